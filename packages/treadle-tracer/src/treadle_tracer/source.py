@@ -1,0 +1,434 @@
+"""Where an outside object of a trace came from: how a guard reaches it, how a person reads it, how bytecode loads it again.
+
+A source is an immutable chain (`self` -> `self.layers` -> `self.layers[0]`) that is compared by its parts. `path` is the accessor path of
+`treadle_frame` guard checks (docs/contracts.md, section 1), `text` is Python a user recognises, `emit(cb)` makes a `CodeBuilder` push the object
+in code that has the same parameters, free variables, globals and builtins as the traced frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+Accessor = tuple[Any, ...]
+Path = tuple[Accessor, ...]
+
+
+class Emitter(Protocol):
+    """The part of `bytecode.assemble.CodeBuilder` that sources use; every method appends instructions."""
+
+    def load_fast(self, name: str) -> Any: ...
+    def load_global(self, name: str) -> Any: ...
+    def load_deref(self, name: str) -> Any: ...
+    def load_const(self, obj: Any) -> Any: ...
+    def load_attr(self, name: str) -> Any: ...
+    def binary_subscr(self) -> Any: ...
+    def push_null(self) -> Any: ...
+    def call(self, count: int) -> Any: ...
+
+
+class Source:
+    """Base of the kinds below. Sources with equal parts are equal and hash alike; objects in them are compared by identity."""
+
+    __slots__ = ("_hash", "_key", "_path", "base")
+
+    base: Source | None
+
+    def __init__(self, base: Source | None, key: Any):
+        self.base = base
+        self._key = key
+        self._hash = hash((type(self), base, _hashable(key)))
+        self._path: Path | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        if type(self) is not type(other) or not isinstance(other, Source) or self._hash != other._hash:
+            return False
+        return _same_key(self._key, other._key) and self.base == other.base
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.text}>"
+
+    @property
+    def path(self) -> Path:
+        """Accessors from a root to the object."""
+        if self._path is None:
+            self._path = (*(self.base.path if self.base is not None else ()), *self._accessors())
+        return self._path
+
+    @property
+    def text(self) -> str:
+        """Python source text a user would write for this object."""
+        raise NotImplementedError
+
+    @property
+    def root(self) -> Source:
+        """The first source of the chain."""
+        source = self
+        while source.base is not None:
+            source = source.base
+        return source
+
+    def _accessors(self) -> Path:
+        raise NotImplementedError
+
+    def emit(self, cb: Emitter) -> None:
+        """Append instructions that push the object."""
+        raise NotImplementedError
+
+
+class _Identity:
+    """A key that equals itself only as long as it wraps the same object."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any):
+        self.obj = obj
+
+    def __hash__(self) -> int:
+        return id(self.obj)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.obj is other.obj
+
+
+_COMPARED_KEYS = (str, int, float, bytes, bool, tuple, type(None), _Identity)
+
+
+def _hashable(key: Any) -> Any:
+    try:
+        return hash(key)
+    except TypeError:
+        return id(key)
+
+
+def _same_key(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) and isinstance(a, _COMPARED_KEYS) and a == b)
+
+
+# ---- roots
+
+
+class LocalSource(Source):
+    """A parameter of the traced frame, by name."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+        super().__init__(None, name)
+
+    @property
+    def text(self) -> str:
+        return self.name
+
+    def _accessors(self) -> Path:
+        return (("local", self.name),)
+
+    def emit(self, cb: Emitter) -> None:
+        cb.load_fast(self.name)
+
+
+class GlobalSource(Source):
+    """A module-level name: of the traced frame, or (`globals_of`: the source of a globals dict) of an inlined function's module."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str, globals_of: Source | None = None):
+        self.name = name
+        super().__init__(globals_of, name)
+
+    @property
+    def globals_of(self) -> Source | None:
+        return self.base
+
+    @property
+    def text(self) -> str:
+        return self.name if self.base is None else f"{self.base.text}[{self.name!r}]"
+
+    def _accessors(self) -> Path:
+        return (("global", self.name),) if self.base is None else (("dict_item", self.name),)
+
+    def emit(self, cb: Emitter) -> None:
+        if self.base is None:
+            cb.load_global(self.name)
+            return
+        self.base.emit(cb)
+        cb.load_const(self.name)
+        cb.binary_subscr()
+
+
+class BuiltinSource(Source):
+    """A name found in the frame's builtins (the globals do not have it: guard that with `lacks_key`)."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+        super().__init__(None, name)
+
+    @property
+    def text(self) -> str:
+        return self.name
+
+    def _accessors(self) -> Path:
+        return (("builtin", self.name),)
+
+    def emit(self, cb: Emitter) -> None:
+        cb.load_global(self.name)
+
+
+class ClosureSource(Source):
+    """The contents of a free variable of the traced frame."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+        super().__init__(None, name)
+
+    @property
+    def text(self) -> str:
+        return self.name
+
+    def _accessors(self) -> Path:
+        return (("closure", self.name),)
+
+    def emit(self, cb: Emitter) -> None:
+        cb.load_deref(self.name)
+
+
+class ConstSource(Source):
+    """An object that stands in the replacement code's constants: found by import, so it needs no guard. Compared by identity."""
+
+    __slots__ = ("label", "obj")
+
+    def __init__(self, obj: Any, label: str | None = None):
+        self.obj = obj
+        self.label = label
+        super().__init__(None, _Identity(obj))
+
+    @property
+    def text(self) -> str:
+        if self.label is not None:
+            return self.label
+        name = getattr(self.obj, "__qualname__", None) or getattr(self.obj, "__name__", None)
+        module = getattr(self.obj, "__module__", None)
+        if isinstance(name, str):
+            return f"{module}.{name}" if isinstance(module, str) else name
+        if isinstance(self.obj, dict) and isinstance(self.obj.get("__name__"), str):
+            return f"vars({self.obj['__name__']})"
+        return f"<{type(self.obj).__name__}>"
+
+    def _accessors(self) -> Path:
+        return (("const", self.obj),)
+
+    def emit(self, cb: Emitter) -> None:
+        cb.load_const(self.obj)
+
+
+# ---- steps
+
+
+class _Step(Source):
+    """A source reached from another one by one accessor that carries a key."""
+
+    __slots__ = ("key",)
+
+    accessor: ClassVar[str]
+    base: Source
+
+    def __init__(self, base: Source, key: Any):
+        self.key = key
+        super().__init__(base, key)
+
+    def _accessors(self) -> Path:
+        return ((self.accessor, self.key),)
+
+
+class AttrSource(_Step):
+    """`getattr(base, name)`."""
+
+    __slots__ = ()
+    accessor = "attr"
+
+    @property
+    def name(self) -> str:
+        return self.key
+
+    @property
+    def text(self) -> str:
+        return f"{self.base.text}.{self.key}"
+
+    def emit(self, cb: Emitter) -> None:
+        self.base.emit(cb)
+        cb.load_attr(self.key)
+
+
+class InstanceDictSource(_Step):
+    """`base.__dict__[name]`, no descriptor asked."""
+
+    __slots__ = ()
+    accessor = "instance_dict"
+
+    @property
+    def name(self) -> str:
+        return self.key
+
+    @property
+    def text(self) -> str:
+        return f"{self.base.text}.{self.key}"
+
+    def emit(self, cb: Emitter) -> None:
+        self.base.emit(cb)
+        cb.load_attr("__dict__")
+        cb.load_const(self.key)
+        cb.binary_subscr()
+
+
+class ItemSource(_Step):
+    """`base[key]` by the object's own `__getitem__`."""
+
+    __slots__ = ()
+    accessor = "item"
+
+    @property
+    def text(self) -> str:
+        return f"{self.base.text}[{_key_text(self.key)}]"
+
+    def emit(self, cb: Emitter) -> None:
+        self.base.emit(cb)
+        cb.load_const(self.key)
+        cb.binary_subscr()
+
+
+class ListItemSource(ItemSource):
+    """`list.__getitem__(base, index)`; for a subclass of list too."""
+
+    __slots__ = ()
+    accessor = "list_item"
+    method: ClassVar[Callable[..., Any]] = list.__getitem__
+
+    def emit(self, cb: Emitter) -> None:
+        # The plain slot function, not `base[key]`: a subclass (torch.Size, ModuleList's list, OrderedDict ...) may override __getitem__.
+        cb.push_null()
+        cb.load_const(type(self).method)
+        self.base.emit(cb)
+        cb.load_const(self.key)
+        cb.call(2)
+
+
+class TupleItemSource(ListItemSource):
+    """`tuple.__getitem__(base, index)`; for a subclass of tuple too."""
+
+    __slots__ = ()
+    accessor = "tuple_item"
+    method = tuple.__getitem__
+
+
+class DictItemSource(ListItemSource):
+    """`dict.__getitem__(base, key)` without `__missing__` of a subclass; the key is a constant or found by identity."""
+
+    __slots__ = ()
+    accessor = "dict_item"
+    method = dict.__getitem__
+
+
+class DictKeySource(_Step):
+    """The i-th key of a dict in insertion order."""
+
+    __slots__ = ()
+    accessor = "dict_key"
+
+    @property
+    def text(self) -> str:
+        return f"list({self.base.text})[{self.key}]"
+
+    def emit(self, cb: Emitter) -> None:
+        cb.push_null()
+        cb.load_const(_nth_key)
+        self.base.emit(cb)
+        cb.load_const(self.key)
+        cb.call(2)
+
+
+def _nth_key(mapping: dict[Any, Any], index: int) -> Any:
+    return list(dict.keys(mapping))[index]
+
+
+class ApplySource(Source):
+    """`function(base)` for a pure function that stands in the constants (`list(d.items())` and the like)."""
+
+    __slots__ = ("function",)
+    base: Source
+
+    def __init__(self, base: Source, function: Callable[[Any], Any]):
+        self.function = function
+        super().__init__(base, _Identity(function))
+
+    @property
+    def text(self) -> str:
+        return f"{getattr(self.function, '__name__', self.function)}({self.base.text})"
+
+    def _accessors(self) -> Path:
+        return (("apply", self.function),)
+
+    def emit(self, cb: Emitter) -> None:
+        cb.push_null()
+        cb.load_const(self.function)
+        self.base.emit(cb)
+        cb.call(1)
+
+
+class TypeSource(Source):
+    """`type(base)`."""
+
+    __slots__ = ()
+    base: Source
+
+    def __init__(self, base: Source):
+        super().__init__(base, None)
+
+    @property
+    def text(self) -> str:
+        return f"type({self.base.text})"
+
+    def _accessors(self) -> Path:
+        return (("type",),)
+
+    def emit(self, cb: Emitter) -> None:
+        cb.push_null()
+        cb.load_const(type)
+        self.base.emit(cb)
+        cb.call(1)
+
+
+class CellContentsSource(Source):
+    """`base.cell_contents`, base being a cell object."""
+
+    __slots__ = ()
+    base: Source
+
+    def __init__(self, base: Source):
+        super().__init__(base, None)
+
+    @property
+    def text(self) -> str:
+        return f"{self.base.text}.cell_contents"
+
+    def _accessors(self) -> Path:
+        return (("attr", "cell_contents"),)
+
+    def emit(self, cb: Emitter) -> None:
+        self.base.emit(cb)
+        cb.load_attr("cell_contents")
+
+
+def _key_text(key: Any) -> str:
+    return (
+        repr(key) if isinstance(key, (str, int, float, bool, bytes, tuple, type(None))) else f"<{type(key).__name__}>"
+    )
