@@ -1,0 +1,1 @@
+"""The define-by-run loop IR."""
