@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
 import torchvision_schemas
 
 SEED = 20260
@@ -22,7 +23,7 @@ Inputs = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scenario:
-    """One model of the zoo. `build()` gives it in eval mode and float32; `inputs(batch)` gives its keyword arguments."""
+    """One model of the zoo: `build()` gives it in eval mode and float32, `inputs(batch)` its keyword arguments."""
 
     name: str
     library: str
@@ -30,7 +31,7 @@ class Scenario:
     make_inputs: Callable[[int], Inputs]
 
     def build(self) -> torch.nn.Module:
-        torchvision_schemas.define_missing_schemas()  # timm and transformers both import torchvision where it is installed
+        torchvision_schemas.define_missing_schemas()  # timm and transformers import torchvision where it is there
         torch.manual_seed(SEED)
         return self.builder().eval()
 
