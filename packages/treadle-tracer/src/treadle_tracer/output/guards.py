@@ -1,0 +1,289 @@
+"""The set of guards a trace collects, and the `treadle_frame.GuardProgram` made of it.
+
+A guard says of one source: this is what the trace has relied on. The set keeps each guard once and drops what a kept guard implies
+(`is` implies the type, `equals` a constant implies its type and length). Tensor metadata and global state are checks of their own
+(`output.tensor_check`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..source import ConstSource, Path, Source
+from . import tensor_check
+
+OPS = frozenset(
+    "is is_not type_is equals len dict_keys has_attr lacks_attr lacks_key has_key same_object distinct_objects "
+    "call call_many capsule foreign".split()
+)
+
+# op -> the ops on the same source that make it superfluous, whatever their arguments (a trace that saw both is consistent).
+IMPLIED_BY: dict[str, frozenset[str]] = {
+    "type_is": frozenset({"is", "equals", "foreign"}),
+    "equals": frozenset({"is"}),
+    "is_not": frozenset({"is", "type_is", "equals", "foreign"}),
+    "has_key": frozenset({"dict_keys"}),
+    "lacks_key": frozenset({"dict_keys"}),
+    "len": frozenset({"dict_keys"}),
+}
+_IMPLIES: dict[str, frozenset[str]] = {
+    stronger: frozenset(weaker for weaker, by in IMPLIED_BY.items() if stronger in by)
+    for stronger in frozenset().union(*IMPLIED_BY.values())
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Guard:
+    """One check: `op` of docs/contracts.md section 1 on the object at `source`; `reason` is shown when it fails."""
+
+    source: Source
+    op: str
+    arg: Any
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class TensorGuard:
+    """What was recorded of a tensor input; `output.tensor_check` made the checks from it. Sizes are compared when an entry misses."""
+
+    source: Source
+    sizes: tuple[int, ...]
+    dynamic_dims: tuple[int, ...]
+    by_identity: bool
+
+
+class GuardSet:
+    """Guards of one trace, in the order in which they were first needed."""
+
+    def __init__(self) -> None:
+        self._guards: dict[tuple[Any, ...], Guard] = {}
+        self._ops: dict[Source, set[str]] = {}
+        self._tensors: dict[Source, TensorGuard] = {}
+        self._first_source: dict[int, Source] = {}
+        self._kept_alive: list[Any] = []
+        self._has_global_state = False
+
+    def add(self, source: Source, op: str, arg: Any = None, reason: str = "") -> None:
+        """Rely on `op` with `arg` holding for the object at `source`.
+
+        `arg` is what the op table of docs/contracts.md says, except that paths are given as sources: `same_object` takes a Source,
+        `distinct_objects` a sequence of Sources, `call_many` (callable, sequence of Sources).
+        """
+        if op not in OPS:
+            raise ValueError(f"op must be one of {sorted(OPS)}, not {op!r}")
+        if isinstance(source, ConstSource) and op in ("is", "type_is", "equals"):
+            return
+        if op == "equals" and not _plain_equality_is_enough(arg):
+            op, arg, reason = "call", _IdenticalConstant(arg), reason or f"{source.text} is {arg!r}"
+        present = self._ops.setdefault(source, set())
+        if op in IMPLIED_BY and not present.isdisjoint(IMPLIED_BY[op]):
+            return
+        key = (source, op, _arg_key(arg))
+        if key in self._guards:
+            return
+        for weaker in _IMPLIES.get(op, frozenset()) & present:
+            self._drop(source, weaker)
+        self._guards[key] = Guard(source, op, arg, reason or describe(source, op, arg))
+        present.add(op)
+
+    def _drop(self, source: Source, op: str) -> None:
+        self._ops[source].discard(op)
+        for key in [k for k in self._guards if k[1] == op and k[0] == source]:
+            del self._guards[key]
+
+    def add_tensor(
+        self, source: Source, tensor: torch.Tensor, dynamic_dims: Iterable[int] = (), reason: str = ""
+    ) -> None:
+        """Rely on the metadata of a tensor; parameters (and tensors marked by `by_identity`) also on being that very object.
+
+        `dynamic_dims` are dimensions whose size is not specialised (their strides neither; the shape environment's guards speak about them).
+        A tensor seen at two sources is guarded to be one object there.
+        """
+        if source in self._tensors:
+            return
+        first = self._first_source.setdefault(id(tensor), source)
+        self._kept_alive.append(tensor)
+        by_identity = isinstance(tensor, torch.nn.Parameter)
+        if by_identity:
+            self.add(source, "is", tensor)
+        elif first is not source:
+            self.add(source, "same_object", first)
+        dims = tuple(sorted({d % tensor.dim() for d in dynamic_dims})) if tensor.dim() else ()
+        self._tensors[source] = TensorGuard(source, tuple(tensor.shape), dims, by_identity)
+        if first is not source:
+            return
+        for accessors, op, arg, text in tensor_check.checks(tensor, dims):
+            guarded = _Derived(source, accessors) if accessors else source
+            self.add(guarded, op, arg, reason or f"{source.text}: {text}")
+
+    def add_tensor_identity(self, source: Source, tensor: torch.Tensor, reason: str = "") -> None:
+        """Rely on the tensor at `source` being this very object (buffers that stand in the graph as attributes), and on its metadata."""
+        self.add(source, "is", tensor, reason)
+        self.add_tensor(source, tensor, reason=reason)
+
+    def add_global_state(self) -> None:
+        """Rely on grad mode, inference mode, default dtype, autocast, determinism, and on no function, dispatch or functorch mode."""
+        if self._has_global_state:
+            return
+        self._has_global_state = True
+        check = tensor_check.global_state_check()
+        self.add(ConstSource(None, "global state"), "call", check.check, check.text)
+
+    @property
+    def tensors(self) -> tuple[TensorGuard, ...]:
+        """Every guarded tensor."""
+        return tuple(self._tensors.values())
+
+    def __iter__(self):
+        return iter(self._guards.values())
+
+    def __len__(self) -> int:
+        return len(self._guards)
+
+    def snapshot(self) -> Any:
+        """The state to hand to `restore` when a speculative part of the trace is given up."""
+        ops = {source: set(names) for source, names in self._ops.items()}
+        return dict(self._guards), ops, dict(self._tensors), dict(self._first_source), self._has_global_state
+
+    def restore(self, state: Any) -> None:
+        """Go back to a snapshot."""
+        guards, ops, tensors, first, has_global_state = state
+        self._guards, self._ops = dict(guards), {s: set(o) for s, o in ops.items()}
+        self._tensors, self._first_source, self._has_global_state = dict(tensors), dict(first), has_global_state
+
+    def program(self):
+        """The `treadle_frame.GuardProgram` of this set; tensors not guarded by identity are also checked to be distinct objects."""
+        import treadle_frame
+
+        checks = [treadle_frame.Check(g.source.path, g.op, _arg_paths(g.op, g.arg), g.reason) for g in self]
+        checks += [treadle_frame.Check(*parts) for parts in self._alias_checks()]
+        return treadle_frame.GuardProgram(checks)
+
+    def _alias_checks(self) -> list[tuple[Path, str, Any, str]]:
+        seen = set(self._first_source.values())
+        free = [t.source for t in self._tensors.values() if not t.by_identity and t.source in seen]
+        if len(free) < 2:
+            return []
+        first, *others = free
+        text = f"{', '.join(s.text for s in free)} are different tensors"
+        return [(first.path, "distinct_objects", tuple(s.path for s in others), text)]
+
+
+class _Derived(Source):
+    """A source behind further accessors, for guards only."""
+
+    __slots__ = ("accessors",)
+    base: Source
+
+    def __init__(self, base: Source, accessors: Path):
+        self.accessors = accessors
+        super().__init__(base, accessors)
+
+    @property
+    def text(self) -> str:
+        return self.base.text
+
+    def _accessors(self) -> Path:
+        return self.accessors
+
+
+def _arg_key(arg: Any) -> Any:
+    if isinstance(arg, Source):
+        return arg
+    if isinstance(arg, (str, int, bytes, type)) or arg is None:
+        return (type(arg), arg)
+    if isinstance(arg, tuple) and all(isinstance(item, (str, Source)) for item in arg):
+        return arg
+    return arg if isinstance(arg, _IdenticalConstant) else id(arg)
+
+
+def _arg_paths(op: str, arg: Any) -> Any:
+    if op == "same_object":
+        return arg.path
+    if op == "distinct_objects":
+        return tuple(s.path for s in arg)
+    if op == "call_many":
+        function, others = arg
+        return (function, tuple(s.path for s in others))
+    return arg
+
+
+def _plain_equality_is_enough(constant: Any) -> bool:
+    """Whether "same type and ==" tells this constant from every other one (1.0 == True, 0.0 == -0.0 and nan != nan do not matter)."""
+    if isinstance(constant, float):
+        return constant != 0.0 and not math.isnan(constant)
+    return not isinstance(constant, (complex, tuple, frozenset, slice))
+
+
+class _IdenticalConstant:
+    """Guard callable: the value is the recorded constant down to types of members, signs of zeros and nan."""
+
+    __slots__ = ("constant", "key")
+
+    def __init__(self, constant: Any):
+        self.constant = constant
+        self.key = _constant_key(constant)
+
+    def __call__(self, value: Any) -> bool:
+        return value is self.constant or (type(value) is type(self.constant) and _constant_key(value) == self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _IdenticalConstant) and other.key == self.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def _constant_key(value: Any) -> Any:
+    kind = type(value)
+    if kind is float:
+        return (kind, value.hex())
+    if kind is complex:
+        return (kind, value.real.hex(), value.imag.hex())
+    if isinstance(value, tuple):
+        return (kind, *map(_constant_key, value))
+    if kind is frozenset:
+        return (kind, frozenset(map(_constant_key, value)))
+    if kind is slice:
+        return (kind, *map(_constant_key, (value.start, value.stop, value.step)))
+    return (kind, value)
+
+
+_DESCRIPTIONS: dict[str, Callable[[str, Any], str]] = {
+    "is": lambda s, a: f"{s} is {_short(a)}",
+    "is_not": lambda s, a: f"{s} is not {_short(a)}",
+    "type_is": lambda s, a: f"type({s}) is {a.__qualname__}",
+    "equals": lambda s, a: f"{s} == {_short(a)}",
+    "len": lambda s, a: f"len({s}) == {a}",
+    "dict_keys": lambda s, a: f"list({s}) == {_short(list(a))}",
+    "has_attr": lambda s, a: f"hasattr({s}, {a!r})",
+    "lacks_attr": lambda s, a: f"not hasattr({s}, {a!r})",
+    "has_key": lambda s, a: f"{_short(a)} in {s}",
+    "lacks_key": lambda s, a: f"{_short(a)} not in {s}",
+    "same_object": lambda s, a: f"{s} is {a.text}",
+    "distinct_objects": lambda s, a: f"{s} is none of {', '.join(x.text for x in a)}",
+}
+
+
+def describe(source: Source, op: str, arg: Any) -> str:
+    """The guard as Python a user can read."""
+    write = _DESCRIPTIONS.get(op)
+    return write(source.text, arg) if write is not None else f"{op} of {source.text}"
+
+
+def _short(value: Any, limit: int = 80) -> str:
+    if isinstance(value, (str, bytes, int, float, complex, type(None), tuple, list, torch.dtype, torch.device)):
+        text = repr(value)
+        return text if len(text) <= limit else text[: limit - 3] + "..."
+    name: Any = getattr(value, "__qualname__", None)
+    return name if isinstance(name, str) else f"<{type(value).__name__} at {id(value):#x}>"
+
+
+def texts(guards: Sequence[Guard]) -> list[str]:
+    """The reasons of the guards, for logs."""
+    return [guard.reason for guard in guards]

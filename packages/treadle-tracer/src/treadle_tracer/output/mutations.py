@@ -1,0 +1,128 @@
+"""Writes of the traced program to objects that live outside the trace: recorded, read back by the trace, replayed after the graph.
+
+The record is an overlay: the outside objects stay untouched while tracing. Attribute stores, cell stores and global stores keep the last
+value per place; a changed container (list, dict, set, ...) keeps its contents in its own Value, and here only the fact that it changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ..source import Source
+    from ..values.base import Value
+
+
+class _Deleted:
+    """Marks a place whose value the trace has deleted."""
+
+    def __repr__(self) -> str:
+        return "DELETED"
+
+
+DELETED = _Deleted()
+Stored = Any  # Value | DELETED
+
+
+class Mutations:
+    """The overlay of one trace. Objects and cells are identified by their Value, which the trace makes once per object."""
+
+    def __init__(self) -> None:
+        self._attrs: dict[int, dict[str, Stored]] = {}
+        self._containers: dict[int, Value] = {}
+        self._globals: dict[tuple[Source | None, str], Stored] = {}
+        self._cells: dict[int, Stored] = {}
+        self._values: dict[int, Value] = {}  # keeps the keys' Values alive
+
+    def store_attr(self, obj: Value, name: str, value: Value) -> None:
+        """`obj.name = value` as `object.__setattr__` does it; descriptors and `__setattr__` are the caller's business."""
+        attrs = self._attrs.setdefault(self._key(obj), {})
+        if attrs.get(name) is DELETED:
+            del attrs[name]  # a name stored again after a deletion stands at the end, as in a real __dict__
+        attrs[name] = value
+
+    def delete_attr(self, obj: Value, name: str) -> None:
+        """`del obj.name`; an object made in the trace simply loses the name."""
+        attrs = self._attrs.setdefault(self._key(obj), {})
+        attrs.pop(name, None)
+        attrs[name] = DELETED
+
+    def load_attr(self, obj: Value, name: str) -> Stored | None:
+        """What the trace last stored there, DELETED, or None when the trace has not written that attribute."""
+        attrs = self._attrs.get(id(obj))
+        return None if attrs is None else attrs.get(name)
+
+    def attrs_of(self, obj: Value) -> dict[str, Stored]:
+        """Everything the trace stored on `obj`, in order, deletions included."""
+        return dict(self._attrs.get(id(obj), ()))
+
+    def mutated(self, container: Value) -> None:
+        """The contents of an outside container differ from what it holds now; `container.reconstruct` gives them at the end."""
+        self._containers.setdefault(self._key(container), container)
+
+    def is_mutated(self, container: Value) -> bool:
+        """Whether `mutated` was called for it."""
+        return id(container) in self._containers
+
+    def store_global(self, globals_source: Source | None, name: str, value: Stored) -> None:
+        """`global name; name = value` in the module whose dict is at `globals_source` (None: the root frame's globals)."""
+        self._globals[globals_source, name] = value
+
+    def load_global(self, globals_source: Source | None, name: str) -> Stored | None:
+        """What the trace last stored there, DELETED, or None."""
+        return self._globals.get((globals_source, name))
+
+    def store_cell(self, cell: Value, value: Stored) -> None:
+        """Store into a cell that exists outside the trace or may outlive it."""
+        self._cells[self._key(cell)] = value
+
+    def load_cell(self, cell: Value) -> Stored | None:
+        """What the trace last stored there, DELETED (an emptied cell), or None."""
+        return self._cells.get(id(cell))
+
+    def _key(self, value: Value) -> int:
+        self._values[id(value)] = value
+        return id(value)
+
+    def __bool__(self) -> bool:
+        return bool(self._attrs or self._containers or self._globals or self._cells)
+
+    # ---- what output.replacement reads
+
+    def attr_stores(self) -> Iterator[tuple[Value, str, Stored]]:
+        """(object, name, Value | DELETED) of every attribute store, grouped by object in the order of first store."""
+        for key, attrs in self._attrs.items():
+            for name, value in attrs.items():
+                yield self._values[key], name, value
+
+    def containers(self) -> tuple[Value, ...]:
+        """Changed containers in the order of their first change."""
+        return tuple(self._containers.values())
+
+    def global_stores(self) -> Iterator[tuple[Source | None, str, Stored]]:
+        """(source of the globals dict or None, name, Value | DELETED)."""
+        for (source, name), value in self._globals.items():
+            yield source, name, value
+
+    def cell_stores(self) -> Iterator[tuple[Value, Stored]]:
+        """(cell, Value | DELETED)."""
+        for key, value in self._cells.items():
+            yield self._values[key], value
+
+    # ---- speculation
+
+    def snapshot(self) -> Any:
+        """The state to hand to `restore` when a speculative part of the trace is given up. Contents of containers are the caller's."""
+        return (
+            {k: dict(v) for k, v in self._attrs.items()},
+            dict(self._containers),
+            dict(self._globals),
+            dict(self._cells),
+        )
+
+    def restore(self, state: Any) -> None:
+        """Go back to a snapshot."""
+        attrs, containers, globals_, cells = state
+        self._attrs = {k: dict(v) for k, v in attrs.items()}
+        self._containers, self._globals, self._cells = dict(containers), dict(globals_), dict(cells)

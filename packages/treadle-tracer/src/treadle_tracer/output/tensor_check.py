@@ -1,0 +1,286 @@
+"""Guards on tensor metadata and on torch's global state.
+
+Metadata is read through the C ABI of libtorch_cpu (`aoti_torch_get_sizes` and its like, torch/csrc/inductor/aoti_torch/c/shim.h of
+torch 2.11 - 2.13): `int32_t f(AtenTensorHandle, T *out)`, 0 on success. An AtenTensorHandle is an `at::Tensor *`, and a Python tensor holds its
+`at::Tensor` inside the object, so the handle is the object's address plus an offset. The offset is found, not assumed: it is where the
+object stores the address that `Tensor._cdata` reports, and it must then give the right metadata for a known tensor. Where that
+fails, or a tensor is not strided, a Python check does the same work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..source import Path
+
+# what is asked -> (symbol, kind of the out parameter in treadle_frame.ForeignCheck)
+QUERIES: dict[str, tuple[str, str]] = {
+    "dtype": ("aoti_torch_get_dtype", "i32"),
+    "dim": ("aoti_torch_get_dim", "i64"),
+    "sizes": ("aoti_torch_get_sizes", "i64_array"),
+    "strides": ("aoti_torch_get_strides", "i64_array"),
+    "device_type": ("aoti_torch_get_device_type", "i32"),
+    "device_index": ("aoti_torch_get_device_index", "i32"),
+    "layout": ("aoti_torch_get_layout", "i32"),
+}
+_OUT_TYPES: dict[str, Any] = {
+    "i32": ctypes.c_int32,
+    "i64": ctypes.c_int64,
+    "i64_array": ctypes.POINTER(ctypes.c_int64),
+}
+_OBJECT_HEADER = 16  # ob_refcnt and ob_type
+_OBJECT_END = 96  # far behind the tensor member in every known layout
+
+TensorCheck = tuple[Path, str, Any, str]  # accessors behind the tensor's own source, op, argument, text
+
+
+def checks(tensor: torch.Tensor, dynamic_dims: tuple[int, ...] = ()) -> list[TensorCheck]:
+    """The checks that recognise a tensor of the same metadata; sizes of `dynamic_dims` may be any number from 2 up.
+
+    A dense tensor with dynamic dimensions is recognised by its order of strides, any other tensor by its strides.
+    """
+    order = stride_order(tensor) if dynamic_dims else None
+    sizes = tuple(None if d in dynamic_dims else int(s) for d, s in enumerate(tensor.shape))
+    found = [_metadata_check(tensor, sizes, any_strides=order is not None)]
+    if dynamic_dims:
+        text = f"sizes of dimensions {list(dynamic_dims)} are at least 2" + (
+            f", dense in order {list(order)}" if order else ""
+        )
+        found.append(((), "call", DynamicSizes(dynamic_dims, order), text))
+    text = f"requires_grad is {tensor.requires_grad}"
+    found.append(((("attr", "requires_grad"),), "is", tensor.requires_grad, text))
+    if tensor.dtype.is_complex:
+        found.append(((("apply", torch.Tensor.is_conj),), "is", tensor.is_conj(), f"is_conj() is {tensor.is_conj()}"))
+    if type(tensor) is not torch.nn.Parameter and (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        found.append(((("apply", torch.Tensor.is_neg),), "is", tensor.is_neg(), f"is_neg() is {tensor.is_neg()}"))
+    if tensor.is_inference():
+        found.append(((("apply", torch.Tensor.is_inference),), "is", True, "is_inference()"))
+    return found
+
+
+def stride_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """Dimensions from outermost to innermost if the tensor is dense in that order without overlap (contiguous: 0, 1, 2, ...), else None."""
+    return _dense_order(tuple(tensor.shape), tuple(tensor.stride())) if tensor.layout is torch.strided else None
+
+
+def _dense_order(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
+    order = tuple(sorted(range(len(sizes)), key=lambda d: (-strides[d], -sizes[d], d)))
+    return order if _is_dense(sizes, strides, order) else None
+
+
+def _is_dense(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
+    expected = 1
+    for d in reversed(order):
+        if strides[d] != expected:
+            return False
+        expected *= max(sizes[d], 1)
+    return True
+
+
+class DynamicSizes:
+    """Guard callable of a tensor whose `dims` are not specialised: their sizes are at least 2 and, if `order` is given, it is dense in it."""
+
+    __slots__ = ("dims", "order")
+
+    def __init__(self, dims: tuple[int, ...], order: tuple[int, ...] | None):
+        self.dims = dims
+        self.order = order
+
+    def __call__(self, tensor: torch.Tensor) -> bool:
+        sizes = tensor.shape
+        if any(sizes[d] < 2 for d in self.dims):
+            return False
+        return self.order is None or _is_dense(sizes, tensor.stride(), self.order)
+
+
+def _metadata_check(tensor: torch.Tensor, sizes: tuple[int | None, ...], any_strides: bool) -> TensorCheck:
+    text = metadata_text(tensor, sizes)
+    if tensor.layout is not torch.strided or _handle_offset() is None:
+        return ((), "call", PythonMetadata(tensor, sizes, any_strides), text)
+    import treadle_frame
+
+    strides = tuple(None if any_strides else int(s) for s in tensor.stride())
+    device_index = tensor.device.index if tensor.device.index is not None else -1
+    expected = {
+        "dtype": _query(tensor, "dtype"),
+        "dim": tensor.dim(),
+        "sizes": sizes,
+        "strides": strides,
+        "device_type": _query(tensor, "device_type"),
+        "device_index": device_index,
+        "layout": _query(tensor, "layout"),
+    }
+    functions = _functions()
+    queries = [
+        (functions[name][1], QUERIES[name][1], expected[name])
+        for name in QUERIES
+        if not (
+            name in ("sizes", "strides") and all(item is None for item in expected[name])
+        )  # also: a scalar has none
+    ]
+    return ((), "foreign", treadle_frame.ForeignCheck(type(tensor), _handle_offset(), queries), text)
+
+
+def metadata_text(tensor: torch.Tensor, sizes: Sequence[int | None]) -> str:
+    """`float32[2, s, 4] on cpu, strides (..)` for messages."""
+    shape = ", ".join("?" if s is None else str(s) for s in sizes)
+    strides = f", strides {tuple(tensor.stride())}" if tensor.layout is torch.strided else f", {tensor.layout}"
+    return f"{type(tensor).__name__} {str(tensor.dtype).removeprefix('torch.')}[{shape}] on {tensor.device}{strides}"
+
+
+class PythonMetadata:
+    """Guard callable: the same checks as the C ones, in Python."""
+
+    __slots__ = ("any_strides", "device", "dtype", "kind", "layout", "sizes", "strides")
+
+    def __init__(self, tensor: torch.Tensor, sizes: tuple[int | None, ...], any_strides: bool):
+        self.kind = type(tensor)
+        self.dtype, self.device, self.layout = tensor.dtype, tensor.device, tensor.layout
+        self.sizes = sizes
+        self.any_strides = any_strides or tensor.layout is not torch.strided
+        self.strides = None if self.any_strides else tuple(tensor.stride())
+
+    def __call__(self, value: Any) -> bool:
+        return (
+            type(value) is self.kind
+            and value.dtype is self.dtype
+            and value.layout is self.layout
+            and value.device == self.device
+            and len(value.shape) == len(self.sizes)
+            and all(want is None or want == have for want, have in zip(self.sizes, value.shape, strict=True))
+            and (self.any_strides or tuple(value.stride()) == self.strides)
+        )
+
+
+# ---- the C side
+
+
+@functools.cache
+def _functions() -> dict[str, tuple[Any, int]] | None:
+    """Name -> (ctypes function, address) for every query, None when one is missing."""
+    try:
+        # With the library loaded RTLD_GLOBAL or not, the process-wide handle of torch's extension finds the symbols it links against.
+        library = ctypes.CDLL(torch._C.__file__)
+        found = {}
+        for name, (symbol, kind) in QUERIES.items():
+            function = getattr(library, symbol)
+            function.restype = ctypes.c_int32
+            function.argtypes = [ctypes.c_void_p, ctypes.POINTER(_OUT_TYPES[kind])]
+            found[name] = (function, ctypes.cast(function, ctypes.c_void_p).value)
+        return found
+    except (OSError, AttributeError):
+        return None
+
+
+def _ask(handle: int, name: str, length: int = 0) -> Any:
+    functions = _functions()
+    assert functions is not None
+    kind = QUERIES[name][1]
+    out = _OUT_TYPES[kind]()
+    if functions[name][0](handle, ctypes.byref(out)) != 0:
+        return None
+    return tuple(out[i] for i in range(length)) if kind == "i64_array" else out.value
+
+
+def _query(tensor: torch.Tensor, name: str) -> Any:
+    offset = _handle_offset()
+    assert offset is not None
+    return _ask(id(tensor) + offset, name, tensor.dim())
+
+
+@functools.cache
+def _handle_offset() -> int | None:
+    """Bytes from a Python tensor's address to its `at::Tensor`; None when the C ABI cannot be used."""
+    if _functions() is None:
+        return None
+    probe = torch.empty_strided((2, 3, 5), (1, 10, 2), dtype=torch.int16)
+    for offset in range(_OBJECT_HEADER, min(_OBJECT_END, type(probe).__basicsize__), ctypes.sizeof(ctypes.c_void_p)):
+        if ctypes.c_size_t.from_address(id(probe) + offset).value != probe._cdata:
+            continue
+        handle = id(probe) + offset
+        if (
+            _ask(handle, "dim") == 3
+            and _ask(handle, "sizes", 3) == (2, 3, 5)
+            and _ask(handle, "strides", 3) == (1, 10, 2)
+        ):
+            return offset
+    return None
+
+
+# ---- global state
+
+_AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+def _autocast_state() -> tuple[Any, ...]:
+    if not torch._C._is_any_autocast_enabled():
+        return ()
+    devices = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES]
+    return (*devices, torch.is_autocast_cache_enabled())
+
+
+def why_global_state_unfit() -> str | None:
+    """Why no trace can be made or run under the state of this moment: an active mode that sees every torch call."""
+    if torch._C._len_torch_function_stack() or not torch._C._is_torch_function_enabled():
+        return "a torch function mode is active"
+    if torch._C._len_torch_dispatch_stack():
+        return "a torch dispatch mode is active"
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a functorch transform is active"
+    return None
+
+
+class GlobalState:
+    """Guard callable: torch's thread-local and global switches are what they were when it was made."""
+
+    __slots__ = ("check", "text")
+
+    def __init__(self) -> None:
+        grad = torch.is_grad_enabled()
+        inference = torch.is_inference_mode_enabled()
+        dtype = torch.get_default_dtype()
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        autocast = _autocast_state()
+        self.text = (
+            f"grad mode {'on' if grad else 'off'}, inference mode {'on' if inference else 'off'}, default dtype {dtype}, "
+            f"deterministic algorithms {'on' if deterministic else 'off'}, autocast {autocast or 'off'}, no torch modes"
+        )
+        is_grad, is_inference, get_dtype = (
+            torch.is_grad_enabled,
+            torch.is_inference_mode_enabled,
+            torch.get_default_dtype,
+        )
+        is_deterministic, any_autocast = torch._C._get_deterministic_algorithms, torch._C._is_any_autocast_enabled
+        function_modes, dispatch_modes = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
+        functorch, functions_enabled = torch._C._functorch.peek_interpreter_stack, torch._C._is_torch_function_enabled
+        with_autocast = bool(autocast)
+
+        # Called on every run of compiled code: local names, no container, the likeliest change first.
+        def check(_: Any) -> bool:
+            return (
+                is_grad() is grad
+                and is_inference() is inference
+                and any_autocast() is with_autocast
+                and get_dtype() is dtype
+                and is_deterministic() is deterministic
+                and not function_modes()
+                and not dispatch_modes()
+                and functions_enabled()
+                and functorch() is None
+                and (not with_autocast or _autocast_state() == autocast)
+            )
+
+        self.check = check
+
+    def __call__(self, value: Any) -> bool:
+        return self.check(value)
+
+
+def global_state_check() -> GlobalState:
+    """The check for the state of this moment."""
+    return GlobalState()
