@@ -20,6 +20,7 @@ class Emitter(Protocol):
     def load_fast(self, name: str) -> Any: ...
     def load_global(self, name: str) -> Any: ...
     def load_deref(self, name: str) -> Any: ...
+    def load_cell(self, name: str) -> Any: ...
     def load_const(self, obj: Any) -> Any: ...
     def load_attr(self, name: str) -> Any: ...
     def binary_subscr(self) -> Any: ...
@@ -200,6 +201,26 @@ class ClosureSource(Source):
 
     def emit(self, cb: Emitter) -> None:
         cb.load_deref(self.name)
+
+
+class ClosureCellSource(Source):
+    """The cell itself of a free variable of the traced frame; no guard can speak of it, its contents are `ClosureSource`."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+        super().__init__(None, name)
+
+    @property
+    def text(self) -> str:
+        return f"<cell of {self.name}>"
+
+    def _accessors(self) -> Path:
+        raise TypeError(f"the cell of {self.name!r} cannot be guarded, only its contents")
+
+    def emit(self, cb: Emitter) -> None:
+        cb.load_cell(self.name)
 
 
 class ConstSource(Source):
