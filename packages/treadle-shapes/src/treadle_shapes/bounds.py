@@ -1,0 +1,209 @@
+"""The interval of an expression from the ranges of its symbols."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from treadle_shapes import ranges
+from treadle_shapes.nodes import (
+    BoolExpr,
+    Expr,
+    Fn,
+    IntLike,
+    Product,
+    Sum,
+    Symbol,
+    add,
+    as_powers,
+    as_terms,
+    make_product,
+    make_sum,
+)
+from treadle_shapes.ranges import EVERYTHING, INF, Interval, Range
+
+
+class Known:
+    """What is known about symbols while one question is answered; remembers the interval of every node it has seen.
+
+    `ranges` maps symbols to `Range`s whose ends may be expressions; other symbols have their own lower and upper.
+    """
+
+    __slots__ = ("_done", "_symbolic", "memo", "ranges")
+
+    def __init__(self, ranges_: Mapping[Symbol, Range]) -> None:
+        self.ranges = ranges_
+        self.memo: dict[object, IntLike | BoolExpr | bool] = {}
+        self._done: dict[Expr, Interval] = {}
+        self._symbolic = [s for s, r in ranges_.items() if isinstance(r[0], Expr) or isinstance(r[1], Expr)]
+
+    def interval(self, e: IntLike) -> Interval:
+        if not isinstance(e, Expr):
+            return (e, e)
+        found = self._done.get(e)
+        if found is None:
+            # Guards against a symbol whose range mentions itself: inside its own computation it is unbounded.
+            self._done[e] = EVERYTHING
+            found = self._done[e] = self._compute(e)
+        return found
+
+    def lower(self, e: IntLike) -> int | float:
+        return self.interval(e)[0] if isinstance(e, Expr) else e
+
+    def upper(self, e: IntLike) -> int | float:
+        return self.interval(e)[1] if isinstance(e, Expr) else e
+
+    def _compute(self, e: Expr) -> Interval:
+        if isinstance(e, Symbol):
+            return self._symbol(e)
+        if isinstance(e, Sum):
+            return self._sum(e)
+        if isinstance(e, Product):
+            return self._product(e)
+        assert isinstance(e, Fn)
+        transfer = ranges.TRANSFER.get(e.op)
+        if transfer is None:
+            return EVERYTHING
+        return transfer(*[self.interval(arg) if isinstance(arg, (Expr, int)) else arg for arg in e.args])
+
+    def _symbol(self, s: Symbol) -> Interval:
+        known = self.ranges.get(s)
+        own = ranges.to_interval(s.lower, s.upper)
+        if known is None:
+            return own
+        low = own[0] if known[0] is None else max(own[0], self.lower(known[0]))
+        high = own[1] if known[1] is None else min(own[1], self.upper(known[1]))
+        return (low, high) if low <= high else own
+
+    def _product(self, e: Product) -> Interval:
+        result: Interval = (1, 1)
+        for atom, power in e.powers.items():
+            part = self.interval(atom)
+            result = ranges.mul(result, part if power == 1 else ranges.power(part, (power, power)))
+        return result
+
+    def _sum(self, e: Sum) -> Interval:
+        low: int | float = e.const
+        high: int | float = e.const
+        for monomial, c in e.coefficients.items():
+            part = self.interval(monomial)
+            if c != 1:
+                part = ranges.scale(part, c)
+            low, high = ranges.add((low, high), part)
+        if self._symbolic and (low == -INF or high == INF or len(e.coefficients) > 1):
+            low, high = self._eliminate(e, low, high)
+        if low == -INF and len(e.coefficients) > 1:
+            low = self._from_corner(e)
+        if high == INF and len(e.coefficients) > 1:
+            high = -self._from_corner(make_sum({m: -c for m, c in e.coefficients.items()}, -e.const))
+        return low, high
+
+    def _eliminate(self, e: Sum, low: int | float, high: int | float) -> Interval:
+        """Put the symbolic ends of a symbol in its place: i <= n - 1 makes i - n <= -1, whatever n is."""
+        for s in self._symbolic:
+            if s not in e.free_symbols:
+                continue
+            split = split_linear(e, s)
+            if split is None:
+                continue
+            factor, rest = split
+            sign = self.interval(factor)
+            if sign[0] < 0 < sign[1]:
+                continue
+            own = self.ranges[s]
+            at_low, at_high = (own[0], own[1]) if sign[0] >= 0 else (own[1], own[0])
+            if at_low is not None:
+                low = max(low, self.lower(rest + factor * at_low))
+            if at_high is not None:
+                high = min(high, self.upper(rest + factor * at_high))
+        return low, high
+
+    def _from_corner(self, e: IntLike) -> int | float:
+        """A lower bound of a polynomial: with a = lower(a) + t for every atom a, multiplied out, if no coefficient
+        of a power of the t >= 0 is negative, the constant is the minimum.  m*n - m >= 0 for m, n >= 1 this way."""
+        coefficients, const = as_terms(e)
+        atoms: dict[Expr, int] = {}
+        size = 0
+        for monomial in coefficients:
+            powers = as_powers(monomial)
+            size += 2 ** sum(powers.values())
+            for atom in powers:
+                low = self.interval(atom)[0]
+                if low == -INF:
+                    return -INF
+                atoms[atom] = int(low)
+        if size > 64 or (len(atoms) == len(coefficients) and not any(isinstance(m, Product) for m in coefficients)):
+            return -INF
+        shifted: IntLike = const
+        for monomial, c in coefficients.items():
+            term: IntLike = c
+            for atom, power in as_powers(monomial).items():
+                for _ in range(power):
+                    term = term * (atom + atoms[atom])
+            shifted = shifted + term
+        terms, corner = as_terms(shifted)
+        return corner if all(c >= 0 for c in terms.values()) else -INF
+
+
+class _Own(Known):
+    """Nothing known but the symbols' own ranges; intervals are kept on the nodes themselves."""
+
+    __slots__ = ()
+
+    def interval(self, e: IntLike) -> Interval:
+        if not isinstance(e, Expr):
+            return (e, e)
+        found = e._own
+        if found is None:
+            found = e._own = self._compute(e)
+        return found
+
+
+OWN = _Own({})
+
+
+def split_linear(e: IntLike, s: Symbol) -> tuple[IntLike, IntLike] | None:
+    """(factor, rest) with e == factor * s + rest and no s in either; None when s stands elsewhere too."""
+    if not isinstance(e, Expr) or s not in e.free_symbols:
+        return 0, e
+    coefficients, const = as_terms(e)
+    factors: list[IntLike] = []
+    rest: dict[Expr, int] = {}
+    for monomial, c in coefficients.items():
+        if s not in monomial.free_symbols:
+            rest[monomial] = c
+            continue
+        powers = dict(as_powers(monomial))
+        if powers.pop(s, 0) != 1 or any(s in atom.free_symbols for atom in powers):
+            return None
+        factors.append(make_product(powers) * c)
+    return add(*factors), make_sum(rest, const)
+
+
+def linear_coefficients(e: IntLike, symbols) -> tuple[dict[Symbol, IntLike], IntLike] | None:
+    """({s: c}, rest) with e == sum(c * s) + rest and none of `symbols` in any c or in rest, else None.
+
+    Only symbols that occur are keys.
+    """
+    symbols = list(symbols)
+    found: dict[Symbol, IntLike] = {}
+    rest = e
+    for s in symbols:
+        split = split_linear(rest, s)
+        if split is None:
+            return None
+        factor, rest = split
+        if isinstance(factor, int) and factor == 0:
+            continue
+        if isinstance(factor, Expr) and not factor.free_symbols.isdisjoint(symbols):
+            return None
+        found[s] = factor
+    return found, rest
+
+
+def bounds(e: IntLike, known: Mapping[Symbol, Range] | None = None) -> Range:
+    """A closed interval that holds every value of `e` (not always the smallest such interval).
+
+    >>> bounds(symbol("i", 0, 7) * 4 + 1)
+    Range(lower=1, upper=29)
+    """
+    return ranges.to_range((Known(known) if known else OWN).interval(e))

@@ -1,0 +1,71 @@
+"""Hash-consing: one live object per structure, so that structural equality is identity.
+
+Tables hold their nodes weakly: expressions that nobody uses any more disappear. `InternTable.get` is the fast path
+(one dict lookup, no lock); creation goes through a lock, so two threads never make two nodes of one structure.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import Any, Generic, TypeVar
+
+
+class Node:
+    """Base class of all interned nodes. Equality and hash are the identity of the object."""
+
+    __slots__ = ("__weakref__", "_free", "_own", "order")
+
+    order: tuple
+    """Sort key made of the structure alone, so that printed forms do not depend on creation order."""
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, _memo: dict) -> Any:
+        return self
+
+
+NodeT = TypeVar("NodeT", bound=Node)
+
+# Re-entrant: releasing a node inside the locked region may run another node's removal callback.
+_LOCK = threading.RLock()
+
+
+class _KeyedRef(weakref.ref):
+    __slots__ = ("key",)
+    key: tuple
+
+
+class InternTable(Generic[NodeT]):
+    """Weak map from a structure's key (children by identity) to its one node."""
+
+    __slots__ = ("_forget", "refs")
+
+    def __init__(self) -> None:
+        self.refs: dict[tuple, _KeyedRef] = {}
+
+        def forget(ref: _KeyedRef) -> None:
+            with _LOCK:
+                if self.refs.get(ref.key) is ref:
+                    del self.refs[ref.key]
+
+        self._forget = forget
+
+    def get(self, key: tuple) -> NodeT | None:
+        ref = self.refs.get(key)
+        return None if ref is None else ref()
+
+    def add(self, key: tuple, node: NodeT) -> NodeT:
+        """Make `node` the one node of `key`, or return the one another thread made meanwhile."""
+        with _LOCK:
+            ref = self.refs.get(key)
+            if ref is not None and (other := ref()) is not None:
+                return other
+            ref = _KeyedRef(node, self._forget)
+            ref.key = key
+            self.refs[key] = ref
+            return node
+
+    def __len__(self) -> int:
+        return len(self.refs)

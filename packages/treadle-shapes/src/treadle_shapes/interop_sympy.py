@@ -1,0 +1,120 @@
+"""Expressions to and from SymPy, which is imported on the first call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle_shapes.errors import WrongUse
+from treadle_shapes.logic import And, Eq, Ge, Gt, Le, Lt, Ne, Not, Or
+from treadle_shapes.nodes import BoolExpr, Expr, Fn, Product, Sum, Symbol, symbol
+from treadle_shapes.rules import floordiv, maximum, minimum, mod, power, where
+
+
+def to_sympy(e: Any, symbols: dict[Symbol, Any] | None = None) -> Any:
+    """The SymPy form: floor(a/b), Mod, Min, Max, Piecewise; symbols become integer symbols of the same name.
+
+    `symbols` overrides the SymPy symbol used for some of ours. Raises WrongUse for bit operations, which SymPy lacks.
+    """
+    import sympy
+
+    chosen = {} if symbols is None else symbols
+
+    def number(s: Symbol) -> Any:
+        assumptions: dict[str, bool] = {"integer": True}
+        if s.lower is not None and s.lower >= 0:
+            assumptions["positive" if s.lower > 0 else "nonnegative"] = True
+        return sympy.Symbol(s.name, **assumptions)
+
+    functions = {
+        "floordiv": lambda a, b: sympy.floor(a / b),
+        "mod": lambda a, b: a - b * sympy.floor(a / b) if not getattr(b, "is_positive", False) else sympy.Mod(a, b),
+        "min": sympy.Min,
+        "max": sympy.Max,
+        "pow": lambda a, n: a**n,
+        "shl": lambda a, n: a * 2**n,
+        "shr": lambda a, n: sympy.floor(a / 2**n),
+        "where": lambda c, a, b: sympy.Piecewise((a, c), (b, True)),
+        "le0": lambda p: sympy.Le(p, 0),
+        "eq0": lambda p: sympy.Eq(p, 0),
+        "ne0": lambda p: sympy.Ne(p, 0),
+        "and": sympy.And,
+        "or": sympy.Or,
+        "not": sympy.Not,
+    }
+
+    def visit(node: Any) -> Any:
+        if isinstance(node, bool):
+            return sympy.true if node else sympy.false
+        if isinstance(node, int):
+            return sympy.Integer(node)
+        if isinstance(node, Symbol):
+            return chosen.get(node) or number(node)
+        if isinstance(node, Sum):
+            return sympy.Add(node.const, *[c * visit(m) for m, c in node.coefficients.items()])
+        if isinstance(node, Product):
+            return sympy.Mul(*[visit(a) ** p for a, p in node.powers.items()])
+        if isinstance(node, (Fn, BoolExpr)) and node.op in functions:
+            return functions[node.op](*[visit(arg) for arg in node.args])
+        raise WrongUse(f"to_sympy: {node} has no SymPy form")
+
+    return visit(e)
+
+
+def from_sympy(s: Any, symbols: dict[Any, Expr] | None = None) -> Any:
+    """The expression or condition a SymPy form stands for; `symbols` maps SymPy symbols to ours.
+
+    Symbols not in the map become symbols of the same name, non-negative or positive where SymPy says so. Rational
+    factors are understood inside floor only. Raises WrongUse for anything else.
+    """
+    import sympy
+
+    chosen = {} if symbols is None else symbols
+
+    def number(node: Any) -> Any:
+        lower = 1 if node.is_positive else 0 if node.is_nonnegative else None
+        return symbol(node.name, lower)
+
+    def floor(inner: Any) -> Any:
+        numerator, denominator = sympy.fraction(sympy.together(inner))
+        return floordiv(visit(numerator), visit(denominator))
+
+    def fold(terms: list[Any], combine: Any) -> Any:
+        result = terms[0]
+        for term in terms[1:]:
+            result = combine(result, term)
+        return result
+
+    def piecewise(node: Any) -> Any:
+        *cases, last = node.args
+        result = visit(last[0])
+        for value, condition in reversed(cases):
+            result = where(visit(condition), visit(value), result)
+        return result
+
+    relations = {sympy.Le: Le, sympy.Lt: Lt, sympy.Ge: Ge, sympy.Gt: Gt, sympy.Eq: Eq, sympy.Ne: Ne}
+    variadic = {sympy.Min: minimum, sympy.Max: maximum, sympy.And: And, sympy.Or: Or, sympy.Not: Not, sympy.Mod: mod}
+
+    def visit(node: Any) -> Any:
+        if node is sympy.true or node is sympy.false:
+            return bool(node)
+        if isinstance(node, sympy.Integer):
+            return int(node)
+        if isinstance(node, sympy.Symbol):
+            return chosen[node] if node in chosen else number(node)
+        if isinstance(node, (sympy.Add, sympy.Mul)):
+            add = isinstance(node, sympy.Add)
+            return fold([visit(a) for a in node.args], (lambda x, y: x + y) if add else (lambda x, y: x * y))
+        if isinstance(node, sympy.Pow):
+            return power(visit(node.base), visit(node.exp))
+        if isinstance(node, sympy.floor):
+            return floor(node.args[0])
+        if isinstance(node, sympy.ceiling):
+            return -floor(-node.args[0])
+        if isinstance(node, sympy.Piecewise):
+            return piecewise(node)
+        build = relations.get(node.func) or variadic.get(node.func)
+        if build is not None:
+            return build(*[visit(a) for a in node.args])
+        raise WrongUse(f"from_sympy: {node} ({type(node).__name__}) has no integer form here")
+
+    return visit(s)

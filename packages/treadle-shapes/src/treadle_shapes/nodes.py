@@ -1,0 +1,407 @@
+"""The node classes of integer and boolean expressions, and the polynomial arithmetic that keeps them in normal form.
+
+An integer expression is a polynomial over *atoms* with integer coefficients, multiplied out:
+
+    Sum      c + k1*m1 + k2*m2 ...     distinct monomials, non-zero coefficients, sorted
+    Product  a1**e1 * a2**e2 ...       a monomial of more than one atom, or one atom with a power; sorted
+    atoms    Symbol, Fn (floordiv, mod, min, max, where, ...)
+
+Constants are plain ints: an operation whose result is constant returns an `int`. Equal structure is the same object.
+Operators other than + - * are looked up in `CONSTRUCT`, which the modules that own them fill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, TypeAlias, Union
+
+from treadle_shapes.errors import WrongUse
+from treadle_shapes.intern import InternTable, Node
+from treadle_shapes.ranges import Range
+
+IntLike: TypeAlias = Union[int, "Expr"]
+BoolLike: TypeAlias = Union[bool, "BoolExpr"]
+
+#: constructors of the operations that Python operators reach but that live above this module
+CONSTRUCT: dict[str, Callable[..., Any]] = {}
+
+_CACHE_SIZE = 1 << 15
+_NOTHING: frozenset[Symbol] = frozenset()
+_by_order = attrgetter("order")
+
+
+class Expr(Node):
+    """An integer expression that is not a constant."""
+
+    __slots__ = ()
+
+    @property
+    def free_symbols(self) -> frozenset[Symbol]:
+        free = self._free
+        if free is None:
+            free = self._free = frozenset().union(*(child.free_symbols for child in children(self)))
+        return free
+
+    def __add__(self, other: IntLike) -> IntLike:
+        return _add(self, other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    __radd__ = __add__
+
+    def __sub__(self, other: IntLike) -> IntLike:
+        return _sub(self, other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __rsub__(self, other: int) -> IntLike:
+        return _add(_mul(self, -1), other) if isinstance(other, int) else NotImplemented
+
+    def __mul__(self, other: IntLike) -> IntLike:
+        return _mul(self, other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> IntLike:
+        return _mul(self, -1)
+
+    def __pos__(self) -> Expr:
+        return self
+
+    def __floordiv__(self, other: IntLike) -> IntLike:
+        return CONSTRUCT["floordiv"](self, other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __rfloordiv__(self, other: int) -> IntLike:
+        return CONSTRUCT["floordiv"](other, self) if isinstance(other, int) else NotImplemented
+
+    def __mod__(self, other: IntLike) -> IntLike:
+        return CONSTRUCT["mod"](self, other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __rmod__(self, other: int) -> IntLike:
+        return CONSTRUCT["mod"](other, self) if isinstance(other, int) else NotImplemented
+
+    def __pow__(self, other: IntLike) -> IntLike:
+        return CONSTRUCT["pow"](self, other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __rpow__(self, other: int) -> IntLike:
+        return CONSTRUCT["pow"](other, self) if isinstance(other, int) else NotImplemented
+
+    def __lshift__(self, other: IntLike) -> IntLike:
+        return CONSTRUCT["shl"](self, other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __rshift__(self, other: IntLike) -> IntLike:
+        return CONSTRUCT["shr"](self, other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __lt__(self, other: IntLike) -> BoolLike:
+        return CONSTRUCT["lt"](self, other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __le__(self, other: IntLike) -> BoolLike:
+        return CONSTRUCT["le"](self, other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __gt__(self, other: IntLike) -> BoolLike:
+        return CONSTRUCT["lt"](other, self) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __ge__(self, other: IntLike) -> BoolLike:
+        return CONSTRUCT["le"](other, self) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __bool__(self) -> bool:
+        raise WrongUse(f"the truth of {self} is not known; compare with Ne({self}, 0) and ask a ShapeEnv to decide")
+
+    def __int__(self) -> int:
+        raise WrongUse(f"{self} is not a constant; use evaluate(expr, {{symbol: value}})")
+
+    def __repr__(self) -> str:
+        return CONSTRUCT["text"](self)
+
+
+class Symbol(Expr):
+    """A named integer unknown with lower <= value <= upper (None: unbounded). Same name and bounds: same symbol."""
+
+    __slots__ = ("lower", "name", "upper")
+    name: str
+    lower: int | None
+    upper: int | None
+
+    @property
+    def free_symbols(self) -> frozenset[Symbol]:
+        if self._free is None:
+            self._free = frozenset((self,))
+        return self._free
+
+    @property
+    def range(self) -> Range:
+        return Range(self.lower, self.upper)
+
+    def __reduce__(self) -> tuple:
+        return symbol, (self.name, self.lower, self.upper)
+
+
+class Sum(Expr):
+    """const + sum(coefficient * monomial), see the module's docstring. `coefficients` must not be changed."""
+
+    __slots__ = ("coefficients", "const")
+    coefficients: dict[Expr, int]
+    const: int
+
+    def __reduce__(self) -> tuple:
+        return make_sum, (dict(self.coefficients), self.const)
+
+
+class Product(Expr):
+    """Product of atom ** power, powers >= 1. `powers` must not be changed."""
+
+    __slots__ = ("powers",)
+    powers: dict[Expr, int]
+
+    def __reduce__(self) -> tuple:
+        return make_product, (dict(self.powers),)
+
+
+class Fn(Expr):
+    """An atom: a function `op` of `args`, which are ints, Exprs or (for where) a BoolExpr."""
+
+    __slots__ = ("args", "op")
+    op: str
+    args: tuple
+
+    def __reduce__(self) -> tuple:
+        return make_fn, (self.op, self.args)
+
+
+class BoolExpr(Node):
+    """A condition: `op` is le0, eq0, ne0 (of one polynomial), and, or, not, or a comparison of floats."""
+
+    __slots__ = ("args", "op")
+    op: str
+    args: tuple
+
+    @property
+    def free_symbols(self) -> frozenset[Symbol]:
+        free = self._free
+        if free is None:
+            free = self._free = frozenset().union(*(child.free_symbols for child in children(self)))
+        return free
+
+    def __and__(self, other: BoolLike) -> BoolLike:
+        return CONSTRUCT["and"](self, other) if isinstance(other, (BoolExpr, bool)) else NotImplemented
+
+    __rand__ = __and__
+
+    def __or__(self, other: BoolLike) -> BoolLike:
+        return CONSTRUCT["or"](self, other) if isinstance(other, (BoolExpr, bool)) else NotImplemented
+
+    __ror__ = __or__
+
+    def __invert__(self) -> BoolLike:
+        return CONSTRUCT["not"](self)
+
+    def __bool__(self) -> bool:
+        raise WrongUse(f"whether {self} holds is not known; ask ShapeEnv.decide, or prove, or evaluate with values")
+
+    def __repr__(self) -> str:
+        return CONSTRUCT["text"](self)
+
+    def __reduce__(self) -> tuple:
+        return make_bool, (self.op, self.args)
+
+
+def children(node: Node) -> Iterable[Any]:
+    """The nodes directly below a node."""
+    if isinstance(node, Sum):
+        return node.coefficients
+    if isinstance(node, Product):
+        return node.powers
+    if isinstance(node, Symbol):
+        return ()
+    return [arg for arg in getattr(node, "args", ()) if isinstance(arg, Node)]
+
+
+_symbols: InternTable[Symbol] = InternTable()
+_sums: InternTable[Sum] = InternTable()
+_products: InternTable[Product] = InternTable()
+_fns: InternTable[Fn] = InternTable()
+_bools: InternTable[BoolExpr] = InternTable()
+
+
+def _blank(cls: type, order: tuple) -> Any:
+    node = object.__new__(cls)
+    node._free = node._own = None
+    node.order = order
+    return node
+
+
+def symbol(name: str, lower: int | None = 0, upper: int | None = None) -> Symbol:
+    """The symbol of that name and range. The same name with another range is another symbol."""
+    key = (name, lower, upper)
+    node = _symbols.get(key)
+    if node is None:
+        if not isinstance(name, str) or not name:
+            raise WrongUse(f"symbol: name must be a non-empty string, got {name!r}")
+        for end in (lower, upper):
+            if end is not None and not isinstance(end, int):
+                raise WrongUse(f"symbol {name}: bounds must be ints or None, got {end!r}")
+        if lower is not None and upper is not None and lower > upper:
+            raise WrongUse(f"symbol {name}: the range [{lower}, {upper}] is empty")
+        # None sorts before every bound.
+        node = _blank(Symbol, (1, name, lower is not None, lower or 0, upper is not None, upper or 0))
+        node.name, node.lower, node.upper = name, lower, upper
+        node = _symbols.add(key, node)
+    return node
+
+
+def order_of(value: Any) -> tuple:
+    """Sort key of a node or a Python number."""
+    return value.order if isinstance(value, Node) else (0, value)
+
+
+def make_sum(coefficients: dict[Expr, int], const: int) -> IntLike:
+    """The normal form of const + sum(c * m); takes over `coefficients`, which must hold no zeros and no Sum as key."""
+    if not coefficients:
+        return const
+    if len(coefficients) == 1:
+        ((monomial, coefficient),) = coefficients.items()
+        if coefficient == 1 and const == 0:
+            return monomial
+        key = (const, monomial, coefficient)
+    else:
+        monomials = sorted(coefficients, key=_by_order)
+        coefficients = {m: coefficients[m] for m in monomials}
+        key = (const, *monomials, *coefficients.values())
+    ref = _sums.refs.get(key)
+    if ref is not None and (node := ref()) is not None:
+        return node
+    order = (4, tuple([(m.order, c) for m, c in coefficients.items()]), const)
+    node = _blank(Sum, order)
+    node.coefficients, node.const = coefficients, const
+    return _sums.add(key, node)
+
+
+def make_product(powers: dict[Expr, int]) -> IntLike:
+    """The monomial with these atoms and powers; takes over `powers`, which must hold no zeros."""
+    if not powers:
+        return 1
+    if len(powers) == 1:
+        ((atom, power),) = powers.items()
+        if power == 1:
+            return atom
+        key = (atom, power)
+    else:
+        atoms = sorted(powers, key=_by_order)
+        powers = {a: powers[a] for a in atoms}
+        key = (*atoms, *powers.values())
+    ref = _products.refs.get(key)
+    if ref is not None and (node := ref()) is not None:
+        return node
+    node = _blank(Product, (2, tuple([(a.order, p) for a, p in powers.items()])))
+    node.powers = powers
+    return _products.add(key, node)
+
+
+def make_fn(op: str, args: tuple) -> Fn:
+    """The atom op(*args), with no simplification."""
+    key = (op, *args)
+    node = _fns.get(key)
+    if node is None:
+        node = _blank(Fn, (3, op, len(args), tuple(order_of(arg) for arg in args)))
+        node.op, node.args = op, args
+        node = _fns.add(key, node)
+    return node
+
+
+def make_bool(op: str, args: tuple) -> BoolExpr:
+    """The condition op(*args), with no simplification."""
+    key = (op, *args)
+    node = _bools.get(key)
+    if node is None:
+        node = _blank(BoolExpr, (5, op, len(args), tuple(order_of(arg) for arg in args)))
+        node.op, node.args = op, args
+        node = _bools.add(key, node)
+    return node
+
+
+def as_terms(e: IntLike) -> tuple[dict[Expr, int], int]:
+    """(coefficients by monomial, constant) of any expression; the dict must not be changed."""
+    if isinstance(e, Sum):
+        return e.coefficients, e.const
+    if isinstance(e, Expr):
+        return {e: 1}, 0
+    return {}, int(e)
+
+
+def as_powers(monomial: Expr) -> dict[Expr, int]:
+    """{atom: power} of a monomial; the dict must not be changed."""
+    return monomial.powers if isinstance(monomial, Product) else {monomial: 1}
+
+
+@lru_cache(_CACHE_SIZE)
+def _add(a: Expr, b: IntLike) -> IntLike:
+    if not isinstance(b, Expr):
+        if b == 0:
+            return a
+        if isinstance(a, Sum):
+            return make_sum(a.coefficients, a.const + int(b))
+        return make_sum({a: 1}, int(b))
+    const = 0
+    if isinstance(a, Sum):
+        total, const = a.coefficients.copy(), a.const
+    else:
+        total = {a: 1}
+    if isinstance(b, Sum):
+        terms, const = b.coefficients.items(), const + b.const
+    else:
+        terms = ((b, 1),)
+    for monomial, coefficient in terms:
+        coefficient += total.get(monomial, 0)
+        if coefficient:
+            total[monomial] = coefficient
+        else:
+            del total[monomial]
+    return make_sum(total, const)
+
+
+@lru_cache(_CACHE_SIZE)
+def _sub(a: Expr, b: IntLike) -> IntLike:
+    return _add(a, -b if isinstance(b, int) else _mul(b, -1))
+
+
+def _times(x: Expr, y: Expr) -> Expr:
+    """Product of two monomials."""
+    powers = dict(as_powers(x))
+    for atom, power in as_powers(y).items():
+        powers[atom] = powers.get(atom, 0) + power
+    product = make_product(powers)
+    assert isinstance(product, Expr)
+    return product
+
+
+@lru_cache(_CACHE_SIZE)
+def _mul(a: Expr, b: IntLike) -> IntLike:
+    if not isinstance(b, Expr):
+        if b == 0:
+            return 0
+        if b == 1:
+            return a
+        if isinstance(a, Sum):
+            return make_sum({m: c * b for m, c in a.coefficients.items()}, a.const * b)
+        return make_sum({a: int(b)}, 0)
+    if not isinstance(a, Sum) and not isinstance(b, Sum):
+        return _times(a, b)
+    (left, left_const), (right, right_const) = as_terms(a), as_terms(b)
+    total: dict[Expr, int] = {}
+    for x, c in left.items():
+        for y, d in right.items():
+            xy = _times(x, y)
+            total[xy] = total.get(xy, 0) + c * d
+        total[x] = total.get(x, 0) + c * right_const
+    for y, d in right.items():
+        total[y] = total.get(y, 0) + d * left_const
+    return make_sum({m: c for m, c in total.items() if c}, left_const * right_const)
+
+
+def add(*terms: IntLike) -> IntLike:
+    """Sum of any number of terms, merged at once."""
+    const, total = 0, {}
+    for term in terms:
+        coefficients, c = as_terms(term)
+        const += c
+        for monomial, coefficient in coefficients.items():
+            total[monomial] = total.get(monomial, 0) + coefficient
+    return make_sum({m: c for m, c in total.items() if c}, const)

@@ -1,0 +1,292 @@
+"""Expressions as source text of Python, C++ and Triton.
+
+C++: `int64_t` arithmetic; plain `/` and `%` only where bounds prove both operands non-negative, else the helper
+functions `treadle_floordiv` and `treadle_mod` of `CPP_HELPERS`, which round as Python does. Triton: the same, with
+helpers from `TRITON_HELPERS`. Python text is what `eval` gives back on the symbols' names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from treadle_shapes.bounds import OWN, Known
+from treadle_shapes.nodes import (
+    CONSTRUCT,
+    BoolExpr,
+    Expr,
+    Fn,
+    Node,
+    Product,
+    Sum,
+    Symbol,
+    as_powers,
+    as_terms,
+    make_sum,
+)
+from treadle_shapes.ranges import Range
+
+CPP_HELPERS = """\
+static inline int64_t treadle_floordiv(int64_t a, int64_t b) {
+  int64_t q = a / b;
+  return q - ((a % b != 0) && ((a < 0) != (b < 0)));
+}
+static inline int64_t treadle_mod(int64_t a, int64_t b) {
+  int64_t r = a % b;
+  return (r != 0 && ((r < 0) != (b < 0))) ? r + b : r;
+}
+static inline int64_t treadle_pow(int64_t a, int64_t n) {
+  int64_t r = 1;
+  for (; n > 0; --n) r *= a;
+  return r;
+}
+"""
+
+TRITON_HELPERS = """\
+@triton.jit
+def treadle_floordiv(a, b):
+    q = a // b
+    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
+
+
+@triton.jit
+def treadle_mod(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+"""
+
+# Binding strength of what a text is made of; an operand weaker than its place needs gets parentheses.
+_OR, _AND, _NOT, _COMPARE, _ADD, _MUL, _UNARY, _ATOM = range(8)
+
+
+class _Printer:
+    """Text of a node and its binding strength; subclasses say how calls and divisions look."""
+
+    conjunction, disjunction, negation = " and ", " or ", "not "
+    truth = ("False", "True")
+
+    def __init__(self, known: Known) -> None:
+        self.known = known
+
+    def text(self, e: Any) -> str:
+        return self.render(e)[0]
+
+    def inside(self, e: Any, strength: int) -> str:
+        text, own = self.render(e)
+        return text if own >= strength else f"({text})"
+
+    def number(self, value: int) -> str:
+        return str(value)
+
+    def render(self, e: Any) -> tuple[str, int]:
+        if isinstance(e, bool):
+            return self.truth[e], _ATOM
+        if isinstance(e, int):
+            return self.number(e), (_ATOM if e >= 0 else _UNARY)
+        if isinstance(e, Symbol):
+            return e.name, _ATOM
+        if isinstance(e, Sum):
+            return self.sum(e)
+        if isinstance(e, Product):
+            return self.product(e, 1), _MUL
+        if isinstance(e, Fn):
+            return self.function(e)
+        if isinstance(e, BoolExpr):
+            return self.condition(e)
+        return self.other(e)
+
+    def other(self, e: Any) -> tuple[str, int]:
+        return repr(e), _ATOM
+
+    def product(self, monomial: Expr, c: int) -> str:
+        factors = [] if c == 1 else [self.number(c)]
+        for atom, power in as_powers(monomial).items():
+            # Factors after the first need parentheses against `a * b // c` being read as `(a * b) // c`.
+            factors += [self.inside(atom, _MUL + (len(factors) > 0))] * power
+        return "*".join(factors)
+
+    def sum(self, e: Sum) -> tuple[str, int]:
+        terms = sorted(e.coefficients.items(), key=lambda item: item[1] < 0)
+        text = ""
+        for monomial, c in terms:
+            if not text:
+                text = self.product(monomial, c) if c != -1 else f"-{self.inside(monomial, _UNARY)}"
+            else:
+                text += f" {'+' if c > 0 else '-'} {self.product(monomial, abs(c))}"
+        if e.const and len(terms) and terms[0][1] < 0 < e.const:
+            # 8 - i rather than -i + 8
+            negated = make_sum({m: -c for m, c in terms}, 0)
+            return f"{self.number(e.const)} - {self.inside(negated, _MUL)}", _ADD
+        if e.const:
+            text += f" {'+' if e.const > 0 else '-'} {self.number(abs(e.const))}"
+        return text, (_ADD if len(terms) > 1 or e.const else _MUL if terms[0][1] != -1 else _UNARY)
+
+    def function(self, e: Fn) -> tuple[str, int]:
+        handler = self.functions.get(e.op)
+        if handler is None:
+            return self.call(e.op, e.args), _ATOM
+        return handler(self, e)
+
+    def call(self, name: str, args: tuple) -> str:
+        return f"{name}({', '.join(self.text(arg) for arg in args)})"
+
+    def infix(self, e: Fn | BoolExpr, sign: str, strength: int) -> tuple[str, int]:
+        a, b = e.args
+        return f"{self.inside(a, strength)}{sign}{self.inside(b, strength + 1)}", strength
+
+    def condition(self, e: BoolExpr) -> tuple[str, int]:
+        if e.op in _COMPARISONS:
+            return self.comparison(e)
+        if e.op == "and":
+            return self.conjunction.join(self.inside(arg, _AND + 1) for arg in e.args), _AND
+        if e.op == "or":
+            return self.disjunction.join(self.inside(arg, _OR + 1) for arg in e.args), _OR
+        if e.op == "not":
+            return f"{self.negation}{self.inside(e.args[0], _ATOM)}", _NOT
+        if e.op in _FLOAT_COMPARISONS:
+            return self.infix(e, _FLOAT_COMPARISONS[e.op], _COMPARE)
+        return self.call(e.op, e.args), _ATOM
+
+    def comparison(self, e: BoolExpr) -> tuple[str, int]:
+        """p <= 0 with the negative terms moved to the right, and a constant alone kept on the right."""
+        coefficients, const = as_terms(e.args[0])
+        left = {m: c for m, c in coefficients.items() if c > 0}
+        right = {m: -c for m, c in coefficients.items() if c < 0}
+        sign = _COMPARISONS[e.op]
+        if not left:
+            left, right, const, sign = right, left, -const, (">=" if sign == "<=" else sign)
+        a = make_sum(left, const if const > 0 and right else 0)
+        b = make_sum(right, 0 if const > 0 and right else -const)
+        if e.op == "le0" and const == 1 and right:  # a + 1 <= b is a < b
+            a, sign = make_sum(left, 0), "<"
+        return f"{self.inside(a, _ADD)} {sign} {self.inside(b, _ADD)}", _COMPARE
+
+    functions: Mapping[str, Callable[..., tuple[str, int]]] = {}
+
+    def non_negative(self, e: Fn) -> bool:
+        a, b = e.args
+        return self.known.lower(a) >= 0 and self.known.lower(b) >= 0
+
+
+_COMPARISONS = {"le0": "<=", "eq0": "==", "ne0": "!="}
+_FLOAT_COMPARISONS = {"float_lt": " < ", "float_ge": " >= ", "float_eq": " == ", "float_ne": " != "}
+
+
+class _Python(_Printer):
+    functions = {
+        "floordiv": lambda p, e: p.infix(e, "//", _MUL),
+        "mod": lambda p, e: p.infix(e, "%", _MUL),
+        "shl": lambda p, e: (f"({p.inside(e.args[0], _ADD)} << {p.inside(e.args[1], _ADD)})", _ATOM),
+        "shr": lambda p, e: (f"({p.inside(e.args[0], _ADD)} >> {p.inside(e.args[1], _ADD)})", _ATOM),
+        "bitand": lambda p, e: (f"({p.inside(e.args[0], _ADD)} & {p.inside(e.args[1], _ADD)})", _ATOM),
+        "bitor": lambda p, e: (f"({p.inside(e.args[0], _ADD)} | {p.inside(e.args[1], _ADD)})", _ATOM),
+        "bitxor": lambda p, e: (f"({p.inside(e.args[0], _ADD)} ^ {p.inside(e.args[1], _ADD)})", _ATOM),
+        "pow": lambda p, e: (f"{p.inside(e.args[0], _ATOM)}**{p.inside(e.args[1], _ATOM)}", _UNARY),
+        "where": lambda p, e: (f"({p.text(e.args[1])} if {p.text(e.args[0])} else {p.text(e.args[2])})", _ATOM),
+    }
+
+    def other(self, e: Any) -> tuple[str, int]:
+        return e.to_text(self), _ATOM
+
+
+class _C(_Printer):
+    """What C++ and Triton share: division by helper unless both operands are known to be non-negative."""
+
+    divide = "/"
+
+    def division(self, e: Fn) -> tuple[str, int]:
+        return (
+            self.infix(e, self.divide, _MUL) if self.non_negative(e) else (self.call("treadle_floordiv", e.args), _ATOM)
+        )
+
+    def remainder(self, e: Fn) -> tuple[str, int]:
+        return self.infix(e, " % ", _MUL) if self.non_negative(e) else (self.call("treadle_mod", e.args), _ATOM)
+
+    def shift(self, e: Fn, sign: str) -> tuple[str, int]:
+        return f"({self.inside(e.args[0], _ATOM)} {sign} {self.inside(e.args[1], _ATOM)})", _ATOM
+
+    def fold(self, e: Fn, name: str) -> tuple[str, int]:
+        """min and max of more than two arguments, as calls of two."""
+        text = self.text(e.args[0])
+        for arg in e.args[1:]:
+            text = f"{name}({text}, {self.text(arg)})"
+        return text, _ATOM
+
+
+def _ternary(p: _Printer, e: Fn) -> tuple[str, int]:
+    return f"({p.inside(e.args[0], _COMPARE)} ? {p.text(e.args[1])} : {p.text(e.args[2])})", _ATOM
+
+
+_C_FUNCTIONS: dict[str, Callable[..., tuple[str, int]]] = {
+    "floordiv": lambda p, e: p.division(e),
+    "mod": lambda p, e: p.remainder(e),
+    "shl": lambda p, e: p.shift(e, "<<"),
+    "shr": lambda p, e: p.shift(e, ">>"),
+    "bitand": lambda p, e: p.shift(e, "&"),
+    "bitor": lambda p, e: p.shift(e, "|"),
+    "bitxor": lambda p, e: p.shift(e, "^"),
+    "pow": lambda p, e: (p.call("treadle_pow", e.args), _ATOM),
+}
+
+
+class _Cpp(_C):
+    conjunction, disjunction, negation = " && ", " || ", "!"
+    truth = ("false", "true")
+    functions = {
+        **_C_FUNCTIONS,
+        "where": _ternary,
+        "min": lambda p, e: p.fold(e, "std::min<int64_t>"),
+        "max": lambda p, e: p.fold(e, "std::max<int64_t>"),
+    }
+
+    def number(self, value: int) -> str:
+        if -(2**31) < value < 2**31:
+            return str(value)
+        # -9223372036854775808 is not a literal in C++: it is the negation of one that does not fit.
+        return f"{value}LL" if value > -(2**63) else f"({value + 1}LL - 1)"
+
+    def division(self, e: Fn) -> tuple[str, int]:
+        return super().division(e)
+
+
+class _Triton(_C):
+    divide = " // "
+    conjunction, disjunction, negation = " & ", " | ", "~"
+    functions = {
+        **_C_FUNCTIONS,
+        "where": lambda p, e: (p.call("tl.where", e.args), _ATOM),
+        "min": lambda p, e: p.fold(e, "tl.minimum"),
+        "max": lambda p, e: p.fold(e, "tl.maximum"),
+    }
+
+    def comparison(self, e: BoolExpr) -> tuple[str, int]:
+        # & and | bind tighter than comparisons in Triton's Python.
+        return f"({super().comparison(e)[0]})", _ATOM
+
+
+def _known(known: Mapping[Symbol, Range] | Known | None) -> Known:
+    if isinstance(known, Known):
+        return known
+    return Known(known) if known else OWN
+
+
+def to_python(e: Any) -> str:
+    """Python source of an expression or condition over the symbols' names."""
+    return _Python(OWN).text(e)
+
+
+def to_cpp(e: Any, known: Mapping[Symbol, Range] | Known | None = None) -> str:
+    """C++ source in int64_t arithmetic; needs `CPP_HELPERS` and <algorithm> unless every division is plain."""
+    return _Cpp(_known(known)).text(e)
+
+
+def to_triton(e: Any, known: Mapping[Symbol, Range] | Known | None = None) -> str:
+    """Triton source; needs `TRITON_HELPERS` unless every division is plain."""
+    return _Triton(_known(known)).text(e)
+
+
+def text(e: Node) -> str:
+    return to_python(e)
+
+
+CONSTRUCT["text"] = text

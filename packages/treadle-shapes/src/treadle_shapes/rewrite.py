@@ -1,0 +1,264 @@
+"""Walking expressions: substitution, evaluation, simplification under ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, overload
+
+from treadle_shapes import logic, rules
+from treadle_shapes.bounds import OWN, Known
+from treadle_shapes.errors import DivisionByZero, MissingValue, WrongUse
+from treadle_shapes.nodes import (
+    CONSTRUCT,
+    BoolLike,
+    Expr,
+    Fn,
+    IntLike,
+    Node,
+    Product,
+    Sum,
+    Symbol,
+    as_powers,
+    as_terms,
+    make_fn,
+    make_sum,
+)
+from treadle_shapes.ranges import Range
+
+#: builds a function node's value from its arguments; `known` lets ranges decide
+BUILD: dict[str, Callable[..., Any]] = {
+    "floordiv": rules.floordiv,
+    "mod": rules.mod,
+    "min": lambda *args: rules._extremum("min", args[:-1], args[-1]),
+    "max": lambda *args: rules._extremum("max", args[:-1], args[-1]),
+    "where": lambda c, a, b, _known: rules.where(c, a, b),
+    "pow": lambda a, n, _known: rules.power(a, n),
+    "shl": lambda a, n, _known: rules.shift_left(a, n),
+    "shr": lambda a, n, _known: rules.shift_right(a, n),
+}
+
+
+def rebuild(node: Any, args: list, known: Known) -> Any:
+    """The node's operation applied to other arguments."""
+    if isinstance(node, Sum):
+        result: IntLike = node.const
+        for part, c in zip(args, node.coefficients.values()):
+            result = result + part * c
+        return result
+    if isinstance(node, Product):
+        result = 1
+        for part, power in zip(args, node.powers.values()):
+            for _ in range(power):
+                result = result * part
+        return result
+    if isinstance(node, Fn):
+        build = BUILD.get(node.op)
+        return CONSTRUCT[node.op](*args) if build is None else build(*args, known)
+    build = logic.BUILD.get(node.op)
+    if build is None:
+        return CONSTRUCT[node.op](*args)
+    return build(*args, known) if node.op in ("le0", "eq0") else build(*args)
+
+
+def _arguments(node: Any) -> Any:
+    if isinstance(node, Sum):
+        return node.coefficients
+    return node.powers if isinstance(node, Product) else node.args
+
+
+# -- substitution -----------------------------------------------------------------------------------------------------
+
+
+def _substitute(e: Any, values: Mapping[Symbol, IntLike], done: dict) -> Any:
+    if not isinstance(e, Node):
+        return e
+    found = done.get(e)
+    if found is None:
+        if isinstance(e, Symbol):
+            found = values.get(e, e)
+        elif values.keys().isdisjoint(e.free_symbols):  # type: ignore[attr-defined]
+            found = e
+        else:
+            found = rebuild(e, [_substitute(arg, values, done) for arg in _arguments(e)], OWN)
+        done[e] = found
+    return found
+
+
+@overload
+def substitute(e: IntLike, values: Mapping[Symbol, IntLike]) -> IntLike: ...
+@overload
+def substitute(e: BoolLike, values: Mapping[Symbol, IntLike]) -> BoolLike: ...
+def substitute(e: Any, values: Mapping[Symbol, IntLike]) -> Any:
+    """`e` with symbols replaced by expressions or ints, all at once, normalised again."""
+    return _substitute(e, values, {})
+
+
+# -- evaluation -------------------------------------------------------------------------------------------------------
+
+
+def _floordiv(a: int, b: int) -> int:
+    if b == 0:
+        raise DivisionByZero(f"{a} // 0")
+    return a // b
+
+
+def _mod(a: int, b: int) -> int:
+    if b == 0:
+        raise DivisionByZero(f"{a} % 0")
+    return a % b
+
+
+#: value of each operation on Python values
+EVALUATE: dict[str, Callable[..., Any]] = {
+    "floordiv": _floordiv,
+    "mod": _mod,
+    "min": min,
+    "max": max,
+    "pow": lambda a, n: a**n,
+    "shl": lambda a, n: a << n,
+    "shr": lambda a, n: a >> n,
+    "bitand": lambda a, b: a & b,
+    "bitor": lambda a, b: a | b,
+    "bitxor": lambda a, b: a ^ b,
+    "le0": lambda p: p <= 0,
+    "eq0": lambda p: p == 0,
+    "ne0": lambda p: p != 0,
+    "not": lambda c: not c,
+}
+
+
+def _evaluate(e: Any, values: Mapping[Symbol, int], done: dict) -> Any:
+    if not isinstance(e, Node):
+        return e
+    if isinstance(e, Symbol):
+        try:
+            return values[e]
+        except KeyError:
+            raise MissingValue(f"evaluate: no value for symbol {e.name}") from None
+    found = done.get(e)
+    if found is None:
+        found = done[e] = _evaluate_node(e, values, done)
+    return found
+
+
+def _evaluate_node(e: Any, values: Mapping[Symbol, int], done: dict) -> Any:
+    if isinstance(e, Sum):
+        return e.const + sum(c * _evaluate(m, values, done) for m, c in e.coefficients.items())
+    if isinstance(e, Product):
+        result = 1
+        for atom, power in e.powers.items():
+            result *= _evaluate(atom, values, done) ** power
+        return result
+    # Short-circuit: the side that is not taken may divide by zero.
+    if e.op == "where":
+        condition, a, b = e.args
+        return _evaluate(a if _evaluate(condition, values, done) else b, values, done)
+    if e.op == "and":
+        return all(_evaluate(arg, values, done) for arg in e.args)
+    if e.op == "or":
+        return any(_evaluate(arg, values, done) for arg in e.args)
+    return EVALUATE[e.op](*[_evaluate(arg, values, done) for arg in e.args])
+
+
+@overload
+def evaluate(e: BoolLike, values: Mapping[Symbol, int]) -> bool: ...  # type: ignore[overload-overlap]
+@overload
+def evaluate(e: IntLike, values: Mapping[Symbol, int]) -> int: ...
+def evaluate(e: Any, values: Mapping[Symbol, int]) -> Any:
+    """The value of an expression or condition. Raises MissingValue for a symbol without value, DivisionByZero."""
+    return _evaluate(e, values, {})
+
+
+# -- simplification ---------------------------------------------------------------------------------------------------
+
+
+def join_quotient_remainder(e: Sum, known: Known) -> IntLike | None:
+    """c * (x % n) + c*n * (x // n) == c * x"""
+    for monomial, c in e.coefficients.items():
+        for atom, power in as_powers(monomial).items():
+            if not isinstance(atom, Fn) or atom.op != "mod" or power != 1:
+                continue
+            x, n = atom.args
+            others = rules.divide_monomial(monomial, atom)
+            quotient = rules.floordiv(x, n, known) * n
+            if others is None or isinstance(quotient, int):
+                continue
+            wanted, const = as_terms(quotient * others * c)
+            if const == 0 and all(e.coefficients.get(m) == k for m, k in wanted.items()):
+                rest = {m: k for m, k in e.coefficients.items() if m not in wanted and m is not monomial}
+                return make_sum(rest, e.const) + x * others * c
+    return None
+
+
+def _simplify(e: Any, known: Known) -> Any:
+    if not isinstance(e, Node):
+        return e
+    found = known.memo.get(e)
+    if found is not None:
+        return found
+    if isinstance(e, Symbol):
+        low, high = known.interval(e)
+        result: Any = int(low) if low == high else e
+    else:
+        result = _simplify_node(e, known)
+    known.memo[e] = result
+    return result
+
+
+def _simplify_node(e: Any, known: Known) -> Any:
+    args = [_simplify(arg, known) for arg in _arguments(e)]
+    plain = isinstance(e, (Sum, Product))
+    if plain and all(new is old for new, old in zip(args, _arguments(e))):
+        result = e
+    elif isinstance(e, Fn) and e.op == "where" and isinstance(args[0], bool):
+        return args[1] if args[0] else args[2]
+    else:
+        result = rebuild(e, args, known)
+    if isinstance(result, Sum):
+        joined = join_quotient_remainder(result, known)
+        if joined is not None:
+            return _simplify(joined, known)
+    if isinstance(result, Expr) and not plain and result is not e:
+        # A rule fired: its result may hold new quotients that the ranges decide.
+        return _simplify(result, known) if result not in known.memo else known.memo[result]
+    return result
+
+
+@lru_cache(256)
+def _known(items: tuple) -> Known:
+    return Known(dict(items))
+
+
+@overload
+def simplify(e: IntLike, known: Mapping[Symbol, Range] | Known | None = None) -> IntLike: ...
+@overload
+def simplify(e: BoolLike, known: Mapping[Symbol, Range] | Known | None = None) -> BoolLike: ...
+def simplify(e: Any, known: Mapping[Symbol, Range] | Known | None = None) -> Any:
+    """An equal, usually simpler expression, given the ranges of symbols (`0 <= i < n` is `{i: Range(0, n - 1)}`).
+
+    >>> simplify((i * n + j) // n, {i: Range(0, m - 1), j: Range(0, n - 1)})
+    i
+    """
+    if not isinstance(e, Node):
+        return e
+    if not isinstance(known, Known):
+        known = _known(tuple(known.items()) if known else ())
+        if len(known.memo) > 1 << 14:
+            known.memo.clear()
+    return _simplify(e, known)
+
+
+def make_opaque(op: str) -> Callable[[IntLike, IntLike], IntLike]:
+    """Constructor of a two-operand function without rules: folded on constants, an atom otherwise."""
+
+    def build(a: IntLike, b: IntLike) -> IntLike:
+        if not isinstance(a, (int, Expr)) or not isinstance(b, (int, Expr)):
+            raise WrongUse(f"{op}: expected ints or Exprs, got {a!r} and {b!r}")
+        return EVALUATE[op](a, b) if isinstance(a, int) and isinstance(b, int) else make_fn(op, (a, b))
+
+    return build
+
+
+bit_and, bit_or, bit_xor = make_opaque("bitand"), make_opaque("bitor"), make_opaque("bitxor")
+CONSTRUCT.update({"bitand": bit_and, "bitor": bit_or, "bitxor": bit_xor})
