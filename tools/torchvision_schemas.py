@@ -2,8 +2,8 @@
 
 torchvision's PyPI wheel is built for CUDA: beside a CPU torch its extension library does not load, so the operators
 that its `_meta_registrations.py` registers fake kernels for do not exist and the import raises "operator
-torchvision::nms does not exist". timm and transformers import torchvision for its image transforms only, so it is enough
-that the operators' schemas exist. Where the extension loads, nothing is defined.
+torchvision::nms does not exist". timm and transformers import torchvision for its image transforms only, so it is
+enough that the operators' schemas exist. Where the extension loads, nothing is defined.
 """
 
 from __future__ import annotations

@@ -1,0 +1,305 @@
+"""Set up the repository's own environment: a virtual environment beside the sources with everything pinned.
+
+Standard library only, and written so that any Python 3 can parse it: an old one must get as far as being told that it is
+too old. `ensure_main()` gives the interpreter of `.venv` (all six packages editable, torch, transformers, timm);
+`ensure_plain(python)` gives that of `.venv-<x.y>` (frame, shapes and tracer without torch) for one more interpreter.
+Both do nothing the second time: a stamp file in the environment holds a hash of what it was made from.
+"""
+
+import contextlib
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TOOLS = os.path.join(ROOT, "tools")
+CONSTRAINTS = os.path.join(TOOLS, "constraints.txt")
+OLDEST, NEWEST = (3, 11), (3, 13)
+OLDEST_PIP = (22, 3)  # the first with `pip --python`
+OLDEST_GXX = 9  # C++17 with OpenMP 5 reductions
+STAMP = "treadle-setup.json"
+
+# The order is that of the dependencies, so that a failure names the package that caused it.
+PACKAGES = ["treadle-frame", "treadle-shapes", "treadle-tracer", "treadle-autograd", "treadle-codegen", "treadle"]
+PLAIN_PACKAGES = ["treadle-frame", "treadle-shapes", "treadle-tracer"]
+PLAIN_REQUIREMENTS = ["bytecode", "editables", "hatchling", "hypothesis", "pytest", "setuptools", "sympy"]
+
+
+class SetupError(Exception):
+    """Something on this machine is missing or too old; the message says what and what to do."""
+
+
+def dotted(version):
+    return ".".join(str(part) for part in version)
+
+
+# ---------------------------------------------------------------------------------------------- what the machine has
+
+
+def why_not_python(version=sys.version_info, name=sys.implementation.name, executable=sys.executable):
+    """Why this interpreter cannot run Treadle, or None."""
+    if name != "cpython":
+        return "Treadle needs CPython; %s is %s." % (executable, name)
+    if OLDEST <= tuple(version[:2]) <= NEWEST:
+        return None
+    others = [found for found in map(find_interpreter, ["3.11", "3.12", "3.13"]) if found]
+    return "Treadle needs CPython %s to %s; this is %s (%s). %s" % (
+        dotted(OLDEST),
+        dotted(NEWEST),
+        dotted(version[:3]),
+        executable,
+        "Run the command with %s." % others[0] if others else "Install one, for instance `apt install python3.11`.",
+    )
+
+
+def why_not_pip():
+    """Why no packages can be installed, or None."""
+    if importlib.util.find_spec("venv") is None:
+        return "Python's module venv is missing. Install it, for instance `apt install python3-venv`."
+    if importlib.util.find_spec("pip") is None:
+        return "pip is missing for %s. Install it, for instance `apt install python3-pip`." % sys.executable
+    run = subprocess.run([sys.executable, "-m", "pip", "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    text = run.stdout.decode(errors="replace").strip()
+    found = re.match(r"pip (\d+)\.(\d+)", text)
+    if run.returncode != 0 or not found:
+        return "`%s -m pip --version` does not work: %s" % (sys.executable, text)
+    version = (int(found.group(1)), int(found.group(2)))
+    if version < OLDEST_PIP:
+        return "pip %s is too old, %s is needed: `%s -m pip install --upgrade pip`." % (
+            dotted(version),
+            dotted(OLDEST_PIP),
+            sys.executable,
+        )
+    return None
+
+
+def why_not_compiler(compiler=None):
+    """Why nothing can be compiled, or None."""
+    compiler = compiler or os.environ.get("CXX") or "g++"
+    if shutil.which(compiler.split()[0]) is None:
+        return "%s is missing. Install it, for instance `apt install g++`." % compiler
+    run = subprocess.run(
+        compiler.split() + ["-dumpfullversion", "-dumpversion"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    text = run.stdout.decode(errors="replace").strip()
+    found = re.match(r"(\d+)", text)
+    if run.returncode != 0 or not found:
+        return "`%s -dumpversion` does not work: %s" % (compiler, text)
+    if "clang" not in compiler and int(found.group(1)) < OLDEST_GXX:
+        return "%s %s is too old, %d is needed." % (compiler, text, OLDEST_GXX)
+    return None
+
+
+def why_not_headers():
+    """Why treadle-frame's extension cannot be compiled for this interpreter, or None."""
+    header = os.path.join(sysconfig.get_paths()["include"], "internal", "pycore_frame.h")
+    if os.path.exists(header):
+        return None
+    return "Python's headers are missing (%s). Install them, for instance `apt install python3-dev`." % header
+
+
+def check_machine():
+    """Raise SetupError with everything that is missing or too old at once."""
+    python = why_not_python()
+    of_python = [python] if python else [why_not_pip(), why_not_headers()]
+    missing = [reason for reason in of_python + [why_not_compiler()] if reason]
+    if missing:
+        raise SetupError("\n".join(missing))
+
+
+def find_interpreter(version):
+    """A working CPython of this minor version ("3.12"): PATH first, then pyenv's installations; or None."""
+    roots = [os.environ.get("PYENV_ROOT"), os.path.expanduser("~/.pyenv")]
+    candidates = [shutil.which("python" + version)]
+    for root in filter(None, roots):
+        versions = os.path.join(root, "versions")
+        names = sorted(os.listdir(versions), reverse=True) if os.path.isdir(versions) else []
+        candidates += [
+            os.path.join(versions, name, "bin", "python") for name in names if name.startswith(version + ".")
+        ]
+    probe = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
+    for candidate in filter(None, candidates):
+        with contextlib.suppress(OSError):
+            # A pyenv shim stands on PATH for versions that are not switched on, and fails; hence the run.
+            run = subprocess.run([candidate, "-c", probe], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            if run.returncode == 0 and run.stdout.decode().strip() == version:
+                return candidate
+    return None
+
+
+# ---------------------------------------------------------------------------------------------- one environment
+
+
+class Environment:
+    """A virtual environment of the repository: where it is, what goes in, and whether it is up to date."""
+
+    def __init__(self, directory, python, requirements, packages):
+        self.directory = directory
+        self.base = python
+        self.requirements = requirements
+        self.packages = packages
+        self.python = os.path.join(directory, "bin", "python")
+        self.log = os.path.join(directory, "setup.log")
+
+    def wanted(self):
+        """What the environment should be made from, one hash per step of `ensure`."""
+        build_inputs = [os.path.join(ROOT, "packages", name, "pyproject.toml") for name in self.packages]
+        frame = os.path.join(ROOT, "packages", "treadle-frame")
+        build_inputs.append(os.path.join(frame, "hatch_build.py"))
+        for folder, _, names in sorted(os.walk(os.path.join(frame, "src"))):
+            build_inputs += [os.path.join(folder, n) for n in sorted(names) if n.endswith((".c", ".h", ".def"))]
+        for folder, _, names in sorted(os.walk(os.path.join(frame, "csrc"))):
+            build_inputs += [os.path.join(folder, n) for n in sorted(names)]
+        return {
+            "base": self.base,
+            "dependencies": digest([CONSTRAINTS], self.requirements),
+            "packages": digest(build_inputs, [self.directory] + self.packages),
+        }
+
+    def have(self):
+        try:
+            with open(os.path.join(self.directory, STAMP)) as file:
+                return json.load(file)
+        except (OSError, ValueError):
+            return {}
+
+    def note(self, stamp):
+        """Record what is done, in one step, so that an interrupted set-up is taken up again and not believed."""
+        path = os.path.join(self.directory, STAMP)
+        with open(path + ".new", "w") as file:
+            json.dump(stamp, file, indent=1)
+        os.replace(path + ".new", path)
+
+    def ensure(self):
+        """Make or update the environment; return its interpreter."""
+        wanted, have = self.wanted(), self.have()
+        if have == wanted:
+            return self.python
+        if have.get("base") != wanted["base"] or not os.path.exists(self.python):
+            shutil.rmtree(self.directory, ignore_errors=True)
+            have = {}
+            step("creating %s" % os.path.relpath(self.directory, ROOT))
+            subprocess.check_call([self.base, "-m", "venv", "--without-pip", self.directory])
+        if have.get("dependencies") != wanted["dependencies"]:
+            self.pip("installing dependencies (torch and others, pinned)", ["-c", CONSTRAINTS] + self.requirements)
+            have = {"base": wanted["base"], "dependencies": wanted["dependencies"]}
+            self.note(have)
+        if have.get("packages") != wanted["packages"]:
+            editable = ["--no-deps", "--no-build-isolation", "--force-reinstall"]
+            for name in self.packages:
+                editable += ["-e", os.path.join(ROOT, "packages", name)]
+            self.pip("installing %s" % ", ".join(self.packages), editable)
+            self.note(wanted)
+        return self.python
+
+    def pip(self, title, arguments):
+        """Run `pip install` of this interpreter's pip on the environment; its talk goes to the log."""
+        command = [sys.executable, "-m", "pip", "--python", self.python, "install", "--disable-pip-version-check"]
+        variables = dict(os.environ, PATH=os.path.join(self.directory, "bin") + os.pathsep + os.environ.get("PATH", ""))
+        with open(self.log, "ab") as log:
+            process = subprocess.Popen(command + arguments, stdout=log, stderr=log, cwd=ROOT, env=variables)
+            wait(process, title)
+        if process.returncode != 0:
+            with open(self.log, errors="replace") as log:
+                tail = "".join(log.readlines()[-25:])
+            raise SetupError("%s failed; the end of %s:\n%s" % (title, self.log, tail))
+
+
+def digest(files, texts):
+    """One hash of the files' contents and the texts."""
+    total = hashlib.sha256()
+    for path in files:
+        with contextlib.suppress(OSError), open(path, "rb") as file:
+            total.update(file.read())
+        total.update(b"\0")
+    total.update("\0".join(texts).encode())
+    return total.hexdigest()
+
+
+# ---------------------------------------------------------------------------------------------- progress
+
+
+def step(text):
+    sys.stdout.write("[set-up] %s\n" % text)
+    sys.stdout.flush()
+
+
+def wait(process, title):
+    """Wait for a process; on a terminal show the seconds it has taken so far."""
+    start, shown = time.time(), sys.stdout.isatty()
+    if not shown:
+        step(title)
+    while process.poll() is None:
+        if shown:
+            sys.stdout.write("\r[set-up] %s ... %d s" % (title, time.time() - start))
+            sys.stdout.flush()
+        time.sleep(0.2)
+    if shown:
+        sys.stdout.write("\r")
+        step("%s: %d s    " % (title, time.time() - start))
+
+
+# ---------------------------------------------------------------------------------------------- entry points
+
+
+@contextlib.contextmanager
+def only_one_at_a_time():
+    """Two commands started at once must not fill the same environment."""
+    import fcntl
+
+    with open(os.path.join(ROOT, ".venv-setup.lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def requirement_lines():
+    with open(os.path.join(TOOLS, "requirements.txt")) as file:
+        return [line.strip() for line in file if line.strip() and not line.startswith("#")]
+
+
+def ensure_main():
+    """The interpreter of `.venv`, made or brought up to date first. Raises SetupError."""
+    check_machine()
+    base = os.path.realpath(sys.executable) if sys.prefix == sys.base_prefix else base_interpreter()
+    with only_one_at_a_time():
+        return Environment(os.path.join(ROOT, ".venv"), base, requirement_lines(), PACKAGES).ensure()
+
+
+def base_interpreter():
+    """The interpreter that the running virtual environment was made from, so that ours does not hang on it."""
+    name = "python%d.%d" % sys.version_info[:2]
+    return os.path.realpath(getattr(sys, "_base_executable", None) or os.path.join(sys.base_prefix, "bin", name))
+
+
+def ensure_plain(version):
+    """The interpreter of `.venv-<version>` without torch, or None when no such CPython is on this machine."""
+    base = find_interpreter(version)
+    if base is None:
+        return None
+    directory = os.path.join(ROOT, ".venv-" + version)
+    with only_one_at_a_time():
+        return Environment(directory, base, PLAIN_REQUIREMENTS, PLAIN_PACKAGES).ensure()
+
+
+def run_inside(script, arguments):
+    """Set up, then run a script of tools/ in the environment; give its exit status, 2 when the set-up failed."""
+    try:
+        python = ensure_main()
+    except SetupError as error:
+        sys.stderr.write("Treadle cannot be set up here:\n%s\n" % error)
+        return 2
+    return subprocess.call([python, os.path.join(TOOLS, script)] + arguments)
+
+
+if __name__ == "__main__":
+    try:
+        sys.stdout.write(ensure_main() + "\n")
+    except SetupError as error:
+        sys.exit("Treadle cannot be set up here:\n%s" % error)

@@ -1,0 +1,137 @@
+"""Compare eager, torch.compile and Treadle on scenarios of the zoo, each measurement in a process of its own.
+
+The orchestrating half of measure.py, shared by tools/main_job.py (two models, with a progress display) and
+benchmarks/models.py (all of them, to JSON). Caches live in a directory made for the comparison, so "cold" is cold.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import measure
+
+VARIANTS = ("eager", "torch.compile", "treadle")
+WORKER = Path(__file__).with_name("measure.py")
+PHASES = ("cold", "warm", "steady")
+
+# Where each compiler keeps what it compiled.
+CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TREADLE_CACHE_DIR", "XDG_CACHE_HOME")
+
+Figures = dict[str, Any]
+
+
+@dataclass
+class Row:
+    """The figures of one scenario: variant -> figure name -> value; `errors` holds what could not be measured, and why."""
+
+    name: str
+    figures: dict[str, Figures] = field(default_factory=dict)
+    errors: dict[str, str] = field(default_factory=dict)
+
+    def get(self, variant: str, figure: str) -> Any:
+        return self.figures.get(variant, {}).get(figure)
+
+    def ratio(self, figure: str, over: str, under: str) -> float | None:
+        """`figure` of one variant over that of another, or None where one is missing."""
+        above, below = self.get(over, figure), self.get(under, figure)
+        return above / below if above and below else None
+
+    def why_not_right(self, variant: str = "treadle") -> str | None:
+        """Why the variant's outputs do not count as agreeing with eager, or None when they do."""
+        failed = [message for key, message in self.errors.items() if key.startswith((variant, "steady"))]
+        if failed:
+            return failed[0]
+        ratio = self.get(variant, "error_ratio")
+        if ratio is None:
+            return "not checked"
+        if not ratio <= measure.ALLOWED_ERROR_RATIO:
+            return f"error is {ratio:.3g} x eager's own, allowed {measure.ALLOWED_ERROR_RATIO:g}"
+        return None
+
+
+def worker_environment(cache: Path) -> dict[str, str]:
+    """One OpenMP thread, no network, and the compilers' caches under `cache`."""
+    caches = {name: str(cache / name.lower()) for name in CACHE_VARIABLES}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **caches}
+
+
+def run_worker(arguments: Sequence[str], cache: Path, timeout: float) -> tuple[Figures | None, str]:
+    """(the worker's figures, "") or (None, why there are none)."""
+    command = [sys.executable, str(WORKER), *arguments]
+    try:
+        run = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=worker_environment(cache))
+    except subprocess.TimeoutExpired:
+        return None, f"took more than {timeout:.0f} s"
+    found = list(measure.lines_of_json(run.stdout))
+    if run.returncode == 0 and found:
+        return found[-1], ""
+    last = [line for line in run.stderr.splitlines() if line.strip()][-1:]
+    return None, (last or [f"worker ended with status {run.returncode}"])[0]
+
+
+def first_results(row: Row, phase: str, variant: str, cache: Path, timeout: float) -> None:
+    """A fresh process up to its first result; `phase` names the figure ("cold" or "warm")."""
+    figures, error = run_worker(["first", row.name, variant], cache, timeout)
+    if figures is None:
+        row.errors[f"{variant} {phase}"] = error
+        return
+    kept = row.figures.setdefault(variant, {})
+    kept[f"{phase}_seconds"] = figures.pop("seconds")
+    if phase == "cold":
+        kept.update(figures)
+
+
+def steady_state(row: Row, variants: Sequence[str], cache: Path, timeout: float) -> None:
+    """All variants that got as far as a first result, in one process, interleaved."""
+    working = [variant for variant in variants if f"{variant} cold" not in row.errors]
+    figures, error = run_worker(["steady", row.name, *working], cache, timeout)
+    if figures is None:
+        row.errors["steady"] = error
+        return
+    for variant, values in figures.items():
+        kept = row.figures.setdefault(variant, {})
+        kept["steady_seconds"] = values["seconds"]
+        kept["error_ratio"] = values["error_ratio"]
+
+
+def compare(
+    name: str,
+    variants: Sequence[str] = VARIANTS,
+    phases: Iterable[str] = PHASES,
+    report: Callable[[str], None] = lambda text: None,
+    timeout: float = 600.0,
+) -> Row:
+    """Measure one scenario; `report` hears what is being done before each step."""
+    row, phases = Row(name), tuple(phases)
+    with tempfile.TemporaryDirectory(prefix="treadle-compare-") as directory:
+        for phase in ("cold", "warm"):
+            for variant in variants if phase in phases else ():
+                if variant == "eager" and phase == "warm":
+                    continue
+                report(f"{name}: {variant}, {phase} start in a fresh process")
+                first_results(row, phase, variant, Path(directory), timeout)
+        if "steady" in phases:
+            report(f"{name}: right? how fast? all variants interleaved")
+            steady_state(row, variants, Path(directory), timeout)
+    return row
+
+
+def steps_of(variants: Sequence[str], phases: Iterable[str]) -> int:
+    """How many times `compare` reports."""
+    compiled = [variant for variant in variants if variant != "eager"]
+    sizes: Mapping[str, int] = {"cold": len(variants), "warm": len(compiled), "steady": 1}
+    return sum(sizes[phase] for phase in phases)
+
+
+def geometric_mean(values: Iterable[float | None]) -> float | None:
+    """Of the values that are there; None when none is."""
+    logs = [math.log(value) for value in values if value]
+    return math.exp(sum(logs) / len(logs)) if logs else None
