@@ -1,7 +1,7 @@
 """Set up the repository's own environment: a virtual environment beside the sources with everything pinned.
 
-Standard library only, and written so that any Python 3 can parse it: an old one must get as far as being told that it is
-too old. `ensure_main()` gives the interpreter of `.venv` (all six packages editable, torch, transformers, timm);
+Standard library only, and written so that any Python 3 can parse it: an old one must get as far as being told that it
+is too old. `ensure_main()` gives the interpreter of `.venv` (all six packages editable, torch, transformers, timm);
 `ensure_plain(python)` gives that of `.venv-<x.y>` (frame, shapes and tracer without torch) for one more interpreter.
 Both do nothing the second time: a stamp file in the environment holds a hash of what it was made from.
 """

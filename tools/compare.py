@@ -30,7 +30,7 @@ Figures = dict[str, Any]
 
 @dataclass
 class Row:
-    """The figures of one scenario: variant -> figure name -> value; `errors` holds what could not be measured, and why."""
+    """The figures of one scenario: variant -> figure -> value; `errors` says what could not be measured, and why."""
 
     name: str
     figures: dict[str, Figures] = field(default_factory=dict)

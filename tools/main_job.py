@@ -57,10 +57,8 @@ def text(value: float | None, scale: float = 1.0, digits: int = 1) -> str:
 
 
 def table_of(rows: Sequence[compare.Row]) -> Table:
-    caption = (
-        "compile: seconds to the first result, fresh process, empty caches; call: median ms, one thread, interleaved"
-    )
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1), caption=caption, caption_justify="left")
+    caption = "compile: s to the first result, fresh process, empty caches; call: median ms, one thread, interleaved"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, caption=caption, caption_justify="left")
     table.add_column("\nmodel", no_wrap=True)
     for heading in ("right", "graphs"):
         table.add_column(f"\n{heading}", justify="right")

@@ -1,8 +1,8 @@
 """Measure one scenario of the zoo in this process and print the figures as one line of JSON (a worker of compare.py).
 
-`python tools/measure.py first <scenario> <variant>`: seconds from before the compiler is imported (torch and the model's
-library are in, the model is built) to the first result; graphs, breaks and peak memory. Cold or warm start is decided by
-what the cache directories in the environment hold.
+`python tools/measure.py first <scenario> <variant>`: seconds from before the compiler is imported (torch and the
+model's library are in, the model is built) to the first result; graphs, breaks and peak memory. Cold or warm start is
+decided by what the cache directories in the environment hold.
 `python tools/measure.py steady <scenario> <variant>...`: compiles all variants here, checks each against a float64 run,
 and times them interleaved. One thread, because on a shared machine more than one measures the neighbours.
 """
