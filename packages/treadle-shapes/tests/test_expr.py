@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from treadle_shapes.errors import DivisionByZero, MissingValue, WrongUse
+from treadle_shapes.errors import DivisionByZeroError, MissingValueError, UsageError
 from treadle_shapes.expr import (
     Eq,
     Le,
@@ -114,11 +114,11 @@ def test_evaluate_and_substitute():
     assert evaluate(e, {i: 5, n: 4, j: 1}) == 21 // 3 - 1
     assert evaluate(substitute(e, {i: j + 1, n: 4}), {j: 2}) == (3 * 4 + 2) // 3 - 3
     assert substitute(e, {i: 5, n: 4, j: 1}) == 6
-    with pytest.raises(MissingValue, match="symbol n"):
+    with pytest.raises(MissingValueError, match="symbol n"):
         evaluate(e, {i: 1, j: 1})
-    with pytest.raises(DivisionByZero):
+    with pytest.raises(DivisionByZeroError):
         evaluate(i // FREE, {i: 1, FREE: 0})
-    with pytest.raises(DivisionByZero):
+    with pytest.raises(DivisionByZeroError):
         i // 0
 
 
@@ -130,9 +130,9 @@ def test_linear_coefficients():
 
 
 def test_truth_is_refused():
-    with pytest.raises(WrongUse, match="decide"):
+    with pytest.raises(UsageError, match="decide"):
         bool(i < j)
-    with pytest.raises(WrongUse):
+    with pytest.raises(UsageError):
         bool(i)
 
 

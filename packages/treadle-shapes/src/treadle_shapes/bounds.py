@@ -70,8 +70,9 @@ class Known:
         own = ranges.to_interval(s.lower, s.upper)
         if known is None:
             return own
-        low = own[0] if known[0] is None else max(own[0], self.lower(known[0]))
-        high = own[1] if known[1] is None else min(own[1], self.upper(known[1]))
+        lower, upper = known
+        low = own[0] if lower is None else max(own[0], self.lower(lower))
+        high = own[1] if upper is None else min(own[1], self.upper(upper))
         return (low, high) if low <= high else own
 
     def _product(self, e: Product) -> Interval:

@@ -7,31 +7,31 @@ class ShapesError(Exception):
     """Base class of the errors of treadle_shapes."""
 
 
-class WrongUse(ShapesError, TypeError):
+class UsageError(ShapesError, TypeError):
     """An argument of a kind the function cannot work with."""
 
 
-class DivisionByZero(ShapesError, ZeroDivisionError):
+class DivisionByZeroError(ShapesError, ZeroDivisionError):
     """A division or modulus whose divisor is zero, or can be zero and must not."""
 
 
-class Overflow(ShapesError, OverflowError):
+class SizeOverflowError(ShapesError, OverflowError):
     """A size or index that leaves the 64 bits of an `int64_t`."""
 
 
-class ConstraintViolation(ShapesError, ValueError):
+class ConstraintError(ShapesError, ValueError):
     """A decision or a value contradicts what the user declared about a symbol."""
 
 
-class Contradiction(ShapesError, ValueError):
+class ContradictionError(ShapesError, ValueError):
     """Two declared facts that cannot hold at once."""
 
 
-class UnbackedDecision(ShapesError, ValueError):
+class UnbackedError(ShapesError, ValueError):
     """A yes/no answer was demanded about a value that is known only at run time."""
 
 
-class MissingValue(ShapesError, KeyError):
+class MissingValueError(ShapesError, KeyError):
     """`evaluate` met a symbol that has no value."""
 
     def __str__(self) -> str:

@@ -45,10 +45,11 @@ class InternTable(Generic[NodeT]):
     def __init__(self) -> None:
         self.refs: dict[tuple, _KeyedRef] = {}
 
-        def forget(ref: _KeyedRef) -> None:
-            with _LOCK:
-                if self.refs.get(ref.key) is ref:
-                    del self.refs[ref.key]
+        # Bound as defaults: at interpreter shutdown the module's globals are gone before the last nodes are.
+        def forget(ref: _KeyedRef, lock: Any = _LOCK, refs: dict[tuple, _KeyedRef] = self.refs) -> None:
+            with lock:
+                if refs.get(ref.key) is ref:
+                    del refs[ref.key]
 
         self._forget = forget
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle_shapes.errors import WrongUse
+from treadle_shapes.errors import UsageError
 from treadle_shapes.logic import And, Eq, Ge, Gt, Le, Lt, Ne, Not, Or
 from treadle_shapes.nodes import BoolExpr, Expr, Fn, Product, Sum, Symbol, symbol
 from treadle_shapes.rules import floordiv, maximum, minimum, mod, power, where
@@ -13,7 +13,7 @@ from treadle_shapes.rules import floordiv, maximum, minimum, mod, power, where
 def to_sympy(e: Any, symbols: dict[Symbol, Any] | None = None) -> Any:
     """The SymPy form: floor(a/b), Mod, Min, Max, Piecewise; symbols become integer symbols of the same name.
 
-    `symbols` overrides the SymPy symbol used for some of ours. Raises WrongUse for bit operations, which SymPy lacks.
+    `symbols` overrides the SymPy symbol used for some of ours. Raises UsageError for bit operations, which SymPy lacks.
     """
     import sympy
 
@@ -55,7 +55,7 @@ def to_sympy(e: Any, symbols: dict[Symbol, Any] | None = None) -> Any:
             return sympy.Mul(*[visit(a) ** p for a, p in node.powers.items()])
         if isinstance(node, (Fn, BoolExpr)) and node.op in functions:
             return functions[node.op](*[visit(arg) for arg in node.args])
-        raise WrongUse(f"to_sympy: {node} has no SymPy form")
+        raise UsageError(f"to_sympy: {node} has no SymPy form")
 
     return visit(e)
 
@@ -64,7 +64,7 @@ def from_sympy(s: Any, symbols: dict[Any, Expr] | None = None) -> Any:
     """The expression or condition a SymPy form stands for; `symbols` maps SymPy symbols to ours.
 
     Symbols not in the map become symbols of the same name, non-negative or positive where SymPy says so. Rational
-    factors are understood inside floor only. Raises WrongUse for anything else.
+    factors are understood inside floor only. Raises UsageError for anything else.
     """
     import sympy
 
@@ -115,6 +115,6 @@ def from_sympy(s: Any, symbols: dict[Any, Expr] | None = None) -> Any:
         build = relations.get(node.func) or variadic.get(node.func)
         if build is not None:
             return build(*[visit(a) for a in node.args])
-        raise WrongUse(f"from_sympy: {node} ({type(node).__name__}) has no integer form here")
+        raise UsageError(f"from_sympy: {node} ({type(node).__name__}) has no integer form here")
 
     return visit(s)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from math import gcd
 
 from treadle_shapes.bounds import OWN, Known
-from treadle_shapes.errors import WrongUse
+from treadle_shapes.errors import UsageError
 from treadle_shapes.nodes import (
     _CACHE_SIZE,
     CONSTRUCT,
@@ -34,7 +34,7 @@ _OPPOSITE = {"eq0": "ne0", "ne0": "eq0", "float_lt": "float_ge", "float_ge": "fl
 def _difference(a: IntLike, b: IntLike, what: str) -> IntLike:
     for value in (a, b):
         if not isinstance(value, (int, Expr)):
-            raise WrongUse(f"{what}: expected an int or Expr, got {type(value).__name__} {value!r}")
+            raise UsageError(f"{what}: expected an int or Expr, got {type(value).__name__} {value!r}")
     return b - a if isinstance(b, Expr) and not isinstance(a, Expr) and what in ("Eq", "Ne") else a - b
 
 
@@ -113,7 +113,7 @@ def Not(condition: BoolLike) -> BoolLike:
     if isinstance(condition, bool):
         return not condition
     if not isinstance(condition, BoolExpr):
-        raise WrongUse(f"Not: expected a BoolExpr or bool, got {condition!r}")
+        raise UsageError(f"Not: expected a BoolExpr or bool, got {condition!r}")
     op, args = condition.op, condition.args
     if op == "le0":
         return le_zero(1 - args[0])
@@ -134,7 +134,7 @@ def _combine(op: str, absorbing: bool, conditions: tuple[BoolLike, ...]) -> Bool
             if condition is absorbing:
                 return absorbing
         elif not isinstance(condition, BoolExpr):
-            raise WrongUse(f"{op}: expected BoolExpr or bool, got {condition!r}")
+            raise UsageError(f"{op}: expected BoolExpr or bool, got {condition!r}")
         elif condition.op == op:
             flat.update(dict.fromkeys(condition.args))
         else:

@@ -17,7 +17,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeAlias, Union
 
-from treadle_shapes.errors import WrongUse
+from treadle_shapes.errors import UsageError
 from treadle_shapes.intern import InternTable, Node
 from treadle_shapes.ranges import Range
 
@@ -103,10 +103,10 @@ class Expr(Node):
         return CONSTRUCT["le"](other, self) if isinstance(other, (Expr, int)) else NotImplemented
 
     def __bool__(self) -> bool:
-        raise WrongUse(f"the truth of {self} is not known; compare with Ne({self}, 0) and ask a ShapeEnv to decide")
+        raise UsageError(f"the truth of {self} is not known; compare with Ne({self}, 0) and ask a ShapeEnv to decide")
 
     def __int__(self) -> int:
-        raise WrongUse(f"{self} is not a constant; use evaluate(expr, {{symbol: value}})")
+        raise UsageError(f"{self} is not a constant; use evaluate(expr, {{symbol: value}})")
 
     def __repr__(self) -> str:
         return CONSTRUCT["text"](self)
@@ -140,6 +140,13 @@ class Sum(Expr):
     __slots__ = ("coefficients", "const")
     coefficients: dict[Expr, int]
     const: int
+
+    def __getattr__(self, name: str) -> tuple:
+        # Sums are seldom sorted (monomials are), so their key is made on demand.
+        if name != "order":
+            raise AttributeError(name)
+        self.order = (4, tuple([(m.order, c) for m, c in self.coefficients.items()]), self.const)
+        return self.order
 
     def __reduce__(self) -> tuple:
         return make_sum, (dict(self.coefficients), self.const)
@@ -194,7 +201,7 @@ class BoolExpr(Node):
         return CONSTRUCT["not"](self)
 
     def __bool__(self) -> bool:
-        raise WrongUse(f"whether {self} holds is not known; ask ShapeEnv.decide, or prove, or evaluate with values")
+        raise UsageError(f"whether {self} holds is not known; ask ShapeEnv.decide, or prove, or evaluate with values")
 
     def __repr__(self) -> str:
         return CONSTRUCT["text"](self)
@@ -234,12 +241,12 @@ def symbol(name: str, lower: int | None = 0, upper: int | None = None) -> Symbol
     node = _symbols.get(key)
     if node is None:
         if not isinstance(name, str) or not name:
-            raise WrongUse(f"symbol: name must be a non-empty string, got {name!r}")
+            raise UsageError(f"symbol: name must be a non-empty string, got {name!r}")
         for end in (lower, upper):
             if end is not None and not isinstance(end, int):
-                raise WrongUse(f"symbol {name}: bounds must be ints or None, got {end!r}")
+                raise UsageError(f"symbol {name}: bounds must be ints or None, got {end!r}")
         if lower is not None and upper is not None and lower > upper:
-            raise WrongUse(f"symbol {name}: the range [{lower}, {upper}] is empty")
+            raise UsageError(f"symbol {name}: the range [{lower}, {upper}] is empty")
         # None sorts before every bound.
         node = _blank(Symbol, (1, name, lower is not None, lower or 0, upper is not None, upper or 0))
         node.name, node.lower, node.upper = name, lower, upper
@@ -268,8 +275,8 @@ def make_sum(coefficients: dict[Expr, int], const: int) -> IntLike:
     ref = _sums.refs.get(key)
     if ref is not None and (node := ref()) is not None:
         return node
-    order = (4, tuple([(m.order, c) for m, c in coefficients.items()]), const)
-    node = _blank(Sum, order)
+    node = object.__new__(Sum)
+    node._free = node._own = None
     node.coefficients, node.const = coefficients, const
     return _sums.add(key, node)
 

@@ -245,9 +245,6 @@ class _Cpp(_C):
         # -9223372036854775808 is not a literal in C++: it is the negation of one that does not fit.
         return f"{value}LL" if value > -(2**63) else f"({value + 1}LL - 1)"
 
-    def division(self, e: Fn) -> tuple[str, int]:
-        return super().division(e)
-
 
 class _Triton(_C):
     divide = " // "

@@ -75,7 +75,7 @@ def mul(x: Interval, y: Interval) -> Interval:
 
 
 def _quotient(a: int | float, b: int | float) -> int | float | None:
-    """floor(a / b) at a corner of the box; None where both ends are infinite (another corner dominates, see floordiv)."""
+    """floor(a / b) at a corner of the box; None where both ends are infinite (see floordiv)."""
     if b in (INF, -INF):
         if a in (INF, -INF):
             return None

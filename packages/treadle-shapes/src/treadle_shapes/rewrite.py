@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from treadle_shapes import logic, rules
 from treadle_shapes.bounds import OWN, Known
-from treadle_shapes.errors import DivisionByZero, MissingValue, WrongUse
+from treadle_shapes.errors import DivisionByZeroError, MissingValueError, UsageError
 from treadle_shapes.nodes import (
     CONSTRUCT,
     BoolLike,
@@ -43,12 +43,12 @@ def rebuild(node: Any, args: list, known: Known) -> Any:
     """The node's operation applied to other arguments."""
     if isinstance(node, Sum):
         result: IntLike = node.const
-        for part, c in zip(args, node.coefficients.values()):
+        for part, c in zip(args, node.coefficients.values(), strict=True):
             result = result + part * c
         return result
     if isinstance(node, Product):
         result = 1
-        for part, power in zip(args, node.powers.values()):
+        for part, power in zip(args, node.powers.values(), strict=True):
             for _ in range(power):
                 result = result * part
         return result
@@ -99,13 +99,13 @@ def substitute(e: Any, values: Mapping[Symbol, IntLike]) -> Any:
 
 def _floordiv(a: int, b: int) -> int:
     if b == 0:
-        raise DivisionByZero(f"{a} // 0")
+        raise DivisionByZeroError(f"{a} // 0")
     return a // b
 
 
 def _mod(a: int, b: int) -> int:
     if b == 0:
-        raise DivisionByZero(f"{a} % 0")
+        raise DivisionByZeroError(f"{a} % 0")
     return a % b
 
 
@@ -135,7 +135,7 @@ def _evaluate(e: Any, values: Mapping[Symbol, int], done: dict) -> Any:
         try:
             return values[e]
         except KeyError:
-            raise MissingValue(f"evaluate: no value for symbol {e.name}") from None
+            raise MissingValueError(f"evaluate: no value for symbol {e.name}") from None
     found = done.get(e)
     if found is None:
         found = done[e] = _evaluate_node(e, values, done)
@@ -166,7 +166,7 @@ def evaluate(e: BoolLike, values: Mapping[Symbol, int]) -> bool: ...  # type: ig
 @overload
 def evaluate(e: IntLike, values: Mapping[Symbol, int]) -> int: ...
 def evaluate(e: Any, values: Mapping[Symbol, int]) -> Any:
-    """The value of an expression or condition. Raises MissingValue for a symbol without value, DivisionByZero."""
+    """The value of an expression or condition. Raises MissingValueError (a symbol without value), DivisionByZeroError."""
     return _evaluate(e, values, {})
 
 
@@ -209,7 +209,7 @@ def _simplify(e: Any, known: Known) -> Any:
 def _simplify_node(e: Any, known: Known) -> Any:
     args = [_simplify(arg, known) for arg in _arguments(e)]
     plain = isinstance(e, (Sum, Product))
-    if plain and all(new is old for new, old in zip(args, _arguments(e))):
+    if plain and all(new is old for new, old in zip(args, _arguments(e), strict=True)):
         result = e
     elif isinstance(e, Fn) and e.op == "where" and isinstance(args[0], bool):
         return args[1] if args[0] else args[2]
@@ -254,7 +254,7 @@ def make_opaque(op: str) -> Callable[[IntLike, IntLike], IntLike]:
 
     def build(a: IntLike, b: IntLike) -> IntLike:
         if not isinstance(a, (int, Expr)) or not isinstance(b, (int, Expr)):
-            raise WrongUse(f"{op}: expected ints or Exprs, got {a!r} and {b!r}")
+            raise UsageError(f"{op}: expected ints or Exprs, got {a!r} and {b!r}")
         return EVALUATE[op](a, b) if isinstance(a, int) and isinstance(b, int) else make_fn(op, (a, b))
 
     return build

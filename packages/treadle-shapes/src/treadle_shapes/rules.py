@@ -13,7 +13,7 @@ from math import gcd
 from typing import TypeAlias
 
 from treadle_shapes.bounds import OWN, Known
-from treadle_shapes.errors import DivisionByZero, WrongUse
+from treadle_shapes.errors import DivisionByZeroError, UsageError
 from treadle_shapes.nodes import (
     _CACHE_SIZE,
     CONSTRUCT,
@@ -138,15 +138,13 @@ def remainder_in_range(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
 
 def quotient_of_content(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
     """(g*x + d) // (g*m) == (x + d//g) // m  for g > 0"""
-    n_terms, n_const = as_terms(n)
-    g = gcd(_content(a), _content(n), n_const)
+    g = gcd(_content(a), _content(n), as_terms(n)[1])
     return floordiv(_divide_content(a, g), _divide_content(n, g), known) if g > 1 else None
 
 
 def remainder_of_content(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
     """(g*x + d) % (g*m) == g * ((x + d//g) % m) + d % g  for g > 0"""
-    n_terms, n_const = as_terms(n)
-    g = gcd(_content(a), _content(n), n_const)
+    g = gcd(_content(a), _content(n), as_terms(n)[1])
     if g <= 1:
         return None
     return mod(_divide_content(a, g), _divide_content(n, g), known) * g + as_terms(a)[1] % g
@@ -223,7 +221,7 @@ def remainder_of_remainder(a: IntLike, n: IntLike, known: Known) -> IntLike | No
 
 
 def _small_part(a: IntLike, n: IntLike, known: Known) -> tuple[IntLike, IntLike, IntLike] | None:
-    """(g, x, m, y-part) for a == g*x + y and n == g*m with 0 <= y < g proven, g > 1 a common part of n and some terms."""
+    """(g, x, y) with a == g*x + y, g dividing n, and 0 <= y < g proven; g is common to n and some term of a."""
     a_terms, _ = as_terms(a)
     n_terms, n_const = as_terms(n)
     if len(a_terms) < 2 and as_terms(a)[1] == 0:
@@ -286,11 +284,11 @@ MOD_RULES: tuple[Rule, ...] = (
 
 def _check_divisor(a: IntLike, n: IntLike, sign: str) -> None:
     if isinstance(n, int) and n == 0:
-        raise DivisionByZero(f"({a}) {sign} 0: the divisor is zero")
+        raise DivisionByZeroError(f"({a}) {sign} 0: the divisor is zero")
 
 
 def floordiv(a: IntLike, n: IntLike, known: Known = OWN) -> IntLike:
-    """a // n, rounded down as in Python. Raises DivisionByZero when n is the constant 0."""
+    """a // n, rounded down as in Python. Raises DivisionByZeroError when n is the constant 0."""
     if isinstance(n, int):
         _check_divisor(a, n, "//")
         if isinstance(a, int):
@@ -313,7 +311,7 @@ def floordiv(a: IntLike, n: IntLike, known: Known = OWN) -> IntLike:
 
 
 def mod(a: IntLike, n: IntLike, known: Known = OWN) -> IntLike:
-    """a % n with the sign of n, as in Python. Raises DivisionByZero when n is the constant 0."""
+    """a % n with the sign of n, as in Python. Raises DivisionByZeroError when n is the constant 0."""
     if isinstance(n, int):
         _check_divisor(a, n, "%")
         if isinstance(a, int):
@@ -349,7 +347,7 @@ def _flatten(op: str, args: tuple[IntLike, ...]) -> list[IntLike]:
 def _extremum(op: str, args: tuple[IntLike, ...], known: Known) -> IntLike:
     """min(a, b) == a  when  a <= b;  max(a, b) == b  when  a <= b;  nested ones are flattened, constants folded"""
     if not args:
-        raise WrongUse(f"{op}imum: at least one argument is needed")
+        raise UsageError(f"{op}imum: at least one argument is needed")
     pick = min if op == "min" else max
     flat = _flatten(op, args)
     constants = [arg for arg in flat if isinstance(arg, int)]
@@ -386,7 +384,7 @@ def where(condition: BoolLike, a: IntLike, b: IntLike) -> IntLike:
     if isinstance(condition, bool):
         return a if condition else b
     if not isinstance(condition, BoolExpr):
-        raise WrongUse(f"where: the condition must be a BoolExpr or bool, got {condition!r}")
+        raise UsageError(f"where: the condition must be a BoolExpr or bool, got {condition!r}")
     return a if a is b or (isinstance(a, int) and a == b) else make_fn("where", (condition, a, b))
 
 
@@ -394,7 +392,7 @@ def power(base: IntLike, exponent: IntLike) -> IntLike:
     """base ** exponent for exponent >= 0; a constant exponent is multiplied out (to 16, an atom beyond)."""
     if isinstance(exponent, int):
         if exponent < 0:
-            raise WrongUse(f"({base}) ** {exponent}: a negative exponent gives no integer")
+            raise UsageError(f"({base}) ** {exponent}: a negative exponent gives no integer")
         if isinstance(base, int):
             return base**exponent
         if exponent <= 16:
@@ -411,7 +409,7 @@ def shift_left(a: IntLike, n: IntLike) -> IntLike:
     """a << n == a * 2**n"""
     if isinstance(n, int):
         if n < 0:
-            raise WrongUse(f"({a}) << {n}: negative shift count")
+            raise UsageError(f"({a}) << {n}: negative shift count")
         return a * 2**n
     return 0 if isinstance(a, int) and a == 0 else make_fn("shl", (a, n))
 
@@ -420,7 +418,7 @@ def shift_right(a: IntLike, n: IntLike) -> IntLike:
     """a >> n == a // 2**n"""
     if isinstance(n, int):
         if n < 0:
-            raise WrongUse(f"({a}) >> {n}: negative shift count")
+            raise UsageError(f"({a}) >> {n}: negative shift count")
         return floordiv(a, 2**n)
     return 0 if isinstance(a, int) and a == 0 else make_fn("shr", (a, n))
 
