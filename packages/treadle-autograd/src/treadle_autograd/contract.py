@@ -1,0 +1,129 @@
+"""What goes into and comes out of the ATen graph, as plain descriptions that the runtime wrapper executes.
+
+The ATen graph is functional: it takes *static inputs* (parameters, buffers, constants of the trace: the same tensor object on
+every call) and then the *call inputs*, and returns fresh tensors only. Everything a functional graph cannot say is said here.
+For the program ``def f(x, y): x.add_(1); z = y * 2; return x, x[0], z.t(), z``:
+
+    inputs    (CallInput(0), CallInput(1))
+    mutations (Mutation(input=0, position=0),)                      graph output 0 is copied into x
+    outputs   (InputItself(0), ViewOfInput(0, geometry), ViewOfFresh(1, geometry), FreshOutput(1))
+
+Positions count graph outputs, `input` counts graph placeholders (static inputs included).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+
+SymbolicInt: TypeAlias = "int | torch.SymInt"
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Sizes, strides and storage offset in elements. The offset is relative to the first element of the tensor viewed."""
+
+    size: tuple[SymbolicInt, ...]
+    stride: tuple[SymbolicInt, ...]
+    offset: SymbolicInt
+
+    @property
+    def static(self) -> bool:
+        return all(type(value) is int for value in (*self.size, *self.stride, self.offset))
+
+
+@dataclass(frozen=True)
+class StaticInput:
+    """A parameter, buffer or constant: `tensor` itself is passed on every call."""
+
+    name: str
+    tensor: torch.Tensor
+
+
+@dataclass(frozen=True)
+class CallInput:
+    """The `index`-th argument of the compiled callable."""
+
+    index: int
+
+
+InputDescription: TypeAlias = StaticInput | CallInput
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """Graph output `position` is copied into input `input` after the graph has run."""
+
+    input: int
+    position: int
+
+
+@dataclass(frozen=True)
+class FreshOutput:
+    """Graph output `position`, given out as it is."""
+
+    position: int
+
+
+@dataclass(frozen=True)
+class InputItself:
+    """The very object passed as input `input` (``return x``, ``return x.add_(1)``)."""
+
+    input: int
+
+
+@dataclass(frozen=True)
+class ViewOfInput:
+    """A view into the storage of input `input`."""
+
+    input: int
+    geometry: Geometry
+
+
+@dataclass(frozen=True)
+class ViewOfFresh:
+    """A view into graph output `position`, which several outputs share, exactly as the eager outputs share one storage."""
+
+    position: int
+    geometry: Geometry
+
+
+@dataclass(frozen=True)
+class SameAsOutput:
+    """The same object as user output `output` (``return y, y``)."""
+
+    output: int
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A Python value (``None``, a number, a string)."""
+
+    value: object
+
+
+@dataclass(frozen=True)
+class SymbolicValue:
+    """An integer computed from the sizes of the inputs."""
+
+    value: torch.SymInt
+
+
+OutputDescription: TypeAlias = (
+    FreshOutput | InputItself | ViewOfInput | ViewOfFresh | SameAsOutput | Constant | SymbolicValue
+)
+
+
+@dataclass(frozen=True)
+class Contract:
+    """Descriptions of all inputs, of the inputs written back, and of all outputs in the order of the traced graph's output."""
+
+    inputs: tuple[InputDescription, ...]
+    mutations: tuple[Mutation, ...]
+    outputs: tuple[OutputDescription, ...]
+
+    @property
+    def static_tensors(self) -> tuple[torch.Tensor, ...]:
+        return tuple(i.tensor for i in self.inputs if isinstance(i, StaticInput))

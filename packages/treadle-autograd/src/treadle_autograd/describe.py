@@ -1,0 +1,221 @@
+"""Decide, after the functional trace, what every output of the user's graph is: fresh, an input, a view of something, or a constant.
+
+The functional graph may return fresh tensors only. Outputs that share a storage in eager are therefore described by one fresh base and a
+geometry each, and views of inputs by the input and a geometry; the runtime wrapper rebuilds them with ``as_strided``.
+
+    def f(x): y = x + 1; return y, y[0], x.t()   ==>   FreshOutput(0), ViewOfFresh(0, ...), ViewOfInput(x, ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from .contract import (
+    Constant,
+    FreshOutput,
+    Geometry,
+    InputItself,
+    Mutation,
+    OutputDescription,
+    SameAsOutput,
+    SymbolicValue,
+    ViewOfFresh,
+    ViewOfInput,
+)
+from .errors import UnsupportedGraph
+from .functional import Recorder, unwrap
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Equal for tensors that share one storage (fake and functional tensors included)."""
+    return tensor.untyped_storage()._cdata
+
+
+def geometry_of(tensor: torch.Tensor, relative_to: torch.Tensor | None = None) -> Geometry:
+    start = relative_to.storage_offset() if relative_to is not None else 0
+    return Geometry(tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset() - start)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill their stretch of memory without holes or overlaps, in any order of dimensions."""
+    expected: Any = 1
+    dims = [(stride, size) for size, stride in zip(tensor.size(), tensor.stride(), strict=True) if not _is_one(size)]
+    if any(type(value) is not int for pair in dims for value in pair):
+        return tensor.is_contiguous()
+    for stride, size in sorted(dims):
+        if size == 0:
+            return True
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _is_one(size: Any) -> bool:
+    return type(size) is int and size == 1
+
+
+def why_not_describable(tensor: torch.Tensor) -> str | None:
+    """Why an output tensor cannot be given out of a functional graph."""
+    if not torch._is_functional_tensor(tensor):
+        return "an output is a tensor that no functional operator made"
+    if tensor.layout is not torch.strided:
+        return f"an output has the layout {tensor.layout}"
+    if tensor.is_conj() or tensor.is_neg():
+        return "an output is a lazily conjugated or negated view"
+    return None
+
+
+@dataclass
+class Inputs:
+    """The graph's inputs in placeholder order: functional wrapper, original fake, and the fake that tells the eager geometry."""
+
+    wrappers: list[Any]
+    fakes: list[Any]
+    truths: list[Any]
+
+    def tensors(self) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
+        pairs = zip(self.wrappers, self.fakes, strict=True)
+        return [(i, w, f) for i, (w, f) in enumerate(pairs) if isinstance(w, torch.Tensor)]
+
+
+@dataclass
+class GraphOutputs:
+    """Collects the outputs of the ATen graph and keeps them free of aliases among each other and with the inputs."""
+
+    recorder: Recorder
+    nodes: list[fx.Node] = field(default_factory=list)
+    _taken: set[int] = field(default_factory=set)
+
+    def forbid(self, fake: torch.Tensor) -> None:
+        self._taken.add(storage_key(fake))
+
+    def add(self, fake: torch.Tensor, truth: Geometry | None = None) -> int:
+        """Return `fake` from the graph with the sizes and strides of `truth`, in a storage of its own; gives the position."""
+        restride = truth is not None and tuple(fake.stride()) != truth.stride
+        if restride and truth is not None:
+            with self.recorder:
+                empty = torch.ops.aten.empty_strided.default(truth.size, truth.stride, dtype=fake.dtype, device=fake.device)
+                fake = torch.ops.aten.copy.default(empty, fake)
+        elif storage_key(fake) in self._taken:
+            with self.recorder:
+                fake = torch.ops.aten.clone.default(fake)
+        self._taken.add(storage_key(fake))
+        self.nodes.append(self.recorder.node_of(fake))
+        return len(self.nodes) - 1
+
+
+def why_not_metadata(inputs: Inputs) -> str | None:
+    """Why the inputs' sizes, strides or storages are not what they were (``x.t_()``, ``x.resize_(..)``, ``x.data = ..``)."""
+    for _, wrapper, fake in inputs.tensors():
+        if torch._functionalize_was_storage_changed(wrapper):
+            return "the storage of an input is exchanged"
+        if torch._functionalize_has_metadata_mutation(wrapper):
+            return "the sizes or strides of an input are changed in place"
+        if tuple(wrapper.size()) != tuple(fake.size()) or wrapper.dtype != fake.dtype:
+            return "the sizes or strides of an input are changed in place"
+    return None
+
+
+def describe_mutations(inputs: Inputs, outputs: GraphOutputs) -> tuple[Mutation, ...]:
+    """One graph output per input whose data changed."""
+    mutations = []
+    for index, wrapper, fake in inputs.tensors():
+        value = unwrap(wrapper)
+        if value is not fake:
+            position = outputs.add(value)
+            outputs.nodes[position].meta["mutates"] = index
+            mutations.append(Mutation(index, position))
+    return tuple(mutations)
+
+
+def describe_outputs(
+    values: Sequence[Any], truths: Sequence[Any], inputs: Inputs, outputs: GraphOutputs
+) -> tuple[OutputDescription, ...]:
+    """Describe each of `values`; `truths[i]` is a tensor with the eager geometry of `values[i]`."""
+    input_by_id = {id(w): i for i, w, _ in inputs.tensors()}
+    input_by_storage: dict[int, int] = {}
+    for i, wrapper, _ in inputs.tensors():
+        input_by_storage.setdefault(storage_key(wrapper), i)
+    members: dict[int, list[int]] = {}
+    for i, value in enumerate(values):
+        if isinstance(value, torch.Tensor) and id(value) not in input_by_id and (why := why_not_describable(value)):
+            raise UnsupportedGraph(why, outputs.recorder.line())
+        if isinstance(value, torch.Tensor):
+            members.setdefault(storage_key(value), []).append(i)
+    bases: dict[int, _Base] = {}
+    first_seen: dict[int, int] = {}
+    described: list[OutputDescription] = []
+    for i, value in enumerate(values):
+        if not isinstance(value, torch.Tensor):
+            described.append(SymbolicValue(value) if isinstance(value, torch.SymInt) else _constant(value))
+        elif id(value) in input_by_id:
+            described.append(InputItself(input_by_id[id(value)]))
+        elif id(value) in first_seen:
+            described.append(SameAsOutput(first_seen[id(value)]))
+        elif (key := storage_key(value)) in input_by_storage:
+            described.append(_view_of_input(value, truths[i], input_by_storage[key], inputs))
+        else:
+            if key not in bases:
+                bases[key] = _choose_base([values[j] for j in members[key]], [truths[j] for j in members[key]], outputs)
+            described.append(bases[key].describe(value, truths[i]))
+        if isinstance(value, torch.Tensor):
+            first_seen.setdefault(id(value), i)
+    return tuple(described)
+
+
+def _constant(value: object) -> Constant:
+    if isinstance(value, (torch.SymFloat, torch.SymBool)):
+        raise UnsupportedGraph(f"a symbolic {type(value).__name__} is an output")
+    return Constant(value)
+
+
+def _view_of_input(value: torch.Tensor, truth: torch.Tensor, index: int, inputs: Inputs) -> ViewOfInput:
+    if value.dtype != inputs.fakes[index].dtype:
+        raise UnsupportedGraph("an output is a view of an input with another dtype")
+    return ViewOfInput(index, geometry_of(truth, relative_to=inputs.truths[index]))
+
+
+@dataclass(frozen=True)
+class _Base:
+    """The fresh graph output that several outputs with one storage are views of."""
+
+    position: int
+    wrapper: torch.Tensor
+    truth: torch.Tensor
+
+    def describe(self, value: torch.Tensor, truth: torch.Tensor) -> OutputDescription:
+        if value is self.wrapper:
+            return FreshOutput(self.position)
+        if value.dtype != self.wrapper.dtype:
+            raise UnsupportedGraph("two outputs are views of one storage with different dtypes")
+        return ViewOfFresh(self.position, geometry_of(truth, relative_to=self.truth))
+
+
+def _choose_base(values: list[torch.Tensor], truths: list[torch.Tensor], outputs: GraphOutputs) -> _Base:
+    """The tensor that covers all of `values`: their common root, or the only one of them when it is dense."""
+    distinct = {id(v) for v in values}
+    wrapper, truth = values[0], truths[0]
+    if len(distinct) > 1 or not is_dense(truth):
+        roots = [(v._base, t._base) for v, t in zip(values, truths, strict=True)]
+        known = [(w, t) for w, t in roots if w is not None and t is not None and storage_key(w) == storage_key(values[0])]
+        candidates = known or sorted(zip(values, truths, strict=True), key=lambda pair: -pair[0].numel())
+        wrapper, truth = candidates[0]
+        if not is_dense(truth) or any(not _within(t, truth) for t in truths):
+            raise UnsupportedGraph("outputs share a storage whose whole is not known")
+    position = outputs.add(unwrap(wrapper), Geometry(tuple(truth.size()), tuple(truth.stride()), 0))
+    return _Base(position, wrapper, truth)
+
+
+def _within(view: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether every element of `view` is an element of the dense tensor `base` (both in one storage)."""
+    if view.numel() == 0:
+        return True
+    first = view.storage_offset() - base.storage_offset()
+    last = first + sum((size - 1) * stride for size, stride in zip(view.size(), view.stride(), strict=True))
+    return bool(first >= 0) and bool(last < base.numel())

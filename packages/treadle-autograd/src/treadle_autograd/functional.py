@@ -1,0 +1,336 @@
+"""Run a torch-level graph on fake tensors under C++ functionalisation and record the ATen operators it comes down to.
+
+    def f(x):                           %x : placeholder
+        y = x.view(2, 6)        ==>     %view = aten.view(%x, [2, 6]);  %add = aten.add(%view, 1)
+        y.add_(1)                       %view_1 = aten.view(%add, [3, 4]);  %mul = aten.mul(%view_1, 2)
+        return x * 2                    x is written back from %view_1
+
+PyTorch's functionalisation layer (``torch._to_functional_tensor`` and the dispatch key Functionalize) turns in-place operators and
+mutated views into functional ones; composite operators decompose on their own above it. Below it stands the `Recorder`, a dispatch
+mode that sees functional overloads on fake tensors and writes one fx node each.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from .contract import CallInput, InputDescription, StaticInput
+from .decomp import Decompositions, decompose_composite
+from .errors import UnsupportedGraph
+from .fake import fake_like
+from .symbolic import SymbolicNodes
+
+aten = torch.ops.aten
+
+# Operators that only ask about a tensor: no node.
+_QUERIES = frozenset({torch.ops.prim.device.default, aten.sym_size.int, aten.sym_stride.int, aten.sym_storage_offset.default})
+
+# Torch-level calls after which tensors belong to autograd or have left the graph.
+_UNSUPPORTED_METHODS = frozenset({"requires_grad_", "backward", "retain_grad", "register_hook", "resize_", "set_", "numpy", "tolist"})
+
+
+def user_line(stack_trace: str | None) -> str:
+    """The innermost ``File "...", line N`` of a stack trace as ``file:N``, or ""."""
+    for line in reversed((stack_trace or "").splitlines()):
+        text = line.strip()
+        if text.startswith('File "') and ", line " in text:
+            name, _, rest = text[len('File "') :].partition('", line ')
+            return f"{name}:{rest.split(',')[0].strip()}"
+    return ""
+
+
+@dataclass
+class RecordedGraph:
+    """The ATen graph under construction and what is known of its inputs."""
+
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    inputs: list[InputDescription] = field(default_factory=list)
+    input_nodes: list[fx.Node] = field(default_factory=list)
+    n_static: int = 0
+
+    def add_static(self, name: str, tensor: torch.Tensor, val: torch.Tensor) -> fx.Node:
+        """A placeholder for `tensor` after the static inputs there are and before all call inputs."""
+        followers = self.input_nodes[self.n_static :] or list(self.graph.nodes)
+        with self.graph.inserting_before(followers[0] if followers else None):
+            node = self.graph.placeholder(name)
+        node.meta.update(val=val, static_input=tensor)
+        self.inputs.insert(self.n_static, StaticInput(name, tensor))
+        self.input_nodes.insert(self.n_static, node)
+        self.n_static += 1
+        return node
+
+    def add_call_input(self, name: str, index: int, val: Any) -> fx.Node:
+        node = self.graph.placeholder(name)
+        node.meta["val"] = val
+        self.inputs.append(CallInput(index))
+        self.input_nodes.append(node)
+        return node
+
+
+class Recorder(TorchDispatchMode):
+    """Writes one node of `recorded` per functional ATen operator that reaches it, and lets the fake mode compute the result."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps __torch_dispatch__ in something that imports torch._dynamo
+
+    def __init__(self, recorded: RecordedGraph, mode: FakeTensorMode, decompositions: Decompositions) -> None:
+        super().__init__()
+        self.recorded = recorded
+        self.mode = mode
+        self.decompositions = decompositions
+        self.meta: dict[str, Any] = {}
+        self.stat_updates: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.symbolic = SymbolicNodes(recorded.graph)
+        self._nodes: dict[int, fx.Node] = {}
+        self._alive: list[torch.Tensor] = []  # keeps the ids above unique
+        self._constants: dict[int, fx.Node] = {}
+
+    def bind(self, value: Any, node: fx.Node) -> None:
+        """Declare that `node` computes `value` (a fake tensor or a SymInt)."""
+        if isinstance(value, torch.Tensor):
+            self._nodes[id(value)] = node
+            self._alive.append(value)
+            if node.op == "placeholder":
+                self.symbolic.bind_sizes(value, node)
+        elif isinstance(value, torch.SymInt):
+            self.symbolic.bind(value, node)
+
+    def node_of(self, tensor: torch.Tensor) -> fx.Node:
+        node = self._nodes.get(id(tensor))
+        return node if node is not None else self._constant(tensor)
+
+    def _constant(self, tensor: torch.Tensor) -> fx.Node:
+        """A tensor nobody computed: a constant of the trace, which becomes a static input."""
+        if isinstance(tensor, FakeTensor):
+            raise AssertionError(f"fake tensor of shape {tuple(tensor.shape)} was not computed by any recorded operator")
+        node = self._constants.get(id(tensor))
+        if node is None:
+            node = self.recorded.add_static(f"constant_{len(self._constants)}", tensor, fake_like(self.mode, tensor))
+            self._constants[id(tensor)] = node
+            self._alive.append(tensor)
+        return node
+
+    def to_argument(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        if isinstance(value, (list, tuple)):
+            items = [self.to_argument(item) for item in value]
+            return items if isinstance(value, list) else tuple(items)
+        if isinstance(value, torch.SymInt):
+            return self.symbolic.node_for(value)
+        if isinstance(value, (torch.SymFloat, torch.SymBool)):
+            raise UnsupportedGraph(f"a symbolic {type(value).__name__} is an operator's argument", self.line())
+        return value
+
+    def line(self) -> str:
+        return user_line(self.meta.get("stack_trace"))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _QUERIES:
+            return func(*args, **kwargs)
+        if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
+            return self._lift(args[0])
+        if not isinstance(func, torch._ops.OpOverload):
+            raise UnsupportedGraph(f"the higher-order operator {func} is not supported", self.line())
+        rule = self.decompositions.get(func)
+        if rule is not None:
+            with self:
+                result = rule(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        composite = decompose_composite(func)
+        if composite is not None:
+            with self:
+                return composite(*args, **kwargs)
+        if func is aten.native_batch_norm.default and args[5] and args[3] is not None:
+            return self._training_batch_norm(*args)
+        if func._schema.is_mutable:
+            raise UnsupportedGraph(f"{func} changes its arguments below functionalisation", self.line())
+        return self._record(func, args, kwargs)
+
+    def _record(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        node_args = tuple([self.to_argument(a) for a in args])
+        node_kwargs = {name: self.to_argument(value) for name, value in kwargs.items()}
+        result = func(*args, **kwargs)
+        node = self.recorded.graph.call_function(func, node_args, node_kwargs)
+        node.meta.update(self.meta)
+        node.meta["val"] = result
+        if isinstance(result, torch.Tensor):
+            if id(result) in self._nodes:  # an operator that answered with its argument: the name must stay the argument's
+                node.graph.erase_node(node)
+            else:
+                self._nodes[id(result)] = node
+                self._alive.append(result)
+        elif isinstance(result, (list, tuple)):
+            self._bind_items(node, result)
+        return result
+
+    def _bind_items(self, node: fx.Node, result: Sequence[Any]) -> None:
+        for position, item in enumerate(result):
+            if isinstance(item, torch.Tensor):
+                item_node = self.recorded.graph.call_function(operator.getitem, (node, position))
+                item_node.meta.update(self.meta)
+                item_node.meta["val"] = item
+                self._nodes[id(item)] = item_node
+                self._alive.append(item)
+
+    def _lift(self, constant: torch.Tensor) -> torch.Tensor:
+        """``torch.tensor(3.0)`` inside the graph: the tensor made at trace time becomes a static input."""
+        node = self._constant(constant)
+        fake = fake_like(self.mode, constant)
+        self.bind(fake, node)
+        node.meta["val"] = fake
+        return fake
+
+    def _training_batch_norm(
+        self, x: Any, weight: Any, bias: Any, mean: torch.Tensor, var: torch.Tensor, _: bool, momentum: float, eps: float
+    ) -> Any:
+        """``native_batch_norm`` changes the running statistics without saying so in its schema; its functional form returns them."""
+        functional = aten._native_batch_norm_legit_functional.default
+        with self:
+            out, saved_mean, saved_invstd, new_mean, new_var = functional(x, weight, bias, mean, var, True, momentum, eps)
+        self.stat_updates += [(mean, new_mean), (var, new_var)]
+        return out, saved_mean, saved_invstd
+
+
+@contextmanager
+def functionalisation() -> Iterator[None]:
+    """The C++ functionalisation layer, with views replayed as views."""
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()
+
+
+def wrap(fake: torch.Tensor) -> torch.Tensor:
+    wrapper = torch._to_functional_tensor(fake)
+    return wrapper
+
+
+def unwrap(wrapper: torch.Tensor) -> torch.Tensor:
+    """The current value of a functional tensor, with pending writes through other views applied."""
+    torch._sync(wrapper)
+    return torch._from_functional_tensor(wrapper)
+
+
+def _flush_stat_updates(recorder: Recorder, wrappers: Iterable[torch.Tensor]) -> None:
+    """Carry running statistics computed below functionalisation up to the functional tensors that hold them."""
+    holders = {id(torch._from_functional_tensor(w)): w for w in wrappers}
+    for old, new in recorder.stat_updates:
+        holder = holders.get(id(old))
+        if holder is None:
+            raise UnsupportedGraph("batch norm updates statistics that are not an input of the graph", recorder.line())
+        torch._functionalize_replace(holder, new)
+        torch._functionalize_commit_update(holder)
+        torch._sync(holder)
+    recorder.stat_updates.clear()
+
+
+def why_not_functional(gm: fx.GraphModule) -> str | None:
+    """Why the graph cannot be traced functionally, judged by its nodes alone."""
+    for node in gm.graph.nodes:
+        if node.op == "call_method" and node.target in _UNSUPPORTED_METHODS:
+            return f"Tensor.{node.target}() has no functional form"
+        if node.op == "call_module":
+            return f"call_module nodes ({node.target}) are not part of the contract"
+    return None
+
+
+def run_functional(gm: fx.GraphModule, arguments: Sequence[Any], attributes: Mapping[str, Any], recorder: Recorder) -> list[Any]:
+    """Interpret `gm` on functional tensors, telling `recorder` which node is being run. Placeholders take `arguments` in order."""
+    holders = [value for value in (*arguments, *attributes.values()) if isinstance(value, torch.Tensor)]
+
+    def run_node(node: fx.Node, args: Any, kwargs: Any) -> Any:
+        recorder.meta = {"stack_trace": node.meta["stack_trace"]} if node.meta.get("stack_trace") else {}
+        result = _run_node(node, args, kwargs)
+        if recorder.stat_updates:
+            _flush_stat_updates(recorder, holders)
+        return result
+
+    return _interpret(gm, arguments, attributes, run_node)
+
+
+def run_plain(gm: fx.GraphModule, arguments: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
+    """Interpret `gm` on whatever tensors it is given; returns the items of its output."""
+    return _interpret(gm, arguments, attributes, _run_node)
+
+
+def _interpret(
+    gm: fx.GraphModule,
+    arguments: Sequence[Any],
+    attributes: Mapping[str, Any],
+    run_node: Callable[[fx.Node, Any, Any], Any],
+) -> list[Any]:
+    env: dict[fx.Node, Any] = {}
+    remaining = iter(arguments)
+    last_use = _last_uses(gm.graph)
+    for node in gm.graph.nodes:
+        if node.op == "placeholder":
+            env[node] = next(remaining)
+            continue
+        if node.op == "get_attr":
+            env[node] = attributes[str(node.target)]
+            continue
+        args, kwargs = fx.node.map_arg((node.args, node.kwargs), env.__getitem__)
+        if node.op == "output":
+            return list(args[0]) if isinstance(args[0], (list, tuple)) else [args[0]]
+        env[node] = run_node(node, args, kwargs)
+        for dead in last_use.get(node, ()):
+            del env[dead]
+    raise AssertionError("the graph has no output node")
+
+
+def _run_node(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    assert callable(node.target), node.target
+    return node.target(*args, **kwargs)
+
+
+def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
+    """For every node, the nodes whose values nobody needs after it."""
+    dead_after: dict[fx.Node, list[fx.Node]] = {}
+    seen: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        for used in node.all_input_nodes:
+            if used not in seen:
+                seen.add(used)
+                dead_after.setdefault(node, []).append(used)
+    return dead_after
+
+
+def is_random(func: Any) -> bool:
+    return isinstance(func, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in func.tags
+
+
+def is_pure(node: fx.Node) -> bool:
+    """Whether leaving the node out when nobody uses it cannot be noticed: no random draw, no effect, no unknown namespace."""
+    func = node.target
+    if not isinstance(func, torch._ops.OpOverload):
+        return node.op == "call_function"  # operator.getitem and symbolic arithmetic
+    return func.namespace in ("aten", "prims") and len(func._schema.returns) > 0 and not is_random(func)
+
+
+def remove_dead_nodes(graph: fx.Graph) -> int:
+    """Erase pure nodes without users, last first; returns how many."""
+    erased = 0
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and not node.users and is_pure(node):
+            graph.erase_node(node)
+            erased += 1
+    return erased
+

@@ -1,0 +1,250 @@
+"""`aot`: from a torch-level graph to a callable around a compiled functional ATen graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+from .contract import Contract
+from .decomp import Decompositions
+from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs, why_not_metadata
+from .errors import InternalError, UnsupportedGraph
+from .fake import fake_like, fake_mode
+from .functional import (
+    RecordedGraph,
+    Recorder,
+    functionalisation,
+    remove_dead_nodes,
+    run_functional,
+    run_plain,
+    user_line,
+    why_not_functional,
+    wrap,
+)
+from .runtime import wrap_compiled
+
+Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
+
+# What fake tensors raise when a value is needed that only the data can tell.
+_DATA_DEPENDENT = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+
+@dataclass(frozen=True)
+class InferenceTrace:
+    """The functional ATen graph of a torch-level graph, and what surrounds it."""
+
+    graph_module: fx.GraphModule
+    contract: Contract
+    input_values: tuple[Any, ...]
+
+
+def aot(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    inference: bool = True,
+    forward: Compiler,
+    backward: Compiler | None = None,
+    partition: Callable[..., Any] | None = None,
+    decompositions: Decompositions | None = None,
+) -> Callable[..., Sequence[Any]]:
+    """Compile `gm` ahead of time with `forward`, which is given a functional ATen graph and its example inputs.
+
+    `gm`: call_function/call_method nodes on torch functions, parameters by get_attr, output a flat tuple (docs/contracts.md §3).
+    `example_inputs`: the real tensors and ints of the placeholders, in order.
+    `decompositions`: ``{OpOverload: function}``, applied before recording; a function may answer ``NotImplemented``.
+
+    Returns a callable of the placeholders' values that returns a sequence with one item per output. It has the attributes
+    ``contract`` (`Contract` or None), ``aten_graph`` (GraphModule or None) and ``why_eager`` (None, or the reason for which the graph
+    runs eagerly and `forward` was not called).
+
+    Raises ValueError for ``inference=False`` or a training argument: the training half is not part of this release. Raises
+    `InternalError` for bugs of this package; whatever `forward` raises passes through.
+    """
+    if not inference or backward is not None or partition is not None:
+        given = "inference=False" if not inference else "backward" if backward is not None else "partition"
+        raise ValueError(f"aot: {given} was given, but this release compiles inference only: leave backward and partition out")
+    try:
+        trace = trace_inference(gm, example_inputs, decompositions or {})
+    except UnsupportedGraph as declined:
+        return _eager(gm, str(declined))
+    statics = trace.contract.static_tensors
+    compiled = forward(trace.graph_module, [*statics, *example_inputs])
+    wrapped = wrap_compiled(compiled, trace.contract, trace.input_values, gm)
+
+    def run(*args: Any) -> Sequence[Any]:
+        return wrapped(*args)
+
+    return _annotated(run if wrapped is compiled else wrapped, trace.contract, trace.graph_module, None)
+
+
+def _annotated(run: Any, contract: Contract | None, graph: fx.GraphModule | None, why_eager: str | None) -> Any:
+    run.contract, run.aten_graph, run.why_eager = contract, graph, why_eager
+    return run
+
+
+def _eager(gm: fx.GraphModule, reason: str) -> Callable[..., Sequence[Any]]:
+    def run(*args: Any) -> Sequence[Any]:
+        return gm(*args)
+
+    return _annotated(run, None, None, reason)
+
+
+def trace_inference(gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions) -> InferenceTrace:
+    """Functionalise and decompose `gm`. Raises `UnsupportedGraph` where it has no functional ATen form."""
+    reason = why_not_functional(gm)
+    if reason is not None:
+        raise UnsupportedGraph(reason)
+    with torch.inference_mode(False), torch.no_grad():
+        job = _Trace(gm, example_inputs, decompositions)
+        values = job.run()
+        contract = job.describe(values)
+    return InferenceTrace(job.finish(), contract, tuple(job.inputs.fakes))
+
+
+class _Trace:
+    """One run of `trace_inference`: fakes, recorder, and the steps in order (`run`, `describe`, `finish`)."""
+
+    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions) -> None:
+        self.gm = gm
+        self.placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
+        self.mode = _mode_of(self.placeholders) or fake_mode()
+        self.recorded = RecordedGraph()
+        self.recorder = Recorder(self.recorded, self.mode, decompositions)
+        self.inputs = Inputs([], [], [])
+        self.attributes: dict[str, Any] = {}
+        self.outputs = GraphOutputs(self.recorder)
+        self._add_attributes()
+        self.arguments = self._add_call_inputs(example_inputs)
+
+    def _add_attributes(self) -> None:
+        by_identity: dict[int, torch.Tensor] = {}
+        for node in self.gm.graph.nodes:
+            if node.op != "get_attr" or node.target in self.attributes:
+                continue
+            value = _attribute(self.gm, str(node.target))
+            if isinstance(value, torch.Tensor):
+                if id(value) not in by_identity:
+                    fake = fake_like(self.mode, value)
+                    graph_node = self.recorded.add_static(str(node.target).replace(".", "_"), value, fake)
+                    by_identity[id(value)] = self._bind(graph_node, fake, fake)
+                value = by_identity[id(value)]
+            self.attributes[str(node.target)] = value
+
+    def _add_call_inputs(self, example_inputs: Sequence[Any]) -> list[Any]:
+        arguments: list[Any] = []
+        for index, (node, real) in enumerate(zip(self.placeholders, example_inputs, strict=True)):
+            truth = node.meta.get("example_value", real)
+            if not isinstance(truth, torch.Tensor):
+                graph_node = self.recorded.add_call_input(node.name, index, truth)
+                self.recorder.bind(truth, graph_node)
+                self._append_input(truth, truth, truth)
+                arguments.append(truth)
+                continue
+            if truth.dim() != real.dim():
+                raise UnsupportedGraph("the sizes or strides of an input are changed in place")
+            fake = fake_like(self.mode, truth)
+            arguments.append(self._bind(self.recorded.add_call_input(node.name, index, fake), fake, truth))
+        return arguments
+
+    def _bind(self, node: fx.Node, fake: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        self.recorder.bind(fake, node)
+        with self.mode:
+            wrapper = wrap(fake)
+        self._append_input(wrapper, fake, truth)
+        self.outputs.forbid(fake)
+        return wrapper
+
+    def _append_input(self, wrapper: Any, fake: Any, truth: Any) -> None:
+        self.inputs.wrappers.append(wrapper)
+        self.inputs.fakes.append(fake)
+        self.inputs.truths.append(truth)
+
+    def run(self) -> list[Any]:
+        """Record the graph; gives the functional tensors it returns."""
+        try:
+            with self.mode, self.recorder, functionalisation():
+                return run_functional(self.gm, self.arguments, self.attributes, self.recorder)
+        except UnsupportedGraph:
+            raise
+        except _DATA_DEPENDENT as needs_data:
+            raise UnsupportedGraph(f"the values of a tensor are needed: {needs_data}", self.recorder.line()) from needs_data
+        except Exception as bug:  # the boundary of this pass: named, located, never swallowed
+            raise InternalError("functionalise", self.recorder.line(), None, f"{type(bug).__name__}: {bug}") from bug
+
+    def describe(self, values: list[Any]) -> Contract:
+        """Find out what was changed and what the outputs are, adding copies to the graph where outputs would alias."""
+        self.recorder.meta = {}
+        n_before = len(self.recorded.inputs)
+        with self.mode:
+            reason = why_not_metadata(self.inputs)
+            if reason is not None:
+                raise UnsupportedGraph(reason)
+            mutations = describe_mutations(self.inputs, self.outputs)
+            truths = self._true_outputs(values)
+            outputs = describe_outputs(values, truths, self.inputs, self.outputs)
+        assert len(self.recorded.inputs) == n_before
+        return Contract(tuple(self.recorded.inputs), mutations, outputs)
+
+    def _true_outputs(self, values: list[Any]) -> list[Any]:
+        """Tensors with the sizes, strides and offsets that eager gives the outputs."""
+        (items,) = next(node for node in self.gm.graph.nodes if node.op == "output").args
+        nodes = items if isinstance(items, (list, tuple)) else [items]
+        known = [node.meta.get("example_value") if isinstance(node, fx.Node) else node for node in nodes]
+        tensors = [(v, k) for v, k in zip(values, known, strict=True) if isinstance(v, torch.Tensor)]
+        if all(isinstance(k, FakeTensor) for _, k in tensors):
+            return known
+        if not any(torch._functionalize_mutation_counter(v) for v, _ in tensors if torch._is_functional_tensor(v)):
+            self.inputs.truths = self.inputs.fakes
+            return values
+        return self._run_plain()
+
+    def _run_plain(self) -> list[Any]:
+        """Run the graph as it stands on fresh fake tensors: in-place operators decide strides that their functional forms need not."""
+        fresh = [fake_like(self.mode, f) if isinstance(f, torch.Tensor) else f for f in self.inputs.fakes]
+        of_wrapper = {id(w): f for w, f in zip(self.inputs.wrappers, fresh, strict=True)}
+        self.inputs.truths = fresh
+        arguments = [of_wrapper.get(id(a), a) for a in self.arguments]
+        attributes = {name: of_wrapper.get(id(a), a) for name, a in self.attributes.items()}
+        return run_plain(self.gm, arguments, attributes)
+
+    def finish(self) -> fx.GraphModule:
+        graph = self.recorded.graph
+        graph.output(tuple(self.outputs.nodes))
+        remove_dead_nodes(graph)
+        return fx.GraphModule(torch.nn.Module(), graph, class_name="AtenGraph")
+
+
+def _mode_of(placeholders: Sequence[fx.Node]) -> FakeTensorMode | None:
+    for node in placeholders:
+        value = node.meta.get("example_value")
+        if isinstance(value, FakeTensor):
+            return value.fake_mode
+    return None
+
+
+def _attribute(gm: fx.GraphModule, target: str) -> Any:
+    value: Any = gm
+    for name in target.split("."):
+        value = getattr(value, name)
+    return value
+
+
+__all__ = ["InferenceTrace", "aot", "trace_inference", "user_line"]

@@ -1,0 +1,145 @@
+"""The callable that surrounds the compiled ATen graph: adds static inputs, writes mutated inputs back, rebuilds aliasing outputs.
+
+What it must do is written in a `Contract`; nothing here looks at the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .contract import (
+    Constant,
+    Contract,
+    FreshOutput,
+    Geometry,
+    InputItself,
+    OutputDescription,
+    SameAsOutput,
+    StaticInput,
+    SymbolicValue,
+    ViewOfFresh,
+    ViewOfInput,
+)
+from .symbolic import SizeReader
+
+Compiled = Callable[..., Sequence[Any]]
+# (inputs of the graph, outputs of the graph, user outputs rebuilt so far) -> user output
+Rebuild = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
+
+
+def _as_strided(geometry: Geometry, sizes: SizeReader) -> Callable[[torch.Tensor, Sequence[Any]], torch.Tensor]:
+    """A function (tensor, inputs) -> the view of the tensor's storage with `geometry`."""
+    if geometry.static:
+        size, stride, offset = geometry.size, geometry.stride, geometry.offset
+
+        def static(tensor: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
+            return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
+
+        return static
+    size_readers = [sizes.reader(value) for value in geometry.size]
+    stride_readers = [sizes.reader(value) for value in geometry.stride]
+    offset_reader = sizes.reader(geometry.offset)
+
+    def symbolic(tensor: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
+        shape = [read(inputs) for read in size_readers]
+        strides = [read(inputs) for read in stride_readers]
+        return tensor.as_strided(shape, strides, tensor.storage_offset() + offset_reader(inputs))
+
+    return symbolic
+
+
+def _rebuild(output: OutputDescription, sizes: SizeReader) -> Rebuild:
+    """How one user output is made."""
+    match output:
+        case FreshOutput(position):
+            return lambda inputs, fresh, done: fresh[position]
+        case InputItself(index):
+            return lambda inputs, fresh, done: inputs[index]
+        case ViewOfInput(index, geometry):
+            of_input = _as_strided(geometry, sizes)
+            return lambda inputs, fresh, done: of_input(inputs[index], inputs)
+        case ViewOfFresh(position, geometry):
+            of_fresh = _as_strided(geometry, sizes)
+            return lambda inputs, fresh, done: of_fresh(fresh[position], inputs)
+        case SameAsOutput(earlier):
+            return lambda inputs, fresh, done: done[earlier]
+        case Constant(value):
+            return lambda inputs, fresh, done: value
+        case SymbolicValue(value):
+            read = sizes.reader(value)
+            return lambda inputs, fresh, done: read(inputs)
+
+
+def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
+    """First byte and byte after the last of the memory that the elements of `tensor` lie in."""
+    start = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return start, start
+    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def why_not_independent(inputs: Sequence[Any], mutated: frozenset[int]) -> str | None:
+    """Why the graph may not run on these inputs: an input that it changes shares memory with another input."""
+    stretches = [(i, *_stretch(t)) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor)]
+    stretches.sort(key=lambda item: item[1])
+    pending: list[tuple[int, int]] = []  # (end, index) of stretches that may still reach into the next one
+    for index, start, end in stretches:
+        if start == end:
+            continue
+        pending = [(e, i) for e, i in pending if e > start]
+        for _, other in pending:
+            if index in mutated or other in mutated:
+                return f"inputs {other} and {index} share memory and one of them is changed in place"
+        pending.append((end, index))
+    return None
+
+
+def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence[Any], eager: Compiled) -> Compiled:
+    """The callable of the user's arguments. `input_values` are the fake values of the graph's placeholders, for symbolic sizes;
+    `eager` runs the original graph when inputs overlap in a way the functional graph cannot express."""
+    static = contract.static_tensors
+    n_fresh = len(contract.outputs)
+    if not contract.mutations and contract.outputs == tuple(FreshOutput(i) for i in range(n_fresh)):
+        if not static:
+            return compiled
+        return lambda *args: compiled(*static, *args)
+    sizes = SizeReader(input_values)
+    rebuild = [_rebuild(output, sizes) for output in contract.outputs]
+
+    def finish(inputs: Sequence[Any], fresh: Sequence[Any]) -> tuple[Any, ...]:
+        done: list[Any] = []
+        for make in rebuild:
+            done.append(make(inputs, fresh, done))
+        return tuple(done)
+
+    if not contract.mutations:
+
+        def run(*args: Any) -> tuple[Any, ...]:
+            inputs = (*static, *args)
+            return finish(inputs, compiled(*inputs))
+
+        return run
+
+    mutations = [(m.input, m.position) for m in contract.mutations]
+    mutated = frozenset(index for index, _ in mutations)
+
+    def run_and_write_back(*args: Any) -> Sequence[Any]:
+        inputs = (*static, *args)
+        if why_not_independent(inputs, mutated) is not None:
+            return eager(*args)
+        fresh = compiled(*inputs)
+        with torch.no_grad():
+            for index, position in mutations:
+                inputs[index].copy_(fresh[position])
+        return finish(inputs, fresh)
+
+    return run_and_write_back
+
+
+def describe_inputs(contract: Contract) -> list[str]:
+    """One line per graph input, for logs."""
+    return [f"static {i.name}" if isinstance(i, StaticInput) else f"argument {i.index}" for i in contract.inputs]
