@@ -1,4 +1,4 @@
-"""The code model: a code object as immutable data, with names instead of indices and instruction indices instead of offsets.
+"""The code model: a code object as immutable data; names for table indices, instruction indices for offsets.
 
 A jump's ``argval`` and every position in an ``ExceptionEntry`` is the *index of an instruction* in
 ``CodeModel.instructions``. ``CACHE`` and ``EXTENDED_ARG`` do not appear; the writer puts them back.
@@ -29,21 +29,26 @@ class Instruction(_Fields):
     """One instruction.
 
     opname     name in ``dis.opmap`` of the running interpreter
-    arg        the operand as stored (EXTENDED_ARG folded), or None. For the writer it is a hint where ``argval`` says what
-               is meant: the slot is kept when it holds ``argval``; the low flag bits of LOAD_GLOBAL, LOAD_ATTR and
-               LOAD_SUPER_ATTR are always taken from it.
+    arg        the operand as stored (EXTENDED_ARG folded), or None. For the writer it is a hint where ``argval`` says
+               what is meant: the slot is kept when it holds ``argval``; the low flag bits of LOAD_GLOBAL, LOAD_ATTR
+               and LOAD_SUPER_ATTR are always taken from it.
     argval     what the operand means: constant object, name, local name (a pair of names for superinstructions), cell
                or free variable name, operator text, intrinsic name, **index of the target instruction** for jumps;
                equal to ``arg`` for plain numbers
-    offset     byte offset of the opcode itself, as ``dis`` shows it and ``frame.f_lasti`` reports it; -1 if never assembled
+    offset     byte offset of the opcode itself, as ``dis`` and ``frame.f_lasti`` give it; -1 if never assembled
     positions  source position
 
     Compared and hashed by identity, so that instructions holding unhashable constants can be dictionary keys.
     """
 
     __slots__ = ()
-    __eq__ = object.__eq__
-    __ne__ = object.__ne__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
     __hash__ = object.__hash__
 
     @property

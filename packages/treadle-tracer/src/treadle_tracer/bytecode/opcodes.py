@@ -41,7 +41,7 @@ Effect = int | Callable[[int], int]
 class Op(NamedTuple):
     """One opcode of the running version.
 
-    effect       change of stack depth when execution goes on to the next instruction (number, or function of the operand)
+    effect       change of stack depth when the next instruction follows (number, or function of the operand)
     jump_effect  the same when it jumps
     ends         execution never goes on to the next instruction
     shift        flag bits below the name or comparison index in the operand
@@ -228,7 +228,7 @@ NEVER_READ = frozenset(
     {"CACHE", "EXTENDED_ARG", "RESERVED", "INTERPRETER_EXIT", "EXIT_INIT_CHECK", "ENTER_EXECUTOR"}
 )  # fmt: skip
 """Real opcodes that never stand in ``co_code`` as instructions of their own: folded by the reader, or internal to the
-interpreter. Instrumented and specialised opcodes are undone by ``co_code``; numbers above 255 are the compiler's own."""
+interpreter. ``co_code`` undoes instrumented and specialised opcodes; numbers above 255 are the compiler's own."""
 
 EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
 
@@ -265,6 +265,13 @@ INTRINSICS_2: tuple[str, ...] = (
     "INTRINSIC_TYPEVAR_WITH_CONSTRAINTS", "INTRINSIC_SET_FUNCTION_TYPE_PARAMS",
 ) + (("INTRINSIC_SET_TYPEPARAM_DEFAULT",) if MINOR >= 13 else ())  # fmt: skip
 
+PAIR_PARTS: dict[str, tuple[str, str]] = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}
+"""The two instructions each superinstruction stands for, in order of execution (3.13)."""
+
 NULL_AFTER_CALLABLE = MINOR >= 13
 """Calls find ``callable, NULL|self, args…`` on the stack from 3.13 on, and ``NULL, callable, args…`` or
 ``method, self, args…`` before."""
@@ -288,3 +295,7 @@ def stack_effect(op: Op, arg: int | None, *, jump: bool = False) -> int:
     """Change of stack depth by one execution of ``op``; ``jump`` selects the case that it jumps."""
     effect = op.jump_effect if jump else op.effect
     return effect if isinstance(effect, int) else effect(arg or 0)
+
+
+MERGES_POSITIONS = MINOR >= 12
+"""Whether the compiler writes one location entry for neighbours at the same position (3.11: one each)."""

@@ -32,7 +32,16 @@ def read(code: types.CodeType) -> CodeModel:
         raise TypeError(f"read() needs a code object, got {type(code).__name__}")
     raw = code.co_code
     decoded, index_of = _decode(raw, code)
-    header = dict(
+    exceptions = tuple(_exceptions(code.co_exceptiontable, index_of, len(decoded)))
+    empty = header(code).replace(exceptions=exceptions)
+    return empty.replace(instructions=_resolve(decoded, index_of, empty, list(code.co_positions())))
+
+
+def header(code: types.CodeType) -> CodeModel:
+    """A model with all attributes of ``code`` and no instructions yet."""
+    return CodeModel(
+        instructions=(),
+        exceptions=(),
         name=code.co_name,
         qualname=code.co_qualname,
         filename=code.co_filename,
@@ -47,16 +56,13 @@ def read(code: types.CodeType) -> CodeModel:
         consts=code.co_consts,
         names=code.co_names,
     )
-    exceptions = tuple(_exceptions(code.co_exceptiontable, index_of, len(decoded)))
-    empty = CodeModel((), exceptions, **header)
-    return empty.replace(instructions=_resolve(decoded, index_of, empty, list(code.co_positions())))
 
 
 _Decoded = list[tuple[Op, int, int]]
 
 
 def _decode(raw: bytes, code: types.CodeType) -> tuple[_Decoded, dict[int, int]]:
-    """All instructions as (op, operand, code unit), and the index of each by the code unit it starts at, prefixes included."""
+    """All instructions as (op, operand, code unit); the index of each by the unit it starts at, prefixes included."""
     decoded: _Decoded = []
     index_of: dict[int, int] = {}
     by_code = BY_CODE
@@ -120,7 +126,7 @@ _OPERATORS: dict[ArgKind, tuple[str, ...]] = {
 
 
 def _exceptions(table: bytes, index_of: dict[int, int], count: int) -> list[ExceptionEntry]:
-    """Entries of start, length, target, depth*2+lasti, each a big-endian varint of six-bit groups (bit 6: more follow)."""
+    """Entries of start, length, target, depth*2+lasti: varints of six-bit groups, highest first (bit 6: go on)."""
     numbers: list[int] = []
     value = 0
     for byte in table:

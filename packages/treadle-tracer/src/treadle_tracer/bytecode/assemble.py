@@ -1,0 +1,492 @@
+"""Emitting new code: ``CodeBuilder`` spells each operation the way the running CPython version wants it.
+
+builder = CodeBuilder.like(function.__code__)
+builder.load_callable_const(compiled)
+builder.load_fast("x")
+builder.call(1)
+builder.return_value()
+function.__code__ = builder.finish()
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Iterable, Sequence
+
+from treadle_tracer.bytecode.model import NO_POSITIONS, CodeModel, ExceptionEntry, Instruction, Positions
+from treadle_tracer.bytecode.opcodes import MINOR, NULL_AFTER_CALLABLE, OPS, ArgKind, compare_arg
+from treadle_tracer.bytecode.read import BytecodeError, header
+from treadle_tracer.bytecode.write import write
+
+
+class Label:
+    """A place in the code of one builder: made by ``label()``, put down by ``place()``, target of jumps."""
+
+    __slots__ = ("index", "name")
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.index: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Label({self.name!r}, {'not placed' if self.index is None else self.index})"
+
+
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_CLOSURE_FLAG, _DEFAULTS_FLAG = 8, 1  # MAKE_FUNCTION and SET_FUNCTION_ATTRIBUTE
+
+
+def sketch(code: types.CodeType, *, name: str | None = None, qualname: str | None = None) -> CodeModel:
+    """A model without instructions that has the signature, variables and place in the source of ``code``.
+
+    Constants are dropped except the first one (where functions keep their docstring), names are dropped.
+    """
+    model = header(code)
+    return model.replace(
+        name=model.name if name is None else name,
+        qualname=model.qualname if qualname is None else qualname,
+        consts=model.consts[:1] if model.consts and isinstance(model.consts[0], str) else (None,),
+        names=(),
+    )
+
+
+def blank(
+    name: str,
+    parameters: Sequence[str] = (),
+    *,
+    cellvars: Sequence[str] = (),
+    freevars: Sequence[str] = (),
+    filename: str = "<treadle>",
+    firstlineno: int = 1,
+) -> CodeModel:
+    """A model without instructions of a plain function with the given positional parameters."""
+    return CodeModel(
+        instructions=(),
+        exceptions=(),
+        name=name,
+        qualname=name,
+        filename=filename,
+        firstlineno=firstlineno,
+        flags=inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS | (inspect.CO_NESTED if freevars else 0),
+        argcount=len(parameters),
+        posonlyargcount=0,
+        kwonlyargcount=0,
+        varnames=tuple(parameters),
+        cellvars=tuple(cellvars),
+        freevars=tuple(freevars),
+        consts=(None,),
+        names=(),
+    )
+
+
+class CodeBuilder:
+    """Collects instructions and makes a code object (or model) of them.
+
+    Locals that the emitted code uses and ``shape`` lacks are appended to its ``varnames`` in order of first use.
+    Every emitting method returns nothing; ``positions`` is what the next instructions get as source position.
+    """
+
+    def __init__(self, shape: CodeModel, *, prologue: bool = True) -> None:
+        self.shape = shape
+        self.positions: Positions = (shape.firstlineno, shape.firstlineno, None, None)
+        self._instructions: list[Instruction] = []
+        self._ranges: list[tuple[Label, Label, Label, int, bool]] = []
+        if prologue:
+            self.prologue()
+
+    @classmethod
+    def like(cls, code: types.CodeType, *, name: str | None = None, prologue: bool = True) -> CodeBuilder:
+        """A builder for code with the signature, cells and free variables of ``code``."""
+        return cls(sketch(code, name=name), prologue=prologue)
+
+    @classmethod
+    def function(
+        cls, name: str, parameters: Sequence[str] = (), *, cellvars: Sequence[str] = (), freevars: Sequence[str] = ()
+    ) -> CodeBuilder:
+        """A builder for a plain function of its own."""
+        return cls(blank(name, parameters, cellvars=cellvars, freevars=freevars))
+
+    # -- frame of the function ---------------------------------------------------------------------------------------
+
+    def prologue(self) -> None:
+        """What every function starts with: free variables, cells (arguments among them), generator, RESUME."""
+        if self.shape.freevars:
+            self.copy_free_vars(len(self.shape.freevars))
+        for name in self.shape.cellvars:
+            self.make_cell(name)
+        if self.shape.flags & _GENERATORS:
+            self.emit("RETURN_GENERATOR")
+            self.emit("POP_TOP")
+        self.resume()
+
+    def copy_free_vars(self, count: int) -> None:
+        self.emit("COPY_FREE_VARS", count)
+
+    def make_cell(self, name: str) -> None:
+        self.emit("MAKE_CELL", name)
+
+    def resume(self, kind: int = 0) -> None:
+        """``kind``: 0 at the start of a function, 1 after yield, 2 after yield from, 3 after await."""
+        self.emit("RESUME", kind)
+
+    def emit(self, opname: str, argval: object = None, *, arg: int | None = None) -> None:
+        """Append one instruction by its name; ``argval`` as in ``Instruction`` (a ``Label`` for jumps).
+
+        ``arg`` gives the flag bits that go with a name, or the operand itself where it is a plain number.
+        """
+        op = OPS.get(opname)
+        if op is None:
+            raise BytecodeError(f"{opname} is no opcode of Python 3.{MINOR}")
+        if op.kind is ArgKind.NAME and arg is not None:
+            self._append(opname, arg, argval, hint=False)
+        elif op.kind is ArgKind.COMPARE and arg is None:
+            self._append(opname, compare_arg(str(argval)), argval)
+        elif op.kind is ArgKind.RAW:
+            self._append(opname, argval if arg is None else arg, argval if arg is None else arg)
+        else:
+            self._append(opname, arg, argval)
+
+    def _append(self, opname: str, arg: object, argval: object, *, hint: bool = True) -> None:
+        if not hint and isinstance(arg, int) and arg >> OPS[opname].shift:
+            raise BytecodeError(f"{opname} takes {OPS[opname].shift} flag bits, got {arg}")
+        self._instructions.append(Instruction(opname, arg, argval, -1, self.positions))  # type: ignore[arg-type]
+
+    def extend(self, instructions: Iterable[Instruction]) -> None:
+        """Append instructions of a model that do not jump, keeping their positions."""
+        for instruction in instructions:
+            if instruction.op.jumps and not isinstance(instruction.argval, Label):
+                raise BytecodeError(f"{instruction.opname} {instruction.argval} refers to its own model")
+            self._instructions.append(instruction)
+
+    # -- variables, constants, attributes ----------------------------------------------------------------------------
+
+    def load_const(self, value: object) -> None:
+        """Any object may be a constant."""
+        self.emit("LOAD_CONST", value)
+
+    def load_fast(self, name: str) -> None:
+        self.emit("LOAD_FAST", name)
+
+    def store_fast(self, name: str) -> None:
+        self.emit("STORE_FAST", name)
+
+    def delete_fast(self, name: str) -> None:
+        self.emit("DELETE_FAST", name)
+
+    def load_deref(self, name: str) -> None:
+        self.emit("LOAD_DEREF", name)
+
+    def store_deref(self, name: str) -> None:
+        self.emit("STORE_DEREF", name)
+
+    def delete_deref(self, name: str) -> None:
+        self.emit("DELETE_DEREF", name)
+
+    def load_closure(self, name: str) -> None:
+        """Push the cell of a cell or free variable."""
+        self.emit("LOAD_CLOSURE", name)
+
+    def is_cell(self, name: str) -> bool:
+        """Whether ``name`` lives in a cell in this function."""
+        return name in self.shape.cellvars or name in self.shape.freevars
+
+    def load_variable(self, name: str) -> None:
+        """The value of a variable of this function, cell or not."""
+        self.emit("LOAD_DEREF" if self.is_cell(name) else "LOAD_FAST", name)
+
+    def store_variable(self, name: str) -> None:
+        """The inverse of ``load_variable``."""
+        self.emit("STORE_DEREF" if self.is_cell(name) else "STORE_FAST", name)
+
+    def load_global(self, name: str) -> None:
+        self.emit("LOAD_GLOBAL", name, arg=0)
+
+    def store_global(self, name: str) -> None:
+        self.emit("STORE_GLOBAL", name)
+
+    def load_attr(self, name: str) -> None:
+        self.emit("LOAD_ATTR", name, arg=0)
+
+    def store_attr(self, name: str) -> None:
+        """``value, object`` -> nothing."""
+        self.emit("STORE_ATTR", name)
+
+    def delete_attr(self, name: str) -> None:
+        self.emit("DELETE_ATTR", name)
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def begin_call(self) -> None:
+        """Before the callable is pushed: ``begin_call(); <callable>; callable_done(); <arguments>; call(n)``."""
+        if not NULL_AFTER_CALLABLE:
+            self.push_null()
+
+    def callable_done(self) -> None:
+        """After the callable is pushed and before its arguments."""
+        if NULL_AFTER_CALLABLE:
+            self.push_null()
+
+    def callable_on_top(self) -> None:
+        """Make the value on top of the stack the callable of a call whose arguments follow."""
+        self.push_null()
+        if not NULL_AFTER_CALLABLE:
+            self.swap(2)
+
+    def load_callable_const(self, function: object) -> None:
+        """A constant as callable, ready for the arguments."""
+        self.begin_call()
+        self.load_const(function)
+        self.callable_done()
+
+    def load_callable_global(self, name: str) -> None:
+        """A global as callable, ready for the arguments."""
+        self.emit("LOAD_GLOBAL", name, arg=1)
+
+    def load_method(self, name: str) -> None:
+        """``object`` -> its method, ready for the arguments."""
+        if MINOR == 11:
+            self.emit("LOAD_METHOD", name)
+        else:
+            self.emit("LOAD_ATTR", name, arg=1)
+
+    def call(self, count: int) -> None:
+        """Call with ``count`` positional arguments."""
+        if MINOR == 11:
+            self.emit("PRECALL", count)
+        self.emit("CALL", count)
+
+    def call_kw(self, count: int, names: Sequence[str]) -> None:
+        """Call with ``count`` positional arguments and then one value for each of ``names``."""
+        if not names:
+            self.call(count)
+        elif MINOR >= 13:
+            self.load_const(tuple(names))
+            self.emit("CALL_KW", count + len(names))
+        else:
+            self.emit("KW_NAMES", tuple(names))
+            self.call(count + len(names))
+
+    def call_ex(self, *, keywords: bool = False) -> None:
+        """Call with a tuple of arguments on the stack, and a dict of keywords above it if ``keywords``."""
+        self.emit("CALL_FUNCTION_EX", int(keywords))
+
+    def make_function(self, code: types.CodeType, *, closure: Sequence[str] = (), defaults: bool = False) -> None:
+        """Push a function of ``code`` over the cells ``closure``; ``defaults``: their tuple is on the stack."""
+        flags = (_DEFAULTS_FLAG if defaults else 0) | (_CLOSURE_FLAG if closure else 0)
+        if closure:
+            for name in closure:
+                self.load_closure(name)
+            self.build_tuple(len(closure))
+        self.load_const(code)
+        if MINOR < 13:
+            self.emit("MAKE_FUNCTION", flags)
+            return
+        self.emit("MAKE_FUNCTION")
+        for flag in (_CLOSURE_FLAG, _DEFAULTS_FLAG):
+            if flags & flag:
+                self.emit("SET_FUNCTION_ATTRIBUTE", flag)
+
+    # -- values on the stack -----------------------------------------------------------------------------------------
+
+    def push_null(self) -> None:
+        self.emit("PUSH_NULL")
+
+    def pop_top(self) -> None:
+        self.emit("POP_TOP")
+
+    def swap(self, depth: int) -> None:
+        """Exchange the top with the value at ``depth`` (2: the next one)."""
+        if depth > 1:
+            self.emit("SWAP", depth)
+
+    def copy(self, depth: int = 1) -> None:
+        """Push the value at ``depth`` (1: the top) again."""
+        self.emit("COPY", depth)
+
+    def build_tuple(self, count: int) -> None:
+        self.emit("BUILD_TUPLE", count)
+
+    def build_list(self, count: int) -> None:
+        self.emit("BUILD_LIST", count)
+
+    def build_set(self, count: int) -> None:
+        self.emit("BUILD_SET", count)
+
+    def build_map(self, count: int) -> None:
+        """From ``count`` pairs ``key, value``."""
+        self.emit("BUILD_MAP", count)
+
+    def build_string(self, count: int) -> None:
+        self.emit("BUILD_STRING", count)
+
+    def build_slice(self, count: int) -> None:
+        """From 2 or 3 values."""
+        self.emit("BUILD_SLICE", count)
+
+    def unpack_sequence(self, count: int) -> None:
+        """The first item ends on top."""
+        self.emit("UNPACK_SEQUENCE", count)
+
+    def list_append(self, depth: int = 1) -> None:
+        """``value`` goes into the list ``depth`` below it."""
+        self.emit("LIST_APPEND", depth)
+
+    def binary_subscr(self) -> None:
+        self.emit("BINARY_SUBSCR")
+
+    def store_subscr(self) -> None:
+        """``value, container, key`` -> nothing."""
+        self.emit("STORE_SUBSCR")
+
+    def delete_subscr(self) -> None:
+        """``container, key`` -> nothing."""
+        self.emit("DELETE_SUBSCR")
+
+    def binary_op(self, operator: str) -> None:
+        """An operator by its text, ``+`` or ``+=``."""
+        self.emit("BINARY_OP", operator)
+
+    def compare_op(self, operator: str) -> None:
+        self.emit("COMPARE_OP", operator)
+
+    def is_op(self, *, invert: bool = False) -> None:
+        self.emit("IS_OP", int(invert))
+
+    def contains_op(self, *, invert: bool = False) -> None:
+        self.emit("CONTAINS_OP", int(invert))
+
+    def unary_not(self) -> None:
+        self._to_bool()
+        self.emit("UNARY_NOT")
+
+    def get_iter(self) -> None:
+        self.emit("GET_ITER")
+
+    def _to_bool(self) -> None:
+        """3.13 tests and negates nothing but exact booleans."""
+        if MINOR >= 13:
+            self.emit("TO_BOOL")
+
+    # -- flow --------------------------------------------------------------------------------------------------------
+
+    def label(self, name: str = "") -> Label:
+        return Label(name)
+
+    def place(self, label: Label) -> None:
+        """The next instruction is where ``label`` stands."""
+        if label.index is not None:
+            raise BytecodeError(f"{label!r} is placed twice")
+        label.index = len(self._instructions)
+
+    def nop(self) -> None:
+        self.emit("NOP")
+
+    def return_value(self) -> None:
+        self.emit("RETURN_VALUE")
+
+    def raise_(self, count: int = 1) -> None:
+        """Raise the exception on the stack (1), the one with its cause above (2), or again what is handled (0)."""
+        self.emit("RAISE_VARARGS", count)
+
+    def jump(self, label: Label) -> None:
+        self.emit("JUMP_FORWARD" if label.index is None else "JUMP_BACKWARD", label)
+
+    def pop_jump_if_true(self, label: Label, *, exact_bool: bool = False) -> None:
+        """``exact_bool``: the value is known to be True or False itself (saves a conversion on 3.13)."""
+        if not exact_bool:
+            self._to_bool()
+        self._pop_jump("TRUE", label)
+
+    def pop_jump_if_false(self, label: Label, *, exact_bool: bool = False) -> None:
+        if not exact_bool:
+            self._to_bool()
+        self._pop_jump("FALSE", label)
+
+    def pop_jump_if_none(self, label: Label) -> None:
+        self._pop_jump("NONE", label)
+
+    def pop_jump_if_not_none(self, label: Label) -> None:
+        self._pop_jump("NOT_NONE", label)
+
+    def _pop_jump(self, condition: str, label: Label) -> None:
+        if MINOR == 11:
+            direction = "FORWARD" if label.index is None else "BACKWARD"
+            self.emit(f"POP_JUMP_{direction}_IF_{condition}", label)
+        elif label.index is None:
+            self.emit(f"POP_JUMP_IF_{condition}", label)
+        else:  # there is no backward form
+            past = self.label()
+            self.emit(f"POP_JUMP_IF_{_OPPOSITE[condition]}", past)
+            self.jump(label)
+            self.place(past)
+
+    def for_iter(self, end: Label) -> None:
+        """``iterator`` -> ``iterator, next value``; when there is none on to ``end``, where ``end_for`` stands."""
+        self.emit("FOR_ITER", end)
+
+    def end_for(self, end: Label) -> None:
+        """Place the label of a ``for_iter``; after it the iterator is off the stack."""
+        self.place(end)
+        if MINOR >= 12:
+            self.emit("END_FOR")
+        if MINOR >= 13:
+            self.pop_top()
+
+    def protect(self, start: Label, end: Label, handler: Label, *, depth: int, lasti: bool = False) -> None:
+        """Exceptions from ``start`` up to (not including) ``end`` go to ``handler`` with ``depth`` values kept."""
+        self._ranges.append((start, end, handler, depth, lasti))
+
+    # -- results -----------------------------------------------------------------------------------------------------
+
+    def model(self) -> CodeModel:
+        """What was emitted, with labels resolved."""
+        instructions = tuple(
+            i._replace(argval=_place_of(i.argval)) if isinstance(i.argval, Label) else i for i in self._instructions
+        )
+        exceptions = tuple(
+            ExceptionEntry(_place_of(start), _place_of(end) - 1, _place_of(handler), depth, lasti)
+            for start, end, handler, depth, lasti in self._ranges
+            if _place_of(start) < _place_of(end)
+        )
+        return self.shape.replace(
+            instructions=instructions,
+            exceptions=tuple(sorted(exceptions, key=lambda entry: entry.start)),
+            varnames=self.shape.varnames + self._new_locals(),
+        )
+
+    def _new_locals(self) -> tuple[str, ...]:
+        known = dict.fromkeys(self.shape.localsplus)
+        before = len(known)
+        for instruction in self._instructions:
+            kind = OPS[instruction.opname].kind
+            if kind is ArgKind.LOCAL:
+                known.setdefault(instruction.argval)
+            elif kind is ArgKind.LOCAL_PAIR:
+                known.update(dict.fromkeys(name for name in instruction.argval if name not in known))
+        return tuple(known)[before:]
+
+    def finish(self) -> types.CodeType:
+        """The code object."""
+        return write(self.model())
+
+
+_OPPOSITE = {"TRUE": "FALSE", "FALSE": "TRUE", "NONE": "NOT_NONE", "NOT_NONE": "NONE"}
+
+
+def _place_of(label: Label) -> int:
+    if label.index is None:
+        raise BytecodeError(f"{label!r} is used but never placed")
+    return label.index
+
+
+def new_code_like(
+    code: types.CodeType, body: Callable[[CodeBuilder], None], *, name: str | None = None
+) -> types.CodeType:
+    """Code with the signature, cells, free variables and flags of ``code``; ``body`` emits what follows the prologue."""
+    builder = CodeBuilder.like(code, name=name)
+    body(builder)
+    return builder.finish()
+
+
+__all__ = ["NO_POSITIONS", "CodeBuilder", "Label", "blank", "new_code_like", "sketch"]

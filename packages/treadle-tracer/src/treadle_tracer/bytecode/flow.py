@@ -1,0 +1,276 @@
+"""Flow analysis over a ``CodeModel``: successors, stack depths, what stands in each stack slot, live variables.
+
+All functions take and return instruction indices. Exceptions count as edges: an instruction inside a protected range
+may go on at the range's handler.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from treadle_tracer.bytecode.model import CodeModel, ExceptionEntry, Instruction
+from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE, OPS, ArgKind, stack_effect
+from treadle_tracer.bytecode.read import BytecodeError
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Instructions ``start`` … ``end`` (both included) that run one after the other.
+
+    ``successors`` are the starts of the blocks that may follow without an exception, ``handlers`` those entered by one.
+    """
+
+    start: int
+    end: int
+    successors: tuple[int, ...]
+    handlers: tuple[int, ...]
+
+
+class SlotKind(enum.Enum):
+    """What a slot of the operand stack holds."""
+
+    VALUE = "an object"
+    NULL = "no object: the C null that PUSH_NULL leaves"
+    HANDLED = "the exception handled outside, as PUSH_EXC_INFO saved it for POP_EXCEPT"
+    EITHER = "an object or the C null, known at run time only"
+
+
+def successors(model: CodeModel, index: int) -> tuple[int, ...]:
+    """Instructions that may run after ``index`` without an exception: the next one, then the jump target."""
+    instruction = model.instructions[index]
+    target = instruction.target
+    following = () if OPS[instruction.opname].ends else (index + 1,)
+    return following if target is None else (*following, target)
+
+
+def handlers(model: CodeModel) -> list[ExceptionEntry | None]:
+    """For every instruction the exception table entry that covers it."""
+    covering: list[ExceptionEntry | None] = [None] * len(model.instructions)
+    for entry in model.exceptions:
+        covering[entry.start : entry.end + 1] = [entry] * (entry.end + 1 - entry.start)
+    return covering
+
+
+def handler_depth(entry: ExceptionEntry) -> int:
+    """Stack depth at which the handler of ``entry`` starts."""
+    return entry.depth + entry.lasti + 1
+
+
+def _depths(model: CodeModel) -> tuple[list[int | None], int]:
+    instructions, covering = model.instructions, handlers(model)
+    depths: list[int | None] = [None] * len(instructions)
+    highest = 0
+    work = [(0, 0)]
+    while work:
+        index, depth = work.pop()
+        while True:
+            if index >= len(instructions):
+                raise BytecodeError(f"execution runs off the end of {model.qualname}")
+            known = depths[index]
+            if known is not None:
+                if known != depth:
+                    where = f"instruction {index} ({instructions[index].opname}) of {model.qualname}"
+                    raise BytecodeError(f"{where} is reached with {known} and with {depth} values on the stack")
+                break
+            depths[index] = depth
+            opname, arg, argval, _, _ = instructions[index]
+            op = OPS[opname]
+            entry = covering[index]
+            if entry is not None and depths[entry.target] is None:
+                work.append((entry.target, handler_depth(entry)))
+            if op.jumps:
+                jumped = depth + stack_effect(op, arg, jump=True)
+                highest = max(highest, jumped)
+                work.append((argval, jumped))
+            effect = op.effect
+            depth += effect if effect.__class__ is int else effect(arg or 0)  # type: ignore[operator]
+            if depth < 0:
+                raise BytecodeError(
+                    f"instruction {index} ({opname}) of {model.qualname} takes more than the stack holds"
+                )
+            if depth > highest:
+                highest = depth
+            if op.ends:
+                break
+            index += 1
+    handler_depths = [handler_depth(e) for e in model.exceptions if depths[e.target] is not None]
+    return depths, max([highest, *handler_depths])
+
+
+def stack_depths(model: CodeModel) -> list[int | None]:
+    """Values on the operand stack before each instruction; None where no execution gets to.
+
+    For the END_FOR that a FOR_ITER of 3.12 or 3.13 names, the compiler's count is given (iterator and one value),
+    although the interpreter usually jumps past it with both gone. In 3.11 the count before CALL leaves out the
+    arguments, which really stay on the stack: the compiler books them on PRECALL.
+    Raises BytecodeError if two ways to an instruction disagree.
+    """
+    return _depths(model)[0]
+
+
+def max_stack(model: CodeModel) -> int:
+    """The stack size the code needs."""
+    return _depths(model)[1]
+
+
+def reachable(model: CodeModel) -> frozenset[int]:
+    """Indices of the instructions that some execution gets to."""
+    return frozenset(i for i, depth in enumerate(stack_depths(model)) if depth is not None)
+
+
+def blocks(model: CodeModel) -> tuple[Block, ...]:
+    """The basic blocks in order of their first instruction, unreachable ones included."""
+    covering = handlers(model)
+    starts = {0}
+    for index, instruction in enumerate(model.instructions):
+        if instruction.target is not None:
+            starts.add(instruction.target)
+        if instruction.target is not None or OPS[instruction.opname].ends:
+            starts.add(index + 1)
+        if index and covering[index] is not covering[index - 1]:
+            starts.add(index)
+    starts.update(entry.target for entry in model.exceptions)
+    bounds = sorted(start for start in starts if start < len(model.instructions))
+    result = []
+    for start, following in zip(bounds, [*bounds[1:], len(model.instructions)], strict=True):
+        entry = covering[start]
+        after = successors(model, following - 1)
+        result.append(Block(start, following - 1, after, () if entry is None else (entry.target,)))
+    return tuple(result)
+
+
+_STORES = frozenset({"STORE_FAST"})
+_READS_AND_STORES: dict[str, tuple[bool, bool]] = {
+    "STORE_FAST_STORE_FAST": (False, False),
+    "STORE_FAST_LOAD_FAST": (False, True),
+    "LOAD_FAST_LOAD_FAST": (True, True),
+}
+"""Of each superinstruction: whether it reads its first and its second variable (else it stores it)."""
+
+
+def accesses(instruction: Instruction) -> Iterator[tuple[str, bool]]:
+    """(variable, whether its slot is read) in order of execution; a slot that is not read is overwritten.
+
+    Deleting counts as reading (an unbound variable raises), and so does everything done through a cell.
+    """
+    op = OPS[instruction.opname]
+    if op.kind is ArgKind.LOCAL_PAIR:
+        yield from zip(instruction.argval, _READS_AND_STORES[op.name], strict=True)
+    elif op.kind is ArgKind.LOCAL or op.kind is ArgKind.FREE:
+        yield instruction.argval, op.name not in _STORES
+
+
+def live_variables(model: CodeModel) -> list[frozenset[str]]:
+    """For every instruction the variables (locals, cells, free variables) whose slots it or a later one may read.
+
+    A cell counts as read wherever it is used, also to store into it: the cell itself is needed.
+    """
+    order = blocks(model)
+    live_in: dict[int, frozenset[str]] = {block.start: frozenset() for block in order}
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(order):
+            live = _live_at_start(model, block, live_in)
+            if live != live_in[block.start]:
+                live_in[block.start] = live
+                changed = True
+    result: list[frozenset[str]] = [frozenset()] * len(model.instructions)
+    for block in order:
+        _live_at_start(model, block, live_in, result)
+    return result
+
+
+def _live_at_start(
+    model: CodeModel, block: Block, live_in: dict[int, frozenset[str]], record: list[frozenset[str]] | None = None
+) -> frozenset[str]:
+    live = frozenset[str]().union(*(live_in[s] for s in block.successors if s in live_in))
+    on_exception = frozenset[str]().union(*(live_in[h] for h in block.handlers))
+    for index in range(block.end, block.start - 1, -1):
+        for name, read in reversed(list(accesses(model.instructions[index]))):
+            live = live | {name} if read else live - {name}
+        live |= on_exception
+        if record is not None:
+            record[index] = live
+    return live
+
+
+def live_locals(model: CodeModel, index: int) -> tuple[str, ...]:
+    """Locals and cells of the function itself (no free variables) live before instruction ``index``, in slot order.
+
+    The first argument of a method with a ``__class__`` cell is always live: ``super()`` looks it up in the frame.
+    """
+    live = set(live_variables(model)[index])
+    if "__class__" in model.freevars:
+        live.update(model.arguments[:1])
+    own = model.localsplus[: len(model.localsplus) - len(model.freevars)]
+    return tuple(name for name in own if name in live)
+
+
+_Kinds = tuple[SlotKind, ...]
+_VALUE, _NULL, _EITHER = SlotKind.VALUE, SlotKind.NULL, SlotKind.EITHER
+
+
+def stack_kinds(model: CodeModel) -> list[tuple[SlotKind, ...] | None]:
+    """What each stack slot holds before every instruction, bottom first; None where no execution gets to.
+
+    EITHER: the two slots of a method load (``NULL, attribute`` or ``method, self``; 3.13 ``attribute, NULL`` or
+    ``method, self``), and what LOAD_FAST_AND_CLEAR saved.
+    """
+    covering = handlers(model)
+    known: list[_Kinds | None] = [None] * len(model.instructions)
+    work: list[tuple[int, _Kinds]] = [(0, ())]
+    while work:
+        index, kinds = work.pop()
+        before = known[index]
+        merged = (
+            kinds if before is None else tuple(a if a is b else _EITHER for a, b in zip(before, kinds, strict=True))
+        )
+        if merged == before:
+            continue
+        known[index] = merged
+        instruction = model.instructions[index]
+        entry = covering[index]
+        if entry is not None:
+            work.append((entry.target, merged[: entry.depth] + (_VALUE,) * (entry.lasti + 1)))
+        if instruction.target is not None:
+            work.append((instruction.target, _kinds_after(instruction, merged, jump=True)))
+        if not OPS[instruction.opname].ends:
+            work.append((index + 1, _kinds_after(instruction, merged, jump=False)))
+    return known
+
+
+def _kinds_after(instruction: Instruction, kinds: _Kinds, *, jump: bool) -> _Kinds:
+    opname, arg, _, _, _ = instruction
+    op = OPS[opname]
+    pushed = _pushed_kinds(instruction)
+    depth = len(kinds) + stack_effect(op, arg, jump=jump)
+    if opname == "SWAP":
+        other = len(kinds) - (arg or 1)
+        swapped = list(kinds)
+        swapped[-1], swapped[other] = swapped[other], swapped[-1]
+        return tuple(swapped)
+    if opname == "COPY":
+        return (*kinds, kinds[-(arg or 1)])
+    if opname == "PUSH_EXC_INFO":
+        return (*kinds[:-1], SlotKind.HANDLED, _VALUE)
+    kept = min(len(kinds), depth - len(pushed))
+    return kinds[:kept] + (_VALUE,) * (depth - kept - len(pushed)) + pushed
+
+
+def _pushed_kinds(instruction: Instruction) -> _Kinds:
+    """The kinds on top of the stack that differ from what stood there or would be taken for a plain value."""
+    name, flags = instruction.opname, instruction.flag_bits
+    if name == "PUSH_NULL":
+        return (_NULL,)
+    if name == "LOAD_FAST_AND_CLEAR":
+        return (_EITHER,)
+    if name == "LOAD_GLOBAL" and flags & 1:
+        return (_VALUE, _NULL) if NULL_AFTER_CALLABLE else (_NULL, _VALUE)
+    if name == "LOAD_METHOD" or (name in ("LOAD_ATTR", "LOAD_SUPER_ATTR") and flags & 1):
+        return (_VALUE, _EITHER) if NULL_AFTER_CALLABLE else (_EITHER, _VALUE)
+    if name in ("CALL", "CALL_KW", "CALL_FUNCTION_EX"):
+        return (_VALUE,)
+    return ()
