@@ -201,7 +201,7 @@ class Environment:
 
     def pip(self, title, arguments):
         """Run `pip install` of this interpreter's pip on the environment; its talk goes to the log."""
-        command = [sys.executable, "-m", "pip", "--python", self.python, "install", "--disable-pip-version-check"]
+        command = [installer(), "-m", "pip", "--python", self.python, "install", "--disable-pip-version-check"]
         variables = dict(os.environ, PATH=os.path.join(self.directory, "bin") + os.pathsep + os.environ.get("PATH", ""))
         with open(self.log, "ab") as log:
             process = subprocess.Popen(command + arguments, stdout=log, stderr=log, cwd=ROOT, env=variables)
@@ -210,6 +210,11 @@ class Environment:
             with open(self.log, errors="replace") as log:
                 tail = "".join(log.readlines()[-25:])
             raise SetupError("%s failed; the end of %s:\n%s" % (title, self.log, tail))
+
+
+def installer():
+    """The interpreter whose pip installs: this one, or, inside an environment without pip, the one it was made from."""
+    return sys.executable if importlib.util.find_spec("pip") else base_interpreter()
 
 
 def digest(files, texts):
