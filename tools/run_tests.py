@@ -1,0 +1,192 @@
+"""Every check of the repository: tests of each package, of the tools and of the whole stack, lint, contracts, types.
+
+    python3 tools/check.py                  everything
+    python3 tools/check.py --list           the names of the steps
+    python3 tools/check.py --only shapes    the steps whose name holds "shapes" (may be given several times)
+
+Each step is a process of its own with its output in .treadle/check/<step>.log; two run at a time. The closing line is
+pytest's, over all steps; every step that is not pytest counts as one test. Exit status 0 when nothing failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import bootstrap
+
+ROOT = Path(__file__).resolve().parents[1]
+LOGS = ROOT / ".treadle" / "check"
+OTHER_PYTHONS: tuple[str, ...] = ("3.12", "3.13")
+# What runs without torch, and so on every CPython.
+PLAIN_TESTS = {
+    "treadle-frame": "packages/treadle-frame/tests",
+    "treadle-shapes": "packages/treadle-shapes/tests",
+    "treadle-tracer bytecode": "packages/treadle-tracer/tests/bytecode",
+}
+STEP_TIMEOUT = 45 * 60.0
+
+
+@dataclass
+class Outcome:
+    """How many tests of a step ended how, and what its log ends with when it failed."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    failed: bool = False
+    log: Path | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One command; `pytest` says that it writes its counts as JUnit XML."""
+
+    name: str
+    command: tuple[str, ...]
+    pytest: bool = False
+
+    @property
+    def file_name(self) -> str:
+        return "".join(c if c.isalnum() or c in ".-" else "-" for c in self.name)
+
+    def run(self) -> Outcome:
+        log, report = LOGS / f"{self.file_name}.log", LOGS / f"{self.file_name}.xml"
+        report.unlink(missing_ok=True)
+        command = [*self.command, f"--junitxml={report}"] if self.pytest else list(self.command)
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+        start = time.monotonic()
+        with log.open("wb") as output:
+            try:
+                status = subprocess.run(
+                    command, cwd=ROOT, env=environment, stdout=output, stderr=output, timeout=STEP_TIMEOUT
+                ).returncode
+            except subprocess.TimeoutExpired:
+                output.write(f"\nstopped after {STEP_TIMEOUT:.0f} s\n".encode())
+                status = 124
+        counts = counts_of(report) if self.pytest else {"passed" if status == 0 else "failed": 1}
+        if status not in (0, 1) and self.pytest:
+            counts["errors"] = counts.get("errors", 0) + 1
+        return Outcome(counts, time.monotonic() - start, status != 0, log)
+
+
+def counts_of(report: Path) -> dict[str, int]:
+    """passed, failed, errors and skipped of a JUnit XML file; nothing when there is none."""
+    if not report.exists():
+        return {}
+    totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
+    for suite in ElementTree.parse(report).getroot().iter("testsuite"):
+        for key in totals:
+            totals[key] += int(suite.get(key, "0"))
+    failed, errors, skipped = totals["failures"], totals["errors"], totals["skipped"]
+    passed = totals["tests"] - failed - errors - skipped
+    counts = {"failed": failed, "errors": errors, "skipped": skipped, "passed": passed}
+    return {name: count for name, count in counts.items() if count}
+
+
+def pytest_step(name: str, python: str, path: str) -> Step:
+    return Step(name, (python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5", path), pytest=True)
+
+
+def static_steps(python: str) -> Iterator[Step]:
+    beside = str(Path(python).parent)
+    yield Step("lint", (f"{beside}/ruff", "check"))
+    yield Step("format", (f"{beside}/ruff", "format", "--check"))
+    yield Step("import contracts", (python, "tools/import_contracts.py"))
+    yield Step("types", (f"{beside}/basedpyright", "--pythonpath", python))
+
+
+def all_steps(python: str, other_pythons: dict[str, str]) -> list[Step]:
+    """Every step, the long ones first so that two at a time end together."""
+    return [
+        Step("distributions", (python, "tools/check_distributions.py")),
+        pytest_step("integration tests", python, "integration-tests"),
+        *(pytest_step(f"{name} tests", python, f"packages/{name}/tests") for name in reversed(bootstrap.PACKAGES)),
+        pytest_step("tools tests", python, "tools/tests"),
+        *(
+            pytest_step(f"{name} tests, Python {version}", other, path)
+            for version, other in other_pythons.items()
+            for name, path in PLAIN_TESTS.items()
+        ),
+        *static_steps(python),
+    ]
+
+
+def prepare_other_pythons() -> dict[str, str]:
+    """version -> interpreter of the environment for it; says so when this machine has none of a version."""
+    found = {}
+    for version in OTHER_PYTHONS:
+        if sys.version_info[:2] == tuple(map(int, version.split("."))):
+            continue
+        python = bootstrap.ensure_plain(version)
+        if python is None:
+            print(f"[set-up] no CPython {version} on this machine: its tests do not run", flush=True)
+        else:
+            found[version] = python
+    return found
+
+
+def describe(counts: dict[str, int]) -> str:
+    order = ("failed", "errors", "passed", "skipped")
+    return ", ".join(f"{counts[name]} {name}" for name in order if counts.get(name)) or "nothing ran"
+
+
+def run_all(steps: Sequence[Step], jobs: int) -> dict[str, Outcome]:
+    LOGS.mkdir(parents=True, exist_ok=True)
+    outcomes: dict[str, Outcome] = {}
+    with ThreadPoolExecutor(jobs) as pool:
+        futures = {pool.submit(step.run): step for step in steps}
+        for future in as_completed(futures):
+            step, outcome = futures[future], future.result()
+            outcomes[step.name] = outcome
+            verdict = "FAILED" if outcome.failed else "ok"
+            line = f"[{len(outcomes):2}/{len(steps)}] {verdict:6} {step.name}: {describe(outcome.counts)}"
+            print(f"{line} ({outcome.seconds:.0f} s)", flush=True)
+            if outcome.failed and outcome.log:
+                tail = outcome.log.read_text(errors="replace").splitlines()[-40:]
+                print("\n".join(f"    | {text}" for text in tail), flush=True)
+    return outcomes
+
+
+def closing_line(outcomes: dict[str, Outcome], seconds: float) -> str:
+    """The line pytest ends with, over everything that ran."""
+    total: dict[str, int] = {}
+    for outcome in outcomes.values():
+        for name, count in outcome.counts.items():
+            total[name] = total.get(name, 0) + count
+    return f" {describe(total)} in {seconds:.2f}s ".center(100, "=")
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="tools/check.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", metavar="TEXT", help="run the steps whose name holds this text")
+    parser.add_argument("--list", action="store_true", help="name the steps and stop")
+    parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="steps at a time (default 2)")
+    options = parser.parse_args(arguments)
+    start = time.monotonic()
+    others = dict.fromkeys(OTHER_PYTHONS, "") if options.list else prepare_other_pythons()
+    steps = all_steps(sys.executable, others)
+    if options.only:
+        steps = [step for step in steps if any(text in step.name for text in options.only)]
+    if options.list or not steps:
+        print("\n".join(step.name for step in steps) or "no step has such a name; --list names them")
+        return 0 if steps else 2
+    outcomes = run_all(steps, options.jobs)
+    failed = [name for name, outcome in outcomes.items() if outcome.failed]
+    if failed:
+        print(f"failed: {', '.join(failed)}; full logs in {LOGS.relative_to(ROOT)}/")
+    print(closing_line(outcomes, time.monotonic() - start))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
