@@ -100,7 +100,9 @@ class GraphOutputs:
         restride = truth is not None and tuple(fake.stride()) != truth.stride
         if restride and truth is not None:
             with self.recorder:
-                empty = torch.ops.aten.empty_strided.default(truth.size, truth.stride, dtype=fake.dtype, device=fake.device)
+                empty = torch.ops.aten.empty_strided.default(
+                    truth.size, truth.stride, dtype=fake.dtype, device=fake.device
+                )
                 fake = torch.ops.aten.copy.default(empty, fake)
         elif storage_key(fake) in self._taken:
             with self.recorder:
@@ -203,7 +205,9 @@ def _choose_base(values: list[torch.Tensor], truths: list[torch.Tensor], outputs
     wrapper, truth = values[0], truths[0]
     if len(distinct) > 1 or not is_dense(truth):
         roots = [(v._base, t._base) for v, t in zip(values, truths, strict=True)]
-        known = [(w, t) for w, t in roots if w is not None and t is not None and storage_key(w) == storage_key(values[0])]
+        known = [
+            (w, t) for w, t in roots if w is not None and t is not None and storage_key(w) == storage_key(values[0])
+        ]
         candidates = known or sorted(zip(values, truths, strict=True), key=lambda pair: -pair[0].numel())
         wrapper, truth = candidates[0]
         if not is_dense(truth) or any(not _within(t, truth) for t in truths):

@@ -34,7 +34,13 @@ _CONFIG_DEFAULTS: dict[str, object] = {
 }
 
 # Where functions wrapped by torch._disable_dynamo are reached from meta functions and decompositions.
-_WRAPPED_IN = ("torch._refs", "torch._refs.nn.functional", "torch._refs.special", "torch._refs.linalg", "torch._refs.fft")
+_WRAPPED_IN = (
+    "torch._refs",
+    "torch._refs.nn.functional",
+    "torch._refs.special",
+    "torch._refs.linalg",
+    "torch._refs.fft",
+)
 _EMPTY_CELL = types.CellType()
 
 

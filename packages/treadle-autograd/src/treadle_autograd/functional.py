@@ -32,10 +32,14 @@ from .symbolic import SymbolicNodes
 aten = torch.ops.aten
 
 # Operators that only ask about a tensor: no node.
-_QUERIES = frozenset({torch.ops.prim.device.default, aten.sym_size.int, aten.sym_stride.int, aten.sym_storage_offset.default})
+_QUERIES = frozenset(
+    {torch.ops.prim.device.default, aten.sym_size.int, aten.sym_stride.int, aten.sym_storage_offset.default}
+)
 
 # Torch-level calls after which tensors belong to autograd or have left the graph.
-_UNSUPPORTED_METHODS = frozenset({"requires_grad_", "backward", "retain_grad", "register_hook", "resize_", "set_", "numpy", "tolist"})
+_UNSUPPORTED_METHODS = frozenset(
+    {"requires_grad_", "backward", "retain_grad", "register_hook", "resize_", "set_", "numpy", "tolist"}
+)
 
 
 def user_line(stack_trace: str | None) -> str:
@@ -59,8 +63,11 @@ class RecordedGraph:
 
     def add_static(self, name: str, tensor: torch.Tensor, val: torch.Tensor) -> fx.Node:
         """A placeholder for `tensor` after the static inputs there are and before all call inputs."""
-        followers = self.input_nodes[self.n_static :] or list(self.graph.nodes)
-        with self.graph.inserting_before(followers[0] if followers else None):
+        if self.n_static:
+            place = self.graph.inserting_after(self.input_nodes[self.n_static - 1])
+        else:
+            place = self.graph.inserting_before(next(iter(self.graph.nodes), None))
+        with place:
             node = self.graph.placeholder(name)
         node.meta.update(val=val, static_input=tensor)
         self.inputs.insert(self.n_static, StaticInput(name, tensor))
@@ -112,7 +119,9 @@ class Recorder(TorchDispatchMode):
     def _constant(self, tensor: torch.Tensor) -> fx.Node:
         """A tensor nobody computed: a constant of the trace, which becomes a static input."""
         if isinstance(tensor, FakeTensor):
-            raise AssertionError(f"fake tensor of shape {tuple(tensor.shape)} was not computed by any recorded operator")
+            raise AssertionError(
+                f"fake tensor of shape {tuple(tensor.shape)} was not computed by any recorded operator"
+            )
         node = self._constants.get(id(tensor))
         if node is None:
             node = self.recorded.add_static(f"constant_{len(self._constants)}", tensor, fake_like(self.mode, tensor))
@@ -169,7 +178,9 @@ class Recorder(TorchDispatchMode):
         node.meta.update(self.meta)
         node.meta["val"] = result
         if isinstance(result, torch.Tensor):
-            if id(result) in self._nodes:  # an operator that answered with its argument: the name must stay the argument's
+            if (
+                id(result) in self._nodes
+            ):  # an operator that answered with its argument: the name must stay the argument's
                 node.graph.erase_node(node)
             else:
                 self._nodes[id(result)] = node
@@ -196,12 +207,22 @@ class Recorder(TorchDispatchMode):
         return fake
 
     def _training_batch_norm(
-        self, x: Any, weight: Any, bias: Any, mean: torch.Tensor, var: torch.Tensor, _: bool, momentum: float, eps: float
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any,
+        mean: torch.Tensor,
+        var: torch.Tensor,
+        _: bool,
+        momentum: float,
+        eps: float,
     ) -> Any:
         """``native_batch_norm`` changes the running statistics without saying so in its schema; its functional form returns them."""
         functional = aten._native_batch_norm_legit_functional.default
         with self:
-            out, saved_mean, saved_invstd, new_mean, new_var = functional(x, weight, bias, mean, var, True, momentum, eps)
+            out, saved_mean, saved_invstd, new_mean, new_var = functional(
+                x, weight, bias, mean, var, True, momentum, eps
+            )
         self.stat_updates += [(mean, new_mean), (var, new_var)]
         return out, saved_mean, saved_invstd
 
@@ -250,23 +271,72 @@ def why_not_functional(gm: fx.GraphModule) -> str | None:
     return None
 
 
-def run_functional(gm: fx.GraphModule, arguments: Sequence[Any], attributes: Mapping[str, Any], recorder: Recorder) -> list[Any]:
+Layouts = dict[fx.Node, tuple[tuple[Any, ...], tuple[Any, ...]]]
+
+
+@dataclass
+class FunctionalRun:
+    """What came out of interpreting a graph on functional tensors: its outputs, whether anything was changed in place, and the
+    sizes and strides of every node's result at the time it was made."""
+
+    outputs: list[Any]
+    mutated: bool
+    layouts: Layouts
+
+
+def run_functional(
+    gm: fx.GraphModule, arguments: Sequence[Any], attributes: Mapping[str, Any], recorder: Recorder
+) -> FunctionalRun:
     """Interpret `gm` on functional tensors, telling `recorder` which node is being run. Placeholders take `arguments` in order."""
     holders = [value for value in (*arguments, *attributes.values()) if isinstance(value, torch.Tensor)]
+    layouts: Layouts = {}
+    mutated = False
 
     def run_node(node: fx.Node, args: Any, kwargs: Any) -> Any:
+        nonlocal mutated
         recorder.meta = {"stack_trace": node.meta["stack_trace"]} if node.meta.get("stack_trace") else {}
         result = _run_node(node, args, kwargs)
         if recorder.stat_updates:
             _flush_stat_updates(recorder, holders)
+            mutated = True
+        if isinstance(result, torch.Tensor):
+            layouts[node] = tuple(result.size()), tuple(result.stride())
+            mutated = mutated or _is_changed(result)
+        return result
+
+    outputs = _interpret(gm, arguments, attributes, run_node)
+    mutated = mutated or any(_is_changed(tensor) for tensor in holders)
+    return FunctionalRun(outputs, mutated, layouts)
+
+
+def _is_changed(tensor: torch.Tensor) -> bool:
+    return torch._is_functional_tensor(tensor) and torch._functionalize_mutation_counter(tensor) > 0
+
+
+def run_plain(
+    gm: fx.GraphModule, arguments: Sequence[Any], attributes: Mapping[str, Any], expected: Layouts
+) -> list[Any]:
+    """Interpret `gm` on plain fake tensors; returns the items of its output. Raises `UnsupportedGraph` where a node's result has other
+    strides than its functional twin had (`expected`): from there on the two programs may take different ways."""
+
+    def run_node(node: fx.Node, args: Any, kwargs: Any) -> Any:
+        result = _run_node(node, args, kwargs)
+        if isinstance(result, torch.Tensor) and not same_layout(
+            expected[node], (tuple(result.size()), tuple(result.stride()))
+        ):
+            line = user_line(node.meta.get("stack_trace"))
+            raise UnsupportedGraph("an in-place operator keeps strides that its functional form does not", line)
         return result
 
     return _interpret(gm, arguments, attributes, run_node)
 
 
-def run_plain(gm: fx.GraphModule, arguments: Sequence[Any], attributes: Mapping[str, Any]) -> list[Any]:
-    """Interpret `gm` on whatever tensors it is given; returns the items of its output."""
-    return _interpret(gm, arguments, attributes, _run_node)
+def same_layout(mine: tuple[Any, Any], theirs: tuple[Any, Any]) -> bool:
+    """Whether sizes agree, and strides wherever they matter."""
+    if mine[0] != theirs[0]:
+        return False
+    sizes_and_strides = zip(mine[0], mine[1], theirs[1], strict=True)
+    return mine[1] == theirs[1] or all(m == t for size, m, t in sizes_and_strides if size != 1)
 
 
 def _interpret(
@@ -333,4 +403,3 @@ def remove_dead_nodes(graph: fx.Graph) -> int:
             graph.erase_node(node)
             erased += 1
     return erased
-

@@ -28,6 +28,7 @@ from .functional import (
     functionalisation,
     remove_dead_nodes,
     run_functional,
+    FunctionalRun,
     run_plain,
     user_line,
     why_not_functional,
@@ -80,7 +81,9 @@ def aot(
     """
     if not inference or backward is not None or partition is not None:
         given = "inference=False" if not inference else "backward" if backward is not None else "partition"
-        raise ValueError(f"aot: {given} was given, but this release compiles inference only: leave backward and partition out")
+        raise ValueError(
+            f"aot: {given} was given, but this release compiles inference only: leave backward and partition out"
+        )
     try:
         trace = trace_inference(gm, example_inputs, decompositions or {})
     except UnsupportedGraph as declined:
@@ -107,15 +110,16 @@ def _eager(gm: fx.GraphModule, reason: str) -> Callable[..., Sequence[Any]]:
     return _annotated(run, None, None, reason)
 
 
-def trace_inference(gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions) -> InferenceTrace:
+def trace_inference(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions
+) -> InferenceTrace:
     """Functionalise and decompose `gm`. Raises `UnsupportedGraph` where it has no functional ATen form."""
     reason = why_not_functional(gm)
     if reason is not None:
         raise UnsupportedGraph(reason)
     with torch.inference_mode(False), torch.no_grad():
         job = _Trace(gm, example_inputs, decompositions)
-        values = job.run()
-        contract = job.describe(values)
+        contract = job.describe(job.run())
     return InferenceTrace(job.finish(), contract, tuple(job.inputs.fakes))
 
 
@@ -144,7 +148,7 @@ class _Trace:
                 if id(value) not in by_identity:
                     fake = fake_like(self.mode, value)
                     graph_node = self.recorded.add_static(str(node.target).replace(".", "_"), value, fake)
-                    by_identity[id(value)] = self._bind(graph_node, fake, fake)
+                    by_identity[id(value)] = self._bind(graph_node, fake)
                 value = by_identity[id(value)]
             self.attributes[str(node.target)] = value
 
@@ -155,41 +159,42 @@ class _Trace:
             if not isinstance(truth, torch.Tensor):
                 graph_node = self.recorded.add_call_input(node.name, index, truth)
                 self.recorder.bind(truth, graph_node)
-                self._append_input(truth, truth, truth)
+                self._append_input(truth, truth)
                 arguments.append(truth)
                 continue
             if truth.dim() != real.dim():
                 raise UnsupportedGraph("the sizes or strides of an input are changed in place")
             fake = fake_like(self.mode, truth)
-            arguments.append(self._bind(self.recorded.add_call_input(node.name, index, fake), fake, truth))
+            arguments.append(self._bind(self.recorded.add_call_input(node.name, index, fake), fake))
         return arguments
 
-    def _bind(self, node: fx.Node, fake: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+    def _bind(self, node: fx.Node, fake: torch.Tensor) -> torch.Tensor:
         self.recorder.bind(fake, node)
         with self.mode:
             wrapper = wrap(fake)
-        self._append_input(wrapper, fake, truth)
+        self._append_input(wrapper, fake)
         self.outputs.forbid(fake)
         return wrapper
 
-    def _append_input(self, wrapper: Any, fake: Any, truth: Any) -> None:
+    def _append_input(self, wrapper: Any, fake: Any) -> None:
         self.inputs.wrappers.append(wrapper)
         self.inputs.fakes.append(fake)
-        self.inputs.truths.append(truth)
 
-    def run(self) -> list[Any]:
-        """Record the graph; gives the functional tensors it returns."""
+    def run(self) -> FunctionalRun:
+        """Record the graph."""
         try:
             with self.mode, self.recorder, functionalisation():
                 return run_functional(self.gm, self.arguments, self.attributes, self.recorder)
         except UnsupportedGraph:
             raise
         except _DATA_DEPENDENT as needs_data:
-            raise UnsupportedGraph(f"the values of a tensor are needed: {needs_data}", self.recorder.line()) from needs_data
+            raise UnsupportedGraph(
+                f"the values of a tensor are needed: {needs_data}", self.recorder.line()
+            ) from needs_data
         except Exception as bug:  # the boundary of this pass: named, located, never swallowed
             raise InternalError("functionalise", self.recorder.line(), None, f"{type(bug).__name__}: {bug}") from bug
 
-    def describe(self, values: list[Any]) -> Contract:
+    def describe(self, run: FunctionalRun) -> Contract:
         """Find out what was changed and what the outputs are, adding copies to the graph where outputs would alias."""
         self.recorder.meta = {}
         n_before = len(self.recorded.inputs)
@@ -198,32 +203,23 @@ class _Trace:
             if reason is not None:
                 raise UnsupportedGraph(reason)
             mutations = describe_mutations(self.inputs, self.outputs)
-            truths = self._true_outputs(values)
-            outputs = describe_outputs(values, truths, self.inputs, self.outputs)
+            truths = self._true_outputs(run)
+            outputs = describe_outputs(run.outputs, truths, self.inputs, self.outputs)
         assert len(self.recorded.inputs) == n_before
         return Contract(tuple(self.recorded.inputs), mutations, outputs)
 
-    def _true_outputs(self, values: list[Any]) -> list[Any]:
-        """Tensors with the sizes, strides and offsets that eager gives the outputs."""
-        (items,) = next(node for node in self.gm.graph.nodes if node.op == "output").args
-        nodes = items if isinstance(items, (list, tuple)) else [items]
-        known = [node.meta.get("example_value") if isinstance(node, fx.Node) else node for node in nodes]
-        tensors = [(v, k) for v, k in zip(values, known, strict=True) if isinstance(v, torch.Tensor)]
-        if all(isinstance(k, FakeTensor) for _, k in tensors):
-            return known
-        if not any(torch._functionalize_mutation_counter(v) for v, _ in tensors if torch._is_functional_tensor(v)):
-            self.inputs.truths = self.inputs.fakes
-            return values
-        return self._run_plain()
-
-    def _run_plain(self) -> list[Any]:
-        """Run the graph as it stands on fresh fake tensors: in-place operators decide strides that their functional forms need not."""
+    def _true_outputs(self, run: FunctionalRun) -> list[Any]:
+        """Tensors with the sizes, strides and offsets that eager gives the outputs: where something is changed in place, functional
+        operators may choose other strides, and the graph is run once more as it stands on fresh fake tensors."""
+        self.inputs.truths = self.inputs.fakes
+        if not run.mutated:
+            return run.outputs
         fresh = [fake_like(self.mode, f) if isinstance(f, torch.Tensor) else f for f in self.inputs.fakes]
         of_wrapper = {id(w): f for w, f in zip(self.inputs.wrappers, fresh, strict=True)}
         self.inputs.truths = fresh
         arguments = [of_wrapper.get(id(a), a) for a in self.arguments]
         attributes = {name: of_wrapper.get(id(a), a) for name, a in self.attributes.items()}
-        return run_plain(self.gm, arguments, attributes)
+        return run_plain(self.gm, arguments, attributes, run.layouts)
 
     def finish(self) -> fx.GraphModule:
         graph = self.recorded.graph

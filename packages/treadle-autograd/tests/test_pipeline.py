@@ -1,0 +1,238 @@
+from __future__ import annotations
+
+import pytest
+import torch
+import treadle_autograd
+from aten_runner import compile_traced, run_aten
+from torch import fx
+from torch.nn import functional as F
+from treadle_autograd import aot
+from treadle_autograd.contract import (
+    Constant,
+    FreshOutput,
+    InputItself,
+    Mutation,
+    SameAsOutput,
+    ViewOfFresh,
+    ViewOfInput,
+)
+
+
+def check(function, *inputs, eager: bool = False):
+    """Run `function` eagerly and compiled on equal inputs; values, strides and changes to the inputs must agree."""
+    compiled = compile_traced(function, inputs)
+    assert (compiled.why_eager is not None) == eager, compiled.why_eager
+    for _ in range(2):
+        mine = [x.clone(memory_format=torch.preserve_format) for x in inputs]
+        theirs = [x.clone(memory_format=torch.preserve_format) for x in inputs]
+        torch.manual_seed(0)
+        expected = function(*theirs)
+        torch.manual_seed(0)
+        actual = compiled(*mine)
+        expected = expected if isinstance(expected, tuple) else (expected,)
+        actual = actual if isinstance(actual, (tuple, list)) else (actual,)
+        assert len(expected) == len(actual)
+        for e, a in zip(expected, actual, strict=True):
+            if isinstance(e, torch.Tensor):
+                torch.testing.assert_close(a, e, rtol=1e-6, atol=1e-6)
+                assert a.stride() == e.stride()
+            else:
+                assert a == e
+        for e, a in zip(theirs, mine, strict=True):
+            torch.testing.assert_close(a, e, rtol=1e-6, atol=1e-6)
+    return compiled
+
+
+def test_outputs_are_described_by_kind():
+    def f(x, y):
+        x.add_(1)
+        z = y * 2
+        return x, x[0], z.t(), z, z, 5, None
+
+    compiled = check(f, torch.randn(3, 4), torch.randn(3, 4))
+    assert compiled.contract.mutations == (Mutation(0, 0),)
+    kinds = [type(o) for o in compiled.contract.outputs]
+    assert kinds == [InputItself, ViewOfInput, ViewOfFresh, FreshOutput, SameAsOutput, Constant, Constant]
+
+
+def test_the_same_objects_come_back():
+    compiled = compile_traced(lambda x: (x.add_(1), x, x + 1), [torch.ones(3)])
+    x = torch.ones(3)
+    first, second, third = compiled(x)
+    assert first is x and second is x and third is not x
+    twice = compile_traced(lambda x: (lambda y: (y, y))(x * 2), [torch.ones(3)])
+    a, b = twice(torch.ones(3))
+    assert a is b
+
+
+def test_outputs_share_storage_as_in_eager():
+    def f(x):
+        y = x * 2
+        return y[1:], y.t(), y.reshape(-1)
+
+    tail, transposed, flat = check(f, torch.randn(3, 4))(torch.ones(3, 4))
+    flat[5] = 100.0
+    assert tail[0, 1] == 100 and transposed[1, 1] == 100
+
+
+def test_equal_but_separate_outputs_stay_separate():
+    a, b, c = check(lambda x: (x + 1, x + 1, x.clone()), torch.ones(3))(torch.ones(3))
+    a[0] = 9
+    assert b[0] == 2 and c[0] == 1
+
+
+def test_writing_to_a_view_output_changes_the_input():
+    (view,) = compile_traced(lambda x: (x[1:].t(),), [torch.zeros(3, 4)])(x := torch.zeros(3, 4))
+    view[2, 1] = 7
+    assert x[2, 2] == 7
+
+
+def test_view_of_an_input_with_its_own_offset():
+    compiled = compile_traced(lambda x: (x[1:],), [torch.arange(12.0)[4:]])
+    big = torch.arange(24.0)
+    assert torch.equal(compiled(big[10:18])[0], big[11:18])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.view(2, 6).mul_(3).sum() + x.sum(),
+        lambda x: (x.t().add_(1), x * 2),
+        lambda x: x[0].fill_(3) + x[1],
+        lambda x: x.clone().zero_() + x,
+        lambda x: torch.empty_like(x).copy_(x).add_(1),
+        lambda x: x.masked_fill_(x > 0, 1.0),
+        lambda x: (x.diagonal().zero_(), x),
+        lambda x: x.narrow(0, 1, 2).copy_(x.narrow(0, 0, 2).clone()),
+        lambda x: x.detach().mul_(2),
+        lambda x: torch.add(x, 1, out=torch.empty(3, 4)),
+        lambda x: (x.expand(2, 3, 4), (x + 1).expand(2, 3, 4)),
+        lambda x: (x + 1)[1:2].expand(4, 4),
+        lambda x: F.dropout(x, 0.5, training=False),
+        lambda x: F.dropout(F.dropout(x, 0.5, training=True) + torch.rand_like(x), 0.25, training=True),
+        lambda x: (x.to(torch.float32), x.contiguous(), x.to(torch.float64)),
+        lambda x: torch.tensor([1.0, 2.0, 3.0, 4.0]) * x,
+        lambda x: (lambda parts: (parts[1], parts[0]))(x.unsqueeze(0).transpose(0, 2).chunk(2)),
+    ],
+)
+def test_programs(function):
+    check(function, torch.randn(3, 4))
+
+
+def test_permuted_input_keeps_its_strides_through_mutation():
+    x = torch.randn(2, 3, 4, 5).permute(0, 3, 1, 2)
+    check(lambda x: (x.mul_(2), x.permute(0, 2, 3, 1), x + 1), x)
+
+
+def test_training_batch_norm_updates_its_buffers():
+    def f(x, mean, var):
+        return F.batch_norm(x, mean, var, training=True)
+
+    compiled = check(f, torch.randn(2, 3, 4, 4), torch.zeros(3), torch.ones(3))
+    assert [m.input for m in compiled.contract.mutations] == [1, 2]
+
+
+def test_parameters_are_static_inputs_and_buffers_written_back():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(4, 4))
+            self.register_buffer("count", torch.zeros(()))
+
+    model = Model()
+    graph = fx.Graph()
+    x, weight, count = graph.placeholder("x"), graph.get_attr("weight"), graph.get_attr("count")
+    graph.call_method("add_", (count, 1))
+    product = graph.call_function(torch.matmul, (x, weight))
+    graph.output((graph.call_function(torch.add, (product, graph.call_method("t", (weight,)))),))
+    compiled = aot(fx.GraphModule(model, graph), [torch.randn(4, 4)], forward=run_aten)
+    assert {id(t) for t in compiled.contract.static_tensors} == {id(model.weight), id(model.count)}
+    nodes = [n for n in compiled.aten_graph.graph.nodes if n.op == "placeholder"]
+    assert [n.meta.get("static_input") is not None for n in nodes] == [True, True, False]
+    with torch.no_grad():
+        for step in range(1, 3):
+            model.weight.mul_(2)
+            x = torch.randn(4, 4)
+            (result,) = compiled(x)
+            torch.testing.assert_close(result, x @ model.weight + model.weight.t())
+            assert model.count == step
+
+
+def test_overlapping_inputs_run_eagerly_when_one_is_changed():
+    def f(x, y):
+        x.add_(1)
+        return y * 2
+
+    compiled = compile_traced(f, [torch.zeros(4), torch.zeros(4)])
+    base = torch.zeros(6)
+    result = compiled(base[:4], base[2:])
+    expected = f((other := torch.zeros(6))[:4], other[2:])
+    assert torch.equal(result if isinstance(result, torch.Tensor) else result[0], expected)
+    assert torch.equal(base, other)
+    x = torch.zeros(4)
+    same = compiled(x, x)
+    assert torch.equal(same if isinstance(same, torch.Tensor) else same[0], torch.full((4,), 2.0))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * x.sum().item(),
+        lambda x: x.nonzero(),
+        lambda x: x.t_(),
+        lambda x: x.unsqueeze_(0),
+        lambda x: (x, x.resize_(2, 2)),
+        lambda x: torch.view_as_complex(x.view(-1, 2)),
+        lambda x: x.clone().requires_grad_(),
+    ],
+)
+def test_what_has_no_functional_form_runs_eagerly_with_a_reason(function):
+    check(function, torch.randn(4, 4).double().float(), eager=True)
+
+
+def test_bad_arguments_and_bugs():
+    gm = fx.symbolic_trace(lambda x: x + 1)
+    with pytest.raises(ValueError, match="inference=False"):
+        aot(gm, [torch.ones(2)], inference=False, forward=run_aten)
+
+    def explode(x, y):
+        raise ZeroDivisionError("boom")
+
+    gm = fx.symbolic_trace(lambda x: torch.relu(x))
+    gm.graph.find_nodes(op="call_function", target=torch.relu)[0].target = lambda x: explode(x, 1)
+    with pytest.raises(treadle_autograd.InternalError, match="functionalise.*boom"):
+        aot(gm, [torch.ones(2)], forward=run_aten)
+
+
+def test_unused_random_draws_are_kept_and_unused_arithmetic_is_not():
+    def f(x):
+        torch.rand_like(x)
+        x.exp()
+        return x + torch.rand_like(x)
+
+    compiled = check(f, torch.zeros(4))
+    targets = [str(n.target) for n in compiled.aten_graph.graph.nodes if n.op == "call_function"]
+    assert targets.count("aten.rand_like.default") == 2 and "aten.exp.default" not in targets
+
+
+def test_decompositions_are_applied_and_may_decline():
+    aten = torch.ops.aten
+    rules = {aten.silu.default: lambda x: x * aten.sigmoid.default(x), aten.exp.default: lambda x: NotImplemented}
+    seen = []
+
+    def forward(gm, inputs):
+        seen.extend(str(n.target) for n in gm.graph.nodes if n.op == "call_function")
+        return run_aten(gm, inputs)
+
+    aot(fx.symbolic_trace(lambda x: F.silu(x).exp()), [torch.ones(2)], forward=forward, decompositions=rules)
+    assert seen == ["aten.sigmoid.default", "aten.mul.Tensor", "aten.exp.default"]
+
+
+def test_stack_traces_reach_the_aten_nodes():
+    gm = fx.symbolic_trace(lambda x: F.layer_norm(x, (4,)))
+    for node in gm.graph.nodes:
+        node.meta["stack_trace"] = '  File "model.py", line 12, in forward\n    y = norm(x)'
+    compiled = aot(gm, [torch.ones(2, 4)], forward=run_aten)
+    calls = [n for n in compiled.aten_graph.graph.nodes if n.op == "call_function"]
+    assert calls and all("line 12" in n.meta["stack_trace"] for n in calls)
+    assert all("val" in n.meta for n in compiled.aten_graph.graph.nodes if n.op != "output")
