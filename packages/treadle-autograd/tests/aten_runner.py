@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import fx
+
 from treadle_autograd import aot
 
 

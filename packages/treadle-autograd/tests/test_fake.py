@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import torch
+
 from treadle_autograd.fake import fake_like, fake_mode
 
 COMPILE_WITHOUT_DYNAMO = """

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-import treadle_autograd
 from aten_runner import compile_traced, run_aten
 from torch import fx
 from torch.nn import functional as F
+
+import treadle_autograd
 from treadle_autograd import aot
 from treadle_autograd.contract import (
     Constant,

@@ -7,6 +7,7 @@ from aten_runner import run_aten
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import fx
+
 from treadle_autograd import aot
 
 # name -> function of (the operand, another operand); every one works for any shape.

@@ -3,6 +3,7 @@ from __future__ import annotations
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from treadle_autograd.runtime import why_not_independent
 
 VIEWS = st.tuples(st.integers(0, 5), st.integers(0, 4), st.integers(1, 3))

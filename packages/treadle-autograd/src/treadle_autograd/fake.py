@@ -121,7 +121,7 @@ def _install() -> None:
         wrapped = (wrapper.__closure__ or ())[cell_of_wrapped].cell_contents
         if not hasattr(wrapped, "__dynamo_disable"):
             setattr(wrapped, "__dynamo_disable", _disable_lazily(wrapped))
-    vars(torch)["_dynamo"] = _DynamoStandIn()
+    setattr(torch, "_dynamo", _DynamoStandIn())  # noqa: B010 (a name that may not appear as an attribute)
 
 
 def fake_mode(**options: Any) -> FakeTensorMode:

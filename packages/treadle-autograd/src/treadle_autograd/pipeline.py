@@ -23,12 +23,12 @@ from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs
 from .errors import InternalError, UnsupportedGraph
 from .fake import fake_like, fake_mode
 from .functional import (
+    FunctionalRun,
     RecordedGraph,
     Recorder,
     functionalisation,
     remove_dead_nodes,
     run_functional,
-    FunctionalRun,
     run_plain,
     user_line,
     why_not_functional,

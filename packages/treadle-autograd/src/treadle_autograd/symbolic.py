@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+
 from treadle_shapes.nodes import Expr, Fn, Product, Sum, Symbol
 
 from .errors import UnsupportedGraph
