@@ -1,1 +1,47 @@
-"""treadle-codegen"""
+"""treadle-codegen: functional ATen graphs to fused C++ kernels.
+
+>>> compiled = treadle_codegen.compile_graph(gm, example_inputs)  # doctest: +SKIP
+>>> outputs = compiled(*inputs)  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from treadle_codegen.__about__ import __version__
+
+if TYPE_CHECKING:
+    from treadle_codegen.errors import CodegenError, CodegenUnavailable, InternalError, OptionError
+    from treadle_codegen.options import CodegenOptions
+    from treadle_codegen.pipeline import CompiledGraph, compile_graph
+
+_HOMES = {
+    "CodegenError": "errors",
+    "CodegenUnavailable": "errors",
+    "InternalError": "errors",
+    "OptionError": "errors",
+    "CodegenOptions": "options",
+    "CompiledGraph": "pipeline",
+    "compile_graph": "pipeline",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+__all__ = [
+    "CodegenError",
+    "CodegenOptions",
+    "CodegenUnavailable",
+    "CompiledGraph",
+    "InternalError",
+    "OptionError",
+    "__version__",
+    "compile_graph",
+]

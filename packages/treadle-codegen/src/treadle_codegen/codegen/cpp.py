@@ -1,0 +1,207 @@
+"""The C++ renderer: kernels become `static` functions over raw pointers, segments become exported functions over one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from treadle_shapes.expr import Expr, Range, Symbol, to_cpp
+
+from treadle_codegen.build import build_library
+from treadle_codegen.codegen.cpp_ops import MEMORY_TYPES
+from treadle_codegen.codegen.cpp_section import SectionPrinter
+from treadle_codegen.codegen.kernel import RenderedKernel, Segment, function_name
+from treadle_codegen.ir.loops import Axis, Buffer, IntLike, Program
+from treadle_codegen.options import CodegenOptions
+from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
+from treadle_codegen.schedule.kernel import Kernel
+
+PRELUDE = Path(__file__).with_name("prelude.hpp")
+ERROR_SLOT = 0  # of the host's table: where kernels report indices out of range
+_PARALLEL_WORK = 1 << 14  # fewer points than this are not worth waking threads for
+
+
+@dataclass(slots=True)
+class KernelWriter:
+    """Text of one kernel under construction: parameters by buffer, and lines."""
+
+    kernel: Kernel
+    buffers: dict[str, Buffer]
+    threads: int
+    lines: list[str] = field(default_factory=list)
+    params: dict[str, str] = field(default_factory=dict)
+    written: set[str] = field(default_factory=set)
+    ranges: dict[Symbol, Range] = field(default_factory=dict)
+    checks_bounds: bool = False
+    depth: int = 1
+    values: int = 0
+    outer_values: dict[Any, str] = field(default_factory=dict)  # value numbering at the outer level
+    outer_stored: dict[tuple[str, IntLike], str] = field(default_factory=dict)  # buffer element -> name of its value
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def fresh(self) -> str:
+        self.values += 1
+        return f"v{self.values}"
+
+    def param(self, buffer: str) -> str:
+        """The parameter (or local array) that stands for a buffer."""
+        if buffer in self.kernel.locals:
+            return self.params.setdefault(buffer, f"l{len(self.params)}")
+        return self.params.setdefault(buffer, f"b{len(self.params)}")
+
+    def index(self, e: IntLike) -> str:
+        return str(e) if isinstance(e, int) else to_cpp(e, self.ranges)
+
+    def open_loop(self, axis: Axis) -> None:
+        name = axis.symbol.name
+        self.line(f"for (i64 {name} = 0; {name} < {self.index(axis.extent)}; ++{name}) {{")
+        self.depth += 1
+
+    def close(self, count: int) -> None:
+        for _ in range(count):
+            self.depth -= 1
+            self.line("}")
+
+
+class CppRenderer:
+    """C++ for CPUs, vectorised by the compiler, OpenMP over outer loops when `threads` > 1."""
+
+    def __init__(self, options: CodegenOptions, threads: int) -> None:
+        self.options = options
+        self.threads = threads
+
+    def render_kernel(self, kernel: Kernel, program: Program) -> RenderedKernel:
+        """The text of one kernel."""
+        writer = KernelWriter(kernel, program.buffers, self.threads)
+        for section in kernel.sections:
+            writer.ranges.update(axis_ranges((*kernel.outer, *section.axes)))
+        writer.written = {a.buffer for loop in kernel.loops for a in loop_writes(loop)}
+        _write_body(writer)
+        memory = tuple(b for b in writer.params if b not in kernel.locals)
+        sizes = _size_symbols(kernel)
+        arguments = [_parameter(writer, b) for b in memory] + [f"i64 {s.name}" for s in sizes]
+        if writer.checks_bounds:
+            arguments.append("i64* err")
+            writer.lines.insert(0, "  int bad = 0;")
+            writer.lines.append("  if (bad) *err = 1;")
+        text = f"({', '.join(arguments)}) {{\n" + "\n".join(writer.lines) + "\n}\n"
+        return RenderedKernel(function_name(text), text, memory, sizes, writer.checks_bounds, kernel.name)
+
+    def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
+        """The translation unit: the prelude, every distinct kernel once, and one exported function per segment."""
+        parts = [PRELUDE.read_text()]
+        seen: set[str] = set()
+        for segment in segments:
+            for kernel in segment.kernels:
+                if kernel.function not in seen:
+                    seen.add(kernel.function)
+                    parts.append(f"static __attribute__((noinline)) void {kernel.function}{kernel.text}")
+        for segment in segments:
+            calls = "".join(f"  {_call(kernel, slots, buffers)}  // {kernel.label}\n" for kernel in segment.kernels)
+            parts.append(f'extern "C" void {segment.name}(void** p) {{\n{calls}}}\n')
+        return "\n".join(parts)
+
+    def load(self, source: str, segments: Sequence[Segment]) -> tuple[dict[str, Callable[..., Any]], bool]:
+        """Build and load: entry points by segment name, and whether the library came from the cache."""
+        library, cached = build_library(source, self.options, self.threads)
+        return {segment.name: library[segment.name] for segment in segments}, cached
+
+
+def _parameter(writer: KernelWriter, buffer: str) -> str:
+    const = "" if buffer in writer.written else "const "
+    return f"{const}{MEMORY_TYPES[writer.buffers[buffer].dtype]}* __restrict__ {writer.params[buffer]}"
+
+
+def _call(kernel: RenderedKernel, slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
+    arguments = [f"({MEMORY_TYPES[buffers[b].dtype]}*)p[{slots[b]}]" for b in kernel.buffers]
+    arguments += [f"(i64)p[{slots[s.name]}]" for s in kernel.sizes]
+    if kernel.checks_bounds:
+        arguments.append(f"(i64*)p[{ERROR_SLOT}]")
+    return f"{kernel.function}({', '.join(arguments)});"
+
+
+def _size_symbols(kernel: Kernel) -> tuple[Symbol, ...]:
+    """Size symbols (not loop variables) that the kernel mentions, by name."""
+    found: set[Symbol] = set()
+    own: set[Symbol] = set()
+
+    def visit(e: Any) -> None:
+        if isinstance(e, (tuple, list)):
+            for item in e:
+                visit(item)
+        elif hasattr(e, "free_symbols"):
+            found.update(e.free_symbols)
+
+    for axis in (*kernel.outer, *(a for s in kernel.sections for a in s.axes)):
+        own.add(axis.symbol)
+        visit(axis.extent)
+    for section in kernel.sections:
+        for loop in section.members:
+            for access in (*loop_reads(loop), *loop_writes(loop)):
+                visit(access.index)
+            for instr in loop.body:
+                if instr.op in ("index", "indirect_load", "indirect_store"):
+                    visit(instr.attr)
+                elif instr.op == "masked_load":
+                    visit(instr.attr[1])
+    return tuple(sorted(found - own, key=lambda s: s.name))
+
+
+def _work(kernel: Kernel) -> int:
+    total = 1
+    for axis in kernel.outer:
+        total *= axis.extent if isinstance(axis.extent, int) else 1 << 10
+    inner = 0
+    for section in kernel.sections:
+        points = 1
+        for axis in section.axes:
+            points *= axis.extent if isinstance(axis.extent, int) else 1 << 10
+        inner += points
+    return total * max(inner, 1)
+
+
+def _write_body(writer: KernelWriter) -> None:
+    kernel = writer.kernel
+    parallel = writer.threads > 1 and _work(kernel) >= _PARALLEL_WORK
+    bad = " reduction(|:bad)" if _may_check(kernel) else ""
+    for k, axis in enumerate(kernel.outer):
+        if k == 0 and parallel:
+            collapse = f" collapse({len(kernel.outer)})" if len(kernel.outer) > 1 else ""
+            writer.line(f"#pragma omp parallel for num_threads({writer.threads}){collapse}{bad}")
+        writer.open_loop(axis)
+    later_reads = _read_in_later_sections(kernel)
+    for name, local in kernel.locals.items():
+        if name in later_reads and local.length > 1:
+            ctype = MEMORY_TYPES[writer.buffers[name].dtype]
+            writer.line(f"alignas(64) {ctype} {writer.param(name)}[{local.length}];")
+    for section in kernel.sections:
+        over_section = parallel and not kernel.outer and not any(m.reduce_axes for m in section.members)
+        SectionPrinter(writer, section, later_reads, parallel=over_section).write()
+    writer.close(len(kernel.outer))
+
+
+def _may_check(kernel: Kernel) -> bool:
+    return any(i.op in ("indirect_load", "indirect_store") for loop in kernel.loops for i in loop.body)
+
+
+def _read_in_later_sections(kernel: Kernel) -> set[str]:
+    """Buffers that some section reads after an earlier section wrote them."""
+    written: set[str] = set()
+    found: set[str] = set()
+    for section in kernel.sections:
+        found |= written & {a.buffer for loop in section.members for a in loop_reads(loop)}
+        written |= {a.buffer for loop in section.members for a in loop_writes(loop)}
+    return found
+
+
+def is_float(dtype: torch.dtype) -> bool:
+    """Whether accumulating in this dtype rounds."""
+    return dtype.is_floating_point
+
+
+__all__ = ["ERROR_SLOT", "CppRenderer", "KernelWriter", "Expr"]

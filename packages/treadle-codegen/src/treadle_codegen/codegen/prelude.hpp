@@ -1,0 +1,181 @@
+// Scalar functions of generated kernels. No header is included, which keeps a compile at a tenth of a second; everything
+// is branch-free so that the compiler's vectoriser takes whole loops. Coefficients are Chebyshev fits made for Treadle.
+typedef long long i64;
+typedef int i32;
+typedef short i16;
+typedef signed char i8;
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE float as_float(i32 x) { return __builtin_bit_cast(float, x); }
+INLINE i32 as_int(float x) { return __builtin_bit_cast(i32, x); }
+
+// 2^n for -126 <= n <= 127
+INLINE float pow2i(i32 n) { return as_float((n + 127) << 23); }
+
+INLINE float f_exp(float x) {
+  float c = x > 88.8f ? 88.8f : x;
+  c = c < -104.0f ? -104.0f : c;
+  float n = __builtin_rintf(c * 1.44269504f);
+  float r = c - n * 0.693145751953125f;
+  r = r - n * 1.4286068e-06f;
+  float q = 1.989098091e-04f;
+  q = q * r + 1.393364160e-03f;
+  q = q * r + 8.333310485e-03f;
+  q = q * r + 4.166646674e-02f;
+  q = q * r + 1.666666716e-01f;
+  q = q * r + 5.000000000e-01f;
+  float p = (q * r) * r + r + 1.0f;
+  i32 k = (i32)n;
+  i32 h = k >> 1;  // 2^k in two factors: k reaches from -150 (denormals) to 128
+  float y = p * pow2i(h) * pow2i(k - h);
+  y = x > 88.8f ? __builtin_inff() : y;
+  return x != x ? x : y;
+}
+INLINE float f_expm1(float x) {
+  float c = x > 88.8f ? 88.8f : x;
+  c = c < -30.0f ? -30.0f : c;
+  float n = __builtin_rintf(c * 1.44269504f);
+  float r = c - n * 0.693145751953125f;
+  r = r - n * 1.4286068e-06f;
+  float q = 1.989098091e-04f;
+  q = q * r + 1.393364160e-03f;
+  q = q * r + 8.333310485e-03f;
+  q = q * r + 4.166646674e-02f;
+  q = q * r + 1.666666716e-01f;
+  q = q * r + 5.000000000e-01f;
+  float m = (q * r) * r + r;
+  float half = pow2i((i32)n - 1);
+  float y = 2.0f * (half * m + (half - 0.5f));
+  y = x > 88.8f ? __builtin_inff() : y;
+  y = x == 0.0f ? x : y;
+  return x != x ? x : y;
+}
+INLINE float f_log(float x) {
+  float scaled = x < 1.17549435e-38f ? x * 8388608.0f : x;
+  i32 bits = as_int(scaled);
+  i32 e = (bits - 0x3f3504f3) >> 23;  // mantissa into [sqrt(1/2), sqrt(2))
+  float f = as_float(bits - (e << 23)) - 1.0f;
+  float k = (float)e - (x < 1.17549435e-38f ? 23.0f : 0.0f);
+  float q = 6.971611828e-02f;
+  q = q * f - 1.147973388e-01f;
+  q = q * f + 1.168541983e-01f;
+  q = q * f - 1.242568716e-01f;
+  q = q * f + 1.424905807e-01f;
+  q = q * f - 1.666780263e-01f;
+  q = q * f + 2.000071555e-01f;
+  q = q * f - 2.499999702e-01f;
+  q = q * f + 3.333333135e-01f;
+  float s = f * f;
+  float y = q * (s * f) + k * 1.4286068e-06f - 0.5f * s + f + k * 0.693145751953125f;
+  y = x == __builtin_inff() ? x : y;
+  y = x == 0.0f ? -__builtin_inff() : y;
+  return x < 0.0f || x != x ? __builtin_nanf("") : y;
+}
+INLINE float f_log1p(float x) {
+  float u = 1.0f + x;
+  float d = u - 1.0f;
+  float y = f_log(u) * (x / d);  // the rounding of 1 + x is made good by the quotient
+  y = d == 0.0f ? x : y;
+  y = x == __builtin_inff() ? x : y;
+  return u == 0.0f ? -__builtin_inff() : y;
+}
+INLINE float f_tanh(float x) {
+  float a = __builtin_fabsf(x), s = x * x;
+  float q = -6.096714176e-03f;
+  q = q * s + 2.099717967e-02f;
+  q = q * s - 5.385090783e-02f;
+  q = q * s + 1.333276927e-01f;
+  q = q * s - 3.333332837e-01f;
+  float small = x + x * (s * q);
+  float big = 1.0f - 2.0f / (f_exp(2.0f * a) + 1.0f);
+  return a < 0.625f ? small : x != x ? x : __builtin_copysignf(big, x);
+}
+INLINE float f_sigmoid(float x) { return 1.0f / (1.0f + f_exp(-x)); }
+INLINE float f_erf(float x) {
+  float t = __builtin_fabsf(x), s = x * x;
+  float q = 7.875874871e-05f;
+  q = q * s - 8.016864303e-04f;
+  q = q * s + 5.189087242e-03f;
+  q = q * s - 2.685421146e-02f;
+  q = q * s + 1.128359437e-01f;
+  q = q * s - 3.761262596e-01f;
+  q = q * s + 1.283791661e-01f;
+  float small = x + x * q;
+  float c = t > 4.0f ? 4.0f : t;
+  float l = -1.327236168e-05f;
+  l = l * c + 3.169370175e-04f;
+  l = l * c - 3.432351397e-03f;
+  l = l * c + 2.260477282e-02f;
+  l = l * c - 1.032811180e-01f;
+  l = l * c - 6.391412616e-01f;
+  l = l * c - 1.125893593e+00f;
+  l = l * c - 7.658977993e-04f;
+  float big = __builtin_copysignf(1.0f - f_exp(l), x);
+  return t < 1.0f ? small : x != x ? x : big;
+}
+INLINE float f_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+INLINE double f_sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
+INLINE double f_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+INLINE double f_exp(double x) { return __builtin_exp(x); }
+INLINE double f_expm1(double x) { return __builtin_expm1(x); }
+INLINE double f_log(double x) { return __builtin_log(x); }
+INLINE double f_log1p(double x) { return __builtin_log1p(x); }
+INLINE double f_tanh(double x) { return __builtin_tanh(x); }
+INLINE double f_erf(double x) { return __builtin_erf(x); }
+
+// The C library's functions, one overload for each width
+#define LIBM1(name) \
+  INLINE float f_##name(float x) { return __builtin_##name##f(x); } \
+  INLINE double f_##name(double x) { return __builtin_##name(x); }
+#define LIBM2(name) \
+  INLINE float f_##name(float x, float y) { return __builtin_##name##f(x, y); } \
+  INLINE double f_##name(double x, double y) { return __builtin_##name(x, y); }
+LIBM1(exp2) LIBM1(log2) LIBM1(log10) LIBM1(sin) LIBM1(cos) LIBM1(tan) LIBM1(asin) LIBM1(acos) LIBM1(atan) LIBM1(sinh)
+LIBM1(cosh) LIBM1(asinh) LIBM1(acosh) LIBM1(atanh) LIBM1(erfc) LIBM1(lgamma) LIBM1(sqrt) LIBM1(floor) LIBM1(ceil)
+LIBM1(rint) LIBM1(trunc) LIBM1(fabs)
+LIBM2(pow) LIBM2(atan2) LIBM2(hypot) LIBM2(fmod) LIBM2(copysign)
+
+// NaN if either is NaN, as torch.maximum and torch.minimum
+template <class T> INLINE T t_max(T a, T b) { return a > b ? a : b; }
+template <class T> INLINE T t_min(T a, T b) { return a < b ? a : b; }
+INLINE float t_max(float a, float b) { float m = a > b ? a : b; return a != a ? a : m; }
+INLINE float t_min(float a, float b) { float m = a < b ? a : b; return a != a ? a : m; }
+INLINE double t_max(double a, double b) { double m = a > b ? a : b; return a != a ? a : m; }
+INLINE double t_min(double a, double b) { double m = a < b ? a : b; return a != a ? a : m; }
+template <class T> INLINE T t_abs(T a) { return a < 0 ? (T)-a : a; }
+INLINE float t_abs(float a) { return __builtin_fabsf(a); }
+INLINE double t_abs(double a) { return __builtin_fabs(a); }
+template <class T> INLINE T t_sign(T a) { return (T)((a > 0) - (a < 0)); }
+
+// Integer division: C truncates, Python and torch round down
+template <class T> INLINE T int_floordiv(T a, T b) { T q = (T)(a / b); return (T)(q - ((a % b != 0) && ((a < 0) != (b < 0)))); }
+template <class T> INLINE T int_mod(T a, T b) { T r = (T)(a % b); return (T)(r + (((r != 0) && ((r < 0) != (b < 0))) ? b : 0)); }
+INLINE i64 treadle_floordiv(i64 a, i64 b) { return int_floordiv(a, b); }
+INLINE i64 treadle_mod(i64 a, i64 b) { return int_mod(a, b); }
+INLINE i64 treadle_min(i64 a, i64 b) { return a < b ? a : b; }
+INLINE i64 treadle_max(i64 a, i64 b) { return a > b ? a : b; }
+// torch.remainder and floor division of floats (c10/util/generic_math.h gives the same cases)
+template <class T> INLINE T float_mod(T a, T b) { T r = f_fmod(a, b); return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r; }
+template <class T> INLINE T float_floordiv(T a, T b) {
+  if (b == 0) return a / b;
+  T m = f_fmod(a, b);
+  T d = (a - m) / b;
+  if (m != 0 && (b < 0) != (m < 0)) d -= 1;
+  if (d == 0) return f_copysign((T)0, a / b);
+  T down = f_floor(d);
+  return d - down > (T)0.5 ? down + 1 : down;
+}
+
+// bfloat16 and float16 in memory, float in registers
+INLINE float from_bf16(u16 x) { return as_float((i32)((u32)x << 16)); }
+INLINE u16 to_bf16(float x) {
+  u32 b = (u32)as_int(x);
+  u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
+  return x != x ? (u16)0x7fc0 : (u16)rounded;
+}
+INLINE float from_f16(_Float16 x) { return (float)x; }
+INLINE _Float16 to_f16(float x) { return (_Float16)x; }

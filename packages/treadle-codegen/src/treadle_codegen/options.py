@@ -1,0 +1,55 @@
+"""Options of the code generator: one frozen value, part of every cache key that depends on it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+from treadle_codegen.errors import OptionError
+
+
+def default_cache_dir() -> Path:
+    """`$TREADLE_CACHE_DIR`, else `$XDG_CACHE_HOME/treadle`, else `~/.cache/treadle`."""
+    given = os.environ.get("TREADLE_CACHE_DIR")
+    if given:
+        return Path(given)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "treadle"
+
+
+@dataclass(frozen=True, slots=True)
+class CodegenOptions:
+    """Choices of the code generator.
+
+    threads: OpenMP threads for kernels; 1 emits no OpenMP at all, 0 means what `torch.get_num_threads()` says.
+    verify: run the IR verifier between passes.
+    max_fusion_members: most loops that are fused into one kernel.
+    max_row_bytes: largest row buffer that a kernel keeps on the stack.
+    cache_dir: where compiled libraries are kept.
+    cache_bytes: size bound of that directory; least recently used libraries go first.
+    """
+
+    threads: int = 0
+    verify: bool = False
+    max_fusion_members: int = 48
+    max_row_bytes: int = 1 << 16
+    cache_dir: Path = field(default_factory=default_cache_dir)
+    cache_bytes: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        for name, least in (("threads", 0), ("max_fusion_members", 1), ("max_row_bytes", 0), ("cache_bytes", 0)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise OptionError(f"option {name!r} must be an integer >= {least}, got {value!r}")
+
+    @classmethod
+    def from_dict(cls, options: dict[str, object]) -> CodegenOptions:
+        """Options by name; raises OptionError naming an unknown name and the known ones."""
+        known = [f.name for f in fields(cls)]
+        for name in options:
+            if name not in known:
+                raise OptionError(f"unknown codegen option {name!r}; known: {', '.join(known)}")
+        if "cache_dir" in options:
+            options = {**options, "cache_dir": Path(str(options["cache_dir"]))}
+        return cls(**options)  # type: ignore[arg-type]

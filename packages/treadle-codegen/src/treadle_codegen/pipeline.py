@@ -1,0 +1,132 @@
+"""`compile_graph`: a functional ATen graph to a callable, as a straight list of named and timed steps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from treadle_codegen.codegen.cpp import CppRenderer
+from treadle_codegen.codegen.host import Host, Plan
+from treadle_codegen.codegen.kernel import RenderedKernel, Segment
+from treadle_codegen.errors import CodegenError, InternalError, OptionError
+from treadle_codegen.ir.loops import Extern, Program
+from treadle_codegen.ir.text import to_text
+from treadle_codegen.ir.verify import verify
+from treadle_codegen.lower.program import lower_graph
+from treadle_codegen.options import CodegenOptions
+from treadle_codegen.schedule.fuse import Node, fuse
+from treadle_codegen.schedule.kernel import Kernel
+
+TARGETS: dict[str, Callable[[CodegenOptions, int], CppRenderer]] = {"cpp": CppRenderer}
+
+
+class CompiledGraph:
+    """A compiled graph: call it with the graph's inputs, get the list of its outputs.
+
+    `source` is the kernels' text, `host_source` the host function's, `ir_text` the program before fusion, `kernels` the
+    rendered kernels, `seconds` the time spent by phase, `cache_hits` 1 when the library came from the cache.
+    """
+
+    def __init__(self, program: Program, host: Host, kernels: list[RenderedKernel], source: str) -> None:
+        self._program = program
+        self._host = host
+        self._run = host.run
+        self.kernels = kernels
+        self.source = source
+        self.host_source = host.source
+        self.seconds: dict[str, float] = {}
+        self.cache_hits = 0
+
+    @property
+    def ir_text(self) -> str:
+        return to_text(self._program)
+
+    def __call__(self, *args: Any) -> list[Any]:
+        return self._run(args)
+
+
+class _Phases:
+    """Seconds by pass name, and the boundary that gives exceptions of a pass its name."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        except CodegenError:
+            raise
+        except Exception as error:  # named boundary: context is added, nothing is swallowed
+            raise InternalError(name, f"{type(error).__name__}: {error}") from error
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def compile_graph(
+    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, target: str = "cpp", options: CodegenOptions | None = None
+) -> CompiledGraph:
+    """Compile a functional ATen graph (docs/contracts.md §4) for `target`.
+
+    Raises OptionError for an unknown target, CodegenUnavailable without a compiler, InternalError for a bug of ours.
+    """
+    options = options or CodegenOptions()
+    if target not in TARGETS:
+        raise OptionError(f"unknown target {target!r}; known: {', '.join(sorted(TARGETS))}")
+    threads = options.threads or torch.get_num_threads()
+    renderer = TARGETS[target](options, threads)
+    phase = _Phases()
+    with phase("lower"):
+        program = lower_graph(gm, example_inputs)
+    if options.verify:
+        with phase("verify"):
+            _require_valid(program)
+    with phase("fuse"):
+        nodes = fuse(program, max_members=options.max_fusion_members, parallel=threads > 1)
+    with phase("render"):
+        plan = _plan(program, nodes, renderer)
+        kernels = [kernel for segment in plan.segments for kernel in segment.kernels]
+        source = renderer.render_unit(plan.segments, plan.slots, program.buffers)
+    with phase("build"):
+        entries, cached = renderer.load(source, plan.segments) if kernels else ({}, False)
+    with phase("host"):
+        host = Host(plan, entries)
+    compiled = CompiledGraph(program, host, kernels, source)
+    compiled.seconds = phase.seconds
+    compiled.cache_hits = int(cached)
+    return compiled
+
+
+def _require_valid(program: Program) -> None:
+    problems = verify(program)
+    if problems:
+        raise InternalError("verify", "; ".join(map(str, problems[:5])))
+
+
+def _plan(program: Program, nodes: list[Node], renderer: CppRenderer) -> Plan:
+    """Render the kernels, group runs of them into segments, give every buffer they use a slot in the host's table."""
+    segments: list[Segment] = []
+    segment_at: dict[int, Segment] = {}
+    run: list[RenderedKernel] = []
+    start = 0
+    for k, node in enumerate([*nodes, None]):
+        if node is not None and isinstance(node.item, Kernel):
+            start = start if run else k
+            run.append(renderer.render_kernel(node.item, program))
+        elif run:
+            segment = Segment(f"segment_{len(segments)}", tuple(run))
+            segments.append(segment)
+            segment_at[start] = segment
+            run = []
+    slots: dict[str, int] = {}
+    for segment in segments:
+        for kernel in segment.kernels:
+            for name in (*kernel.buffers, *(s.name for s in kernel.sizes)):
+                slots.setdefault(name, len(slots) + 1)
+    assert all(isinstance(n.item, (Kernel, Extern)) for n in nodes)
+    return Plan(program, nodes, segments, segment_at, slots)

@@ -1,0 +1,1 @@
+"""From a Program to a Plan: dependencies, fusion into kernels, memory."""

@@ -1,0 +1,164 @@
+"""What a loop reads and writes, and how two index expressions relate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from treadle_shapes.expr import Expr, Range, Symbol, bounds, linear_coefficients, simplify, substitute
+
+from treadle_codegen.ir.loops import Axis, Extern, Instr, IntLike, Load, Loop, Store, View
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One memory access of a loop: `index` is None when it depends on data (indirect)."""
+
+    buffer: str
+    index: IntLike | None
+    position: int  # of the instruction in the body
+
+
+def _load_of(instr: Instr) -> tuple[str, IntLike | None] | None:
+    if instr.op == "load":
+        return instr.attr.buffer, instr.attr.index
+    if instr.op == "masked_load":
+        return instr.attr[0].buffer, instr.attr[0].index
+    if instr.op == "indirect_load":
+        return instr.attr[0], None
+    return None
+
+
+def loop_reads(loop: Loop) -> list[Access]:
+    """All loads of a loop, in order."""
+    found = ((k, _load_of(instr)) for k, instr in enumerate(loop.body))
+    return [Access(load[0], load[1], k) for k, load in found if load is not None]
+
+
+def loop_writes(loop: Loop) -> list[Access]:
+    """All stores of a loop, in order."""
+    writes = []
+    for k, instr in enumerate(loop.body):
+        if instr.op == "store":
+            writes.append(Access(instr.attr.buffer, instr.attr.index, k))
+        elif instr.op == "indirect_store":
+            writes.append(Access(instr.attr[0], None, k))
+    return writes
+
+
+def accumulates(loop: Loop) -> bool:
+    """Whether the loop adds into memory or scatters, so that it reads what it writes."""
+    return any(
+        i.op == "indirect_store" or (i.op == "store" and isinstance(i.attr, Store) and i.attr.mode is not None)
+        for i in loop.body
+    )
+
+
+def extern_reads(step: Extern) -> set[str]:
+    """Names of the buffers among an extern's arguments."""
+    found: set[str] = set()
+
+    def visit(arg: object) -> None:
+        if isinstance(arg, View):
+            found.add(arg.buffer)
+        elif isinstance(arg, (list, tuple)):
+            for item in arg:
+                visit(item)
+
+    visit(list(step.args))
+    visit(list(step.kwargs.values()))
+    return found
+
+
+def step_reads(step: Loop | Extern) -> set[str]:
+    """Names of the buffers a step reads; a loop that accumulates also reads what it writes."""
+    if isinstance(step, Extern):
+        return extern_reads(step)
+    reads = {a.buffer for a in loop_reads(step)}
+    return reads | {a.buffer for a in loop_writes(step)} if accumulates(step) else reads
+
+
+def step_writes(step: Loop | Extern) -> set[str]:
+    """Names of the buffers a step writes."""
+    return set(step.outputs) if isinstance(step, Extern) else {a.buffer for a in loop_writes(step)}
+
+
+def rename_loop(loop: Loop, mapping: Mapping[Symbol, IntLike], axes: tuple[Axis, ...], reduce_axes: tuple[Axis, ...]) -> Loop:
+    """The loop over other axes: every index expression has `mapping` substituted and is simplified over the new axes."""
+    ranges = axis_ranges((*axes, *reduce_axes))
+    memo: dict[object, object] = {}
+
+    def sub(e: IntLike) -> IntLike:
+        if not isinstance(e, Expr):
+            return e
+        if e not in memo:
+            memo[e] = simplify(substitute(e, mapping), ranges)
+        return memo[e]  # type: ignore[return-value]
+
+    body = tuple(_rename_instr(instr, sub, mapping, ranges) for instr in loop.body)
+    return Loop(loop.name, axes, reduce_axes, body, loop.origins)
+
+
+def _rename_instr(instr: Instr, sub, mapping, ranges) -> Instr:  # noqa: ANN001 (local closure types)
+    attr = instr.attr
+    if isinstance(attr, Load):
+        attr = Load(attr.buffer, sub(attr.index))
+    elif isinstance(attr, Store):
+        attr = Store(attr.buffer, sub(attr.index), attr.mode)
+    elif instr.op == "index":
+        attr = sub(attr)
+    elif instr.op == "masked_load":
+        condition = attr[1]
+        if not isinstance(condition, bool):
+            condition = simplify(substitute(condition, mapping), ranges)
+        attr = (Load(attr[0].buffer, sub(attr[0].index)), condition, attr[2])
+    else:
+        return instr
+    return Instr(instr.op, instr.args, instr.dtype, attr)
+
+
+def axis_ranges(axes: Sequence[Axis]) -> dict[Symbol, Range]:
+    """0 <= symbol < extent for every axis."""
+    return {a.symbol: Range(0, a.extent - 1 if isinstance(a.extent, int) else None) for a in axes}
+
+
+def split_index(index: IntLike, outer: Sequence[Symbol]) -> tuple[tuple[IntLike, ...], IntLike] | None:
+    """(coefficients of the outer symbols, what is left), or None when the index is not linear in them."""
+    if isinstance(index, int):
+        return (0,) * len(outer), index
+    if not outer:
+        return (), index
+    linear = linear_coefficients(index, outer)
+    if linear is None:
+        return None
+    return tuple(linear[0].get(s, 0) for s in outer), linear[1]
+
+
+def dense_extent(rest: IntLike, axes: Sequence[Axis]) -> tuple[int, int] | None:
+    """(start, length) when `rest` runs over every integer of [start, start + length) exactly once over the axes, else None."""
+    if not all(isinstance(a.extent, int) for a in axes):
+        return None
+    if isinstance(rest, int):
+        return (rest, 1) if all(a.extent == 1 for a in axes) else None
+    linear = linear_coefficients(rest, [a.symbol for a in axes])
+    if linear is None or not isinstance(linear[1], int):
+        return None
+    steps = [(linear[0].get(a.symbol, 0), a.extent) for a in axes if a.extent != 1]
+    if not all(isinstance(c, int) for c, _ in steps):
+        return None
+    length = 1
+    for coefficient, extent in sorted(steps):  # type: ignore[type-var]
+        if coefficient != length:
+            return None
+        length *= extent  # type: ignore[operator]
+    return linear[1], length
+
+
+def interval(e: IntLike, axes: Sequence[Axis]) -> tuple[int, int] | None:
+    """Smallest and largest value of `e` over the axes when both are known integers."""
+    if isinstance(e, int):
+        return e, e
+    found = bounds(e, axis_ranges(axes))
+    if found.lower is None or found.upper is None:
+        return None
+    return found.lower, found.upper

@@ -1,0 +1,123 @@
+"""Fusion: a Program's steps become nodes, each a Kernel of fused loops or an Extern, in an order that can be executed.
+
+Loops are taken in program order. Each tries to join the kernel that produces what it reads (vertical), then a
+kernel that reads the same buffers over the same space (horizontal). A producing kernel that stands before an
+unrelated extern is moved behind it when nothing in between needs it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from treadle_codegen.ir.loops import BufferKind, Extern, Loop, Program, View
+from treadle_codegen.schedule.access import accumulates, loop_reads, step_reads, step_writes
+from treadle_codegen.schedule.kernel import Kernel, local_buffer, merge_axes, single, why_not_join
+
+_WINDOW = 24  # how far back a loop looks for a kernel to join; further back its data has left the caches anyway
+
+
+@dataclass(slots=True)
+class Node:
+    """One step of the plan with the buffers it reads and writes."""
+
+    item: Kernel | Extern
+    reads: set[str]
+    writes: set[str]
+    fusable: bool = True
+    reasons: dict[str, str] = field(default_factory=dict)  # loop name -> why it did not join this kernel
+
+
+def fuse(program: Program, *, max_members: int = 48, parallel: bool = False) -> list[Node]:
+    """The program's steps as fused nodes in execution order, kernels finished (locals found, axes merged)."""
+    nodes: list[Node] = []
+    for step in program.steps:
+        if isinstance(step, Extern):
+            nodes.append(Node(step, step_reads(step), step_writes(step), fusable=False))
+        elif not _join(nodes, step, max_members, parallel):
+            nodes.append(Node(single(step), step_reads(step), step_writes(step), fusable=not accumulates(step)))
+    return _finish(nodes, program)
+
+
+def _join(nodes: list[Node], loop: Loop, max_members: int, parallel: bool) -> bool:
+    """Put the loop into the best kernel that takes it; False when it has to stand alone."""
+    if accumulates(loop):
+        return False
+    reads, writes = step_reads(loop), step_writes(loop)
+    first = max(0, len(nodes) - _WINDOW)
+    last_dependency = max((k for k in range(len(nodes)) if nodes[k].writes & (reads | writes)), default=-1)
+    producers = [k for k in range(len(nodes) - 1, first - 1, -1) if nodes[k].writes & reads]
+    sharers = [k for k in range(len(nodes) - 1, max(first, last_dependency + 1) - 1, -1) if nodes[k].reads & reads]
+    for k in [*producers, *sharers]:
+        node = nodes[k]
+        vertical = bool(node.writes & reads)
+        reason = why_not_candidate(node, max_members) or why_not_move(nodes, k, last_dependency)
+        if reason is None:
+            assert isinstance(node.item, Kernel)
+            joined = why_not_join(node.item, loop, shared_only=not vertical)
+            if isinstance(joined, Kernel):
+                reason = why_not_parallel(joined) if parallel and not joined.outer and node.item.outer else None
+                if reason is None:
+                    node.item = joined
+                    node.reads |= reads
+                    node.writes |= writes
+                    if k < last_dependency:
+                        nodes.insert(last_dependency, nodes.pop(k))
+                    return True
+            else:
+                reason = joined
+        node.reasons[loop.name] = reason
+    return False
+
+
+def why_not_candidate(node: Node, max_members: int) -> str | None:
+    """Why nothing can join this node."""
+    if not node.fusable or not isinstance(node.item, Kernel):
+        return "an extern, or a loop that accumulates into memory"
+    if len(node.item.loops) >= max_members:
+        return "the kernel has as many loops as allowed"
+    return None
+
+
+def why_not_move(nodes: list[Node], k: int, last_dependency: int) -> str | None:
+    """Why node `k` cannot be executed after `last_dependency`."""
+    for later in nodes[k + 1 : last_dependency + 1]:
+        if later.reads & nodes[k].writes or later.writes & nodes[k].writes:
+            return "a step in between needs the kernel's results"
+    return None
+
+
+def why_not_parallel(joined: Kernel) -> str | None:
+    """Why fusing would cost more than it saves when several threads share the outer loop."""
+    for section in joined.sections:
+        work = 1
+        for axis in section.axes:
+            work = work * axis.extent if isinstance(axis.extent, int) else 1 << 30
+        if work > 1 << 14:
+            return "no shared outer axis is left to distribute over threads"
+    return None
+
+
+def _finish(nodes: list[Node], program: Program) -> list[Node]:
+    """Find the temporaries that stay inside a kernel, and simplify the kernels' loop nests."""
+    readers: dict[str, int] = {}
+    for node in nodes:
+        for name in node.reads:
+            readers[name] = readers.get(name, 0) + 1
+    kept = {v.buffer for v in program.outputs if isinstance(v, View)}
+    for node in nodes:
+        if not isinstance(node.item, Kernel):
+            continue
+        kernel = node.item
+        inside = {a.buffer for loop in kernel.loops for a in loop_reads(loop)}
+        for name in sorted(node.writes):
+            if program.buffers[name].kind is not BufferKind.TEMP or name in kept:
+                continue
+            if readers.get(name, 0) > (1 if name in inside else 0):
+                continue
+            local = local_buffer(kernel, name)
+            if local is not None:
+                kernel.locals[name] = local
+        node.item = merge_axes(kernel)
+        node.writes -= set(kernel.locals)
+        node.reads -= set(kernel.locals)
+    return nodes
