@@ -117,7 +117,10 @@ def compile_to_bytes(source: str, compiler: Compiler, flags: tuple[str, ...]) ->
         text.write_text(source)
         try:
             done = subprocess.run(
-                [compiler.path, *flags, "-o", str(library), str(text), "-lm"], capture_output=True, text=True, check=False
+                [compiler.path, *flags, "-o", str(library), str(text), "-lm"],
+                capture_output=True,
+                text=True,
+                check=False,
             )
         except OSError as error:
             raise CodegenUnavailable(f"the C++ compiler {compiler.path} could not be run: {error}") from error

@@ -83,7 +83,8 @@ class FileCache:
         reason = why_not_whole(data)
         if reason is not None:
             _warn_once(
-                f"damaged:{path}", f"Treadle's cache file {path.name} in {path.parent} is unusable ({reason}); rebuilding it"
+                f"damaged:{path}",
+                f"Treadle's cache file {path.name} in {path.parent} is unusable ({reason}); rebuilding it",
             )
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -106,7 +107,9 @@ class FileCache:
         try:
             _write_atomically(path, sealed)
         except OSError as error:
-            _warn_once(f"store:{path.parent}", f"Treadle cannot write its cache in {path.parent} ({error}); bypassing it")
+            _warn_once(
+                f"store:{path.parent}", f"Treadle cannot write its cache in {path.parent} ({error}); bypassing it"
+            )
             self.directory = Path(tempfile.mkdtemp(prefix="treadle-cache-"))
             path = self.path(kind, key, suffix)
             _write_atomically(path, sealed)

@@ -69,7 +69,11 @@ class _Phases:
 
 
 def compile_graph(
-    gm: torch.fx.GraphModule, example_inputs: Sequence[Any], *, target: str = "cpp", options: CodegenOptions | None = None
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    target: str = "cpp",
+    options: CodegenOptions | None = None,
 ) -> CompiledGraph:
     """Compile a functional ATen graph (docs/contracts.md §4) for `target`.
 

@@ -83,7 +83,9 @@ def step_writes(step: Loop | Extern) -> set[str]:
     return set(step.outputs) if isinstance(step, Extern) else {a.buffer for a in loop_writes(step)}
 
 
-def rename_loop(loop: Loop, mapping: Mapping[Symbol, IntLike], axes: tuple[Axis, ...], reduce_axes: tuple[Axis, ...]) -> Loop:
+def rename_loop(
+    loop: Loop, mapping: Mapping[Symbol, IntLike], axes: tuple[Axis, ...], reduce_axes: tuple[Axis, ...]
+) -> Loop:
     """The loop over other axes: every index expression has `mapping` substituted and is simplified over the new axes."""
     ranges = axis_ranges((*axes, *reduce_axes))
     memo: dict[object, object] = {}

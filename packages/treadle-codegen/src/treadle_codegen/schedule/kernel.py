@@ -207,7 +207,12 @@ def _place(sections: list[Section], axes: tuple[Axis, ...], least: int) -> int:
 
 
 def _earliest_section(
-    read: Access, axes: tuple[Axis, ...], writer: _Writer, outer: tuple[Axis, ...], n_writers: int, sections: list[Section]
+    read: Access,
+    axes: tuple[Axis, ...],
+    writer: _Writer,
+    outer: tuple[Axis, ...],
+    n_writers: int,
+    sections: list[Section],
 ) -> int | str:
     """The first section in which `read` sees what `writer` wrote at the same outer point, or why there is none."""
     if n_writers > 1:
@@ -309,7 +314,10 @@ def _join_outer(kernel: Kernel, k: int) -> Kernel:
         return kernel
     joined = (*kernel.outer[: k - 1], Axis(low.symbol, high.extent * low.extent), *kernel.outer[k + 1 :])
     mapping: dict[Symbol, IntLike] = {high.symbol: 0}
-    new = {id(old): rename_loop(old, mapping, (*joined, *old.axes[len(kernel.outer) :]), old.reduce_axes) for old in kernel.loops}
+    new = {
+        id(old): rename_loop(old, mapping, (*joined, *old.axes[len(kernel.outer) :]), old.reduce_axes)
+        for old in kernel.loops
+    }
     sections = [Section(s.axes, [new[id(m)] for m in s.members]) for s in kernel.sections]
     return Kernel(joined, sections, [new[id(loop)] for loop in kernel.loops], kernel.locals)
 
