@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+
 from treadle_codegen import cache as cache_module
 from treadle_codegen.cache import FileCache, content_key, why_not_whole
 from treadle_codegen.errors import CacheWarning

@@ -6,6 +6,7 @@ import ctypes
 
 import pytest
 import torch
+
 from treadle_codegen.build import build_library
 from treadle_codegen.codegen.cpp import PRELUDE
 from treadle_codegen.options import CodegenOptions

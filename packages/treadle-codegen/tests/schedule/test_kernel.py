@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+
 from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Instr, Load, Loop, Program, Store, View
 from treadle_codegen.schedule.fuse import fuse
 from treadle_codegen.schedule.kernel import Kernel, refine, single, why_not_join

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+
 from treadle_codegen.schedule.memory import ALIGNMENT, Lifetime, plan_arena
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from treadle_shapes.expr import Expr, Range, Symbol, to_cpp
 
 from treadle_codegen.build import build_library
 from treadle_codegen.codegen.cpp_ops import MEMORY_TYPES
@@ -18,6 +17,7 @@ from treadle_codegen.ir.loops import Axis, Buffer, IntLike, Program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
+from treadle_shapes.expr import Expr, Range, Symbol, to_cpp
 
 PRELUDE = Path(__file__).with_name("prelude.hpp")
 ERROR_SLOT = 0  # of the host's table: where kernels report indices out of range

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from treadle_shapes.expr import to_cpp
 
 from treadle_codegen.codegen.cpp_ops import C_TYPES, cast, constant, expression, read_memory, write_memory
 from treadle_codegen.codegen.kernel import const_key, split_at_reduce
 from treadle_codegen.ir.loops import Axis, Instr, IntLike, Loop
 from treadle_codegen.schedule.access import loop_reads, split_index
 from treadle_codegen.schedule.kernel import Section
+from treadle_shapes.expr import to_cpp
 
 if TYPE_CHECKING:
     from treadle_codegen.codegen.cpp import KernelWriter

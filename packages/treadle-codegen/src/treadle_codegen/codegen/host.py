@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from treadle_shapes.expr import Expr, evaluate, to_python
 
 from treadle_codegen.codegen.host_externs import callee_of, needs_schema_call
 from treadle_codegen.codegen.kernel import Segment
@@ -21,6 +20,7 @@ from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, IntLike, Progra
 from treadle_codegen.schedule.access import extern_reads
 from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.memory import Lifetime, plan_arena
+from treadle_shapes.expr import Expr, evaluate, to_python
 
 _INDENT = "    "
 

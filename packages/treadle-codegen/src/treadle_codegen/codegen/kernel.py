@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from treadle_shapes.expr import Symbol
-
 from treadle_codegen.ir.loops import Instr, Loop, Program
 from treadle_codegen.schedule.kernel import Kernel
+from treadle_shapes.expr import Symbol
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from treadle_shapes.expr import Expr, Range, Symbol, bounds, linear_coefficients, simplify, substitute
-
 from treadle_codegen.ir.loops import Axis, Extern, Instr, IntLike, Load, Loop, Store, View
+from treadle_shapes.expr import Expr, Range, Symbol, bounds, linear_coefficients, simplify, substitute
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def rename_loop(
     return Loop(loop.name, axes, reduce_axes, body, loop.origins)
 
 
-def _rename_instr(instr: Instr, sub, mapping, ranges) -> Instr:  # noqa: ANN001 (local closure types)
+def _rename_instr(instr: Instr, sub, mapping, ranges) -> Instr:
     attr = instr.attr
     if isinstance(attr, Load):
         attr = Load(attr.buffer, sub(attr.index))

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from treadle_shapes.expr import Expr, Symbol, symbol
-
 from treadle_codegen.ir.loops import Axis, IntLike, Loop
 from treadle_codegen.schedule.access import (
     Access,
@@ -24,6 +22,7 @@ from treadle_codegen.schedule.access import (
     rename_loop,
     split_index,
 )
+from treadle_shapes.expr import Expr, Symbol, symbol
 
 MAX_ROW_ELEMENTS = 1 << 16  # a consumer in a later section should still find the producer's row in the L2 cache
 _MAX_AXES = 24
