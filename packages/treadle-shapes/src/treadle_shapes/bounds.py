@@ -28,11 +28,13 @@ class Known:
     `ranges` maps symbols to `Range`s whose ends may be expressions; other symbols have their own lower and upper.
     """
 
-    __slots__ = ("_done", "_symbolic", "memo", "ranges")
+    __slots__ = ("_done", "_symbolic", "memo", "ranges", "remainders")
 
-    def __init__(self, ranges_: Mapping[Symbol, Range]) -> None:
+    def __init__(self, ranges_: Mapping[Symbol, Range], remainders: Mapping[Expr, int] | None = None) -> None:
+        """`remainders`: values of `x % n` nodes that are known as facts."""
         self.ranges = ranges_
-        self.memo: dict[object, IntLike | BoolExpr | bool] = {}
+        self.remainders = remainders or {}
+        self.memo: dict[object, IntLike | BoolExpr | bool] = dict(self.remainders)
         self._done: dict[Expr, Interval] = {}
         self._symbolic = [s for s, r in ranges_.items() if isinstance(r[0], Expr) or isinstance(r[1], Expr)]
 

@@ -168,4 +168,4 @@ BUILD: dict[str, Callable[..., BoolLike]] = {
     "not": Not,
 }
 
-CONSTRUCT.update({"le": Le, "lt": Lt, "and": And, "or": Or, "not": Not})
+CONSTRUCT.update({"eq": Eq, "le": Le, "lt": Lt, "and": And, "or": Or, "not": Not})

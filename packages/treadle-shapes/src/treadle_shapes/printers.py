@@ -65,8 +65,9 @@ class _Printer:
     conjunction, disjunction, negation = " and ", " or ", "not "
     truth = ("False", "True")
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: Known, names: Mapping[Symbol, str] | None = None) -> None:
         self.known = known
+        self.names = names or {}
 
     def text(self, e: Any) -> str:
         return self.render(e)[0]
@@ -84,7 +85,7 @@ class _Printer:
         if isinstance(e, int):
             return self.number(e), (_ATOM if e >= 0 else _UNARY)
         if isinstance(e, Symbol):
-            return e.name, _ATOM
+            return self.names.get(e, e.name), _ATOM
         if isinstance(e, Sum):
             return self.sum(e)
         if isinstance(e, Product):
@@ -93,10 +94,17 @@ class _Printer:
             return self.function(e)
         if isinstance(e, BoolExpr):
             return self.condition(e)
-        return self.other(e)
+        if isinstance(e, float):
+            return repr(e), _UNARY
+        if isinstance(e, Node):
+            return self.float(e)
+        raise UsageError(f"no source text for {e!r}")
 
-    def other(self, e: Any) -> tuple[str, int]:
-        return repr(e), _ATOM
+    def float(self, e: Any) -> tuple[str, int]:
+        sign = _FLOAT_INFIX.get(e.op)
+        if sign is None:
+            return self.function(e)
+        return f"({self.inside(e.args[0], _ATOM)}{sign}{self.inside(e.args[1], _ATOM)})", _ATOM
 
     def product(self, monomial: Expr, c: int) -> str:
         factors = [] if c == 1 else [self.number(c)]
@@ -168,7 +176,9 @@ class _Printer:
         return self.known.lower(a) >= 0 and self.known.lower(b) >= 0
 
 
+_FLOAT_INFIX = {"fadd": " + ", "fsub": " - ", "fmul": "*", "fdiv": " / ", "truediv": " / ", "fmod": " % "}
 _COMPARISONS = {"le0": "<=", "eq0": "==", "ne0": "!="}
+_MATH = ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log", "log2")
 _FLOAT_COMPARISONS = {"float_lt": " < ", "float_ge": " >= ", "float_eq": " == ", "float_ne": " != "}
 
 
@@ -183,10 +193,18 @@ class _Python(_Printer):
         "bitxor": lambda p, e: (f"({p.inside(e.args[0], _ADD)} ^ {p.inside(e.args[1], _ADD)})", _ATOM),
         "pow": lambda p, e: (f"{p.inside(e.args[0], _ATOM)}**{p.inside(e.args[1], _ATOM)}", _UNARY),
         "where": lambda p, e: (f"({p.text(e.args[1])} if {p.text(e.args[0])} else {p.text(e.args[2])})", _ATOM),
+        "fwhere": lambda p, e: (f"({p.text(e.args[1])} if {p.text(e.args[0])} else {p.text(e.args[2])})", _ATOM),
+        "fpow": lambda p, e: (f"({p.inside(e.args[0], _ATOM)} ** {p.inside(e.args[1], _ATOM)})", _ATOM),
+        "fneg": lambda p, e: (f"(-{p.inside(e.args[0], _ATOM)})", _ATOM),
+        "fmin": lambda p, e: (p.call("min", e.args), _ATOM),
+        "fmax": lambda p, e: (p.call("max", e.args), _ATOM),
+        "fabs": lambda p, e: (p.call("abs", e.args), _ATOM),
+        "fround": lambda p, e: (p.call("round", e.args), _ATOM),
+        "floor": lambda p, e: (p.call("math.floor", e.args), _ATOM),
+        "ceil": lambda p, e: (p.call("math.ceil", e.args), _ATOM),
+        "trunc": lambda p, e: (p.call("int", e.args), _ATOM),
+        **{f"math_{n}": (lambda p, e, n=n: (p.call(f"math.{n}", e.args), _ATOM)) for n in _MATH},
     }
-
-    def other(self, e: Any) -> tuple[str, int]:
-        return e.to_text(self), _ATOM
 
 
 class _C(_Printer):
@@ -267,9 +285,9 @@ def _known(known: Mapping[Symbol, Range] | Known | None) -> Known:
     return Known(known) if known else OWN
 
 
-def to_python(e: Any) -> str:
-    """Python source of an expression or condition over the symbols' names."""
-    return _Python(OWN).text(e)
+def to_python(e: Any, names: Mapping[Symbol, str] | None = None) -> str:
+    """Python source of an expression or condition over the symbols' names, or over the names given for them."""
+    return _Python(OWN, names).text(e)
 
 
 def to_cpp(e: Any, known: Mapping[Symbol, Range] | Known | None = None) -> str:

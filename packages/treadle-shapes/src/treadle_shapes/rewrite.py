@@ -151,7 +151,7 @@ def _evaluate_node(e: Any, values: Mapping[Symbol, int], done: dict) -> Any:
             result *= _evaluate(atom, values, done) ** power
         return result
     # Short-circuit: the side that is not taken may divide by zero.
-    if e.op == "where":
+    if e.op in ("where", "fwhere"):
         condition, a, b = e.args
         return _evaluate(a if _evaluate(condition, values, done) else b, values, done)
     if e.op == "and":
@@ -166,7 +166,7 @@ def evaluate(e: BoolLike, values: Mapping[Symbol, int]) -> bool: ...  # type: ig
 @overload
 def evaluate(e: IntLike, values: Mapping[Symbol, int]) -> int: ...
 def evaluate(e: Any, values: Mapping[Symbol, int]) -> Any:
-    """The value of an expression or condition. Raises MissingValueError (a symbol without value), DivisionByZeroError."""
+    """The value of an expression or condition; MissingValueError for a symbol without one, DivisionByZeroError."""
     return _evaluate(e, values, {})
 
 
@@ -188,6 +188,27 @@ def join_quotient_remainder(e: Sum, known: Known) -> IntLike | None:
             if const == 0 and all(e.coefficients.get(m) == k for m, k in wanted.items()):
                 rest = {m: k for m, k in e.coefficients.items() if m not in wanted and m is not monomial}
                 return make_sum(rest, e.const) + x * others * c
+    return None
+
+
+def exact_quotient(e: Expr, known: Known) -> IntLike | None:
+    """c*n * (x // n) == c * (x - r)  when  x % n == r is a known fact"""
+    coefficients, const = as_terms(e)
+    for monomial, c in coefficients.items():
+        for atom, power in as_powers(monomial).items():
+            if not isinstance(atom, Fn) or atom.op != "floordiv" or power != 1:
+                continue
+            x, n = atom.args
+            remainder = known.remainders.get(rules.mod(x, n))  # type: ignore[arg-type]
+            others = rules.divide_monomial(monomial, atom)
+            if remainder is None or others is None:
+                continue
+            factor, rest = rules.split_multiple(others * c, n)
+            if isinstance(rest, int) and rest == 0:
+                return (
+                    make_sum({m: k for m, k in coefficients.items() if m is not monomial}, const)
+                    + (x - remainder) * factor
+                )
     return None
 
 
@@ -215,6 +236,10 @@ def _simplify_node(e: Any, known: Known) -> Any:
         return args[1] if args[0] else args[2]
     else:
         result = rebuild(e, args, known)
+    if known.remainders and isinstance(result, (Sum, Product, Fn)):
+        joined = exact_quotient(result, known)
+        if joined is not None:
+            return _simplify(joined, known)
     if isinstance(result, Sum):
         joined = join_quotient_remainder(result, known)
         if joined is not None:

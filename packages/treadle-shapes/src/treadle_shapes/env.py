@@ -1,0 +1,442 @@
+"""ShapeEnv: the symbols of one traced program, what was decided about them, and why.
+
+A decision is answered from facts where they settle it; otherwise from the hints (the sizes at hand while tracing), and
+then it is recorded as a guard with the user's line: the compiled code is right for all sizes that satisfy the guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from treadle_shapes import guards as guards_module
+from treadle_shapes.errors import (
+    ConstraintError,
+    ContradictionError,
+    DivisionByZeroError,
+    SizeOverflowError,
+    UnbackedError,
+    UsageError,
+)
+from treadle_shapes.facts import Facts
+from treadle_shapes.guards import Dropped, Guard, GuardFunction, Stack, user_stack
+from treadle_shapes.logic import Eq, Le, Ne, Not
+from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, IntLike, Symbol, symbol
+from treadle_shapes.printers import to_python
+from treadle_shapes.prove import DEFAULT_STEPS, prove
+from treadle_shapes.ranges import Range, to_range
+from treadle_shapes.rewrite import evaluate, substitute
+
+Policy = Literal["static", "auto", "dynamic"]
+POLICIES: tuple[str, ...] = ("static", "auto", "dynamic")
+
+INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class SymbolInfo:
+    """Where a symbol comes from and what was asked for it."""
+
+    symbol: Symbol
+    hint: int | None
+    source: str
+    policy: str
+    stack: Stack
+
+    @property
+    def unbacked(self) -> bool:
+        return self.hint is None
+
+
+@dataclass(frozen=True)
+class RuntimeAssert:
+    """A condition on values known only at run time, to be checked there."""
+
+    condition: BoolExpr
+    message: str
+    stack: Stack
+
+
+class ShapeEnv:
+    """Symbols with hints, decisions with guards, facts, constraints and explanations.
+
+    duck_shape: two dynamic dims of equal size share one symbol (fewer symbols, but tied: a guard on their equality).
+    specialize_zero_one: sizes 0 and 1 stay constants and symbols start at 2; when False only 0 stays constant,
+        symbols start at 1, and a size of 1 is decided on where something asks.
+    where: gives the user's stack for a decision; the default looks for the innermost frames outside the package.
+    """
+
+    def __init__(
+        self,
+        *,
+        duck_shape: bool = False,
+        specialize_zero_one: bool = False,
+        steps: int = DEFAULT_STEPS,
+        where: Callable[[], Stack] = user_stack,
+    ) -> None:
+        self.duck_shape = duck_shape
+        self.specialize_zero_one = specialize_zero_one
+        self.steps = steps
+        self.where = where
+        self.facts = Facts()
+        self.symbols: dict[Symbol, SymbolInfo] = {}
+        self.hints: dict[Symbol, int] = {}
+        self.guards: list[Guard] = []
+        self.declared: list[Guard] = []
+        self.runtime_asserts: list[RuntimeAssert] = []
+        #: later sources of a duck-shaped symbol: (symbol, source), to be checked for equality
+        self.shared: list[tuple[Symbol, str]] = []
+        self._by_size: dict[int, Symbol] = {}
+        self._decided: dict[BoolExpr, bool] = {}
+        self._counts = {"s": 0, "u": 0}
+
+    # -- symbols ------------------------------------------------------------------------------------------------------
+
+    def create_symbol(
+        self,
+        hint: int,
+        source: str,
+        dynamic: Policy = "auto",
+        *,
+        lower: int | None = None,
+        upper: int | None = None,
+        size: bool = True,
+    ) -> IntLike:
+        """A symbol for the value `hint` found at `source` (text such as `L['x'].size()[0]`), or the plain int.
+
+        dynamic: "static" gives the int; "auto" a symbol that decisions may make constant; "dynamic" a symbol whose
+            specialisation raises ConstraintError. lower, upper: declared range; size=False: any integer, not a size.
+        Raises ConstraintError for a hint outside the range, SizeOverflowError beyond 64 bits.
+        """
+        if dynamic not in POLICIES:
+            raise UsageError(f"create_symbol: dynamic must be one of {', '.join(POLICIES)}, got {dynamic!r}")
+        if isinstance(hint, bool) or not isinstance(hint, int):
+            raise UsageError(f"create_symbol: the hint of {source} must be an int, got {hint!r}")
+        if not -INT64_MAX - 1 <= hint <= INT64_MAX:
+            raise SizeOverflowError(f"{source} == {hint} does not fit in 64 bits")
+        if dynamic == "static":
+            return hint
+        if (lower is not None and hint < lower) or (upper is not None and hint > upper):
+            raise ConstraintError(
+                f"{source} == {hint} is outside its declared range [{lower}, {'inf' if upper is None else upper}]; "
+                f"declare a range that holds it, or do not mark {source} as dynamic"
+            )
+        least = 2 if self.specialize_zero_one else 1
+        if size and dynamic == "auto" and hint < least:
+            return hint
+        if size and lower is None:
+            lower = min(least, hint)
+        if self.duck_shape and size and dynamic == "auto" and hint in self._by_size:
+            self.shared.append((self._by_size[hint], source))
+            return self._by_size[hint]
+        s = self._new("s", lower, upper, hint, source, dynamic)
+        if size:
+            self._by_size.setdefault(hint, s)
+        return s
+
+    def create_unbacked(self, source: str = "", *, lower: int | None = None, upper: int | None = None) -> Symbol:
+        """A symbol for a value that is known only at run time, such as `x.item()`; `source` is how the user wrote it."""
+        return self._new("u", lower, upper, None, source or f"value {self._counts['u']}", "unbacked")
+
+    def _new(
+        self, kind: str, lower: int | None, upper: int | None, hint: int | None, source: str, policy: str
+    ) -> Symbol:
+        s = symbol(f"{kind}{self._counts[kind]}", lower, upper)
+        self._counts[kind] += 1
+        self.symbols[s] = SymbolInfo(s, hint, source, policy, self.where())
+        if hint is not None:
+            self.hints[s] = hint
+        return s
+
+    def source_of(self, s: Symbol) -> str:
+        return self.symbols[s].source if s in self.symbols else s.name
+
+    def describe(self, e: IntLike | BoolLike) -> str:
+        """Text of an expression in the user's terms: sources instead of symbol names."""
+        if not isinstance(e, (Expr, BoolExpr)):
+            return str(e)
+        return to_python(e, {s: self.source_of(s) for s in e.free_symbols})
+
+    def is_unbacked(self, e: IntLike | BoolLike) -> bool:
+        """Whether the value needs a symbol that has no hint, after all that is known is put in."""
+        e = self.simplify(e)
+        return isinstance(e, (Expr, BoolExpr)) and any(s not in self.hints for s in e.free_symbols)
+
+    def hint(self, e: IntLike | BoolLike) -> int | bool | None:
+        """The value at the hints, None when an unbacked symbol is involved."""
+        if not isinstance(e, (Expr, BoolExpr)):
+            return e
+        if any(s not in self.hints for s in e.free_symbols):
+            e = self.simplify(e)
+            if not isinstance(e, (Expr, BoolExpr)):
+                return e
+            if any(s not in self.hints for s in e.free_symbols):
+                return None
+        return evaluate(e, self.hints)
+
+    def simplify(self, e: IntLike | BoolLike) -> IntLike | BoolLike:
+        """`e` with all facts put in."""
+        return self.facts.simplify(e)  # type: ignore[arg-type]
+
+    def bounds(self, e: IntLike) -> Range:
+        """A closed interval of all values `e` can have under the facts."""
+        simple = self.facts.simplify(e)
+        return to_range(self.facts.known.interval(simple))
+
+    # -- decisions ----------------------------------------------------------------------------------------------------
+
+    def prove(self, condition: BoolLike) -> bool | None:
+        """True or False when that follows from what is known, None otherwise; records nothing."""
+        if isinstance(condition, bool):
+            return condition
+        known = self._decided.get(condition)
+        if known is not None:
+            return known
+        result = prove(condition, self.facts, self.steps)
+        if result is not None:
+            self._decided[condition] = result
+        return result
+
+    def decide(self, condition: BoolLike) -> bool:
+        """The truth of a condition: from facts, or from the hints and then recorded as a guard.
+
+        Raises UnbackedError when it depends on a value known only at run time, ConstraintError when the guard would
+        make a dimension constant that the user declared dynamic.
+        """
+        result = self.prove(condition)
+        if result is not None:
+            return result
+        assert isinstance(condition, BoolExpr)
+        value = self.hint(condition)
+        if value is None:
+            raise UnbackedError(self._unbacked_message(condition))
+        self._guard(condition if value else Not(condition))
+        self._decided[condition] = bool(value)
+        return bool(value)
+
+    def guard_or_true(self, condition: BoolLike) -> bool:
+        """True unless the condition is known, or at the hints found, to be false: the answer True must be right anyway.
+
+        Records a guard only for the answer False.
+        """
+        return self._or(condition, True)
+
+    def guard_or_false(self, condition: BoolLike) -> bool:
+        """False unless the condition is known, or at the hints found, to be true: the answer False must be right anyway.
+
+        Records a guard only for the answer True.
+        """
+        return self._or(condition, False)
+
+    def _or(self, condition: BoolLike, default: bool) -> bool:
+        result = self.prove(condition)
+        if result is not None:
+            return result
+        value = self.hint(condition)
+        return default if value is None or bool(value) is default else self.decide(condition)
+
+    def specialize(self, e: IntLike) -> int:
+        """The constant value of `e`, recorded as a guard where it is not known already."""
+        simple = self.simplify(e)
+        if isinstance(simple, int):
+            return simple
+        value = self.hint(simple)
+        if value is None:
+            raise UnbackedError(self._unbacked_message(simple))
+        if not -INT64_MAX - 1 <= value <= INT64_MAX:
+            raise SizeOverflowError(f"{self.describe(simple)} == {value} does not fit in 64 bits; {self._at()}")
+        self.decide(Eq(simple, int(value)))  # type: ignore[arg-type]
+        return int(value)
+
+    def check_divisor(self, divisor: IntLike) -> None:
+        """Make sure that a division by `divisor` is defined. Raises DivisionByZeroError when it is or can be zero."""
+        nonzero = Ne(divisor, 0)
+        known = self.prove(nonzero)
+        if known:
+            return
+        if known is None and self.hint(divisor):
+            self.decide(nonzero)
+            return
+        what = self.describe(divisor)
+        if known is False or self.hint(divisor) == 0:
+            raise DivisionByZeroError(f"division by {what}, which is 0; {self._at()}")
+        raise DivisionByZeroError(
+            f"division by {what}, which is known only at run time and can be 0; {self._at()}; "
+            f"state that it is not: torch._check({what} > 0), or env.expect(Ne(divisor, 0))"
+        )
+
+    def _guard(self, condition: BoolLike) -> None:
+        guard = self.facts.simplify(condition)
+        assert isinstance(guard, BoolExpr), "a decided condition cannot need a guard"
+        recorded = Guard(guard, self.where())
+        before = set(self.facts.substitutions)
+        self._check_dynamic(recorded)
+        self.facts.add(guard)
+        self.guards.append(recorded)
+        for s in self.facts.substitutions.keys() - before:
+            self._check_specialised(s, recorded)
+
+    def _check_dynamic(self, guard: Guard) -> None:
+        """Refuse a guard that fixes a dimension declared dynamic, before it becomes a fact."""
+        if guard.expr.op == "eq0" and len(guard.expr.free_symbols) == 1:
+            (s,) = guard.expr.free_symbols
+            info = self.symbols.get(s)
+            if info is not None and info.policy == "dynamic":
+                raise ConstraintError(self._specialised_message(info, self.hints[s], guard))
+
+    def _check_specialised(self, s: Symbol, guard: Guard) -> None:
+        info = self.symbols.get(s)
+        value = self.facts.substitutions[s]
+        if info is not None and info.policy == "dynamic" and isinstance(value, int):
+            raise ConstraintError(self._specialised_message(info, value, guard))
+
+    def _specialised_message(self, info: SymbolInfo, value: int, guard: Guard) -> str:
+        return (
+            f"{info.source} is declared dynamic, but {self.describe(guard.expr)} is needed at {guard.where}, "
+            f"which makes it the constant {value}; mark it static, or change that line to work for any size"
+        )
+
+    def _unbacked_message(self, e: IntLike | BoolLike) -> str:
+        simple = self.simplify(e)
+        free = simple.free_symbols if isinstance(simple, (Expr, BoolExpr)) else frozenset()
+        unknown = sorted((s for s in free if s not in self.hints), key=lambda s: s.order)
+        sources = ", ".join(self.source_of(s) for s in unknown)
+        return (
+            f"{self.describe(simple)} must be known while tracing, but {sources} is known only at run time; "
+            f"{self._at()}; state what holds with torch._check(...), or ask guard_or_false / guard_or_true"
+        )
+
+    def _at(self) -> str:
+        stack = self.where()
+        return f"asked at {stack[0]}" if stack else "asked at an unknown place"
+
+    # -- facts stated by the program or the user ----------------------------------------------------------------------
+
+    def expect(self, condition: BoolLike, message: str = "") -> bool:
+        """The program states that this holds. About run-time values it becomes a fact and a runtime assertion.
+
+        Returns the truth: False only when the condition is known to be false.
+        """
+        result = self.prove(condition)
+        if result is not None:
+            return result
+        assert isinstance(condition, BoolExpr)
+        if not self.is_unbacked(condition):
+            return self.decide(condition)
+        simple = self.facts.simplify(condition)
+        assert isinstance(simple, BoolExpr)
+        self.runtime_asserts.append(RuntimeAssert(simple, message or self.describe(simple), self.where()))
+        self.facts.add(simple)
+        return True
+
+    def declare(self, condition: BoolLike, reason: str = "") -> None:
+        """The user promises this about the inputs (a range, an equality, a multiple: Eq(s % 8, 0)); see `validate`.
+
+        Raises ContradictionError when it cannot hold with what was declared before, ConstraintError when the hints
+        do not satisfy it.
+        """
+        declared = Guard(condition, self.where(), reason) if isinstance(condition, BoolExpr) else None
+        known = self.prove(condition)
+        if known is False:
+            against = "; ".join(str(self.describe(g.expr)) + " declared at " + g.where for g in self.declared)
+            ranges = ", ".join(f"{self.source_of(s)} in [{s.lower}, {s.upper}]" for s in self._free(condition))
+            raise ContradictionError(
+                f"{self.describe(condition)} contradicts what was declared before: {against or ranges}; drop one of them"
+            )
+        if declared is None or known:
+            return
+        if self.hint(condition) is False:
+            raise ConstraintError(
+                f"{self.describe(condition)} is declared ({self._at()}) but does not hold for the given sizes: "
+                + ", ".join(f"{self.source_of(s)} == {self.hints.get(s)}" for s in self._free(condition))
+            )
+        self.facts.add(condition)
+        self._decided.clear()
+        self.declared.append(declared)
+
+    @staticmethod
+    def _free(condition: BoolLike) -> list[Symbol]:
+        return sorted(condition.free_symbols, key=lambda s: s.order) if isinstance(condition, BoolExpr) else []
+
+    def violations(self) -> list[str]:
+        """Where recorded guards exclude sizes that the user declared possible, in words."""
+        found = []
+        for s, info in self.symbols.items():
+            if info.policy != "dynamic":
+                continue
+            low, high = self.facts.ranges.get(s, s.range)
+            for guard in self.guards:
+                if guard.expr.free_symbols != {s} or guard in self.declared:
+                    continue
+                wider = [v for v in (s.lower, s.upper) if v is not None and not evaluate(guard.expr, {s: v})]
+                if wider or (s.upper is None and isinstance(high, int)):
+                    upper = "inf" if s.upper is None else s.upper
+                    found.append(
+                        f"{info.source} is declared to range over [{s.lower}, {upper}], but {self.describe(guard.expr)} "
+                        f"is needed at {guard.where}: only [{low}, {high}] works"
+                    )
+        return found
+
+    def validate(self) -> None:
+        """Raise ConstraintError when guards do not allow all that was declared dynamic."""
+        found = self.violations()
+        if found:
+            raise ConstraintError("\n".join(found))
+
+    def check_declared(self, values: Mapping[Symbol, int]) -> None:
+        """Raise ConstraintError when values of a later call break a declared range or promise."""
+        for s, value in values.items():
+            if value not in s.range:
+                upper = "inf" if s.upper is None else s.upper
+                raise ConstraintError(
+                    f"{self.source_of(s)} == {value} is outside its declared range [{s.lower}, {upper}]"
+                )
+        for promise in self.declared:
+            if not evaluate(promise.expr, values):
+                given = ", ".join(f"{self.source_of(s)} == {values[s]}" for s in self._free(promise.expr))
+                raise ConstraintError(
+                    f"{self.describe(promise.expr)}, promised at {promise.where}, does not hold for {given}"
+                )
+
+    # -- guards and explanations --------------------------------------------------------------------------------------
+
+    def minimal_guards(self) -> tuple[list[Guard], list[Dropped]]:
+        """(guards to check, guards dropped with the proof of what implies them)"""
+        return guards_module.minimal([*self.declared, *self.guards])
+
+    def compile_guards(self, symbols: Iterable[Symbol] | None = None) -> GuardFunction:
+        """One function of the values of `symbols` (default: all with hints, in order of creation) -> bool."""
+        order = tuple(symbols) if symbols is not None else tuple(s for s in self.symbols if s in self.hints)
+        kept, _dropped = self.minimal_guards()
+        return GuardFunction(order, tuple(g for g in kept if g.expr.free_symbols <= set(order)))
+
+    def explain(self, s: IntLike) -> str:
+        """Why a dimension is what it is: its source, policy, range, the lines that constrained it, implied guards."""
+        if not isinstance(s, Symbol):
+            return f"{s} is a constant: the dimension was static from the start (policy static, or size 0 or 1)"
+        info = self.symbols[s]
+        value = self.simplify(s)
+        low, high = self.bounds(s)
+        state = f"{s.name} ({info.source}, hint {info.hint}, {info.policy})"
+        if isinstance(value, int):
+            lines = [f"{state} is static: it must be {value}"]
+        elif value is not s:
+            lines = [f"{state} always equals {self.describe(value)}"]
+        else:
+            lines = [f"{state} is dynamic, from {low} to {'any size' if high is None else high}"]
+        kept, dropped = self.minimal_guards()
+        lines += [f"  because {self.describe(g.expr)}, at {g.where}" for g in kept if s in g.expr.free_symbols]
+        for drop in dropped:
+            if s in drop.guard.expr.free_symbols:
+                cause = " and ".join(self.describe(g.expr) for g in drop.implied_by) or "the ranges of the symbols"
+                lines.append(f"  {self.describe(drop.guard.expr)} (at {drop.guard.where}) follows from {cause}")
+        return "\n".join(lines)
+
+    def substituted(self, e: IntLike) -> IntLike:
+        """`e` with known equalities put in, and nothing else rewritten."""
+        return substitute(e, self.facts.substitutions)
+
+    def less_or_equal(self, a: IntLike, b: IntLike) -> bool | None:
+        """Whether a <= b follows from what is known."""
+        return self.prove(Le(a, b))

@@ -1,0 +1,164 @@
+"""What is known to be true: equalities as substitutions, ranges, remainders, and inequalities between expressions."""
+
+from __future__ import annotations
+
+from typing import overload
+
+from treadle_shapes import ranges
+from treadle_shapes.bounds import Known, split_linear
+from treadle_shapes.errors import ContradictionError
+from treadle_shapes.logic import Not
+from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, Symbol, as_terms
+from treadle_shapes.ranges import INF, Range
+from treadle_shapes.rewrite import simplify, substitute
+
+
+class Facts:
+    """A growing set of true conditions, applied to every expression that is simplified afterwards."""
+
+    def __init__(self) -> None:
+        self.substitutions: dict[Symbol, IntLike] = {}
+        self.ranges: dict[Symbol, Range] = {}
+        self.remainders: dict[Expr, int] = {}
+        #: polynomials p with p <= 0, over more than one symbol
+        self.not_positive: dict[Expr, None] = {}
+        #: conditions that hold as they stand (p != 0, disjunctions, ...)
+        self.holding: set[BoolExpr] = set()
+        self._known: Known | None = None
+
+    @property
+    def known(self) -> Known:
+        """The ranges and remainders, in the form that `simplify` and `bounds` take."""
+        if self._known is None:
+            self._known = Known(dict(self.ranges), dict(self.remainders))
+        return self._known
+
+    def copy(self) -> Facts:
+        other = Facts()
+        other.substitutions, other.ranges = dict(self.substitutions), dict(self.ranges)
+        other.remainders, other.not_positive = dict(self.remainders), dict(self.not_positive)
+        other.holding = set(self.holding)
+        return other
+
+    @overload
+    def simplify(self, e: IntLike) -> IntLike: ...
+    @overload
+    def simplify(self, e: BoolLike) -> BoolLike: ...
+    def simplify(self, e):
+        """`e` with everything known put in."""
+        if isinstance(e, (int, float)):
+            return e
+        if self.substitutions:
+            e = substitute(e, self.substitutions)
+        e = simplify(e, self.known)
+        if isinstance(e, BoolExpr):
+            if e in self.holding:
+                return True
+            if Not(e) in self.holding:
+                return False
+        return e
+
+    def add(self, condition: BoolLike) -> None:
+        """Take a condition as true from now on. Raises ContradictionError when it is known to be false."""
+        condition = self.simplify(condition)
+        if isinstance(condition, bool):
+            if not condition:
+                raise ContradictionError("the condition contradicts what is already known")
+            return
+        handler = _ADD.get(condition.op)
+        if handler is None:
+            self.holding.add(condition)
+        else:
+            handler(self, condition)
+        self._known = None
+
+    def _add_and(self, condition: BoolExpr) -> None:
+        for part in condition.args:
+            self.add(part)
+
+    def _add_le(self, condition: BoolExpr) -> None:
+        p = condition.args[0]
+        if not self._narrow(p):
+            self.not_positive[p] = None
+        if isinstance(p, Expr) and -p in self.not_positive:
+            self._equal(p)
+
+    def _narrow(self, p: Expr) -> bool:
+        """p <= 0 over a single linear symbol becomes a bound of that symbol."""
+        coefficients, const = as_terms(p)
+        if len(coefficients) != 1:
+            return False
+        ((s, c),) = coefficients.items()
+        if not isinstance(s, Symbol):
+            return False
+        old_low, old_high = self.known.interval(s)
+        low, high = (old_low, min(old_high, -const // c)) if c > 0 else (max(old_low, -(const // c)), old_high)
+        self._set_range(s, low, high)
+        return True
+
+    def _set_range(self, s: Symbol, low: int | float, high: int | float) -> None:
+        if low > high:
+            raise ContradictionError(f"no value is left for {s.name}: at least {low} and at most {high}")
+        self.ranges[s] = ranges.to_range((low, high))
+        self._known = None
+        if low == high:
+            self._replace(s, int(low))
+
+    def _add_eq(self, condition: BoolExpr) -> None:
+        self._equal(condition.args[0])
+        self.holding.add(condition)
+
+    def _equal(self, p: Expr) -> None:
+        """p == 0: solved for a symbol where that is possible, kept as two inequalities otherwise."""
+        coefficients, const = as_terms(p)
+        mods = [m for m in coefficients if isinstance(m, Fn) and m.op == "mod"]
+        if len(coefficients) == 1 and mods and coefficients[mods[0]] == 1:
+            self.remainders[mods[0]] = -const
+            return
+        # The latest symbol (by name) goes, so that earlier inputs name the sizes of later ones.
+        for s in sorted(p.free_symbols, key=lambda s: (len(s.name), s.name), reverse=True):
+            split = split_linear(p, s)
+            if split is not None and isinstance(split[0], int) and split[0] in (1, -1):
+                self._replace(s, split[1] * -split[0])
+                return
+        self.not_positive[p] = None
+        opposite = -p
+        if isinstance(opposite, Expr):
+            self.not_positive[opposite] = None
+
+    def _replace(self, s: Symbol, value: IntLike) -> None:
+        """From now on s stands for `value`; what was known about s is known about the value."""
+        low, high = self.known.interval(s)
+        one = {s: value}
+        self.substitutions = {t: substitute(e, one) for t, e in self.substitutions.items()}
+        self.substitutions[s] = value
+        self._known = None
+        old_le, old_holding, old_mods = self.not_positive, self.holding, self.remainders
+        self.not_positive, self.holding, self.remainders = {}, set(), {}
+        for node, remainder in old_mods.items():
+            changed = substitute(node, one)
+            if isinstance(changed, Expr):
+                self.remainders[changed] = remainder
+        pending: list[BoolLike] = [p <= 0 for p in (substitute(p, one) for p in old_le)]
+        pending += [substitute(c, one) for c in old_holding if c.op != "eq0" or s not in c.free_symbols]
+        if low != -INF:
+            pending.append(value >= int(low))
+        if high != INF:
+            pending.append(value <= int(high))
+        for condition in pending:
+            self.add(condition)
+
+    def _add_ne(self, condition: BoolExpr) -> None:
+        self.holding.add(condition)
+        coefficients, const = as_terms(condition.args[0])
+        if len(coefficients) == 1:
+            ((s, c),) = coefficients.items()
+            if isinstance(s, Symbol) and c == 1:
+                low, high = self.known.interval(s)
+                if low == -const:
+                    self._set_range(s, low + 1, high)
+                elif high == -const:
+                    self._set_range(s, low, high - 1)
+
+
+_ADD = {"and": Facts._add_and, "le0": Facts._add_le, "eq0": Facts._add_eq, "ne0": Facts._add_ne}

@@ -1,0 +1,174 @@
+"""Float expressions over integer ones: what shape computations with scale factors and divisions need, no more.
+
+A float expression is a tree; constants fold to Python floats, and nothing is reordered, because float arithmetic is not
+associative. Rounding to an integer gives an integer expression again, exact rules where the float result is exact for
+integers below 2**53 (tensor sizes are): `floor(a / b)` is `a // b`, `floor(a * 0.5)` is `a // 2`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeAlias, Union
+
+from treadle_shapes import rules
+from treadle_shapes.bounds import OWN
+from treadle_shapes.errors import UsageError
+from treadle_shapes.intern import InternTable, Node
+from treadle_shapes.nodes import CONSTRUCT, BoolLike, Expr, IntLike, Symbol, children, make_bool, make_fn
+from treadle_shapes.rewrite import EVALUATE
+
+FloatLike: TypeAlias = Union[float, "FloatExpr"]
+
+# A factor p / 2**k with p and k up to these is exact in products with sizes.
+_MAX_NUMERATOR = 1 << 20
+_MAX_SHIFT = 20
+
+
+class FloatExpr(Node):
+    """A float that is not a constant: `op` of `args` (FloatExprs, floats; for `float` and `truediv` IntLikes)."""
+
+    __slots__ = ("args", "op")
+    op: str
+    args: tuple
+
+    @property
+    def free_symbols(self) -> frozenset[Symbol]:
+        free = self._free
+        if free is None:
+            free = self._free = frozenset().union(*(child.free_symbols for child in children(self)))
+        return free
+
+    def __bool__(self) -> bool:
+        raise UsageError(f"the truth of {self} is not known")
+
+    def __repr__(self) -> str:
+        return CONSTRUCT["text"](self)
+
+    def __reduce__(self) -> tuple:
+        return float_fn, (self.op, *self.args)
+
+
+_floats: InternTable[FloatExpr] = InternTable()
+
+#: value of each float operation on Python numbers
+FLOAT_OPS: dict[str, Callable[..., Any]] = {
+    "float": float,
+    "truediv": lambda a, b: a / b,
+    "fadd": lambda a, b: a + b,
+    "fsub": lambda a, b: a - b,
+    "fmul": lambda a, b: a * b,
+    "fdiv": lambda a, b: a / b,
+    "fpow": lambda a, b: a**b,
+    "fmod": lambda a, b: a % b,
+    "fneg": lambda a: -a,
+    "fabs": abs,
+    "fmin": min,
+    "fmax": max,
+    "fwhere": lambda c, a, b: a if c else b,
+    "fround": round,
+    **{f"math_{name}": getattr(math, name) for name in
+       ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log", "log2")},
+}  # fmt: skip
+
+_ROUND: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil, "trunc": int, "round": round}
+
+EVALUATE.update(FLOAT_OPS)
+EVALUATE.update(_ROUND)
+EVALUATE.update({
+    "float_lt": lambda a, b: a < b,
+    "float_ge": lambda a, b: a >= b,
+    "float_eq": lambda a, b: a == b,
+    "float_ne": lambda a, b: a != b,
+})  # fmt: skip
+
+
+def float_fn(op: str, *args: Any) -> FloatLike:
+    """The float operation `op` of FLOAT_OPS on these arguments; folded when all are constants."""
+    if not any(isinstance(arg, Node) for arg in args):
+        return FLOAT_OPS[op](*args)
+    # 0.0 == -0.0 and 1 == 1.0 as dict keys, but they are different operands.
+    key = (op, *[(type(arg), repr(arg)) if isinstance(arg, (int, float)) else arg for arg in args])
+    node = _floats.get(key)
+    if node is None:
+        node = object.__new__(FloatExpr)
+        node._free = node._own = None
+        node.order = (6, op, len(args), tuple(a.order if isinstance(a, Node) else (0, float(a), repr(a)) for a in args))
+        node.op, node.args = op, args
+        node = _floats.add(key, node)
+    return node
+
+
+def to_float(e: IntLike) -> FloatLike:
+    """float(e)"""
+    return float_fn("float", e)
+
+
+def compare(op: str, a: FloatLike, b: FloatLike) -> BoolLike:
+    """The condition a `op` b for op in lt, ge, eq, ne."""
+    name = f"float_{op}"
+    if not isinstance(a, FloatExpr) and not isinstance(b, FloatExpr):
+        return EVALUATE[name](a, b)
+    return make_bool(name, (a, b))
+
+
+def _as_ratio(x: FloatLike) -> tuple[IntLike, IntLike] | None:
+    """(a, n) with x == a / n exactly, for the forms where float arithmetic is exact on sizes; n > 0."""
+    if not isinstance(x, FloatExpr):
+        return None
+    if x.op == "float":
+        return x.args[0], 1
+    if x.op == "truediv" and OWN.lower(x.args[1]) > 0:
+        return x.args
+    if x.op == "fmul":
+        for whole, factor in (x.args, x.args[::-1]):
+            if isinstance(factor, float) and isinstance(whole, FloatExpr) and whole.op == "float":
+                numerator, denominator = factor.as_integer_ratio() if math.isfinite(factor) else (0, 0)
+                if 0 < denominator <= 1 << _MAX_SHIFT and abs(numerator) <= _MAX_NUMERATOR:
+                    return whole.args[0] * numerator, denominator
+    if x.op == "fdiv":
+        whole, divisor = x.args
+        if isinstance(whole, FloatExpr) and whole.op == "float" and isinstance(divisor, float):
+            if divisor.is_integer() and 0 < divisor <= _MAX_NUMERATOR:
+                return whole.args[0], int(divisor)
+    return None
+
+
+def round_to_int(how: str, x: FloatLike) -> IntLike:
+    """x rounded to an integer; `how` is floor, ceil, trunc or round.
+
+    floor(a / n) == a // n;  ceil(a / n) == -(-a // n);  trunc(a / n) == a // n  for a >= 0 (all for n > 0)
+    """
+    if not isinstance(x, FloatExpr):
+        return _ROUND[how](x)
+    ratio = _as_ratio(x)
+    if ratio is not None:
+        a, n = ratio
+        if isinstance(n, int) and n == 1:
+            return a
+        if how == "floor" or (how == "trunc" and OWN.lower(a) >= 0):
+            return rules.floordiv(a, n)
+        if how == "ceil":
+            return rules.ceildiv(a, n)
+    return make_fn(how, (x,))
+
+
+def is_integer(x: FloatLike) -> BoolLike:
+    """Whether the float has no fractional part."""
+    if not isinstance(x, FloatExpr):
+        return float(x).is_integer()
+    ratio = _as_ratio(x)
+    if ratio is not None:
+        remainder = rules.mod(*ratio)
+        return CONSTRUCT["eq"](remainder, 0)
+    return compare("eq", x, to_float(round_to_int("floor", x)))
+
+
+def absolute(e: IntLike) -> IntLike:
+    """abs(e)"""
+    return rules.maximum(e, -e) if isinstance(e, Expr) else abs(e)
+
+
+CONSTRUCT.update({how: (lambda x, how=how: round_to_int(how, x)) for how in _ROUND})
+CONSTRUCT.update({op: (lambda *args, op=op: float_fn(op, *args)) for op in FLOAT_OPS})
+CONSTRUCT.update({f"float_{op}": (lambda a, b, op=op: compare(op, a, b)) for op in ("lt", "ge", "eq", "ne")})
