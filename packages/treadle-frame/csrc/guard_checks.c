@@ -1,0 +1,525 @@
+/* The single checks of guard programs, as a table: how the argument is prepared, how a value is tested.
+ *
+ * A test returns 1 (holds), 0 (fails) or -1 (an exception that is no Exception is set); ordinary exceptions are cleared
+ * and mean "fails". The value is held by the caller.
+ */
+#include "treadle_frame.h"
+#include <string.h>
+
+typedef int32_t (*ForeignFunction)(void *handle, void *out);
+
+typedef enum { KIND_i32, KIND_i64, KIND_bool, KIND_i64_array } ForeignKind;
+
+static const char *const foreign_kind_names[] = {"i32", "i64", "bool", "i64_array"};
+
+typedef struct {
+    ForeignFunction function;
+    ForeignKind kind;
+    Py_ssize_t n_expected;      /* i64_array: length; others: 1 */
+    int64_t *expected;          /* owned */
+    bool *any;                  /* owned: this element matches anything */
+} ForeignQuery;
+
+struct ForeignTest {
+    PyObject *types;            /* borrowed from the check's argument: a type or a tuple of types */
+    Py_ssize_t handle_offset;
+    Py_ssize_t n_queries;
+    ForeignQuery queries[];
+};
+
+/* ---- equality ------------------------------------------------------------------------------------------------------- */
+
+/* Same type and `==`, but floats by their bits (0.0 is not -0.0, a nan is itself), also inside tuples and lists. */
+int
+tf_same_value(PyObject *left, PyObject *right)
+{
+    if (left == right) {
+        return 1;
+    }
+    if (Py_TYPE(left) != Py_TYPE(right)) {
+        return 0;
+    }
+    if (PyFloat_CheckExact(left)) {
+        double a = PyFloat_AS_DOUBLE(left), b = PyFloat_AS_DOUBLE(right);
+        return memcmp(&a, &b, sizeof a) == 0;
+    }
+    if (PyComplex_CheckExact(left)) {
+        Py_complex a = PyComplex_AsCComplex(left), b = PyComplex_AsCComplex(right);
+        return memcmp(&a.real, &b.real, sizeof a.real) == 0 && memcmp(&a.imag, &b.imag, sizeof a.imag) == 0;
+    }
+    if (!PyTuple_CheckExact(left) && !PyList_CheckExact(left)) {
+        return PyObject_RichCompareBool(left, right, Py_EQ);
+    }
+    if (Py_EnterRecursiveCall(" while comparing guarded values")) {
+        return -1;
+    }
+    int same = Py_SIZE(left) == Py_SIZE(right);
+    for (Py_ssize_t i = 0; same == 1 && i < Py_SIZE(left) && i < Py_SIZE(right); i++) {
+        PyObject *a = Py_NewRef(PySequence_Fast_GET_ITEM(left, i)), *b = Py_NewRef(PySequence_Fast_GET_ITEM(right, i));
+        same = tf_same_value(a, b);
+        Py_DECREF(a);
+        Py_DECREF(b);
+    }
+    Py_LeaveRecursiveCall();
+    return same;
+}
+
+/* ---- tests ----------------------------------------------------------------------------------------------------------- */
+
+static int
+truth_of_call(PyObject *result)
+{
+    if (result == NULL) {
+        return -1;
+    }
+    int truth = PyObject_IsTrue(result);
+    Py_DECREF(result);
+    return truth;
+}
+
+static int
+test_is(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    return value == check->arg;
+}
+
+static int
+test_is_not(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    return value != check->arg;
+}
+
+static int
+test_type_is(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    return (PyObject *)Py_TYPE(value) == check->arg;
+}
+
+static int
+test_equals(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    return tf_same_value(check->arg, value);
+}
+
+static int
+test_len(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    Py_ssize_t length = PyTuple_CheckExact(value) || PyList_CheckExact(value) ? Py_SIZE(value) : PyObject_Size(value);
+    return length < 0 ? -1 : length == check->number;
+}
+
+static int
+test_dict_keys(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(check->arg);
+    if (!PyDict_Check(value) || PyDict_GET_SIZE(value) != n) {
+        return 0;
+    }
+    if (!PyDict_CheckExact(value)) {
+        PyObject *keys = PySequence_Tuple(value);
+        int same = keys == NULL ? -1 : tf_same_value(keys, check->arg);
+        Py_XDECREF(keys);
+        return same;
+    }
+    Py_ssize_t position = 0, i = 0;
+    PyObject *key;
+    while (PyDict_Next(value, &position, &key, NULL)) {
+        Py_INCREF(key);
+        int same = i < n ? tf_same_value(PyTuple_GET_ITEM(check->arg, i), key) : 0;
+        Py_DECREF(key);
+        if (same != 1) {
+            return same;
+        }
+        i++;
+    }
+    return i == n;
+}
+
+static int
+test_has_attr(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    PyObject *found = NULL;
+    int has = tf_lookup_attr(value, check->arg, &found);
+    Py_XDECREF(found);
+    return has;
+}
+
+static int
+test_lacks_attr(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    int has = test_has_attr(check, value, others);
+    return has < 0 ? -1 : !has;
+}
+
+static int
+test_has_key(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    return PyDict_Check(value) ? PyDict_Contains(value, check->arg) : PySequence_Contains(value, check->arg);
+}
+
+static int
+test_lacks_key(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    int has = test_has_key(check, value, others);
+    return has < 0 ? -1 : !has;
+}
+
+static int
+test_call(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    return truth_of_call(PyObject_CallOneArg(check->arg, value));
+}
+
+static int
+test_capsule(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    return check->function(value, check->context) != 0;
+}
+
+static int
+test_same_object(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    return value == others[0];
+}
+
+static int
+compare_addresses(const void *left, const void *right)
+{
+    uintptr_t a = *(const uintptr_t *)left, b = *(const uintptr_t *)right;
+    return (a > b) - (a < b);
+}
+
+static int
+test_distinct_objects(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    size_t n = (size_t)check->n_others + 1;
+    uintptr_t on_stack[TF_MAX_CAPTURES_ON_STACK];
+    uintptr_t *addresses = n <= TF_MAX_CAPTURES_ON_STACK ? on_stack : PyMem_Malloc(n * sizeof(uintptr_t));
+    if (addresses == NULL) {
+        return 0;
+    }
+    addresses[0] = (uintptr_t)value;
+    for (size_t i = 1; i < n; i++) {
+        addresses[i] = (uintptr_t)others[i - 1];
+    }
+    qsort(addresses, n, sizeof(uintptr_t), compare_addresses);
+    int distinct = 1;
+    for (size_t i = 1; i < n; i++) {
+        distinct &= addresses[i] != addresses[i - 1];
+    }
+    if (addresses != on_stack) {
+        PyMem_Free(addresses);
+    }
+    return distinct;
+}
+
+static int
+test_call_many(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    PyObject *args = PyTuple_New(check->n_others + 1);
+    if (args == NULL) {
+        return -1;
+    }
+    PyTuple_SET_ITEM(args, 0, Py_NewRef(value));
+    for (Py_ssize_t i = 0; i < check->n_others; i++) {
+        PyTuple_SET_ITEM(args, i + 1, Py_NewRef(others[i]));
+    }
+    int truth = truth_of_call(PyObject_CallObject(PyTuple_GET_ITEM(check->arg, 0), args));
+    Py_DECREF(args);
+    return truth;
+}
+
+/* ---- foreign: queries through a C ABI --------------------------------------------------------------------------------- */
+
+static bool
+query_holds(const ForeignQuery *query, void *handle)
+{
+    union {
+        int32_t i32;
+        int64_t i64;
+        bool boolean;
+        int64_t *array;
+    } out = {.i64 = 0};
+    if (query->function(handle, &out) != 0) {
+        return false;
+    }
+    switch (query->kind) {
+    case KIND_i32:
+        return query->any[0] || out.i32 == query->expected[0];
+    case KIND_i64:
+        return query->any[0] || out.i64 == query->expected[0];
+    case KIND_bool:
+        return query->any[0] || out.boolean == (query->expected[0] != 0);
+    case KIND_i64_array:
+        for (Py_ssize_t i = 0; i < query->n_expected; i++) {
+            if (!query->any[i] && out.array[i] != query->expected[i]) {
+                return false;
+            }
+        }
+        return true;
+    }
+    Py_UNREACHABLE();
+}
+
+static int
+test_foreign(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    const ForeignTest *test = check->foreign;
+    PyObject *type = (PyObject *)Py_TYPE(value);
+    bool known = type == test->types;
+    if (!known && PyTuple_Check(test->types)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(test->types) && !known; i++) {
+            known = type == PyTuple_GET_ITEM(test->types, i);
+        }
+    }
+    if (!known) {
+        return 0;
+    }
+    void *handle = (char *)value + test->handle_offset;
+    for (Py_ssize_t i = 0; i < test->n_queries; i++) {
+        if (!query_holds(&test->queries[i], handle)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static void
+free_foreign(ForeignTest *test)
+{
+    for (Py_ssize_t i = 0; test != NULL && i < test->n_queries; i++) {
+        PyMem_Free(test->queries[i].expected);
+        PyMem_Free(test->queries[i].any);
+    }
+    PyMem_Free(test);
+}
+
+/* An address given as an int; NULL with an error set. */
+static void *
+address_from(PyObject *number, PyObject *where, const char *what)
+{
+    void *address = PyLong_Check(number) ? PyLong_AsVoidPtr(number) : NULL;
+    if (address == NULL && !PyErr_Occurred()) {
+        PyErr_Format(tf_guard_error, "%U: %s must be a non-zero address (an int), not %R", where, what, number);
+    }
+    return address;
+}
+
+static int
+fill_expected(ForeignQuery *query, PyObject *expected, PyObject *where)
+{
+    bool array = query->kind == KIND_i64_array;
+    if (array && !PyTuple_Check(expected)) {
+        PyErr_Format(tf_guard_error, "%U: the expected value of an i64_array query must be a tuple, not %R", where,
+                     expected);
+        return -1;
+    }
+    query->n_expected = array ? PyTuple_GET_SIZE(expected) : 1;
+    query->expected = PyMem_Calloc((size_t)query->n_expected + 1, sizeof(int64_t));
+    query->any = PyMem_Calloc((size_t)query->n_expected + 1, sizeof(bool));
+    if (query->expected == NULL || query->any == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < query->n_expected; i++) {
+        PyObject *item = array ? PyTuple_GET_ITEM(expected, i) : expected;
+        query->any[i] = item == Py_None;
+        if (item == Py_None) {
+            continue;
+        }
+        if (!PyLong_Check(item)) {
+            PyErr_Format(tf_guard_error, "%U: an expected value must be an int or None, not %R", where, item);
+            return -1;
+        }
+        query->expected[i] = PyLong_AsLongLong(item);
+        if (query->expected[i] == -1 && PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+static int
+fill_query(ForeignQuery *query, PyObject *given, PyObject *where)
+{
+    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 3) {
+        PyErr_Format(tf_guard_error, "%U: a query must be a tuple (address, kind, expected), not %R", where, given);
+        return -1;
+    }
+    *(void **)&query->function = address_from(PyTuple_GET_ITEM(given, 0), where, "a query's function");
+    if (query->function == NULL) {
+        return -1;
+    }
+    PyObject *kind = PyTuple_GET_ITEM(given, 1);
+    int found = -1;
+    for (int i = 0; i <= KIND_i64_array; i++) {
+        if (PyUnicode_Check(kind) && PyUnicode_CompareWithASCIIString(kind, foreign_kind_names[i]) == 0) {
+            found = i;
+        }
+    }
+    if (found < 0) {
+        PyErr_Format(tf_guard_error, "%U: a query's kind must be i32, i64, bool or i64_array, not %R", where, kind);
+        return -1;
+    }
+    query->kind = (ForeignKind)found;
+    return fill_expected(query, PyTuple_GET_ITEM(given, 2), where);
+}
+
+static bool
+is_type_or_types(PyObject *types)
+{
+    if (PyType_Check(types)) {
+        return true;
+    }
+    bool all = PyTuple_Check(types) && PyTuple_GET_SIZE(types) > 0;
+    for (Py_ssize_t i = 0; all && i < PyTuple_GET_SIZE(types); i++) {
+        all = PyType_Check(PyTuple_GET_ITEM(types, i));
+    }
+    return all;
+}
+
+static int
+prepare_foreign(GuardCheck *check, PyObject *where)
+{
+    PyObject *given = check->arg;
+    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 3 || !is_type_or_types(PyTuple_GET_ITEM(given, 0))
+        || !PyLong_Check(PyTuple_GET_ITEM(given, 1)) || !PyTuple_Check(PyTuple_GET_ITEM(given, 2))) {
+        PyErr_Format(tf_guard_error, "%U: the argument must be a ForeignCheck (type or types, handle offset, tuple of "
+                     "queries), not %R", where, given);
+        return -1;
+    }
+    PyObject *queries = PyTuple_GET_ITEM(given, 2);
+    Py_ssize_t n = PyTuple_GET_SIZE(queries);
+    ForeignTest *test = PyMem_Calloc(1, sizeof(ForeignTest) + (size_t)n * sizeof(ForeignQuery));
+    if (test == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    check->foreign = test;
+    test->types = PyTuple_GET_ITEM(given, 0);
+    test->n_queries = n;
+    test->handle_offset = PyLong_AsSsize_t(PyTuple_GET_ITEM(given, 1));
+    if (test->handle_offset == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (fill_query(&test->queries[i], PyTuple_GET_ITEM(queries, i), where) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- preparing arguments ----------------------------------------------------------------------------------------------- */
+
+static int
+require(bool good, GuardCheck *check, PyObject *where, const char *wanted)
+{
+    if (!good) {
+        PyErr_Format(tf_guard_error, "%U: the argument must be %s, not %R", where, wanted, check->arg);
+    }
+    return good ? 0 : -1;
+}
+
+static int
+prepare_nothing(GuardCheck *check, PyObject *where)
+{
+    return 0;
+}
+
+static int
+prepare_type(GuardCheck *check, PyObject *where)
+{
+    return require(PyType_Check(check->arg), check, where, "a type");
+}
+
+static int
+prepare_length(GuardCheck *check, PyObject *where)
+{
+    check->number = PyLong_CheckExact(check->arg) ? PyLong_AsSsize_t(check->arg) : -1;
+    if (check->number < 0) {
+        PyErr_Clear();
+    }
+    return require(check->number >= 0, check, where, "an int >= 0");
+}
+
+static int
+prepare_tuple(GuardCheck *check, PyObject *where)
+{
+    return require(PyTuple_Check(check->arg), check, where, "a tuple");
+}
+
+static int
+prepare_name(GuardCheck *check, PyObject *where)
+{
+    return require(PyUnicode_Check(check->arg), check, where, "a str");
+}
+
+static int
+prepare_callable(GuardCheck *check, PyObject *where)
+{
+    return require(PyCallable_Check(check->arg), check, where, "a callable");
+}
+
+static int
+prepare_capsule(GuardCheck *check, PyObject *where)
+{
+    bool pair = PyTuple_Check(check->arg) && PyTuple_GET_SIZE(check->arg) == 2;
+    bool good = pair && PyCapsule_IsValid(PyTuple_GET_ITEM(check->arg, 0), "treadle_frame.check")
+                && PyLong_Check(PyTuple_GET_ITEM(check->arg, 1));
+    if (require(good, check, where, "a pair (capsule named \"treadle_frame.check\", context address as int)") < 0) {
+        return -1;
+    }
+    *(void **)&check->function = PyCapsule_GetPointer(PyTuple_GET_ITEM(check->arg, 0), "treadle_frame.check");
+    check->context = PyLong_AsVoidPtr(PyTuple_GET_ITEM(check->arg, 1));
+    return check->context == NULL && PyErr_Occurred() ? -1 : 0;
+}
+
+static const struct {
+    int (*prepare)(GuardCheck *, PyObject *where);
+    int (*test)(const GuardCheck *, PyObject *value, PyObject *const *others);
+    bool cross;                 /* looks at several paths; prepared by guard_program.c */
+} check_table[OP_COUNT] = {
+    [OP_is] = {prepare_nothing, test_is, false},
+    [OP_is_not] = {prepare_nothing, test_is_not, false},
+    [OP_type_is] = {prepare_type, test_type_is, false},
+    [OP_equals] = {prepare_nothing, test_equals, false},
+    [OP_len] = {prepare_length, test_len, false},
+    [OP_dict_keys] = {prepare_tuple, test_dict_keys, false},
+    [OP_has_attr] = {prepare_name, test_has_attr, false},
+    [OP_lacks_attr] = {prepare_name, test_lacks_attr, false},
+    [OP_lacks_key] = {prepare_nothing, test_lacks_key, false},
+    [OP_has_key] = {prepare_nothing, test_has_key, false},
+    [OP_call] = {prepare_callable, test_call, false},
+    [OP_capsule] = {prepare_capsule, test_capsule, false},
+    [OP_foreign] = {prepare_foreign, test_foreign, false},
+    [OP_same_object] = {prepare_tuple, test_same_object, true},
+    [OP_distinct_objects] = {prepare_nothing, test_distinct_objects, true},
+    [OP_call_many] = {prepare_nothing, test_call_many, true},
+};
+
+int
+tf_check_prepare(GuardCheck *check, PyObject *where)
+{
+    return check_table[check->op].prepare(check, where);
+}
+
+bool
+tf_check_is_cross(CheckOp op)
+{
+    return check_table[op].cross;
+}
+
+int
+tf_check_test(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    int holds = check_table[check->op].test(check, value, others);
+    return holds < 0 ? tf_clear_ordinary_error() : holds;
+}
+
+void
+tf_check_free_argument(GuardCheck *check)
+{
+    free_foreign(check->foreign);
+    check->foreign = NULL;
+}

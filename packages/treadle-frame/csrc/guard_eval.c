@@ -1,0 +1,331 @@
+/* Descends the trie of a guard program over the values of a frame.
+ *
+ * Every value on the way down is held by a reference of its own, since accessors and checks may run Python code.
+ * Three results everywhere: 1 holds, 0 fails (no exception set), -1 an exception that is no Exception (KeyboardInterrupt,
+ * SystemExit) came out of a check and must be passed on.
+ */
+#include "treadle_frame.h"
+
+/* After a failed accessor or check. */
+int
+tf_clear_ordinary_error(void)
+{
+    if (PyErr_Occurred() == NULL) {
+        return 0;
+    }
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return -1;
+    }
+    PyErr_Clear();
+    return 0;
+}
+
+/* ---- accessors: a new reference, or NULL with or without an exception set ----------------------------------------- */
+
+static PyObject *
+mapping_item(PyObject *mapping, PyObject *key)
+{
+    if (mapping == NULL) {
+        return NULL;
+    }
+    if (PyDict_Check(mapping)) {
+        return Py_XNewRef(PyDict_GetItemWithError(mapping, key));
+    }
+    return PyObject_GetItem(mapping, key);
+}
+
+static PyObject *
+instance_dict_item(PyObject *value, PyObject *name)
+{
+    PyObject **dict = _PyObject_GetDictPtr(value);
+    if (dict != NULL) {
+        return *dict == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(*dict, name));
+    }
+    /* An object with a `__dict__` that is not in its layout: a type, a module subclass, a property. */
+    PyObject *found = PyObject_GetAttrString(value, "__dict__");
+    if (found == NULL) {
+        return NULL;
+    }
+    PyObject *item = mapping_item(found, name);
+    Py_DECREF(found);
+    return item;
+}
+
+PyObject *
+tf_nth_key(PyObject *mapping, Py_ssize_t index)
+{
+    if (!PyDict_Check(mapping)) {
+        return NULL;
+    }
+    if (PyDict_CheckExact(mapping)) {
+        Py_ssize_t position = 0;
+        PyObject *key;
+        if (index >= PyDict_GET_SIZE(mapping)) {
+            return NULL;
+        }
+        for (Py_ssize_t i = 0; PyDict_Next(mapping, &position, &key, NULL); i++) {
+            if (i == index) {
+                return Py_NewRef(key);
+            }
+        }
+        return NULL;
+    }
+    /* A subclass (OrderedDict) may iterate in an order of its own. */
+    PyObject *iterator = PyObject_GetIter(mapping);
+    PyObject *key = NULL;
+    for (Py_ssize_t i = 0; iterator != NULL && i <= index; i++) {
+        Py_XSETREF(key, PyIter_Next(iterator));
+        if (key == NULL) {
+            break;
+        }
+    }
+    Py_XDECREF(iterator);
+    return key;
+}
+
+static PyObject *
+root_value(GuardProgram *program, const GuardNode *root, const GuardView *view)
+{
+    PyObject *cell = NULL;
+    switch (root->kind) {
+    case STEP_local:
+        return view->slots != NULL ? Py_XNewRef(view->slots[view->bound[root->index]])
+                                   : mapping_item(view->locals, root->key);
+    case STEP_global:
+        return mapping_item(view->globals, root->key);
+    case STEP_builtin:
+        return mapping_item(view->builtins, root->key);
+    case STEP_const:
+        return Py_NewRef(root->key);
+    case STEP_closure:
+        if (view->closure == NULL) {
+            return NULL;
+        }
+        if (!PyTuple_Check(view->closure)) {
+            cell = mapping_item(view->closure, root->key);
+        }
+        else if (view->slots != NULL) {
+            cell = Py_NewRef(PyTuple_GET_ITEM(view->closure, view->bound[root->index]));
+        }
+        else {
+            Py_ssize_t at = PySequence_Index(program->freevars, root->key);
+            cell = at < 0 ? NULL : Py_NewRef(PyTuple_GET_ITEM(view->closure, at));
+        }
+        if (cell == NULL) {
+            return NULL;
+        }
+        PyObject *contents = PyCell_Check(cell) ? Py_XNewRef(PyCell_GET(cell)) : NULL;
+        Py_DECREF(cell);
+        return contents;
+    default:
+        Py_UNREACHABLE();
+    }
+}
+
+static PyObject *
+step_value(const GuardNode *node, PyObject *value)
+{
+    PyObject *result = NULL;
+    switch (node->kind) {
+    case STEP_attr:
+        return tf_lookup_attr(value, node->key, &result) < 0 ? NULL : result;
+    case STEP_instance_dict:
+        return instance_dict_item(value, node->key);
+    case STEP_dict_item:
+        return PyDict_Check(value) ? Py_XNewRef(PyDict_GetItemWithError(value, node->key)) : NULL;
+    case STEP_list_item:
+        return PyList_Check(value) && node->index < PyList_GET_SIZE(value) ? Py_NewRef(PyList_GET_ITEM(value, node->index))
+                                                                          : NULL;
+    case STEP_tuple_item:
+        return PyTuple_Check(value) && node->index < PyTuple_GET_SIZE(value)
+                   ? Py_NewRef(PyTuple_GET_ITEM(value, node->index))
+                   : NULL;
+    case STEP_item:
+        return PyObject_GetItem(value, node->key);
+    case STEP_type:
+        return Py_NewRef((PyObject *)Py_TYPE(value));
+    case STEP_dict_key:
+        return tf_nth_key(value, node->index);
+    case STEP_apply:
+        return PyObject_CallOneArg(node->key, value);
+    default:
+        Py_UNREACHABLE();
+    }
+}
+
+/* ---- all checks ---------------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    GuardProgram *program;
+    const GuardView *view;
+    PyObject **captures;        /* owned values, by GuardNode.capture */
+} Descent;
+
+/* Puts `node` at the front of the list it stands in, so that what failed once is looked at first. */
+void
+tf_program_promote(GuardNode **list, GuardNode *node)
+{
+    if (*list == node) {
+        return;
+    }
+    GuardNode **link = list;
+    while (*link != node) {
+        link = &(*link)->next;
+    }
+    *link = node->next;
+    node->next = *list;
+    *list = node;
+}
+
+static int descend(Descent *, GuardNode **list, PyObject *parent_value);
+
+/* The checks of one node, then everything below it. Borrows `value`. */
+static int
+check_node(Descent *descent, GuardNode *node, PyObject *value)
+{
+    for (GuardCheck *check = node->checks; check != NULL; check = check->next) {
+        int holds = tf_check_test(check, value, NULL);
+        if (holds <= 0) {
+            return holds;
+        }
+    }
+    if (node->capture >= 0) {
+        descent->captures[node->capture] = Py_NewRef(value);
+    }
+    return node->children == NULL ? 1 : descend(descent, &node->children, value);
+}
+
+/* All nodes of a list of siblings. On failure the culprit moves to the front, unless an evaluation further out is in
+ * the middle of the same list (a guard that runs Python code, another thread): that one must not skip a sibling. */
+static int
+descend(Descent *descent, GuardNode **list, PyObject *parent_value)
+{
+    for (GuardNode *node = *list; node != NULL; node = node->next) {
+        PyObject *value = parent_value == NULL ? root_value(descent->program, node, descent->view)
+                                               : step_value(node, parent_value);
+        int holds;
+        if (value == NULL) {
+            holds = tf_clear_ordinary_error();
+        }
+        else {
+            holds = check_node(descent, node, value);
+            Py_DECREF(value);
+        }
+        if (holds <= 0) {
+            if (descent->program->running == 1) {
+                tf_program_promote(list, node);
+            }
+            return holds;
+        }
+    }
+    return 1;
+}
+
+static int
+check_cross(Descent *descent, GuardCheck *check)
+{
+    PyObject *on_stack[TF_MAX_CAPTURES_ON_STACK];
+    PyObject **others = on_stack;
+    if (check->n_others > TF_MAX_CAPTURES_ON_STACK) {
+        others = PyMem_Malloc(sizeof(PyObject *) * (size_t)check->n_others);
+        if (others == NULL) {
+            return 0;
+        }
+    }
+    for (Py_ssize_t i = 0; i < check->n_others; i++) {
+        others[i] = descent->captures[check->others[i]->capture];
+    }
+    int holds = tf_check_test(check, descent->captures[check->node->capture], others);
+    if (others != on_stack) {
+        PyMem_Free(others);
+    }
+    return holds;
+}
+
+int
+tf_program_holds(GuardProgram *program, const GuardView *view)
+{
+    PyObject *on_stack[TF_MAX_CAPTURES_ON_STACK] = {NULL};
+    Descent descent = {program, view, on_stack};
+    tf_counters.guard_evals++;
+    if (program->roots == NULL) {
+        return 1;
+    }
+    if (program->n_captures > TF_MAX_CAPTURES_ON_STACK) {
+        descent.captures = PyMem_Calloc((size_t)program->n_captures, sizeof(PyObject *));
+        if (descent.captures == NULL) {
+            return 0;
+        }
+    }
+    Py_INCREF(program);
+    program->running++;
+    int holds = descend(&descent, &program->roots, NULL);
+    for (GuardCheck *check = program->cross; check != NULL && holds == 1; check = check->next) {
+        holds = check_cross(&descent, check);
+    }
+    program->running--;
+    for (int i = 0; i < program->n_captures; i++) {
+        Py_XDECREF(descent.captures[i]);
+    }
+    if (descent.captures != on_stack) {
+        PyMem_Free(descent.captures);
+    }
+    Py_DECREF(program);
+    return holds;
+}
+
+/* ---- one check at a time, for explanations -------------------------------------------------------------------------- */
+
+/* The value at the end of a path; a new reference, or NULL with or without an exception set. */
+static PyObject *
+path_value(GuardProgram *program, const GuardNode *node, const GuardView *view)
+{
+    if (node->parent == NULL) {
+        return root_value(program, node, view);
+    }
+    PyObject *parent = path_value(program, node->parent, view);
+    if (parent == NULL) {
+        return NULL;
+    }
+    PyObject *value = step_value(node, parent);
+    Py_DECREF(parent);
+    return value;
+}
+
+static int
+check_alone(GuardProgram *program, const GuardCheck *check, const GuardView *view)
+{
+    PyObject *values = PyTuple_New(check->n_others + 1);
+    if (values == NULL) {
+        return -1;
+    }
+    int holds = 1;
+    for (Py_ssize_t i = 0; i <= check->n_others && holds == 1; i++) {
+        PyObject *value = path_value(program, i == 0 ? check->node : check->others[i - 1], view);
+        if (value == NULL) {
+            holds = tf_clear_ordinary_error();
+        }
+        else {
+            PyTuple_SET_ITEM(values, i, value);
+        }
+    }
+    if (holds == 1) {
+        PyObject *const *items = ((PyTupleObject *)values)->ob_item;
+        holds = tf_check_test(check, items[0], items + 1);
+    }
+    Py_DECREF(values);
+    return holds;
+}
+
+int
+tf_program_first_failure(GuardProgram *program, const GuardView *view, Py_ssize_t *failed)
+{
+    int holds = 1;
+    Py_INCREF(program);
+    for (Py_ssize_t i = 0; i < program->n_checks && holds == 1; i++) {
+        holds = check_alone(program, program->in_order[i], view);
+        *failed = i;
+    }
+    Py_DECREF(program);
+    return holds;
+}

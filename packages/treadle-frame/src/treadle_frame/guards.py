@@ -1,0 +1,66 @@
+"""Guard programs as data: what a check and a query through a C ABI look like. GuardProgram compiles them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeAlias
+
+Path: TypeAlias = tuple[tuple[Any, ...], ...]
+
+ROOTS = ("local", "global", "builtin", "closure", "const")
+ACCESSORS = (
+    "attr",
+    "instance_dict",
+    "dict_item",
+    "list_item",
+    "tuple_item",
+    "item",
+    "type",
+    "dict_key",
+    "apply",
+)
+OPS = (
+    "is",
+    "is_not",
+    "type_is",
+    "equals",
+    "len",
+    "dict_keys",
+    "has_attr",
+    "lacks_attr",
+    "lacks_key",
+    "has_key",
+    "call",
+    "capsule",
+    "foreign",
+    "same_object",
+    "distinct_objects",
+    "call_many",
+)
+
+
+class Check(NamedTuple):
+    """One condition: the value at the end of `path` passes the test `op` with argument `arg`.
+
+    `path` starts with a root (`("local", "x")`) and goes on with accessors (`("attr", "weight")`); `reason` is shown to
+    people when the check fails. The vocabulary is in csrc/guard_ops.def and in the README.
+    """
+
+    path: Path
+    op: str
+    arg: Any = None
+    reason: str = ""
+
+
+class ForeignCheck(NamedTuple):
+    """The argument of a `foreign` check: questions to a C library about the value's handle.
+
+    The value's type must be exactly `type` (or one of the tuple). The handle is the address `id(value) + handle_offset`.
+    Each query is `(function address, kind, expected)`; the function is `int32_t f(void *handle, void *out)`, returns 0
+    when it worked and writes an int32 (`i32`), int64 (`i64`), bool (`bool`), or a pointer to as many int64 as `expected`
+    has (`i64_array`: ask for the length first, queries run in order and stop at the first that fails). An expected None
+    matches anything. The functions are called with the GIL held and must not run Python code.
+    """
+
+    type: type | tuple[type, ...]
+    handle_offset: int
+    queries: tuple[tuple[int, str, int | tuple[int | None, ...] | None], ...]
