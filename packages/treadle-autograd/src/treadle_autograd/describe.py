@@ -95,6 +95,11 @@ class GraphOutputs:
     def forbid(self, fake: torch.Tensor) -> None:
         self._taken.add(storage_key(fake))
 
+    def value_of(self, wrapper: torch.Tensor) -> torch.Tensor:
+        """The current value of a functional tensor; views of something changed are taken anew, which adds nodes."""
+        with self.recorder:
+            return unwrap(wrapper)
+
     def add(self, fake: torch.Tensor, truth: Geometry | None = None) -> int:
         """Return `fake` from the graph with the sizes and strides of `truth`, in a storage of its own; gives the position."""
         restride = truth is not None and tuple(fake.stride()) != truth.stride
@@ -128,7 +133,7 @@ def describe_mutations(inputs: Inputs, outputs: GraphOutputs) -> tuple[Mutation,
     """One graph output per input whose data changed."""
     mutations = []
     for index, wrapper, fake in inputs.tensors():
-        value = unwrap(wrapper)
+        value = outputs.value_of(wrapper)
         if value is not fake:
             position = outputs.add(value)
             outputs.nodes[position].meta["mutates"] = index
@@ -212,7 +217,7 @@ def _choose_base(values: list[torch.Tensor], truths: list[torch.Tensor], outputs
         wrapper, truth = candidates[0]
         if not is_dense(truth) or any(not _within(t, truth) for t in truths):
             raise UnsupportedGraph("outputs share a storage whose whole is not known")
-    position = outputs.add(unwrap(wrapper), Geometry(tuple(truth.size()), tuple(truth.stride()), 0))
+    position = outputs.add(outputs.value_of(wrapper), Geometry(tuple(truth.size()), tuple(truth.stride()), 0))
     return _Base(position, wrapper, truth)
 
 

@@ -316,19 +316,39 @@ def _is_changed(tensor: torch.Tensor) -> bool:
 def run_plain(
     gm: fx.GraphModule, arguments: Sequence[Any], attributes: Mapping[str, Any], expected: Layouts
 ) -> list[Any]:
-    """Interpret `gm` on plain fake tensors; returns the items of its output. Raises `UnsupportedGraph` where a node's result has other
-    strides than its functional twin had (`expected`): from there on the two programs may take different ways."""
+    """Interpret `gm` on plain fake tensors; returns the items of its output.
+
+    Raises `UnsupportedGraph` where a node's result has other strides than its functional twin had (`expected`): from there on the two
+    programs may take different ways; and where a tensor whose elements share memory (``x.expand(..).fill_(7)``) is written to, which
+    functionalisation would add up.
+    """
 
     def run_node(node: fx.Node, args: Any, kwargs: Any) -> Any:
+        overlapping = [(t, t._version) for t in _tensors_in((args, kwargs)) if _shares_elements(t)]
         result = _run_node(node, args, kwargs)
-        if isinstance(result, torch.Tensor) and not same_layout(
-            expected[node], (tuple(result.size()), tuple(result.stride()))
-        ):
-            line = user_line(node.meta.get("stack_trace"))
-            raise UnsupportedGraph("an in-place operator keeps strides that its functional form does not", line)
+        line = user_line(node.meta.get("stack_trace"))
+        if any(tensor._version != version for tensor, version in overlapping):
+            raise UnsupportedGraph("a tensor whose elements share memory is written to", line)
+        if isinstance(result, torch.Tensor):
+            if not same_layout(expected[node], (tuple(result.size()), tuple(result.stride()))):
+                raise UnsupportedGraph("an in-place operator keeps strides that its functional form does not", line)
         return result
 
     return _interpret(gm, arguments, attributes, run_node)
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _tensors_in(tuple(value.values()))
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors_in(item)
+
+
+def _shares_elements(tensor: torch.Tensor) -> bool:
+    return any(stride == 0 and size != 1 for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
 
 
 def same_layout(mine: tuple[Any, Any], theirs: tuple[Any, Any]) -> bool:
