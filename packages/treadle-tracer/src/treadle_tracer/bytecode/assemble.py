@@ -434,7 +434,10 @@ class CodeBuilder:
             self.pop_top()
 
     def protect(self, start: Label, end: Label, handler: Label, *, depth: int, lasti: bool = False) -> None:
-        """Exceptions from ``start`` up to (not including) ``end`` go to ``handler`` with ``depth`` values kept."""
+        """Exceptions from ``start`` up to (not including) ``end`` go to ``handler`` with ``depth`` values kept.
+
+        The first instruction must not be a call: 3.13 takes it for one outside the range. Ranges must not overlap.
+        """
         self._ranges.append((start, end, handler, depth, lasti))
 
     # -- results -----------------------------------------------------------------------------------------------------
@@ -483,7 +486,7 @@ def _place_of(label: Label) -> int:
 def new_code_like(
     code: types.CodeType, body: Callable[[CodeBuilder], None], *, name: str | None = None
 ) -> types.CodeType:
-    """Code with the signature, cells, free variables and flags of ``code``; ``body`` emits what follows the prologue."""
+    """Code with signature, cells, free variables and flags of ``code``; ``body`` emits what follows the prologue."""
     builder = CodeBuilder.like(code, name=name)
     body(builder)
     return builder.finish()

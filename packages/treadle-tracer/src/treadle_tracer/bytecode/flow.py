@@ -197,12 +197,23 @@ def _live_at_start(
     return live
 
 
+_FRAME_READERS: dict[str, frozenset[str]] = {
+    "LOAD_GLOBAL": frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe", "currentframe"}),
+    "LOAD_ATTR": frozenset({"_getframe", "currentframe"}),
+    "LOAD_METHOD": frozenset({"_getframe", "currentframe"}),
+}
+"""Functions that see the variables of the frame that calls them, by how they are loaded."""
+
+
 def live_locals(model: CodeModel, index: int) -> tuple[str, ...]:
     """Locals and cells of the function itself (no free variables) live before instruction ``index``, in slot order.
 
-    The first argument of a method with a ``__class__`` cell is always live: ``super()`` looks it up in the frame.
+    The first argument of a method with a ``__class__`` cell is always live: ``super()`` looks it up in the frame. All
+    variables are if the code names a function that lists them.
     """
     live = set(live_variables(model)[index])
+    if any(i.argval in _FRAME_READERS.get(i.opname, ()) for i in model.instructions):
+        live.update(model.localsplus)
     if "__class__" in model.freevars:
         live.update(model.arguments[:1])
     own = model.localsplus[: len(model.localsplus) - len(model.freevars)]

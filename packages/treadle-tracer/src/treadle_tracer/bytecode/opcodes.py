@@ -243,6 +243,13 @@ BY_CODE: tuple[Op | None, ...] = tuple(
 )
 """``OPS`` by opcode number."""
 
+CHECKED_LOADS: dict[str, str] = {
+    11: {},
+    12: {"LOAD_FAST": "LOAD_FAST_CHECK"},
+    13: {"LOAD_FAST": "LOAD_FAST_CHECK", "LOAD_CLOSURE": "LOAD_FAST_CHECK"},
+}[MINOR]
+"""The loads that crash on an empty slot, and what raises UnboundLocalError instead (3.11: all loads do)."""
+
 BINARY_OPS: tuple[str, ...] = (
     "+", "&", "//", "<<", "@", "*", "%", "|", "**", ">>", "-", "/", "^",
     "+=", "&=", "//=", "<<=", "@=", "*=", "%=", "|=", "**=", ">>=", "-=", "/=", "^=",

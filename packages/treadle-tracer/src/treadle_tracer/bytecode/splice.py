@@ -1,0 +1,355 @@
+"""Cutting a function in two at an instruction: ``prefix`` runs it up to there, ``continuation`` from there on.
+
+    def f(x):            prefix:        def f(x): y = x + 1; return Broken(stack=(), variables=(y,))
+        y = x + 1
+        # <- cut here    continuation:  def f(y): return y * 2
+        return y * 2
+
+A continuation is all of the original code that can still run, behind a new start that pushes the operand stack and jumps
+to the cut: loops run on and exception ranges still cover what they covered. Its parameters are the live locals and the stack slots. A cell
+variable is passed as *the cell itself*, in a parameter that is also a cell variable and for which the new start makes no
+cell: closures made before and after the cut share it. Free variables stay free variables: a continuation is called with
+the closure of the original function.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import types
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from treadle_tracer.bytecode.assemble import CodeBuilder
+from treadle_tracer.bytecode.flow import (
+    SlotKind,
+    accesses,
+    handlers,
+    live_locals,
+    stack_depths,
+    stack_kinds,
+    successors,
+)
+from treadle_tracer.bytecode.model import CodeModel, ExceptionEntry, Instruction
+from treadle_tracer.bytecode.opcodes import CHECKED_LOADS, OPS, ArgKind
+from treadle_tracer.bytecode.read import BytecodeError
+from treadle_tracer.bytecode.write import write
+
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_CALL_PARTS = ("KW_NAMES", "PRECALL", "CALL")
+
+
+class Unbound:
+    """The type of ``UNBOUND``."""
+
+    def __repr__(self) -> str:
+        return "UNBOUND"
+
+
+UNBOUND = Unbound()
+"""In a ``Broken``: a local without a value, or the C null in a stack slot."""
+
+
+class Broken(NamedTuple):
+    """What the code of ``prefix`` returns when it gets to the cut.
+
+    ``stack``: the operand stack, bottom first; a HANDLED slot holds the exception being handled there.
+    ``variables``: what stands in the slots of the variables asked for; for cells the cell objects.
+    """
+
+    stack: tuple[object, ...]
+    variables: tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """The code of a continuation and what to call it with: ``variables`` in this order, then the slots ``stack``.
+
+    start      the instruction it goes on with (see ``restart_index``)
+    variables  names of the original variables passed. Each takes what stands in the variable's slot: the value of a
+               local, the cell object of a cell variable (but its value where an inlined comprehension of 3.12 or later
+               uses the slot for a plain variable of the same name and keeps the cell on the stack).
+    stack      numbers of the stack slots passed, bottom first: all that are not NULL. A HANDLED slot takes the exception
+               that is being handled there.
+    """
+
+    code: types.CodeType
+    start: int
+    variables: tuple[str, ...]
+    stack: tuple[int, ...]
+
+
+def prologue_end(model: CodeModel) -> int:
+    """Index of the first instruction after RESUME."""
+    for index, instruction in enumerate(model.instructions):
+        if instruction.opname == "RESUME":
+            return index + 1
+    raise BytecodeError(f"{model.qualname} has no RESUME")
+
+
+def restart_index(model: CodeModel, index: int) -> int:
+    """The instruction to cut at so that ``index`` runs whole.
+
+    KW_NAMES, PRECALL and CALL (3.11; KW_NAMES and CALL in 3.12) hand each other values outside the stack, so a cut
+    between them goes before the first of them. The stack is the same there: none of them but CALL moves it.
+    """
+    while (
+        index > 0
+        and model.instructions[index].opname in _CALL_PARTS[1:]
+        and model.instructions[index - 1].opname in _CALL_PARTS[: _CALL_PARTS.index(model.instructions[index].opname)]
+    ):
+        index -= 1
+    return index
+
+
+def why_not_cut(model: CodeModel, index: int) -> str | None:
+    """Why the function cannot be cut before instruction ``index``, or None if it can."""
+    if model.flags & _GENERATORS:
+        return "a generator or coroutine keeps its frame and cannot go on in another one"
+    if not model.flags & inspect.CO_OPTIMIZED:
+        return "class and module bodies keep their variables in a namespace"
+    if not prologue_end(model) <= index < len(model.instructions):
+        return "the prologue builds the frame and cannot be left out"
+    opnames = [instruction.opname for instruction in model.instructions[index - 1 : index + 1]]
+    if opnames[1] == "END_FOR" or (opnames[0] == "END_FOR" and opnames[1] == "POP_TOP"):
+        return "the end of a for loop belongs to its FOR_ITER"
+    if stack_depths(model)[index] is None:
+        return "no execution gets there"
+    return None
+
+
+def _check_cut(model: CodeModel, index: int) -> int:
+    reason = why_not_cut(model, index)
+    if reason is not None:
+        raise BytecodeError(f"{model.qualname} cannot be cut at instruction {index}: {reason}")
+    return restart_index(model, index)
+
+
+def continuation(
+    model: CodeModel,
+    index: int,
+    *,
+    variables: Iterable[str] | None = None,
+    stack: Sequence[SlotKind] | None = None,
+    name: str | None = None,
+) -> Continuation:
+    """The rest of a function from instruction ``index`` on, as a function of live locals and operand stack.
+
+    ``variables``: locals and cells to pass, by default ``live_locals(model, index)``. Leave out those without
+    a value: they are unbound in the continuation. Every live one that has a value must be there. Order does not count.
+    ``stack``: what each stack slot holds, by default what ``stack_kinds`` finds; EITHER is not allowed.
+
+    Raises BytecodeError where ``why_not_cut`` gives a reason, or if ``stack`` does not describe the stack.
+    """
+    start = _check_cut(model, index)
+    kinds = _known_kinds(model, start, stack)
+    wanted = set(live_locals(model, start) if variables is None else variables)
+    own = model.localsplus[: len(model.localsplus) - len(model.freevars)]
+    unknown = wanted.difference(own)
+    if unknown:
+        raise BytecodeError(f"{', '.join(sorted(unknown))}: no local variable of {model.qualname}")
+    passed = tuple(variable for variable in own if variable in wanted)
+    slots = tuple(i for i, kind in enumerate(kinds) if kind is not SlotKind.NULL)
+    kept = _kept(model, start)
+    used = {variable for i in kept for variable, _ in accesses(model.instructions[i])}.union(passed)
+    stem = _stem(used)
+    parameters = passed + tuple(f"{stem}{i}" for i in slots)
+    shape = _shape(model, parameters, used, name)
+    builder = CodeBuilder(shape, prologue=False)
+    builder.positions = model.instructions[start].positions
+    if model.freevars:
+        builder.copy_free_vars(len(model.freevars))
+    builder.resume()
+    for slot, kind in enumerate(kinds):
+        _push_slot(builder, f"{stem}{slot}", kind)
+    head = builder.model().instructions
+    landing = len(head) + 1 + kept.index(start)
+    place = {index: len(head) + 1 + number + (index >= start) for number, index in enumerate(kept)}
+    body = _moved([model.instructions[i] for i in kept], model, shape, place)
+    body.insert(kept.index(start), Instruction("NOP", positions=builder.positions))
+    jump = Instruction("JUMP_FORWARD", None, landing, -1, builder.positions)
+    # The NOP belongs to the range of the cut: 3.13 looks up an exception that comes out of an inlined call one code unit
+    # before the CALL, so that a CALL must not be the first instruction of its range.
+    covered = place | {start: landing}
+    exceptions = _moved_entries(model.exceptions, place, covered)
+    code = write(shape.replace(instructions=(*head, jump, *body), exceptions=exceptions))
+    return Continuation(code, start, passed, slots)
+
+
+def prefix(
+    model: CodeModel,
+    index: int,
+    *,
+    variables: Iterable[str] | None = None,
+    stack: Sequence[SlotKind] | None = None,
+    name: str | None = None,
+) -> types.CodeType:
+    """The function up to instruction ``index``: code that returns a ``Broken`` when it gets there.
+
+    It has signature, cells and free variables of the original and otherwise does and returns the same. ``variables`` (by
+    default ``live_locals(model, index)``) says which variables the ``Broken`` holds, in this order; what is unbound
+    is UNBOUND there, and so is a stack slot that holds the C null. ``stack`` as in ``continuation``; EITHER is allowed.
+    """
+    start = _check_cut(model, index)
+    kinds = stack_kinds(model)[start] if stack is None else tuple(stack)
+    if kinds is None or len(kinds) != stack_depths(model)[start]:
+        raise BytecodeError(f"{model.qualname} has another number of stack slots at instruction {start} than {kinds}")
+    wanted = tuple(live_locals(model, start) if variables is None else variables)
+    stem = _stem(model.localsplus)
+    extra = tuple(f"{stem}{slot}" for slot in range(len(kinds)))
+    shape = model.replace(instructions=(), exceptions=(), varnames=model.varnames + extra, name=name or model.name)
+    builder = CodeBuilder(shape, prologue=False)
+    builder.positions = model.instructions[start].positions
+    for slot in reversed(range(len(kinds))):
+        _pop_slot(builder, extra[slot], kinds[slot])
+    builder.load_callable_const(Broken)
+    for slot in range(len(kinds)):
+        _load_or_unbound(builder, "LOAD_FAST", extra[slot], 2 + slot)
+    builder.build_tuple(len(kinds))
+    for number, variable in enumerate(wanted):
+        opname = "LOAD_CLOSURE" if variable in model.cellvars else "LOAD_FAST"
+        _load_or_unbound(builder, opname, variable, 3 + number)
+    builder.build_tuple(len(wanted))
+    builder.call(2)
+    builder.return_value()
+    tail = builder.model()
+    count = len(model.instructions)
+    body = _moved(model.instructions, model, shape, dict(zip(range(count), range(count), strict=True)))
+    body[start] = Instruction("JUMP_FORWARD", None, count, -1, builder.positions)
+    behind = {i: count + i for i in range(len(tail.instructions))}
+    exceptions = model.exceptions + _moved_entries(tail.exceptions, behind, behind)
+    instructions = (*body, *(_retargeted(instruction, behind) for instruction in tail.instructions))
+    return write(shape.replace(instructions=instructions, exceptions=exceptions))
+
+
+def _stem(taken: Iterable[str]) -> str:
+    """Beginning of the names of the variables that carry stack slots: no user variable can be called so."""
+    stem = ".stack"
+    while any(variable.startswith(stem) for variable in taken):
+        stem = "." + stem
+    return stem
+
+
+def _kept(model: CodeModel, start: int) -> list[int]:
+    """The instructions a continuation needs: what can be reached, and every MAKE_CELL.
+
+    A MAKE_CELL before the cut is jumped over, but frames look for it to tell a cell from a value in a cell variable's
+    slot (``_PyFrame_OpAlreadyRan``, behind ``locals()``).
+    """
+    covering = handlers(model)
+    reached: set[int] = set()
+    work = [start]
+    while work:
+        index = work.pop()
+        if index in reached:
+            continue
+        reached.add(index)
+        work.extend(successors(model, index))
+        entry = covering[index]
+        if entry is not None:
+            work.append(entry.target)
+    cells = {i for i, instruction in enumerate(model.instructions) if instruction.opname == "MAKE_CELL"}
+    return sorted(reached | cells)
+
+
+def _known_kinds(model: CodeModel, start: int, stack: Sequence[SlotKind] | None) -> tuple[SlotKind, ...]:
+    depth = stack_depths(model)[start]
+    kinds = stack_kinds(model)[start] if stack is None else tuple(stack)
+    if kinds is None or len(kinds) != depth:
+        raise BytecodeError(f"{model.qualname} has {depth} stack slots at instruction {start}, not {kinds}")
+    if SlotKind.EITHER in kinds:
+        slot = kinds.index(SlotKind.EITHER)
+        raise BytecodeError(f"stack slot {slot} at instruction {start} of {model.qualname}: say if it is NULL")
+    return kinds
+
+
+def _shape(model: CodeModel, parameters: tuple[str, ...], used: Collection[str], name: str | None) -> CodeModel:
+    """The header of a continuation: the parameters come first, the other locals it uses follow in their order."""
+    rest = tuple(variable for variable in model.varnames if variable in used and variable not in parameters)
+    return model.replace(
+        instructions=(),
+        exceptions=(),
+        name=model.name if name is None else name,
+        qualname=model.qualname if name is None else name,
+        flags=model.flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS),
+        argcount=len(parameters),
+        posonlyargcount=0,
+        kwonlyargcount=0,
+        varnames=parameters + rest,
+    )
+
+
+def _push_slot(builder: CodeBuilder, variable: str, kind: SlotKind) -> None:
+    if kind is SlotKind.NULL:
+        builder.push_null()
+        return
+    builder.load_fast(variable)
+    builder.delete_fast(variable)  # the stack owns it, as it did: nothing lives longer than in the original
+    if kind is SlotKind.HANDLED:  # become the handler of that exception, as the original was
+        builder.emit("PUSH_EXC_INFO")
+        builder.pop_top()
+
+
+def _pop_slot(builder: CodeBuilder, variable: str, kind: SlotKind) -> None:
+    if kind is SlotKind.HANDLED:
+        builder.load_callable_const(sys.exception)
+        builder.call(0)
+    builder.store_fast(variable)  # the only instruction that takes a null off
+    if kind is SlotKind.HANDLED:
+        builder.emit("POP_EXCEPT")
+
+
+def _load_or_unbound(builder: CodeBuilder, opname: str, variable: str, depth: int) -> None:
+    """Push a variable, or UNBOUND if it has no value; ``depth`` values are on the stack below."""
+    start, end, handler, after = (builder.label(text) for text in ("start", "end", "handler", "after"))
+    builder.place(start)
+    builder.emit(CHECKED_LOADS.get(opname, opname), variable)
+    builder.place(end)
+    builder.jump(after)
+    builder.place(handler)
+    builder.emit("PUSH_EXC_INFO")
+    builder.pop_top()
+    builder.emit("POP_EXCEPT")
+    builder.load_const(UNBOUND)
+    builder.place(after)
+    builder.nop()
+    builder.protect(start, end, handler, depth=depth)
+
+
+def _moved(
+    instructions: Iterable[Instruction], model: CodeModel, shape: CodeModel, place: dict[int, int]
+) -> list[Instruction]:
+    """``instructions`` of ``model`` with the slots of ``shape``, jumping to where ``place`` puts their targets."""
+    first_free, new_first_free = (len(m.localsplus) - len(m.freevars) for m in (model, shape))
+    slot_of = {variable: i for i, variable in enumerate(shape.localsplus[:new_first_free])}
+    slots = [
+        slot_of.get(variable) if slot < first_free else new_first_free + slot - first_free
+        for slot, variable in enumerate(model.localsplus)
+    ]
+    result = []
+    for instruction in instructions:
+        kind, arg = OPS[instruction.opname].kind, instruction.arg
+        if kind is ArgKind.LOCAL or kind is ArgKind.FREE:
+            instruction = instruction._replace(arg=None if arg is None else slots[arg])
+        elif kind is ArgKind.LOCAL_PAIR:
+            instruction = instruction._replace(arg=None)
+        result.append(_retargeted(instruction, place))
+    return result
+
+
+def _retargeted(instruction: Instruction, place: dict[int, int]) -> Instruction:
+    return instruction._replace(argval=place[instruction.argval]) if OPS[instruction.opname].jumps else instruction
+
+
+def _moved_entries(
+    entries: Iterable[ExceptionEntry], place: dict[int, int], covered: dict[int, int]
+) -> tuple[ExceptionEntry, ...]:
+    """What is left of each entry: ``covered`` says where a range begins, ``place`` where it ends and is handled."""
+    result = []
+    for entry in entries:
+        indices = [i for i in range(entry.start, entry.end + 1) if i in place]
+        if indices:
+            first, last = covered[indices[0]], place[indices[-1]]
+            result.append(ExceptionEntry(first, last, place[entry.target], entry.depth, entry.lasti))
+    return tuple(result)
