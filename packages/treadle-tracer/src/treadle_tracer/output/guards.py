@@ -7,7 +7,6 @@ A guard says of one source: this is what the trace has relied on. The set keeps 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -214,10 +213,10 @@ def _arg_paths(op: str, arg: Any) -> Any:
 
 
 def _plain_equality_is_enough(constant: Any) -> bool:
-    """Whether "same type and ==" tells this constant from every other one (1.0 == True, 0.0 == -0.0 and nan != nan do not matter)."""
-    if isinstance(constant, float):
-        return constant != 0.0 and not math.isnan(constant)
-    return not isinstance(constant, (complex, tuple, frozenset, slice))
+    """Whether the `equals` op tells this constant from every other one: it compares types, bits of floats, and tuples item by item."""
+    if isinstance(constant, tuple):
+        return all(map(_plain_equality_is_enough, constant))
+    return not isinstance(constant, (complex, frozenset, slice))
 
 
 class _IdenticalConstant:

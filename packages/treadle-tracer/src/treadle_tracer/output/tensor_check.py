@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..source import Path
+from ..source import Path, Source
+
+if TYPE_CHECKING:
+    from ..options import TracerOptions
 
 # what is asked -> (symbol, kind of the out parameter in treadle_frame.ForeignCheck)
 QUERIES: dict[str, tuple[str, str]] = {
@@ -61,6 +64,28 @@ def checks(tensor: torch.Tensor, dynamic_dims: tuple[int, ...] = ()) -> list[Ten
     if tensor.is_inference():
         found.append(((("apply", torch.Tensor.is_inference),), "is", True, "is_inference()"))
     return found
+
+
+def dynamic_dims_of(
+    tensor: torch.Tensor, source: Source, known: Mapping[Source, tuple[int, ...]], options: TracerOptions
+) -> tuple[int, ...]:
+    """Dimensions of an input tensor that the trace must not specialise.
+
+    `known`: what earlier misses have shown to change. The user's marks on the tensor (`treadle.mark_dynamic` and its like) come first; a size
+    of 0 or 1 is always specialised, because broadcasting depends on it, and so is a tensor that is not strided.
+    """
+    if tensor.layout is not torch.strided or type(tensor) is not torch.Tensor:
+        return ()
+    marked = getattr(tensor, "_treadle_dynamic_dims", frozenset())
+    maybe = getattr(tensor, "_treadle_maybe_dynamic_dims", frozenset()) if options.dynamic is not False else frozenset()
+    static = getattr(tensor, "_treadle_static_dims", frozenset())
+    wanted = set(range(tensor.dim())) if options.dynamic else set(known.get(source, ()))
+    wanted = (
+        ({d % tensor.dim() for d in marked | maybe} | wanted) - {d % tensor.dim() for d in static}
+        if tensor.dim()
+        else set()
+    )
+    return tuple(sorted(d for d in wanted if tensor.shape[d] > 1))
 
 
 def stride_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
@@ -116,13 +141,13 @@ def _metadata_check(tensor: torch.Tensor, sizes: tuple[int | None, ...], any_str
         "layout": _query(tensor, "layout"),
     }
     functions = _functions()
-    queries = [
+    queries = tuple(
         (functions[name][1], QUERIES[name][1], expected[name])
         for name in QUERIES
         if not (
             name in ("sizes", "strides") and all(item is None for item in expected[name])
         )  # also: a scalar has none
-    ]
+    )
     return ((), "foreign", treadle_frame.ForeignCheck(type(tensor), _handle_offset(), queries), text)
 
 

@@ -1,0 +1,265 @@
+"""From a frame to an entry: the handler that `treadle_frame` asks on a cache miss.
+
+The steps of a compile, in order: look whether the frame is to be traced at all (`skips`), say why earlier entries missed, trace, find the
+values the rest of the frame needs, hand the graph to the backend, write the replacement code, make the guard program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
+from typing import Any
+
+import torch
+
+import treadle_frame
+
+from .bytecode import CodeModel, read
+from .errors import InternalError, Unsupported
+from .observer import Observer, SilentObserver
+from .options import TracerOptions
+from .output.entry import Payload, Plan, changed_dimensions, finish_entry
+from .output.resume import forget_continuations
+from .output.tensor_check import why_global_state_unfit
+from .skips import why_no_tensors, why_not_trace
+from .trace.frame import TraceResult, trace_frame
+
+Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
+
+# A code object whose frames showed no tensor this often is left alone for good.
+_TENSORLESS_CALLS = 16
+# A code object that was traced this often without a tensor being computed is left alone for good.
+_EMPTY_TRACES = 4
+# All entries of one code object together, over all module instances.
+_TOTAL_ENTRIES = 64
+
+
+class BackendError(RuntimeError):
+    """The backend raised, or returned something that cannot be called."""
+
+
+def compile_handler(
+    backend: Backend, options: TracerOptions | None = None, observer: Observer | None = None
+) -> Handler:
+    """A handler for `treadle_frame.set_handler` / `dispatcher` that compiles frames with `backend`.
+
+    Raises TypeError when `backend` is not callable.
+    """
+    if not callable(backend):
+        raise TypeError(f"backend must be a callable (graph_module, example_inputs) -> callable, not {backend!r}")
+    return Handler(backend, options or TracerOptions(), observer or SilentObserver())
+
+
+def optimize(
+    function: Callable[..., Any],
+    backend: Backend,
+    options: TracerOptions | None = None,
+    observer: Observer | None = None,
+) -> Callable[..., Any]:
+    """`function`, compiled with a backend of one's own: `backend(graph_module, example_inputs) -> callable`.
+
+    Raises TypeError when `function` is no Python function or bound method (a module's `forward`, say).
+    """
+    handler = compile_handler(backend, options, observer)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        raise TypeError(f"function must be a Python function or method, not {function!r}")
+    handler.add_root(code)
+    return treadle_frame.dispatcher(function, handler)
+
+
+class Handler:
+    """Compiles frames. One lock: a compile changes caches and runs the tracer, which is not reentrant."""
+
+    def __init__(self, backend: Backend, options: TracerOptions, observer: Observer):
+        self.backend = backend
+        self.options = options
+        self.observer = observer
+        self._lock = threading.RLock()
+        self._roots: set[CodeType] = set()
+        self._tensorless: dict[CodeType, int] = {}
+        self._dynamic: dict[CodeType, dict[Any, tuple[int, ...]]] = {}
+        self._empty: dict[CodeType, int] = {}
+        self._models: dict[CodeType, CodeModel] = {}
+
+    def add_root(self, code: CodeType) -> None:
+        """Code the user asked to compile: traced whatever its arguments look like, and not skipped silently under `fullgraph`."""
+        self._roots.add(code)
+
+    def reset(self) -> None:
+        """Forget what earlier calls have shown (sizes that change, frames without tensors). Entries are `treadle_frame.reset`'s."""
+        with self._lock:
+            self._tensorless.clear()
+            self._empty.clear()
+            self._dynamic.clear()
+            forget_continuations()
+
+    def __call__(self, frame: treadle_frame.FrameInfo) -> Any:
+        """`treadle_frame`'s question what to do with a frame: an Entry, SKIP or RUN_ONCE."""
+        code = frame.code
+        why = why_not_trace(code)
+        if why is not None and not (code in self._roots and why.startswith("a special method")):
+            return self._skip(code, why)
+        if why_global_state_unfit() is not None:
+            return treadle_frame.RUN_ONCE
+        if code not in self._roots and why_no_tensors(code, frame.locals, frame.globals, frame.closure or ()):
+            return self._without_tensors(code)
+        with self._lock:
+            existing = self._entries_like(frame)
+            why = self._why_no_more_entries(frame, existing)
+            if why is not None:
+                return self._skip(code, why, warn=True)
+            with _torch_state_kept():
+                return self._guarded_compile(frame, existing)
+
+    # ---- what to do with a frame that is not compiled
+
+    def _skip(self, code: CodeType, why: str, warn: bool = False) -> Any:
+        if self.options.fullgraph and code in self._roots:
+            raise Unsupported(
+                "frame-skipped",
+                f"{code.co_qualname} is {why}",
+                ((code.co_filename, code.co_firstlineno, code.co_name),),
+            )
+        self.observer.on_skip(code, why)
+        if warn:
+            warnings.warn(f"treadle: {_place(code)} runs uncompiled from now on: {why}", RuntimeWarning, stacklevel=2)
+        return treadle_frame.SKIP
+
+    def _without_tensors(self, code: CodeType) -> Any:
+        count = self._tensorless[code] = self._tensorless.get(code, 0) + 1
+        return treadle_frame.RUN_ONCE if count < _TENSORLESS_CALLS else treadle_frame.SKIP
+
+    def _entries_like(self, frame: treadle_frame.FrameInfo) -> list[Any]:
+        """Entries made for the same module instance (or none at all, like this call), the ones the limit counts."""
+        owner = _module_argument(frame)
+        return [e for e in treadle_frame.entries(frame.code) if getattr(e.payload, "owner", None) == owner]
+
+    def _why_no_more_entries(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> str | None:
+        if not existing:
+            total = len(treadle_frame.entries(frame.code))
+            return f"{total} entries for different modules" if total >= _TOTAL_ENTRIES else None
+        reason = "; ".join(dict.fromkeys(_why_missed(entry, frame) for entry in existing))
+        self.observer.on_recompile(frame.code, reason)
+        if len(existing) < self.options.recompile_limit:
+            return None
+        return f"the limit of {self.options.recompile_limit} recompiles is reached; last misses: {reason}"
+
+    # ---- compiling
+
+    def _guarded_compile(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
+        """The boundary where a bug of ours becomes a warning and eager execution, or an InternalError."""
+        code = frame.code
+        try:
+            return self._compile(frame, existing)
+        except Unsupported as unsupported:
+            if self.options.fullgraph:
+                raise
+            self.observer.on_break(unsupported)
+            return self._skip(code, str(unsupported))
+        except BackendError:
+            raise
+        except Exception as error:
+            failure = error
+            if not isinstance(failure, InternalError):
+                failure = InternalError(
+                    f"compile of {code.co_qualname}", f"{type(error).__name__}: {error}", _place(code)
+                )
+            if self.options.raise_internal_errors:
+                raise failure from error
+            return self._skip(code, f"a bug of treadle: {failure}", warn=True)
+
+    def _compile(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
+        code, observer = frame.code, self.observer
+        model = self._model(code)
+        dynamic = self._dynamic_dimensions(frame, existing)
+        with observer.phase("trace"):
+            result = trace_frame(frame, model, self.options, dynamic)
+        if result.reason is not None:
+            if self.options.fullgraph:
+                raise result.reason
+            observer.on_break(result.reason)
+        with observer.phase("codegen"):
+            plan = Plan(code, model, result)
+        if not result.graph.has_calls and result.kind == "return":
+            return self._run_original(frame, result)
+        gm = compiled = None
+        if result.graph.has_calls:
+            gm = result.graph.finish(plan.outputs)
+            observer.on_graph(gm)
+            with observer.phase("backend"):
+                compiled = self._call_backend(gm, result)
+        with observer.phase("codegen"):
+            payload = Payload(gm, result.guards.tensors, result.reason, _module_argument(frame))
+            entry = finish_entry(plan, compiled, payload)
+        observer.on_entry(entry)
+        return entry
+
+    def _run_original(self, frame: treadle_frame.FrameInfo, result: TraceResult) -> Any:
+        """Nothing to compile under these guards: the original code is its own replacement."""
+        if frame.code not in self._roots:
+            count = self._empty[frame.code] = self._empty.get(frame.code, 0) + 1
+            if count > _EMPTY_TRACES:
+                return self._skip(frame.code, "a function in which no tensor is computed")
+        payload = Payload(None, result.guards.tensors, result.reason, _module_argument(frame))
+        return treadle_frame.Entry(frame.code, result.guards.program(), payload)
+
+    def _model(self, code: CodeType) -> CodeModel:
+        if code not in self._models:
+            self._models[code] = read(code)
+        return self._models[code]
+
+    def _dynamic_dimensions(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> dict[Any, tuple[int, ...]]:
+        """Source -> dimensions of tensors whose sizes changed between calls of this code."""
+        known = self._dynamic.setdefault(frame.code, {})
+        if self.options.dynamic is not False:
+            for entry in existing:
+                for source, dims in changed_dimensions(entry.payload, frame).items():
+                    known[source] = tuple(sorted({*known.get(source, ()), *dims}))
+        return known
+
+    def _call_backend(self, gm: torch.fx.GraphModule, result: TraceResult) -> Callable[..., Sequence[Any]]:
+        name = getattr(self.backend, "__name__", type(self.backend).__name__)
+        try:
+            compiled = self.backend(gm, result.graph.example_inputs)
+        except InternalError:
+            raise
+        except Exception as error:
+            raise BackendError(f"backend {name!r} raised {type(error).__name__}: {error}") from error
+        if not callable(compiled):
+            raise BackendError(f"backend {name!r} must return a callable, it returned {compiled!r}")
+        return compiled
+
+
+def _place(code: CodeType) -> str:
+    return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def _module_argument(frame: treadle_frame.FrameInfo) -> int | None:
+    """Identity of the first argument if it is a module: entries of different instances do not count against each other."""
+    first = next(iter(frame.locals.values()), None)
+    return id(first) if isinstance(first, torch.nn.Module) else None
+
+
+def _why_missed(entry: Any, frame: treadle_frame.FrameInfo) -> str:
+    return (
+        entry.guard.why_fails(frame.locals, frame.globals, frame.closure, frame.builtins) or "no guard fails any more"
+    )
+
+
+@contextlib.contextmanager
+def _torch_state_kept() -> Iterator[None]:
+    """Tracing and backends leave grad mode and the random number generators as they found them."""
+    grad = torch.is_grad_enabled()
+    cpu = torch.random.get_rng_state()
+    cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+    try:
+        yield
+    finally:
+        torch._C._set_grad_enabled(grad)
+        torch.random.set_rng_state(cpu)
+        if cuda is not None:
+            torch.cuda.set_rng_state_all(cuda)

@@ -1,0 +1,22 @@
+"""What a user of the tracer can choose, declared once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TracerOptions:
+    """Options of one compiled function.
+
+    fullgraph              a graph break or a frame that cannot be traced is an error that names the reason and the line
+    dynamic                None: a tensor dimension that changed between calls becomes dynamic; True: all dimensions from the start;
+                           False: sizes are always specialised
+    raise_internal_errors  a bug of the tracer is raised as InternalError, instead of a warning and eager execution
+    recompile_limit        entries kept for one code object (per module instance where the first argument is one); then it runs eagerly
+    """
+
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    raise_internal_errors: bool = False
+    recompile_limit: int = 8

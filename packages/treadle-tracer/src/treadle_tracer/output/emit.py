@@ -1,0 +1,61 @@
+"""`FrameCode`: a CodeBuilder for code that takes the place of a traced frame or of the rest of one."""
+
+from __future__ import annotations
+
+import types
+
+from ..bytecode.assemble import CodeBuilder
+from ..bytecode.model import CodeModel
+from ..bytecode.opcodes import NULL_AFTER_CALLABLE
+
+
+class FrameCode(CodeBuilder):
+    """A CodeBuilder with fresh temporaries, whose calls are spelled `push_null(); load_const(f); arguments; call(n)` on every version.
+
+    The shape is the traced function's: its parameters and free variables. It has no cells of its own, so parameters are plain locals.
+    """
+
+    def __init__(self, model: CodeModel) -> None:
+        self._temporaries = 0
+        self._null_pending = False
+        docstring = model.consts[:1] if model.consts and isinstance(model.consts[0], str) else (None,)
+        shape = model.replace(
+            instructions=(), exceptions=(), consts=docstring, names=(), varnames=model.arguments, cellvars=()
+        )
+        super().__init__(shape)
+
+    def temp(self) -> str:
+        """A local name that no user variable has."""
+        self._temporaries += 1
+        return f"<treadle {self._temporaries}>"
+
+    def load_cell(self, name: str) -> None:
+        """Push the cell of a free variable."""
+        self.load_closure(name)
+
+    def push_null(self) -> None:
+        """Before the callable, which must be the next constant loaded; from 3.13 on the NULL stands behind it."""
+        if NULL_AFTER_CALLABLE:
+            self._null_pending = True
+        else:
+            super().push_null()
+
+    def load_const(self, value: object) -> None:
+        """Push a constant, and the NULL of a call if this is its callable."""
+        super().load_const(value)
+        if self._null_pending:
+            self._null_pending = False
+            super().push_null()
+
+    def callable_done(self) -> None:
+        """The NULL of a call whose callable is no constant (`begin_call` came before it)."""
+        if NULL_AFTER_CALLABLE:
+            super().push_null()
+
+    def push_null_here(self) -> None:
+        """The bare NULL of the operand stack."""
+        super().push_null()
+
+    def load_function(self, code: types.CodeType) -> None:
+        """Push a function of `code` with this frame's globals and free variables."""
+        self.make_function(code, closure=self.shape.freevars)

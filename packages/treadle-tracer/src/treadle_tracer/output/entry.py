@@ -1,0 +1,286 @@
+"""From a `TraceResult` to a `treadle_frame.Entry`: the dry run, the replacement code, the guard program, the frameless form.
+
+When the compiled graph raises, the frame is run again from its start by Python itself, as long as the graph wrote to nothing that
+exists outside it: so the exception (if it was the program's) comes from the user's own line, and `except` clauses see it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import treadle_frame
+
+from ..bytecode import CodeModel
+from ..errors import Unsupported
+from ..source import Path, Source
+from ..values.tensor import TensorValue
+from .emit import FrameCode
+from .guards import TensorGuard
+from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, settled
+from .resume import Break
+
+if TYPE_CHECKING:
+    import torch.fx
+
+    from ..trace.frame import TraceResult
+
+
+@dataclass(eq=False)
+class Payload:
+    """What is kept of a compile beside the code: `treadle_frame.Entry.payload`.
+
+    graph_module  the traced graph, None when nothing was to run
+    tensors       the guarded tensors, with the sizes they had
+    reason        why the graph ends before the return, None if it does not
+    owner         id of the module instance the entry was made for, see `Handler`
+    guards        the reasons of all guards
+    """
+
+    graph_module: torch.fx.GraphModule | None
+    tensors: tuple[TensorGuard, ...]
+    reason: Unsupported | None
+    owner: int | None
+    guards: tuple[str, ...] = ()
+
+
+class Plan:
+    """A replacement whose graph is not compiled yet: knows what the graph must return. Raises Unsupported if the frame cannot be rebuilt."""
+
+    def __init__(self, code: CodeType, model: CodeModel, result: TraceResult):
+        self.code, self.model, self.result = code, model, result
+        self.usage = Usage()
+        self.leaving = Break(code, model, result) if result.kind == "break" else None
+        self._give_back(ReplacementBuilder(result.mutations, self.usage))
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The graph nodes that are needed, in the order in which the compiled graph must return them."""
+        return list(self.usage.outputs)
+
+    def _give_back(self, builder: ReplacementBuilder) -> None:
+        if self.leaving is not None:
+            self.leaving.emit(builder)
+            return
+        Effects(builder, [self.result.value]).emit()
+        builder.cb.return_value()
+
+    def replacement(self, compiled: Callable[..., Any] | None, rerun: bool) -> CodeType:
+        """The replacement code. `rerun`: a failing graph may be followed by running the original code from the start."""
+        cb = FrameCode(self.model)
+        builder = ReplacementBuilder(self.result.mutations, self.usage, cb)
+        if compiled is not None:
+            start, end, handler = cb.label("start"), cb.label("end"), cb.label("failed")
+            cb.place(start)
+            emit_graph_call(builder, compiled, self.result.graph.input_sources)
+            cb.place(end)
+            if rerun:
+                cb.protect(start, end, handler, depth=0)
+            self._give_back(builder)
+            if rerun:
+                cb.place(handler)
+                _emit_rerun(cb, self.code)
+        else:
+            self._give_back(builder)
+        return cb.finish()
+
+
+def build_replacement(
+    code: CodeType, model: CodeModel, result: TraceResult, compiled: Callable[..., Any] | None, rerun: bool = False
+) -> CodeType:
+    """The replacement code of a trace, for a compiled graph that returns `Plan(code, model, result).outputs`."""
+    return Plan(code, model, result).replacement(compiled, rerun)
+
+
+def finish_entry(plan: Plan, compiled: Callable[..., Any] | None, payload: Payload) -> Any:
+    """The `treadle_frame.Entry` of a finished compile."""
+    result = plan.result
+    rerun = compiled is not None and payload.graph_module is not None and why_not_rerun(payload.graph_module) is None
+    if compiled is not None and not rerun and getattr(result, "protected", False):
+        raise Unsupported("write-under-handler", f"{plan.code.co_qualname}")
+    replacement = plan.replacement(compiled, rerun)
+    program = result.guards.program()
+    payload.guards = tuple(guard.reason for guard in result.guards)
+    direct = None if compiled is None or getattr(result, "protected", False) else _direct(plan, compiled)
+    if direct is None:
+        return treadle_frame.Entry(replacement, program, payload)
+    return treadle_frame.Entry(replacement, program, payload, direct=direct)
+
+
+def _direct(plan: Plan, compiled: Callable[..., Any]) -> Any:
+    """`(compiled, argument names, unpack)` when the frame does nothing but `return compiled(*arguments)[0]`, else None."""
+    result = plan.result
+    if plan.leaving is not None or result.mutations or len(plan.outputs) != 1:
+        return None
+    value = settled(result.value)
+    if not isinstance(value, TensorValue) or value.source is not None:
+        return None
+    slots = plan.model.arguments
+    names = [source.path[0][1] for source in result.graph.input_sources if len(source.path) == 1]
+    if len(names) != len(result.graph.input_sources) or any(name not in slots for name in names):
+        return None
+    return (compiled, tuple(names), True)
+
+
+# ---- running the frame again after a failed graph
+
+_WRITING_FUNCTIONS = (operator.setitem, operator.delitem)
+# Functions that write to arguments without saying so in their name.
+_HIDDEN_WRITERS = frozenset({"batch_norm", "instance_norm", "embedding_renorm_", "_fused_moving_avg_obs_fq_helper"})
+
+
+def why_not_rerun(gm: torch.fx.GraphModule) -> str | None:
+    """Why a graph that failed half-way may have left traces, None when it cannot have."""
+    for node in gm.graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output"):
+            continue
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        in_place = name.endswith("_") and not name.endswith("__")
+        if in_place or name in _HIDDEN_WRITERS or node.target in _WRITING_FUNCTIONS or "out" in node.kwargs:
+            return f"the graph calls {name}, which writes to its argument"
+        if name.startswith("__i") and name.endswith("__") or (node.kwargs.get("inplace") and True):
+            return f"the graph calls {name} in place"
+        if (
+            getattr(node.target, "__module__", "") in ("_operator", "operator")
+            and name.startswith("i")
+            and name in _INPLACE
+        ):
+            return f"the graph calls operator.{name}"
+    return None
+
+
+_INPLACE = frozenset(name for name in dir(operator) if name.startswith("i") and hasattr(operator, f"__{name}__"))
+
+
+def _emit_rerun(cb: FrameCode, code: CodeType) -> None:
+    """The graph's exception is on the stack: run the original code with the same arguments."""
+    error = cb.temp()
+    cb.store_fast(error)
+    cb.push_null()
+    cb.load_const(_only_exceptions)
+    cb.load_fast(error)
+    cb.call(1)
+    cb.pop_top()
+    original = code.replace()  # a code object of its own, so that it has no entries
+    treadle_frame.skip(original)
+    result = cb.temp()
+    cb.begin_call()
+    cb.load_function(original)
+    cb.callable_done()
+    _push_arguments(cb)
+    cb.call_ex(keywords=True)
+    cb.store_fast(result)
+    cb.push_null()
+    cb.load_const(_note_difference)
+    cb.load_const(code.co_qualname)
+    cb.load_fast(error)
+    cb.call(2)
+    cb.pop_top()
+    cb.load_fast(result)
+    cb.return_value()
+
+
+def _push_arguments(cb: FrameCode) -> None:
+    """The frame's own arguments as a tuple and a dict."""
+    shape = cb.shape
+    names = list(shape.arguments)
+    keywords = names.pop() if shape.flags & inspect.CO_VARKEYWORDS else None
+    rest = names.pop() if shape.flags & inspect.CO_VARARGS else None
+    positional, keyword_only = names[: shape.argcount], names[shape.argcount :]
+    for name in positional:
+        cb.load_fast(name)
+    cb.build_list(len(positional))
+    if rest is not None:
+        cb.load_fast(rest)
+        cb.emit("LIST_EXTEND", 1)
+    _list_to_tuple(cb)
+    for name in keyword_only:
+        cb.load_const(name)
+        cb.load_fast(name)
+    cb.build_map(len(keyword_only))
+    if keywords is not None:
+        cb.load_fast(keywords)
+        cb.emit("DICT_UPDATE", 1)
+
+
+def _list_to_tuple(cb: FrameCode) -> None:
+    """`list` -> `tuple`, spelled alike on all versions."""
+    items = cb.temp()
+    cb.store_fast(items)
+    cb.push_null()
+    cb.load_const(tuple)
+    cb.load_fast(items)
+    cb.call(1)
+
+
+def _only_exceptions(error: BaseException) -> None:
+    """KeyboardInterrupt and its like go on."""
+    if not isinstance(error, Exception):
+        raise error
+
+
+def _note_difference(name: str, error: Exception) -> None:
+    warnings.warn(
+        f"treadle: the compiled graph of {name} raised {type(error).__name__}: {error}; "
+        "Python itself runs the function without an error, and its result was used",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+# ---- why an entry missed
+
+
+def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, tuple[int, ...]]:
+    """Tensors of the entry that this call has with other sizes: source -> dimensions that differ (same number of dimensions)."""
+    found: dict[Source, tuple[int, ...]] = {}
+    for guard in payload.tensors:
+        tensor = follow(guard.source.path, frame)
+        sizes = getattr(tensor, "shape", None)
+        if sizes is None or len(sizes) != len(guard.sizes) or guard.by_identity:
+            continue
+        dims = tuple(d for d, (have, had) in enumerate(zip(sizes, guard.sizes, strict=True)) if have != had)
+        if dims:
+            found[guard.source] = dims
+    return found
+
+
+def follow(path: Path, frame: Any) -> Any:
+    """The object at a guard path in a `FrameInfo`, None when there is none."""
+    root, *steps = path
+    try:
+        value = _ROOTS[root[0]](frame, root[1])
+        for kind, *argument in steps:
+            value = _STEPS[kind](value, *argument)
+    except (LookupError, AttributeError, TypeError, ValueError):
+        return None
+    return value
+
+
+def _closure_contents(frame: Any, name: str) -> Any:
+    return frame.closure[frame.code.co_freevars.index(name)].cell_contents
+
+
+_ROOTS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "local": lambda frame, name: frame.locals[name],
+    "global": lambda frame, name: frame.globals[name],
+    "builtin": lambda frame, name: frame.builtins[name],
+    "closure": _closure_contents,
+    "const": lambda frame, obj: obj,
+}
+_STEPS: Mapping[str, Callable[..., Any]] = {
+    "attr": getattr,
+    "instance_dict": lambda value, name: value.__dict__[name],
+    "dict_item": dict.__getitem__,
+    "list_item": list.__getitem__,
+    "tuple_item": tuple.__getitem__,
+    "item": operator.getitem,
+    "type": type,
+    "dict_key": lambda value, index: list(value)[index],
+    "apply": lambda value, function: function(value),
+}

@@ -1,0 +1,431 @@
+"""The code object that stands in for a traced frame: call the graph, replay the writes, rebuild what the frame gives back.
+
+Order of a replacement:
+
+1. call the compiled graph with its inputs loaded from their sources, keep the results;
+2. if the trace wrote anything outside: build every value that is stored or given back, *before* the first store, because a source
+   (`self.x`) means the object that stood there when the frame was entered;
+3. replay the stores;
+4. give back: return the value, or (`output.resume`) run the breaking instruction and go on in a continuation.
+
+One traced object becomes one real object: a value that is needed twice is kept in a temporary, and a list, dict or set that contains
+itself is made empty first and filled afterwards. Which values those are is found by a dry run over the same code with an emitter that
+writes nothing; the dry run also tells which graph nodes must be outputs.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InternalError
+from ..values.base import NULL, Constant, Lazy, Value
+from .mutations import DELETED, Mutations
+
+if TYPE_CHECKING:
+    from ..source import Source
+
+
+class _Nothing:
+    """A CodeBuilder whose every method does nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return self._ignore
+
+    def _ignore(self, *args: Any, **kwargs: Any) -> Any:
+        return None
+
+
+class Usage:
+    """What the dry run learns: how often each object is needed, which objects contain themselves, which graph nodes are needed."""
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.cyclic: set[int] = set()
+        self.outputs: dict[Any, int] = {}
+
+
+class ReplacementBuilder:
+    """Emits code that builds the live values of a trace. `cb` is the CodeBuilder; without one nothing is written (dry run)."""
+
+    def __init__(self, mutations: Mutations, usage: Usage, cb: Any = None):
+        self.mutations = mutations
+        self.usage = usage
+        self.dry = cb is None
+        self.cb: Any = _Nothing() if cb is None else cb
+        self.graph_results: str | None = None
+        self.temporaries: list[str] = []
+        self._names: dict[int, str | None] = {}
+        self._in_progress: set[int] = set()
+        self._alive: list[Any] = []  # identities are compared by id()
+
+    # ---- values
+
+    def value(self, value: Value) -> None:
+        """Push `value`; every push of one run gives the same object."""
+        value = settled(value)
+        if value is NULL:
+            self.cb.push_null_here()
+            return
+        if isinstance(value, Constant):
+            value.reconstruct(self)
+            return
+        key = self._key(value)
+        if self.dry:
+            self.usage.counts[key] = self.usage.counts.get(key, 0) + 1
+        if key in self._names:
+            self.cb.load_fast(self._names[key])
+        elif key in self._in_progress:
+            if not self.dry:
+                raise InternalError("replacement", f"{value!r} contains itself and was not registered")
+            self.usage.cyclic.add(key)
+        else:
+            self._build(value, key)
+
+    def _build(self, value: Value, key: int) -> None:
+        self._in_progress.add(key)
+        if value.source is not None:
+            value.source.emit(self.cb)
+        elif key in self.usage.cyclic and not self.dry:
+            self._build_cyclic(value)
+        else:
+            value.reconstruct(self)
+        self._in_progress.discard(key)
+        if key not in self._names and (self.dry or self.usage.counts.get(key, 0) > 1):
+            self._names[key] = self._keep_top()
+
+    def _build_cyclic(self, value: Value) -> None:
+        """Empty container first, so that its members can refer to it; then its contents."""
+        kind = value.python_type()
+        fill = _FILL.get(kind)
+        if fill is None:
+            value.reconstruct(self)  # registers itself; if not, `value` reports it
+            return
+        self.call_const(kind)
+        self.register(value)
+        self.cb.pop_top()
+        self.cb.push_null()
+        self.cb.load_const(fill)
+        self.value(value)
+        value.reconstruct(self)
+        self.cb.call(2)
+
+    def register(self, value: Value) -> None:
+        """The object on top of the stack is `value`: references to it from its own parts find it. It stays on the stack."""
+        self._names[self._key(settled(value))] = self._keep_top()
+
+    def graph_output(self, node: Any) -> None:
+        """Push the result of a graph node."""
+        index = self.usage.outputs.setdefault(node, len(self.usage.outputs))
+        self.cb.load_fast(self.graph_results)
+        self.cb.load_const(index)
+        self.cb.binary_subscr()
+
+    def const(self, obj: Any) -> None:
+        """Push this very object."""
+        self.cb.load_const(obj)
+
+    def call_const(self, function: Callable[..., Any], *values: Value) -> None:
+        """Push `function(*values)`; the function stands in the constants."""
+        self.cb.push_null()
+        self.cb.load_const(function)
+        for value in values:
+            self.value(value)
+        self.cb.call(len(values))
+
+    def attrs_of(self, value: Value) -> dict[str, Any]:
+        """What the trace stored on an object, in order (`Mutations.attrs_of`)."""
+        return self.mutations.attrs_of(value)
+
+    # ---- temporaries
+
+    def _key(self, value: Value) -> int:
+        identity = value.identity()
+        self._alive.append(identity)
+        return id(identity)
+
+    def _keep_top(self) -> str | None:
+        if self.dry:
+            return None
+        name = self.temporary()
+        self.cb.copy(1)
+        self.cb.store_fast(name)
+        return name
+
+    def temporary(self) -> str:
+        """A fresh local name."""
+        name = self.cb.temp()
+        self.temporaries.append(name)
+        return name
+
+    def delete_temporaries(self) -> None:
+        """Let go of everything kept in temporaries, so that the frame does not hold tensors that the program has let go.
+
+        Written as stores of None: not every way here has bound all of them. The names stay valid for other ways.
+        """
+        for name in self.temporaries:
+            self.cb.load_const(None)
+            self.cb.store_fast(name)
+
+
+def settled(value: Value) -> Value:
+    """The value behind a lazy one that has been looked at."""
+    while isinstance(value, Lazy) and value.value is not None:
+        value = value.value
+    return value
+
+
+# ---- the parts of a replacement
+
+
+def emit_graph_call(builder: ReplacementBuilder, compiled: Callable[..., Any], inputs: Iterable[Source]) -> None:
+    """Call the compiled graph and keep what it returns."""
+    cb = builder.cb
+    cb.push_null()
+    cb.load_const(compiled)
+    count = 0
+    for source in inputs:
+        source.emit(cb)
+        count += 1
+    cb.call(count)
+    if builder.usage.outputs:
+        builder.graph_results = builder.temporary()
+        cb.store_fast(builder.graph_results)
+    else:
+        cb.pop_top()
+
+
+class Effects:
+    """The writes of a trace and the values it gives back, in the order of the module docstring's steps 2 to 4."""
+
+    def __init__(self, builder: ReplacementBuilder, results: list[Value]):
+        self.builder = builder
+        self.results = [settled(value) for value in results]
+        self._ready: dict[int, str | None] = {}
+
+    def emit(self) -> None:
+        """Push the results, last on top, after all writes were replayed."""
+        if self.builder.mutations:
+            self.prepare()
+        for value in self.results:
+            self.push(value)
+
+    def prepare(self) -> None:
+        """Build everything into temporaries, then replay the writes; afterwards `push` loads results."""
+        stores = list(self._stores(self.builder.mutations))
+        self._build([("value", value) for value in self.results])
+        for parts, _ in stores:
+            self._build(parts)
+        for parts, replay in stores:
+            replay(*[self._pusher(part) for part in parts])
+
+    def push(self, value: Value) -> None:
+        """Push one of the results."""
+        self._push(("value", settled(value)))
+
+    # A part is ("value", Value) for the object itself or ("contents", container) for a fresh container of its contents.
+
+    def _build(self, parts: list[tuple[str, Value]]) -> None:
+        for how, value in parts:
+            key = _part_key(how, value)
+            if how == "value" and (value is NULL or isinstance(value, Constant)) or key in self._ready:
+                continue
+            if how == "contents":
+                contents: Any = value
+                contents.reconstruct_contents(self.builder)
+            else:
+                self.builder.value(value)
+            self._ready[key] = None
+            if not self.builder.dry:
+                self._ready[key] = self.builder.temporary()
+                self.builder.cb.store_fast(self._ready[key])
+
+    def _push(self, part: tuple[str, Value]) -> None:
+        key = _part_key(*part)
+        if key in self._ready:
+            self.builder.cb.load_fast(self._ready[key])
+        else:
+            self.builder.value(part[1])
+
+    def _pusher(self, part: tuple[str, Value]) -> Callable[[], None]:
+        return lambda: self._push(part)
+
+    def _stores(self, mutations: Mutations) -> Iterable[tuple[list[tuple[str, Value]], Callable[..., None]]]:
+        for container in mutations.containers():
+            container = settled(container)
+            yield [("value", container), ("contents", container)], self._replay_contents(container)
+        for obj, name, value in mutations.attr_stores():
+            obj = settled(obj)
+            if obj.source is None:
+                continue  # made in the trace: its reconstruct sets its attributes
+            if value is DELETED:
+                yield [("value", obj)], self._replay_delete_attr(obj, name)
+            else:
+                yield [("value", obj), ("value", settled(value))], self._replay_store_attr(obj, name)
+        for source, name, value in mutations.global_stores():
+            if value is DELETED:
+                yield [], self._replay_delete_global(source, name)
+            else:
+                yield [("value", settled(value))], self._replay_store_global(source, name)
+        for cell, value in mutations.cell_stores():
+            cell = settled(cell)
+            if cell.source is None:
+                continue  # made in the trace: built with its contents
+            if value is DELETED:
+                yield [("value", cell)], self._replay_delete_cell
+            else:
+                yield [("value", cell), ("value", settled(value))], self._replay_store_cell
+
+    def _call(self, function: Callable[..., Any], *pushes: Callable[[], None]) -> None:
+        cb = self.builder.cb
+        cb.push_null()
+        cb.load_const(function)
+        for push in pushes:
+            push()
+        cb.call(len(pushes))
+        cb.pop_top()
+
+    def _replay_contents(self, container: Value) -> Callable[..., None]:
+        refill = _refill_for(container.python_type())
+        return lambda target, contents: self._call(refill, target, contents)
+
+    def _replay_store_attr(self, obj: Value, name: str) -> Callable[..., None]:
+        store = type.__setattr__ if issubclass(obj.python_type(), type) else object.__setattr__
+        return lambda target, value: self._call(store, target, lambda: self.builder.const(name), value)
+
+    def _replay_delete_attr(self, obj: Value, name: str) -> Callable[..., None]:
+        delete = type.__delattr__ if issubclass(obj.python_type(), type) else object.__delattr__
+        return lambda target: self._call(_ignore_missing(delete), target, lambda: self.builder.const(name))
+
+    def _replay_store_global(self, source: Source | None, name: str) -> Callable[..., None]:
+        def replay(value: Callable[[], None]) -> None:
+            if source is None:
+                value()
+                self.builder.cb.store_global(name)
+            else:
+                emit = lambda: source.emit(self.builder.cb)
+                self._call(dict.__setitem__, emit, lambda: self.builder.const(name), value)
+
+        return replay
+
+    def _replay_delete_global(self, source: Source | None, name: str) -> Callable[..., None]:
+        def replay() -> None:
+            if source is None:
+                self._call(_delete_key, self._push_globals, lambda: self.builder.const(name))
+            else:
+                self._call(_delete_key, lambda: source.emit(self.builder.cb), lambda: self.builder.const(name))
+
+        return replay
+
+    def _push_globals(self) -> None:
+        cb = self.builder.cb
+        cb.push_null()
+        cb.load_const(globals)
+        cb.call(0)
+
+    def _replay_store_cell(self, cell: Callable[[], None], value: Callable[[], None]) -> None:
+        value()
+        cell()
+        self.builder.cb.store_attr("cell_contents")
+
+    def _replay_delete_cell(self, cell: Callable[[], None]) -> None:
+        self._call(_empty_cell, cell)
+
+
+def _part_key(how: str, value: Value) -> int:
+    return (id(value.identity()) << 1) | (how == "contents")
+
+
+# ---- run-time helpers of replacement code
+
+
+def _empty_cell(cell: Any) -> None:
+    try:
+        del cell.cell_contents
+    except ValueError:
+        pass
+
+
+def _delete_key(mapping: dict[Any, Any], key: Any) -> None:
+    mapping.pop(key, None)  # a name that was both stored and deleted in the trace may not be there
+
+
+def _ignore_missing(delete: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
+    return _DELETE_ATTR[delete]
+
+
+def _delete_type_attr(obj: type, name: str) -> None:
+    if name in vars(obj):
+        type.__delattr__(obj, name)
+
+
+def _delete_object_attr(obj: Any, name: str) -> None:
+    try:
+        object.__delattr__(obj, name)
+    except AttributeError:
+        pass  # stored and deleted again in the trace
+
+
+_DELETE_ATTR: dict[Any, Callable[[Any, str], None]] = {
+    type.__delattr__: _delete_type_attr,
+    object.__delattr__: _delete_object_attr,
+}
+
+
+def _refill_list(target: list[Any], contents: list[Any]) -> None:
+    list.__setitem__(target, slice(None), contents)
+
+
+def _refill_dict(target: dict[Any, Any], contents: dict[Any, Any]) -> None:
+    dict.clear(target)
+    dict.update(target, contents)
+
+
+def _refill_ordered_dict(target: Any, contents: dict[Any, Any]) -> None:
+    collections.OrderedDict.clear(target)
+    for key, value in contents.items():
+        collections.OrderedDict.__setitem__(target, key, value)
+
+
+def _refill_set(target: set[Any], contents: set[Any]) -> None:
+    set.clear(target)
+    set.update(target, contents)
+
+
+def _refill_deque(target: collections.deque[Any], contents: Iterable[Any]) -> None:
+    contents = list(contents)
+    collections.deque.clear(target)
+    collections.deque.extend(target, contents)
+
+
+# Most derived first: an OrderedDict is a dict.
+_REFILL: tuple[tuple[type, Callable[..., None]], ...] = (
+    (collections.OrderedDict, _refill_ordered_dict),
+    (dict, _refill_dict),
+    (list, _refill_list),
+    (set, _refill_set),
+    (collections.deque, _refill_deque),
+)
+
+
+def _refill_for(kind: type) -> Callable[..., None]:
+    for base, refill in _REFILL:
+        if issubclass(kind, base):
+            return refill
+    raise InternalError("replacement", f"no way to replay a changed {kind.__qualname__}")
+
+
+def _fill(refill: Callable[..., None]) -> Callable[[Any, Any], Any]:
+    def fill(target: Any, contents: Any) -> Any:
+        refill(target, contents)
+        return target
+
+    return fill
+
+
+_FILL: dict[type, Callable[[Any, Any], Any]] = {
+    list: _fill(_refill_list),
+    dict: _fill(_refill_dict),
+    set: _fill(_refill_set),
+}

@@ -1,0 +1,350 @@
+"""Graph breaks: run the instruction that could not be traced for real, then go on in a continuation function.
+
+    def f(x):                 def f(x):                                  def f(y):          # continuation
+        y = x + 1                 y = graph(x)            # replay ...       return y * 2
+        print(y)         =>       return rest(y, print(y)) # rest = f    from the instruction behind the call on
+        return y * 2
+
+The operand stack before the instruction is rebuilt from the trace's values, the instruction is carried out on it, and what it leaves goes to
+the continuation together with the live locals. An instruction that jumps has two continuations. An exception that the instruction raises
+inside a `try` or `with` of the frame goes on in a continuation at the handler. The hook compiles a continuation when it is called.
+
+A continuation whose start lies in a loop runs uncompiled (functions that it calls are still compiled): it would be called from within
+itself once per turn of the loop, and the recursion limit is the program's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import treadle_frame
+
+from ..bytecode import OPS, ArgKind, CodeModel, Instruction, SlotKind, live_locals, read, stack_kinds
+from ..bytecode.opcodes import MINOR, NULL_AFTER_CALLABLE
+from ..bytecode.splice import Continuation, continuation, restart_index, why_not_cut
+from ..errors import Unsupported
+from ..values.base import NULL, Known, Value
+from .emit import FrameCode
+from .replacement import Effects, ReplacementBuilder, settled
+
+if TYPE_CHECKING:
+    from ..trace.frame import TraceResult
+
+# Continuations of continuations ... of one function; the rest of a longer chain runs uncompiled, for the sake of the recursion limit.
+MAX_CHAIN = 40
+
+# Callables that look at the frame that calls them: in a replacement frame they would see ours.
+FRAME_READERS: tuple[Any, ...] = (
+    *(locals, vars, dir, eval, exec, super),
+    *(sys._getframe, inspect.currentframe, inspect.stack, inspect.trace),
+)
+
+# Slots that a call instruction takes off the stack, beside its `arg` arguments.
+_CALL_SLOTS: dict[str, Callable[[int], int]] = {
+    "CALL": lambda arg: arg + 2,  # callable or method, NULL or self
+    "CALL_KW": lambda arg: arg + 3,
+    "CALL_FUNCTION_EX": lambda arg: 3 + (arg & 1),
+}
+# Instructions behind END_FOR that belong to it, counted with it.
+_LOOP_END_LENGTH = {11: 0, 12: 1, 13: 2}
+
+
+@dataclass(frozen=True)
+class Exit:
+    """One way out of the breaking instruction: a continuation, what its stack holds (Values, names of temporaries, or None for
+    the slots that the instruction leaves on the stack), and its locals."""
+
+    target: Continuation
+    stack: tuple[Value | str | None, ...]
+    locals: tuple[Value, ...]
+
+
+class Break:
+    """The end of a replacement at a graph break. Raises Unsupported when the frame cannot be cut there."""
+
+    def __init__(self, code: CodeType, model: CodeModel, result: TraceResult):
+        self.code, self.model, self.result = code, model, result
+        self.index: int = result.index
+        self.stack: list[Value] = [settled(v) for v in result.stack]
+        self.instruction: Instruction = model.instructions[self.index]
+        why = why_not_resume(model, self.index, self.stack)
+        if why is not None:
+            raise _cannot_resume(result, why)
+        self.exits = _exits_of(self)
+        self.on_exception = self._exception_exit()
+
+    def values(self) -> list[Value]:
+        """Everything that must be rebuilt, the operand stack first, bottom up (context managers are entered again in this order)."""
+        found = [v for v in self.stack if v is not NULL]
+        for way in (*self.exits, *([self.on_exception] if self.on_exception is not None else [])):
+            found += way.locals
+        return found
+
+    def exit_at(self, index: int, stack: Sequence[Value | str | None]) -> Exit:
+        """The continuation from `index` on with this stack."""
+        kinds = tuple(SlotKind.NULL if slot is NULL else SlotKind.VALUE for slot in stack)
+        known = {**self.result.locals, **self.result.cells}
+        wanted = tuple(name for name in live_locals(self.model, index) if name in known)
+        target = _continuation(self.code, self.model, index, wanted, kinds)
+        sources = [self.result.cells if name in target.cells else self.result.locals for name in target.locals]
+        values = tuple(where[name] for where, name in zip(sources, target.locals, strict=True))
+        return Exit(target, tuple(stack), values)
+
+    def _exception_exit(self) -> Exit | None:
+        entry = self.model.handler_at(self.index)
+        if entry is None:
+            return None
+        return self.exit_at(
+            entry.target, [*self.stack[: entry.depth], *(["lasti"] if entry.lasti else []), "exception"]
+        )
+
+    # ---- emission
+
+    def emit(self, builder: ReplacementBuilder) -> None:
+        """Effects, the instruction, the continuations."""
+        effects = Effects(builder, self.values())
+        effects.prepare()
+        if builder.dry:
+            return
+        cb: FrameCode = builder.cb
+        cb.positions = self.instruction.positions
+        start, end, handler = cb.label("start"), cb.label("end"), cb.label("handler")
+        emitter = _EMITTERS.get(_kind_of(self.instruction), _emit_plain)
+        emitter(self, builder, effects, (start, end))
+        if self.on_exception is not None:
+            cb.place(handler)
+            cb.protect(start, end, handler, depth=0)
+            exception = builder.temporary()
+            cb.store_fast(exception)
+            lasti = _offset_in(self.on_exception.target, self.model, self.index)
+            names = {"exception": lambda: cb.load_fast(exception), "lasti": lambda: cb.load_const(lasti)}
+            self.go_on(builder, effects, self.on_exception, names)
+
+    def go_on(
+        self, builder: ReplacementBuilder, effects: Effects, way: Exit, names: dict[str, Callable[[], None]]
+    ) -> None:
+        """Call a continuation none of whose stack slots are on the stack yet, and return what it returns."""
+        self.begin(builder, effects, way)
+        for slot in way.stack:
+            if isinstance(slot, str):
+                names[slot]()
+            elif slot is not None and slot is not NULL:
+                effects.push(slot)
+        self.finish(builder, way)
+
+    def begin(self, builder: ReplacementBuilder, effects: Effects, way: Exit) -> None:
+        """Push the continuation and its locals."""
+        builder.cb.begin_call()
+        builder.cb.load_function(way.target.code)
+        builder.cb.callable_done()
+        for value in way.locals:
+            effects.push(value)
+
+    def finish(self, builder: ReplacementBuilder, way: Exit) -> None:
+        """Everything the continuation takes is on the stack: let go of the temporaries, call, return."""
+        builder.delete_temporaries()
+        builder.cb.call(len(way.target.locals) + len(way.target.stack))
+        builder.cb.return_value()
+
+
+def _cannot_resume(result: TraceResult, why: str) -> Unsupported:
+    reason = result.reason
+    assert reason is not None
+    return Unsupported("no-continuation", f"{why}; the break: {reason.code} {reason.context}", reason.user_stack)
+
+
+def why_not_resume(model: CodeModel, index: int, stack: Sequence[Value]) -> str | None:
+    """Why the frame cannot be left at this instruction and gone on with elsewhere."""
+    instruction = model.instructions[index]
+    op = OPS[instruction.opname]
+    if op.jumps and _kind_of(instruction) not in _EMITTERS:
+        return f"{instruction.opname} cannot be carried out outside its own code"
+    if op.kind in (ArgKind.LOCAL, ArgKind.LOCAL_PAIR, ArgKind.FREE):
+        return f"{instruction.opname} works on the frame's own variables"
+    kinds = stack_kinds(model)[index]
+    if kinds is not None and SlotKind.HANDLED in kinds:
+        return "an exception is being handled"
+    if op.name in _CALL_SLOTS:
+        for value in stack[-_CALL_SLOTS[op.name](instruction.arg or 0) :][:2]:
+            if isinstance(value, Known) and any(value.obj is reader for reader in FRAME_READERS):
+                return f"{value.obj.__name__}() looks at the frame that calls it"
+    following = index + 1
+    return None if op.jumps or op.ends else why_not_cut(model, following)
+
+
+def _in_loop(model: CodeModel, index: int) -> bool:
+    """Whether the instruction may run again after itself: a later jump goes back to it or before it."""
+    return any(
+        instruction.target is not None and instruction.target <= index for instruction in model.instructions[index:]
+    )
+
+
+# ---- continuations
+
+_Key = tuple[int, tuple[str, ...], tuple[SlotKind, ...]]
+_continuations: dict[
+    int, tuple[CodeType, dict[_Key, Continuation]]
+] = {}  # the code keeps its id() from being given away
+_chain_lengths: dict[int, int] = {}
+
+
+def forget_continuations() -> None:
+    """Make new continuations from now on (for a reset of all caches)."""
+    _continuations.clear()
+    _chain_lengths.clear()
+
+
+def _continuation(
+    code: CodeType, model: CodeModel, index: int, names: tuple[str, ...], kinds: tuple[SlotKind, ...]
+) -> Continuation:
+    """One continuation per place and layout, so that recompiled frames share it and its entries."""
+    _, known = _continuations.setdefault(id(code), (code, {}))
+    key = (restart_index(model, index), names, kinds)
+    if key not in known:
+        made = known[key] = continuation(model, index, locals=names, stack=kinds)
+        length = _chain_lengths[id(made.code)] = _chain_lengths.get(id(code), 0) + 1
+        if length > MAX_CHAIN or _in_loop(model, key[0]) or treadle_frame.is_skipped(code):
+            treadle_frame.skip(made.code)
+        _continuations.setdefault(id(made.code), (made.code, {}))
+    return known[key]
+
+
+def _offset_in(target: Continuation, model: CodeModel, index: int) -> int:
+    """What an exception handler of the continuation is told as the place of an error at `index`: in code units."""
+    moved = read(target.code).instructions
+    return moved[len(moved) - len(model.instructions) + index].offset // 2
+
+
+# ---- kinds of instruction
+
+
+def _kind_of(instruction: Instruction) -> str:
+    name = instruction.opname
+    if name.startswith("POP_JUMP"):
+        return "POP_JUMP"
+    return name if OPS[name].jumps else "plain"
+
+
+def _exits_of(leaving: Break) -> list[Exit]:
+    index, stack, target = leaving.index, leaving.stack, leaving.instruction.target
+    kind = _kind_of(leaving.instruction)
+    if kind == "FOR_ITER":
+        assert target is not None
+        end = target + _LOOP_END_LENGTH[MINOR]
+        return [leaving.exit_at(index + 1, [*stack, "item"]), leaving.exit_at(end, stack[:-1])]
+    if kind == "POP_JUMP":
+        assert target is not None
+        return [leaving.exit_at(index + 1, stack[:-1]), leaving.exit_at(target, stack[:-1])]
+    if kind == "plain":
+        return _exit_behind(leaving)
+    assert target is not None  # JUMP_IF_TRUE_OR_POP, JUMP_IF_FALSE_OR_POP of 3.11
+    return [leaving.exit_at(index + 1, stack[:-1]), leaving.exit_at(target, stack)]
+
+
+def _exit_behind(leaving: Break) -> list[Exit]:
+    """The exit of a plain instruction; none if it never goes on (RAISE_VARARGS)."""
+    if OPS[leaving.instruction.opname].ends:
+        return []
+    kept = _kept(leaving)
+    kinds = stack_kinds(leaving.model)[leaving.index + 1]
+    assert kinds is not None
+    left: list[Value | None] = [None] * (len(kinds) - kept)
+    if _pushes_null(leaving.instruction):
+        left[-2:] = [None, NULL] if NULL_AFTER_CALLABLE else [NULL, None]
+    return [leaving.exit_at(leaving.index + 1, [*leaving.stack[:kept], *left])]
+
+
+def _pushes_null(instruction: Instruction) -> bool:
+    """Whether it loads a callable together with the NULL (or self) of the call to come."""
+    name = instruction.opname
+    return name == "LOAD_METHOD" or (name in _WITH_NULL_FLAG and bool(instruction.flag_bits & 1))
+
+
+_WITH_NULL_FLAG = ("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_SUPER_ATTR")
+# The same loads without the NULL: a NULL cannot be passed to the continuation, which pushes it itself.
+_LOAD_WITHOUT_NULL: dict[str, Callable[[FrameCode, Instruction], None]] = {
+    "LOAD_METHOD": lambda cb, i: cb.load_attr(i.argval),
+    "LOAD_ATTR": lambda cb, i: cb.load_attr(i.argval),
+    "LOAD_GLOBAL": lambda cb, i: cb.load_global(i.argval),
+    "LOAD_SUPER_ATTR": lambda cb, i: cb.emit("LOAD_SUPER_ATTR", i.argval, arg=i.flag_bits & ~1),
+}
+
+
+def _kept(leaving: Break) -> int:
+    """Slots at the bottom of the stack that the instruction does not see: up to the last NULL of calls around it."""
+    slots = _CALL_SLOTS.get(leaving.instruction.opname)
+    below = len(leaving.stack) - (slots(leaving.instruction.arg or 0) if slots is not None else 0)
+    return max((i + 1 for i in range(below) if leaving.stack[i] is NULL), default=0)
+
+
+def _emit_plain(leaving: Break, builder: ReplacementBuilder, effects: Effects, place: Any) -> None:
+    """The continuation goes below the operand stack, the instruction works on top, the call takes what it leaves."""
+    cb: FrameCode = builder.cb
+    way = leaving.exits[0] if leaving.exits else None
+    if way is not None:
+        leaving.begin(builder, effects, way)
+    kept = _kept(leaving)
+    for slot, value in enumerate(leaving.stack):
+        if value is not NULL:
+            effects.push(value)
+        elif slot >= kept:
+            cb.push_null_here()
+    cb.place(place[0])
+    if _pushes_null(leaving.instruction):
+        _LOAD_WITHOUT_NULL[leaving.instruction.opname](cb, leaving.instruction)
+    else:
+        cb.extend(leaving.model.instructions[restart_index(leaving.model, leaving.index) : leaving.index + 1])
+    cb.place(place[1])
+    if way is not None:
+        leaving.finish(builder, way)
+
+
+def _emit_branch(leaving: Break, builder: ReplacementBuilder, effects: Effects, place: Any) -> None:
+    cb: FrameCode = builder.cb
+    jumped = cb.label("jumped")
+    condition = leaving.instruction.opname.partition("_IF_")[2]
+    keeps = condition.endswith("_OR_POP")  # both exits load the value again if they need it
+    cb.place(place[0])
+    effects.push(leaving.stack[-1])
+    _BRANCHES[condition.removesuffix("_OR_POP") if keeps else condition](cb, jumped)
+    cb.place(place[1])
+    leaving.go_on(builder, effects, leaving.exits[0], {})
+    cb.place(jumped)
+    leaving.go_on(builder, effects, leaving.exits[1], {})
+
+
+_BRANCHES: dict[str, Callable[[FrameCode, Any], None]] = {
+    "TRUE": lambda cb, label: cb.pop_jump_if_true(label),
+    "FALSE": lambda cb, label: cb.pop_jump_if_false(label),
+    "NONE": lambda cb, label: cb.pop_jump_if_none(label),
+    "NOT_NONE": lambda cb, label: cb.pop_jump_if_not_none(label),
+}
+
+
+def _emit_for_iter(leaving: Break, builder: ReplacementBuilder, effects: Effects, place: Any) -> None:
+    cb: FrameCode = builder.cb
+    end = cb.label("exhausted")
+    effects.push(leaving.stack[-1])
+    cb.place(place[0])
+    cb.for_iter(end)
+    cb.place(place[1])
+    item = builder.temporary()
+    cb.store_fast(item)
+    cb.pop_top()
+    leaving.go_on(builder, effects, leaving.exits[0], {"item": lambda: cb.load_fast(item)})
+    cb.end_for(end)
+    leaving.go_on(builder, effects, leaving.exits[1], {})
+
+
+_EMITTERS: dict[str, Callable[[Break, ReplacementBuilder, Effects, Any], None]] = {
+    "plain": _emit_plain,
+    "POP_JUMP": _emit_branch,
+    "JUMP_IF_TRUE_OR_POP": _emit_branch,
+    "JUMP_IF_FALSE_OR_POP": _emit_branch,
+    "FOR_ITER": _emit_for_iter,
+}
