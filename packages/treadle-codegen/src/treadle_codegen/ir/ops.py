@@ -1,0 +1,212 @@
+"""The scalar operations of the loop IR: one table with arity, dtype rule, cost and meaning of each.
+
+Value dtypes are bool, uint8, int8 .. int64, float32 and float64. float16 and bfloat16 appear only as results of loads
+and casts and as arguments of casts and stores: arithmetic on them is done in float32, as in eager kernels. Integer
+arithmetic wraps around. The meaning of an operation is that of the torch function in its `torch` field, applied
+elementwise to tensors of the instruction's dtype; renderers must agree with it, NaN and signed zeros included, except that
+transcendental functions may differ by a few units in the last place.
+
+`Ops` is the protocol that the lowerings speak; `lower.recorder.Recorder` is its implementation that builds a loop's body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Protocol
+
+import torch
+
+FLOATS = frozenset({torch.float32, torch.float64})
+LOW_FLOATS = frozenset({torch.float16, torch.bfloat16})
+INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+VALUE_DTYPES = FLOATS | INTS | {torch.bool}
+BUFFER_DTYPES = VALUE_DTYPES | LOW_FLOATS
+
+
+class Cost(IntEnum):
+    """Rough cost of one scalar operation in multiples of an addition, assuming vector code."""
+
+    FREE = 0
+    CHEAP = 1
+    DIVIDE = 4
+    TRANSCENDENTAL = 12
+
+
+Rule = Callable[[Sequence[torch.dtype], torch.dtype], "str | None"]
+
+
+def _all_are(allowed: frozenset[torch.dtype], what: str) -> Rule:
+    """Arguments and result share one dtype out of `allowed`."""
+
+    def rule(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
+        if result not in allowed:
+            return f"result must be {what}, is {result}"
+        wrong = [str(a) for a in args if a != result]
+        return f"arguments must have the result's dtype {result}, have {', '.join(wrong)}" if wrong else None
+
+    return rule
+
+
+def _compare(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
+    if result != torch.bool:
+        return f"result must be bool, is {result}"
+    return None if args[0] == args[1] and args[0] in VALUE_DTYPES else f"arguments must agree, are {args[0]}, {args[1]}"
+
+
+def _float_test(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
+    if result != torch.bool:
+        return f"result must be bool, is {result}"
+    return None if args[0] in FLOATS else f"argument must be float32 or float64, is {args[0]}"
+
+
+def _where(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
+    if args[0] != torch.bool:
+        return f"condition must be bool, is {args[0]}"
+    return None if args[1] == args[2] == result else f"branches {args[1]}, {args[2]} must have the result's dtype {result}"
+
+
+def _load(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
+    return None if result in BUFFER_DTYPES else f"{result} cannot be loaded"
+
+
+def _indices(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
+    wrong = [str(a) for a in args if a != torch.int64]
+    return f"indices must be int64, are {', '.join(wrong)}" if wrong else _load((), result)
+
+
+def _stored(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
+    return None if args[0] == result else f"stores {args[0]} as {result}"
+
+
+def _indirect_stored(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
+    return _stored(args, result) or _indices(args[1:], result)
+
+
+def _cast(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
+    return None if args[0] in BUFFER_DTYPES and result in BUFFER_DTYPES else f"no cast from {args[0]} to {result}"
+
+
+def _reduce(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
+    # argmax and argmin give int64 positions; any and all take and give bool (checked with the kind by ir.verify).
+    return None if args[0] in VALUE_DTYPES else f"cannot reduce {args[0]}"
+
+
+_ARITH = _all_are(FLOATS | INTS, "a number")
+_FLOAT = _all_are(FLOATS, "float32 or float64")
+_BITS = _all_are(INTS | {torch.bool}, "an integer or bool")
+_INT = _all_are(INTS, "an integer")
+
+
+@dataclass(frozen=True, slots=True)
+class OpInfo:
+    """One scalar operation. `arity` is None when it varies; `torch` is its meaning on tensors (None for memory and structure)."""
+
+    name: str
+    arity: int | None
+    rule: Rule
+    cost: Cost
+    torch: Callable[..., torch.Tensor] | None = None
+    pure: bool = True
+
+
+def _trunc_div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.div(a, b, rounding_mode="trunc")
+
+
+def _floor_div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return torch.div(a, b, rounding_mode="floor")
+
+
+def _table() -> dict[str, OpInfo]:
+    free, cheap, divide, hard = Cost.FREE, Cost.CHEAP, Cost.DIVIDE, Cost.TRANSCENDENTAL
+    rows = [
+        # memory and structure
+        OpInfo("load", 0, _load, cheap),
+        OpInfo("masked_load", 0, _load, cheap),
+        OpInfo("indirect_load", None, _indices, divide),
+        OpInfo("store", 1, _stored, cheap, pure=False),
+        OpInfo("indirect_store", None, _indirect_stored, divide, pure=False),
+        OpInfo("const", 0, _load, free),
+        OpInfo("index", 0, _indices, free),
+        OpInfo("cast", 1, _cast, cheap),
+        OpInfo("reduce", 1, _reduce, cheap),
+        OpInfo("where", 3, _where, cheap, torch.where),
+        # arithmetic on integers and floats
+        OpInfo("add", 2, _ARITH, cheap, torch.add),
+        OpInfo("sub", 2, _ARITH, cheap, torch.sub),
+        OpInfo("mul", 2, _ARITH, cheap, torch.mul),
+        OpInfo("neg", 1, _ARITH, cheap, torch.neg),
+        OpInfo("abs", 1, _ARITH, cheap, torch.abs),
+        OpInfo("sign", 1, _ARITH, cheap, torch.sign),
+        OpInfo("maximum", 2, _ARITH, cheap, torch.maximum),  # NaN if either is NaN
+        OpInfo("minimum", 2, _ARITH, cheap, torch.minimum),
+        OpInfo("truncdiv", 2, _ARITH, divide, _trunc_div),  # integers: divisor not 0
+        OpInfo("floordiv", 2, _ARITH, divide, _floor_div),  # integers: divisor not 0
+        OpInfo("remainder", 2, _ARITH, divide, torch.remainder),  # sign of the divisor; integers: divisor not 0
+        OpInfo("fmod", 2, _ARITH, divide, torch.fmod),  # sign of the dividend; integers: divisor not 0
+        # integers and bool
+        OpInfo("bitwise_and", 2, _BITS, cheap, torch.bitwise_and),
+        OpInfo("bitwise_or", 2, _BITS, cheap, torch.bitwise_or),
+        OpInfo("bitwise_xor", 2, _BITS, cheap, torch.bitwise_xor),
+        OpInfo("bitwise_not", 1, _BITS, cheap, torch.bitwise_not),  # bool: logical not
+        OpInfo("shl", 2, _INT, cheap, torch.bitwise_left_shift),  # 0 <= amount < bits
+        OpInfo("shr", 2, _INT, cheap, torch.bitwise_right_shift),  # arithmetic; 0 <= amount < bits
+        # comparisons
+        OpInfo("eq", 2, _compare, cheap, torch.eq),
+        OpInfo("ne", 2, _compare, cheap, torch.ne),
+        OpInfo("lt", 2, _compare, cheap, torch.lt),
+        OpInfo("le", 2, _compare, cheap, torch.le),
+        OpInfo("gt", 2, _compare, cheap, torch.gt),
+        OpInfo("ge", 2, _compare, cheap, torch.ge),
+        OpInfo("isnan", 1, _float_test, cheap, torch.isnan),
+        OpInfo("isinf", 1, _float_test, cheap, torch.isinf),
+        OpInfo("signbit", 1, _float_test, cheap, torch.signbit),
+        # floats only
+        OpInfo("div", 2, _FLOAT, divide, torch.div),
+        OpInfo("reciprocal", 1, _FLOAT, divide, torch.reciprocal),
+        OpInfo("sqrt", 1, _FLOAT, divide, torch.sqrt),
+        OpInfo("rsqrt", 1, _FLOAT, divide, torch.rsqrt),
+        OpInfo("floor", 1, _FLOAT, cheap, torch.floor),
+        OpInfo("ceil", 1, _FLOAT, cheap, torch.ceil),
+        OpInfo("round", 1, _FLOAT, cheap, torch.round),  # half to even
+        OpInfo("trunc", 1, _FLOAT, cheap, torch.trunc),
+        OpInfo("copysign", 2, _FLOAT, cheap, torch.copysign),
+        OpInfo("hypot", 2, _FLOAT, hard, torch.hypot),
+        OpInfo("pow", 2, _FLOAT, hard, torch.pow),
+        OpInfo("atan2", 2, _FLOAT, hard, torch.atan2),
+    ]
+    unary = (
+        "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf erfc lgamma"
+    )
+    rows += [OpInfo(name, 1, _FLOAT, hard, getattr(torch, name)) for name in unary.split()]
+    return {row.name: row for row in rows}
+
+
+OPS: dict[str, OpInfo] = _table()
+
+REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
+
+
+def reduced_dtype(kind: str, dtype: torch.dtype) -> torch.dtype:
+    """Dtype of `reduce kind` over values of `dtype`. max/min propagate NaN; argmax/argmin give the first position, NaN first of all."""
+    return torch.int64 if kind in ("argmax", "argmin") else dtype
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Dtype of the scalars that stand for elements of a tensor of `dtype`: float32 for the low-precision floats."""
+    return torch.float32 if dtype in LOW_FLOATS else dtype
+
+
+def why_not_dtype(dtype: torch.dtype) -> str | None:
+    """Why elements of this dtype cannot be computed in loops (complex, quantised, ...), or None."""
+    return None if dtype in BUFFER_DTYPES else f"no loops over {dtype}"
+
+
+class Ops(Protocol):
+    """What a lowering may ask for. A value is whatever the implementation returns; `dtype_of` tells its dtype."""
+
+    def emit(self, op: str, *args: Any, dtype: torch.dtype, attr: Any = None) -> Any: ...
+
+    def dtype_of(self, value: Any) -> torch.dtype: ...

@@ -1,0 +1,107 @@
+"""Concatenation and padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from treadle_shapes.expr import And, Ge, Lt
+
+from treadle_codegen.ir.loops import IntLike, Load, View
+from treadle_codegen.ir.ops import LOW_FLOATS, compute_dtype
+from treadle_codegen.lower.context import Lowering, view_of
+from treadle_codegen.lower.indexing import as_shape, is_dense, linear
+from treadle_codegen.lower.lazy import Index, Lazy, normalize_dim
+from treadle_codegen.lower.pointwise import convert
+from treadle_codegen.lower.recorder import Recorder, number
+from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.view import identity, insert, slice_of
+
+
+@lowering("aten.cat.default", "aten.concat.default")
+def cat(lw: Lowering, tensors: Sequence[Lazy], dim: int = 0) -> Lazy | None:
+    """One loop per input, each writing its part of the result."""
+    shape, strides = as_shape(lw.val.shape), as_shape(lw.val.stride())
+    # A 1-d tensor without elements is skipped whatever the shape of the others: an old rule that eager keeps.
+    tensors = [x for x in tensors if x.shape != (0,)]
+    if not tensors:
+        return lw.full(shape, 0, lw.val.dtype)
+    if len(tensors) == 1:
+        return convert(lw, tensors[0], lw.val.dtype)
+    d = normalize_dim(dim, len(shape))
+    buffer = lw.new_buffer(shape, lw.val.dtype, strides if is_dense(shape, strides) else None)
+    start: IntLike = 0
+    for x in tensors:
+        offset = start * buffer.strides[d]
+        lw.write_into(View(buffer.name, x.shape, buffer.strides, offset), x)
+        start = start + x.shape[d]
+    return Lazy.stored(view_of(buffer), buffer.dtype)
+
+
+@lowering("aten.stack.default")
+def stack(lw: Lowering, tensors: Sequence[Lazy], dim: int = 0) -> Lazy | None:
+    d = dim % (tensors[0].dim + 1)
+    return cat(lw, [x.view(insert(x.shape, d)) for x in tensors], d)
+
+
+@lowering("aten.constant_pad_nd.default")
+def constant_pad_nd(lw: Lowering, x: Lazy, pad: Sequence[Any], value: Any = 0) -> Lazy | None:
+    target = as_shape(lw.val.shape)
+    amounts = as_shape(pad)
+    before: list[IntLike] = [0] * x.dim
+    padded = []
+    for k in range(len(amounts) // 2):
+        d, (left, right) = x.dim - 1 - k, amounts[2 * k : 2 * k + 2]
+        if isinstance(left, int) and left < 0:
+            x = x.view(slice_of(x.shape, d, -left, x.shape[d] + left))
+            left = 0
+        if isinstance(right, int) and right < 0:
+            x = x.view(slice_of(x.shape, d, 0, x.shape[d] + right))
+            right = 0
+        before[d] = left
+        if left != 0 or right != 0:
+            padded.append(d)
+    if not padded:
+        return x.view(identity(x.shape))
+    if any(size == 0 for size in x.shape):
+        return lw.full(target, value, x.dtype)
+    if x.cost > 2:
+        lw.realize(x)
+    source = x
+
+    def element(o: Recorder, index: Index) -> int:
+        at = tuple([i - b for i, b in zip(index, before, strict=True)])
+        return element_or(o, source, at, padded, value)
+
+    return Lazy.computed(target, x.dtype, element, x.cost + 2, x.reads)
+
+
+def element_or(o: Recorder, x: Lazy, at: Index, dims: Sequence[int], otherwise: Any) -> int:
+    """The element at an index that may be outside of `x` in `dims`, where it is the number `otherwise`."""
+    inside = And(*[And(Ge(at[d], 0), Lt(at[d], x.shape[d])) for d in dims])
+    if inside is True:
+        return x.element(o, at)
+    dtype = compute_dtype(x.dtype)
+    if inside is False:
+        return o.const(otherwise, dtype)
+    view = x.storage
+    if view is not None and not o.masked and x.dtype not in LOW_FLOATS:
+        load = Load(view.buffer, linear(at, view.strides, view.offset))
+        return o.emit("masked_load", dtype=x.dtype, attr=(load, inside, number(otherwise, x.dtype)))
+    with o.mask(inside):
+        value = x.element(o, at)
+    return o.op("where", _holds(o, x, at, dims), value, o.const(otherwise, dtype))
+
+
+def _holds(o: Recorder, x: Lazy, at: Index, dims: Sequence[int]) -> int:
+    """Whether the index is inside of `x` in `dims`, as a bool scalar."""
+    result = None
+    for d in dims:
+        position = o.index(at[d])
+        low = o.op("ge", position, o.const(0, torch.int64))
+        high = o.op("lt", position, o.index(x.shape[d]))
+        both = o.op("bitwise_and", low, high)
+        result = both if result is None else o.op("bitwise_and", result, both)
+    assert result is not None
+    return result

@@ -1,0 +1,304 @@
+"""The lowering of one graph in progress: its buffers and steps, and the moves every lowering is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from treadle_shapes.expr import Expr
+
+from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, IntLike, Loop, Program, Step, View
+from treadle_codegen.ir.ops import BUFFER_DTYPES, OPS, Cost, compute_dtype, reduced_dtype
+from treadle_codegen.lower.indexing import (
+    Shape,
+    axis_symbol,
+    broadcast_index,
+    contiguous,
+    is_dense,
+    linear,
+    product,
+    same_strides,
+    stride_order,
+)
+from treadle_codegen.lower.lazy import NOTHING, Index, Lazy
+from treadle_codegen.lower.recorder import Recorder
+from treadle_codegen.lower.split_axes import split_axes
+
+# Recomputing is cheaper than a store and a load up to about this much arithmetic per element.
+RECOMPUTE_COST = int(Cost.DIVIDE)
+# Expressions beyond this are stored in pieces: they run out of registers.
+MAX_COST = 40 * int(Cost.TRANSCENDENTAL)
+MAX_READS = 12
+
+
+class Lowering:
+    """State of one `lower_graph`. `val` is the fake result of the node being lowered (its meta["val"])."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[str, Buffer] = {}
+        self.steps: list[Step] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self.val: Any = None
+        self.name = ""
+        self.used_results: frozenset[int] = frozenset()  # which results of a node with several are used
+        self._taken: dict[str, int] = {}
+
+    # -- names and buffers ---------------------------------------------------------------------------------------------
+
+    def fresh(self, base: str) -> str:
+        """A name not used for a buffer or step yet."""
+        count = self._taken.get(base)
+        self._taken[base] = 0 if count is None else count + 1
+        return base if count is None else self.fresh(f"{base}_{count}")
+
+    def new_buffer(
+        self, shape: Shape, dtype: torch.dtype, strides: Shape | None = None, kind: BufferKind = BufferKind.TEMP, name: str = ""
+    ) -> Buffer:
+        name = self.fresh(name or self.name)
+        buffer = Buffer(name, dtype, shape, contiguous(shape) if strides is None else strides, kind)
+        self.buffers[name] = buffer
+        return buffer
+
+    def constant(self, tensor: torch.Tensor, name: str = "constant") -> Lazy:
+        """A tensor known while compiling."""
+        buffer = self.new_buffer(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), BufferKind.CONSTANT, name)
+        self.constants[buffer.name] = tensor
+        return Lazy.stored(view_of(buffer), tensor.dtype)
+
+    # -- building values -----------------------------------------------------------------------------------------------
+
+    def pointwise(
+        self,
+        fn: Callable[..., int],
+        operands: Sequence[Any],
+        dtype: torch.dtype,
+        *,
+        shape: Shape,
+        compute: torch.dtype | None = None,
+        cost: int = 1,
+    ) -> Lazy:
+        """`fn(o, *scalars)` over operands broadcast to `shape`.
+
+        Operands are Lazies, numbers or index expressions, converted to `compute` first (None: left as they are, numbers
+        become int64 or float64 constants). The result of `fn` is converted to `dtype`.
+        """
+        operands = [self._for_broadcast(x, shape) if isinstance(x, Lazy) else x for x in operands]
+        lazies = [x for x in operands if isinstance(x, Lazy)]
+        result_dtype = compute_dtype(dtype)
+
+        def element(o: Recorder, index: Index) -> int:
+            scalars = []
+            for x in operands:
+                if isinstance(x, Lazy):
+                    value = x.element(o, index if x.shape == shape else broadcast_index(index, x.shape))
+                elif isinstance(x, Expr):
+                    value = o.index(x)
+                else:
+                    value = o.const(x, compute or _number_dtype(x))
+                scalars.append(value if compute is None else o.cast(value, compute))
+            return o.cast(fn(o, *scalars), result_dtype)
+
+        total = cost + sum(x.cost for x in lazies)
+        reads = NOTHING.union(*(x.reads for x in lazies))
+        if total > MAX_COST or len(reads) > MAX_READS:
+            for x in sorted(lazies, key=lambda x: (len(x.reads), x.cost))[-2:]:
+                if x.cost > 0:
+                    self.realize(x)
+            total = cost + sum(x.cost for x in lazies)
+            reads = NOTHING.union(*(x.reads for x in lazies))
+        return Lazy.computed(shape, dtype, element, total, reads)
+
+    def _for_broadcast(self, x: Lazy, shape: Shape) -> Lazy:
+        """Store an operand first if broadcasting would compute it many times over."""
+        if x.cost >= RECOMPUTE_COST and x.storage is None and x.shape != shape and product(x.shape) != product(shape):
+            self.realize(x)
+        return x
+
+    def full(self, shape: Shape, value: Any, dtype: torch.dtype) -> Lazy:
+        """A tensor of one number (or size expression)."""
+
+        def element(o: Recorder, _index: Index) -> int:
+            if isinstance(value, Expr):
+                return o.cast(o.index(value), compute_dtype(dtype))
+            return o.const(value, compute_dtype(dtype))
+
+        return Lazy.computed(shape, dtype, element, 0)
+
+    def reduce(
+        self,
+        kind: str,
+        x: Lazy,
+        dims: Sequence[int],
+        *,
+        keepdim: bool = False,
+        dtype: torch.dtype,
+        accumulate: torch.dtype,
+        before: Callable[..., int] | None = None,
+        after: Callable[..., int] | None = None,
+    ) -> Lazy:
+        """Stored reduction of `x` over `dims`.
+
+        Elements are converted to `accumulate`, `before(o, value, index)` is applied, the reduction runs, `after(o, value)`
+        finishes it once per result, and the result is converted to `dtype`.
+        """
+        kept = tuple([1 if d in dims else s for d, s in enumerate(x.shape)])
+        shape = kept if keepdim else tuple([s for d, s in enumerate(x.shape) if d not in dims])
+        position = 0
+        out_of: dict[int, int] = {}
+        for d in range(x.dim):
+            if d not in dims:
+                out_of[d] = position
+                position += 1
+            elif keepdim:
+                position += 1
+
+        def element(o: Recorder, index: Index, reduced: dict[int, IntLike]) -> int:
+            at = tuple([reduced[d] if d in reduced else index[out_of[d]] for d in range(x.dim)])
+            value = o.cast(x.element(o, at), accumulate)
+            if before is not None:
+                value = before(o, value, at)
+            if any(x.shape[d] != 1 for d in dims):
+                value = o.reduce(kind, value, reduced_dtype(kind, o.dtype_of(value)))
+            elif kind in ("argmax", "argmin"):
+                value = o.const(0, torch.int64)
+            if after is not None:
+                value = after(o, value)
+            return o.cast(value, compute_dtype(dtype))
+
+        return self._store_loop(shape, dtype, element, {d: x.shape[d] for d in dims}, self._hint(shape))
+
+    # -- storing -------------------------------------------------------------------------------------------------------
+
+    def realize(self, x: Lazy, strides: Shape | None = None) -> View:
+        """Where `x` stands in memory, storing it first if it does not.
+
+        With `strides`, a value that must be stored here gets them; a value already stored keeps its own.
+        """
+        view = x.storage
+        if view is not None:
+            return view
+        if x.base is not None and strides is None and product(x.base.shape) == product(x.shape):
+            self.realize(x.base)
+            view = x.storage
+            if view is not None:
+                return view
+        stored = self._store_loop(x.shape, x.dtype, lambda o, index, _: x.element(o, index), {}, strides or x.layout, x.origin)
+        assert stored.storage is not None
+        x.store_in(stored.storage)
+        return stored.storage
+
+    def copy(self, x: Lazy, strides: Shape | None = None, kind: BufferKind = BufferKind.TEMP) -> Lazy:
+        """A stored copy, whatever `x` is."""
+        return self._store_loop(x.shape, x.dtype, lambda o, index, _: x.element(o, index), {}, strides, x.origin, kind)
+
+    def realize_for_reuse(self, x: Lazy) -> Lazy:
+        """Store `x` if it is about to be read several times and recomputing it is dearer than memory."""
+        if self.why_store_for_reuse(x):
+            self.realize(x)
+        return x
+
+    def why_store_for_reuse(self, x: Lazy) -> str | None:
+        """Why a value with several readers should be stored, or None if each may compute it."""
+        if x.storage is not None:
+            return None
+        if x.cost > RECOMPUTE_COST:
+            return f"recomputing costs {x.cost}"
+        full = [name for name in x.reads if self.buffers[name].shape and _may_be_large(self.buffers[name], x)]
+        return f"it reads {len(full)} tensors" if len(full) > 1 else None
+
+    def write_into(self, target: View, x: Lazy) -> None:
+        """A loop that stores `x` into a part of a buffer; shapes agree."""
+        self._emit_loop(self.buffers[target.buffer], target, lambda o, index, _: x.element(o, index), {}, x.origin)
+
+    def _hint(self, shape: Shape) -> Shape | None:
+        """Strides that eager gives the node being lowered, when it has this shape and dense memory."""
+        val = self.val
+        if isinstance(val, torch.Tensor) and len(val.shape) == len(shape):
+            strides = tuple(val.stride())
+            if all(isinstance(s, int) for s in strides) and tuple(val.shape) == shape and is_dense(shape, strides):
+                return strides
+        return None
+
+    def _store_loop(
+        self,
+        shape: Shape,
+        dtype: torch.dtype,
+        element: Callable[[Recorder, Index, dict[int, IntLike]], int],
+        reduced: dict[int, IntLike],
+        strides: Shape | None = None,
+        origin: str = "",
+        kind: BufferKind = BufferKind.TEMP,
+    ) -> Lazy:
+        assert dtype in BUFFER_DTYPES, dtype
+        buffer = self.new_buffer(shape, dtype, strides, kind, origin or self.name)
+        view = view_of(buffer)
+        self._emit_loop(buffer, view, element, reduced, origin)
+        return Lazy.stored(view, dtype)
+
+    def _emit_loop(
+        self,
+        buffer: Buffer,
+        view: View,
+        element: Callable[[Recorder, Index, dict[int, IntLike]], int],
+        reduced: dict[int, IntLike],
+        origin: str = "",
+    ) -> None:
+        """The loop nest over `view`, slowest dimension outermost, storing `element` of each index."""
+        if any(size == 0 for size in view.shape):
+            return
+        o = Recorder()
+        index: list[IntLike] = [0] * len(view.shape)
+        axes = []
+        for d in stride_order(view.shape, view.strides):
+            if view.shape[d] != 1:
+                symbol = axis_symbol(f"i{len(axes)}", view.shape[d])
+                axes.append(Axis(symbol, view.shape[d]))
+                index[d] = symbol
+        reduce_axes, at = [], {}
+        for d, size in reduced.items():
+            at[d] = 0
+            if size != 1:
+                symbol = axis_symbol(f"r{len(reduce_axes)}", size)
+                reduce_axes.append(Axis(symbol, size))
+                at[d] = symbol
+        value = element(o, tuple(index), at)
+        o.store(buffer.name, linear(index, view.strides, view.offset), value, buffer.dtype)
+        origins = o.origins if self.name in o.origins else {**o.origins, self.name: None}
+        loop = Loop(self.fresh(f"loop_{buffer.name}"), tuple(axes), tuple(reduce_axes), tuple(o.body), tuple(origins))
+        self.steps.append(split_axes(loop))
+
+    def program(self, inputs: Sequence[str], outputs: Sequence[View | IntLike | None]) -> Program:
+        """Everything lowered so far as a program."""
+        symbols = set()
+        for buffer in self.buffers.values():
+            for size in (*buffer.shape, *buffer.strides):
+                if isinstance(size, Expr):
+                    symbols |= size.free_symbols
+        ordered = tuple(sorted(symbols, key=lambda s: s.name))
+        return Program(self.buffers, tuple(inputs), tuple(outputs), self.steps, ordered, self.constants)
+
+
+def view_of(buffer: Buffer) -> View:
+    """A whole buffer."""
+    return View(buffer.name, buffer.shape, buffer.strides, buffer.offset)
+
+
+def _number_dtype(value: Any) -> torch.dtype:
+    if isinstance(value, bool):
+        return torch.bool
+    return torch.int64 if isinstance(value, int) else torch.float64
+
+
+def _may_be_large(buffer: Buffer, x: Lazy) -> bool:
+    """Whether reading that buffer costs about as much as reading a tensor of x's size."""
+    theirs, mine = product(buffer.shape), product(x.shape)
+    return not (isinstance(theirs, int) and isinstance(mine, int)) or 4 * theirs >= mine
+
+
+def cost_of(*ops: str) -> int:
+    """Total cost of the named scalar operations."""
+    return sum(OPS[name].cost for name in ops)
+
+
+__all__ = ["Lowering", "cost_of", "same_strides", "view_of"]

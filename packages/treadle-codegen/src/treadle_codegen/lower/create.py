@@ -1,0 +1,126 @@
+"""Tensors made from nothing: filled, ranges, and masks of triangles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from treadle_shapes.expr import Expr
+
+from treadle_codegen.ir.loops import IntLike
+from treadle_codegen.ir.ops import INTS, compute_dtype
+from treadle_codegen.lower.context import Lowering
+from treadle_codegen.lower.indexing import as_intlike, as_shape
+from treadle_codegen.lower.lazy import Index, Lazy
+from treadle_codegen.lower.recorder import Recorder, number
+from treadle_codegen.lower.registry import lowering
+
+
+def _filled(lw: Lowering, value: Any) -> Lazy | None:
+    """A tensor like the node's fake result, of one number."""
+    if isinstance(value, torch.SymInt):
+        value = as_intlike(value)
+    if not isinstance(value, (bool, int, float, Expr)):
+        return None
+    if lw.val.dtype in INTS and (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    if lw.val.dtype in INTS and not isinstance(value, Expr) and number(value, lw.val.dtype) != int(value):
+        return None
+    return lw.full(as_shape(lw.val.shape), value, lw.val.dtype)
+
+
+@lowering("aten.full.default")
+def full(lw: Lowering, size: Sequence[Any], fill_value: Any, **_: Any) -> Lazy | None:
+    return _filled(lw, fill_value)
+
+
+@lowering("aten.full_like.default", "aten.new_full.default")
+def full_like(lw: Lowering, x: Lazy, *args: Any, **_: Any) -> Lazy | None:
+    return _filled(lw, args[-1])
+
+
+@lowering("aten.zeros.default", "aten.zeros_like.default", "aten.new_zeros.default")
+def zeros(lw: Lowering, *_args: Any, **_: Any) -> Lazy | None:
+    return _filled(lw, 0)
+
+
+@lowering("aten.ones.default", "aten.ones_like.default", "aten.new_ones.default")
+def ones(lw: Lowering, *_args: Any, **_: Any) -> Lazy | None:
+    return _filled(lw, 1)
+
+
+@lowering("aten.empty.memory_format", "aten.empty_like.default", "aten.new_empty.default", "aten.empty_strided.default",
+          "aten.new_empty_strided.default", "aten.empty_permuted.default")  # fmt: skip
+def empty(lw: Lowering, *_args: Any, **_: Any) -> Lazy | None:
+    # Unspecified contents: zeros cost nothing when they are overwritten or fused, and runs stay repeatable.
+    return _filled(lw, 0)
+
+
+@lowering("aten.scalar_tensor.default")
+def scalar_tensor(lw: Lowering, value: Any, **_: Any) -> Lazy | None:
+    return _filled(lw, value)
+
+
+@lowering("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
+def arange(lw: Lowering, *args: Any, **_: Any) -> Lazy | None:
+    start, step = (0, 1) if len(args) == 1 else (args[0], args[2] if len(args) > 2 else 1)
+    dtype = compute_dtype(lw.val.dtype)
+    if isinstance(start, (int, Expr)) and isinstance(step, (int, Expr)) and not isinstance(start, bool):
+        return _iota(lw, start, step)
+    if dtype in INTS:
+        return None
+
+    def element(o: Recorder, index: Index) -> int:
+        # In eager, position and products are float64 for float64 and the accumulate type (float64 on CPU) for float32.
+        position = o.cast(o.index(index[0]), torch.float64)
+        offset = o.op("mul", position, o.const(step, torch.float64))
+        return o.cast(o.op("add", o.const(start, torch.float64), offset), dtype)
+
+    return Lazy.computed(as_shape(lw.val.shape), lw.val.dtype, element, 2)
+
+
+def _iota(lw: Lowering, start: IntLike, step: IntLike) -> Lazy:
+    dtype = compute_dtype(lw.val.dtype)
+
+    def element(o: Recorder, index: Index) -> int:
+        return o.cast(o.index(index[0] * step + start), dtype)
+
+    return Lazy.computed(as_shape(lw.val.shape), lw.val.dtype, element, 1)
+
+
+@lowering("prims.iota.default")
+def iota(lw: Lowering, length: Any, *, start: Any, step: Any, **_: Any) -> Lazy:
+    return _iota(lw, as_intlike(start), as_intlike(step))
+
+
+@lowering("aten.eye.default", "aten.eye.m")
+def eye(lw: Lowering, *_args: Any, **_: Any) -> Lazy:
+    dtype = compute_dtype(lw.val.dtype)
+
+    def element(o: Recorder, index: Index) -> int:
+        return o.cast(o.op("eq", o.index(index[0]), o.index(index[1])), dtype)
+
+    return Lazy.computed(as_shape(lw.val.shape), lw.val.dtype, element, 1)
+
+
+def _triangle(lw: Lowering, x: Lazy, comparison: str, diagonal: int) -> Lazy:
+    """Keep elements where `column - row` compares to `diagonal`, zero elsewhere."""
+
+    def element(o: Recorder, index: Index) -> int:
+        value = x.element(o, index)
+        gap = o.op("sub", o.index(index[-1]), o.index(index[-2]))
+        return o.op("where", o.op(comparison, gap, o.const(diagonal, torch.int64)), value, o.like(0, value))
+
+    return Lazy.computed(x.shape, x.dtype, element, x.cost + 2, x.reads)
+
+
+@lowering("aten.tril.default")
+def tril(lw: Lowering, x: Lazy, diagonal: int = 0) -> Lazy:
+    return _triangle(lw, x, "le", diagonal)
+
+
+@lowering("aten.triu.default")
+def triu(lw: Lowering, x: Lazy, diagonal: int = 0) -> Lazy:
+    return _triangle(lw, x, "ge", diagonal)

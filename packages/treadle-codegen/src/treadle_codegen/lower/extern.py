@@ -1,0 +1,116 @@
+"""Calls of ATen operators on whole tensors: what has no lowering, and what ATen's own kernels do better."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from treadle_codegen.ir.loops import Extern, View
+from treadle_codegen.lower.context import Lowering, view_of
+from treadle_codegen.lower.indexing import as_intlike, as_shape, contiguous, is_dense, same_strides
+from treadle_codegen.lower.lazy import Lazy
+
+aten = torch.ops.aten
+
+# Operators whose result does not depend on the strides of their arguments, which they take any of: arguments need no
+# copy into the layout that eager would have had. BLAS wants one of the last two dimensions to be dense.
+BLAS = frozenset({"aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default"})
+
+# Functional overload -> the overload that writes into given memory; their results are contiguous.
+OUT_VARIANTS = {
+    "aten.mm.default": aten.mm.out,
+    "aten.addmm.default": aten.addmm.out,
+    "aten.bmm.default": aten.bmm.out,
+    "aten.baddbmm.default": aten.baddbmm.out,
+}
+
+
+def lower_extern(lowering: Lowering, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], origin: Any = None) -> Any:
+    """A call of `op`; returns Lazies in the structure of its result (`lowering.val`).
+
+    Arguments hold Lazies, which become views of memory; they are stored first where they are not.
+    """
+    name = str(op)
+    op = functional_copy(op)
+    prepare = _blas_argument if name in BLAS else _exact_argument
+    new_args = tuple(_map_lazies(a, lambda x: prepare(lowering, x)) for a in args)
+    new_kwargs = {k: _map_lazies(v, lambda x: prepare(lowering, x)) for k, v in kwargs.items()}
+    val = lowering.val
+    many = isinstance(val, (tuple, list))
+    outputs = [_output(lowering, v) for v in val] if many else [_output(lowering, val)]
+    out_op = OUT_VARIANTS.get(name)
+    if out_op is not None:
+        buffer = lowering.buffers[outputs[0].storage.buffer]
+        if not same_strides(buffer.shape, buffer.strides, contiguous(buffer.shape)):
+            out_op = None
+    names = tuple(x.storage.buffer if isinstance(x, Lazy) else "" for x in outputs)
+    step = Extern(
+        lowering.fresh(f"extern_{lowering.name}"), out_op or op, new_args, new_kwargs, names, out_op is not None, (lowering.name,)
+    )
+    lowering.steps.append(step)
+    return tuple(outputs) if many else outputs[0]
+
+
+def functional_copy(op: Any) -> Any:
+    """The overload that returns fresh memory, for an operator that would return a view."""
+    schema = op._schema
+    if not any(r.alias_info is not None for r in schema.returns):
+        return op
+    packet = getattr(aten, f"{schema.name.split('::')[1]}_copy", None) if schema.name.startswith("aten::") else None
+    overload = schema.overload_name or "default"
+    return getattr(packet, overload, op) if packet is not None else op
+
+
+def why_not_extern(op: Any) -> str | None:
+    """Why an operator cannot be called on planned memory: it mutates, or returns a view of, its arguments."""
+    schema = functional_copy(op)._schema
+    if schema.is_mutable:
+        return f"{op} mutates its arguments; the graph must be functional"
+    if any(r.alias_info is not None for r in schema.returns):
+        return f"{op} returns a view and has no copying form"
+    return None
+
+
+def _output(lowering: Lowering, val: Any) -> Any:
+    if not isinstance(val, torch.Tensor):
+        return as_intlike(val) if isinstance(val, torch.SymInt) else val
+    buffer = lowering.new_buffer(as_shape(val.shape), val.dtype, as_shape(val.stride()))
+    return Lazy.stored(view_of(buffer), val.dtype)
+
+
+def _exact_argument(lowering: Lowering, x: Lazy) -> View:
+    """The argument with the strides it has in eager: results may depend on them (layouts, algorithms)."""
+    view = x.storage
+    if view is None:
+        view = lowering.realize(x)
+    wanted = x.layout
+    if wanted is not None and not same_strides(x.shape, view.strides, wanted) and is_dense(x.shape, wanted):
+        copied = lowering.copy(x, wanted).storage
+        assert copied is not None
+        return copied
+    return view
+
+
+def _blas_argument(lowering: Lowering, x: Lazy) -> View:
+    view = lowering.realize(x)
+    if x.dim < 2:
+        return view
+    (rows, columns), (outer, inner) = view.shape[-2:], view.strides[-2:]
+    dense = inner == 1 or columns == 1 or outer == 1 or rows == 1
+    if dense and 0 not in view.strides[-2:]:
+        return view
+    copied = lowering.copy(x).storage
+    assert copied is not None
+    return copied
+
+
+def _map_lazies(value: Any, fn: Callable[[Lazy], Any]) -> Any:
+    if isinstance(value, Lazy):
+        return fn(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)([_map_lazies(v, fn) for v in value])
+    return value
+
+

@@ -1,0 +1,175 @@
+"""Shapes, strides and index arithmetic on plain ints and symbolic expressions alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from treadle_shapes.expr import Expr, Symbol, symbol
+
+from treadle_codegen.ir.loops import IntLike
+
+Shape = tuple[IntLike, ...]
+
+
+def as_intlike(value: Any) -> IntLike:
+    """A size as an int or an Expr; `value` is an int, an Expr or a SymInt made by treadle_shapes."""
+    if isinstance(value, (int, Expr)):
+        return value
+    from treadle_shapes.torch import expr_of  # only graphs with symbolic sizes need the torch adapter
+
+    return expr_of(value)
+
+
+def as_shape(values: Sequence[Any]) -> Shape:
+    return tuple([v if type(v) is int else as_intlike(v) for v in values])
+
+
+def product(sizes: Sequence[IntLike]) -> IntLike:
+    result: IntLike = 1
+    for size in sizes:
+        result = result * size
+    return result
+
+
+def contiguous(shape: Shape) -> Shape:
+    """Row-major strides, with torch's rule that a size of 0 counts as 1."""
+    strides: list[IntLike] = []
+    step: IntLike = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * (size if isinstance(size, Expr) else max(size, 1))
+    return tuple(reversed(strides))
+
+
+def is_dense(shape: Shape, strides: Shape) -> bool:
+    """Whether the elements fill a block of memory without gaps or overlap (in any order of dimensions). Unknown counts as no."""
+    dims = [(stride, size) for size, stride in zip(shape, strides, strict=True) if size != 1]
+    if any(size == 0 for _, size in dims):
+        return True
+    if all(isinstance(stride, int) and isinstance(size, int) for stride, size in dims):
+        step = 1
+        for stride, size in sorted(dims):  # type: ignore[type-var]
+            if stride != step:
+                return False
+            step = stride * size
+        return True
+    remaining, step = list(dims), 1
+    while remaining:
+        found = next((d for d in remaining if d[0] == step), None)
+        if found is None:
+            return False
+        remaining.remove(found)
+        step = step * found[1]
+    return True
+
+
+def same_strides(shape: Shape, a: Shape, b: Shape) -> bool:
+    """Whether two stride tuples address the same memory, ignoring dimensions with at most one element."""
+    if any(size == 0 for size in shape):
+        return True
+    return all(x == y for size, x, y in zip(shape, a, b, strict=True) if size != 1)
+
+
+def stride_order(shape: Shape, strides: Shape) -> list[int]:
+    """Dimensions from the slowest to the fastest varying in memory; ties and symbolic strides keep the order of the shape."""
+    if not all(isinstance(s, int) for s in strides):
+        return list(range(len(shape)))
+    return sorted(range(len(shape)), key=lambda d: (-strides[d], d))  # type: ignore[operator]
+
+
+def linear(index: Sequence[IntLike], strides: Sequence[IntLike], offset: IntLike = 0) -> IntLike:
+    total = offset
+    for i, stride in zip(index, strides, strict=True):
+        if i != 0:  # `0 * stride`, and sums of it, are the bulk of the work otherwise
+            total = total + i * stride
+    return total
+
+
+def unravel(position: IntLike, shape: Sequence[IntLike]) -> list[IntLike]:
+    """Row-major coordinates of a position. The first is not reduced by its size: positions are in range."""
+    index: list[IntLike] = []
+    for size in reversed(shape[1:]):
+        index.append(position % size)
+        position = position // size
+    index.append(position)
+    return index[::-1]
+
+
+def axis_symbol(name: str, extent: IntLike) -> Symbol:
+    """The symbol of a loop axis; a constant extent gives it its range, so that divisions simplify at once."""
+    return symbol(name, 0, max(extent - 1, 0) if isinstance(extent, int) else None)
+
+
+def broadcast_index(index: Sequence[IntLike], shape: Shape) -> tuple[IntLike, ...]:
+    """Index into an operand of `shape` at `index` of the broadcast result."""
+    tail = index[len(index) - len(shape) :]
+    return tuple([0 if size == 1 else i for i, size in zip(tail, shape, strict=True)])
+
+
+def reshape_groups(source: Shape, target: Shape) -> list[tuple[list[int], list[int]]] | None:
+    """Smallest runs of dimensions with equal products, as (source dims, target dims); None if they cannot be told apart."""
+    groups: list[tuple[list[int], list[int]]] = []
+    a = [d for d, size in enumerate(source) if size != 1]
+    b = [d for d, size in enumerate(target) if size != 1]
+    i = j = 0
+    while i < len(a) or j < len(b):
+        if i == len(a) or j == len(b):
+            return None
+        left, right = [a[i]], [b[j]]
+        size_left, size_right = source[a[i]], target[b[j]]
+        i, j = i + 1, j + 1
+        while size_left != size_right:
+            if _smaller(size_left, size_right) and i < len(a):
+                left.append(a[i])
+                size_left, i = size_left * source[a[i]], i + 1
+            elif j < len(b):
+                right.append(b[j])
+                size_right, j = size_right * target[b[j]], j + 1
+            elif i < len(a):
+                left.append(a[i])
+                size_left, i = size_left * source[a[i]], i + 1
+            else:
+                return None
+        groups.append((left, right))
+    return groups
+
+
+def _smaller(a: IntLike, b: IntLike) -> bool:
+    if isinstance(a, int) and isinstance(b, int):
+        return a < b
+    # A number of factors is as good a guess as any; the caller only needs products that become equal.
+    return isinstance(a, int) or (isinstance(b, Expr) and len(a.free_symbols) < len(b.free_symbols))
+
+
+def reshape_index(source: Shape, target: Shape, index: Sequence[IntLike]) -> tuple[IntLike, ...]:
+    """Index into `source` of the element at `index` of its reshape to `target` (same number of elements, not 0)."""
+    groups = reshape_groups(source, target)
+    if groups is None:
+        groups = [(list(range(len(source))), list(range(len(target))))]
+    result: list[IntLike] = [0] * len(source)
+    for left, right in groups:
+        sizes = [target[d] for d in right]
+        position = linear([index[d] for d in right], contiguous(tuple(sizes)))
+        for d, i in zip(left, unravel(position, [source[d] for d in left]), strict=True):
+            result[d] = i
+    return tuple(result)
+
+
+def reshape_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | None:
+    """Strides of the reshape as a view of the same memory, or None if it needs a copy."""
+    if any(size == 0 for size in target):
+        return contiguous(target)
+    groups = reshape_groups(shape, target)
+    if groups is None:
+        return None
+    result: list[IntLike] = [1] * len(target)
+    for left, right in groups:
+        for d, e in zip(left, left[1:], strict=False):
+            if strides[d] != strides[e] * shape[e]:
+                return None
+        step = strides[left[-1]]
+        for d in reversed(right):
+            result[d] = step
+            step = step * target[d]
+    return tuple(result)

@@ -1,0 +1,119 @@
+"""Tensors during lowering: a shape, a dtype, and how to compute one element.
+
+A `Lazy` is either *stored* (a strided view of a buffer), *computed* (a function from an index to a scalar) or *viewed*
+(an index map over another lazy). `element` composes them; `Lowering.realize` stores a computed one, and every view of
+it then becomes a view of the buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from treadle_codegen.ir.loops import IntLike, View
+from treadle_codegen.lower.indexing import Shape, linear, product
+from treadle_codegen.lower.recorder import Recorder
+
+Index = tuple[IntLike, ...]
+Element = Callable[[Recorder, Index], int]
+NOTHING: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ViewMap:
+    """A view of any tensor: its shape, where each element comes from, and its strides over strided memory (None: not strided)."""
+
+    shape: Shape
+    index: Callable[[Index], Index]
+    strided: Callable[[View], View | None]
+
+
+class Lazy:
+    """See the module docstring.
+
+    `cost` estimates the arithmetic of one element (ir.ops.Cost) and `reads` names the buffers it loads from; both
+    steer realisation only. `layout` are the strides it gets when it is stored, if not contiguous.
+    """
+
+    __slots__ = ("_compute", "_storage", "_viewed", "base", "cost", "dtype", "layout", "origin", "reads", "shape")
+
+    def __init__(self, shape: Shape, dtype: torch.dtype) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.cost = 0
+        self.reads = NOTHING
+        self.layout: Shape | None = None
+        self.origin = ""
+        self.base: Lazy | None = None
+        self._viewed: ViewMap | None = None
+        self._compute: Element | None = None
+        self._storage: View | None = None
+
+    @classmethod
+    def stored(cls, view: View, dtype: torch.dtype) -> Lazy:
+        lazy = cls(view.shape, dtype)
+        lazy.store_in(view)
+        return lazy
+
+    @classmethod
+    def computed(cls, shape: Shape, dtype: torch.dtype, compute: Element, cost: int, reads: frozenset[str] = NOTHING) -> Lazy:
+        """`compute` gives a scalar of `compute_dtype(dtype)` for an index with one entry per dimension of `shape`."""
+        lazy = cls(shape, dtype)
+        lazy._compute, lazy.cost, lazy.reads = compute, cost, reads
+        return lazy
+
+    def view(self, view: ViewMap) -> Lazy:
+        """This tensor seen through a view."""
+        lazy = Lazy(view.shape, self.dtype)
+        lazy.base, lazy._viewed, lazy.cost, lazy.reads = self, view, self.cost, self.reads
+        return lazy
+
+    @property
+    def storage(self) -> View | None:
+        """Where the elements stand in memory, if they do as one strided view."""
+        if self._storage is None and self.base is not None and self._viewed is not None:
+            stored = self.base.storage
+            self._storage = None if stored is None else self._viewed.strided(stored)
+            if self._storage is not None:
+                self.store_in(self._storage)
+        return self._storage
+
+    def store_in(self, view: View) -> None:
+        """From now on the elements are read from there."""
+        self._storage = view
+        self.cost, self.reads = 0, frozenset((view.buffer,))
+
+    def element(self, o: Recorder, index: Index) -> int:
+        """The scalar at `index`, of the compute dtype."""
+        view = self.storage
+        if self.origin:
+            o.origins[self.origin] = None
+        if view is not None:
+            return o.load(view.buffer, linear(index, view.strides, view.offset), self.dtype)
+        if self._compute is not None:
+            return self._compute(o, index)
+        assert self.base is not None and self._viewed is not None
+        return self.base.element(o, self._viewed.index(index))
+
+    @property
+    def numel(self) -> IntLike:
+        return product(self.shape)
+
+    @property
+    def dim(self) -> int:
+        return len(self.shape)
+
+
+def normalize_dim(dim: int, rank: int) -> int:
+    """Dimension counted from the front; a tensor without dimensions has one for this purpose, as in torch."""
+    return dim % max(rank, 1)
+
+
+def normalize_dims(dims: Sequence[int] | int | None, rank: int) -> list[int]:
+    """Sorted distinct dimensions; None and () mean all of them."""
+    if dims is None or (not isinstance(dims, int) and len(dims) == 0):
+        return list(range(rank))
+    given = [dims] if isinstance(dims, int) else dims
+    return sorted({normalize_dim(d, rank) for d in given}) if rank else []

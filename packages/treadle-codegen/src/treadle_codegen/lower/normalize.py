@@ -1,0 +1,190 @@
+"""Softmax and the normalisations: a few reductions with equal outer axes and one elementwise part, which schedule into one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from treadle_codegen.ir.loops import IntLike
+from treadle_codegen.ir.ops import FLOATS, Cost, compute_dtype
+from treadle_codegen.lower.context import Lowering
+from treadle_codegen.lower.indexing import as_intlike
+from treadle_codegen.lower.lazy import Lazy, normalize_dim
+from treadle_codegen.lower.recorder import Recorder
+from treadle_codegen.lower.reduce import as_float, count_of, extremum, mean_of, squared_deviation
+from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.view import reshape
+
+HARD = int(Cost.TRANSCENDENTAL)
+
+
+def _converted(lw: Lowering, x: Lazy, dtype: torch.dtype) -> Lazy:
+    return x if x.dtype == dtype else lw.pointwise(lambda o, v: v, [x], dtype, shape=x.shape, compute=dtype)
+
+
+@lowering("aten._softmax.default")
+def softmax(lw: Lowering, x: Lazy, dim: int, half_to_float: bool) -> Lazy | None:
+    dtype = compute_dtype(lw.val.dtype)
+    if dtype not in FLOATS:
+        return None
+    x = lw.realize_for_reuse(_converted(lw, x, dtype))
+    dims = [normalize_dim(dim, x.dim)] if x.dim else []
+    top = extremum(lw, "max", x, dims, True)
+    powers = lw.pointwise(lambda o, v, m: o.op("exp", o.op("sub", v, m)), [x, top], dtype, shape=x.shape, cost=HARD + 1)
+    lw.realize(powers, x.layout)
+    inverse = lw.reduce(
+        "sum", powers, dims, keepdim=True, dtype=dtype, accumulate=dtype, after=lambda o, s: o.op("reciprocal", s)
+    )
+    return lw.pointwise(lambda o, p, s: o.op("mul", p, s), [powers, inverse], lw.val.dtype, shape=x.shape)
+
+
+@lowering("aten._log_softmax.default")
+def log_softmax(lw: Lowering, x: Lazy, dim: int, half_to_float: bool) -> Lazy | None:
+    dtype = compute_dtype(lw.val.dtype)
+    if dtype not in FLOATS:
+        return None
+    x = lw.realize_for_reuse(_converted(lw, x, dtype))
+    dims = [normalize_dim(dim, x.dim)] if x.dim else []
+    top = extremum(lw, "max", x, dims, True)
+    powers = lw.pointwise(lambda o, v, m: o.op("exp", o.op("sub", v, m)), [x, top], dtype, shape=x.shape, cost=HARD + 1)
+    log = lw.reduce("sum", powers, dims, keepdim=True, dtype=dtype, accumulate=dtype, after=lambda o, s: o.op("log", s))
+    return lw.pointwise(lambda o, v, m, s: o.op("sub", o.op("sub", v, m), s), [x, top, log], lw.val.dtype, shape=x.shape)
+
+
+def _moments(lw: Lowering, x: Lazy, dims: Sequence[int], eps: float, dtype: torch.dtype) -> tuple[Lazy, Lazy]:
+    """(mean, 1/sqrt(variance + eps)) over `dims`, kept as dimensions of size 1."""
+    count = count_of(x, dims)
+
+    def after(o: Recorder, total: int) -> int:
+        variance = o.op("div", total, as_float(o, count, dtype))
+        return o.op("rsqrt", o.op("add", variance, o.const(eps, dtype)))
+
+    mean = mean_of(lw, x, dims, True, dtype)
+    return mean, squared_deviation(lw, x, mean, dims, dtype, after)
+
+
+def _affine(lw: Lowering, x: Lazy, mean: Lazy, rstd: Lazy, weight: Lazy | None, bias: Lazy | None, dtype: torch.dtype) -> Lazy:
+    """(x - mean) * rstd * weight + bias, all broadcast to x's shape."""
+    present = [p for p in (weight, bias) if p is not None]
+
+    def fn(o: Recorder, v: int, m: int, r: int, *rest: int) -> int:
+        values = list(rest)
+        v = o.op("mul", o.op("sub", v, m), r)
+        if weight is not None:
+            v = o.op("mul", v, values.pop(0))
+        return o.op("add", v, values.pop(0)) if bias is not None else v
+
+    return lw.pointwise(fn, [x, mean, rstd, *present], dtype, shape=x.shape, compute=compute_dtype(dtype), cost=4)
+
+
+@lowering("aten.native_layer_norm.default")
+def native_layer_norm(
+    lw: Lowering, x: Lazy, normalized_shape: Sequence[Any], weight: Lazy | None, bias: Lazy | None, eps: float
+) -> tuple[Lazy, Lazy, Lazy] | None:
+    out, mean_val, _ = lw.val
+    dtype = compute_dtype(out.dtype)
+    if dtype not in FLOATS or any(size == 0 for size in x.shape):
+        return None
+    dims = list(range(x.dim - len(normalized_shape), x.dim))
+    lw.realize_for_reuse(x)
+    mean, rstd = _moments(lw, x, dims, eps, dtype)
+    result = _affine(lw, x, mean, rstd, weight, bias, out.dtype)
+    return result, _converted(lw, mean, mean_val.dtype), _converted(lw, rstd, mean_val.dtype)
+
+
+@lowering("aten.native_group_norm.default")
+def native_group_norm(
+    lw: Lowering, x: Lazy, weight: Lazy | None, bias: Lazy | None, n: Any, c: Any, hxw: Any, group: int, eps: float
+) -> tuple[Lazy, Lazy, Lazy] | None:
+    out, mean_val, _ = lw.val
+    dtype = compute_dtype(out.dtype)
+    if dtype not in FLOATS or any(size == 0 for size in x.shape):
+        return None
+    channels = as_intlike(c)
+    split = (as_intlike(n), group, channels // group, as_intlike(hxw))
+    lw.realize_for_reuse(x)
+    grouped = x.view(reshape(x.shape, split))
+    mean, rstd = _moments(lw, grouped, [2, 3], eps, dtype)
+
+    def per_channel(p: Lazy | None) -> Lazy | None:
+        return None if p is None else p.view(reshape(p.shape, (1, group, channels // group, 1)))
+
+    result = _affine(lw, grouped, mean, rstd, per_channel(weight), per_channel(bias), out.dtype)
+    flat = [_converted(lw, p.view(reshape(p.shape, (split[0], group))), mean_val.dtype) for p in (mean, rstd)]
+    return result.view(reshape(split, x.shape)), flat[0], flat[1]
+
+
+def _channelwise(x: Lazy, p: Lazy) -> Lazy:
+    """A vector over dimension 1, shaped for broadcasting."""
+    return p.view(reshape(p.shape, (1, x.shape[1], *[1] * (x.dim - 2))))
+
+
+def batch_norm_inference(
+    lw: Lowering, x: Lazy, weight: Lazy | None, bias: Lazy | None, mean: Lazy, var: Lazy, eps: float, dtype: torch.dtype
+) -> Lazy:
+    """x * scale + shift, with scale and shift stored per channel (as ATen computes it)."""
+    compute = compute_dtype(dtype)
+    if any(size == 0 for size in x.shape):
+        return lw.full(x.shape, 0, dtype)
+
+    def scale_of(o: Recorder, v: int, *rest: int) -> int:
+        inverse = o.op("rsqrt", o.op("add", v, o.const(eps, compute)))
+        return o.op("mul", inverse, rest[0]) if rest else inverse
+
+    def shift_of(o: Recorder, m: int, s: int, *rest: int) -> int:
+        moved = o.op("mul", m, s)
+        return o.op("sub", rest[0], moved) if rest else o.op("neg", moved)
+
+    optional = [] if weight is None else [weight]
+    scale = lw.pointwise(scale_of, [var, *optional], compute, shape=var.shape, compute=compute, cost=8)
+    lw.realize(scale)
+    optional = [] if bias is None else [bias]
+    shift = lw.pointwise(shift_of, [mean, scale, *optional], compute, shape=mean.shape, compute=compute, cost=2)
+    lw.realize(shift)
+    return lw.pointwise(
+        lambda o, v, s, t: o.op("add", o.op("mul", v, s), t),
+        [x, _channelwise(x, scale), _channelwise(x, shift)], dtype, shape=x.shape, compute=compute, cost=2,
+    )  # fmt: skip
+
+
+@lowering("aten._native_batch_norm_legit_no_training.default")
+def batch_norm_no_training(
+    lw: Lowering, x: Lazy, weight: Lazy | None, bias: Lazy | None, mean: Lazy, var: Lazy, momentum: float, eps: float
+) -> tuple[Lazy, Lazy, Lazy] | None:
+    out, save_mean, save_rstd = lw.val
+    if compute_dtype(out.dtype) not in FLOATS or 0 not in tuple(save_mean.shape):
+        return None
+    empty = [lw.full(tuple(v.shape), 0, v.dtype) for v in (save_mean, save_rstd)]
+    return batch_norm_inference(lw, x, weight, bias, mean, var, eps, out.dtype), empty[0], empty[1]
+
+
+@lowering("aten._fused_rms_norm.default")
+def fused_rms_norm(
+    lw: Lowering, x: Lazy, normalized_shape: Sequence[Any], weight: Lazy | None, eps: float | None
+) -> tuple[Lazy, Lazy] | None:
+    out, rstd_val = lw.val
+    dtype = compute_dtype(out.dtype)
+    if dtype not in FLOATS or eps is None or any(size == 0 for size in x.shape):
+        return None
+    dims = list(range(x.dim - len(normalized_shape), x.dim))
+    lw.realize_for_reuse(x)
+    count: IntLike = count_of(x, dims)
+
+    def after(o: Recorder, total: int) -> int:
+        return o.op("rsqrt", o.op("add", o.op("div", total, as_float(o, count, dtype)), o.const(eps, dtype)))
+
+    rstd = lw.reduce(
+        "sum", x, dims, keepdim=True, dtype=dtype, accumulate=dtype, before=lambda o, v, _: o.op("mul", v, v), after=after
+    )
+    optional = [] if weight is None else [weight]
+
+    def fn(o: Recorder, v: int, r: int, *rest: int) -> int:
+        v = o.op("mul", v, r)
+        return o.op("mul", v, rest[0]) if rest else v
+
+    result = lw.pointwise(fn, [x, rstd, *optional], out.dtype, shape=x.shape, compute=dtype, cost=2)
+    return result, _converted(lw, rstd, rstd_val.dtype)
+
+

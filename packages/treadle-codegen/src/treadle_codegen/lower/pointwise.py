@@ -1,0 +1,582 @@
+"""Elementwise operators on floats and mixed dtypes: one small function on scalars per operator.
+
+The function gets the recorder, the operands as scalars of the compute dtype, then the operator's other parameters. The
+compute dtype is that of the result (`promote="result"`), or what the operands promote to (`promote="operands"`, for
+comparisons and the like, whose result is bool).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
+from treadle_shapes.expr import Expr
+
+from treadle_codegen.ir.ops import FLOATS, INTS, OPS, Cost, compute_dtype
+from treadle_codegen.lower.context import Lowering
+from treadle_codegen.lower.indexing import as_shape
+from treadle_codegen.lower.lazy import Lazy
+from treadle_codegen.lower.recorder import Recorder, number
+from treadle_codegen.lower.registry import lowering
+
+HARD, DIVIDE = int(Cost.TRANSCENDENTAL), int(Cost.DIVIDE)
+
+
+def pointwise(
+    *names: str, operands: int = 1, promote: str = "result", cost: int = 1, allow: frozenset[torch.dtype] | None = None
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Register a scalar function as the lowering of elementwise overloads; the first `operands` arguments are tensors or numbers.
+
+    `allow` limits the compute dtype; anything else is left to ATen.
+    """
+
+    def register(fn: Callable[..., int]) -> Callable[..., int]:
+        @lowering(*names)
+        def lower(lw: Lowering, *args: Any, **kwargs: Any) -> Lazy | None:
+            inputs = args[:operands]
+            compute = operand_dtype(inputs) if promote == "operands" else compute_dtype(lw.val.dtype)
+            if compute is None or (allow is not None and compute not in allow):
+                return None
+            if promote == "operands" and not all(_fits(x, compute) for x in inputs):
+                return None
+            return lw.pointwise(
+                lambda o, *values: fn(o, *values, *args[operands:], **kwargs),
+                inputs, lw.val.dtype, shape=as_shape(lw.val.shape), compute=compute, cost=cost,
+            )  # fmt: skip
+
+        return fn
+
+    return register
+
+
+def operand_dtype(operands: Sequence[Any]) -> torch.dtype | None:
+    """The dtype in which eager compares these operands, or None if loops cannot compute in it."""
+    tensors = [x for x in operands if isinstance(x, Lazy)]
+    dtypes = {x.dtype for x in tensors}
+    numbers = [x for x in operands if not isinstance(x, Lazy)]
+    if len(dtypes) == 1 and (next(iter(dtypes)).is_floating_point or not numbers):
+        return compute_dtype(next(iter(dtypes)))
+    stand_ins = [torch.empty((1,) * x.dim, dtype=x.dtype, device="meta") for x in tensors]
+    numbers = [1 if isinstance(x, Expr) else x for x in numbers]
+    kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
+    return compute_dtype(elementwise_dtypes(*stand_ins, *numbers, type_promotion_kind=kind)[1])
+
+
+def _fits(x: Any, dtype: torch.dtype) -> bool:
+    """Whether a number survives conversion to an integer dtype; eager has rules of its own when it does not."""
+    return isinstance(x, (Lazy, Expr)) or dtype not in INTS or number(x, dtype) == x
+
+
+# -- arithmetic --------------------------------------------------------------------------------------------------------
+
+
+def _scaled(o: Recorder, value: int, alpha: Any) -> int:
+    return value if alpha == 1 else o.op("mul", value, o.like(alpha, value))
+
+
+@pointwise("aten.add.Tensor", "aten.add.Scalar", operands=2)
+def add(o: Recorder, a: int, b: int, alpha: Any = 1) -> int:
+    if o.dtype_of(a) == torch.bool:
+        return o.op("bitwise_or", a, b if alpha else o.const(False, torch.bool))
+    return o.op("add", a, _scaled(o, b, alpha))
+
+
+@pointwise("aten.sub.Tensor", "aten.sub.Scalar", operands=2)
+def sub(o: Recorder, a: int, b: int, alpha: Any = 1) -> int:
+    return o.op("sub", a, _scaled(o, b, alpha))
+
+
+@pointwise("aten.rsub.Tensor", "aten.rsub.Scalar", operands=2)
+def rsub(o: Recorder, a: int, b: int, alpha: Any = 1) -> int:
+    return o.op("sub", b, _scaled(o, a, alpha))
+
+
+@pointwise("aten.mul.Tensor", "aten.mul.Scalar", operands=2)
+def mul(o: Recorder, a: int, b: int) -> int:
+    return o.op("bitwise_and" if o.dtype_of(a) == torch.bool else "mul", a, b)
+
+
+@pointwise("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor", operands=2, cost=DIVIDE)
+def div(o: Recorder, a: int, b: int) -> int:
+    return o.op("div", a, b)
+
+
+@pointwise("aten.pow.Tensor_Tensor", "aten.pow.Scalar", operands=2, cost=2 * HARD, allow=FLOATS)
+def pow_(o: Recorder, a: int, b: int) -> int:
+    return o.op("pow", a, b)
+
+
+@lowering("aten.pow.Tensor_Scalar")
+def pow_scalar(lw: Lowering, x: Lazy, exponent: Any) -> Lazy | None:
+    dtype = compute_dtype(lw.val.dtype)
+    if dtype == torch.bool or isinstance(exponent, Expr):
+        return None
+    if dtype in INTS and not (isinstance(exponent, int) and 0 <= exponent <= 8):
+        return None
+
+    def power(o: Recorder, v: int) -> int:
+        return small_power(o, v, exponent)
+
+    cost = 2 if exponent in (0, 1, 2, 3) else 2 * DIVIDE if abs(exponent) in (0.5, 1, 2) else 2 * HARD
+    return lw.pointwise(power, [x], lw.val.dtype, shape=x.shape, compute=dtype, cost=cost)
+
+
+def small_power(o: Recorder, x: int, exponent: Any) -> int:
+    """The cases that eager treats apart (the same way), else `pow`."""
+    integer = o.dtype_of(x) in INTS
+    if exponent == 0:
+        return o.like(1, x)
+    if exponent == 1:
+        return x
+    if exponent == 0.5:
+        return o.op("sqrt", x)
+    if exponent == -0.5:
+        return o.op("rsqrt", x)
+    if exponent == -1:
+        return o.op("reciprocal", x)
+    square = o.op("mul", x, x)
+    if exponent == 2:
+        return square
+    if exponent == -2:
+        return o.op("reciprocal", square)
+    if exponent == 3:
+        return o.op("mul", square, x)
+    if integer:
+        result = square
+        for _ in range(int(exponent) - 2):
+            result = o.op("mul", result, x)
+        return result
+    return o.op("pow", x, o.like(exponent, x))
+
+
+@pointwise("aten.neg.default")
+def neg(o: Recorder, x: int) -> int:
+    return o.op("neg", x)
+
+
+@pointwise("aten.abs.default")
+def abs_(o: Recorder, x: int) -> int:
+    return x if o.dtype_of(x) in (torch.bool, torch.uint8) else o.op("abs", x)
+
+
+@pointwise("aten.sign.default", "aten.sgn.default")
+def sign(o: Recorder, x: int) -> int:
+    return x if o.dtype_of(x) == torch.bool else o.op("sign", x)
+
+
+@pointwise("aten.square.default")
+def square(o: Recorder, x: int) -> int:
+    return o.op("bitwise_and" if o.dtype_of(x) == torch.bool else "mul", x, x)
+
+
+@pointwise("aten.reciprocal.default", cost=DIVIDE)
+def reciprocal(o: Recorder, x: int) -> int:
+    return o.op("reciprocal", x)
+
+
+@pointwise("aten.positive.default")
+def positive(o: Recorder, x: int) -> int:
+    return x
+
+
+# -- functions of one float --------------------------------------------------------------------------------------------
+
+
+def _unary(name: str) -> None:
+    @pointwise(f"aten.{name}.default", cost=int(OPS[name].cost), allow=FLOATS)
+    def fn(o: Recorder, x: int) -> int:
+        return o.op(name, x)
+
+
+for _name in (
+    "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    "sigmoid erf erfc lgamma"
+).split():
+    _unary(_name)
+
+
+def _rounding(name: str) -> None:
+    @pointwise(f"aten.{name}.default")
+    def fn(o: Recorder, x: int) -> int:
+        return o.op(name, x) if o.dtype_of(x) in FLOATS else x
+
+
+for _name in ("floor", "ceil", "trunc", "round"):
+    _rounding(_name)
+
+
+@pointwise("aten.frac.default", allow=FLOATS)
+def frac(o: Recorder, x: int) -> int:
+    return o.op("sub", x, o.op("trunc", x))
+
+
+@pointwise("aten.atan2.default", operands=2, cost=HARD, allow=FLOATS)
+def atan2(o: Recorder, a: int, b: int) -> int:
+    return o.op("atan2", a, b)
+
+
+@pointwise("aten.hypot.default", operands=2, cost=HARD, allow=FLOATS)
+def hypot(o: Recorder, a: int, b: int) -> int:
+    return o.op("hypot", a, b)
+
+
+@pointwise("aten.copysign.Tensor", "aten.copysign.Scalar", operands=2, allow=FLOATS)
+def copysign(o: Recorder, a: int, b: int) -> int:
+    return o.op("copysign", a, b)
+
+
+@pointwise("aten.xlogy.Tensor", operands=2, cost=HARD, allow=FLOATS)
+def xlogy(o: Recorder, a: int, b: int) -> int:
+    zero = o.like(0.0, a)
+    value = o.op("where", o.op("eq", a, zero), zero, o.op("mul", a, o.op("log", b)))
+    return o.op("where", o.op("isnan", b), b, value)
+
+
+@pointwise("aten.logaddexp.default", operands=2, cost=2 * HARD, allow=FLOATS)
+def logaddexp(o: Recorder, a: int, b: int) -> int:
+    largest = o.op("maximum", a, b)
+    gap = o.op("neg", o.op("abs", o.op("sub", a, b)))
+    value = o.op("add", largest, o.op("log1p", o.op("exp", gap)))
+    same_infinity = o.op("bitwise_and", o.op("isinf", a), o.op("eq", a, b))
+    return o.op("where", same_infinity, a, value)
+
+
+@pointwise("aten.logit.default", cost=HARD, allow=FLOATS)
+def logit(o: Recorder, x: int, eps: float | None = None) -> int:
+    one = o.like(1.0, x)
+    if eps is not None:
+        low, high = o.like(eps, x), o.op("sub", one, o.like(eps, x))
+        x = o.op("where", o.op("lt", x, low), low, o.op("where", o.op("gt", x, high), high, x))
+    return o.op("log", o.op("div", x, o.op("sub", one, x)))
+
+
+# -- comparisons, selection, logic -------------------------------------------------------------------------------------
+
+
+def _comparison(name: str) -> None:
+    @pointwise(f"aten.{name}.Tensor", f"aten.{name}.Scalar", operands=2, promote="operands")
+    def fn(o: Recorder, a: int, b: int) -> int:
+        return o.op(name, a, b)
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    _comparison(_name)
+
+
+def _logical_binary(lw: Lowering, op: str, a: Any, b: Any) -> Lazy:
+    def fn(o: Recorder, x: int, y: int) -> int:
+        return o.op(op, o.cast(x, torch.bool), o.cast(y, torch.bool))
+
+    return lw.pointwise(fn, [a, b], torch.bool, shape=as_shape(lw.val.shape))
+
+
+@lowering("aten.logical_and.default")
+def logical_and(lw: Lowering, a: Any, b: Any) -> Lazy:
+    return _logical_binary(lw, "bitwise_and", a, b)
+
+
+@lowering("aten.logical_or.default")
+def logical_or(lw: Lowering, a: Any, b: Any) -> Lazy:
+    return _logical_binary(lw, "bitwise_or", a, b)
+
+
+@lowering("aten.logical_xor.default")
+def logical_xor(lw: Lowering, a: Any, b: Any) -> Lazy:
+    return _logical_binary(lw, "bitwise_xor", a, b)
+
+
+@lowering("aten.logical_not.default")
+def logical_not(lw: Lowering, x: Lazy) -> Lazy:
+    return lw.pointwise(lambda o, v: o.op("bitwise_not", o.cast(v, torch.bool)), [x], torch.bool, shape=x.shape)
+
+
+def _float_test(name: str, otherwise: bool) -> None:
+    @lowering(f"aten.{name}.default")
+    def lower(lw: Lowering, x: Lazy) -> Lazy:
+        def fn(o: Recorder, v: int) -> int:
+            return o.op(name, v) if o.dtype_of(v) in FLOATS else o.const(otherwise, torch.bool)
+
+        return lw.pointwise(fn, [x], torch.bool, shape=x.shape)
+
+
+_float_test("isnan", False)
+_float_test("isinf", False)
+
+
+@lowering("aten.isfinite.default")
+def isfinite(lw: Lowering, x: Lazy) -> Lazy:
+    def fn(o: Recorder, v: int) -> int:
+        if o.dtype_of(v) not in FLOATS:
+            return o.const(True, torch.bool)
+        return o.op("bitwise_not", o.op("bitwise_or", o.op("isnan", v), o.op("isinf", v)))
+
+    return lw.pointwise(fn, [x], torch.bool, shape=x.shape)
+
+
+@lowering("aten.signbit.default")
+def signbit(lw: Lowering, x: Lazy) -> Lazy | None:
+    if x.dtype == torch.bool:
+        return None
+
+    def fn(o: Recorder, v: int) -> int:
+        return o.op("signbit", v) if o.dtype_of(v) in FLOATS else o.op("lt", v, o.like(0, v))
+
+    return lw.pointwise(fn, [x], torch.bool, shape=x.shape)
+
+
+@pointwise("aten.maximum.default", operands=2)
+def maximum(o: Recorder, a: int, b: int) -> int:
+    return o.op("bitwise_or" if o.dtype_of(a) == torch.bool else "maximum", a, b)
+
+
+@pointwise("aten.minimum.default", operands=2)
+def minimum(o: Recorder, a: int, b: int) -> int:
+    return o.op("bitwise_and" if o.dtype_of(a) == torch.bool else "minimum", a, b)
+
+
+@pointwise("aten.fmax.default", operands=2)
+def fmax(o: Recorder, a: int, b: int) -> int:
+    if o.dtype_of(a) not in FLOATS:
+        return maximum(o, a, b)
+    return o.op("where", o.op("isnan", a), b, o.op("where", o.op("isnan", b), a, o.op("maximum", a, b)))
+
+
+@pointwise("aten.fmin.default", operands=2)
+def fmin(o: Recorder, a: int, b: int) -> int:
+    if o.dtype_of(a) not in FLOATS:
+        return minimum(o, a, b)
+    return o.op("where", o.op("isnan", a), b, o.op("where", o.op("isnan", b), a, o.op("minimum", a, b)))
+
+
+@lowering("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
+def where(lw: Lowering, condition: Lazy, a: Any, b: Any) -> Lazy | None:
+    if condition.dtype != torch.bool:
+        return None
+    dtype = compute_dtype(lw.val.dtype)
+
+    def fn(o: Recorder, c: int, x: int, y: int) -> int:
+        return o.op("where", c, o.cast(x, dtype), o.cast(y, dtype))
+
+    return lw.pointwise(fn, [condition, a, b], lw.val.dtype, shape=as_shape(lw.val.shape))
+
+
+@lowering("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+def masked_fill(lw: Lowering, x: Lazy, mask: Lazy, value: Any) -> Lazy | None:
+    if mask.dtype != torch.bool or not (isinstance(value, Lazy) or _fits(value, x.dtype)):
+        return None
+    return where(lw, mask, value, x)
+
+
+@lowering("aten.clamp.default", "aten.clamp.Tensor", "aten.hardtanh.default", "aten.clip.default")
+def clamp(lw: Lowering, x: Lazy, min: Any = None, max: Any = None) -> Lazy | None:
+    dtype = compute_dtype(lw.val.dtype)
+    if dtype == torch.bool:
+        return None
+    if min is None and max is None and x.dim:
+        return None
+    bounds = [b for b in (min, max) if b is not None]
+    if dtype in INTS and not all(_fits(b, dtype) for b in bounds):
+        return None
+
+    def fn(o: Recorder, v: int, *limits: int) -> int:
+        rest = list(limits)
+        if min is not None:
+            v = o.op("maximum", v, rest.pop(0))
+        return o.op("minimum", v, rest.pop(0)) if max is not None else v
+
+    return lw.pointwise(fn, [x, *bounds], lw.val.dtype, shape=as_shape(lw.val.shape), compute=dtype, cost=2)
+
+
+@lowering("aten.clamp_min.default", "aten.clamp_min.Tensor")
+def clamp_min(lw: Lowering, x: Lazy, min: Any) -> Lazy | None:
+    return clamp(lw, x, min, None)
+
+
+@lowering("aten.clamp_max.default", "aten.clamp_max.Tensor")
+def clamp_max(lw: Lowering, x: Lazy, max: Any) -> Lazy | None:
+    return clamp(lw, x, None, max)
+
+
+# -- combinations ------------------------------------------------------------------------------------------------------
+
+
+@lowering("aten.addcmul.default")
+def addcmul(lw: Lowering, x: Lazy, a: Lazy, b: Lazy, *, value: Any = 1) -> Lazy | None:
+    dtype = compute_dtype(lw.val.dtype)
+    if dtype == torch.bool:
+        return None
+
+    def fn(o: Recorder, v: int, p: int, q: int) -> int:
+        return o.op("add", v, o.op("mul", _scaled(o, p, value), q))
+
+    return lw.pointwise(fn, [x, a, b], lw.val.dtype, shape=as_shape(lw.val.shape), compute=dtype, cost=3)
+
+
+@lowering("aten.addcdiv.default")
+def addcdiv(lw: Lowering, x: Lazy, a: Lazy, b: Lazy, *, value: Any = 1) -> Lazy | None:
+    dtype = compute_dtype(lw.val.dtype)
+    if dtype not in FLOATS:
+        return None
+
+    def fn(o: Recorder, v: int, p: int, q: int) -> int:
+        return o.op("add", v, o.op("div", _scaled(o, p, value), q))
+
+    return lw.pointwise(fn, [x, a, b], lw.val.dtype, shape=as_shape(lw.val.shape), compute=dtype, cost=DIVIDE + 2)
+
+
+@pointwise("aten.lerp.Tensor", "aten.lerp.Scalar", operands=3, cost=6, allow=FLOATS)
+def lerp(o: Recorder, start: int, end: int, weight: int) -> int:
+    gap = o.op("sub", end, start)
+    near = o.op("add", start, o.op("mul", weight, gap))
+    far = o.op("sub", end, o.op("mul", gap, o.op("sub", o.like(1.0, weight), weight)))
+    return o.op("where", o.op("lt", o.op("abs", weight), o.like(0.5, weight)), near, far)
+
+
+# -- activations -------------------------------------------------------------------------------------------------------
+
+
+@pointwise("aten.relu.default")
+def relu(o: Recorder, x: int) -> int:
+    return x if o.dtype_of(x) in (torch.bool, torch.uint8) else o.op("maximum", x, o.like(0, x))
+
+
+@pointwise("aten.relu6.default")
+def relu6(o: Recorder, x: int) -> int:
+    return o.op("minimum", o.op("maximum", x, o.like(0, x)), o.like(6, x))
+
+
+@pointwise("aten.silu.default", cost=HARD + DIVIDE, allow=FLOATS)
+def silu(o: Recorder, x: int) -> int:
+    return o.op("div", x, o.op("add", o.like(1.0, x), o.op("exp", o.op("neg", x))))
+
+
+@pointwise("aten.gelu.default", cost=HARD + 4, allow=FLOATS)
+def gelu(o: Recorder, x: int, approximate: str = "none") -> int:
+    half, one = o.like(0.5, x), o.like(1.0, x)
+    if approximate == "tanh":
+        cube = o.op("mul", o.op("mul", x, x), x)
+        inner = o.op("mul", o.like(math.sqrt(2 / math.pi), x), o.op("add", x, o.op("mul", o.like(0.044715, x), cube)))
+        return o.op("mul", o.op("mul", half, x), o.op("add", one, o.op("tanh", inner)))
+    return o.op("mul", o.op("mul", x, half), o.op("add", one, o.op("erf", o.op("mul", x, o.like(math.sqrt(0.5), x)))))
+
+
+def _clipped_plus_3(o: Recorder, x: int) -> int:
+    return o.op("minimum", o.op("maximum", o.op("add", x, o.like(3.0, x)), o.like(0.0, x)), o.like(6.0, x))
+
+
+@pointwise("aten.hardsigmoid.default", cost=4, allow=FLOATS)
+def hardsigmoid(o: Recorder, x: int) -> int:
+    return o.op("mul", _clipped_plus_3(o, x), o.like(1 / 6, x))
+
+
+@pointwise("aten.hardswish.default", cost=5, allow=FLOATS)
+def hardswish(o: Recorder, x: int) -> int:
+    return o.op("mul", o.op("mul", x, _clipped_plus_3(o, x)), o.like(1 / 6, x))
+
+
+@pointwise("aten.leaky_relu.default", cost=2, allow=FLOATS)
+def leaky_relu(o: Recorder, x: int, negative_slope: float = 0.01) -> int:
+    return o.op("where", o.op("gt", x, o.like(0.0, x)), x, o.op("mul", x, o.like(negative_slope, x)))
+
+
+@pointwise("aten.prelu.default", "aten._prelu_kernel.default", operands=2, cost=2, allow=FLOATS)
+def prelu_kernel(o: Recorder, x: int, weight: int) -> int:
+    return o.op("where", o.op("gt", x, o.like(0.0, x)), x, o.op("mul", x, weight))
+
+
+@pointwise("aten.elu.default", cost=HARD + 3, allow=FLOATS)
+def elu(o: Recorder, x: int, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> int:
+    negative = o.op("mul", o.op("expm1", o.op("mul", x, o.like(input_scale, x))), o.like(alpha * scale, x))
+    return o.op("where", o.op("le", x, o.like(0.0, x)), negative, o.op("mul", x, o.like(scale, x)))
+
+
+def _softplus(o: Recorder, x: int, beta: float, threshold: float) -> int:
+    scaled = o.op("mul", x, o.like(beta, x))
+    soft = o.op("div", o.op("log1p", o.op("exp", scaled)), o.like(beta, x))
+    return o.op("where", o.op("gt", scaled, o.like(threshold, x)), x, soft)
+
+
+@pointwise("aten.softplus.default", cost=2 * HARD + DIVIDE, allow=FLOATS)
+def softplus(o: Recorder, x: int, beta: float = 1, threshold: float = 20) -> int:
+    return _softplus(o, x, beta, threshold)
+
+
+@pointwise("aten.mish.default", cost=3 * HARD, allow=FLOATS)
+def mish(o: Recorder, x: int) -> int:
+    return o.op("mul", x, o.op("tanh", o.op("log1p", o.op("exp", x))))
+
+
+@pointwise("aten.log_sigmoid.default", cost=2 * HARD, allow=FLOATS)
+def log_sigmoid(o: Recorder, x: int) -> int:
+    low = o.op("minimum", x, o.like(0.0, x))
+    return o.op("sub", low, o.op("log1p", o.op("exp", o.op("neg", o.op("abs", x)))))
+
+
+@pointwise("aten.threshold.default")
+def threshold(o: Recorder, x: int, threshold: Any, value: Any) -> int:
+    return o.op("where", o.op("le", x, o.like(threshold, x)), o.like(value, x), x)
+
+
+@pointwise("aten.hardshrink.default", cost=3, allow=FLOATS)
+def hardshrink(o: Recorder, x: int, lambd: float = 0.5) -> int:
+    inside = o.op("bitwise_and", o.op("ge", x, o.like(-lambd, x)), o.op("le", x, o.like(lambd, x)))
+    return o.op("where", inside, o.like(0.0, x), x)
+
+
+@pointwise("aten.softshrink.default", cost=4, allow=FLOATS)
+def softshrink(o: Recorder, x: int, lambd: float = 0.5) -> int:
+    limit = o.like(lambd, x)
+    low = o.op("where", o.op("lt", x, o.like(-lambd, x)), o.op("add", x, limit), o.op("mul", x, o.like(0.0, x)))
+    return o.op("where", o.op("gt", x, limit), o.op("sub", x, limit), low)
+
+
+# -- copies and conversions --------------------------------------------------------------------------------------------
+
+
+@lowering("aten.clone.default", "aten.contiguous.default")
+def clone(lw: Lowering, x: Lazy, *, memory_format: Any = None) -> Lazy:
+    return lw.pointwise(lambda o, v: v, [x], x.dtype, shape=x.shape, cost=0) if x.storage is None else x
+
+
+@lowering("aten._to_copy.default")
+def to_copy(lw: Lowering, x: Lazy, **kwargs: Any) -> Lazy | None:
+    if kwargs.get("device") not in (None, torch.device("cpu")) and str(kwargs["device"]) != str(lw.val.device):
+        return None
+    return convert(lw, x, lw.val.dtype)
+
+
+@lowering("prims.convert_element_type.default")
+def convert(lw: Lowering, x: Lazy, dtype: torch.dtype) -> Lazy:
+    if dtype == x.dtype:
+        return x
+
+    def fn(o: Recorder, v: int) -> int:
+        # A conversion to a low-precision float rounds, though arithmetic goes on in float32.
+        return o.cast(o.cast(v, dtype), compute_dtype(dtype))
+
+    return lw.pointwise(fn, [x], dtype, shape=x.shape)
+
+
+@lowering("aten.copy.default")
+def copy(lw: Lowering, x: Lazy, src: Lazy, non_blocking: bool = False) -> Lazy:
+    return lw.pointwise(lambda o, v: v, [src], x.dtype, shape=x.shape)
+
+
+@lowering("aten.fill.Scalar", "aten.fill.Tensor")
+def fill(lw: Lowering, x: Lazy, value: Any) -> Lazy:
+    return lw.pointwise(lambda o, v: v, [value], x.dtype, shape=x.shape)
+
+
+@lowering("aten.native_dropout.default")
+def native_dropout(lw: Lowering, x: Lazy, p: float, train: bool | None) -> tuple[Lazy, Lazy] | None:
+    if train is not False:
+        return None
+    return x, lw.full(x.shape, True, torch.bool)
+
+
+@lowering("aten.dropout.default")
+def dropout(lw: Lowering, x: Lazy, p: float, train: bool) -> Lazy | None:
+    return None if train and p > 0 else x

@@ -1,0 +1,145 @@
+"""Pooling and nearest upsampling, windows unrolled: each output element reads its few inputs, vectorised over outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from treadle_shapes.expr import maximum, minimum
+
+from treadle_codegen.ir.loops import IntLike
+from treadle_codegen.ir.ops import FLOATS, compute_dtype
+from treadle_codegen.lower.cat import element_or
+from treadle_codegen.lower.context import Lowering
+from treadle_codegen.lower.indexing import as_shape
+from treadle_codegen.lower.lazy import Index, Lazy, ViewMap
+from treadle_codegen.lower.recorder import Recorder
+from treadle_codegen.lower.reduce import mean_of
+from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.view import reshape
+
+# A larger window is left to ATen: unrolled code would be long and keep too many values alive.
+MAX_WINDOW = 25
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    if isinstance(value, int):
+        return value, value
+    items = list(value)
+    return (items[0], items[0]) if len(items) == 1 else (items[0], items[1])
+
+
+def _window(o: Recorder, x: Lazy, index: Index, geometry: tuple[tuple[int, int], ...], outside: float) -> list[int]:
+    """The scalars under the window of output `index`; positions in the padding give `outside`."""
+    kernel, stride, padding, dilation = geometry
+    values = []
+    *lead, row, column = index
+    for i in range(kernel[0]):
+        for j in range(kernel[1]):
+            at = (
+                *lead,
+                row * stride[0] - padding[0] + i * dilation[0],
+                column * stride[1] - padding[1] + j * dilation[1],
+            )
+            values.append(element_or(o, x, at, [x.dim - 2, x.dim - 1], outside))
+    return values
+
+
+def _fold(o: Recorder, op: str, values: list[int]) -> int:
+    """Combine in pairs: short dependency chains."""
+    while len(values) > 1:
+        values = [o.op(op, *values[k : k + 2]) if k + 1 < len(values) else values[k] for k in range(0, len(values), 2)]
+    return values[0]
+
+
+@lowering("aten.max_pool2d_with_indices.default")
+def max_pool2d(
+    lw: Lowering, x: Lazy, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+) -> tuple[Lazy, Lazy] | None:
+    out, positions = lw.val
+    kernel = _pair(kernel_size)
+    if compute_dtype(x.dtype) not in FLOATS or kernel[0] * kernel[1] > MAX_WINDOW or 1 in lw.used_results:
+        return None
+    geometry = (kernel, _pair(stride) if stride else kernel, _pair(padding), _pair(dilation))
+    if x.cost:
+        lw.realize(x)
+
+    def element(o: Recorder, index: Index) -> int:
+        return _fold(o, "maximum", _window(o, x, index, geometry, -math.inf))
+
+    values = Lazy.computed(as_shape(out.shape), x.dtype, element, 8 * len(kernel), x.reads)
+    return values, lw.full(as_shape(positions.shape), 0, positions.dtype)
+
+
+@lowering("aten.avg_pool2d.default")
+def avg_pool2d(
+    lw: Lowering, x: Lazy, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Lazy | None:  # fmt: skip
+    kernel = _pair(kernel_size)
+    dtype = compute_dtype(x.dtype)
+    if dtype not in FLOATS or kernel[0] * kernel[1] > MAX_WINDOW:
+        return None
+    geometry = (kernel, _pair(stride) if stride else kernel, _pair(padding), (1, 1))
+    if x.cost:
+        lw.realize(x)
+
+    def element(o: Recorder, index: Index) -> int:
+        total = _fold(o, "add", _window(o, x, index, geometry, 0.0))
+        count = divisor_override or _divisor(x, index, geometry, count_include_pad)
+        return o.op("div", total, o.cast(o.index(count), dtype))
+
+    return Lazy.computed(as_shape(lw.val.shape), x.dtype, element, 16, x.reads)
+
+
+def _divisor(x: Lazy, index: Index, geometry: tuple[tuple[int, int], ...], include_pad: bool) -> IntLike:
+    """How many elements ATen divides by: those of the window inside the (padded) input."""
+    kernel, stride, padding, _ = geometry
+    count: IntLike = 1
+    for k in range(2):
+        size, start = x.shape[x.dim - 2 + k], index[len(index) - 2 + k] * stride[k] - padding[k]
+        end = minimum(start + kernel[k], size + padding[k])
+        if not include_pad:
+            start, end = maximum(start, 0), minimum(end, size)
+        count = count * (end - start)
+    return count
+
+
+@lowering("aten._adaptive_avg_pool2d.default", "aten.adaptive_avg_pool2d.default")
+def adaptive_avg_pool2d(lw: Lowering, x: Lazy, output_size: Sequence[Any]) -> Lazy | None:
+    *lead, height, width = x.shape
+    rows, columns = as_shape(output_size)
+    sizes = (height, width, rows, columns)
+    if compute_dtype(x.dtype) not in FLOATS or not all(isinstance(s, int) for s in sizes) or 0 in x.shape:
+        return None
+    if height % rows or width % columns:
+        return None  # windows of different sizes
+    n = len(lead)
+    split = x.view(reshape(x.shape, (*lead, rows, height // rows, columns, width // columns)))
+    return mean_of(lw, split, [n + 1, n + 3], False, x.dtype)
+
+
+@lowering("aten.upsample_nearest2d.vec", "aten.upsample_nearest2d.default")
+def upsample_nearest2d(lw: Lowering, x: Lazy, *args: Any, **_: Any) -> Lazy | None:
+    target = as_shape(lw.val.shape)
+    factors = []
+    for size, out in zip(x.shape[-2:], target[-2:], strict=True):
+        # Eager multiplies by a float scale; only for powers of two is that surely the same as dividing integers.
+        if not (isinstance(size, int) and isinstance(out, int)) or size == 0 or out % size:
+            return None
+        factor = out // size
+        if factor & (factor - 1):
+            return None
+        factors.append(factor)
+    if any(isinstance(a, (list, tuple)) and any(isinstance(f, float) and f not in factors for f in a) for a in args):
+        return None
+    if any(isinstance(a, float) and a not in factors for a in args):
+        return None
+    if x.cost > 1:
+        lw.realize(x)
+
+    def source(index: Index) -> Index:
+        return (*index[:-2], index[-2] // factors[0], index[-1] // factors[1])
+
+    return x.view(ViewMap(target, source, lambda view: None))

@@ -1,0 +1,219 @@
+"""`lower_graph`: an ATen graph to a program of loops and extern calls.
+
+    graph    x: [4, 8];  relu = aten.relu(x);  sum = aten.sum.dim_IntList(relu, [1]);  return sum
+    program  input x;  loop_sum [i0:4] reduce [r0:8];  return view(sum)
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from treadle_shapes.expr import Expr
+
+from treadle_codegen.errors import InternalError
+from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, IntLike, Program, View
+from treadle_codegen.ir.ops import why_not_dtype
+from treadle_codegen.lower.context import Lowering, view_of
+from treadle_codegen.lower.dead_steps import remove_dead_steps
+from treadle_codegen.lower.extern import lower_extern, why_not_extern
+from treadle_codegen.lower.indexing import as_intlike, as_shape, is_dense, same_strides
+from treadle_codegen.lower.lazy import Lazy
+from treadle_codegen.lower.table import LOWERINGS
+from treadle_codegen.lower.view import identity, narrow
+
+
+def lower_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> Program:
+    """The program of a functional ATen graph.
+
+    Nodes carry `meta["val"]` (fake results: shapes, strides and dtypes are taken from there, `example_inputs` are not
+    looked at); placeholders with `meta["static_input"]` become STATIC buffers. Results have exactly eager's shapes,
+    strides and dtypes. Raises InternalError, naming the node and the user's line, for anything that goes wrong.
+    """
+    lowering = Lowering()
+    values: dict[torch.fx.Node, Any] = {}
+    inputs: list[str] = []
+    outputs: list[View | IntLike | None] = []
+    for node in gm.graph.nodes:
+        lowering.val, lowering.name = node.meta.get("val"), node.name
+        try:
+            if node.op == "placeholder":
+                values[node] = _placeholder(lowering, node, inputs)
+            elif node.op == "get_attr":
+                values[node] = _attribute(lowering, gm, node)
+            elif node.op == "output":
+                outputs = _outputs(lowering, node, values)
+            else:
+                values[node] = _call(lowering, node, values)
+        except InternalError:
+            raise
+        except Exception as error:  # the boundary of this pass: context is added, nothing is swallowed
+            raise InternalError("lower", f"{node.format_node()}: {error}", _user_line(node)) from error
+    program = lowering.program(inputs, outputs)
+    return remove_dead_steps(program)
+
+
+def _user_line(node: torch.fx.Node) -> str:
+    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip().startswith("File")]
+    return lines[-1] if lines else ""
+
+
+def _placeholder(lowering: Lowering, node: torch.fx.Node, inputs: list[str]) -> Any:
+    val = node.meta.get("val")
+    if isinstance(val, torch.Tensor):
+        kind = BufferKind.STATIC if node.meta.get("static_input") else BufferKind.INPUT
+        buffer = Buffer(lowering.fresh(node.name), val.dtype, as_shape(val.shape), as_shape(val.stride()), kind, device=val.device)
+        lowering.buffers[buffer.name] = buffer
+        inputs.append(buffer.name)
+        x = Lazy.stored(view_of(buffer), val.dtype)
+        x.layout = buffer.strides
+        return x
+    value = as_intlike(val) if isinstance(val, torch.SymInt) else val
+    # A plain number is baked into the graph (the caller guards it); its slot in the arguments is kept.
+    inputs.append(value.name if isinstance(value, Expr) and hasattr(value, "name") else lowering.fresh(node.name))
+    return value
+
+
+def _attribute(lowering: Lowering, gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
+    value: Any = gm
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    if not isinstance(value, torch.Tensor):
+        return value
+    x = lowering.constant(value.detach(), node.name)
+    assert x.storage is not None
+    x.layout = x.storage.strides
+    return x
+
+
+def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
+    args = torch.fx.map_arg(node.args, lambda n: values[n])
+    kwargs = torch.fx.map_arg(node.kwargs, lambda n: values[n])
+    if node.target is operator.getitem:
+        return args[0][args[1]]  # type: ignore[index]
+    if not isinstance(node.target, torch._ops.OpOverload):
+        val = node.meta.get("val")
+        if isinstance(val, (int, torch.SymInt)):
+            return as_intlike(val)
+        raise TypeError(f"not an ATen overload: {node.target}")
+    if isinstance(node.meta.get("val"), (int, torch.SymInt)):
+        return as_intlike(node.meta["val"])  # sym_size and arithmetic on sizes
+    result = None
+    lowering.used_results = frozenset(u.args[1] for u in node.users if u.target is operator.getitem and u.users)  # type: ignore[misc]
+    if why_not_loops(node) is None:
+        result = LOWERINGS[str(node.target)](lowering, *args, **kwargs)
+    if result is None:
+        if (reason := why_not_extern(node.target)) is not None:
+            raise TypeError(reason)
+        result = lower_extern(lowering, node.target, tuple(args), dict(kwargs))  # type: ignore[arg-type]
+    return _finish(lowering, node, result)
+
+
+def why_not_loops(node: torch.fx.Node) -> str | None:
+    """Why a node cannot be lowered to loops whatever its arguments hold, or None."""
+    if str(node.target) not in LOWERINGS:
+        return f"{node.target} has no lowering"
+    for n in (node, *node.all_input_nodes):
+        val = n.meta.get("val")
+        for v in val if isinstance(val, (list, tuple)) else (val,):
+            if isinstance(v, torch.Tensor):
+                if (reason := why_not_dtype(v.dtype)) is not None:
+                    return reason
+                if v.layout != torch.strided:
+                    return f"layout {v.layout}"
+                if v.is_conj() or v.is_neg():
+                    return "lazy conjugate or negative"
+    return None
+
+
+def _finish(lowering: Lowering, node: torch.fx.Node, result: Any) -> Any:
+    """Check a lowering's result against the fake one, and store it if that is better than computing it at each user."""
+    val = node.meta.get("val")
+    if isinstance(result, tuple):
+        users = {u.args[1]: len(u.users) for u in node.users if u.target is operator.getitem}
+        for k, (x, v) in enumerate(zip(result, val, strict=False)):
+            if isinstance(x, Lazy) and isinstance(v, torch.Tensor):
+                _settle(lowering, node, x, v, users.get(k, 0))
+        return result
+    if isinstance(result, Lazy):
+        # A lowering may hand back its argument (a conversion to the dtype it has); each node gets its own description.
+        if result.origin or result.layout is not None:
+            result = _same(result)
+        _settle(lowering, node, result, val, len(node.users))
+    return result
+
+
+def _same(x: Lazy) -> Lazy:
+    return x.view(identity(x.shape))
+
+
+def _settle(lowering: Lowering, node: torch.fx.Node, x: Lazy, val: torch.Tensor, users: int) -> None:
+    shape, strides = as_shape(val.shape), as_shape(val.stride())
+    if x.shape != shape or x.dtype != val.dtype:
+        raise AssertionError(f"lowering gave {x.dtype}{list(x.shape)}, expected {val.dtype}{list(shape)}")
+    x.origin = node.name
+    if is_dense(shape, strides):
+        x.layout = strides
+    if users > 1 and lowering.why_store_for_reuse(x):
+        lowering.realize(x)
+
+
+def _outputs(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> list[View | IntLike | None]:
+    """Views of OUTPUT buffers with eager's strides. Two outputs never share memory, nor does an output with an input."""
+    (returned,) = node.args
+    used: set[str] = set()
+    outputs: list[View | IntLike | None] = []
+    for item in returned if isinstance(returned, (tuple, list)) else (returned,):  # type: ignore[union-attr]
+        x = values[item] if isinstance(item, torch.fx.Node) else item
+        if not isinstance(x, Lazy):
+            outputs.append(x)
+            continue
+        assert isinstance(item, torch.fx.Node)
+        outputs.append(_output(lowering, x, item.meta["val"], used))
+    return outputs
+
+
+def _output(lowering: Lowering, x: Lazy, val: torch.Tensor, used: set[str]) -> View:
+    shape, strides = as_shape(val.shape), as_shape(val.stride())
+    if x.storage is None and x.base is not None:
+        lowering.realize(x)
+    if x.storage is None:
+        view = _fresh_output(lowering, x, strides)
+    else:
+        view = x.storage
+        buffer = lowering.buffers[view.buffer]
+        mine = buffer.kind is BufferKind.TEMP or (buffer.kind is BufferKind.OUTPUT and buffer.name not in used)
+        if not mine or not same_strides(shape, view.strides, strides) or buffer.name in used:
+            view = _fresh_output(lowering, x, strides)
+        else:
+            lowering.buffers[buffer.name] = replace(buffer, kind=BufferKind.OUTPUT)
+    used.add(view.buffer)
+    return View(view.buffer, shape, strides, view.offset)
+
+
+def _fresh_output(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> View:
+    """A new OUTPUT buffer holding `x` with those strides, which may repeat elements (0) or leave gaps."""
+    if why_not_dtype(x.dtype) is not None:
+        return _cloned_output(lowering, x, strides)
+    repeated = [d for d, s in enumerate(strides) if s == 0 and x.shape[d] != 1]
+    if not repeated:
+        stored = lowering.copy(x, strides, BufferKind.OUTPUT)
+        x.store_in(stored.storage)  # type: ignore[arg-type]
+        return stored.storage  # type: ignore[return-value]
+    for d in repeated:
+        x = x.view(narrow(x.shape, d, 0, 1))
+    buffer = lowering.copy(x, strides, BufferKind.OUTPUT).storage
+    assert buffer is not None
+    return buffer
+
+
+def _cloned_output(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> View:
+    view = x.storage
+    assert view is not None, "a tensor that loops cannot compute is always stored"
+    buffer = lowering.new_buffer(x.shape, x.dtype, strides, BufferKind.OUTPUT)
+    step = Extern(lowering.fresh("extern_clone"), torch.ops.aten.clone.default, (view,), {}, (buffer.name,), origins=(x.origin,))
+    lowering.steps.append(step)
+    return view_of(buffer)

@@ -1,0 +1,257 @@
+"""Reductions: sums, products, extrema and what is made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from treadle_codegen.ir.loops import IntLike
+from treadle_codegen.ir.ops import FLOATS, compute_dtype
+from treadle_codegen.lower.context import Lowering
+from treadle_codegen.lower.indexing import product
+from treadle_codegen.lower.lazy import Lazy, normalize_dim, normalize_dims
+from treadle_codegen.lower.recorder import Recorder
+from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.view import select
+
+
+def count_of(x: Lazy, dims: Sequence[int]) -> IntLike:
+    """Number of elements that go into one result."""
+    return product([x.shape[d] for d in dims])
+
+
+def as_float(o: Recorder, count: IntLike, dtype: torch.dtype) -> int:
+    """A count as a float scalar."""
+    return o.const(count, dtype) if isinstance(count, int) else o.cast(o.index(count), dtype)
+
+
+def mean_of(lw: Lowering, x: Lazy, dims: Sequence[int], keepdim: bool, dtype: torch.dtype) -> Lazy:
+    """Sum divided by count, stored."""
+    accumulate = compute_dtype(dtype)
+    count = count_of(x, dims)
+
+    def after(o: Recorder, total: int) -> int:
+        return o.op("div", total, as_float(o, count, accumulate))
+
+    return lw.reduce("sum", x, dims, keepdim=keepdim, dtype=dtype, accumulate=accumulate, after=after)
+
+
+@lowering("aten.sum.default", "aten.sum.dim_IntList")
+def sum_(lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Lazy | None:
+    result = lw.val.dtype
+    if result == torch.bool:
+        return None
+    dims = normalize_dims(dim, x.dim)
+    return lw.reduce("sum", x, dims, keepdim=keepdim, dtype=result, accumulate=compute_dtype(result))
+
+
+@lowering("aten.mean.default", "aten.mean.dim")
+def mean(lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Lazy:
+    return mean_of(lw, x, normalize_dims(dim, x.dim), keepdim, lw.val.dtype)
+
+
+@lowering("aten.prod.default", "aten.prod.dim_int")
+def prod(lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Lazy | None:
+    result = lw.val.dtype
+    if result == torch.bool:
+        return None
+    dims = normalize_dims(dim, x.dim)
+    return lw.reduce("prod", x, dims, keepdim=keepdim, dtype=result, accumulate=compute_dtype(result))
+
+
+def extremum(lw: Lowering, kind: str, x: Lazy, dims: Sequence[int], keepdim: bool) -> Lazy:
+    """Stored maximum or minimum; on bool they are any and all."""
+    if x.dtype == torch.bool:
+        kind = {"max": "any", "min": "all"}[kind]
+    return lw.reduce(kind, x, dims, keepdim=keepdim, dtype=x.dtype, accumulate=compute_dtype(x.dtype))
+
+
+@lowering("aten.amax.default")
+def amax(lw: Lowering, x: Lazy, dim: Any = (), keepdim: bool = False) -> Lazy:
+    return extremum(lw, "max", x, normalize_dims(dim, x.dim), keepdim)
+
+
+@lowering("aten.amin.default")
+def amin(lw: Lowering, x: Lazy, dim: Any = (), keepdim: bool = False) -> Lazy:
+    return extremum(lw, "min", x, normalize_dims(dim, x.dim), keepdim)
+
+
+@lowering("aten.max.default")
+def max_all(lw: Lowering, x: Lazy) -> Lazy:
+    return extremum(lw, "max", x, range(x.dim), False)
+
+
+@lowering("aten.min.default")
+def min_all(lw: Lowering, x: Lazy) -> Lazy:
+    return extremum(lw, "min", x, range(x.dim), False)
+
+
+def _with_positions(lw: Lowering, kind: str, x: Lazy, dim: int, keepdim: bool) -> tuple[Lazy, Lazy] | None:
+    if x.dtype == torch.bool:
+        return None
+    dims = [normalize_dim(dim, x.dim)] if x.dim else []
+    lw.realize_for_reuse(x)
+    return extremum(lw, kind, x, dims, keepdim), position(lw, kind, x, dims, keepdim)
+
+
+def position(lw: Lowering, kind: str, x: Lazy, dims: Sequence[int], keepdim: bool) -> Lazy:
+    """Stored row-major position of the first extremum among `dims`."""
+    return lw.reduce(f"arg{kind}", x, dims, keepdim=keepdim, dtype=torch.int64, accumulate=compute_dtype(x.dtype))
+
+
+@lowering("aten.max.dim")
+def max_dim(lw: Lowering, x: Lazy, dim: int, keepdim: bool = False) -> tuple[Lazy, Lazy] | None:
+    return _with_positions(lw, "max", x, dim, keepdim)
+
+
+@lowering("aten.min.dim")
+def min_dim(lw: Lowering, x: Lazy, dim: int, keepdim: bool = False) -> tuple[Lazy, Lazy] | None:
+    return _with_positions(lw, "min", x, dim, keepdim)
+
+
+def _arg(lw: Lowering, kind: str, x: Lazy, dim: int | None, keepdim: bool) -> Lazy | None:
+    if x.dtype == torch.bool:
+        return None
+    dims = normalize_dims(dim, x.dim)
+    return position(lw, kind, x, dims, keepdim)
+
+
+@lowering("aten.argmax.default")
+def argmax(lw: Lowering, x: Lazy, dim: int | None = None, keepdim: bool = False) -> Lazy | None:
+    return _arg(lw, "max", x, dim, keepdim)
+
+
+@lowering("aten.argmin.default")
+def argmin(lw: Lowering, x: Lazy, dim: int | None = None, keepdim: bool = False) -> Lazy | None:
+    return _arg(lw, "min", x, dim, keepdim)
+
+
+@lowering("aten.any.default", "aten.any.dim", "aten.any.dims")
+def any_(lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False) -> Lazy:
+    return _truth(lw, "any", x, dim, keepdim)
+
+
+@lowering("aten.all.default", "aten.all.dim", "aten.all.dims")
+def all_(lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False) -> Lazy:
+    return _truth(lw, "all", x, dim, keepdim)
+
+
+def _truth(lw: Lowering, kind: str, x: Lazy, dim: Any, keepdim: bool) -> Lazy:
+    dims = normalize_dims(dim, x.dim) if not (isinstance(dim, (list, tuple)) and not dim) else list(range(x.dim))
+    return lw.reduce(kind, x, dims, keepdim=keepdim, dtype=lw.val.dtype, accumulate=torch.bool)
+
+
+# -- variance ----------------------------------------------------------------------------------------------------------
+
+
+def squared_deviation(lw: Lowering, x: Lazy, mean: Lazy, dims: Sequence[int], dtype: torch.dtype, after: Any) -> Lazy:
+    """Stored `after(o, sum((x - mean)**2))` over `dims`, with keepdim; `mean` keeps dimensions too."""
+    accumulate = compute_dtype(dtype)
+    centred = lw.pointwise(
+        lambda o, v, m: o.op("mul", o.op("sub", v, m), o.op("sub", v, m)), [x, mean], dtype, shape=x.shape, compute=accumulate
+    )
+    return lw.reduce("sum", centred, dims, keepdim=True, dtype=dtype, accumulate=accumulate, after=after)
+
+
+def _variance(
+    lw: Lowering, x: Lazy, dim: Any, correction: Any, keepdim: bool, root: bool, dtype: torch.dtype
+) -> tuple[Lazy, Lazy] | None:
+    """(variance or its root, mean), in two passes over stored `x`."""
+    if x.dtype not in FLOATS:
+        return None
+    dims = normalize_dims(dim, x.dim)
+    count = count_of(x, dims)
+    lw.realize_for_reuse(x)
+    mean = mean_of(lw, x, dims, True, dtype)
+    accumulate = compute_dtype(dtype)
+    off = 1 if correction is None else correction
+
+    def after(o: Recorder, total: int) -> int:
+        if isinstance(count, int):
+            divisor = o.const(max(count - off, 0.0), accumulate)
+        else:
+            divisor = o.op("sub", as_float(o, count, accumulate), o.const(off, accumulate))
+            divisor = o.op("maximum", divisor, o.const(0.0, accumulate))
+        value = o.op("div", total, divisor)
+        return o.op("sqrt", value) if root else value
+
+    spread = squared_deviation(lw, x, mean, dims, dtype, after)
+    if keepdim:
+        return spread, mean
+    return _without(spread, dims), _without(mean, dims)
+
+
+def _without(x: Lazy, dims: Sequence[int]) -> Lazy:
+    for d in sorted(dims, reverse=True):
+        x = x.view(select(x.shape, d, 0))
+    return x
+
+
+@lowering("aten.var.correction", "aten.var.dim", "aten.var.default")
+def var(lw: Lowering, x: Lazy, dim: Any = None, *args: Any, correction: Any = None, keepdim: bool = False) -> Lazy | None:
+    if args or isinstance(dim, bool):
+        return None  # the older overloads with `unbiased`
+    both = _variance(lw, x, dim, correction, keepdim, False, lw.val.dtype)
+    return None if both is None else both[0]
+
+
+@lowering("aten.std.correction")
+def std(lw: Lowering, x: Lazy, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Lazy | None:
+    both = _variance(lw, x, dim, correction, keepdim, True, lw.val.dtype)
+    return None if both is None else both[0]
+
+
+@lowering("aten.var_mean.correction")
+def var_mean(lw: Lowering, x: Lazy, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    return _variance(lw, x, dim, correction, keepdim, False, lw.val[0].dtype)
+
+
+@lowering("aten.std_mean.correction")
+def std_mean(lw: Lowering, x: Lazy, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+    return _variance(lw, x, dim, correction, keepdim, True, lw.val[0].dtype)
+
+
+# -- norms and logsumexp -----------------------------------------------------------------------------------------------
+
+
+@lowering("aten.logsumexp.default")
+def logsumexp(lw: Lowering, x: Lazy, dim: Any, keepdim: bool = False) -> Lazy | None:
+    if x.dtype not in FLOATS or any(size == 0 for size in x.shape):
+        return None
+    dims = normalize_dims(dim, x.dim)
+    lw.realize_for_reuse(x)
+    top = extremum(lw, "max", x, dims, True)
+
+    def finite(o: Recorder, value: int) -> int:
+        return o.op("where", o.op("isinf", value), o.like(0.0, value), value)
+
+    shift = lw.pointwise(finite, [top], x.dtype, shape=top.shape, compute=x.dtype)
+    powers = lw.pointwise(lambda o, v, m: o.op("exp", o.op("sub", v, m)), [x, shift], x.dtype, shape=x.shape, compute=x.dtype)
+    total = lw.reduce("sum", powers, dims, keepdim=True, dtype=x.dtype, accumulate=x.dtype)
+    result = lw.pointwise(
+        lambda o, s, m: o.op("add", o.op("log", s), m), [total, shift], x.dtype, shape=total.shape, compute=x.dtype, cost=13
+    )
+    return result if keepdim else _without(result, dims)
+
+
+@lowering("aten.linalg_vector_norm.default")
+def vector_norm(
+    lw: Lowering, x: Lazy, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Lazy | None:
+    result = lw.val.dtype
+    accumulate = compute_dtype(result)
+    if accumulate not in FLOATS or ord not in (1, 2, math.inf, -math.inf) or any(size == 0 for size in x.shape):
+        return None
+    dims = normalize_dims(dim, x.dim)
+    kind = {1: "sum", 2: "sum", math.inf: "max", -math.inf: "min"}[ord]
+
+    def before(o: Recorder, value: int, _index: Any) -> int:
+        return o.op("mul", value, value) if ord == 2 else o.op("abs", value)
+
+    after = (lambda o, value: o.op("sqrt", value)) if ord == 2 else None
+    return lw.reduce(kind, x, dims, keepdim=keepdim, dtype=result, accumulate=accumulate, before=before, after=after)
+
+

@@ -1,0 +1,80 @@
+"""ATen graphs for tests without the autograd package: a dispatch mode that records what a function does to fake tensors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, decompositions: dict[Any, Callable[..., Any]]) -> None:
+        super().__init__()
+        self.graph = torch.fx.Graph()
+        self.nodes: dict[int, torch.fx.Node] = {}
+        self.alive: list[Any] = []
+        self.constants: dict[str, torch.Tensor] = {}
+        self.decompositions = decompositions
+
+    def bind(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
+        self.nodes[id(tensor)] = node
+        self.alive.append(tensor)
+        node.meta["val"] = tensor
+
+    def node_of(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return self.nodes[id(value)]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in self.decompositions:
+            with self:
+                result = self.decompositions[func](*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        if func.namespace == "aten" and torch.Tag.core not in func.tags and func._can_decompose():
+            with self:
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
+        if func.namespace != "aten" and not any(isinstance(r, torch.Tensor) for r in tree_leaves(result)):
+            return result
+        node = self.graph.call_function(func, tree_map(self.node_of, tuple(args)), tree_map(self.node_of, kwargs))
+        node.meta["val"] = result
+        if isinstance(result, (tuple, list)):
+            for k, r in enumerate(result):
+                if isinstance(r, torch.Tensor):
+                    self.bind(r, self.graph.call_function(operator.getitem, (node, k)))
+        elif isinstance(result, torch.Tensor):
+            self.bind(result, node)
+        return result
+
+
+def capture(
+    fn: Callable[..., Any],
+    inputs: Sequence[torch.Tensor],
+    static: Sequence[int] = (),
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+) -> torch.fx.GraphModule:
+    """The ATen graph of `fn(*inputs)`; `static` are the positions of inputs that stand for parameters."""
+    recorder = _Recorder(decompositions or {})
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        fakes = [mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+        for k, fake in enumerate(fakes):
+            if isinstance(fake, torch.Tensor):
+                node = recorder.graph.placeholder(f"arg{k}")
+                recorder.bind(fake, node)
+                if k in static:
+                    node.meta["static_input"] = True
+        with recorder:
+            result = fn(*fakes)
+    leaves = [r for r in tree_leaves(result)]
+    recorder.graph.output(tuple(recorder.node_of(r) for r in leaves))
+    return torch.fx.GraphModule(torch.nn.Module(), recorder.graph)
