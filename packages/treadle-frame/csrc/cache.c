@@ -33,6 +33,9 @@ free_cache(void *extra)
 int
 tf_cache_init(void)
 {
+    if (extra_index >= 0) {
+        return 0;
+    }
     extra_index = tf_request_code_extra_index(free_cache);
     if (extra_index < 0) {
         PyErr_SetString(PyExc_RuntimeError, "treadle_frame: CPython has no free code extra index left");
@@ -404,6 +407,7 @@ entry_dealloc(PyObject *self)
     }
     PyMem_Free(entry->bound);
     PyMem_Free(entry->direct_slots);
+    PyMem_Free(entry->direct_keys);
     Py_XDECREF(entry->code);
     Py_XDECREF(entry->guard);
     Py_XDECREF(entry->payload);
@@ -429,7 +433,38 @@ entry_clear(PyObject *self)
     return 0;
 }
 
-/* direct = (callable, names of argument slots, unpack) */
+/* One value of a direct entry: the name of an argument, or (name of *args, index), or (name of **kwargs, key). */
+static int
+fill_direct_value(Entry *entry, Py_ssize_t number, PyObject *given)
+{
+    PyCodeObject *code = entry->code;
+    PyObject *name = given, *key = NULL;
+    if (PyTuple_Check(given) && PyTuple_GET_SIZE(given) == 2) {
+        name = PyTuple_GET_ITEM(given, 0);
+        key = PyTuple_GET_ITEM(given, 1);
+    }
+    int n_named = code->co_argcount + code->co_kwonlyargcount, n = tf_n_arguments(code), slot = -1;
+    for (int i = 0; PyUnicode_Check(name) && i < n; i++) {
+        if (PyUnicode_Compare(PyTuple_GET_ITEM(code->co_localsplusnames, i), name) == 0) {
+            slot = i;
+        }
+    }
+    bool is_args = slot == n_named && (code->co_flags & CO_VARARGS) != 0;
+    bool good_key = key == NULL
+                    || (slot >= n_named
+                        && (is_args ? PyLong_CheckExact(key) && PyLong_AsSsize_t(key) >= 0 : PyUnicode_CheckExact(key)));
+    if (slot < 0 || !good_key) {
+        PyErr_Clear();
+        PyErr_Format(PyExc_ValueError, "direct: %R is neither an argument of %R nor an (argument, index or key) of its *args "
+                     "or **kwargs", given, code->co_name);
+        return -1;
+    }
+    entry->direct_slots[number] = slot;
+    entry->direct_keys[number] = key;
+    return 0;
+}
+
+/* direct = (callable, values, unpack) */
 static int
 fill_direct(Entry *entry, PyObject *direct)
 {
@@ -443,30 +478,43 @@ fill_direct(Entry *entry, PyObject *direct)
                      "direct: must be None or a tuple (callable, tuple of argument names, bool), not %R", direct);
         return -1;
     }
-    PyObject *names = PyTuple_GET_ITEM(direct, 1);
+    PyObject *values = PyTuple_GET_ITEM(direct, 1);
     entry->direct_callable = PyTuple_GET_ITEM(direct, 0);
     entry->direct_unpack = PyTuple_GET_ITEM(direct, 2) == Py_True;
-    entry->n_direct = PyTuple_GET_SIZE(names);
+    entry->n_direct = PyTuple_GET_SIZE(values);
     entry->direct_slots = PyMem_Calloc((size_t)entry->n_direct + 1, sizeof(int));
-    if (entry->direct_slots == NULL) {
+    entry->direct_keys = PyMem_Calloc((size_t)entry->n_direct + 1, sizeof(PyObject *));
+    if (entry->direct_slots == NULL || entry->direct_keys == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     for (Py_ssize_t i = 0; i < entry->n_direct; i++) {
-        PyObject *name = PyTuple_GET_ITEM(names, i);
-        int slot = -1;
-        for (int j = 0; PyUnicode_Check(name) && j < tf_n_arguments(entry->code); j++) {
-            if (PyUnicode_Compare(PyTuple_GET_ITEM(entry->code->co_localsplusnames, j), name) == 0) {
-                slot = j;
-            }
-        }
-        if (slot < 0) {
-            PyErr_Format(PyExc_ValueError, "direct: %R is no argument of %R", name, entry->code->co_name);
+        if (fill_direct_value(entry, i, PyTuple_GET_ITEM(values, i)) < 0) {
             return -1;
         }
-        entry->direct_slots[i] = slot;
     }
     return 0;
+}
+
+int
+tf_entry_direct_values(Entry *entry, PyObject *const *slots, PyObject **values)
+{
+    for (Py_ssize_t i = 0; i < entry->n_direct; i++) {
+        PyObject *value = slots[entry->direct_slots[i]], *key = entry->direct_keys[i];
+        if (key != NULL && PyTuple_Check(value)) {
+            Py_ssize_t index = PyLong_AsSsize_t(key);
+            value = index < PyTuple_GET_SIZE(value) ? PyTuple_GET_ITEM(value, index) : NULL;
+        }
+        else if (key != NULL) {
+            value = PyDict_GetItemWithError(value, key);
+        }
+        if (value == NULL) {
+            PyErr_Clear();
+            return 0;
+        }
+        values[i] = value;
+    }
+    return 1;
 }
 
 static PyObject *
@@ -510,7 +558,7 @@ static PyMemberDef entry_members[] = {
     {"code", T_OBJECT, offsetof(Entry, code), READONLY, "The replacement code."},
     {"guard", T_OBJECT, offsetof(Entry, guard), READONLY, "The GuardProgram."},
     {"payload", T_OBJECT, offsetof(Entry, payload), 0, "Whatever the owner keeps here."},
-    {"direct", T_OBJECT, offsetof(Entry, direct), READONLY, "None, or (callable, argument names, unpack)."},
+    {"direct", T_OBJECT, offsetof(Entry, direct), READONLY, "None, or (callable, values, unpack)."},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, "How often this entry was chosen."},
     {NULL, 0, 0, 0, NULL},
 };
@@ -521,8 +569,9 @@ PyTypeObject Entry_Type = {
     .tp_basicsize = sizeof(Entry),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .tp_doc = "Entry(code, guard, payload=None, direct=None)\n\nReplacement code and the guard under which it is right.\n"
-              "direct=(callable, argument names, unpack): the entry's whole effect is callable(*arguments), of which the\n"
-              "result is returned as it is, or its item 0 when unpack is True; dispatchers then run no frame at all.",
+              "direct=(callable, values, unpack): the entry's whole effect is callable(*values), whose result is returned as\n"
+              "it is, or its item 0 when unpack is True; dispatchers then run no frame. A value is the name of an argument,\n"
+              "(name of *args, index) or (name of **kwargs, key).",
     .tp_new = entry_new,
     .tp_dealloc = entry_dealloc,
     .tp_traverse = entry_traverse,

@@ -272,40 +272,51 @@ first_item(PyObject *result)
     return item;
 }
 
+/* Calls with the hook off: what a direct entry calls is compiled already. */
 static PyObject *
-run_direct(Entry *entry, PyObject *const *slots)
+call_direct(Entry *entry, PyObject **values)
+{
+    ThreadHook *thread = tf_thread();
+    bool pause = thread != NULL && thread->state != NULL;
+    PyObject *paused = pause ? tf_thread_pause(thread) : NULL;
+    PyObject *result = PyObject_Vectorcall(entry->direct_callable, values,
+                                           (size_t)entry->n_direct | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    if (pause && tf_thread_unpause(thread, paused) < 0) {
+        Py_CLEAR(result);
+    }
+    return result != NULL && entry->direct_unpack ? first_item(result) : result;
+}
+
+/* 1 and *result (NULL: an exception is set), or 0 when the values are not there and the code must run. */
+static int
+run_direct(Entry *entry, PyObject *const *slots, PyObject **result)
 {
     PyObject *on_stack[SLOTS_ON_STACK + 1];
     PyObject **values = on_stack;
     if (entry->n_direct > SLOTS_ON_STACK) {
         values = PyMem_Malloc(sizeof(PyObject *) * (size_t)(entry->n_direct + 1));
         if (values == NULL) {
-            return PyErr_NoMemory();
+            *result = PyErr_NoMemory();
+            return 1;
         }
     }
-    for (Py_ssize_t i = 0; i < entry->n_direct; i++) {
-        values[i + 1] = slots[entry->direct_slots[i]];
-    }
-    ThreadHook *thread = tf_thread();
-    bool pause = thread != NULL && thread->state != NULL;
-    PyObject *paused = pause ? tf_thread_pause(thread) : NULL;
-    PyObject *result = PyObject_Vectorcall(entry->direct_callable, values + 1,
-                                           (size_t)entry->n_direct | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-    if (pause && tf_thread_unpause(thread, paused) < 0) {
-        Py_CLEAR(result);
+    int there = tf_entry_direct_values(entry, slots, values + 1);
+    if (there) {
+        *result = call_direct(entry, values + 1);
     }
     if (values != on_stack) {
         PyMem_Free(values);
     }
-    return result != NULL && entry->direct_unpack ? first_item(result) : result;
+    return there;
 }
 
 static PyObject *
 run_entry(Dispatcher *self, PyCodeObject *code, Entry *entry, PyObject *const *slots)
 {
     tf_counters.dispatcher_hits++;
-    if (entry->direct_callable != NULL) {
-        return run_direct(entry, slots);
+    PyObject *result = NULL;
+    if (entry->direct_callable != NULL && run_direct(entry, slots, &result)) {
+        return result;
     }
     HandlerScope scope;
     PyObject *function = function_of_entry(self, code, entry);
@@ -313,7 +324,7 @@ run_entry(Dispatcher *self, PyCodeObject *code, Entry *entry, PyObject *const *s
         Py_XDECREF(function);
         return NULL;
     }
-    PyObject *result = leave_handler(&scope, tf_call_with_slots(function, code, slots));
+    result = leave_handler(&scope, tf_call_with_slots(function, code, slots));
     Py_DECREF(function);
     return result;
 }

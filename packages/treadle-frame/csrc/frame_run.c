@@ -19,6 +19,9 @@ static PyCodeObject *leave_code = NULL;
 int
 tf_run_init(void)
 {
+    if (leave_code != NULL) {
+        return 0;
+    }
     const char body[] = {(char)LOAD_CONST, 0, (char)RETURN_VALUE, 0};
     PyObject *code = Py_CompileString("None", "<treadle_frame>", Py_eval_input);
     PyObject *replace = code == NULL ? NULL : PyObject_GetAttrString(code, "replace");

@@ -42,12 +42,14 @@ static PyTypeObject Sentinel_Type = {
 static int
 add_sentinel(PyObject *module, const char *name, PyObject **place)
 {
-    Sentinel *sentinel = PyObject_New(Sentinel, &Sentinel_Type);
-    if (sentinel == NULL) {
-        return -1;
+    if (*place == NULL) {
+        Sentinel *sentinel = PyObject_New(Sentinel, &Sentinel_Type);
+        if (sentinel == NULL) {
+            return -1;
+        }
+        sentinel->name = name;
+        *place = (PyObject *)sentinel;
     }
-    sentinel->name = name;
-    *place = (PyObject *)sentinel;
     return PyModule_AddObjectRef(module, name, *place);
 }
 
@@ -104,7 +106,7 @@ import_errors(void)
         return -1;
     }
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-        *table[i].place = PyObject_GetAttrString(errors, table[i].name);
+        Py_XSETREF(*table[i].place, PyObject_GetAttrString(errors, table[i].name));
         if (*table[i].place == NULL) {
             Py_DECREF(errors);
             return -1;
@@ -114,9 +116,14 @@ import_errors(void)
     return 0;
 }
 
+/* Runs again when a program removes the module from sys.modules and imports it anew: what is global is made once. */
 static int
-add_everything(PyObject *module)
+execute(PyObject *module)
 {
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "treadle_frame works in the main interpreter only");
+        return -1;
+    }
     PyTypeObject *types[] = {&GuardProgram_Type, &Entry_Type, &FrameInfo_Type, &Dispatcher_Type};
     PyMethodDef *methods[] = {module_methods, tf_cache_methods, tf_hook_methods};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -136,23 +143,20 @@ add_everything(PyObject *module)
     return import_errors() < 0 || tf_cache_init() < 0 || tf_run_init() < 0 ? -1 : 0;
 }
 
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, execute},
+    {0, NULL},
+};
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "treadle_frame._core",
     .m_doc = "The frame evaluation hook of treadle_frame; use it through treadle_frame.",
-    .m_size = -1,
+    .m_slots = slots,
 };
 
 PyMODINIT_FUNC
 PyInit__core(void)
 {
-    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
-        PyErr_SetString(PyExc_ImportError, "treadle_frame works in the main interpreter only");
-        return NULL;
-    }
-    PyObject *module = PyModule_Create(&definition);
-    if (module != NULL && add_everything(module) < 0) {
-        Py_CLEAR(module);
-    }
-    return module;
+    return PyModuleDef_Init(&definition);
 }

@@ -117,7 +117,8 @@ typedef struct {
     PyObject *payload;          /* owned */
     PyObject *direct;           /* owned tuple as given, or None */
     PyObject *direct_callable;  /* borrowed from direct, or NULL */
-    int *direct_slots;          /* owned */
+    int *direct_slots;          /* owned: an argument slot for each value */
+    PyObject **direct_keys;     /* owned array of borrowed keys: index into *args, name in **kwargs, NULL the slot itself */
     Py_ssize_t n_direct;
     bool direct_unpack;
     unsigned long long hits;
@@ -140,6 +141,8 @@ int tf_cache_accepts(PyCodeObject *, Entry *);                   /* -1 with Layo
 int tf_cache_add(PyCodeObject *, Entry *);
 int tf_cache_set_skip(PyCodeObject *, bool);
 int tf_entry_holds(Entry *, GuardView *);
+/* The values of a direct entry, borrowed from the slots: 1, or 0 when *args or **kwargs lack one (its guard is too weak). */
+int tf_entry_direct_values(Entry *, PyObject *const *slots, PyObject **values);
 extern PyMethodDef tf_cache_methods[];
 
 /* Argument slots: positional, keyword-only, *args, **kwargs. */

@@ -1,3 +1,4 @@
+# ruff: noqa: A002, N801  (names of the C extension's own)
 from collections.abc import Callable, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, Final, TypeAlias, final
@@ -11,6 +12,7 @@ RUN_CACHED: Final[Sentinel]
 SKIP: Final[Sentinel]
 RUN_ONCE: Final[Sentinel]
 
+_Direct: TypeAlias = tuple[Callable[..., Any], tuple[str | tuple[str, int | str], ...], bool]
 _HasCode: TypeAlias = CodeType | FunctionType | MethodType | Callable[..., Any]
 
 @final
@@ -57,14 +59,14 @@ class Entry:
         code: CodeType,
         guard: GuardProgram,
         payload: Any = None,
-        direct: tuple[Callable[..., Any], tuple[str, ...], bool] | None = None,
+        direct: _Direct | None = None,
     ) -> Entry: ...
     @property
     def code(self) -> CodeType: ...
     @property
     def guard(self) -> GuardProgram: ...
     @property
-    def direct(self) -> tuple[Callable[..., Any], tuple[str, ...], bool] | None: ...
+    def direct(self) -> _Direct | None: ...
     @property
     def hits(self) -> int: ...
 

@@ -1,0 +1,66 @@
+"""Every test leaves the hook off, no entries behind, and builds C libraries with whatever compiler there is."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import treadle_frame
+
+
+@pytest.fixture(autouse=True)
+def hook_off() -> Iterator[None]:
+    treadle_frame.reset()
+    yield
+    treadle_frame.set_handler(None)
+    treadle_frame.reset()
+    assert not treadle_frame.is_installed()
+
+
+@pytest.fixture(scope="session")
+def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Compiles C text to a shared library; skips the test where there is no C compiler."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+
+    def build(text: str, *options: str) -> Path:
+        if compiler is None:
+            pytest.skip("no C compiler")
+        directory = tmp_path_factory.mktemp("c")
+        source = directory / "library.c"
+        source.write_text(text)
+        library = directory / "library.so"
+        include = f"-I{sysconfig.get_paths()['include']}"
+        subprocess.run(
+            [compiler, "-shared", "-fPIC", "-O1", include, *options, str(source), "-o", str(library)], check=True
+        )
+        return library
+
+    return build
+
+
+class handled:
+    """Sets a handler for a while; its own frames are none of the handler's business."""
+
+    def __init__(self, handler: Any) -> None:
+        self.handler = handler
+
+    def __enter__(self) -> None:
+        treadle_frame.skip(handled.__exit__)
+        self.previous = treadle_frame.set_handler(self.handler)
+
+    def __exit__(self, *error: object) -> None:
+        treadle_frame.set_handler(self.previous)
+
+
+def address_of(library: ctypes.CDLL, name: str) -> int:
+    """The address of a C function."""
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    assert address is not None
+    return address
