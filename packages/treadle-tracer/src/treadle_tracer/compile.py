@@ -231,7 +231,28 @@ class Handler:
             raise BackendError(f"backend {name!r} raised {type(error).__name__}: {error}") from error
         if not callable(compiled):
             raise BackendError(f"backend {name!r} must return a callable, it returned {compiled!r}")
-        return compiled
+        return compiled if _leaves_hook_alone(compiled) else _outside_the_hook(compiled)
+
+
+def _leaves_hook_alone(compiled: Any) -> bool:
+    """Whether the code of a compiled graph is of a kind that the hook skips anyway (a GraphModule, this project's runtime)."""
+    function = compiled if hasattr(compiled, "__code__") else type(compiled).__call__
+    code = getattr(function, "__code__", None)
+    return code is not None and why_not_trace(code) is not None
+
+
+def _outside_the_hook(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """What a backend returns is not traced in its turn."""
+
+    def run(*args: Any) -> Any:
+        state = treadle_frame.set_handler(None)
+        try:
+            return compiled(*args)
+        finally:
+            treadle_frame.set_handler(state)
+
+    treadle_frame.skip(run.__code__)
+    return run
 
 
 def _place(code: CodeType) -> str:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import treadle_frame
 
-from ..bytecode import OPS, ArgKind, CodeModel, Instruction, SlotKind, live_locals, read, stack_kinds
+from ..bytecode import OPS, ArgKind, CodeModel, Instruction, SlotKind, live_locals, stack_kinds
 from ..bytecode.opcodes import MINOR, NULL_AFTER_CALLABLE
 from ..bytecode.splice import Continuation, continuation, restart_index, why_not_cut
 from ..errors import Unsupported
@@ -69,7 +69,7 @@ class Break:
 
     def __init__(self, code: CodeType, model: CodeModel, result: TraceResult):
         self.code, self.model, self.result = code, model, result
-        self.index: int = result.index
+        self.index: int = _whole_call(model, result.index)
         self.stack: list[Value] = [settled(v) for v in result.stack]
         self.instruction: Instruction = model.instructions[self.index]
         why = why_not_resume(model, self.index, self.stack)
@@ -91,8 +91,8 @@ class Break:
         known = {**self.result.locals, **self.result.cells}
         wanted = tuple(name for name in live_locals(self.model, index) if name in known)
         target = _continuation(self.code, self.model, index, wanted, kinds)
-        sources = [self.result.cells if name in target.cells else self.result.locals for name in target.locals]
-        values = tuple(where[name] for where, name in zip(sources, target.locals, strict=True))
+        sources = [self.result.cells if name in self.model.cellvars else self.result.locals for name in target.variables]
+        values = tuple(where[name] for where, name in zip(sources, target.variables, strict=True))
         return Exit(target, tuple(stack), values)
 
     def _exception_exit(self) -> Exit | None:
@@ -121,8 +121,7 @@ class Break:
             cb.protect(start, end, handler, depth=0)
             exception = builder.temporary()
             cb.store_fast(exception)
-            lasti = _offset_in(self.on_exception.target, self.model, self.index)
-            names = {"exception": lambda: cb.load_fast(exception), "lasti": lambda: cb.load_const(lasti)}
+            names = {"exception": lambda: cb.load_fast(exception), "lasti": lambda: cb.load_const(0)}  # 0: the line where it starts
             self.go_on(builder, effects, self.on_exception, names)
 
     def go_on(
@@ -148,8 +147,15 @@ class Break:
     def finish(self, builder: ReplacementBuilder, way: Exit) -> None:
         """Everything the continuation takes is on the stack: let go of the temporaries, call, return."""
         builder.delete_temporaries()
-        builder.cb.call(len(way.target.locals) + len(way.target.stack))
+        builder.cb.call(len(way.target.variables) + len(way.target.stack))
         builder.cb.return_value()
+
+
+def _whole_call(model: CodeModel, index: int) -> int:
+    """The CALL that KW_NAMES and PRECALL belong to: the three hand each other values and run as one."""
+    while model.instructions[index].opname in ("KW_NAMES", "PRECALL"):
+        index += 1
+    return index
 
 
 def _cannot_resume(result: TraceResult, why: str) -> Unsupported:
@@ -160,10 +166,13 @@ def _cannot_resume(result: TraceResult, why: str) -> Unsupported:
 
 def why_not_resume(model: CodeModel, index: int, stack: Sequence[Value]) -> str | None:
     """Why the frame cannot be left at this instruction and gone on with elsewhere."""
+    index = _whole_call(model, index)
     instruction = model.instructions[index]
     op = OPS[instruction.opname]
     if op.jumps and _kind_of(instruction) not in _EMITTERS:
         return f"{instruction.opname} cannot be carried out outside its own code"
+    if op.name == "PUSH_NULL":
+        return "what it pushes cannot be handed over"
     if op.kind in (ArgKind.LOCAL, ArgKind.LOCAL_PAIR, ArgKind.FREE):
         return f"{instruction.opname} works on the frame's own variables"
     kinds = stack_kinds(model)[index]
@@ -206,18 +215,12 @@ def _continuation(
     _, known = _continuations.setdefault(id(code), (code, {}))
     key = (restart_index(model, index), names, kinds)
     if key not in known:
-        made = known[key] = continuation(model, index, locals=names, stack=kinds)
+        made = known[key] = continuation(model, index, variables=names, stack=kinds)
         length = _chain_lengths[id(made.code)] = _chain_lengths.get(id(code), 0) + 1
         if length > MAX_CHAIN or _in_loop(model, key[0]) or treadle_frame.is_skipped(code):
             treadle_frame.skip(made.code)
         _continuations.setdefault(id(made.code), (made.code, {}))
     return known[key]
-
-
-def _offset_in(target: Continuation, model: CodeModel, index: int) -> int:
-    """What an exception handler of the continuation is told as the place of an error at `index`: in code units."""
-    moved = read(target.code).instructions
-    return moved[len(moved) - len(model.instructions) + index].offset // 2
 
 
 # ---- kinds of instruction

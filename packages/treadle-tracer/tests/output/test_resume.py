@@ -1,0 +1,249 @@
+"""Leave functions at every instruction they run and go on in a continuation: the outcome is the function's own.
+
+The first half of each run is Python's: `bytecode.splice.prefix` runs the function up to the instruction and hands over the real operand
+stack and locals, which stand for the values of a trace. The second half is the replacement code of a break there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from types import FunctionType, SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+
+import treadle_frame
+from treadle_tracer.bytecode import OPS, live_locals, read, stack_kinds
+from treadle_tracer.bytecode.splice import UNBOUND, Broken, prefix, why_not_cut
+from treadle_tracer.output.entry import Plan
+from treadle_tracer.output.mutations import Mutations
+from treadle_tracer.output.resume import why_not_resume
+from treadle_tracer.values.base import NULL, Known
+
+log = []
+
+
+def note(*items, **named):
+    log.append((items, tuple(named.items())))
+    return len(log)
+
+
+@contextlib.contextmanager
+def noting(name, swallow=()):
+    note("enter", name)
+    try:
+        yield name
+    except swallow as error:
+        note("swallowed", str(error))
+    finally:
+        note("exit", name)
+
+
+def straight(a, b):
+    c = a + note("first", a)
+    d = note(c, *[b, 1], key=b, **{"more": c})
+    return [c, d, f"{a}{b!r}", max(a, note("nested", max(a, b)))]
+
+
+def branches(a, b):
+    kind = "big" if a > 1 and b else "small"
+    if a or b:
+        note(kind)
+    if a is None:
+        return None
+    return (a and b, a or b, not a, kind)
+
+
+def loops(a, b):
+    total = 0
+    for i in range(a):
+        if i == 3:
+            continue
+        for j in [i, b]:
+            total += j
+            if total > 20:
+                break
+        else:
+            note("else", i)
+    while total > 2:
+        total //= 2
+    return total, [x + b for x in range(a)], {k: v for k, v in zip("ab", (a, b))}
+
+
+def failing(a, b):
+    try:
+        note("try")
+        value = 10 // (a - 2)
+        note(value)
+    except ZeroDivisionError as error:
+        value = note("failed", str(error))
+    except (TypeError, ValueError):
+        value = "other"
+    else:
+        note("fine")
+    finally:
+        note("finally", b)
+    try:
+        return value + b
+    finally:
+        note("left")
+
+
+def managers(a, b):
+    with noting("outer", swallow=ValueError) as outer, noting("inner"):
+        note(outer, a)
+        if a == 2:
+            raise ValueError("two")
+        b += a
+    with noting("again"):
+        return note("returned", b)
+
+
+def closing(a, b):
+    def add(x):
+        nonlocal b
+        b += x
+        return b
+
+    note(add(a))
+    adders = [lambda x, i=i: x + i + b for i in range(2)]
+    return add(1), [f(a) for f in adders], b
+
+
+def arguments(a, *rest, b=3, **named):
+    note(*rest, **named)
+    a.append(b) if isinstance(a, list) else None
+    return a, rest, b, sorted(named)
+
+
+def unwinding(a, b):
+    while True:
+        try:
+            a -= 1
+            if a < b:
+                break
+            if a % 2:
+                continue
+            note(a)
+        finally:
+            note("turn", a)
+    raise RuntimeError(f"left with {a}")
+
+
+free = 7
+
+
+def make_closure(k):
+    def inner(a, b):
+        total = a * k + free
+        note(total)
+        return total if a else [total, k]
+
+    return inner
+
+
+CASES = [
+    (straight, (1, 2)),
+    (branches, (0, 0)),
+    (branches, (2, 5)),
+    (branches, (None, 5)),
+    (loops, (5, 4)),
+    (loops, (0, 1)),
+    (failing, (2, 1)),
+    (failing, (3, 1)),
+    (managers, (1, 1)),
+    (managers, (2, 1)),
+    (closing, (3, 4)),
+    (arguments, ([1], 5, 6)),
+    (unwinding, (4, 1)),
+    (make_closure(3), (2, 5)),
+    (make_closure(3), (0, 5)),
+]
+
+
+def outcome(function, args):
+    log.clear()
+    try:
+        result = function(*[list(a) if isinstance(a, list) else a for a in args])
+    except Exception as error:
+        result = (type(error), str(error), "raised")
+    return result, list(log)
+
+
+def function_of(code, like):
+    made = FunctionType(code, like.__globals__, like.__name__, like.__defaults__, like.__closure__)
+    made.__kwdefaults__ = like.__kwdefaults__
+    return made
+
+
+def leave_at(function, index):
+    """A function that runs `function` up to instruction `index`, leaves it there, and goes on in a continuation."""
+    code = function.__code__
+    model = read(code)
+    live = live_locals(model, index)
+    own = [name for name in model.varnames + model.cellvars if name in live]
+    first = function_of(prefix(model, index, variables=own), function)
+
+    def run(*args):
+        broken = first(*args)
+        if not isinstance(broken, Broken):
+            return broken
+        bound = {name: Known(value) for name, value in zip(own, broken.variables) if value is not UNBOUND}
+        result = SimpleNamespace(
+            kind="break",
+            index=index,
+            stack=[NULL if value is UNBOUND else Known(value) for value in broken.stack],
+            locals={name: value for name, value in bound.items() if name not in model.cellvars},
+            cells={name: value for name, value in bound.items() if name in model.cellvars},
+            mutations=Mutations(),
+            reason=None,
+        )
+        reached.append(index)
+        rest = function_of(Plan(code, model, result).replacement(None, False), function)
+        return rest(*args)
+
+    return run
+
+
+reached = []
+
+
+def places(function):
+    model = read(function.__code__)
+    kinds = stack_kinds(model)
+    for index, instruction in enumerate(model.instructions):
+        if kinds[index] is None or why_not_cut(model, index) is not None:
+            continue
+        if why_not_resume(model, index, []) is None and not OPS[instruction.opname].ends:
+            yield index
+
+
+@pytest.mark.parametrize(("function", "args"), CASES, ids=lambda value: getattr(value, "__name__", repr(value)))
+def test_leaving_at_every_instruction(function, args):
+    expected = outcome(function, args)
+    reached.clear()
+    indices = list(places(function))
+    for index in indices:
+        assert outcome(leave_at(function, index), args) == expected, read(function.__code__).instructions[index]
+    assert len(reached) >= 2
+
+
+def test_a_continuation_in_a_loop_is_left_to_python():
+    from treadle_tracer.output import resume
+
+    resume.forget_continuations()
+    model = read(loops.__code__)
+    index = next(i for i, x in enumerate(model.instructions) if x.opname == "COMPARE_OP")
+    leave_at(loops, index)(5, 4)
+    made = list(resume._continuations[id(loops.__code__)][1].values())
+    assert [treadle_frame.is_skipped(c.code) for c in made] == [True]
+
+
+def test_frame_readers_are_not_called_from_our_frame():
+    def reads():
+        return locals()
+
+    model = read(reads.__code__)
+    index = next(i for i, x in enumerate(model.instructions) if x.opname == "CALL")
+    assert "locals() looks at the frame" in why_not_resume(model, index, [NULL, Known(locals)])
