@@ -6,7 +6,8 @@ then it is recorded as a guard with the user's line: the compiled code is right 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,6 +90,7 @@ class ShapeEnv:
         self.shared: list[tuple[Symbol, str]] = []
         self._by_size: dict[int, Symbol] = {}
         self._decided: dict[BoolExpr, bool] = {}
+        self._recording = True
         self._counts = {"s": 0, "u": 0}
 
     # -- symbols ------------------------------------------------------------------------------------------------------
@@ -211,8 +213,9 @@ class ShapeEnv:
         value = self.hint(condition)
         if value is None:
             raise UnbackedError(self._unbacked_message(condition))
-        self._guard(condition if value else Not(condition))
-        self._decided[condition] = bool(value)
+        if self._recording:
+            self._guard(condition if value else Not(condition))
+            self._decided[condition] = bool(value)
         return bool(value)
 
     def guard_or_true(self, condition: BoolLike) -> bool:
@@ -265,6 +268,15 @@ class ShapeEnv:
             f"division by {what}, which is known only at run time and can be 0; {self._at()}; "
             f"state that it is not: torch._check({what} > 0), or env.expect(Ne(divisor, 0))"
         )
+
+    @contextmanager
+    def suppress_guards(self) -> Iterator[None]:
+        """Answer decisions from the hints without recording them, for code whose decisions change no result."""
+        before, self._recording = self._recording, False
+        try:
+            yield
+        finally:
+            self._recording = before
 
     def _guard(self, condition: BoolLike) -> None:
         guard = self.facts.simplify(condition)
@@ -329,6 +341,16 @@ class ShapeEnv:
         self.runtime_asserts.append(RuntimeAssert(simple, message or self.describe(simple), self.where()))
         self.facts.add(simple)
         return True
+
+    def assume(self, condition: BoolLike) -> None:
+        """Take as a fact what the caller guarantees (the result of a count is not negative); nothing checks it later.
+
+        Raises ContradictionError when it is known to be false.
+        """
+        if self.prove(condition) is None:
+            self.facts.add(condition)
+        elif not self.prove(condition):
+            raise ContradictionError(f"{self.describe(condition)} is known to be false; {self._at()}")
 
     def declare(self, condition: BoolLike, reason: str = "") -> None:
         """The user promises this about the inputs (a range, an equality, a multiple: Eq(s % 8, 0)); see `validate`.

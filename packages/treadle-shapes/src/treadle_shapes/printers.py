@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from treadle_shapes.bounds import OWN, Known
+from treadle_shapes.errors import UsageError
 from treadle_shapes.nodes import (
     CONSTRUCT,
     BoolExpr,
