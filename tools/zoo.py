@@ -33,11 +33,30 @@ class Scenario:
     def build(self) -> torch.nn.Module:
         torchvision_schemas.define_missing_schemas()  # timm and transformers import torchvision where it is there
         torch.manual_seed(SEED)
-        return self.builder().eval()
+        model = self.builder().eval()
+        _randomise_constants(model)
+        return model
 
     def inputs(self, batch: int = 1) -> Inputs:
         torch.manual_seed(SEED + batch)
         return self.make_inputs(batch)
+
+
+def _randomise_constants(model: torch.nn.Module) -> None:
+    """Random values for what the libraries initialise to a constant: zero heads, unit scales, trivial batch statistics.
+
+    With them a model's output can be zero or nearly so (mixer_s16_224, efficientnet_b0), and every comparison passes.
+    """
+    with torch.no_grad():
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if not tensor.is_floating_point() or tensor.numel() < 2 or tensor.min() != tensor.max():
+                continue
+            if tensor.dim() > 1:
+                tensor.normal_(std=tensor[0].numel() ** -0.5)
+            elif name.endswith("running_var"):
+                tensor.uniform_(0.5, 1.5)
+            else:
+                tensor.add_(torch.randn_like(tensor) * 0.1)
 
 
 def _bert() -> torch.nn.Module:
