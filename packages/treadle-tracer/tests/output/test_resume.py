@@ -11,7 +11,7 @@ from types import FunctionType, SimpleNamespace
 
 import pytest
 
-pytest.importorskip("torch")
+pytest.importorskip("treadle_frame")
 
 import treadle_frame
 from treadle_tracer.bytecode import OPS, live_locals, read, stack_kinds

@@ -19,9 +19,7 @@ import treadle_frame
 from ..bytecode import CodeModel
 from ..errors import Unsupported
 from ..source import Path, Source
-from ..values.tensor import TensorValue
 from .emit import FrameCode
-from .guards import TensorGuard
 from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, settled
 from .resume import Break
 
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     import torch.fx
 
     from ..trace.frame import TraceResult
+    from .guards import TensorGuard
 
 
 @dataclass(eq=False)
@@ -118,7 +117,7 @@ def _direct(plan: Plan, compiled: Callable[..., Any]) -> Any:
     if plan.leaving is not None or result.mutations or len(plan.outputs) != 1:
         return None
     value = settled(result.value)
-    if not isinstance(value, TensorValue) or value.source is not None:
+    if value.source is not None or getattr(value, "known_node", None) is not plan.outputs[0]:
         return None
     slots = plan.model.arguments
     names = [source.path[0][1] for source in result.graph.input_sources if len(source.path) == 1]

@@ -1,0 +1,110 @@
+"""Which frames are left to Python."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import json.decoder
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from treadle_tracer import skips
+
+
+def plain(x):
+    return x + 1
+
+
+def generator(x):
+    yield x
+
+
+async def coroutine(x):
+    return x
+
+
+class Special:
+    def __init__(self):
+        self.a = 1
+
+    def forward(self):
+        return self.a
+
+
+@dataclasses.dataclass
+class Data:
+    a: int
+
+
+class_body = compile("class A:\n x = 1", "somewhere.py", "exec").co_consts[0]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        plain.__code__,
+        Special.forward.__code__,
+        torch.nn.Linear.forward.__code__,
+        torch.nn.Sequential.forward.__code__,
+        torch.nn.functional.gelu.__code__ if hasattr(torch.nn.functional.gelu, "__code__") else plain.__code__,
+        torch.nn.functional.layer_norm.__code__,
+    ],
+)
+def test_traced(code):
+    assert skips.why_not_trace(code) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (generator.__code__, "generator"),
+        (coroutine.__code__, "coroutine"),
+        (class_body, "body of a module or class"),
+        (Special.__init__.__code__, "__init__"),
+        (Data.__init__.__code__, "__init__"),
+        (torch.nn.Module._call_impl.__code__, "torch"),
+        (torch.optim.SGD.step.__wrapped__.__code__, "torch"),
+        (contextlib.ExitStack.pop_all.__code__, "standard library"),
+        (json.decoder.JSONDecoder.decode.__code__, "standard library"),
+        (threading.Thread.run.__code__, "standard library"),
+        (collections.OrderedDict.fromkeys.__func__.__code__ if hasattr(collections.OrderedDict.fromkeys, "__func__") else
+         collections.UserDict.copy.__code__, "standard library"),
+        (skips.why_not_trace.__code__, "treadle_tracer"),
+        (pytest.raises.__code__, "pytest"),
+        (torch.fx.symbolic_trace(plain).forward.__code__, "generated code"),
+    ],
+)  # fmt: skip
+def test_left_alone(code, why):
+    assert why in skips.why_not_trace(code)
+
+
+def test_site_packages_are_not_the_standard_library():
+    assert skips.why_not_trace_file(pytest.__file__.replace("pytest", "some_model_library")) is None
+
+
+def no_tensors(function, **arguments):
+    return skips.why_no_tensors(function.__code__, arguments, function.__globals__, function.__closure__ or ())
+
+
+def test_frames_that_surely_have_no_tensors():
+    def computes(a, b):
+        return a + b
+
+    def calls(a):
+        return torch.ones(a)
+
+    def closes(a):
+        return a + held
+
+    held = torch.ones(1)
+    assert no_tensors(computes, a=1, b=[2, ("x", None)]) is not None
+    assert no_tensors(computes, a=1, b=[2, (torch.ones(1),)]) is None
+    assert no_tensors(computes, a=Special(), b=1) is None
+    assert no_tensors(computes, a={"k": torch.nn.Linear(1, 1)}, b=1) is None
+    assert no_tensors(computes, a=list(range(1000)), b=1) is None
+    assert no_tensors(calls, a=1) is None
+    assert no_tensors(closes, a=1) is None
