@@ -1,1 +1,35 @@
-"""treadle"""
+"""Treadle compiles PyTorch programs just in time: ``treadle.compile(model)``."""
+
+from __future__ import annotations
+
+from . import logs as _logs
+from .__about__ import __version__
+from .api import compile, disable, mark_dynamic, mark_static, maybe_mark_dynamic, reset, set_logs  # noqa: A004
+from .backends import backend_names
+from .errors import OptionValue, TreadleWarning, UnknownName, WrongUse
+from .explain import Explanation, explain
+from .options import config
+from .stats import Stats, stats
+
+_logs.read_environment()
+
+__all__ = [
+    "Explanation",
+    "OptionValue",
+    "Stats",
+    "TreadleWarning",
+    "UnknownName",
+    "WrongUse",
+    "__version__",
+    "backend_names",
+    "compile",
+    "config",
+    "disable",
+    "explain",
+    "mark_dynamic",
+    "mark_static",
+    "maybe_mark_dynamic",
+    "reset",
+    "set_logs",
+    "stats",
+]

@@ -1,0 +1,236 @@
+"""The entry points: `compile`, `disable`, `reset`, and the marks on tensors."""
+
+from __future__ import annotations
+
+import functools
+import types
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, overload
+
+import torch
+
+import treadle_frame
+from treadle_tracer.compile import Handler, compile_handler
+
+from . import backends, bugs, logs
+from .compiled_module import compiled_module, is_compiled_module, original_of
+from .errors import WrongUse
+from .observer import Reporter
+from .options import compile_options
+from .stats import stats
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_handlers: weakref.WeakSet[Handler] = weakref.WeakSet()
+
+
+@overload
+def compile(  # noqa: A001
+    fn_or_module: F,
+    *,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    backend: str | backends.Backend = ...,
+    mode: str | None = ...,
+    options: Mapping[str, Any] | None = ...,
+    disable: bool = ...,
+) -> F: ...
+
+
+@overload
+def compile(  # noqa: A001
+    fn_or_module: None = None,
+    *,
+    fullgraph: bool = ...,
+    dynamic: bool | None = ...,
+    backend: str | backends.Backend = ...,
+    mode: str | None = ...,
+    options: Mapping[str, Any] | None = ...,
+    disable: bool = ...,
+) -> Callable[[F], F]: ...
+
+
+def compile(  # noqa: A001 (the name users expect)
+    fn_or_module: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: str | backends.Backend = "codegen",
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    disable: bool = False,
+) -> Any:
+    """`fn_or_module`, compiled on its first call for the kinds of arguments it gets; a decorator when called without it.
+
+    fn_or_module: a function, bound method, `torch.nn.Module` or other callable. A module comes back as a module that shares all
+        state with the original.
+    fullgraph: raise `treadle_tracer.errors.Unsupported` where the function does not fit in one graph, instead of breaking the graph.
+    dynamic: None: sizes that change between calls become symbolic; True: all sizes from the start; False: never.
+    backend: "codegen" (fused kernels), "eager", "aot_eager", a name registered under the entry-point group ``treadle.backends``, a
+        backend of torch.compile such as "inductor", or a callable ``(graph_module, example_inputs) -> callable``.
+    mode: "default", "reduce-overhead" or "max-autotune".
+    options: option names (see ``treadle.config.help()``) to values, for this compile only; for foreign backends passed on as they are.
+    disable: return `fn_or_module` unchanged.
+
+    Raises WrongUse (TypeError) for something that cannot be compiled, UnknownName or OptionValue (ValueError) for unknown names and
+    values, at once and naming what is allowed. A backend that raises, or returns something that cannot be called, is reported on the
+    first call as `treadle_tracer.compile.BackendError`.
+    """
+    if isinstance(fn_or_module, str):
+        raise WrongUse(
+            f"treadle.compile takes a function or module, got the string {fn_or_module!r}; did you mean backend=...?"
+        )
+    chosen = compile_options(fullgraph, dynamic, mode, options, backends.is_own(backend))
+    _, backend_function = backends.resolve(backend, chosen)
+    if fn_or_module is None:
+        again = functools.partial(
+            compile, fullgraph=fullgraph, dynamic=dynamic, backend=backend, mode=mode, options=options, disable=disable
+        )
+        return lambda target: again(_require_callable(target))
+    _require_callable(fn_or_module)
+    if disable:
+        return fn_or_module
+    handler = compile_handler(backend_function, chosen.for_tracer(), Reporter())
+    return attach(fn_or_module, handler)
+
+
+def _require_callable(target: Any) -> Any:
+    if isinstance(target, type):
+        raise WrongUse(
+            f"treadle.compile takes a function or a module instance, got the class {target.__qualname__}; compile an instance"
+        )
+    if not callable(target):
+        raise WrongUse(
+            f"treadle.compile takes a function, method, module or other callable, got {type(target).__name__}: {target!r}"
+        )
+    return target
+
+
+def attach(target: Any, handler: Handler) -> Any:
+    """`target` with its calls going through `handler`; every attachment has code objects, and so cached entries, of its own."""
+    _handlers.add(handler)
+    if isinstance(target, torch.nn.Module):
+        module = original_of(target)
+        return compiled_module(module, _dispatcher(_trampoline(type(module).__name__), handler))
+    target = getattr(target, "_treadle_original", target)
+    if isinstance(target, types.FunctionType):
+        return _mark(_dispatcher(_copy_function(target), handler), target)
+    if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType):
+        function = _dispatcher(_copy_function(target.__func__), handler)
+        return _mark(functools.partial(function, target.__self__), target)
+    name = getattr(target, "__name__", type(target).__name__)
+    return _mark(functools.partial(_dispatcher(_trampoline(name), handler), target), target)
+
+
+def _dispatcher(function: types.FunctionType, handler: Handler) -> Any:
+    handler.add_root(function.__code__)
+    return treadle_frame.dispatcher(function, handler)
+
+
+def _mark(compiled: Any, original: Any) -> Any:
+    """Let `compiled` be recognised, and look like `original` where it can carry attributes."""
+    functools.update_wrapper(compiled, original, updated=())
+    compiled._treadle_original = original
+    return compiled
+
+
+def _copy_function(function: types.FunctionType) -> types.FunctionType:
+    """The same function with a code object of its own."""
+    code = function.__code__.replace()
+    copy = types.FunctionType(
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+    )
+    copy.__kwdefaults__ = function.__kwdefaults__
+    return functools.update_wrapper(copy, function)
+
+
+def _call_it(target: Any, *args: Any, **kwargs: Any) -> Any:
+    return target(*args, **kwargs)
+
+
+def _trampoline(name: str) -> types.FunctionType:
+    """A fresh ``forward_of_<name>(target, *args, **kwargs)`` that calls `target`: the root frame of a compiled module."""
+    full_name = f"forward_of_{name}"
+    code = _call_it.__code__.replace(
+        co_name=full_name, co_qualname=full_name, co_filename=f"<compiled {name}>", co_firstlineno=1
+    )
+    return types.FunctionType(code, {"__builtins__": __builtins__, "__name__": f"<compiled {name}>"}, full_name)
+
+
+def disable(fn: F) -> F:
+    """`fn` with treadle off: nothing in it or below it is compiled. A module is returned as a module whose call is not compiled.
+
+    Called inside a compiled function, it ends the graph there (an error under ``fullgraph=True``).
+    """
+    _require_callable(fn)
+    if isinstance(fn, torch.nn.Module):
+        module: Any = original_of(fn)
+        return compiled_module(module, disable(_call_it))  # type: ignore[return-value]
+    original = getattr(fn, "_treadle_original", fn)
+
+    @functools.wraps(original)
+    def run_disabled(*args: Any, **kwargs: Any) -> Any:
+        before = treadle_frame.set_handler(None)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            treadle_frame.set_handler(before)
+
+    run_disabled._treadle_disabled = True  # type: ignore[attr-defined]
+    return run_disabled  # type: ignore[return-value]
+
+
+def reset() -> None:
+    """Forget everything compiled in this process, and the statistics. Compiled functions stay usable and compile anew."""
+    treadle_frame.reset()
+    for handler in list(_handlers):
+        forget = getattr(handler, "reset", None)
+        if forget is not None:
+            forget()
+    stats.reset()
+    bugs.reset_warnings()
+
+
+def _mark_dims(tensor: torch.Tensor, dims: int | Iterable[int], attribute: str) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise WrongUse(f"the tensor to mark must be a torch.Tensor, got {type(tensor).__name__}: {tensor!r}")
+    marked = set(getattr(tensor, attribute, ()))
+    for dim in (dims,) if isinstance(dims, int) else dims:
+        if not -tensor.dim() <= dim < tensor.dim():
+            raise ValueError(f"dim {dim} is out of range for a tensor of {tensor.dim()} dimensions")
+        marked.add(dim % tensor.dim())
+    setattr(tensor, attribute, frozenset(marked))
+
+
+def mark_dynamic(tensor: torch.Tensor, dims: int | Iterable[int]) -> None:
+    """Have the sizes `dims` of `tensor` symbolic from the first compile on."""
+    _mark_dims(tensor, dims, "_treadle_dynamic_dims")
+
+
+def mark_static(tensor: torch.Tensor, dims: int | Iterable[int] | None = None) -> None:
+    """Keep the sizes `dims` (default: all) of `tensor` constant: another size is another compile."""
+    _mark_dims(tensor, range(tensor.dim()) if dims is None else dims, "_treadle_static_dims")
+
+
+def maybe_mark_dynamic(tensor: torch.Tensor, dims: int | Iterable[int]) -> None:
+    """`mark_dynamic`, except that a program that needs a constant size may have it."""
+    _mark_dims(tensor, dims, "_treadle_maybe_dynamic_dims")
+
+
+def set_logs(*names: str) -> None:
+    """Turn exactly these logs on (see ``TREADLE_LOGS=help``). Raises UnknownName."""
+    logs.set_logs(*names)
+
+
+__all__ = [
+    "attach",
+    "compile",
+    "disable",
+    "is_compiled_module",
+    "mark_dynamic",
+    "mark_static",
+    "maybe_mark_dynamic",
+    "reset",
+    "set_logs",
+]

@@ -1,0 +1,177 @@
+"""Backends by name: what turns a traced graph into a callable.
+
+A backend is ``backend(graph_module, example_inputs) -> callable``, as in PyTorch 2. Treadle's own are in `BUILTIN`; others come from
+entry points of the group ``treadle.backends`` and, lazily, from PyTorch's registry (`treadle.interop`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+
+from treadle_autograd import aot
+
+from . import logs
+from .bugs import Compiled, compile_or_eager, run_in_eager, warn_once
+from .errors import UnknownName, WrongUse, unknown_name
+from .options import CompileOptions
+from .stats import stats
+
+Backend: TypeAlias = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
+
+ENTRY_POINT_GROUP = "treadle.backends"
+
+_NEEDS_GRADIENTS = (
+    "gradients are needed (grad mode is on and an input or parameter requires grad); training is not compiled yet"
+)
+
+
+def eager(options: CompileOptions) -> Backend:
+    """Runs the traced graph as it is: what tracing alone does."""
+
+    def eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        return gm.forward
+
+    return eager_backend
+
+
+def aot_eager(options: CompileOptions) -> Backend:
+    """Functionalises and decomposes, then runs the ATen graph operator by operator: what the ahead-of-time half alone does."""
+
+    def run_operators(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        return aten.forward
+
+    def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        return _through_aot(gm, example_inputs, options, run_operators)
+
+    return aot_eager_backend
+
+
+def codegen(options: CompileOptions) -> Backend:
+    """Treadle's own compiler: fused kernels by treadle_codegen."""
+    from treadle_codegen import compile_graph
+
+    codegen_options = options.for_codegen()
+
+    def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        compiled = compile_graph(aten, inputs, options=codegen_options)
+        for phase, seconds in compiled.seconds.items():
+            stats.add_seconds(f"backend.codegen.{phase}", seconds)
+        stats.add(cache_hits=compiled.cache_hits, cache_misses=int(bool(compiled.kernels)) - compiled.cache_hits)
+        logs.emit("output_code", lambda: f"{compiled.source}\n{compiled.host_source}")
+        return compiled
+
+    def codegen_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        return _through_aot(gm, example_inputs, options, compile_aten)
+
+    return codegen_backend
+
+
+BUILTIN: Mapping[str, Callable[[CompileOptions], Backend]] = {
+    "codegen": codegen,
+    "eager": eager,
+    "aot_eager": aot_eager,
+}
+
+
+def _through_aot(gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions, forward: Any) -> Compiled:
+    """`aot` around `forward`; eager where gradients are needed or the graph has no functional form."""
+    reason = why_not_inference(gm, example_inputs)
+    if reason is not None:
+        warn = _NEEDS_GRADIENTS not in reason
+        if warn:
+            warn_once(reason, reason)
+        return run_in_eager(gm, reason)
+
+    def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        logs.emit("aten_code", lambda: aten.print_readable(print_output=False))
+        with stats.phase("backend.codegen"):
+            return forward(aten, inputs)
+
+    def build() -> Compiled:
+        compiled: Any = aot(gm, example_inputs, forward=compile_aten)
+        if compiled.why_eager is not None:
+            return run_in_eager(gm, compiled.why_eager)
+        return compiled
+
+    return compile_or_eager(gm, example_inputs, options, build)
+
+
+def why_not_inference(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:
+    """Why the graph must be run by autograd: gradients are recorded, now or in a part of the graph that turns them on."""
+    if not (torch.is_grad_enabled() or _turns_grad_on(gm)):
+        return None
+    tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
+    for node in gm.graph.nodes:
+        if node.op == "get_attr":
+            value = functools.reduce(getattr, str(node.target).split("."), gm)
+            if isinstance(value, torch.Tensor):
+                tensors.append(value)
+    return _NEEDS_GRADIENTS if any(tensor.requires_grad for tensor in tensors) else None
+
+
+def _turns_grad_on(gm: fx.GraphModule) -> bool:
+    for node in gm.graph.nodes:
+        name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+        if name in ("_set_grad_enabled", "set_grad_enabled") and node.args and node.args[0] is not False:
+            return True
+        if name in ("enable_grad", "inference_mode"):
+            return True
+    return False
+
+
+def _registered() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def backend_names() -> list[str]:
+    """Names that ``treadle.compile(backend=...)`` takes, PyTorch's own left out."""
+    return sorted({*BUILTIN, *_registered()})
+
+
+def resolve(backend: str | Backend, options: CompileOptions) -> tuple[str, Backend]:
+    """The name and the callable of a backend. Raises UnknownName or WrongUse."""
+    if isinstance(backend, str):
+        return backend, _by_name(backend, options)
+    if not callable(backend):
+        allowed = ", ".join(map(repr, backend_names()))
+        raise WrongUse(
+            f"backend must be a name ({allowed}) or a callable (graph_module, example_inputs) -> callable, got {backend!r}"
+        )
+    name = getattr(backend, "__name__", type(backend).__name__)
+    return name, _with_options(backend, options)
+
+
+def is_own(backend: object) -> bool:
+    """Whether the backend is one of treadle's, whose options are treadle's."""
+    return isinstance(backend, str) and backend in BUILTIN
+
+
+def _with_options(backend: Backend, options: CompileOptions) -> Backend:
+    """A foreign backend gets ``options=`` as PyTorch passes it, if any were given."""
+    return functools.partial(backend, options=dict(options.given)) if options.given else backend
+
+
+def _by_name(name: str, options: CompileOptions) -> Backend:
+    if name in BUILTIN:
+        return BUILTIN[name](options)
+    point = _registered().get(name)
+    if point is not None:
+        loaded = point.load()
+        if not callable(loaded):
+            raise WrongUse(f"backend {name!r} of entry point {point.value!r} is not callable: {loaded!r}")
+        return _with_options(loaded, options)
+    from .interop import pytorch_backend
+
+    try:
+        return _with_options(pytorch_backend(name), options)
+    except UnknownName:
+        hint = (
+            "; or a backend of PyTorch (such as 'inductor'), or any callable (graph_module, example_inputs) -> callable"
+        )
+        raise unknown_name("backend", name, [*backend_names(), "inductor"], hint) from None

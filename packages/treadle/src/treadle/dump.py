@@ -1,0 +1,113 @@
+"""Write a traced graph as a Python program that compiles it again, so that an internal error can be reproduced."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import fx
+
+_numbers = itertools.count()
+
+_PROGRAM = '''"""Reproduces an internal error of treadle in the pass {pass_name!r}:
+{message}
+"""
+import types
+
+import torch
+{imports}
+self = types.SimpleNamespace()
+{attributes}
+
+{code}
+
+inputs = [
+{inputs}
+]
+
+if __name__ == "__main__":
+    import treadle
+
+    treadle.config.raise_internal_errors = True
+    with torch.set_grad_enabled({grad}):
+        print(treadle.compile(lambda *args: forward(self, *args))(*inputs))
+'''
+
+
+def write_reproducer(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], pass_name: str, message: str, directory: Path | None = None
+) -> str | None:
+    """Write the program and return its path; ``None`` when the directory cannot be written."""
+    python = gm.graph.python_code("self")
+    text = _PROGRAM.format(
+        pass_name=pass_name,
+        message=message.replace('"""', "'''"),
+        imports="\n".join(_imports(python.globals, set(re.findall(r"\w+", python.src)))),
+        attributes="\n".join(_attributes(gm)),
+        code=python.src.strip(),
+        inputs="\n".join(f"    {_literal(value)}," for value in example_inputs),
+        grad=torch.is_grad_enabled(),
+    )
+    folder = directory or Path(tempfile.gettempdir())
+    path = folder / f"treadle-{pass_name.replace(' ', '-').replace('/', '-')}-{os.getpid()}-{next(_numbers)}.py"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        return None
+    return str(path)
+
+
+def _imports(names: dict[str, Any], used: set[str]) -> list[str]:
+    """A line that defines each global name that the program uses."""
+    lines = []
+    for name, value in names.items():
+        if name not in used or name == "torch":
+            continue
+        if isinstance(value, float):
+            lines.append(f"{name} = float({str(value)!r})")
+        elif isinstance(value, ModuleType):
+            lines.append(f"import {value.__name__} as {name}" if value.__name__ != name else f"import {name}")
+        elif hasattr(value, "__qualname__") and getattr(value, "__module__", None):
+            qualified, _, attribute = value.__qualname__.partition(".")
+            lines.append(f"from {value.__module__} import {qualified} as {name}")
+            lines += [f"{name} = {name}.{attribute}"] if attribute else []
+        else:
+            lines.append(f"{name} = {value!r}")
+    return lines
+
+
+def _attributes(gm: fx.GraphModule) -> list[str]:
+    lines, made = [], set()
+    for node in gm.graph.nodes:
+        if node.op != "get_attr":
+            continue
+        *parents, _ = target = str(node.target).split(".")
+        for depth in range(1, len(parents) + 1):
+            prefix = ".".join(target[:depth])
+            if prefix not in made:
+                made.add(prefix)
+                lines.append(f"self.{prefix} = types.SimpleNamespace()")
+        value: Any = gm
+        for name in target:
+            value = getattr(value, name)
+        if str(node.target) not in made:
+            made.add(str(node.target))
+            lines.append(f"self.{node.target} = {_literal(value)}")
+    return lines
+
+
+def _literal(value: Any) -> str:
+    """An expression for a value with the same metadata (tensors: random data)."""
+    if not isinstance(value, torch.Tensor):
+        return repr(int(value)) if isinstance(value, torch.SymInt) else repr(value)
+    make = f"torch.empty_strided({tuple(value.size())}, {tuple(value.stride())}, dtype={value.dtype}, device={str(value.device)!r})"
+    filled = f"{make}.normal_()" if value.dtype.is_floating_point else f"{make}.zero_()"
+    return f"{filled}.requires_grad_()" if value.requires_grad else filled

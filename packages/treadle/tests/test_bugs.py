@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import fx
+
+import treadle
+from treadle.bugs import InternalError, compile_or_eager, reset_warnings
+from treadle.dump import write_reproducer
+from treadle.options import compile_options
+from treadle_codegen.errors import CodegenUnavailable, OptionError
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return (torch.nn.functional.gelu(x) * self.weight,)
+
+
+def graph():
+    gm = fx.symbolic_trace(Model())
+    for node in gm.graph.nodes:
+        node.meta["stack_trace"] = '  File "user.py", line 42, in forward\n    return gelu(x)'
+    return gm
+
+
+@pytest.fixture
+def options(tmp_path):
+    with treadle.config.patch(dump_dir=tmp_path):
+        yield compile_options(False, None, None, None, own_backend=True)
+
+
+def broken():
+    raise ZeroDivisionError("boom")
+
+
+def test_a_bug_is_a_warning_with_a_reproducer_and_the_eager_result(options, tmp_path):
+    gm, x = graph(), torch.randn(2, 3)
+    with treadle.config.patch(raise_internal_errors=False):
+        quiet = compile_options(False, None, None, {"dump_dir": tmp_path}, own_backend=True)
+    with pytest.warns(treadle.TreadleWarning, match="pass 'compile'.*boom.*user.py") as caught:
+        run = compile_or_eager(gm, [x], quiet, broken)
+    assert torch.equal(run(x)[0], gm(x)[0])
+    (program,) = tmp_path.glob("*.py")
+    assert str(program) in str(caught[0].message)
+    compile(program.read_text(), str(program), "exec")
+    assert "gelu" in program.read_text() and "(2, 3)" in program.read_text()
+
+
+def test_a_bug_raises_when_asked_to(tmp_path):
+    loud = compile_options(False, None, None, {"raise_internal_errors": True, "dump_dir": tmp_path}, own_backend=True)
+    with pytest.raises(InternalError, match="boom") as caught:
+        compile_or_eager(graph(), [torch.ones(2, 3)], loud, broken)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert caught.value.dump_path and "user.py" in str(caught.value.user_line)
+
+
+def test_no_compiler_is_one_warning_and_eager(options):
+    def unavailable():
+        raise CodegenUnavailable("no C++ compiler: looked for g++, clang++")
+
+    reset_warnings()
+    x = torch.ones(2, 3)
+    with pytest.warns(treadle.TreadleWarning, match=r"looked for g\+\+") as caught:
+        runs = [compile_or_eager(graph(), [x], options, unavailable) for _ in range(3)]
+    assert len(caught) == 1
+    assert all(torch.equal(run(x)[0], graph()(x)[0]) for run in runs)
+
+
+def test_wrong_options_are_not_bugs(options):
+    def refuse():
+        raise OptionError("option 'threads' ...")
+
+    with pytest.raises(OptionError):
+        compile_or_eager(graph(), [torch.ones(2, 3)], options, refuse)
+
+
+def test_the_reproducer_runs(tmp_path):
+    path = write_reproducer(graph(), [torch.randn(2, 3), 4], "lower", 'a """quoted""" message', tmp_path)
+    check = f"import runpy; g = runpy.run_path({path!r}); print(g['forward'](g['self'], g['inputs'][0])[0].shape)"
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
+    assert "[2, 3]" in done.stdout
+
+
+def test_an_unwritable_dump_directory_is_no_further_error(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert write_reproducer(graph(), [], "lower", "message", blocked / "below") is None
