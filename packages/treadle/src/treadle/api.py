@@ -119,7 +119,7 @@ def attach(target: Any, handler: Handler) -> Any:
     if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType):
         function = _dispatcher(_copy_function(target.__func__), handler)
         return _mark(functools.partial(function, target.__self__), target)
-    name = getattr(target, "__name__", type(target).__name__)
+    name = str(getattr(target, "__name__", type(target).__name__))
     return _mark(functools.partial(_dispatcher(_trampoline(name), handler), target), target)
 
 
@@ -142,7 +142,8 @@ def _copy_function(function: types.FunctionType) -> types.FunctionType:
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     copy.__kwdefaults__ = function.__kwdefaults__
-    return functools.update_wrapper(copy, function)
+    functools.update_wrapper(copy, function)
+    return copy
 
 
 def _call_it(target: Any, *args: Any, **kwargs: Any) -> Any:
@@ -195,7 +196,7 @@ def reset() -> None:
 def _mark_dims(tensor: torch.Tensor, dims: int | Iterable[int], attribute: str) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise WrongUse(f"the tensor to mark must be a torch.Tensor, got {type(tensor).__name__}: {tensor!r}")
-    marked = set(getattr(tensor, attribute, ()))
+    marked: set[int] = set(getattr(tensor, attribute, ()))
     for dim in (dims,) if isinstance(dims, int) else dims:
         if not -tensor.dim() <= dim < tensor.dim():
             raise ValueError(f"dim {dim} is out of range for a tensor of {tensor.dim()} dimensions")

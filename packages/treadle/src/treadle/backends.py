@@ -152,7 +152,7 @@ def is_own(backend: object) -> bool:
     return isinstance(backend, str) and backend in BUILTIN
 
 
-def _with_options(backend: Backend, options: CompileOptions) -> Backend:
+def _with_options(backend: Callable[..., Any], options: CompileOptions) -> Backend:
     """A foreign backend gets ``options=`` as PyTorch passes it, if any were given."""
     return functools.partial(backend, options=dict(options.given)) if options.given else backend
 
@@ -162,7 +162,7 @@ def _by_name(name: str, options: CompileOptions) -> Backend:
         return BUILTIN[name](options)
     point = _registered().get(name)
     if point is not None:
-        loaded = point.load()
+        loaded: Any = point.load()
         if not callable(loaded):
             raise WrongUse(f"backend {name!r} of entry point {point.value!r} is not callable: {loaded!r}")
         return _with_options(loaded, options)
