@@ -56,6 +56,7 @@ class Buffer:
     kind: BufferKind
     offset: IntLike = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    opaque: bool = False  # memory in a layout only externs understand (packed weights): passed on whole
 
 
 @dataclass(frozen=True, slots=True)

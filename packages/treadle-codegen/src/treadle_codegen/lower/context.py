@@ -41,6 +41,7 @@ class Lowering:
         self.constants: dict[str, torch.Tensor] = {}
         self.val: Any = None
         self.name = ""
+        self.node: torch.fx.Node | None = None
         self.used_results: frozenset[int] = frozenset()  # which results of a node with several are used
         self._taken: dict[str, int] = {}
 

@@ -160,6 +160,16 @@ def batch_norm_no_training(
     return batch_norm_inference(lw, x, weight, bias, mean, var, eps, out.dtype), empty[0], empty[1]
 
 
+@lowering("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default")
+def native_batch_norm(
+    lw: Lowering, x: Lazy, weight: Lazy | None, bias: Lazy | None, mean: Lazy | None, var: Lazy | None, training: bool,
+    momentum: float, eps: float,
+) -> tuple[Lazy, Lazy, Lazy] | None:  # fmt: skip
+    if training or mean is None or var is None:
+        return None
+    return batch_norm_no_training(lw, x, weight, bias, mean, var, momentum, eps)
+
+
 @lowering("aten._fused_rms_norm.default")
 def fused_rms_norm(
     lw: Lowering, x: Lazy, normalized_shape: Sequence[Any], weight: Lazy | None, eps: float | None

@@ -38,7 +38,7 @@ def lower_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) ->
     inputs: list[str] = []
     outputs: list[View | IntLike | None] = []
     for node in gm.graph.nodes:
-        lowering.val, lowering.name = node.meta.get("val"), node.name
+        lowering.val, lowering.name, lowering.node = node.meta.get("val"), node.name, node
         try:
             if node.op == "placeholder":
                 values[node] = _placeholder(lowering, node, inputs)
@@ -64,8 +64,10 @@ def _user_line(node: torch.fx.Node) -> str:
 def _placeholder(lowering: Lowering, node: torch.fx.Node, inputs: list[str]) -> Any:
     val = node.meta.get("val")
     if isinstance(val, torch.Tensor):
-        kind = BufferKind.STATIC if node.meta.get("static_input") else BufferKind.INPUT
+        static = node.meta.get("static_input")  # the tensor itself, or a truth value
+        kind = BufferKind.INPUT if static is None or static is False else BufferKind.STATIC
         buffer = Buffer(lowering.fresh(node.name), val.dtype, as_shape(val.shape), as_shape(val.stride()), kind, device=val.device)
+        buffer = replace(buffer, opaque=bool(node.meta.get("opaque")))
         lowering.buffers[buffer.name] = buffer
         inputs.append(buffer.name)
         x = Lazy.stored(view_of(buffer), val.dtype)

@@ -12,9 +12,11 @@ from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import (
     Shape,
     as_shape,
+    is_dense,
     product,
     reshape_index,
     reshape_strides,
+    same_strides,
 )
 from treadle_codegen.lower.lazy import Index, Lazy, ViewMap, normalize_dim
 from treadle_codegen.lower.registry import lowering
@@ -336,6 +338,23 @@ def unfold(lw: Lowering, x: Lazy, dimension: int, size: int, step: int) -> Lazy 
         return None
     d = normalize_dim(dimension, x.dim)
     return x.view(unfold_map(x.shape, d, size, step, as_shape(lw.val.shape)[d]))
+
+
+@lowering("aten.as_strided.default", "aten.as_strided_copy.default")
+def as_strided(lw: Lowering, x: Lazy, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> Lazy | None:
+    """A view of the storage of `x`: only where `x` is all of its storage, so that its layout is ours to know."""
+    assert lw.node is not None
+    val = lw.node.args[0].meta["val"]  # type: ignore[union-attr]
+    whole = val.untyped_storage().nbytes() == val.numel() * val.element_size() and val.storage_offset() == 0
+    if not whole or x.layout is None or not is_dense(x.shape, x.layout):
+        return None
+    stored = lw.realize(x, x.layout)
+    if not same_strides(x.shape, stored.strides, x.layout):
+        copied = lw.copy(x, x.layout).storage
+        assert copied is not None
+        stored = copied
+    offset = stored.offset + (0 if storage_offset is None else as_shape([storage_offset])[0])
+    return Lazy.stored(View(stored.buffer, as_shape(size), as_shape(stride), offset), x.dtype)
 
 
 @lowering("aten.pixel_shuffle.default")
