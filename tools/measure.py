@@ -59,7 +59,9 @@ def _treadle_graphs() -> tuple[int, list[str]]:
     import treadle
 
     stats = treadle.stats()
-    return stats.graphs, [str(each) for each in stats.breaks]
+    breaks = [f"{each.code} at {each.where}: {each.reason}" for each in stats.breaks]
+    # A graph that was traced and then left to eager is no success either.
+    return stats.graphs, breaks + [f"runs in eager: {each.reason}" for each in stats.eager_graphs]
 
 
 COMPILERS: Mapping[str, Callable[[torch.nn.Module], Forward]] = {

@@ -1,0 +1,182 @@
+"""Turn the benchmarks' JSON into Markdown tables, and put them into README.md between its markers.
+
+python tools/readme_table.py           rewrite the tables in README.md
+python tools/readme_table.py --check   exit status 1 when they are not what the JSON says
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from compare import Row, geometric_mean
+
+ROOT = Path(__file__).resolve().parents[1]
+README = ROOT / "README.md"
+RESULTS = ROOT / "benchmarks" / "results"
+MISSING = "–"
+
+
+def number(value: float | None, digits: int = 1, scale: float = 1.0) -> str:
+    return MISSING if value is None else f"{value * scale:.{digits}f}"
+
+
+def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; the first column is text, the others are numbers."""
+    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+# ------------------------------------------------------------------------------------------------ the twelve models
+
+COMPILED = ("torch.compile", "treadle")
+EVERY = ("eager", *COMPILED)
+
+
+def times(value: float | None, digits: int = 2) -> str:
+    return MISSING if value is None else f"{value:.{digits}f} ×"
+
+
+def graphs_of(row: Row) -> str:
+    graphs, breaks = row.get("treadle", "graphs"), row.get("treadle", "breaks")
+    return MISSING if graphs is None else f"{graphs} / {len(breaks)}"
+
+
+def speed_table(rows: Sequence[Row]) -> str:
+    """Milliseconds per call, and whether it is right: the error is that of eager against float64, times so much."""
+    headings = (
+        "ms per call",
+        "eager",
+        "torch.compile",
+        "Treadle",
+        "faster than eager",
+        "than torch.compile",
+        "error / eager's",
+        "graphs / breaks",
+    )
+
+    def ratios(row: Row) -> Iterable[float | None]:
+        return (row.ratio("steady_seconds", variant, "treadle") for variant in ("eager", "torch.compile"))
+
+    lines = [
+        [
+            row.name,
+            *(number(row.get(variant, "steady_seconds"), 2, 1e3) for variant in EVERY),
+            *map(times, ratios(row)),
+            times(row.get("treadle", "error_ratio")),
+            graphs_of(row),
+        ]
+        for row in rows
+    ]
+    means = [geometric_mean(column) for column in zip(*map(ratios, rows), strict=True)]
+    return markdown(headings, [*lines, ["geometric mean", "", "", "", *map(times, means), "", ""]])
+
+
+def start_table(rows: Sequence[Row]) -> str:
+    """Seconds to the first result in a fresh process, and the most memory that process had."""
+    headings = (
+        "s to the first result",
+        "cold: torch.compile",
+        "Treadle",
+        "ratio",
+        "warm: torch.compile",
+        "Treadle",
+        "ratio",
+        "peak MiB: eager",
+        "torch.compile",
+        "Treadle",
+    )
+    phases = ("cold_seconds", "warm_seconds")
+
+    def starts(row: Row) -> Iterable[str]:
+        for phase in phases:
+            yield from (number(row.get(variant, phase), 2) for variant in COMPILED)
+            yield number(row.ratio(phase, "treadle", "torch.compile"), 3)
+
+    lines = [[row.name, *starts(row), *(number(row.get(variant, "peak_mib"), 0) for variant in EVERY)] for row in rows]
+    means = [geometric_mean(row.ratio(phase, "treadle", "torch.compile") for row in rows) for phase in phases]
+    cells = [cell for mean in means for cell in ("", "", number(mean, 3))]
+    return markdown(headings, [*lines, ["geometric mean", *cells, "", "", ""]])
+
+
+def models_tables(rows: Sequence[Row]) -> str:
+    return f"{speed_table(rows)}\n\n{start_table(rows)}"
+
+
+# ------------------------------------------------------------------------------------------------ the price of a call
+
+
+def overhead_table(nanoseconds: Mapping[str, float]) -> str:
+    eager = nanoseconds.get("eager")
+    headings = ("`x + 1` on 8 floats", "µs per call", "against eager")
+    rows = (
+        [name, number(value, 2, 1e-3), times(value / eager if eager else None)]
+        for name, value in sorted(nanoseconds.items(), key=lambda item: item[1])
+    )
+    return markdown(headings, rows)
+
+
+# ------------------------------------------------------------------------------------------------ README
+
+
+def provenance(results: Mapping[str, Any]) -> str:
+    """One sentence: command, processor, versions, day."""
+    machine = results["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
+    return (
+        f"`{results['command']}` on {machine['processor']} ({machine['cores']} cores, one thread used), "
+        f"Python {machine['python']}, {versions}; {machine['date']}, commit {machine['commit']}."
+    )
+
+
+def models_section(results: Mapping[str, Any]) -> str:
+    return models_tables([Row(**row) for row in results["models"]])
+
+
+def overhead_section(results: Mapping[str, Any]) -> str:
+    return overhead_table(results["nanoseconds"])
+
+
+SECTIONS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
+    "models": models_section,
+    "call_overhead": overhead_section,
+}
+
+
+def section(name: str, results_directory: Path = RESULTS) -> str:
+    """The text between the markers of a section: table and provenance, or a sentence that nothing is measured yet."""
+    path = results_directory / f"{name}.json"
+    if not path.exists():
+        return f"Not measured yet: `python benchmarks/{name}.py`."
+    results = json.loads(path.read_text(encoding="utf-8"))
+    return f"{SECTIONS[name](results)}\n\n{provenance(results)}"
+
+
+def with_sections(text: str, results_directory: Path = RESULTS) -> str:
+    """The README's text with every section between `<!-- name:begin -->` and `<!-- name:end -->` made anew."""
+    for name in SECTIONS:
+        begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+        if text.count(begin) != 1 or text.count(end) != 1:
+            raise ValueError(f"README.md must hold {begin} and {end} once each")
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n{section(name, results_directory)}\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def main(arguments: Sequence[str]) -> int:
+    text = README.read_text(encoding="utf-8")
+    wanted = with_sections(text)
+    if wanted == text:
+        return 0
+    if "--check" in arguments:
+        print("README.md is not what the benchmarks' JSON says: python tools/readme_table.py")
+        return 1
+    README.write_text(wanted, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
