@@ -128,7 +128,9 @@ def _direct(plan: Plan, compiled: Callable[..., Any]) -> Any:
 
 # ---- running the frame again after a failed graph
 
-_WRITING_FUNCTIONS = (operator.setitem, operator.delitem)
+_WRITING_OPERATORS = frozenset(
+    "setitem delitem iadd iand iconcat ifloordiv ilshift imatmul imod imul ior ipow irshift isub itruediv ixor".split()
+)
 # Functions that write to arguments without saying so in their name.
 _HIDDEN_WRITERS = frozenset({"batch_norm", "instance_norm", "embedding_renorm_", "_fused_moving_avg_obs_fq_helper"})
 
@@ -139,21 +141,17 @@ def why_not_rerun(gm: torch.fx.GraphModule) -> str | None:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-        in_place = name.endswith("_") and not name.endswith("__")
-        if in_place or name in _HIDDEN_WRITERS or node.target in _WRITING_FUNCTIONS or "out" in node.kwargs:
-            return f"the graph calls {name}, which writes to its argument"
-        if name.startswith("__i") and name.endswith("__") or (node.kwargs.get("inplace") and True):
-            return f"the graph calls {name} in place"
-        if (
-            getattr(node.target, "__module__", "") in ("_operator", "operator")
-            and name.startswith("i")
-            and name in _INPLACE
-        ):
-            return f"the graph calls operator.{name}"
+        if _may_write(node, name):
+            return f"the graph calls {name}, which may write to its arguments"
     return None
 
 
-_INPLACE = frozenset(name for name in dir(operator) if name.startswith("i") and hasattr(operator, f"__{name}__"))
+def _may_write(node: torch.fx.Node, name: str) -> bool:
+    if name.endswith("__"):
+        return name in ("__setitem__", "__delitem__") or name.strip("_") in _WRITING_OPERATORS
+    if getattr(node.target, "__module__", "") in ("_operator", "operator"):
+        return name in _WRITING_OPERATORS
+    return name.endswith("_") or name in _HIDDEN_WRITERS or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
 
 
 def _emit_rerun(cb: FrameCode, code: CodeType) -> None:
