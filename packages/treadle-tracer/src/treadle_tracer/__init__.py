@@ -1,1 +1,46 @@
-"""treadle-tracer"""
+"""treadle-tracer: Python functions to FX graphs. Names are imported on first use, so that `treadle_tracer.bytecode` needs no torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .__about__ import __version__
+
+if TYPE_CHECKING:
+    from .compile import BackendError, Handler, compile_handler, optimize
+    from .errors import InternalError, Unsupported
+    from .observer import Observer, SilentObserver
+    from .options import TracerOptions
+
+_PLACES = {
+    "BackendError": "compile",
+    "Handler": "compile",
+    "compile_handler": "compile",
+    "optimize": "compile",
+    "InternalError": "errors",
+    "Unsupported": "errors",
+    "Observer": "observer",
+    "SilentObserver": "observer",
+    "TracerOptions": "options",
+}
+
+__all__ = [
+    "BackendError",
+    "Handler",
+    "InternalError",
+    "Observer",
+    "SilentObserver",
+    "TracerOptions",
+    "Unsupported",
+    "__version__",
+    "compile_handler",
+    "optimize",
+]
+
+
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{place}", __name__), name)
