@@ -191,9 +191,7 @@ def test_symint_arithmetic_in_python():
 
 def test_unbacked_values():
     env = ShapeEnv()
-    mode = FakeTensorMode(
-        shape_env=fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
-    )
+    mode = FakeTensorMode(shape_env=fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True))
     x = fake_tensor(mode, rand(5), (env.create_symbol(5, "n"),))
     with mode:
         k = x.to(torch.int64).sum().item()

@@ -157,7 +157,9 @@ class SymNode:
     _hint = hint
 
     def has_hint(self) -> bool:
-        return self.hint is not None
+        """No, for PyTorch's meta functions: where they have a formula for values unknown while tracing they take it, and
+        that one does not decide about the sizes at hand. Where they decide all the same, `guard_bool` uses the hint."""
+        return self.is_constant()
 
     def _value_eq(self, other: SymNode) -> bool:
         return self is other or (self.value is other.value and self.adapter is other.adapter)
@@ -300,12 +302,15 @@ class SymNode:
     def _layout(self, order: Sequence[int], sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
         if len(order) != len(sizes):
             return self._wrap(False)
-        return self._wrap(dense_in_order(order, [s.value for s in sizes], [s.value for s in strides]))
+        return self._layout_answer(dense_in_order(order, [s.value for s in sizes], [s.value for s in strides]))
 
     def _ascending(self, order: Sequence[int], sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
         if len(order) != len(sizes):
             return self._wrap(False)
-        return self._wrap(strides_ascend(order, [s.value for s in sizes], [s.value for s in strides]))
+        return self._layout_answer(strides_ascend(order, [s.value for s in sizes], [s.value for s in strides]))
+
+    def _layout_answer(self, condition: BoolLike) -> SymNode:
+        return LayoutNode(self.adapter, condition) if isinstance(condition, BoolExpr) else self._wrap(condition)
 
     def is_non_overlapping_and_dense(self, sizes: Sequence[SymNode], strides: Sequence[SymNode]) -> SymNode:
         return self._wrap(non_overlapping_and_dense(self.env, [s.value for s in sizes], [s.value for s in strides]))
@@ -314,6 +319,19 @@ class SymNode:
         return self._wrap(
             int(non_overlapping_and_dense(self.env, [s.value for s in sizes], [s.value for s in strides]))
         )
+
+
+class LayoutNode(SymNode):
+    """The answer to a question about a layout. "No" is right for any sizes that do not make it "yes" at the hints:
+    a dim of size 1 can make strides contiguous that are not in general, and then the general code path is taken, whose
+    values are the same (`contiguous()` may copy where eager returns the tensor itself)."""
+
+    __slots__ = ()
+
+    def guard_bool(self, file: builtins.str = "", line: int = 0) -> bool:
+        return self.env.guard_or_false(self.value)
+
+    bool_ = guard_bool
 
 
 def dense_in_order(order: Sequence[int], sizes: Sequence[IntLike], strides: Sequence[IntLike]) -> BoolLike:
@@ -350,7 +368,7 @@ def non_overlapping_and_dense(env: ShapeEnv, sizes: Sequence[IntLike], strides: 
     if any(hint is None for hint in hints):
         return False
     order = sorted(range(len(sizes)), key=lambda d: (env.hint(sizes[d]) == 1, hints[d]))
-    return env.decide(dense_in_order(order, sizes, strides))
+    return env.guard_or_false(dense_in_order(order, sizes, strides))
 
 
 def _binary_method(name: str) -> Callable[[SymNode, SymNode], SymNode]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode, _SymIntOutputStub
+from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
 
 from treadle_shapes.env import ShapeEnv
 from treadle_shapes.errors import UsageError
@@ -26,6 +26,17 @@ from treadle_shapes.interop_sympy import from_sympy, to_sympy
 from treadle_shapes.logic import Ge, Le, Ne
 from treadle_shapes.node import SymNode
 from treadle_shapes.nodes import BoolExpr, Expr, IntLike, Node, Symbol
+
+
+def _keep_our_nodes() -> None:
+    """Let FakeTensorMode's cache hold our nodes: it rebuilds any other node as PyTorch's own, on PyTorch's ShapeEnv."""
+    original = _DeconstructedSymNode.from_node
+
+    def from_node(node: Any) -> _DeconstructedSymNode:
+        return _KeptNode(node) if isinstance(node, SymNode) else original(node)
+
+    _DeconstructedSymNode.from_node = staticmethod(from_node)
+
 
 _WRAPPERS = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
 
@@ -42,27 +53,7 @@ class _KeptNode(_DeconstructedSymNode):
         return self.node
 
 
-class _Cache(dict):
-    """FakeTensorMode's cache for entries with symbols; PyTorch's deconstructed nodes are replaced by ours on the way in."""
-
-    def __init__(self, adapter: FakeShapeEnv) -> None:
-        super().__init__()
-        self.adapter = adapter
-
-    def __setitem__(self, key: Any, entry: Any) -> None:
-        for info in getattr(entry, "output_infos", ()):
-            metadata = getattr(info, "metadata", None)
-            for field in ("shape", "stride", "storage_offset", "storage_bytes"):
-                self._keep(getattr(metadata, field, None))
-            self._keep(getattr(info, "constant_value", None))
-        super().__setitem__(key, entry)
-
-    def _keep(self, value: Any) -> None:
-        if isinstance(value, (tuple, list)):
-            for part in value:
-                self._keep(part)
-        elif isinstance(value, _SymIntOutputStub) and isinstance(value.value, _DeconstructedSymNode):
-            value.value = _KeptNode(self.adapter.node(self.adapter.from_sympy(value.value._expr)))
+_keep_our_nodes()
 
 
 class FakeShapeEnv:
@@ -72,7 +63,7 @@ class FakeShapeEnv:
         self.env = env
         self.allow_scalar_outputs = allow_scalar_outputs
         self.allow_dynamic_output_shape_ops = allow_dynamic_output_shape_ops
-        self.fake_tensor_cache = _Cache(self)
+        self.fake_tensor_cache: dict[Any, Any] = {}
         self.pending_fresh_unbacked_symbols: list[Any] = []
         self.real_tensor_prop_unbacked_vals: dict[Any, Any] = {}
         self.unbacked_renamings: dict[Any, Any] = {}
