@@ -33,7 +33,7 @@ class Thing:
 
 
 def run(value, *args, mutations=None, like=frame):
-    result = SimpleNamespace(kind="return", value=value, mutations=mutations or Mutations())
+    result = SimpleNamespace(kind="return", value=value, mutations=mutations or Mutations(), state_changes=[])
     code = Plan(like.__code__, read(like.__code__), result).replacement(None, False)
     return FunctionType(code, globals(), "frame", (None, None), like.__closure__)(*args)
 
@@ -186,13 +186,16 @@ def test_a_deleted_global_of_the_frame():
 # ---- entries with a graph
 
 
+STATE = {"state_changes": [], "protected": False, "env": None}
+
+
 def entry_of(function, build, tensor, **result):
     """An entry for `function`, whose graph `build` makes from the node of parameter x."""
     graph, guards = GraphBuilder(), GuardSet()
     guards.add_tensor(LocalSource("x"), tensor)
     node = build(graph, graph.placeholder(LocalSource("x"), tensor, tensor))
     value = TensorValue(node, tensor)
-    given = {"kind": "return", "value": value, "graph": graph, "guards": guards, "mutations": Mutations(), **result}
+    given = {"kind": "return", "value": value, "graph": graph, "guards": guards, "mutations": Mutations(), **STATE, **result}
     plan = Plan(function.__code__, read(function.__code__), SimpleNamespace(**given))
     gm = graph.finish(plan.outputs)
     return finish_entry(plan, gm.forward, Payload(gm, guards.tensors, None, None))

@@ -197,6 +197,7 @@ def leave_at(function, index):
             locals={name: value for name, value in bound.items() if name not in model.cellvars},
             cells={name: value for name, value in bound.items() if name in model.cellvars},
             mutations=Mutations(),
+            state_changes=[],
             reason=None,
         )
         reached.append(index)

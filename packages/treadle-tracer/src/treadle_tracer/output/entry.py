@@ -20,7 +20,7 @@ from ..bytecode import CodeModel
 from ..errors import Unsupported
 from ..source import Path, Source
 from .emit import FrameCode
-from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, settled
+from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes, settled
 from .resume import Break
 
 if TYPE_CHECKING:
@@ -66,7 +66,11 @@ class Plan:
         if self.leaving is not None:
             self.leaving.emit(builder)
             return
-        Effects(builder, [self.result.value]).emit()
+        effects = Effects(builder, [self.result.value])
+        if builder.mutations or self.result.state_changes:
+            effects.prepare()
+            emit_state_changes(builder, self.result.state_changes)
+        effects.push(self.result.value)
         builder.cb.return_value()
 
     def replacement(self, compiled: Callable[..., Any] | None, rerun: bool) -> CodeType:
@@ -100,12 +104,16 @@ def finish_entry(plan: Plan, compiled: Callable[..., Any] | None, payload: Paylo
     """The `treadle_frame.Entry` of a finished compile."""
     result = plan.result
     rerun = compiled is not None and payload.graph_module is not None and why_not_rerun(payload.graph_module) is None
-    if compiled is not None and not rerun and getattr(result, "protected", False):
+    if compiled is not None and not rerun and result.protected:
         raise Unsupported("write-under-handler", f"{plan.code.co_qualname}")
+    if compiled is not None and payload.graph_module is not None:
+        compiled = _keeping_state(compiled, payload.graph_module)
     replacement = plan.replacement(compiled, rerun)
+    if result.env is not None:
+        result.guards.add_sizes(result.env, result.symbol_sources)
     program = result.guards.program()
     payload.guards = tuple(guard.reason for guard in result.guards)
-    direct = None if compiled is None or getattr(result, "protected", False) else _direct(plan, compiled)
+    direct = None if compiled is None or result.protected else _direct(plan, compiled)
     if direct is None:
         return treadle_frame.Entry(replacement, program, payload)
     return treadle_frame.Entry(replacement, program, payload, direct=direct)
@@ -114,7 +122,7 @@ def finish_entry(plan: Plan, compiled: Callable[..., Any] | None, payload: Paylo
 def _direct(plan: Plan, compiled: Callable[..., Any]) -> Any:
     """`(compiled, argument names, unpack)` when the frame does nothing but `return compiled(*arguments)[0]`, else None."""
     result = plan.result
-    if plan.leaving is not None or result.mutations or len(plan.outputs) != 1:
+    if plan.leaving is not None or result.mutations or result.state_changes or len(plan.outputs) != 1:
         return None
     value = settled(result.value)
     if value.source is not None or getattr(value, "known_node", None) is not plan.outputs[0]:
@@ -124,6 +132,30 @@ def _direct(plan: Plan, compiled: Callable[..., Any]) -> Any:
     if len(names) != len(result.graph.input_sources) or any(name not in slots for name in names):
         return None
     return (compiled, tuple(names), True)
+
+
+# ---- torch's own state
+
+
+def _keeping_state(compiled: Callable[..., Any], gm: torch.fx.GraphModule) -> Callable[..., Any]:
+    """A graph that switches grad mode and the like ends with switching back; do that too when it raises half-way."""
+    final: dict[Any, tuple[Any, ...]] = {}
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and node.meta.get("example_value") is None and not node.users:
+            if getattr(node.target, "__name__", "").lstrip("_").startswith("set_"):
+                final[node.target, node.args[:-1]] = node.args
+    if not final:
+        return compiled
+
+    def run(*args: Any) -> Any:
+        try:
+            return compiled(*args)
+        except BaseException:
+            for (setter, _), given in final.items():
+                setter(*given)
+            raise
+
+    return run
 
 
 # ---- running the frame again after a failed graph

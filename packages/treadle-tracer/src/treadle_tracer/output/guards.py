@@ -7,13 +7,13 @@ A guard says of one source: this is what the trace has relied on. The set keeps 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..source import ConstSource, Path, Source
+from ..source import AttrSource, ConstSource, Path, Source, TupleItemSource
 from . import tensor_check
 
 OPS = frozenset(
@@ -132,6 +132,16 @@ class GuardSet:
         self._has_global_state = True
         check = tensor_check.global_state_check()
         self.add(ConstSource(None, "global state"), "call", check.check, check.text)
+
+    def add_sizes(self, env: Any, sources: Mapping[Any, tuple[Source, int]]) -> None:
+        """Rely on what a `treadle_shapes.ShapeEnv` has decided about dynamic sizes; `sources`: symbol -> (tensor, dimension)."""
+        if not sources:
+            return
+        check = env.compile_guards(list(sources))
+        sizes = [TupleItemSource(AttrSource(source, "shape"), dim) for source, dim in sources.values()]
+        text = " and ".join(str(guard.expr) for guard in check.guards) or "dynamic sizes are in range"
+        first, *others = sizes
+        self.add(first, "call_many", (check.check, others), f"sizes: {text}")
 
     @property
     def tensors(self) -> tuple[TensorGuard, ...]:

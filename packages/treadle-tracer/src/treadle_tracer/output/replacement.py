@@ -196,6 +196,18 @@ def emit_graph_call(builder: ReplacementBuilder, compiled: Callable[..., Any], i
         cb.pop_top()
 
 
+def emit_state_changes(builder: ReplacementBuilder, changes: Iterable[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
+    """Bring torch's global state (grad mode and its like) to where the traced code has left it."""
+    cb = builder.cb
+    for setter, arguments in changes:
+        cb.push_null()
+        cb.load_const(setter)
+        for argument in arguments:
+            cb.load_const(argument)
+        cb.call(len(arguments))
+        cb.pop_top()
+
+
 class Effects:
     """The writes of a trace and the values it gives back, in the order of the module docstring's steps 2 to 4."""
 
@@ -203,13 +215,6 @@ class Effects:
         self.builder = builder
         self.results = [settled(value) for value in results]
         self._ready: dict[int, str | None] = {}
-
-    def emit(self) -> None:
-        """Push the results, last on top, after all writes were replayed."""
-        if self.builder.mutations:
-            self.prepare()
-        for value in self.results:
-            self.push(value)
 
     def prepare(self) -> None:
         """Build everything into temporaries, then replay the writes; afterwards `push` loads results."""

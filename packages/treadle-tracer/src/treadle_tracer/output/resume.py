@@ -30,7 +30,7 @@ from ..bytecode.splice import Continuation, continuation, restart_index, why_not
 from ..errors import Unsupported
 from ..values.base import NULL, Known, Value
 from .emit import FrameCode
-from .replacement import Effects, ReplacementBuilder, settled
+from .replacement import Effects, ReplacementBuilder, emit_state_changes, settled
 
 if TYPE_CHECKING:
     from ..trace.frame import TraceResult
@@ -111,6 +111,7 @@ class Break:
         effects.prepare()
         if builder.dry:
             return
+        emit_state_changes(builder, self.result.state_changes)
         cb: FrameCode = builder.cb
         cb.positions = self.instruction.positions
         start, end, handler = cb.label("start"), cb.label("end"), cb.label("handler")
