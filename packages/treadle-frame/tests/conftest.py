@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import shutil
 import subprocess
 import sysconfig
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -43,24 +41,3 @@ def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
         return library
 
     return build
-
-
-class handled:
-    """Sets a handler for a while; its own frames are none of the handler's business."""
-
-    def __init__(self, handler: Any) -> None:
-        self.handler = handler
-
-    def __enter__(self) -> None:
-        treadle_frame.skip(handled.__exit__)
-        self.previous = treadle_frame.set_handler(self.handler)
-
-    def __exit__(self, *error: object) -> None:
-        treadle_frame.set_handler(self.previous)
-
-
-def address_of(library: ctypes.CDLL, name: str) -> int:
-    """The address of a C function."""
-    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
-    assert address is not None
-    return address

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import address_of, handled
+from frame_helpers import Recorder, address_of, handled, replacement
 
 import treadle_frame
 from treadle_frame import (
@@ -37,24 +37,6 @@ from treadle_frame import (
     is_skipped,
     set_handler,
 )
-
-
-class Recorder:
-    """A handler that answers with entries by function name and notes who was asked about."""
-
-    def __init__(self, **answers: Any) -> None:
-        self.answers = answers
-        self.asked: list[str] = []
-        self.frames: list[FrameInfo] = []
-
-    def __call__(self, frame: FrameInfo) -> Any:
-        self.asked.append(frame.code.co_name)
-        self.frames.append(frame)
-        return self.answers.get(frame.code.co_name, RUN_ONCE)
-
-
-def replacement(function: Any, *checks: Check) -> Entry:
-    return Entry(function.__code__, GuardProgram(checks))
 
 
 def test_set_handler_returns_what_was_set_before() -> None:

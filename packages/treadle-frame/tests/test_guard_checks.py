@@ -1,0 +1,352 @@
+"""The single checks: each op, its argument, and queries through a C ABI."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from frame_helpers import address_of
+
+from treadle_frame import Check, Entry, ForeignCheck, GuardError, GuardProgram, add_entry, dispatcher
+from treadle_frame.guards import OPS
+
+X = ("local", "x")
+Y = ("local", "y")
+Z = ("local", "z")
+NAN = float("nan")
+
+
+def holds(op: str, arg: Any, /, **values: Any) -> bool:
+    program = GuardProgram([Check((X,), op, arg, "the reason")])
+    result = program.check(values)
+    assert program.why_fails(values) == (None if result else "the reason")
+    return result
+
+
+class Raising:
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError
+
+    def __len__(self) -> int:
+        raise RuntimeError
+
+    def __contains__(self, key: object) -> bool:
+        raise RuntimeError
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError if name == "x" else AttributeError
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+MARKER = object()
+TABLE = [
+    ("is", None, None, True),
+    ("is", MARKER, object(), False),
+    ("is_not", MARKER, object(), True),
+    ("is_not", MARKER, MARKER, False),
+    ("type_is", int, 1, True),
+    ("type_is", int, True, False),
+    ("type_is", object, 1, False),
+    ("equals", 1, 1, True),
+    ("equals", 1, True, False),
+    ("equals", 1, 1.0, False),
+    ("equals", 10**30, 10**30, True),
+    ("equals", "text", "te" + str("xt"), True),
+    ("equals", 0.0, -0.0, False),
+    ("equals", -0.0, -0.0, True),
+    ("equals", NAN, math.nan, True),
+    ("equals", 0j, -0j, False),
+    ("equals", (1, (2.0, "a")), (1, (2.0, "a")), True),
+    ("equals", (1, 2), (1, 2, 3), False),
+    ("equals", (1, 0.0), (1, -0.0), False),
+    ("equals", (1,), (True,), False),
+    ("equals", [1], (1,), False),
+    ("equals", {"a": 1}, {"a": 1}, True),
+    ("equals", slice(1, None), slice(1, None), True),
+    ("equals", Raising(), Raising(), False),
+    ("len", 2, (1, 2), True),
+    ("len", 2, [1], False),
+    ("len", 2, {"a": 1, "b": 2}, True),
+    ("len", 2, "ab", True),
+    ("len", 2, 7, False),
+    ("len", 0, Raising(), False),
+    ("dict_keys", ("a", "b"), {"a": 1, "b": 2}, True),
+    ("dict_keys", ("a", "b"), {"b": 2, "a": 1}, False),
+    ("dict_keys", ("a",), {"a": 1, "b": 2}, False),
+    ("dict_keys", ("a", "b"), {"a": 1}, False),
+    ("dict_keys", (1,), {True: 1}, False),
+    ("dict_keys", ("a",), OrderedDict(a=1), True),
+    ("dict_keys", (), {}, True),
+    ("dict_keys", (), [], False),
+    ("has_attr", "real", 1, True),
+    ("has_attr", "surreal", 1, False),
+    ("has_attr", "x", Raising(), False),
+    ("lacks_attr", "surreal", 1, True),
+    ("lacks_attr", "real", 1, False),
+    ("lacks_attr", "x", Raising(), False),
+    ("has_key", "a", {"a": 1}, True),
+    ("has_key", "a", {}, False),
+    ("has_key", "a", {"a"}, True),
+    ("has_key", [], {}, False),
+    ("has_key", "a", Raising(), False),
+    ("lacks_key", "a", {}, True),
+    ("lacks_key", "a", {"a": 1}, False),
+    ("lacks_key", [], {}, False),
+    ("lacks_key", "a", 3, False),
+    ("call", callable, len, True),
+    ("call", callable, 3, False),
+    ("call", len, 3, False),
+    ("call", lambda value: Raising(), 3, False),
+]
+
+
+@pytest.mark.parametrize(("op", "arg", "value", "expected"), TABLE)
+def test_each_check(op: str, arg: Any, value: Any, expected: bool) -> None:
+    assert holds(op, arg, x=value) is expected
+
+
+def test_ordered_dicts_are_compared_in_their_own_order() -> None:
+    value = OrderedDict(a=1, b=2)
+    value.move_to_end("a")
+    assert holds("dict_keys", ("b", "a"), x=value)
+    assert not holds("dict_keys", ("a", "b"), x=value)
+
+
+def test_deeply_nested_values_fail_rather_than_crash() -> None:
+    def nest() -> Any:
+        value: Any = ()
+        for _ in range(100_000):
+            value = (value,)
+        return value
+
+    limit = sys.getrecursionlimit()
+    assert not holds("equals", nest(), x=nest())
+    assert sys.getrecursionlimit() == limit
+
+
+def test_same_object() -> None:
+    value: list[int] = []
+    assert holds("same_object", (Y,), x=value, y=value)
+    assert not holds("same_object", (Y,), x=value, y=[])
+    assert holds("same_object", (Y, ("attr", "real")), x=5, y=5)
+    assert not holds("same_object", (Y, ("attr", "missing")), x=5, y=5)
+    assert not holds("same_object", (Z,), x=5)
+
+
+@pytest.mark.parametrize("n", [2, 5, 40])
+def test_distinct_objects(n: int) -> None:
+    names = [f"v{i}" for i in range(n)]
+    program = GuardProgram([Check((("local", "v0"),), "distinct_objects", [(("local", name),) for name in names[1:]])])
+    values: dict[str, Any] = {name: [] for name in names}
+    assert program.check(values)
+    for i, j in [(0, n - 1), (1, n - 1), (n // 2, 0)]:
+        if i != j:
+            assert not program.check({**values, names[i]: values[names[j]]})
+
+
+def test_call_many() -> None:
+    arg = (lambda x, y, z: x + y == z, [(Y,), (Z,)])
+    assert holds("call_many", arg, x=1, y=2, z=3)
+    assert not holds("call_many", arg, x=1, y=2, z=4)
+    assert not holds("call_many", arg, x=1, y=2, z="3")
+    assert not holds("call_many", arg, x=1, y=2)
+    assert holds("call_many", (lambda x: x == 1, ()), x=1)
+
+
+def test_checks_on_several_paths_come_last() -> None:
+    order: list[str] = []
+
+    def note(*values: Any) -> bool:
+        order.append("many" if len(values) == 2 else "one")
+        return True
+
+    program = GuardProgram([Check((X,), "call_many", (note, [(Y,)])), Check((Y,), "call", note)])
+    assert program.check({"x": 1, "y": 2})
+    assert order == ["one", "many"]
+
+
+@pytest.mark.parametrize(
+    ("op", "arg", "message"),
+    [
+        ("type_is", 3, "a type"),
+        ("len", -1, "int >= 0"),
+        ("len", True, "int >= 0"),
+        ("len", 2**80, "int >= 0"),
+        ("dict_keys", ["a"], "a tuple"),
+        ("has_attr", 3, "a str"),
+        ("lacks_attr", 3, "a str"),
+        ("call", 3, "a callable"),
+        ("call_many", len, "pair"),
+        ("call_many", (3, []), "pair"),
+        ("call_many", (len, 3), "other paths"),
+        ("distinct_objects", 3, "other paths"),
+        ("same_object", "y", "a tuple"),
+        ("same_object", (), "at least one step"),
+        ("same_object", (("locale", "y"),), "'locale' is no root"),
+        ("capsule", 3, "capsule"),
+        ("capsule", (object(), 0), "capsule"),
+        ("foreign", 3, "ForeignCheck"),
+        ("foreign", ForeignCheck(int, 0, [(1, "i32", 1)]), "ForeignCheck"),  # type: ignore[arg-type]
+        ("foreign", ForeignCheck((), 0, ()), "ForeignCheck"),
+        ("foreign", ForeignCheck(int, 0, ((0, "i32", 1),)), "non-zero address"),
+        ("foreign", ForeignCheck(int, 0, ((1, "i16", 1),)), "'i16'"),
+        ("foreign", ForeignCheck(int, 0, ((1, "i64_array", 1),)), "tuple"),
+        ("foreign", ForeignCheck(int, 0, ((1, "i64", "1"),)), "int or None"),
+        ("foreign", ForeignCheck(int, 0, ((1, "i64"),)), "query"),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_arguments_are_named(op: str, arg: Any, message: str) -> None:
+    with pytest.raises(GuardError, match=message) as caught:
+        GuardProgram([Check((X,), "is", None), Check((X,), op, arg)])
+    assert "check 1" in str(caught.value) and op in str(caught.value)
+
+
+def test_every_op_has_a_test_here() -> None:
+    tested = {op for op, *_ in TABLE} | {"same_object", "distinct_objects", "call_many", "capsule", "foreign"}
+    assert tested == set(OPS)
+
+
+# ---- C functions ---------------------------------------------------------------------------------------------------------
+
+LIBRARY = """
+#include <Python.h>
+#include <stdbool.h>
+typedef struct { PyObject_HEAD int64_t rank; int64_t sizes[3]; int32_t code; bool flag; } Handle;
+
+static int is_context(PyObject *value, void *context) { return PyLong_AsLong(value) == *(long *)context; }
+static long expected = 42;
+PyObject *capsule(void) { return PyCapsule_New((void *)is_context, "treadle_frame.check", NULL); }
+PyObject *misnamed(void) { return PyCapsule_New((void *)is_context, "another.name", NULL); }
+void *context(void) { return &expected; }
+
+/* the handle is the address right behind the object's head */
+typedef struct { int64_t rank; int64_t sizes[3]; int32_t code; char flag; } Body;
+int calls = 0;
+int32_t get_rank(void *handle, void *out) { calls++; *(int64_t *)out = ((Body *)handle)->rank; return 0; }
+int32_t get_sizes(void *handle, void *out) { calls++; *(int64_t **)out = ((Body *)handle)->sizes; return 0; }
+int32_t get_code(void *handle, void *out) { calls++; *(int32_t *)out = ((Body *)handle)->code; return 0; }
+int32_t get_flag(void *handle, void *out) { calls++; *(_Bool *)out = ((Body *)handle)->flag; return 0; }
+int32_t get_error(void *handle, void *out) { calls++; *(int64_t *)out = 1; return 1; }
+"""
+
+
+@pytest.fixture(scope="module")
+def library(compile_c: Callable[..., Path]) -> ctypes.PyDLL:
+    loaded = ctypes.PyDLL(str(compile_c(LIBRARY)))
+    loaded.capsule.restype = loaded.misnamed.restype = ctypes.py_object
+    loaded.context.restype = ctypes.c_void_p
+    return loaded
+
+
+def test_capsule(library: ctypes.PyDLL) -> None:
+    arg = (library.capsule(), library.context())
+    assert holds("capsule", arg, x=42)
+    assert not holds("capsule", arg, x=41)
+    with pytest.raises(GuardError, match="capsule"):
+        GuardProgram([Check((X,), "capsule", (library.misnamed(), 0))])
+    with pytest.raises(GuardError, match="capsule"):
+        GuardProgram([Check((X,), "capsule", (library.capsule(), "0"))])
+
+
+class Body(ctypes.Structure):
+    _fields_ = [
+        ("rank", ctypes.c_int64),
+        ("sizes", ctypes.c_int64 * 3),
+        ("code", ctypes.c_int32),
+        ("flag", ctypes.c_char),
+    ]
+
+
+HEAD = bytes.__basicsize__ - 1  # the payload of a bytes object stands behind its head
+
+
+def packed(rank: int, sizes: tuple[int, int, int], code: int, flag: bool) -> bytes:
+    return bytes(Body(rank, sizes, code, bytes([flag])))
+
+
+class Other(bytes):
+    pass
+
+
+def test_foreign(library: ctypes.PyDLL) -> None:
+    rank, sizes, code, flag = (address_of(library, f"get_{name}") for name in ("rank", "sizes", "code", "flag"))
+    value = packed(3, (2, 5, 7), -4, True)
+
+    def foreign(*queries: Any, types: Any = bytes) -> bool:
+        return holds("foreign", ForeignCheck(types, HEAD, queries), x=value)
+
+    assert foreign((rank, "i64", 3), (sizes, "i64_array", (2, 5, 7)), (code, "i32", -4), (flag, "bool", True))
+    assert foreign((sizes, "i64_array", (2, None, 7)), (code, "i32", None), (rank, "i64", None))
+    assert foreign((sizes, "i64_array", ()))
+    assert not foreign((rank, "i64", 2))
+    assert not foreign((sizes, "i64_array", (2, 5, 8)))
+    assert not foreign((code, "i32", 4))
+    assert not foreign((flag, "bool", False))
+    assert foreign(types=(int, bytes))
+    assert not foreign(types=int)
+    assert not foreign(types=(int, str))
+    assert not holds("foreign", ForeignCheck(bytes, HEAD, ()), x=Other(value))
+
+
+def test_foreign_queries_stop_at_the_first_that_fails(library: ctypes.PyDLL) -> None:
+    calls = ctypes.c_int.in_dll(library, "calls")
+    rank, error = address_of(library, "get_rank"), address_of(library, "get_error")
+    value = packed(3, (2, 5, 7), 0, False)
+
+    def count(*queries: Any) -> int:
+        program = GuardProgram([Check((X,), "foreign", ForeignCheck(bytes, HEAD, queries))])
+        before = calls.value
+        assert not program.check({"x": value})
+        return calls.value - before
+
+    assert count((rank, "i64", 2), (rank, "i64", 3)) == 1
+    assert count((rank, "i64", 3), (error, "i64", 1), (rank, "i64", 3)) == 2
+    program = GuardProgram([Check((X,), "foreign", ForeignCheck(bytes, HEAD, ((rank, "i64", 3),)))])
+    before = calls.value
+    assert not program.check({"x": 3})
+    assert calls.value == before, "no query may see a value of another type"
+
+
+def test_foreign_on_tensors() -> None:
+    torch = pytest.importorskip("torch")
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    offset = 16
+
+    def query(name: str, kind: str, expected: Any) -> tuple[int, str, Any]:
+        return (address_of(library, f"aoti_torch_get_{name}"), kind, expected)
+
+    def foreign(tensor: Any) -> ForeignCheck:
+        return ForeignCheck(
+            (torch.Tensor, torch.nn.Parameter),
+            offset,
+            (
+                query("dim", "i64", tensor.dim()),
+                query("sizes", "i64_array", tuple(tensor.shape)),
+                query("strides", "i64_array", tuple(tensor.stride())),
+                query("dtype", "i32", getattr(library, f"aoti_torch_dtype_{str(tensor.dtype)[6:]}")()),
+            ),
+        )
+
+    example = torch.zeros(2, 3, 4).transpose(0, 1)
+    matching = torch.ones(4, 2, 3).permute(2, 1, 0).contiguous().transpose(0, 1).contiguous().transpose(0, 1)
+    assert (matching.shape, matching.stride()) == (example.shape, example.stride())
+    others = [torch.zeros(3, 2, 4), torch.zeros(3, 2), example.double(), torch.zeros(2, 3, 5).transpose(0, 1), 3]
+
+    def f(x: Any) -> str:
+        return "original"
+
+    arg = foreign(example)
+    add_entry(
+        f, Entry(f.__code__, GuardProgram([Check((X,), "foreign", arg)]), direct=(lambda x: "direct", ("x",), False))
+    )
+    fast = dispatcher(f, lambda frame: pytest.fail("asked"))
+    assert fast(example) == fast(matching) == fast(torch.nn.Parameter(example.clone())) == "direct"
+    for other in others:
+        assert not holds("foreign", arg, x=other)

@@ -1,0 +1,146 @@
+"""Reading checks: what is refused and how it is named, cycles, pickling of the data."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import weakref
+from typing import Any
+
+import pytest
+
+from treadle_frame import Check, Entry, GuardError, GuardProgram
+from treadle_frame.guards import ACCESSORS, OPS, ROOTS
+
+X = ("local", "x")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ((), "at least one step"),
+        ("x", "a path must be a tuple"),
+        ([X], "a path must be a tuple"),
+        (("local",), "step 0 must be a tuple"),
+        ((("attr", "x"),), "'attr' is no root"),
+        ((("lokal", "x"),), "'lokal' is no root"),
+        ((X, ("local", "y")), "'local' is no accessor"),
+        ((X, ("get", "y")), "'get' is no accessor"),
+        ((("local",),), "takes 1 argument"),
+        ((("local", "x", "y"),), "takes 1 argument"),
+        ((X, ("type", 1)), "takes 0 argument"),
+        ((X, ()), "step 1"),
+        ((X, (1, 2)), "step 1"),
+        ((("local", 1),), "must be a str"),
+        ((X, ("attr", b"a")), "must be a str"),
+        ((X, ("list_item", -1)), "int >= 0"),
+        ((X, ("list_item", "0")), "int >= 0"),
+        ((X, ("tuple_item", True)), "int >= 0"),
+        ((X, ("dict_key", 2**70)), "int >= 0"),
+        ((X, ("apply", 3)), "a callable"),
+    ],
+)
+def test_wrong_paths_are_named(path: Any, message: str) -> None:
+    with pytest.raises(GuardError, match=message) as caught:
+        GuardProgram([Check((X,), "is", 1), Check((X,), "is", 1), Check(path, "is", None)])
+    assert "check 2" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("checks", "error"),
+    [
+        (3, TypeError),
+        ([3], GuardError),
+        ([()], GuardError),
+        ([((X,), "is", None)], GuardError),
+        ([Check((X,), "equal", 3)], GuardError),
+        ([Check((X,), 3, 3)], GuardError),  # type: ignore[arg-type]
+        ([Check((X,), "is", 3, None)], GuardError),  # type: ignore[arg-type]
+    ],
+)
+def test_wrong_checks_are_refused(checks: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        GuardProgram(checks)
+
+
+def test_guard_errors_are_value_errors() -> None:
+    assert issubclass(GuardError, ValueError)
+
+
+def test_programs_show_what_they_hold() -> None:
+    checks = [Check((X,), "is", None), Check((X,), "is_not", 1)]
+    program = GuardProgram(iter(checks))  # type: ignore[arg-type]
+    assert len(program) == 2 and program.checks == tuple(checks)
+    assert repr(program) == "<GuardProgram of 2 checks>"
+
+
+def test_a_reason_left_out_is_made_from_the_check() -> None:
+    program = GuardProgram([Check((X, ("attr", "a")), "equals", 5)])
+    reason = program.why_fails({"x": 1})
+    assert reason is not None
+    assert all(part in reason for part in ("local", "'x'", "'attr'", "'a'", "equals", "5"))
+
+
+def test_the_empty_program_holds() -> None:
+    assert GuardProgram([]).check({}) and GuardProgram([]).why_fails({}) is None
+
+
+def test_checks_are_plain_data() -> None:
+    check = Check((X, ("attr", "a")), "len", 3, "why")
+    assert pickle.loads(pickle.dumps(check)) == check
+
+
+def test_the_vocabulary_in_python_is_the_one_in_c() -> None:
+    from pathlib import Path
+
+    text = (Path(__file__).parents[1] / "csrc" / "guard_ops.def").read_text()
+
+    def names(macro: str) -> tuple[str, ...]:
+        lines = [line for line in text.splitlines() if line.startswith(f"{macro}(")]
+        return tuple(line.split("(")[1].split(",")[0].split(")")[0] for line in lines)
+
+    assert names("ROOT") == ROOTS and names("ACCESSOR") == ACCESSORS
+    assert sorted(names("CHECK")) == sorted(OPS)
+
+
+def test_binding_names_what_is_missing() -> None:
+    free = 1
+
+    def f(a: int, *args: int, b: int = 1, **kwargs: int) -> int:
+        local = free
+        return local
+
+    def bind(root: tuple[str, str]) -> Entry:
+        return Entry(f.__code__, GuardProgram([Check((root,), "is", None)]))
+
+    for name in ("a", "b", "args", "kwargs"):
+        bind(("local", name))
+    bind(("closure", "free"))
+    for root in [("local", "local"), ("local", "free"), ("closure", "a"), ("local", "missing")]:
+        with pytest.raises(GuardError, match=repr(root[1])):
+            bind(root)
+
+
+def test_cycles_through_programs_are_collected() -> None:
+    class Node:
+        pass
+
+    for place in ("const", "arg", "apply"):
+        node = Node()
+        path: Any = {
+            "const": (("const", node),),
+            "arg": (X,),
+            "apply": (X, ("apply", lambda value, node=node: node)),
+        }[place]
+        node.program = GuardProgram([Check(path, "is", node if place == "arg" else None)])  # type: ignore[attr-defined]
+        reference = weakref.ref(node)
+        del node, path
+        gc.collect()
+        assert reference() is None, place
+
+
+def test_programs_can_be_referenced_weakly() -> None:
+    program = GuardProgram([])
+    reference = weakref.ref(program)
+    del program
+    assert reference() is None
