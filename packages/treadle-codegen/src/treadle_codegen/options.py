@@ -23,6 +23,8 @@ class CodegenOptions:
     """Choices of the code generator.
 
     threads: OpenMP threads for kernels; 1 emits no OpenMP at all, 0 means what `torch.get_num_threads()` says.
+    pack_weights: compute what depends on parameters alone once (packed convolution weights, folded batch norms), and again
+        when a parameter changes; changes are seen by address, version counter, and samples of the bits.
     verify: run the IR verifier between passes.
     max_fusion_members: most loops that are fused into one kernel.
     max_row_bytes: largest row buffer that a kernel keeps on the stack.
@@ -31,6 +33,7 @@ class CodegenOptions:
     """
 
     threads: int = 0
+    pack_weights: bool = True
     verify: bool = False
     max_fusion_members: int = 48
     max_row_bytes: int = 1 << 16

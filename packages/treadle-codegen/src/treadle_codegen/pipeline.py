@@ -12,12 +12,15 @@ import torch
 from treadle_codegen.codegen.cpp import CppRenderer
 from treadle_codegen.codegen.host import Host, Plan
 from treadle_codegen.codegen.kernel import RenderedKernel, Segment
+from treadle_codegen.codegen.probe import ENTRY, SOURCE, probe_of
 from treadle_codegen.errors import CodegenError, InternalError, OptionError
 from treadle_codegen.ir.loops import Extern, Program
 from treadle_codegen.ir.text import to_text
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower.program import lower_graph
 from treadle_codegen.options import CodegenOptions
+from treadle_codegen.rewrite.pipeline import rewrite_graph
+from treadle_codegen.rewrite.static import Prologue
 from treadle_codegen.schedule.fuse import Node, fuse
 from treadle_codegen.schedule.kernel import Kernel
 
@@ -31,10 +34,13 @@ class CompiledGraph:
     rendered kernels, `seconds` the time spent by phase, `cache_hits` 1 when the library came from the cache.
     """
 
-    def __init__(self, program: Program, host: Host, kernels: list[RenderedKernel], source: str) -> None:
+    def __init__(
+        self, program: Program, host: Host, kernels: list[RenderedKernel], source: str, prologue: Prologue | None
+    ) -> None:
         self._program = program
         self._host = host
         self._run = host.run
+        self._prologue = prologue
         self.kernels = kernels
         self.source = source
         self.host_source = host.source
@@ -46,6 +52,8 @@ class CompiledGraph:
         return to_text(self._program)
 
     def __call__(self, *args: Any) -> list[Any]:
+        if self._prologue is not None:
+            args = (*args, *self._prologue(args))
         return self._run(args)
 
 
@@ -85,6 +93,10 @@ def compile_graph(
     threads = options.threads or torch.get_num_threads()
     renderer = TARGETS[target](options, threads)
     phase = _Phases()
+    prologue = None
+    if options.pack_weights:
+        with phase("rewrite"):
+            gm, prologue = rewrite_graph(gm, example_inputs)
     with phase("lower"):
         program = lower_graph(gm, example_inputs)
     if options.verify:
@@ -95,12 +107,14 @@ def compile_graph(
     with phase("render"):
         plan = _plan(program, nodes, renderer)
         kernels = [kernel for segment in plan.segments for kernel in segment.kernels]
-        source = renderer.render_unit(plan.segments, plan.slots, program.buffers)
+        source = renderer.render_unit(plan.segments, plan.slots, program.buffers) + (SOURCE if prologue else "")
     with phase("build"):
-        entries, cached = renderer.load(source, plan.segments) if kernels else ({}, False)
+        names = [segment.name for segment in plan.segments] + ([ENTRY] if prologue else [])
+        entries, cached = renderer.load(source, names) if names else ({}, False)
     with phase("host"):
+        derived = Prologue(prologue[0], prologue[1], probe_of(entries.pop(ENTRY))) if prologue else None
         host = Host(plan, entries)
-    compiled = CompiledGraph(program, host, kernels, source)
+    compiled = CompiledGraph(program, host, kernels, source, derived)
     compiled.seconds = phase.seconds
     compiled.cache_hits = int(cached)
     return compiled

@@ -106,10 +106,10 @@ class CppRenderer:
             parts.append(f'extern "C" void {segment.name}(void** p) {{\n{calls}}}\n')
         return "\n".join(parts)
 
-    def load(self, source: str, segments: Sequence[Segment]) -> tuple[dict[str, Callable[..., Any]], bool]:
-        """Build and load: entry points by segment name, and whether the library came from the cache."""
+    def load(self, source: str, names: Sequence[str]) -> tuple[dict[str, Callable[..., Any]], bool]:
+        """Build and load: entry points by name, and whether the library came from the cache."""
         library, cached = build_library(source, self.options, self.threads)
-        return {segment.name: library[segment.name] for segment in segments}, cached
+        return {name: library[name] for name in names}, cached
 
 
 def _parameter(writer: KernelWriter, buffer: str) -> str:

@@ -299,6 +299,8 @@ def _tensor(writer: HostWriter, view: View | str) -> str:
     if buffer.name in writer.planned:
         key: View | str = buffer.name if isinstance(view, str) or _whole(view, buffer) else view
         return f"w{writer.views.setdefault(key, len(writer.views))}"
+    if buffer.opaque:
+        return _variable(writer, buffer.name)
     if buffer.kind is BufferKind.STATIC:
         if isinstance(view, str):
             view = View(view, buffer.shape, buffer.strides)

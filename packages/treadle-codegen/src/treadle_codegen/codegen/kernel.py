@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from treadle_codegen.ir.loops import Instr, Loop, Program
+from treadle_codegen.ir.loops import Buffer, Instr, Loop, Program
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_shapes.expr import Symbol
 
@@ -43,12 +43,12 @@ class Renderer(Protocol):
         """The text of one kernel."""
         ...
 
-    def render_unit(self, segments: Sequence[Segment], slots: dict[str, int]) -> str:
+    def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
         """The whole source: every distinct kernel once, and the entry points; `slots` maps buffers and sizes to the host's table."""
         ...
 
-    def load(self, source: str, segments: Sequence[Segment]) -> tuple[dict[str, Callable[..., Any]], bool]:
-        """Build the source: (entry point by segment name, whether it came from the cache)."""
+    def load(self, source: str, names: Sequence[str]) -> tuple[dict[str, Callable[..., Any]], bool]:
+        """Build the source: (entry point by name, whether it came from the cache)."""
         ...
 
 

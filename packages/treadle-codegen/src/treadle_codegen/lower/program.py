@@ -20,7 +20,7 @@ from treadle_codegen.ir.ops import why_not_dtype
 from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.dead_steps import remove_dead_steps
 from treadle_codegen.lower.extern import lower_extern, why_not_extern
-from treadle_codegen.lower.indexing import as_intlike, as_shape, is_dense, same_strides
+from treadle_codegen.lower.indexing import as_intlike, as_shape, is_dense, linear, same_strides
 from treadle_codegen.lower.lazy import Lazy
 from treadle_codegen.lower.table import LOWERINGS
 from treadle_codegen.lower.view import identity, narrow
@@ -200,6 +200,8 @@ def _fresh_output(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> 
     """A new OUTPUT buffer holding `x` with those strides, which may repeat elements (0) or leave gaps."""
     if why_not_dtype(x.dtype) is not None:
         return _cloned_output(lowering, x, strides)
+    if x.storage is not None and same_strides(x.shape, x.storage.strides, strides) and not is_dense(x.shape, strides):
+        return _span_output(lowering, x, x.storage)
     repeated = [d for d, s in enumerate(strides) if s == 0 and x.shape[d] != 1]
     if not repeated:
         stored = lowering.copy(x, strides, BufferKind.OUTPUT)
@@ -210,6 +212,15 @@ def _fresh_output(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> 
     buffer = lowering.copy(x, strides, BufferKind.OUTPUT).storage
     assert buffer is not None
     return buffer
+
+
+def _span_output(lowering: Lowering, x: Lazy, view: View) -> View:
+    """A copy of all the memory that a view with gaps or overlaps reaches into, seen through the same strides."""
+    length = linear([size - 1 for size in view.shape], view.strides) + 1
+    span = Lazy.stored(View(view.buffer, (length,), (1,), view.offset), x.dtype)
+    copied = lowering.copy(span, (1,), BufferKind.OUTPUT).storage
+    assert copied is not None
+    return View(copied.buffer, view.shape, view.strides, 0)
 
 
 def _cloned_output(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> View:

@@ -1,0 +1,1 @@
+"""Graph-level rewrites of ATen graphs: one pass, one file, one function."""

@@ -1,0 +1,66 @@
+"""Fake values of nodes: computing them for new nodes, and again for a whole graph after its layouts changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map
+
+_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+
+
+def fake_mode_of(graph: fx.Graph) -> FakeTensorMode | None:
+    """The fake mode of the first fake tensor among the nodes' values."""
+    for node in graph.nodes:
+        mode = getattr(node.meta.get("val"), "fake_mode", None)
+        if mode is not None:
+            return mode
+    return None
+
+
+def value_of(arg: Any) -> Any:
+    """An argument with every node replaced by its fake value."""
+    return tree_map(lambda a: a.meta["val"] if isinstance(a, fx.Node) else a, arg)
+
+
+def insert_call(graph: fx.Graph, mode: FakeTensorMode, like: fx.Node, op: Callable[..., Any], *args: Any) -> fx.Node:
+    """A new call at the graph's insertion point with its fake value; user line and trace come from `like`."""
+    node = graph.call_function(op, args)
+    with mode:
+        node.meta["val"] = op(*value_of(list(args)))
+    if "stack_trace" in like.meta:
+        node.meta["stack_trace"] = like.meta["stack_trace"]
+    return node
+
+
+def propagate_layouts(gm: fx.GraphModule, mode: FakeTensorMode, rules: Mapping[Any, Callable[..., Any]]) -> None:
+    """Compute all fake values anew, by `rules` for targets without a fake kernel.
+
+    A view that its argument's new strides do not allow becomes a view of a contiguous copy.
+    """
+    with mode:
+        for node in list(gm.graph.nodes):
+            if node.op != "call_function" or node.meta.get("opaque"):
+                continue
+            try:
+                compute = rules.get(node.target, node.target)
+                node.meta["val"] = compute(*value_of(node.args), **value_of(node.kwargs))
+            except (RuntimeError, ValueError):
+                if node.target not in _VIEWS:
+                    raise
+                with gm.graph.inserting_before(node):
+                    dense = insert_call(gm.graph, mode, node, _contiguous, node.args[0])
+                node.replace_input_with(node.args[0], dense)
+                node.meta["val"] = node.target(*value_of(node.args), **value_of(node.kwargs))
+    for node in gm.graph.nodes:
+        if node.target is _contiguous:
+            node.target = torch.ops.aten.clone.default
+            node.kwargs = {"memory_format": torch.contiguous_format}
+
+
+def _contiguous(x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.clone.default(x, memory_format=torch.contiguous_format)

@@ -1,0 +1,155 @@
+"""Computations on parameters alone: found, taken out of the graph, done once and again when a parameter changes.
+
+before   graph(weight*, scale*, x): w = weight * scale; y = conv(x, w)         (* static input)
+after    prologue(weight*, scale*): w = weight * scale
+         graph(weight*, scale*, x, w*): y = conv(x, w)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+_VIEW_OPS = frozenset(
+    {
+        "view",
+        "t",
+        "transpose",
+        "permute",
+        "expand",
+        "slice",
+        "select",
+        "unsqueeze",
+        "squeeze",
+        "alias",
+        "detach",
+        "as_strided",
+    }
+    | {"_unsafe_view", "reshape", "split", "split_with_sizes", "chunk", "unbind", "diagonal"}
+)
+
+
+Probe = Callable[[Sequence[torch.Tensor]], Callable[[], int]]
+
+
+class Prologue:
+    """Values derived from static inputs. `positions` are those inputs' positions among the graph's arguments.
+
+    The values are kept until an input lies elsewhere in memory, has another version (every in-place operation counts
+    it up), or samples of its bits differ: writes through `.data` or NumPy leave the version as it is. `probe` makes
+    the function that samples given tensors where they lie.
+    """
+
+    def __init__(self, graph: fx.GraphModule, positions: tuple[int, ...], probe: Probe) -> None:
+        self.graph = graph
+        self.positions = positions
+        self.probe = probe
+        self._pointers: list[int] = []
+        self._versions: list[int] = []
+        self._bits = 0
+        self._sample: Callable[[], int] = lambda: 0
+        self._values: tuple[Any, ...] = ()
+
+    def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The derived values for these arguments of the graph."""
+        tensors = [args[k] for k in self.positions]
+        pointers = [t.data_ptr() for t in tensors]
+        versions = [t._version for t in tensors]
+        if pointers != self._pointers:
+            self._sample = self.probe(tensors)
+        elif versions == self._versions and self._sample() == self._bits:
+            return self._values
+        with torch.no_grad():
+            self._values = tuple(self.graph(*[t.detach() for t in tensors]))
+        self._pointers, self._versions, self._bits = pointers, versions, self._sample()
+        return self._values
+
+
+def is_static_input(node: fx.Node) -> bool:
+    """Whether a placeholder stands for a parameter or buffer (`static_input` holds the tensor itself, or True)."""
+    given = node.meta.get("static_input")
+    return given is not None and given is not False
+
+
+def static_nodes(graph: fx.Graph) -> set[fx.Node]:
+    """Static placeholders and the calls that depend on nothing else."""
+    found: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            if is_static_input(node) and isinstance(node.meta.get("val"), torch.Tensor):
+                found.add(node)
+        elif node.op == "call_function" and node.all_input_nodes and all(n in found for n in node.all_input_nodes):
+            if why_not_once(node) is None:
+                found.add(node)
+    return found
+
+
+def why_not_once(node: fx.Node) -> str | None:
+    """Why a call on static values cannot be done once for many calls of the graph."""
+    tags = getattr(node.target, "tags", ())
+    if torch.Tag.nondeterministic_seeded in tags:
+        return "it draws random numbers"
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None and schema.is_mutable:
+        return "it mutates its arguments"
+    return None
+
+
+def is_view_of_input(node: fx.Node) -> bool:
+    """Whether a static node only looks at a parameter in another way, which costs nothing to repeat."""
+    while node.op == "call_function":
+        name = getattr(getattr(node.target, "_schema", None), "name", "").removeprefix("aten::")
+        if name not in _VIEW_OPS or len(node.all_input_nodes) != 1:
+            return False
+        node = node.all_input_nodes[0]
+    return node.op == "placeholder"
+
+
+def hoist_static(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[int]] | None:
+    """Take static computations out of `gm` (changed in place, derived values become static placeholders at its end).
+
+    Returns the prologue's graph module and the positions of its inputs, or None when there is nothing to take out.
+    """
+    static = static_nodes(gm.graph)
+    frontier = [
+        n
+        for n in gm.graph.nodes
+        if n in static and n.op == "call_function" and any(u not in static for u in n.users) and not is_view_of_input(n)
+    ]
+    frontier = [n for n in frontier if isinstance(n.meta.get("val"), torch.Tensor)]
+    if not frontier:
+        return None
+    prologue = fx.Graph()
+    placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    copies: dict[fx.Node, fx.Node] = {}
+    needed = _ancestors(frontier)
+    for node in gm.graph.nodes:
+        if node in needed:
+            copies[node] = prologue.node_copy(node, copies.__getitem__)
+    prologue.output(tuple(copies[n] for n in frontier))
+    positions = [k for k, n in enumerate(placeholders) if n in needed]
+    last = placeholders[-1]
+    for k, node in enumerate(frontier):
+        with gm.graph.inserting_after(last):
+            last = gm.graph.placeholder(f"derived_{k}_{node.name}")
+        last.meta.update({key: node.meta[key] for key in ("val", "stack_trace", "opaque") if key in node.meta})
+        last.meta["static_input"] = True
+        node.replace_all_uses_with(last)
+    for node in reversed(list(gm.graph.nodes)):
+        if node in static and node.op == "call_function" and not node.users:
+            gm.graph.erase_node(node)
+    return fx.GraphModule(gm, prologue), positions
+
+
+def _ancestors(nodes: Sequence[fx.Node]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
