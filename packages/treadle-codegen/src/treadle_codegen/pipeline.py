@@ -15,7 +15,7 @@ from treadle_codegen.codegen.kernel import RenderedKernel, Segment
 from treadle_codegen.codegen.probe import ENTRY, SOURCE, probe_of
 from treadle_codegen.errors import CodegenError, InternalError, OptionError
 from treadle_codegen.ir.loops import Extern, Program
-from treadle_codegen.ir.text import to_text
+from treadle_codegen.ir.text import format_program
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower.program import lower_graph
 from treadle_codegen.options import CodegenOptions
@@ -49,7 +49,7 @@ class CompiledGraph:
 
     @property
     def ir_text(self) -> str:
-        return to_text(self._program)
+        return format_program(self._program)
 
     def __call__(self, *args: Any) -> list[Any]:
         if self._prologue is not None:
