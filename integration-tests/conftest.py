@@ -1,0 +1,35 @@
+"""Whole-stack tests: internal errors are raised, kernels use one thread, and the kernel cache is the session's own."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kernel_cache(tmp_path_factory):
+    """A fresh kernel cache for the session, handed to child processes by the environment."""
+    directory = tmp_path_factory.mktemp("kernels")
+    before = os.environ.get("TREADLE_CACHE_DIR")
+    os.environ["TREADLE_CACHE_DIR"] = str(directory)
+    yield directory
+    if before is None:
+        del os.environ["TREADLE_CACHE_DIR"]
+    else:
+        os.environ["TREADLE_CACHE_DIR"] = before
+
+
+@pytest.fixture(autouse=True)
+def _clean_state():
+    import torch
+
+    import treadle
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with treadle.config.patch(raise_internal_errors=True):
+        treadle.reset()
+        yield
+        treadle.reset()
+    torch.set_num_threads(threads)
