@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from treadle_shapes.env import ShapeEnv  # noqa: E402
 from treadle_shapes.errors import UnbackedError  # noqa: E402
 from treadle_shapes.expr import Expr, evaluate, symbol  # noqa: E402
-from treadle_shapes.torch import env_of, expr_of, fake_shape_env, fake_tensor, sym_int  # noqa: E402
+from treadle_shapes.torch import env_of, expr_of, fake_shape_env, fake_tensor, sym_int, symbolic_dispatch  # noqa: E402
 
 B, S = 4, 6  # traced sizes; the others are tried afterwards
 OTHERS = [(3, 9), (7, 5), (2, 16), (1, 6), (4, 1)]
@@ -52,7 +52,7 @@ def tensors(out):
 
 def check(function, make, guards=0):
     traced = Traced(make)
-    with traced.mode:
+    with traced.mode, symbolic_dispatch():
         fake = tensors(function(*traced.inputs))
     kept, _ = traced.env.minimal_guards()
     assert len(kept) == guards, [str(g) for g in kept]

@@ -22,7 +22,7 @@ from treadle_shapes.errors import (
 )
 from treadle_shapes.facts import Facts
 from treadle_shapes.guards import Dropped, Guard, GuardFunction, Stack, user_stack
-from treadle_shapes.logic import Eq, Le, Ne, Not
+from treadle_shapes.logic import Eq, Ge, Le, Ne, Not
 from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, IntLike, Symbol, symbol
 from treadle_shapes.printers import to_python
 from treadle_shapes.prove import DEFAULT_STEPS, prove
@@ -44,6 +44,7 @@ class SymbolInfo:
     source: str
     policy: str
     stack: Stack
+    size: bool = True
 
     @property
     def unbacked(self) -> bool:
@@ -91,6 +92,7 @@ class ShapeEnv:
         self._by_size: dict[int, Symbol] = {}
         self._decided: dict[BoolExpr, bool] = {}
         self._recording = True
+        self._generic: Facts | None = None
         self._counts = {"s": 0, "u": 0}
 
     # -- symbols ------------------------------------------------------------------------------------------------------
@@ -132,7 +134,7 @@ class ShapeEnv:
         if self.duck_shape and size and dynamic == "auto" and hint in self._by_size:
             self.shared.append((self._by_size[hint], source))
             return self._by_size[hint]
-        s = self._new("s", lower, upper, hint, source, dynamic)
+        s = self._new("s", lower, upper, hint, source, dynamic, size)
         if size:
             self._by_size.setdefault(hint, s)
         return s
@@ -142,11 +144,19 @@ class ShapeEnv:
         return self._new("u", lower, upper, None, source or f"value {self._counts['u']}", "unbacked")
 
     def _new(
-        self, kind: str, lower: int | None, upper: int | None, hint: int | None, source: str, policy: str
+        self,
+        kind: str,
+        lower: int | None,
+        upper: int | None,
+        hint: int | None,
+        source: str,
+        policy: str,
+        size: bool = False,
     ) -> Symbol:
         s = symbol(f"{kind}{self._counts[kind]}", lower, upper)
         self._counts[kind] += 1
-        self.symbols[s] = SymbolInfo(s, hint, source, policy, self.where())
+        self.symbols[s] = SymbolInfo(s, hint, source, policy, self.where(), size)
+        self._generic = None
         if hint is not None:
             self.hints[s] = hint
         return s
@@ -234,10 +244,21 @@ class ShapeEnv:
 
     def _or(self, condition: BoolLike, default: bool) -> bool:
         result = self.prove(condition)
+        if result is None:
+            result = self._prove_generic(condition)
         if result is not None:
             return result
         value = self.hint(condition)
         return default if value is None or bool(value) is default else self.decide(condition)
+
+    def _prove_generic(self, condition: BoolLike) -> bool | None:
+        """The answer that holds when no size is 1. A dim of size 1 only makes more layouts and broadcasts possible than
+        the general answer says, and who asks with a default takes the general answer."""
+        if self.specialize_zero_one:
+            return None
+        if self._generic is None:
+            self._generic = self._facts_without_ones()
+        return prove(condition, self._generic, self.steps)
 
     def specialize(self, e: IntLike) -> int:
         """The constant value of `e`, recorded as a guard where it is not known already."""
@@ -269,6 +290,16 @@ class ShapeEnv:
             f"state that it is not: torch._check({what} > 0), or env.expect(Ne(divisor, 0))"
         )
 
+    def _facts_without_ones(self) -> Facts:
+        facts = self.facts.copy()
+        try:
+            for s, info in self.symbols.items():
+                if info.size and s not in facts.substitutions and facts.known.upper(s) >= 2:
+                    facts.add(Ge(s, 2))
+        except ContradictionError:
+            return self.facts.copy()
+        return facts
+
     @contextmanager
     def suppress_guards(self) -> Iterator[None]:
         """Answer decisions from the hints without recording them, for code whose decisions change no result."""
@@ -284,10 +315,14 @@ class ShapeEnv:
         recorded = Guard(guard, self.where())
         before = set(self.facts.substitutions)
         self._check_dynamic(recorded)
-        self.facts.add(guard)
+        self._learn(guard)
         self.guards.append(recorded)
         for s in self.facts.substitutions.keys() - before:
             self._check_specialised(s, recorded)
+
+    def _learn(self, condition: BoolLike) -> None:
+        self.facts.add(condition)
+        self._generic = None
 
     def _check_dynamic(self, guard: Guard) -> None:
         """Refuse a guard that fixes a dimension declared dynamic, before it becomes a fact."""
@@ -339,7 +374,7 @@ class ShapeEnv:
         simple = self.facts.simplify(condition)
         assert isinstance(simple, BoolExpr)
         self.runtime_asserts.append(RuntimeAssert(simple, message or self.describe(simple), self.where()))
-        self.facts.add(simple)
+        self._learn(simple)
         return True
 
     def assume(self, condition: BoolLike) -> None:
@@ -348,7 +383,7 @@ class ShapeEnv:
         Raises ContradictionError when it is known to be false.
         """
         if self.prove(condition) is None:
-            self.facts.add(condition)
+            self._learn(condition)
         elif not self.prove(condition):
             raise ContradictionError(f"{self.describe(condition)} is known to be false; {self._at()}")
 
@@ -373,8 +408,7 @@ class ShapeEnv:
                 f"{self.describe(condition)} is declared ({self._at()}) but does not hold for the given sizes: "
                 + ", ".join(f"{self.source_of(s)} == {self.hints.get(s)}" for s in self._free(condition))
             )
-        self.facts.add(condition)
-        self._decided.clear()
+        self._learn(condition)
         self.declared.append(declared)
 
     @staticmethod

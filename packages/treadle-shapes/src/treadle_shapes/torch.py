@@ -265,6 +265,16 @@ def fake_shape_env(
     return adapter
 
 
+@contextlib.contextmanager
+def symbolic_dispatch() -> Iterator[None]:
+    """Use PyTorch's Python kernels of composite operators while tracing: some C++ ones (pad, interpolate) read sizes as
+    plain ints, which would make every dynamic size constant."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    with enable_python_dispatcher():
+        yield
+
+
 def sym_int(env: ShapeEnv, expr: IntLike, hint: int | None = None) -> Any:
     """The torch.SymInt of an expression, or the int itself. `hint` is checked against the environment's own."""
     if not isinstance(expr, Expr):
