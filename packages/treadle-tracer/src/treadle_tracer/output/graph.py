@@ -1,0 +1,136 @@
+"""Builds the FX graph of one trace: placeholders for outside tensors, `get_attr` for parameters and buffers, torch-level calls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..source import Source
+
+
+class GraphBuilder:
+    """The graph under construction.
+
+    Placeholders and attributes stand in front of all calls, in the order in which the trace first used them, whenever that was.
+    """
+
+    def __init__(self) -> None:
+        self.graph = fx.Graph()
+        self.attributes: dict[str, Any] = {}
+        self.input_sources: list[Source] = []
+        self.example_inputs: list[Any] = []
+        self.placeholders: list[fx.Node] = []
+        self.calls = 0
+        self._last_input: fx.Node | None = None
+        self._first_call: fx.Node | None = None
+        self._names: set[str] = set()
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether there is anything to run."""
+        return self.calls > 0
+
+    def placeholder(self, source: Source, example_input: Any, example_value: Any) -> fx.Node:
+        """A placeholder for the outside tensor (or dynamic int) at `source`."""
+        with self._in_front():
+            node = self.graph.placeholder(self._fresh(source.text))
+        self._last_input = node
+        node.meta.update(example_value=example_value, source=source.text)
+        self.input_sources.append(source)
+        self.example_inputs.append(example_input)
+        self.placeholders.append(node)
+        return node
+
+    def attribute(self, source_text: str, tensor: torch.Tensor, example_value: Any) -> fx.Node:
+        """A `get_attr` node for a tensor that the graph module holds itself."""
+        name = self._fresh(source_text)
+        self.attributes[name] = tensor
+        with self._before_calls():
+            node = self.graph.create_node("get_attr", name, name=name)
+        node.meta.update(example_value=example_value, source=source_text)
+        return node
+
+    def call(
+        self,
+        op: str,
+        target: Callable[..., Any] | str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        example_value: Any,
+        stack_trace: str,
+    ) -> fx.Node:
+        """A `call_function` or `call_method` node."""
+        node = self.graph.create_node(op, target, args, kwargs)
+        node.meta["example_value"] = example_value
+        node.meta["stack_trace"] = stack_trace
+        if self._first_call is None:
+            self._first_call = node
+        self.calls += 1
+        return node
+
+    def finish(self, output_nodes: Sequence[fx.Node]) -> fx.GraphModule:
+        """The graph module whose output is a flat tuple of exactly these nodes.
+
+        Unused placeholders and attributes go; no call is dropped (an in-place call need not have users).
+        """
+        for node in list(self.graph.nodes):
+            if node.op == "output":
+                self.graph.erase_node(node)
+        output = self.graph.output(tuple(output_nodes))
+        output.meta["example_value"] = tuple(node.meta["example_value"] for node in output_nodes)
+        self._drop_unused_inputs()
+        used = {node.target for node in self.graph.nodes if node.op == "get_attr"}
+        root = torch.nn.Module()
+        for name, tensor in self.attributes.items():
+            if name in used:
+                _attach(root, name, tensor)
+        return fx.GraphModule(root, self.graph, "TracedGraph")
+
+    def _drop_unused_inputs(self) -> None:
+        kept = []
+        for position, node in enumerate(self.placeholders):
+            if node.users:
+                kept.append(position)
+            else:
+                self.graph.erase_node(node)
+        self.placeholders = [self.placeholders[i] for i in kept]
+        self.input_sources = [self.input_sources[i] for i in kept]
+        self.example_inputs = [self.example_inputs[i] for i in kept]
+        for node in list(self.graph.nodes):
+            if node.op == "get_attr" and not node.users:
+                self.graph.erase_node(node)
+
+    def _in_front(self) -> Any:
+        """Insert after the last placeholder, so that placeholders come first."""
+        if self._last_input is not None:
+            return self.graph.inserting_after(self._last_input)
+        first = next(iter(self.graph.nodes), None)
+        return self.graph.inserting_before(first) if first is not None else nullcontext()
+
+    def _before_calls(self) -> Any:
+        return self.graph.inserting_before(self._first_call) if self._first_call is not None else nullcontext()
+
+    def _fresh(self, text: str) -> str:
+        """A Python name made from a source text: `self.layer[0].weight` gives `self_layer_0_weight`."""
+        base = re.sub(r"\W+", "_", text).strip("_") or "value"
+        if base[0].isdigit():
+            base = f"_{base}"
+        name, count = base, 0
+        while name in self._names or hasattr(torch.nn.Module, name):
+            count += 1
+            name = f"{base}_{count}"
+        self._names.add(name)
+        return name
+
+
+def _attach(root: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
+    """Make `tensor` itself an attribute of the module: parameter, or buffer that is not saved."""
+    if isinstance(tensor, torch.nn.Parameter):
+        root.register_parameter(name, tensor)
+    else:
+        root.register_buffer(name, tensor, persistent=False)

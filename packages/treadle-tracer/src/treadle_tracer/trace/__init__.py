@@ -1,0 +1,1 @@
+"""Symbolic evaluation of bytecode: the tracer's context, frames, instruction handlers."""

@@ -1,0 +1,37 @@
+"""Tracing a call without the frame hook: for tests and for looking at graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from treadle_tracer.source import LocalSource, Source
+from treadle_tracer.trace.frame import inline_call
+from treadle_tracer.trace.result import TraceResult
+from treadle_tracer.trace.tracer import Tracer
+from treadle_tracer.values.base import Value
+
+
+def trace_function(
+    function: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic: Mapping[Source, tuple[int, ...]] | None = None,
+) -> TraceResult:
+    """Evaluate `function(*args, **kwargs)` symbolically, a module or bound method included.
+
+    Sources of the arguments are locals named `args[0]`, ... and by keyword. Raises Unsupported where the frame would break.
+    """
+    tx = Tracer(inline_call, dynamic)
+    tx.root_globals = {}
+    try:
+        callee = tx.wrap(function, LocalSource("function"))
+        values: list[Value] = [tx.wrap(arg, LocalSource(f"arg{i}")) for i, arg in enumerate(args)]
+        named = {name: tx.wrap(value, LocalSource(name)) for name, value in (kwargs or {}).items()}
+        result = tx.call(callee, values, named)
+        changes = tx.state_changes()
+        tx.close_state()
+    except BaseException:
+        tx.abandon()
+        raise
+    return TraceResult("return", tx.graph, tx.guards, tx.mutations, value=result, state_changes=changes, env=tx.symbols.env)

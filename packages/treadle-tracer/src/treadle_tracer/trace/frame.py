@@ -1,0 +1,310 @@
+"""Frames: the loop that evaluates instructions, inlined frames, and the root frame with its graph breaks."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.bytecode import CodeModel, ExceptionEntry, Instruction, read
+from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE, compare_converts_to_bool
+from treadle_tracer.errors import InternalError, Unsupported
+from treadle_tracer.source import ClosureCellSource, ClosureSource, LocalSource, Source
+from treadle_tracer.trace import ops_call, ops_data, ops_flow
+from treadle_tracer.trace.bind import bind_arguments
+from treadle_tracer.trace.result import TraceResult
+from treadle_tracer.trace.table import HANDLERS
+from treadle_tracer.trace.tracer import Tracer
+from treadle_tracer.values.base import NULL, Constant, Lazy, NotConstant, Raised, Value
+from treadle_tracer.values.functions import CellValue, FunctionValue
+from treadle_tracer.values.generators import GeneratorValue
+
+if TYPE_CHECKING:
+    import treadle_frame
+
+    from treadle_tracer.options import TracerOptions
+
+_CO_GENERATOR = 0x20
+_CO_ASYNC = 0x80 | 0x200
+
+
+class Program:
+    """A code model with its handlers looked up: what the loop runs."""
+
+    __slots__ = ("handled_at", "model", "steps")
+
+    def __init__(self, model: CodeModel):
+        self.model = model
+        self.steps = [(HANDLERS[i.opname], i) for i in model.instructions]
+        self.handled_at: list[ExceptionEntry | None] = [None] * len(self.steps)
+        for entry in model.exceptions:
+            for index in range(entry.start, entry.end + 1):
+                self.handled_at[index] = entry
+
+
+_programs: dict[int, tuple[types.CodeType, Program]] = {}
+
+
+def program_of(code: types.CodeType) -> Program:
+    """The program of a code object, read once."""
+    found = _programs.get(id(code))
+    if found is None:
+        found = _programs[id(code)] = (code, Program(read(code)))
+    return found[1]
+
+
+class Frame:
+    """One function being evaluated."""
+
+    def __init__(self, tx: Tracer, program: Program, function_code: types.CodeType, globals_: dict[str, Any]):
+        self.tx = tx
+        self.program = program
+        self.instructions = program.model.instructions
+        self.function_code = function_code
+        self.globals = globals_
+        self.locals: dict[str, Value] = {}
+        self.cells: dict[str, CellValue] = {}
+        self.cell_names = frozenset((*program.model.cellvars, *program.model.freevars))
+        self.stack: list[Value] = []
+        self.pc = 0
+        self.at = 0
+        self.keyword_names: tuple[str, ...] = ()
+        self.result: Value | None = None
+        self.yielded: Value | None = None
+        self.name = program.model.name
+
+    # ---- what handlers use
+
+    def load_local(self, name: str) -> Value:
+        value = self.locals.get(name)
+        if value is None:
+            cell = self.cells.get(name)
+            if cell is not None:
+                return cell
+            self.tx.raise_exception(
+                UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value"
+            )
+        if value.__class__ is Lazy:
+            value = self.locals[name] = value.force(self.tx)  # type: ignore[attr-defined]
+        return value
+
+    def push_callable(self, value: Value, with_null: int) -> None:
+        """Push a callable and, when asked, the NULL that goes with it."""
+        if not with_null:
+            self.stack.append(value)
+        elif NULL_AFTER_CALLABLE:
+            self.stack += (value, NULL)
+        else:
+            self.stack += (NULL, value)
+
+    def pop_many(self, count: int) -> list[Value]:
+        if not count:
+            return []
+        items = self.stack[-count:]
+        del self.stack[-count:]
+        return items
+
+    converts_to_bool = staticmethod(compare_converts_to_bool)
+
+    def position(self) -> tuple[str, int, str]:
+        """(file, line, function) of the instruction being evaluated."""
+        model = self.program.model
+        return model.filename, self.instructions[self.at].line or model.firstlineno, model.name
+
+    # ---- the loop
+
+    def run(self) -> None:
+        """Evaluate up to the next return or yield."""
+        steps = self.program.steps
+        while True:
+            at = self.at = self.pc
+            self.pc = at + 1
+            handler, instruction = steps[at]
+            try:
+                if handler(self, instruction):
+                    return
+            except Raised as raised:
+                self.handle(raised, at)
+            except Unsupported as error:
+                if not error.user_stack:
+                    error.user_stack = self.tx.user_stack()
+                raise
+            except NotConstant as error:
+                raise Unsupported(
+                    "not-constant", error.args[0].describe() if error.args else "", self.tx.user_stack()
+                ) from None
+
+    def handle(self, raised: Raised, at: int) -> None:
+        """Go on in the exception handler that covers instruction `at`, or let the exception leave the frame."""
+        entry = self.program.handled_at[at]
+        if entry is None:
+            raise raised
+        self.keyword_names = ()
+        del self.stack[entry.depth :]
+        if entry.lasti:
+            self.stack.append(Constant(at))
+        self.stack.append(raised.value)
+        self.pc = entry.target
+
+    def call(self) -> Value:
+        """Evaluate the whole frame as a call."""
+        tx = self.tx
+        tx.frames.append(self)
+        handled = tx.exception
+        protection = self._enter_protection()
+        try:
+            self.run()
+        finally:
+            tx.frames.pop()
+            tx.exception = handled
+            tx.protected -= protection
+        assert self.result is not None
+        return self.result
+
+    def _enter_protection(self) -> int:
+        """Count the caller's exception handlers around this call."""
+        frames = self.tx.frames
+        if len(frames) < 2:
+            return 0
+        caller = frames[-2]
+        covered = int(caller.program.handled_at[caller.at] is not None)
+        self.tx.protected += covered
+        return covered
+
+    def resume(self, thrown: Value | None) -> None:
+        """One step of a generator frame: to the next yield or its end; `thrown` is raised where it stands."""
+        self.yielded = None
+        self.tx.frames.append(self)
+        try:
+            if thrown is not None:
+                self.handle(Raised(thrown), self.at)
+            self.run()
+        finally:
+            self.tx.frames.pop()
+
+
+def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Evaluate a call of a Python function in place; of a generator function: the generator."""
+    code = function.code
+    if code.co_flags & _CO_ASYNC:
+        raise Unsupported("async", function.describe())
+    bound = bind_arguments(tx, function, args, kwargs)
+    frame = Frame(tx, program_of(code), code, function.globals)
+    frame.locals = bound
+    frame.cells = dict(zip(code.co_freevars, function.closure, strict=True))
+    if code.co_flags & _CO_GENERATOR:
+        return GeneratorValue(frame)
+    return frame.call()
+
+
+# ---- the root frame
+
+
+class RootFrame(Frame):
+    """The frame that is compiled. Stops before step number `break_at`, counted in executed instructions."""
+
+    def __init__(self, *args: Any, break_at: int | None = None):
+        super().__init__(*args)
+        self.break_at = break_at
+        self.step = 0
+        self.broken = False
+
+    def run(self) -> None:
+        steps = self.program.steps
+        while True:
+            at = self.at = self.pc
+            if self.step == self.break_at:
+                self.broken = True
+                return
+            self.step += 1
+            self.pc = at + 1
+            handler, instruction = steps[at]
+            try:
+                if handler(self, instruction):
+                    return
+            except Raised as raised:
+                if self.program.handled_at[at] is None:
+                    raise Unsupported("raises", _describe_exception(raised), self.tx.user_stack()) from raised
+                self.handle(raised, at)
+            except NotConstant as error:
+                raise Unsupported("not-constant", error.args[0].describe(), self.tx.user_stack()) from None
+            except Unsupported as error:
+                if not error.user_stack:
+                    error.user_stack = self.tx.user_stack()
+                raise
+
+    def break_step(self) -> int:
+        """The step to stop before: the one that failed, or the KW_NAMES or PRECALL that began its call."""
+        step, at = self.step - 1, self.at
+        while at > 0 and self.instructions[at - 1].opname in ("KW_NAMES", "PRECALL"):
+            step, at = step - 1, at - 1
+        return step
+
+
+def _describe_exception(raised: Raised) -> str:
+    cls = raised.value.python_type().__name__
+    args = getattr(raised.value, "new_args", [])
+    texts = [repr(arg.constant()) for arg in args if arg.is_constant()]
+    return f"{cls}({', '.join(texts)})"
+
+
+def trace_frame(
+    frame: treadle_frame.FrameInfo,
+    model: CodeModel,
+    options: TracerOptions,
+    dynamic: Mapping[Source, tuple[int, ...]] | None = None,
+) -> TraceResult:
+    """Trace a frame as it is called.
+
+    The result ends in a return, or in a break at the first instruction that cannot be traced. After an unsupported instruction
+    the frame is traced once more and stopped in front of it, so that nothing of what the instruction began is left behind.
+    """
+    reason: Unsupported | None = None
+    break_at: int | None = None
+    for _ in range(3):
+        tx = Tracer(inline_call, dynamic)
+        root = _root_frame(tx, frame, model, break_at)
+        try:
+            return _run_root(tx, root, reason)
+        except Unsupported as error:
+            tx.abandon()
+            reason, break_at = error, root.break_step()
+        except BaseException:
+            tx.abandon()
+            raise
+    raise InternalError("trace", f"a second trace of {model.qualname} took another way than the first")
+
+
+def _root_frame(tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, break_at: int | None) -> RootFrame:
+    if model.flags & (_CO_GENERATOR | _CO_ASYNC):
+        raise Unsupported("generator", f"{model.qualname} is a generator or coroutine")
+    root = RootFrame(tx, program_of(frame.code), frame.code, frame.globals, break_at=break_at)
+    tx.root_globals = frame.globals
+    root.locals = {name: Lazy(value, LocalSource(name)) for name, value in frame.locals.items()}
+    for name, cell in zip(model.freevars, frame.closure or (), strict=True):
+        root.cells[name] = tx.wrap_cell(cell, ClosureCellSource(name), ClosureSource(name))
+    return root
+
+
+def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceResult:
+    tx.frames.append(root)
+    root.run()
+    changes = tx.state_changes()
+    tx.close_state()
+    result = TraceResult("return", tx.graph, tx.guards, tx.mutations, state_changes=changes)
+    result.protected = tx.was_protected
+    result.env = tx.symbols.env
+    if not root.broken:
+        result.value = root.result
+        return result
+    result.kind = "break"
+    result.index = root.at
+    result.stack = root.stack
+    result.locals = root.locals
+    result.cells = {name: root.cells[name] for name in root.program.model.cellvars if name in root.cells}
+    result.reason = reason
+    return result
+
+
+__all__ = ["Frame", "RootFrame", "TraceResult", "inline_call", "ops_call", "ops_data", "ops_flow", "program_of",
+           "trace_frame"]  # fmt: skip

@@ -1,0 +1,140 @@
+"""Handlers of opcodes that call and that make functions."""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING
+
+from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.trace.table import HANDLERS, op, unsupported
+from treadle_tracer.values.base import NONE, NULL, Value
+from treadle_tracer.values.functions import CellValue, FunctionValue
+from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.sequences import TupleValue
+
+if TYPE_CHECKING:
+    from treadle_tracer.bytecode import Instruction
+    from treadle_tracer.trace.frame import Frame
+
+
+@op("KW_NAMES")
+def _kw_names(frame: Frame, i: Instruction) -> None:
+    frame.keyword_names = i.argval
+
+
+@op("CALL")
+def _call(frame: Frame, i: Instruction) -> None:
+    names, frame.keyword_names = frame.keyword_names, ()
+    _call_with(frame, i.arg or 0, names)
+
+
+@op("CALL_KW")
+def _call_kw(frame: Frame, i: Instruction) -> None:
+    names = tuple(name.constant() for name in frame.stack.pop().unpack(frame.tx))
+    _call_with(frame, i.arg or 0, names)
+
+
+def _call_with(frame: Frame, count: int, names: tuple[str, ...]) -> None:
+    """Call what stands under `count` arguments, the last of them named."""
+    args = frame.pop_many(count)
+    second, first = frame.stack.pop(), frame.stack.pop()
+    if NULL_AFTER_CALLABLE:
+        function = first
+        if second is not NULL:
+            args.insert(0, second)
+    else:
+        function = second
+        if first is not NULL:
+            function = first
+            args.insert(0, second)
+    kwargs: dict[str, Value] = {}
+    if names:
+        kwargs = dict(zip(names, args[-len(names) :], strict=True))
+        del args[-len(names) :]
+    frame.stack.append(function.call(frame.tx, args, kwargs))
+
+
+@op("CALL_FUNCTION_EX")
+def _call_function_ex(frame: Frame, i: Instruction) -> None:
+    tx = frame.tx
+    keywords = frame.stack.pop() if (i.arg or 0) & 1 else None
+    args = frame.stack.pop().unpack(tx)
+    second, first = frame.stack.pop(), frame.stack.pop()
+    function = first if NULL_AFTER_CALLABLE else second
+    kwargs: dict[str, Value] = {}
+    if keywords is not None:
+        mapping = tx.as_dict(keywords)
+        if mapping is None:
+            raise Unsupported("call", f"**{keywords.describe()}")
+        kwargs = {key.constant(): value for key, value in mapping.items(tx)}
+    frame.stack.append(function.call(tx, args, kwargs))
+
+
+@op("MAKE_FUNCTION")
+def _make_function(frame: Frame, i: Instruction) -> None:
+    code = frame.stack.pop().constant()
+    assert isinstance(code, types.CodeType)
+    made = FunctionValue(code, frame.globals)
+    flags = i.arg or 0
+    if flags & 8:
+        _set_closure(frame, made, frame.stack.pop())
+    if flags & 4:
+        frame.stack.pop()  # annotations
+    if flags & 2:
+        _set_keyword_defaults(frame, made, frame.stack.pop())
+    if flags & 1:
+        _set_defaults(frame, made, frame.stack.pop())
+    frame.stack.append(made)
+
+
+def _set_closure(frame: Frame, made: FunctionValue, cells: Value) -> None:
+    assert isinstance(cells, TupleValue)
+    made.closure = tuple(cell for cell in cells.items if isinstance(cell, CellValue))
+
+
+def _set_keyword_defaults(frame: Frame, made: FunctionValue, defaults: Value) -> None:
+    assert isinstance(defaults, DictValue)
+    made.kwdefaults = {key.constant(): value for key, value in defaults.items(frame.tx)}
+
+
+def _set_defaults(frame: Frame, made: FunctionValue, defaults: Value) -> None:
+    made.defaults = list(defaults.unpack(frame.tx))
+
+
+@op("SET_FUNCTION_ATTRIBUTE")
+def _set_function_attribute(frame: Frame, i: Instruction) -> None:
+    made, value = frame.stack.pop(), frame.stack.pop()
+    assert isinstance(made, FunctionValue)
+    setter = {1: _set_defaults, 2: _set_keyword_defaults, 8: _set_closure}.get(i.arg or 0)
+    if setter is not None:  # 4 is the annotations
+        setter(frame, made, value)
+    frame.stack.append(made)
+
+
+@op("CALL_INTRINSIC_1")
+def _call_intrinsic_1(frame: Frame, i: Instruction) -> None:
+    what = i.argval
+    if what == "INTRINSIC_LIST_TO_TUPLE":
+        HANDLERS["LIST_TO_TUPLE"](frame, i)
+    elif what == "INTRINSIC_UNARY_POSITIVE":
+        HANDLERS["UNARY_POSITIVE"](frame, i)
+    elif what == "INTRINSIC_STOPITERATION_ERROR":
+        _stop_iteration_error(frame)
+    else:
+        raise Unsupported("opcode", what)
+
+
+def _stop_iteration_error(frame: Frame) -> None:
+    """A StopIteration that leaves a generator becomes a RuntimeError."""
+    exception = frame.stack[-1]
+    if issubclass(exception.python_type(), StopIteration):
+        frame.tx.raise_exception(RuntimeError, "generator raised StopIteration")
+
+
+unsupported("CALL_INTRINSIC_2", "type parameters and except*")
+unsupported("LOAD_BUILD_CLASS LOAD_LOCALS LOAD_NAME STORE_NAME DELETE_NAME LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS",
+            "the body of a class or module")  # fmt: skip
+unsupported("IMPORT_STAR PRINT_EXPR", "statements of a module body")
+
+__all__ = ["NONE"]

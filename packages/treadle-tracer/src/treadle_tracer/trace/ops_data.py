@@ -1,0 +1,470 @@
+"""Handlers of opcodes that move, build and combine values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.trace.table import op
+from treadle_tracer.values.base import NONE, NULL, Constant, Value, boolean
+from treadle_tracer.values.functions import CellValue
+from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.sequences import ListValue, TupleValue
+
+if TYPE_CHECKING:
+    from treadle_tracer.bytecode import Instruction
+    from treadle_tracer.trace.frame import Frame
+
+
+# ---- stack and locals
+
+
+@op("NOP", "RESUME", "PRECALL", "SETUP_ANNOTATIONS", "COPY_FREE_VARS", "RETURN_GENERATOR_NOP")
+def _nop(frame: Frame, i: Instruction) -> None:
+    pass
+
+
+@op("POP_TOP", "END_FOR")
+def _pop_top(frame: Frame, i: Instruction) -> None:
+    frame.stack.pop()
+
+
+@op("PUSH_NULL")
+def _push_null(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(NULL)
+
+
+@op("COPY")
+def _copy(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(frame.stack[-i.arg])  # type: ignore[operator]
+
+
+@op("SWAP")
+def _swap(frame: Frame, i: Instruction) -> None:
+    stack, depth = frame.stack, i.arg or 0
+    stack[-1], stack[-depth] = stack[-depth], stack[-1]
+
+
+@op("LOAD_CONST")
+def _load_const(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(frame.tx.from_constant(i.argval))
+
+
+@op("LOAD_FAST", "LOAD_FAST_CHECK")
+def _load_fast(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(frame.load_local(i.argval))
+
+
+@op("LOAD_FAST_AND_CLEAR")
+def _load_fast_and_clear(frame: Frame, i: Instruction) -> None:
+    name = i.argval
+    if name in frame.cells:
+        frame.stack.append(frame.cells.pop(name))
+        return
+    value = frame.locals.pop(name, None)
+    frame.stack.append(NULL if value is None else value)
+
+
+@op("STORE_FAST")
+def _store_fast(frame: Frame, i: Instruction) -> None:
+    _store(frame, i.argval, frame.stack.pop())
+
+
+def _store(frame: Frame, name: str, value: Value) -> None:
+    if value is NULL:  # restores a variable that was unbound around an inlined comprehension
+        frame.locals.pop(name, None)
+    elif isinstance(value, CellValue) and name in frame.cell_names:
+        frame.cells[name] = value
+    else:
+        frame.locals[name] = value
+
+
+@op("LOAD_FAST_LOAD_FAST")
+def _load_fast_load_fast(frame: Frame, i: Instruction) -> None:
+    first, second = i.argval
+    frame.stack.append(frame.load_local(first))
+    frame.stack.append(frame.load_local(second))
+
+
+@op("STORE_FAST_LOAD_FAST")
+def _store_fast_load_fast(frame: Frame, i: Instruction) -> None:
+    first, second = i.argval
+    _store(frame, first, frame.stack.pop())
+    frame.stack.append(frame.load_local(second))
+
+
+@op("STORE_FAST_STORE_FAST")
+def _store_fast_store_fast(frame: Frame, i: Instruction) -> None:
+    first, second = i.argval
+    _store(frame, first, frame.stack.pop())
+    _store(frame, second, frame.stack.pop())
+
+
+@op("DELETE_FAST")
+def _delete_fast(frame: Frame, i: Instruction) -> None:
+    frame.load_local(i.argval)
+    del frame.locals[i.argval]
+
+
+# ---- cells
+
+
+@op("MAKE_CELL")
+def _make_cell(frame: Frame, i: Instruction) -> None:
+    frame.cells[i.argval] = CellValue(frame.locals.pop(i.argval, None))
+
+
+@op("LOAD_CLOSURE")
+def _load_closure(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(frame.cells[i.argval])
+
+
+@op("LOAD_DEREF", "LOAD_CLASSDEREF")
+def _load_deref(frame: Frame, i: Instruction) -> None:
+    value = frame.cells[i.argval].load(frame.tx)
+    if value is None:
+        frame.tx.raise_exception(
+            NameError, f"cannot access free variable {i.argval!r} where it is not associated with a value in enclosing scope"
+        )
+    frame.stack.append(value)
+
+
+@op("STORE_DEREF")
+def _store_deref(frame: Frame, i: Instruction) -> None:
+    frame.cells[i.argval].store(frame.tx, frame.stack.pop())
+
+
+@op("DELETE_DEREF")
+def _delete_deref(frame: Frame, i: Instruction) -> None:
+    frame.cells[i.argval].store(frame.tx, None)
+
+
+# ---- names
+
+
+@op("LOAD_GLOBAL")
+def _load_global(frame: Frame, i: Instruction) -> None:
+    frame.push_callable(frame.tx.load_global(frame.globals, i.argval), i.flag_bits & 1)
+
+
+@op("STORE_GLOBAL")
+def _store_global(frame: Frame, i: Instruction) -> None:
+    frame.tx.store_global(frame.globals, i.argval, frame.stack.pop())
+
+
+@op("DELETE_GLOBAL")
+def _delete_global(frame: Frame, i: Instruction) -> None:
+    frame.tx.load_global(frame.globals, i.argval)
+    frame.tx.store_global(frame.globals, i.argval, frame.tx.deleted)
+
+
+@op("IMPORT_NAME")
+def _import_name(frame: Frame, i: Instruction) -> None:
+    names, level = frame.stack.pop(), frame.stack.pop()
+    frame.stack.append(frame.tx.import_name(frame.globals, i.argval, names, level.constant()))
+
+
+@op("IMPORT_FROM")
+def _import_from(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(frame.tx.import_from(frame.stack[-1], i.argval))
+
+
+# ---- attributes and items
+
+
+@op("LOAD_ATTR")
+def _load_attr(frame: Frame, i: Instruction) -> None:
+    value = frame.stack.pop().get_attr(frame.tx, i.argval)
+    if i.flag_bits & 1:
+        frame.push_callable(value, 1)
+    else:
+        frame.stack.append(value)
+
+
+@op("LOAD_METHOD")
+def _load_method(frame: Frame, i: Instruction) -> None:
+    frame.push_callable(frame.stack.pop().get_attr(frame.tx, i.argval), 1)
+
+
+@op("LOAD_SUPER_ATTR")
+def _load_super_attr(frame: Frame, i: Instruction) -> None:
+    instance, cls, super_ = frame.stack.pop(), frame.stack.pop(), frame.stack.pop()
+    found = frame.tx.call(super_, [cls, instance], {}).get_attr(frame.tx, i.argval)
+    if i.flag_bits & 1:
+        frame.push_callable(found, 1)
+    else:
+        frame.stack.append(found)
+
+
+@op("STORE_ATTR")
+def _store_attr(frame: Frame, i: Instruction) -> None:
+    owner, value = frame.stack.pop(), frame.stack.pop()
+    owner.set_attr(frame.tx, i.argval, value)
+
+
+@op("DELETE_ATTR")
+def _delete_attr(frame: Frame, i: Instruction) -> None:
+    frame.stack.pop().del_attr(frame.tx, i.argval)
+
+
+@op("BINARY_SUBSCR")
+def _binary_subscr(frame: Frame, i: Instruction) -> None:
+    key, owner = frame.stack.pop(), frame.stack.pop()
+    frame.stack.append(owner.get_item(frame.tx, key))
+
+
+@op("STORE_SUBSCR")
+def _store_subscr(frame: Frame, i: Instruction) -> None:
+    key, owner, value = frame.stack.pop(), frame.stack.pop(), frame.stack.pop()
+    owner.set_item(frame.tx, key, value)
+
+
+@op("DELETE_SUBSCR")
+def _delete_subscr(frame: Frame, i: Instruction) -> None:
+    key, owner = frame.stack.pop(), frame.stack.pop()
+    owner.del_item(frame.tx, key)
+
+
+@op("BINARY_SLICE")
+def _binary_slice(frame: Frame, i: Instruction) -> None:
+    stop, start, owner = frame.stack.pop(), frame.stack.pop(), frame.stack.pop()
+    frame.stack.append(owner.get_item(frame.tx, frame.tx.make_slice([start, stop])))
+
+
+@op("STORE_SLICE")
+def _store_slice(frame: Frame, i: Instruction) -> None:
+    stop, start, owner, value = (frame.stack.pop() for _ in range(4))
+    owner.set_item(frame.tx, frame.tx.make_slice([start, stop]), value)
+
+
+# ---- operators
+
+
+@op("BINARY_OP")
+def _binary_op(frame: Frame, i: Instruction) -> None:
+    b, a = frame.stack.pop(), frame.stack.pop()
+    frame.stack.append(frame.tx.binary_op(i.argval, a, b))
+
+
+@op("COMPARE_OP")
+def _compare_op(frame: Frame, i: Instruction) -> None:
+    b, a = frame.stack.pop(), frame.stack.pop()
+    result = frame.tx.compare(i.argval, a, b)
+    frame.stack.append(boolean(frame.tx.truth(result)) if frame.converts_to_bool(i.arg or 0) else result)
+
+
+@op("IS_OP")
+def _is_op(frame: Frame, i: Instruction) -> None:
+    b, a = frame.stack.pop(), frame.stack.pop()
+    frame.stack.append(boolean(frame.tx.is_same(a, b) != bool(i.arg)))
+
+
+@op("CONTAINS_OP")
+def _contains_op(frame: Frame, i: Instruction) -> None:
+    container, item = frame.stack.pop(), frame.stack.pop()
+    frame.stack.append(boolean(container.contains(frame.tx, item) != bool(i.arg)))
+
+
+@op("UNARY_NOT")
+def _unary_not(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(frame.tx.not_(frame.stack.pop()))
+
+
+@op("TO_BOOL")
+def _to_bool(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(boolean(frame.tx.truth(frame.stack.pop())))
+
+
+@op("UNARY_NEGATIVE")
+def _unary_negative(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(frame.tx.unary_op("-", frame.stack.pop()))
+
+
+@op("UNARY_POSITIVE")
+def _unary_positive(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(frame.tx.unary_op("+", frame.stack.pop()))
+
+
+@op("UNARY_INVERT")
+def _unary_invert(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(frame.tx.unary_op("~", frame.stack.pop()))
+
+
+# ---- building
+
+
+@op("BUILD_TUPLE")
+def _build_tuple(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(TupleValue(frame.pop_many(i.arg or 0)))
+
+
+@op("BUILD_LIST")
+def _build_list(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(ListValue(frame.pop_many(i.arg or 0)))
+
+
+@op("BUILD_SET")
+def _build_set(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(SetValue.of(frame.tx, frame.pop_many(i.arg or 0)))
+
+
+@op("BUILD_MAP")
+def _build_map(frame: Frame, i: Instruction) -> None:
+    flat = frame.pop_many(2 * (i.arg or 0))
+    made = DictValue()
+    for key, value in zip(flat[::2], flat[1::2], strict=True):
+        made.set_item(frame.tx, key, value)
+    frame.stack.append(made)
+
+
+@op("BUILD_CONST_KEY_MAP")
+def _build_const_key_map(frame: Frame, i: Instruction) -> None:
+    keys = frame.stack.pop().unpack(frame.tx)
+    made = DictValue()
+    for key, value in zip(keys, frame.pop_many(i.arg or 0), strict=True):
+        made.set_item(frame.tx, key, value)
+    frame.stack.append(made)
+
+
+@op("BUILD_SLICE")
+def _build_slice(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(frame.tx.make_slice(frame.pop_many(i.arg or 2)))
+
+
+@op("BUILD_STRING")
+def _build_string(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(Constant("".join(part.constant() for part in frame.pop_many(i.arg or 0))))
+
+
+@op("FORMAT_VALUE")
+def _format_value(frame: Frame, i: Instruction) -> None:
+    flags = i.arg or 0
+    spec = frame.stack.pop() if flags & 4 else Constant("")
+    frame.stack.append(frame.tx.format_value(_converted(frame, frame.stack.pop(), flags & 3), spec))
+
+
+@op("CONVERT_VALUE")
+def _convert_value(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(_converted(frame, frame.stack.pop(), i.arg or 0))
+
+
+def _converted(frame: Frame, value: Value, how: int) -> Value:
+    """!s (1), !r (2) or !a (3) of an f-string."""
+    if how == 0:
+        return value
+    if how == 1:
+        return frame.tx.to_str(value)
+    text = frame.tx.to_repr(value)
+    return text if how == 2 else frame.tx.fold(_ascii, [text], {})
+
+
+def _ascii(text: str) -> str:
+    return text.encode("ascii", "backslashreplace").decode()
+
+
+@op("FORMAT_SIMPLE")
+def _format_simple(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(frame.tx.format_value(frame.stack.pop(), Constant("")))
+
+
+@op("FORMAT_WITH_SPEC")
+def _format_with_spec(frame: Frame, i: Instruction) -> None:
+    spec, value = frame.stack.pop(), frame.stack.pop()
+    frame.stack.append(frame.tx.format_value(value, spec))
+
+
+@op("LIST_APPEND")
+def _list_append(frame: Frame, i: Instruction) -> None:
+    item = frame.stack.pop()
+    frame.stack[-(i.arg or 0)].builtin_method(frame.tx, "append", [item], {})
+
+
+@op("LIST_EXTEND")
+def _list_extend(frame: Frame, i: Instruction) -> None:
+    items = frame.stack.pop()
+    frame.stack[-(i.arg or 0)].builtin_method(frame.tx, "extend", [items], {})
+
+
+@op("SET_ADD")
+def _set_add(frame: Frame, i: Instruction) -> None:
+    item = frame.stack.pop()
+    frame.stack[-(i.arg or 0)].builtin_method(frame.tx, "add", [item], {})
+
+
+@op("SET_UPDATE")
+def _set_update(frame: Frame, i: Instruction) -> None:
+    items = frame.stack.pop()
+    frame.stack[-(i.arg or 0)].builtin_method(frame.tx, "update", [items], {})
+
+
+@op("MAP_ADD")
+def _map_add(frame: Frame, i: Instruction) -> None:
+    value, key = frame.stack.pop(), frame.stack.pop()
+    frame.stack[-(i.arg or 0)].set_item(frame.tx, key, value)
+
+
+@op("DICT_UPDATE")
+def _dict_update(frame: Frame, i: Instruction) -> None:
+    other = frame.stack.pop()
+    target: Any = frame.stack[-(i.arg or 0)]
+    target.update_from(frame.tx, other)
+
+
+@op("DICT_MERGE")
+def _dict_merge(frame: Frame, i: Instruction) -> None:
+    other = frame.stack.pop()
+    target: Any = frame.stack[-(i.arg or 0)]
+    tx = frame.tx
+    mapping = tx.as_dict(other)
+    if mapping is None:
+        mapping = DictValue()
+        mapping.update_from(tx, other)
+    for key, value in mapping.items(tx):
+        if target.contains(tx, key):
+            tx.raise_exception(TypeError, f"got multiple values for keyword argument {key.constant()!r}")
+        target.set_item(tx, key, value)
+
+
+@op("LIST_TO_TUPLE")
+def _list_to_tuple(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(TupleValue(frame.stack.pop().unpack(frame.tx)))
+
+
+@op("UNPACK_SEQUENCE")
+def _unpack_sequence(frame: Frame, i: Instruction) -> None:
+    items, wanted = _unpacked(frame, frame.stack.pop()), i.arg or 0
+    if len(items) < wanted:
+        frame.tx.raise_exception(ValueError, f"not enough values to unpack (expected {wanted}, got {len(items)})")
+    if len(items) > wanted:
+        frame.tx.raise_exception(ValueError, f"too many values to unpack (expected {wanted})")
+    frame.stack.extend(reversed(items))
+
+
+def _unpacked(frame: Frame, value: Value) -> list[Value]:
+    return value.iterate(frame.tx).unpack(frame.tx)
+
+
+@op("UNPACK_EX")
+def _unpack_ex(frame: Frame, i: Instruction) -> None:
+    items = _unpacked(frame, frame.stack.pop())
+    before, after = (i.arg or 0) & 0xFF, (i.arg or 0) >> 8
+    if len(items) < before + after:
+        frame.tx.raise_exception(
+            ValueError, f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
+        )
+    end = len(items) - after
+    frame.stack.extend(reversed([*items[:before], ListValue(items[before:end]), *items[end:]]))
+
+
+@op("GET_LEN")
+def _get_len(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(Constant(frame.stack[-1].length(frame.tx)))
+
+
+@op("LOAD_ASSERTION_ERROR")
+def _load_assertion_error(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(frame.tx.wrap_known(AssertionError))
+
+
+@op("RETURN_GENERATOR")
+def _return_generator(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(NONE)

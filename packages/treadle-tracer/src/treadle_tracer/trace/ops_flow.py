@@ -1,0 +1,291 @@
+"""Handlers of opcodes that jump, loop, raise, handle exceptions, match patterns and leave the frame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from treadle_tracer.bytecode import OPS
+from treadle_tracer.trace.table import op, unsupported
+from treadle_tracer.values.base import MISSING, NONE, NULL, Constant, Raised, Value, boolean
+from treadle_tracer.values.functions import ClassValue
+from treadle_tracer.values.generators import GeneratorValue
+from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.sequences import Sequence, TupleValue
+
+if TYPE_CHECKING:
+    from treadle_tracer.bytecode import Instruction
+    from treadle_tracer.trace.frame import Frame
+
+LEAVE = True
+
+
+# ---- jumps
+
+
+@op("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
+def _jump(frame: Frame, i: Instruction) -> None:
+    frame.pc = i.argval
+
+
+@op("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
+def _pop_jump_if_true(frame: Frame, i: Instruction) -> None:
+    if frame.stack.pop().truth(frame.tx):
+        frame.pc = i.argval
+
+
+@op("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
+def _pop_jump_if_false(frame: Frame, i: Instruction) -> None:
+    if not frame.stack.pop().truth(frame.tx):
+        frame.pc = i.argval
+
+
+def _is_none(value: Value) -> bool:
+    return value.__class__ is Constant and value.obj is None  # type: ignore[attr-defined]
+
+
+@op("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")
+def _pop_jump_if_none(frame: Frame, i: Instruction) -> None:
+    if _is_none(frame.stack.pop()):
+        frame.pc = i.argval
+
+
+@op("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
+def _pop_jump_if_not_none(frame: Frame, i: Instruction) -> None:
+    if not _is_none(frame.stack.pop()):
+        frame.pc = i.argval
+
+
+@op("JUMP_IF_TRUE_OR_POP")
+def _jump_if_true_or_pop(frame: Frame, i: Instruction) -> None:
+    if frame.stack[-1].truth(frame.tx):
+        frame.pc = i.argval
+    else:
+        frame.stack.pop()
+
+
+@op("JUMP_IF_FALSE_OR_POP")
+def _jump_if_false_or_pop(frame: Frame, i: Instruction) -> None:
+    if not frame.stack[-1].truth(frame.tx):
+        frame.pc = i.argval
+    else:
+        frame.stack.pop()
+
+
+# ---- loops
+
+
+@op("GET_ITER")
+def _get_iter(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(frame.stack.pop().iterate(frame.tx))
+
+
+@op("FOR_ITER")
+def _for_iter(frame: Frame, i: Instruction) -> None:
+    item = frame.stack[-1].next(frame.tx)
+    if item is not None:
+        frame.stack.append(item)
+        return
+    frame.stack.pop()
+    frame.pc = i.argval
+    if frame.instructions[i.argval].opname == "END_FOR":  # jumped over, with the POP_TOP that follows it in 3.13
+        frame.pc += 2 if OPS["END_FOR"].effect == -1 else 1
+
+
+# ---- leaving
+
+
+@op("RETURN_VALUE")
+def _return_value(frame: Frame, i: Instruction) -> bool:
+    frame.result = frame.stack.pop()
+    return LEAVE
+
+
+@op("RETURN_CONST")
+def _return_const(frame: Frame, i: Instruction) -> bool:
+    frame.result = frame.tx.from_constant(i.argval)
+    return LEAVE
+
+
+@op("YIELD_VALUE")
+def _yield_value(frame: Frame, i: Instruction) -> bool:
+    frame.yielded = frame.stack.pop()
+    return LEAVE
+
+
+@op("GET_YIELD_FROM_ITER")
+def _get_yield_from_iter(frame: Frame, i: Instruction) -> None:
+    if not isinstance(frame.stack[-1], GeneratorValue):
+        frame.stack.append(frame.stack.pop().iterate(frame.tx))
+
+
+@op("SEND")
+def _send(frame: Frame, i: Instruction) -> None:
+    """One step of `yield from`: falls through to YIELD_VALUE with the item, or jumps with the inner generator's result."""
+    sent, receiver = frame.stack.pop(), frame.stack[-1]
+    if isinstance(receiver, GeneratorValue):
+        item, result = receiver.send(frame.tx, sent)
+    else:
+        item, result = receiver.next(frame.tx), NONE
+    if item is not None:
+        frame.stack.append(item)
+        return
+    if OPS["SEND"].jump_effect == -1:
+        frame.stack.pop()
+    frame.stack.append(result)
+    frame.pc = i.argval
+
+
+@op("END_SEND")
+def _end_send(frame: Frame, i: Instruction) -> None:
+    value = frame.stack.pop()
+    frame.stack[-1] = value
+
+
+# ---- exceptions
+
+
+@op("RAISE_VARARGS")
+def _raise_varargs(frame: Frame, i: Instruction) -> None:
+    tx = frame.tx
+    cause = frame.stack.pop() if i.arg == 2 else None
+    if not i.arg:
+        if tx.exception is None:
+            tx.raise_exception(RuntimeError, "No active exception to reraise")
+        raise Raised(tx.exception)
+    exception = _instance(frame, frame.stack.pop())
+    if cause is not None and isinstance(exception, ObjectValue):
+        tx.mutations.store_attr(exception, "__cause__", cause if _is_none(cause) else _instance(frame, cause))
+        tx.mutations.store_attr(exception, "__suppress_context__", boolean(True))
+    raise Raised(exception)
+
+
+def _instance(frame: Frame, exception: Value) -> Value:
+    """An exception instance: classes are called."""
+    if isinstance(exception, ClassValue):
+        exception = frame.tx.call(exception, [], {})
+    if not issubclass(exception.python_type(), BaseException):
+        frame.tx.raise_exception(TypeError, "exceptions must derive from BaseException")
+    return exception
+
+
+@op("RERAISE")
+def _reraise(frame: Frame, i: Instruction) -> None:
+    raise Raised(frame.stack.pop())
+
+
+@op("PUSH_EXC_INFO")
+def _push_exc_info(frame: Frame, i: Instruction) -> None:
+    exception = frame.stack.pop()
+    frame.stack.append(frame.tx.exception or NONE)
+    frame.stack.append(exception)
+    frame.tx.exception = exception
+
+
+@op("POP_EXCEPT")
+def _pop_except(frame: Frame, i: Instruction) -> None:
+    before = frame.stack.pop()
+    frame.tx.exception = None if _is_none(before) else before
+
+
+@op("CHECK_EXC_MATCH")
+def _check_exc_match(frame: Frame, i: Instruction) -> None:
+    wanted = frame.stack.pop()
+    frame.stack.append(boolean(_matches(frame, frame.stack[-1], wanted)))
+
+
+def _matches(frame: Frame, exception: Value, wanted: Value) -> bool:
+    classes = wanted.unpack(frame.tx) if isinstance(wanted, TupleValue) else [wanted]
+    return any(issubclass(exception.python_type(), cls.constant()) for cls in classes)
+
+
+@op("BEFORE_WITH")
+def _before_with(frame: Frame, i: Instruction) -> None:
+    tx, manager = frame.tx, frame.stack.pop()
+    enter, leave = tx.has_special(manager, "__enter__"), tx.has_special(manager, "__exit__")
+    if enter is None or leave is None:
+        name = manager.python_type().__name__
+        tx.raise_exception(TypeError, f"{name!r} object does not support the context manager protocol")
+    frame.stack.append(leave)
+    frame.stack.append(tx.call(enter, [], {}))
+
+
+@op("WITH_EXCEPT_START")
+def _with_except_start(frame: Frame, i: Instruction) -> None:
+    exception, leave = frame.stack[-1], frame.stack[-4]
+    cls = frame.tx.wrap_known(exception.python_type())
+    frame.stack.append(frame.tx.call(leave, [cls, exception, NONE], {}))
+
+
+@op("CLEANUP_THROW")
+def _cleanup_throw(frame: Frame, i: Instruction) -> None:
+    exception = frame.stack.pop()
+    if not issubclass(exception.python_type(), StopIteration):
+        raise Raised(exception)
+    frame.stack.pop()
+    frame.stack[-1] = exception.get_attr(frame.tx, "value")
+
+
+# ---- pattern matching
+
+
+@op("MATCH_SEQUENCE")
+def _match_sequence(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(boolean(bool(frame.stack[-1].python_type().__flags__ & (1 << 5))))
+
+
+@op("MATCH_MAPPING")
+def _match_mapping(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(boolean(bool(frame.stack[-1].python_type().__flags__ & (1 << 6))))
+
+
+@op("MATCH_KEYS")
+def _match_keys(frame: Frame, i: Instruction) -> None:
+    tx = frame.tx
+    keys, subject = frame.stack[-1], frame.stack[-2]
+    mapping = tx.as_dict(subject)
+    if mapping is None:
+        tx.raise_exception(TypeError, "only dictionaries can be matched while tracing")
+    found = [mapping.lookup(tx, key) for key in keys.unpack(tx)]
+    missing = any(item is None for item in found)
+    frame.stack.append(NONE if missing else TupleValue([item for item in found if item is not None]))
+
+
+@op("MATCH_CLASS")
+def _match_class(frame: Frame, i: Instruction) -> None:
+    tx = frame.tx
+    names, cls_value, subject = frame.stack.pop(), frame.stack.pop(), frame.stack.pop()
+    cls = cls_value.constant()
+    if not issubclass(subject.python_type(), cls):
+        frame.stack.append(NONE)
+        return
+    attributes = [name.constant() for name in names.unpack(tx)]
+    positional: list[str] = list(getattr(cls, "__match_args__", ()))[: i.arg or 0]
+    items: list[Value] = []
+    if i.arg and not positional and cls in _SELF_MATCHING:
+        items.append(subject)
+    for name in (*positional, *attributes):
+        found = _attribute(frame, subject, name)
+        if found is None:
+            frame.stack.append(NONE)
+            return
+        items.append(found)
+    frame.stack.append(TupleValue(items))
+
+
+_SELF_MATCHING = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, str, tuple)
+
+
+def _attribute(frame: Frame, owner: Value, name: str) -> Value | None:
+    try:
+        return owner.get_attr(frame.tx, name)
+    except Raised as raised:
+        if issubclass(raised.value.python_type(), AttributeError):
+            return None
+        raise
+
+
+unsupported("GET_AITER GET_ANEXT END_ASYNC_FOR BEFORE_ASYNC_WITH GET_AWAITABLE ASYNC_GEN_WRAP", "asynchronous code")
+unsupported("CHECK_EG_MATCH PREP_RERAISE_STAR", "except*")
+
+__all__ = ["MISSING", "NULL", "DictValue", "Sequence"]

@@ -1,0 +1,42 @@
+"""What tracing a frame gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from treadle_tracer.values.base import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.errors import Unsupported
+    from treadle_tracer.output.graph import GraphBuilder
+    from treadle_tracer.output.guards import GuardSet
+    from treadle_tracer.output.mutations import Mutations
+    from treadle_tracer.values.functions import CellValue
+
+
+@dataclass
+class TraceResult:
+    """The end of a trace.
+
+    kind            "return": the frame was traced to its end, `value` is what it returns;
+                    "break": instruction `index` cannot be traced because of `reason`, and the state before it is in
+                    `stack`, `locals` (bound names, cell variables excluded) and `cells` (cell variables)
+    state_changes   (setter, arguments) calls that bring torch's global state to where the traced code has left it
+    protected       a graph call was traced under an exception handler of the traced program
+    env             the `treadle_shapes.ShapeEnv` of the dynamic sizes, None when all sizes are static
+    """
+
+    kind: Literal["return", "break"]
+    graph: GraphBuilder
+    guards: GuardSet
+    mutations: Mutations
+    value: Value | None = None
+    index: int = -1
+    stack: list[Value] = field(default_factory=list)
+    locals: dict[str, Value] = field(default_factory=dict)
+    cells: dict[str, CellValue] = field(default_factory=dict)
+    reason: Unsupported | None = None
+    protected: bool = False
+    state_changes: list[tuple[Any, tuple[Any, ...]]] = field(default_factory=list)
+    env: Any = None

@@ -1,0 +1,77 @@
+"""Callables that are known objects: torch functions, built-in functions, descriptors used as functions, lru_cache wrappers."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ConstSource
+from treadle_tracer.values.base import Known, Method, Value
+from treadle_tracer.values.builtin_functions import FOLDABLE, FOLDABLE_MODULES
+from treadle_tracer.values.construct import call_new
+from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.torch_functions import goes_into_graph, handler_of
+
+if TYPE_CHECKING:
+    from treadle_tracer.trace.tracer import Tracer
+
+_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+_SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+class CallableValue(Known):
+    """See the module; `obj` is the callable."""
+
+    __slots__ = ()
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        obj = self.obj
+        handler = handler_of(obj)
+        if handler is not None:
+            return handler(tx, args, kwargs)
+        if goes_into_graph(obj):
+            return tx.run_in_graph("call_function", obj, args, kwargs)
+        if isinstance(obj, _DESCRIPTORS):
+            return self.call_descriptor(tx, args, kwargs)
+        if isinstance(obj, functools._lru_cache_wrapper):
+            return tx.call(tx.wrap(obj.__wrapped__, ConstSource(obj.__wrapped__)), args, kwargs)
+        if getattr(obj, "__name__", None) == "__new__" and isinstance(getattr(obj, "__self__", None), type):
+            return call_new(tx, obj, args, kwargs)
+        if obj in FOLDABLE or getattr(obj, "__module__", None) in FOLDABLE_MODULES:
+            return tx.fold(obj, args, kwargs)
+        owner = getattr(obj, "__self__", None)
+        if isinstance(owner, type):
+            return tx.class_method(tx.wrap_known(owner), obj.__name__, args, kwargs)
+        raise Unsupported("builtin-call", self.describe())
+
+    def call_descriptor(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """`list.append(x, y)`: a method taken from the class."""
+        if not args:
+            tx.raise_exception(TypeError, f"unbound method {self.obj.__qualname__}() needs an argument")
+        owner, *rest = args
+        if isinstance(owner, TensorValue):
+            return tx.tensor_method(owner, self.obj.__name__, rest, kwargs)
+        return tx.call_builtin_method(owner, self.obj.__name__, self.obj, rest, kwargs)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name in ("__get__", "__set__") and isinstance(self.obj, (*_DESCRIPTORS, *_SLOTS)):
+            return Method(self, name, getattr(self.obj, name))
+        missing: list[Any] = []
+        value = getattr(self.obj, name, missing)
+        if value is missing:
+            tx.raise_exception(AttributeError, f"{type(self.obj).__name__!r} object has no attribute {name!r}")
+        return tx.wrap(value, ConstSource(value))
+
+    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__get__" and isinstance(self.obj, _SLOTS):
+            return args[0].slot_attr(tx, self.obj, self.obj.__name__)  # type: ignore[attr-defined]
+        if name == "__get__":
+            return tx.bind(args[0], self.obj, self.obj.__name__)
+        if name == "__call__":
+            return self.call(tx, args, kwargs)
+        return super().builtin_method(tx, name, args, kwargs)

@@ -1,0 +1,338 @@
+"""Calling classes: built-in types by table, everything else by `__new__` and `__init__` as Python does it."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import enum
+import functools
+import types
+import typing
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.base import FALSE, MISSING, NONE, Constant, Known, Lazy, NotConstant, Value, boolean
+from treadle_tracer.values.functions import ClassValue, FunctionValue, PartialValue
+from treadle_tracer.values.iterators import CLASS_ITERATORS
+from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.objects import ObjectValue, SuperValue, lookup
+from treadle_tracer.values.sequences import ListValue, SliceValue, TupleValue
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+
+if TYPE_CHECKING:
+    from treadle_tracer.trace.tracer import Tracer
+
+_Constructor = Callable[["Tracer", "list[Value]", "dict[str, Value]"], Value]
+
+
+def construct(tx: Tracer, cls_value: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`cls(*args, **kwargs)`."""
+    cls = cls_value.obj
+    special = CONSTRUCTORS.get(cls)
+    if special is not None:
+        return special(tx, args, kwargs)
+    if isinstance(cls, enum.EnumMeta):
+        return tx.fold(cls, args, kwargs)
+    if issubclass(cls, tuple) and cls is not tuple:
+        return _construct_tuple(tx, cls, args, kwargs)
+    meta_call = lookup(tx, type(cls), "__call__")
+    if isinstance(meta_call, types.FunctionType) and type(cls) not in _PLAIN_METACLASSES:
+        return tx.inline(tx.wrap_function(meta_call), [cls_value, *args], kwargs)
+    return instantiate(tx, cls_value, args, kwargs)
+
+
+_PLAIN_METACLASSES = (type, abc.ABCMeta)
+
+
+def instantiate(tx: Tracer, cls_value: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`type.__call__`: `__new__`, then `__init__` if that gave an instance."""
+    cls = cls_value.obj
+    new = lookup(tx, cls, "__new__")
+    if isinstance(new, staticmethod):
+        made = tx.call(tx.wrap_known(new.__func__), [cls_value, *args], kwargs)
+        if not isinstance(made, ObjectValue) or not issubclass(made.cls, cls):
+            return made
+    else:
+        made = allocate(tx, cls, args)
+    init = lookup(tx, cls, "__init__")
+    if isinstance(init, types.FunctionType):
+        tx.inline(tx.wrap_function(init), [made, *args], kwargs)
+    elif made.container is not None:
+        tx.init_container(made.container, args, kwargs)
+    elif (args or kwargs) and not issubclass(cls, BaseException) and init is object.__init__:
+        if not isinstance(new, staticmethod):
+            tx.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
+    return made
+
+
+def allocate(tx: Tracer, cls: type, args: list[Value]) -> ObjectValue:
+    """A new instance as `__new__` of its built-in base makes it."""
+    if issubclass(cls, torch.nn.Module):
+        raise Unsupported("new-module", cls.__qualname__)
+    if issubclass(cls, BaseException):
+        made = ObjectValue(cls)
+        made.new_args = list(args)
+        return made
+    for base, make in _CONTAINERS.items():
+        if issubclass(cls, base):
+            made = ObjectValue(cls, container=make())
+            made.container.owner = made  # type: ignore[union-attr]
+            return made
+    base = _solid_base(cls)
+    if base is not object:
+        raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} is a subclass of {base.__qualname__}")
+    return ObjectValue(cls)
+
+
+_CONTAINERS: dict[type, Callable[[], Value]] = {
+    collections.OrderedDict: lambda: DictValue({}, collections.OrderedDict),
+    collections.defaultdict: lambda: DictValue({}, collections.defaultdict),
+    dict: lambda: DictValue(),
+    list: lambda: ListValue([]),
+    set: lambda: SetValue(),
+}
+
+
+def _solid_base(cls: type) -> type:
+    """The base implemented in C whose layout the instances have."""
+    for base in cls.__mro__:
+        if not base.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+            return base
+        if base.__module__ in ("functools", "_io", "_thread", "threading") and base.__new__ is not object.__new__:
+            return base
+    return object
+
+
+def _construct_tuple(tx: Tracer, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A named tuple (its `__new__` is generated), or another subclass of tuple."""
+    fields = getattr(cls, "_fields", None)
+    if not isinstance(fields, tuple):
+        if cls is torch.Size:
+            return TupleValue(args[0].unpack(tx) if args else (), torch.Size)
+        if hasattr(cls, "n_sequence_fields"):
+            return TupleValue(args[0].unpack(tx), cls)
+        raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} is a subclass of tuple")
+    new = cls.__new__
+    if isinstance(new, types.FunctionType) and new.__code__.co_filename.startswith("<"):
+        defaults = getattr(cls, "_field_defaults", {})
+        items = list(args)
+        for name in fields[len(args) :]:
+            if name in kwargs:
+                items.append(kwargs[name])
+            elif name in defaults:
+                items.append(tx.wrap_known(defaults[name]))
+            else:
+                tx.raise_exception(TypeError, f"{cls.__name__}.__new__() missing required argument: {name!r}")
+        return TupleValue(items, cls)
+    raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} has a __new__ of its own")
+
+
+# ---- containers
+
+
+def init_container(tx: Tracer, container: Value, args: list[Value], kwargs: dict[str, Value] | None = None) -> None:
+    """`__init__` of a list, dict or set (or subclass's built-in part)."""
+    if isinstance(container, ListValue):
+        container.items[:] = args[0].unpack(tx) if args else []
+        container.changed(tx)
+    elif isinstance(container, SetValue):
+        container.entries.clear()
+        if args:
+            container.entries.update({item.hash_key(tx): item for item in args[0].unpack(tx)})
+        container.changed(tx)
+    elif isinstance(container, DictValue):
+        if issubclass(container.cls, collections.defaultdict) and args:
+            container.default_factory = None if _is_none(args[0]) else args[0]
+            args = args[1:]
+        container.builtin_method(tx, "update", args, kwargs or {})
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Constant) and value.obj is None
+
+
+def _new_dict(cls: type) -> _Constructor:
+    def make(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        made = DictValue({}, cls)
+        init_container(tx, made, args, kwargs)
+        return made
+
+    return make
+
+
+def _new_deque(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    made = ListValue([], collections.deque)
+    limit = kwargs.get("maxlen", args[1] if len(args) > 1 else NONE)
+    made.maxlen = limit.constant()
+    items = kwargs.get("iterable", args[0] if args else None)
+    if items is not None:
+        made.builtin_method(tx, "extend", [items], {})
+    return made
+
+
+def _new_tuple(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if not args:
+        return TupleValue(())
+    if isinstance(args[0], TupleValue) and args[0].cls is tuple:
+        return args[0]
+    return TupleValue(args[0].unpack(tx))
+
+
+def _new_number(cls: type) -> _Constructor:
+    special = {int: "__int__", float: "__float__", complex: "__complex__"}[cls]
+
+    def make(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) == 1 and not kwargs:
+            (value,) = args
+            if isinstance(value, TensorValue):
+                raise Unsupported("data-dependent", f"{cls.__name__}() of {value.describe()}")
+            if isinstance(value, SymbolicValue):
+                return value if cls is value.python_type() else tx.convert_symbolic(value, cls)
+            if isinstance(value, ObjectValue):
+                name = special if lookup(tx, value.cls, special) is not MISSING else "__index__"
+                return tx.call_special(value, name, [])
+        return tx.fold(cls, args, kwargs)
+
+    return make
+
+
+def _new_bool(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return boolean(tx.truth(args[0])) if args else FALSE
+
+
+def _new_str(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) == 1 and not kwargs:
+        return tx.to_str(args[0])
+    return tx.fold(str, args, kwargs)
+
+
+def _new_slice(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return tx.make_slice(args)
+
+
+def _new_range(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Constant(range(*(tx.index(arg) for arg in args)))
+
+
+def _new_super(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) == 2:
+        return SuperValue(args[0].constant(), args[1])
+    if args:
+        raise Unsupported("call", "super() with one argument")
+    return tx.implicit_super()
+
+
+def _new_type(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) != 1:
+        raise Unsupported("class-definition", "type(name, bases, dict)")
+    return tx.wrap_known(args[0].python_type())
+
+
+def _new_partial(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    function, *bound = args
+    if isinstance(function, PartialValue):
+        bound = [*function.args, *bound]
+        kwargs = {**function.keywords, **kwargs}
+        function = function.function
+    return PartialValue(function, bound, dict(kwargs))
+
+
+def _new_module_type(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    function, instance = args
+    return tx.bound_method(function, instance)
+
+
+def _new_function(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise Unsupported("call", "types.FunctionType")
+
+
+def _folded(cls: Any) -> _Constructor:
+    return lambda tx, args, kwargs: tx.fold(cls, args, kwargs)
+
+
+def _new_set(cls: type) -> _Constructor:
+    return lambda tx, args, kwargs: SetValue.of(tx, args[0].unpack(tx) if args else [], cls)
+
+
+def _new_list(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ListValue(args[0].unpack(tx) if args else [])
+
+
+def _new_object(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return ObjectValue(object)
+
+
+def _new_parameter(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise Unsupported("new-parameter", "torch.nn.Parameter")
+
+
+def _new_tensor(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return tx.run_in_graph("call_function", torch.Tensor, args, kwargs)
+
+
+CONSTRUCTORS: dict[Any, _Constructor] = {
+    dict: _new_dict(dict),
+    collections.OrderedDict: _new_dict(collections.OrderedDict),
+    collections.defaultdict: _new_dict(collections.defaultdict),
+    collections.deque: _new_deque,
+    list: _new_list,
+    tuple: _new_tuple,
+    set: _new_set(set),
+    frozenset: _new_set(frozenset),
+    int: _new_number(int),
+    float: _new_number(float),
+    complex: _new_number(complex),
+    bool: _new_bool,
+    str: _new_str,
+    bytes: _folded(bytes),
+    range: _new_range,
+    slice: _new_slice,
+    type: _new_type,
+    super: _new_super,
+    object: _new_object,
+    functools.partial: _new_partial,
+    types.MethodType: _new_module_type,
+    types.FunctionType: _new_function,
+    torch.device: _folded(torch.device),
+    torch.finfo: _folded(torch.finfo),
+    torch.iinfo: _folded(torch.iinfo),
+    torch.nn.Parameter: _new_parameter,
+    torch.nn.Buffer: _new_parameter,
+    torch.Tensor: _new_tensor,
+    typing.TypeVar: _folded(typing.TypeVar),
+    **CLASS_ITERATORS,
+}
+"""Classes whose instances have a kind of their own."""
+
+
+def method_of_class(tx: Tracer, owner: ClassValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A method implemented in C and bound to a class: `dict.fromkeys`, `object.__new__`, `type.mro` ..."""
+    cls = owner.obj
+    if name == "fromkeys" and issubclass(cls, dict):
+        made = construct(tx, owner, [], {})
+        for key in args[0].unpack(tx):
+            made.set_item(tx, key, args[1] if len(args) > 1 else NONE)
+        return made
+    if name == "__subclasses__":
+        raise Unsupported("call", f"{owner.describe()}.__subclasses__")
+    if name == "__instancecheck__":
+        return boolean(issubclass(args[0].python_type(), cls))
+    return tx.fold(getattr(cls, name), args, kwargs)
+
+
+def call_new(tx: Tracer, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`object.__new__(cls, ...)`, `dict.__new__(cls, ...)` and the like."""
+    cls_value, *rest = args
+    if not isinstance(cls_value, ClassValue):
+        raise Unsupported("call", "__new__ of something that is no class")
+    cls = cls_value.obj
+    if issubclass(cls, tuple):
+        return TupleValue(rest[0].unpack(tx) if rest else (), cls)
+    return allocate(tx, cls, rest)
+
+
+__all__ = ["CONSTRUCTORS", "FunctionValue", "Known", "Lazy", "NotConstant", "allocate", "call_new", "construct",
+           "init_container", "instantiate", "method_of_class"]  # fmt: skip

@@ -1,0 +1,467 @@
+"""Callables made of Python code, bound methods, partials, cells, classes and Python modules."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import AttrSource, CellContentsSource, ConstSource, DictItemSource, TupleItemSource
+from treadle_tracer.values.base import MISSING, NONE, Constant, Known, Lazy, Method, Value
+from treadle_tracer.values.objects import ObjectValue, class_attribute_source, find_in_mro
+
+if TYPE_CHECKING:
+    from treadle_tracer.source import Source
+    from treadle_tracer.trace.tracer import Tracer
+
+
+class CellValue(Value):
+    """A cell. `content` is what the trace put in or has read; `cell` is the real one if it came from outside."""
+
+    __slots__ = ("cell", "content", "contents_source")
+
+    def __init__(
+        self,
+        content: Value | None = None,
+        cell: types.CellType | None = None,
+        source: Source | None = None,
+        contents_source: Source | None = None,
+    ):
+        self.source = source
+        self.content = content
+        self.cell = cell
+        self.contents_source = contents_source
+
+    @classmethod
+    def outside(cls, cell: types.CellType, source: Source, contents_source: Source | None = None) -> CellValue:
+        made = cls(None, cell, source, contents_source or CellContentsSource(source))
+        try:
+            made.content = Lazy(cell.cell_contents, made.contents_source)  # type: ignore[arg-type]
+        except ValueError:  # empty
+            pass
+        return made
+
+    def python_type(self) -> type:
+        return types.CellType
+
+    def load(self, tx: Tracer) -> Value | None:
+        """The contents, realised, or None when the cell is empty."""
+        content = self.content
+        if content.__class__ is Lazy:
+            content = self.content = content.force(tx)  # type: ignore[union-attr]
+        return content
+
+    def store(self, tx: Tracer, value: Value | None) -> None:
+        self.content = value
+        if self.cell is not None:
+            tx.mutations.store_cell(self, value if value is not None else tx.deleted)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "cell_contents":
+            content = self.load(tx)
+            return content if content is not None else tx.raise_exception(ValueError, "Cell is empty")
+        return super().get_attr(tx, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        self.store(tx, value)
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+            return
+        cg.cb.push_null()
+        cg.const(types.CellType)
+        cg.cb.call(0)
+        cg.register(self)
+        if self.content is not None:
+            cg.cb.push_null()
+            cg.const(_fill_cell)
+            cg.value(self)
+            cg.value(self.content)
+            cg.cb.call(2)
+            cg.cb.pop_top()
+
+
+def _fill_cell(cell: types.CellType, contents: Any) -> None:
+    cell.cell_contents = contents
+
+
+class FunctionValue(Value):
+    """A Python function: an outside one (`obj`) or one made in the trace."""
+
+    __slots__ = ("annotations", "closure", "code", "defaults", "globals", "kwdefaults", "name", "obj", "qualname")
+
+    def __init__(self, code: types.CodeType, globals_: dict[str, Any], obj: Any = None, source: Source | None = None):
+        self.source = source
+        self.code = code
+        self.globals = globals_
+        self.obj = obj
+        self.name: str = code.co_name
+        self.qualname: str = code.co_qualname
+        self.defaults: list[Value] = []
+        self.kwdefaults: dict[str, Value] = {}
+        self.closure: tuple[CellValue, ...] = ()
+        self.annotations: Value | None = None
+
+    @classmethod
+    def outside(cls, tx: Tracer, obj: types.FunctionType, source: Source) -> FunctionValue:
+        made = cls(obj.__code__, obj.__globals__, obj, source)
+        made.name, made.qualname = obj.__name__, obj.__qualname__
+        if obj.__defaults__:
+            base = AttrSource(source, "__defaults__")
+            made.defaults = [Lazy(item, TupleItemSource(base, i)) for i, item in enumerate(obj.__defaults__)]
+        if obj.__kwdefaults__:
+            base = AttrSource(source, "__kwdefaults__")
+            made.kwdefaults = {k: Lazy(item, DictItemSource(base, k)) for k, item in obj.__kwdefaults__.items()}
+        if obj.__closure__:
+            base = AttrSource(source, "__closure__")
+            made.closure = tuple(tx.wrap_cell(cell, TupleItemSource(base, i)) for i, cell in enumerate(obj.__closure__))
+        return made
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def constant(self) -> Any:
+        if self.obj is None:
+            return super().constant()
+        return self.obj
+
+    def identity(self) -> Any:
+        return self if self.obj is None else self.obj
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self.identity()
+
+    def describe(self) -> str:
+        module = self.globals.get("__name__", "")
+        return f"{module}.{self.qualname}" if module else self.qualname
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.inline(self, args, kwargs)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        stored = tx.mutations.load_attr(self, name)
+        if isinstance(stored, Value):
+            return stored
+        special = {"__name__": self.name, "__qualname__": self.qualname, "__code__": self.code}.get(name)
+        if special is not None:
+            return Constant(special)
+        if name == "__get__":
+            return Method(self, "__get__", None)
+        if name == "__closure__" and self.closure:
+            return tx.tuple_of(list(self.closure))
+        if self.obj is None:
+            if name in ("__doc__", "__defaults__", "__kwdefaults__", "__wrapped__", "__dict__", "__module__"):
+                return self.made_attr(tx, name)
+            return super().get_attr(tx, name)
+        value = getattr(self.obj, name, MISSING)
+        if value is MISSING:
+            if not tx.is_trusted_function(self.obj):
+                tx.guards.add(self.source, "lacks_attr", name)
+            return tx.raise_exception(AttributeError, f"'function' object has no attribute {name!r}")
+        if isinstance(value, types.MethodWrapperType):
+            return Method(self, name, value)
+        return tx.wrap(value, AttrSource(self.source, name))  # type: ignore[arg-type]
+
+    def made_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "__defaults__":
+            return tx.tuple_of(self.defaults) if self.defaults else NONE
+        if name == "__module__":
+            return Constant(self.globals.get("__name__"))
+        if name == "__doc__":
+            first = self.code.co_consts[0] if self.code.co_consts else None
+            return Constant(first if isinstance(first, str) else None)
+        if name == "__dict__":
+            return tx.instance_dict(self)
+        return tx.raise_exception(AttributeError, f"'function' object has no attribute {name!r}")
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        if self.obj is None and name in ("__name__", "__qualname__") and value.is_constant():
+            setattr(self, name.strip("_"), value.constant())
+            return
+        tx.mutations.store_attr(self, name, value)
+
+    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__get__":
+            if args[0].is_constant() and args[0].constant() is None:
+                return self
+            return BoundMethod(self, args[0])
+        if name == "__call__":
+            return self.call(tx, args, kwargs)
+        return super().builtin_method(tx, name, args, kwargs)
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+            return
+        if self.obj is not None:
+            cg.const(self.obj)
+            return
+        cg.cb.push_null()
+        cg.const(_make_function)
+        cg.const(self.code)
+        cg.const(self.globals)
+        cg.const((self.name, self.qualname))
+        for cell in self.closure:
+            cg.value(cell)
+        cg.cb.build_tuple(len(self.closure))
+        cg.cb.call(4)
+        cg.register(self)
+        self.reconstruct_parts(cg)
+
+    def reconstruct_parts(self, cg: Any) -> None:
+        attrs = {name: value for name, value in cg.attrs_of(self).items() if isinstance(value, Value)}
+        if not (self.defaults or self.kwdefaults or attrs):
+            return
+        cg.cb.push_null()
+        cg.const(_set_function_parts)
+        cg.value(self)
+        for item in self.defaults:
+            cg.value(item)
+        cg.cb.build_tuple(len(self.defaults))
+        for mapping in (self.kwdefaults, attrs):
+            for name, item in mapping.items():
+                cg.const(name)
+                cg.value(item)
+            cg.cb.build_map(len(mapping))
+        cg.cb.call(4)
+        cg.cb.pop_top()
+
+
+def _make_function(code: types.CodeType, globals_: dict[str, Any], names: tuple[str, str], cells: tuple[Any, ...]) -> Any:
+    made = types.FunctionType(code, globals_, names[0], None, cells or None)
+    made.__qualname__ = names[1]
+    return made
+
+
+def _set_function_parts(function: Any, defaults: tuple[Any, ...], kwdefaults: dict[str, Any], attrs: dict[str, Any]) -> None:
+    function.__defaults__ = defaults or None
+    function.__kwdefaults__ = kwdefaults or None
+    for name, value in attrs.items():
+        setattr(function, name, value)
+
+
+class BoundMethod(Value):
+    """A Python callable bound to its first argument."""
+
+    __slots__ = ("function", "instance")
+
+    def __init__(self, function: Value, instance: Value, source: Source | None = None):
+        self.source = source
+        self.function = function
+        self.instance = instance
+
+    def python_type(self) -> type:
+        return types.MethodType
+
+    def describe(self) -> str:
+        return f"{self.function.describe()} of {self.instance.describe()}"
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return ("method", self.function.hash_key(tx), self.instance.identity())
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.call(self.function, [self.instance, *args], kwargs)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "__self__":
+            return self.instance
+        if name == "__func__":
+            return self.function
+        return self.function.get_attr(tx, name)
+
+    def reconstruct(self, cg: Any) -> None:
+        cg.cb.push_null()
+        cg.const(types.MethodType)
+        cg.value(self.function)
+        cg.value(self.instance)
+        cg.cb.call(2)
+
+
+class PartialValue(Value):
+    """`functools.partial(function, *args, **keywords)`."""
+
+    __slots__ = ("args", "function", "keywords", "obj")
+
+    def __init__(self, function: Value, args: list[Value], keywords: dict[str, Value], source: Source | None = None):
+        self.source = source
+        self.function = function
+        self.args = args
+        self.keywords = keywords
+        self.obj: Any = None
+
+    def python_type(self) -> type:
+        return functools.partial
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        bound = [item.force(tx) if isinstance(item, Lazy) else item for item in self.args]
+        keywords = {k: item.force(tx) if isinstance(item, Lazy) else item for k, item in self.keywords.items()}
+        return tx.call(self.function, [*bound, *args], {**keywords, **kwargs})
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "func":
+            return self.function
+        if name == "args":
+            return tx.tuple_of(self.args)
+        if name == "keywords":
+            return tx.dict_of(self.keywords)
+        if name == "__name__":
+            return tx.raise_exception(AttributeError, "'functools.partial' object has no attribute '__name__'")
+        return super().get_attr(tx, name)
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+            return
+        cg.cb.push_null()
+        cg.const(_make_partial)
+        cg.value(self.function)
+        for item in self.args:
+            cg.value(item)
+        cg.cb.build_tuple(len(self.args))
+        for name, item in self.keywords.items():
+            cg.const(name)
+            cg.value(item)
+        cg.cb.build_map(len(self.keywords))
+        cg.cb.call(3)
+
+
+def _make_partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    return functools.partial(function, *args, **keywords)
+
+
+class ClassValue(Known):
+    """A class. Calling it makes an instance: see `values.construct`."""
+
+    __slots__ = ()
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.construct(self, args, kwargs)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        stored = tx.mutations.load_attr(self, name)
+        if isinstance(stored, Value):
+            return stored
+        cls = self.obj
+        if name == "__class__":
+            return tx.wrap_known(type(cls))
+        if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
+            return Constant(cls.__members__[name])
+        meta_raw, _ = find_in_mro(type(cls).__mro__, name)
+        if meta_raw is not MISSING and (hasattr(type(meta_raw), "__set__") or name in ("__dict__", "__mro__")):
+            return self.meta_attr(tx, meta_raw, name)
+        raw, owner = find_in_mro(cls.__mro__, name)
+        if owner is not None:
+            return self.own_attr(tx, raw, owner, name)
+        if meta_raw is MISSING:
+            if not tx.is_trusted_class(cls):
+                tx.guards.add(ConstSource(cls), "lacks_attr", name)
+            return tx.raise_exception(AttributeError, f"type object {cls.__name__!r} has no attribute {name!r}")
+        return self.meta_attr(tx, meta_raw, name)
+
+    def own_attr(self, tx: Tracer, raw: Any, owner: type, name: str) -> Value:
+        """An attribute in the MRO of the class: what `raw.__get__(None, cls)` gives."""
+        if not tx.is_trusted_class(owner) and not tx.is_constant_object(raw):
+            tx.guards.add(class_attribute_source(owner, name), "is", raw)
+        if isinstance(raw, classmethod):
+            return BoundMethod(tx.wrap_known(raw.__func__), self)
+        if isinstance(raw, staticmethod):
+            return tx.wrap_known(raw.__func__)
+        if isinstance(raw, types.ClassMethodDescriptorType):
+            return Method(self, name, raw)
+        if isinstance(raw, types.FunctionType):
+            return tx.wrap_function(raw)
+        if hasattr(type(raw), "__get__") and not isinstance(raw, type):
+            return tx.wrap(getattr(self.obj, name), ConstSource(getattr(self.obj, name)))
+        return tx.wrap(raw, class_attribute_source(owner, name))
+
+    def meta_attr(self, tx: Tracer, raw: Any, name: str) -> Value:
+        if isinstance(raw, types.FunctionType):
+            return BoundMethod(tx.wrap_function(raw), self)
+        if isinstance(raw, property):
+            return tx.call(tx.wrap_known(raw.fget), [self], {})
+        if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
+            return Method(self, name, raw)
+        value = getattr(self.obj, name)
+        return tx.wrap(value, ConstSource(value))
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        if type(self.obj).__setattr__ is not type.__setattr__:
+            raise Unsupported("attribute-store", self.describe())
+        tx.lookup_cache.clear()
+        raise Unsupported("class-store", f"{self.describe()}.{name}")
+
+    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__call__":
+            return self.call(tx, args, kwargs)
+        return tx.class_method(self, name, args, kwargs)
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        raw, _ = find_in_mro(type(self.obj).__mro__, "__getitem__")
+        if raw is not MISSING and not isinstance(self.obj, enum.EnumMeta):
+            return tx.call(tx.bind(self, raw, "__getitem__"), [key], {})
+        return tx.fold(_subscript_class, [self, key], {})
+
+    def iterate(self, tx: Tracer) -> Value:
+        if isinstance(self.obj, enum.EnumMeta):
+            return tx.list_iterator([Constant(member) for member in self.obj])
+        return super().iterate(tx)
+
+    def length(self, tx: Tracer) -> int:
+        return len(self.obj)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return bool(tx.fold(_in_class, [self, item], {}).constant())
+
+
+def _subscript_class(cls: Any, key: Any) -> Any:
+    return cls[key]
+
+
+def _in_class(cls: Any, item: Any) -> bool:
+    return item in cls
+
+
+class ModuleObject(Known):
+    """A Python module; its attributes are read from the real one and guarded as they are read."""
+
+    __slots__ = ()
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def describe(self) -> str:
+        return self.obj.__name__
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        return tx.module_attr(self, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        tx.mutations.store_global(ConstSource(self.obj.__dict__), name, value)
+
+
+class GenericAlias(Known):
+    """`list[int]` and the like: calling it calls the origin."""
+
+    __slots__ = ()
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.call(tx.wrap_known(self.obj.__origin__), args, kwargs)
+
+
+__all__ = ["BoundMethod", "CellValue", "ClassValue", "FunctionValue", "GenericAlias", "ModuleObject", "ObjectValue",
+           "PartialValue"]  # fmt: skip

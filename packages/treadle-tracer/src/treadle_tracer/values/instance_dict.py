@@ -1,0 +1,69 @@
+"""`obj.__dict__` as a dict value: what the instance holds, with the attributes the trace has stored; writes go to the attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import AttrSource, InstanceDictSource
+from treadle_tracer.values.base import Constant, Lazy, Value
+from treadle_tracer.values.mappings import DictValue
+
+if TYPE_CHECKING:
+    from treadle_tracer.trace.tracer import Tracer
+
+
+class InstanceDict(DictValue):
+    """See the module. `instance` is the object."""
+
+    __slots__ = ("instance",)
+
+    @classmethod
+    def of(cls, tx: Tracer, instance: Value) -> InstanceDict:
+        made = cls({})
+        made.instance = instance
+        obj = getattr(instance, "obj", None)
+        if obj is not None:
+            assert instance.source is not None
+            made.source = AttrSource(instance.source, "__dict__")
+            made.obj = obj.__dict__
+            made.keys_guarded = False
+            for name, value in obj.__dict__.items():
+                made.entries[name] = (Constant(name), Lazy(value, InstanceDictSource(instance.source, name)))
+        for name, value in tx.mutations.attrs_of(instance).items():
+            if isinstance(value, Value):
+                made.entries[name] = (Constant(name), value)
+            else:
+                made.entries.pop(name, None)
+        return made
+
+    def named_items(self, tx: Tracer) -> Iterator[tuple[str, Value]]:
+        for key, value in self.items(tx):
+            yield key.constant(), value
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        name = key.constant()
+        tx.mutations.store_attr(self.instance, name, value)
+        self.entries[name] = (key, value)
+
+    def del_item(self, tx: Tracer, key: Value) -> None:
+        name = key.constant()
+        if name not in self.entries:
+            tx.raise_exception(KeyError, name)
+        tx.mutations.delete_attr(self.instance, name)
+        del self.entries[name]
+
+    def update_from(self, tx: Tracer, other: Value) -> None:
+        mapping = tx.as_dict(other)
+        if mapping is None:
+            raise Unsupported("builtin-method", "__dict__.update of something that is no dict")
+        for key, value in mapping.items(tx):
+            self.set_item(tx, key, value)
+
+    def changed(self, tx: Tracer) -> None:
+        raise Unsupported("builtin-method", f"a change of {self.instance.describe()}.__dict__")
+
+    def reconstruct(self, cg: Any) -> None:
+        cg.value(self.instance)
+        cg.cb.load_attr("__dict__")

@@ -1,0 +1,528 @@
+"""Dictionaries, sets and the views of dictionaries.
+
+A key is stored under its `hash_key` (a Python object that hashes and compares as the traced key would) beside the key's Value.
+An outside dict is guarded lazily: looking up one key guards that key, anything that depends on all keys guards the whole key tuple.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import DictItemSource, DictKeySource
+from treadle_tracer.values.base import MISSING, NONE, Lazy, NotConstant, Value, boolean
+from treadle_tracer.values.sequences import HostIterator, TupleValue
+
+if TYPE_CHECKING:
+    from treadle_tracer.source import Source
+    from treadle_tracer.trace.tracer import Tracer
+
+
+class DictValue(Value):
+    """A dict, OrderedDict, defaultdict or Counter. `entries` maps hash_key to (key, value); `owner` as in ListValue."""
+
+    __slots__ = ("cls", "default_factory", "entries", "keys_guarded", "obj", "owner")
+
+    def __init__(self, entries: dict[Any, tuple[Value, Value]] | None = None, cls: type = dict):
+        self.source: Source | None = None
+        self.entries: dict[Any, tuple[Value, Value]] = {} if entries is None else entries
+        self.cls = cls
+        self.obj: Any = None
+        self.owner: Value | None = None
+        self.keys_guarded = True
+        self.default_factory: Value | None = None
+
+    @classmethod
+    def outside(cls, tx: Tracer, obj: dict[Any, Any], source: Source) -> DictValue:
+        """The real dict `obj` with nothing guarded yet but (by the caller) its type."""
+        made = cls({}, type(obj))
+        made.source = source
+        made.obj = obj
+        made.keys_guarded = False
+        for position, (key, item) in enumerate(dict.items(obj)):
+            key_value = tx.wrap_key(key, DictKeySource(source, position))
+            made.entries[key_value.hash_key(tx)] = (key_value, Lazy(item, DictItemSource(source, key)))
+        return made
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def constant(self) -> Any:
+        if not self.keys_guarded or self.cls is not dict:
+            raise NotConstant(self)
+        if any(value.__class__ is Lazy for _, value in self.entries.values()):
+            raise NotConstant(self)
+        return {key.constant(): value.constant() for key, value in self.entries.values()}
+
+    def is_constant(self) -> bool:
+        return False
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return tx.raise_exception(TypeError, f"unhashable type: {self.cls.__name__!r}")
+
+    # ---- guards
+
+    def guard_keys(self, tx: Tracer) -> None:
+        """From here on the trace depends on which keys there are and in which order."""
+        if not self.keys_guarded:
+            self.keys_guarded = True
+            tx.guards.add(self.source, "dict_keys", tuple(dict.keys(self.obj)))
+
+    def guard_key(self, tx: Tracer, key: Value) -> None:
+        """From here on the trace depends on whether `key` is there."""
+        if self.keys_guarded:
+            return
+        try:
+            plain = key.constant()
+        except NotConstant:
+            self.guard_keys(tx)
+            return
+        tx.guards.add(self.source, "has_key" if plain in self.obj else "lacks_key", plain)
+
+    def changed(self, tx: Tracer) -> None:
+        if self.source is not None or (self.owner is not None and self.owner.source is not None):
+            self.guard_keys(tx)
+            tx.mutations.mutated(self.owner if self.owner is not None else self)
+
+    # ---- reading
+
+    def lookup(self, tx: Tracer, key: Value) -> Value | None:
+        """The item under `key`, realised, or None."""
+        self.guard_key(tx, key)
+        entry = self.entries.get(key.hash_key(tx))
+        if entry is None:
+            return None
+        return entry[1].force(tx) if entry[1].__class__ is Lazy else entry[1]
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        found = self.lookup(tx, key)
+        if found is not None:
+            return found
+        if self.default_factory is not None:
+            made = tx.call(self.default_factory, [], {})
+            self.set_item(tx, key, made)
+            return made
+        return tx.raise_exception_value(KeyError, [key])
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        self.guard_key(tx, item)
+        return item.hash_key(tx) in self.entries
+
+    def truth(self, tx: Tracer) -> bool:
+        return self.length(tx) > 0
+
+    def length(self, tx: Tracer) -> int:
+        if not self.keys_guarded:
+            tx.guards.add(self.source, "len", len(self.obj))
+        return len(self.entries)
+
+    def key_values(self, tx: Tracer) -> list[Value]:
+        self.guard_keys(tx)
+        return [key for key, _ in self.entries.values()]
+
+    def unpack(self, tx: Tracer) -> list[Value]:
+        return self.key_values(tx)
+
+    def items(self, tx: Tracer) -> list[tuple[Value, Value]]:
+        """(key, value) pairs, values realised."""
+        self.guard_keys(tx)
+        return [
+            (key, value.force(tx) if value.__class__ is Lazy else value) for key, value in list(self.entries.values())
+        ]
+
+    def iterate(self, tx: Tracer) -> Value:
+        return view_iterator(tx, self, "keys")
+
+    def raw_entries(self, tx: Tracer) -> dict[Any, tuple[Value, Value]]:
+        """Entries to copy into another dict; values may be lazy."""
+        self.guard_keys(tx)
+        return self.entries
+
+    # ---- writing
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        hashed = key.hash_key(tx)
+        old = self.entries.get(hashed)
+        self.entries[hashed] = (key if old is None else old[0], value)
+        self.changed(tx)
+
+    def del_item(self, tx: Tracer, key: Value) -> None:
+        self.guard_key(tx, key)
+        if self.entries.pop(key.hash_key(tx), None) is None:
+            tx.raise_exception_value(KeyError, [key])
+        self.changed(tx)
+
+    def update_from(self, tx: Tracer, other: Value) -> None:
+        """`dict.update` with one positional argument."""
+        mapping = tx.as_dict(other)
+        if mapping is not None:
+            for hashed, (key, value) in list(mapping.raw_entries(tx).items()):
+                old = self.entries.get(hashed)
+                self.entries[hashed] = (key if old is None else old[0], value)
+            self.changed(tx)
+        elif tx.lookup(other.python_type(), "keys") is not MISSING:
+            for key in tx.call_method(other, "keys").unpack(tx):
+                self.set_item(tx, key, other.get_item(tx, key))
+        else:
+            for pair in other.unpack(tx):
+                key, value = pair.unpack(tx)
+                self.set_item(tx, key, value)
+
+    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        handler = _DICT_METHODS.get(name)
+        if handler is None:
+            return super().builtin_method(tx, name, args, kwargs)
+        return handler(self, tx, args, kwargs)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "default_factory" and issubclass(self.cls, collections.defaultdict):
+            return self.default_factory or NONE
+        return super().get_attr(tx, name)
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+            return
+        if self.cls is dict:
+            self.reconstruct_contents(cg)
+            return
+        cg.cb.push_null()
+        cg.const(self.cls)
+        if issubclass(self.cls, collections.defaultdict):
+            cg.value(self.default_factory or NONE)
+        self.reconstruct_contents(cg)
+        cg.cb.call(2 if issubclass(self.cls, collections.defaultdict) else 1)
+
+    def reconstruct_contents(self, cg: Any) -> None:
+        """Push a fresh plain dict of the entries."""
+        for key, value in self.entries.values():
+            cg.value(key)
+            cg.value(value)
+        cg.cb.build_map(len(self.entries))
+
+
+_DictMethod = Callable[[DictValue, "Tracer", list[Value], dict[str, Value]], Value]
+_DICT_METHODS: dict[str, _DictMethod] = {}
+
+
+def _dict_method(*names: str) -> Callable[[_DictMethod], _DictMethod]:
+    def register(function: _DictMethod) -> _DictMethod:
+        _DICT_METHODS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+@_dict_method("get")
+def _get(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    found = self.lookup(tx, args[0])
+    return found if found is not None else (args[1] if len(args) > 1 else NONE)
+
+
+@_dict_method("setdefault")
+def _setdefault(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    found = self.lookup(tx, args[0])
+    if found is None:
+        found = args[1] if len(args) > 1 else NONE
+        self.set_item(tx, args[0], found)
+    return found
+
+
+@_dict_method("pop")
+def _pop(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    found = self.lookup(tx, args[0])
+    if found is None:
+        if len(args) > 1:
+            return args[1]
+        if "default" in kwargs:  # OrderedDict.pop
+            return kwargs["default"]
+        return tx.raise_exception_value(KeyError, [args[0]])
+    del self.entries[args[0].hash_key(tx)]
+    self.changed(tx)
+    return found
+
+
+@_dict_method("popitem")
+def _popitem(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.guard_keys(tx)
+    if not self.entries:
+        tx.raise_exception(KeyError, "popitem(): dictionary is empty")
+    last = tx.truth(kwargs.get("last", args[0] if args else boolean(True)))
+    hashed = list(self.entries)[-1 if last else 0]
+    key, value = self.entries.pop(hashed)
+    self.changed(tx)
+    return TupleValue((key, value.force(tx) if isinstance(value, Lazy) else value))
+
+
+@_dict_method("update", "__ior__")
+def _update(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args:
+        self.update_from(tx, args[0])
+    for name, value in kwargs.items():
+        self.set_item(tx, tx.from_constant(name), value)
+    return NONE
+
+
+@_dict_method("clear")
+def _clear(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.guard_keys(tx)
+    self.entries.clear()
+    self.changed(tx)
+    return NONE
+
+
+@_dict_method("copy", "__copy__")
+def _copy(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    made = DictValue(dict(self.raw_entries(tx)), self.cls)
+    made.default_factory = self.default_factory
+    return made
+
+
+@_dict_method("move_to_end")
+def _move_to_end(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.guard_keys(tx)
+    hashed = args[0].hash_key(tx)
+    if hashed not in self.entries:
+        tx.raise_exception_value(KeyError, [args[0]])
+    entry = self.entries.pop(hashed)
+    if tx.truth(kwargs.get("last", args[1] if len(args) > 1 else boolean(True))):
+        self.entries[hashed] = entry
+    else:
+        rest = dict(self.entries)
+        self.entries.clear()
+        self.entries[hashed] = entry
+        self.entries.update(rest)
+    self.changed(tx)
+    return NONE
+
+
+
+
+_DICT_METHODS["keys"] = lambda self, tx, args, kwargs: DictView(self, "keys")
+_DICT_METHODS["values"] = lambda self, tx, args, kwargs: DictView(self, "values")
+_DICT_METHODS["items"] = lambda self, tx, args, kwargs: DictView(self, "items")
+
+_VIEW_TYPES = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
+_ITERATOR_TYPES = {"keys": type(iter({})), "values": type(iter({}.values())), "items": type(iter({}.items()))}
+
+
+class DictView(Value):
+    """`d.keys()`, `d.values()` or `d.items()`; follows later changes of the dict."""
+
+    __slots__ = ("kind", "mapping")
+
+    def __init__(self, mapping: DictValue, kind: str):
+        self.source = None
+        self.mapping = mapping
+        self.kind = kind
+
+    def python_type(self) -> type:
+        return _VIEW_TYPES[self.kind]
+
+    def unpack(self, tx: Tracer) -> list[Value]:
+        if self.kind == "keys":
+            return self.mapping.key_values(tx)
+        if self.kind == "values":
+            return [value for _, value in self.mapping.items(tx)]
+        return [TupleValue(pair) for pair in self.mapping.items(tx)]
+
+    def iterate(self, tx: Tracer) -> Value:
+        return view_iterator(tx, self.mapping, self.kind)
+
+    def length(self, tx: Tracer) -> int:
+        return self.mapping.length(tx)
+
+    def truth(self, tx: Tracer) -> bool:
+        return self.length(tx) > 0
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        if self.kind == "keys":
+            return self.mapping.contains(tx, item)
+        return any(tx.same_or_equal(own, item) for own in self.unpack(tx))
+
+    def as_set(self, tx: Tracer) -> SetValue:
+        return SetValue.of(tx, self.unpack(tx))
+
+    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "isdisjoint":
+            return self.as_set(tx).builtin_method(tx, name, args, kwargs)
+        return super().builtin_method(tx, name, args, kwargs)
+
+    def reconstruct(self, cg: Any) -> None:
+        cg.cb.push_null()
+        cg.value(self.mapping)
+        cg.cb.load_attr(self.kind)
+        cg.cb.call(0)
+
+
+def view_iterator(tx: Tracer, mapping: DictValue, kind: str) -> Value:
+    """An iterator that, as Python's, raises RuntimeError when the dict's size changes under it."""
+    mapping.guard_keys(tx)
+
+    def run() -> Iterator[Value]:
+        size = len(mapping.entries)
+        for key, value in list(mapping.entries.values()):
+            if len(mapping.entries) != size:
+                tx.raise_exception(RuntimeError, "dictionary changed size during iteration")
+            item = value.force(tx) if kind != "keys" and isinstance(value, Lazy) else value
+            yield {"keys": key, "values": item}.get(kind) or TupleValue((key, item))
+
+    return HostIterator(run(), _ITERATOR_TYPES[kind])
+
+
+class SetValue(Value):
+    """A set or frozenset. `entries` maps hash_key to the item."""
+
+    __slots__ = ("cls", "entries", "obj", "owner")
+
+    def __init__(self, entries: dict[Any, Value] | None = None, cls: type = set, source: Source | None = None):
+        self.source = source
+        self.entries: dict[Any, Value] = {} if entries is None else entries
+        self.cls = cls
+        self.obj: Any = None
+        self.owner: Value | None = None
+
+    @classmethod
+    def of(cls, tx: Tracer, items: list[Value], kind: type = set) -> SetValue:
+        return cls({item.hash_key(tx): item for item in items}, kind)
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def constant(self) -> Any:
+        return self.cls(item.constant() for item in self.entries.values())
+
+    def is_constant(self) -> bool:
+        return False
+
+    def hash_key(self, tx: Tracer) -> Any:
+        if self.cls is not frozenset:
+            tx.raise_exception(TypeError, "unhashable type: 'set'")
+        return frozenset(self.entries)
+
+    def changed(self, tx: Tracer) -> None:
+        if self.source is not None:
+            tx.mutations.mutated(self)
+
+    def unpack(self, tx: Tracer) -> list[Value]:
+        return list(self.entries.values())
+
+    def iterate(self, tx: Tracer) -> Value:
+        try:  # the order of a real set of the same items
+            items = [tx.from_constant(item) for item in self.constant()]
+        except NotConstant:
+            if len(self.entries) > 1:
+                raise Unsupported("set-order", self.describe()) from None
+            items = self.unpack(tx)
+        return tx.list_iterator(items)
+
+    def length(self, tx: Tracer) -> int:
+        return len(self.entries)
+
+    def truth(self, tx: Tracer) -> bool:
+        return len(self.entries) > 0
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return item.hash_key(tx) in self.entries
+
+    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        handler = _SET_METHODS.get(name)
+        if handler is None:
+            return super().builtin_method(tx, name, args, kwargs)
+        return handler(self, tx, args)
+
+    def combined(self, tx: Tracer, operator: str, other: dict[Any, Value]) -> SetValue:
+        """A new set of the same class: `|`, `&`, `-` or `^` of two sets of entries."""
+        mine = self.entries
+        chosen: dict[str, Callable[[], dict[Any, Value]]] = {
+            "|": lambda: {**other, **mine},
+            "&": lambda: {key: item for key, item in mine.items() if key in other},
+            "-": lambda: {key: item for key, item in mine.items() if key not in other},
+            "^": lambda: {
+                **{key: item for key, item in mine.items() if key not in other},
+                **{key: item for key, item in other.items() if key not in mine},
+            },
+        }
+        return SetValue(chosen[operator](), self.cls)
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+            return
+        if self.cls is set:
+            self.reconstruct_contents(cg)
+            return
+        cg.cb.push_null()
+        cg.const(self.cls)
+        self.reconstruct_contents(cg)
+        cg.cb.call(1)
+
+    def reconstruct_contents(self, cg: Any) -> None:
+        """Push a fresh plain set of the items."""
+        for item in self.entries.values():
+            cg.value(item)
+        cg.cb.build_set(len(self.entries))
+
+
+def entries_of(tx: Tracer, value: Value) -> dict[Any, Value]:
+    """The items of any iterable, by hash key."""
+    if isinstance(value, SetValue):
+        return value.entries
+    return {item.hash_key(tx): item for item in value.unpack(tx)}
+
+
+def _replace(self: SetValue, tx: Tracer, entries: dict[Any, Value]) -> Value:
+    kept = dict(entries)
+    self.entries.clear()
+    self.entries.update(kept)
+    self.changed(tx)
+    return NONE
+
+
+def _combine(operator: str) -> Callable[[SetValue, Tracer, list[Value]], Value]:
+    def run(self: SetValue, tx: Tracer, args: list[Value]) -> Value:
+        result = self.combined(tx, "|", {})
+        for other in args:
+            result = result.combined(tx, operator, entries_of(tx, other))
+        return result
+
+    return run
+
+
+def _combine_in_place(operator: str) -> Callable[[SetValue, Tracer, list[Value]], Value]:
+    return lambda self, tx, args: _replace(self, tx, _combine(operator)(self, tx, args).entries)  # type: ignore[attr-defined]
+
+
+def _discard(self: SetValue, tx: Tracer, args: list[Value], *, must: bool = False) -> Value:
+    if self.entries.pop(args[0].hash_key(tx), None) is None and must:
+        tx.raise_exception_value(KeyError, [args[0]])
+    self.changed(tx)
+    return NONE
+
+
+def _add(self: SetValue, tx: Tracer, args: list[Value]) -> Value:
+    self.entries.setdefault(args[0].hash_key(tx), args[0])
+    self.changed(tx)
+    return NONE
+
+
+_SET_METHODS: dict[str, Callable[[SetValue, Tracer, list[Value]], Value]] = {
+    "add": _add,
+    "discard": _discard,
+    "remove": lambda self, tx, args: _discard(self, tx, args, must=True),
+    "clear": lambda self, tx, args: _replace(self, tx, {}),
+    "copy": lambda self, tx, args: SetValue(dict(self.entries), self.cls),
+    "union": _combine("|"),
+    "intersection": _combine("&"),
+    "difference": _combine("-"),
+    "symmetric_difference": _combine("^"),
+    "update": _combine_in_place("|"),
+    "intersection_update": _combine_in_place("&"),
+    "difference_update": _combine_in_place("-"),
+    "symmetric_difference_update": _combine_in_place("^"),
+    "issubset": lambda self, tx, args: boolean(self.entries.keys() <= entries_of(tx, args[0]).keys()),
+    "issuperset": lambda self, tx, args: boolean(self.entries.keys() >= entries_of(tx, args[0]).keys()),
+    "isdisjoint": lambda self, tx, args: boolean(self.entries.keys().isdisjoint(entries_of(tx, args[0]).keys())),
+}

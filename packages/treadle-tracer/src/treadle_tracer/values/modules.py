@@ -1,0 +1,135 @@
+"""`torch.nn.Module` instances: parameters, buffers and submodules found in their dicts, calls that skip empty hook machinery."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.modules import module as module_machinery
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import AttrSource, ConstSource, DictItemSource, InstanceDictSource
+from treadle_tracer.values.base import MISSING, Value
+from treadle_tracer.values.objects import ObjectValue, lookup
+from treadle_tracer.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from treadle_tracer.trace.tracer import Tracer
+
+_HOOK_DICTS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL_HOOK_DICTS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+_MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
+_STANDARD_CALLS = {
+    torch.nn.Module.__call__,
+    torch.nn.Module._wrapped_call_impl,
+}
+
+
+class ModuleValue(ObjectValue):
+    """An outside module, guarded by identity."""
+
+    __slots__ = ()
+
+    def fallback_attr(self, tx: Tracer, name: str, raised: Any) -> Value:
+        if raised is None and lookup(tx, self.cls, "__getattr__") is torch.nn.Module.__getattr__:
+            found = self.member(tx, name)
+            if found is not None:
+                return found
+            return tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        return super().fallback_attr(tx, name, raised)
+
+    def member(self, tx: Tracer, name: str) -> Value | None:
+        """A parameter, buffer or submodule, or None."""
+        assert self.source is not None
+        for dict_name in _MEMBER_DICTS:
+            members = self.obj.__dict__.get(dict_name)
+            if members is None:
+                continue
+            dict_source = InstanceDictSource(self.source, dict_name)
+            changed = tx.changed_dict(members)
+            if changed is not None:
+                found = changed.lookup(tx, tx.from_constant(name))
+                if found is not None:
+                    return found
+            elif name in members:
+                if dict_name == "_modules":
+                    return tx.wrap(members[name], DictItemSource(dict_source, name))
+                return tx.wrap_member(members[name], DictItemSource(dict_source, name))
+        if self.source is not None:
+            for dict_name in _MEMBER_DICTS:
+                tx.guards.add(InstanceDictSource(self.source, dict_name), "lacks_key", name)
+        return None
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raw = lookup(tx, self.cls, "__call__")
+        if raw in _STANDARD_CALLS and self.has_no_hooks(tx):
+            forward = self.get_attr(tx, "forward")
+            return tx.call(forward, args, kwargs)
+        if raw in _STANDARD_CALLS:
+            raw = torch.nn.Module._call_impl
+        return tx.call(tx.bind(self, raw, "__call__"), args, kwargs)
+
+    def has_no_hooks(self, tx: Tracer) -> bool:
+        """Whether calling the module is calling its `forward`; guarded."""
+        own = self.obj.__dict__
+        if lookup(tx, self.cls, "_call_impl") is not torch.nn.Module._call_impl or "_call_impl" in own:
+            return False
+        if own.get("_compiled_call_impl") is not None:
+            raise Unsupported("compiled-module", self.describe())
+        if any(own.get(name) for name in _HOOK_DICTS) or any(vars(module_machinery)[name] for name in _GLOBAL_HOOK_DICTS):
+            return False
+        for name in _HOOK_DICTS:
+            tx.guards.add(InstanceDictSource(self.source, name), "len", 0)  # type: ignore[arg-type]
+        for name in _GLOBAL_HOOK_DICTS:
+            hooks = vars(module_machinery)[name]
+            tx.guards.add(ConstSource(hooks, f"torch.nn.modules.module.{name}"), "len", 0)
+        return True
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        setter = lookup(tx, self.cls, "__setattr__")
+        if setter is not torch.nn.Module.__setattr__:
+            super().set_attr(tx, name, value)
+            return
+        why_not = self.why_not_plain_store(value, name)
+        if why_not is not None:
+            raise Unsupported("module-attribute-store", f"{self.describe()}.{name}: {why_not}")
+        if name in self.obj._buffers:
+            buffers = tx.get_attr(self, "_buffers")
+            buffers.set_item(tx, tx.from_constant(name), value)
+            return
+        self.generic_set_attr(tx, name, value)
+
+    def why_not_plain_store(self, value: Value, name: str) -> str | None:
+        """Why `nn.Module.__setattr__` would do more than store into the instance dict or the buffers."""
+        if name in self.obj._parameters:
+            return "the name of a parameter"
+        if name in self.obj._modules:
+            return "the name of a submodule"
+        if isinstance(value, (ModuleValue,)) or (
+            isinstance(value, TensorValue) and issubclass(value.python_type(), torch.nn.Parameter)
+        ):
+            return "stores a module or parameter"
+        if name in self.obj._buffers and not isinstance(value, TensorValue) and not _is_none(value):
+            return "not a tensor, under the name of a buffer"
+        return None
+
+    def own_attr(self, tx: Tracer, name: str) -> Value | None:
+        stored = tx.mutations.load_attr(self, name)
+        if stored is not None:
+            return stored if isinstance(stored, Value) else None
+        own = self.obj.__dict__
+        found = own.get(name, MISSING)
+        assert self.source is not None
+        if found is not MISSING:
+            return tx.wrap_in_module(found, InstanceDictSource(self.source, name))
+        tx.guards.add(AttrSource(self.source, "__dict__"), "lacks_key", name)
+        return None
+
+
+def _is_none(value: Value) -> bool:
+    return value.is_constant() and value.constant() is None

@@ -1,0 +1,503 @@
+"""Instances of classes, looked into the way Python does it: type MRO with data descriptors, instance dict, other descriptors, `__getattr__`.
+
+Attributes that the trace has stored live in `tx.mutations`, for outside objects and for objects made in the trace alike.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import AttrSource, ConstSource, InstanceDictSource, ItemSource
+from treadle_tracer.values.base import BOUND_BUILTIN, MISSING, NONE, Constant, Method, NotConstant, Raised, Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.source import Source
+    from treadle_tracer.trace.tracer import Tracer
+
+DELETED_NAME = "DELETED"
+_METHOD_DESCRIPTORS = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+)
+_SLOT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+def find_in_mro(mro: tuple[type, ...], name: str) -> tuple[Any, type | None]:
+    """(raw attribute, class that has it) or (MISSING, None)."""
+    for cls in mro:
+        found = cls.__dict__.get(name, MISSING)
+        if found is not MISSING:
+            return found, cls
+    return MISSING, None
+
+
+def class_attribute_source(owner: type, name: str) -> Source:
+    """Where a class dict holds an attribute, whatever descriptor it is."""
+    return ItemSource(AttrSource(ConstSource(owner), "__dict__"), name)
+
+
+def lookup(tx: Tracer, cls: type, name: str) -> Any:
+    """The raw attribute found on the type, guarded once, or MISSING."""
+    cache = tx.lookup_cache
+    found = cache.get((cls, name), MISSING)
+    if found is not MISSING:
+        return found[0]
+    raw, owner = find_in_mro(cls.__mro__, name)
+    cache[cls, name] = (raw, owner)
+    if owner is not None and not tx.is_trusted_class(owner) and not tx.is_constant_object(raw):
+        tx.guards.add(class_attribute_source(owner, name), "is", raw)
+    return raw
+
+
+def lookup_owner(tx: Tracer, cls: type, name: str) -> type | None:
+    lookup(tx, cls, name)
+    return tx.lookup_cache[cls, name][1]
+
+
+def is_data_descriptor(raw: Any) -> bool:
+    cls = type(raw)
+    return hasattr(cls, "__set__") or hasattr(cls, "__delete__")
+
+
+class ObjectValue(Value):
+    """An instance of a class. `obj` is the outside object, None for one made in the trace.
+
+    `container` holds the built-in part of an instance of a dict, list, set or tuple subclass; `new_args` are what `__new__` of the
+    built-in base was given.
+    """
+
+    __slots__ = ("cls", "container", "new_args", "obj", "unknown")
+
+    def __init__(self, cls: type, obj: Any = None, source: Source | None = None, container: Value | None = None):
+        self.source = source
+        self.cls = cls
+        self.obj = obj
+        self.container = container
+        self.new_args: list[Value] = []
+        self.unknown = False
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def identity(self) -> Any:
+        return self if self.obj is None else self.obj
+
+    def describe(self) -> str:
+        return self.source.text if self.source is not None else f"a {self.cls.__module__}.{self.cls.__qualname__}"
+
+    # ---- attributes
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        getter = lookup(tx, self.cls, "__getattribute__")
+        if isinstance(getter, types.FunctionType):
+            try:
+                return tx.inline(tx.wrap_function(getter), [self, Constant(name)], {})
+            except Raised as raised:
+                return self.fallback_attr(tx, name, raised)
+        return self.generic_attr(tx, name)
+
+    def generic_attr(self, tx: Tracer, name: str) -> Value:
+        """`object.__getattribute__` and then `__getattr__`."""
+        found = self.plain_attr(tx, name)
+        if found is not None:
+            return found
+        return self.fallback_attr(tx, name, None)
+
+    def fallback_attr(self, tx: Tracer, name: str, raised: Raised | None) -> Value:
+        """`__getattr__` of the class, or the AttributeError."""
+        if raised is not None and not issubclass(raised.value.python_type(), AttributeError):
+            raise raised
+        getattr_ = lookup(tx, self.cls, "__getattr__")
+        if getattr_ is not MISSING:
+            return tx.call(tx.bind(self, getattr_, "__getattr__"), [Constant(name)], {})
+        if raised is not None:
+            raise raised
+        return tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+
+    def plain_attr(self, tx: Tracer, name: str) -> Value | None:
+        """What `object.__getattribute__` gives, or None where it raises AttributeError."""
+        if name == "__class__":
+            return tx.wrap(self.cls, ConstSource(self.cls))
+        raw = lookup(tx, self.cls, name)
+        if raw is not MISSING and is_data_descriptor(raw):
+            return self.bind_raw(tx, raw, name)
+        own = self.own_attr(tx, name)
+        if own is not None:
+            return own
+        if raw is MISSING:
+            return None
+        return self.bind_raw(tx, raw, name)
+
+    def own_attr(self, tx: Tracer, name: str) -> Value | None:
+        """The attribute in the instance dict, or None."""
+        stored = tx.mutations.load_attr(self, name)
+        if stored is not None:
+            return stored if isinstance(stored, Value) else None
+        if self.obj is None:
+            return tx.instance_dict(self) if name == "__dict__" else None
+        attrs = getattr(self.obj, "__dict__", None)
+        if attrs is None:
+            return None
+        if name in attrs:
+            assert self.source is not None
+            return tx.wrap(attrs[name], InstanceDictSource(self.source, name))
+        if self.source is not None:
+            tx.guards.add(AttrSource(self.source, "__dict__"), "lacks_key", name)
+        return None
+
+    def bind_raw(self, tx: Tracer, raw: Any, name: str) -> Value:
+        if isinstance(raw, _SLOT_DESCRIPTORS):
+            return self.slot_attr(tx, raw, name)
+        return tx.bind(self, raw, name)
+
+    def slot_attr(self, tx: Tracer, raw: Any, name: str) -> Value:
+        """A `__slots__` member or an attribute of a C type."""
+        stored = tx.mutations.load_attr(self, name)
+        if isinstance(stored, Value):
+            return stored
+        if name == "__dict__":
+            return tx.instance_dict(self)
+        if self.obj is not None and stored is None:
+            value = getattr(self.obj, name, MISSING)
+            if value is not MISSING:
+                assert self.source is not None
+                return tx.wrap(value, AttrSource(self.source, name))
+        elif name == "args" and issubclass(self.cls, BaseException):
+            return tx.tuple_of(self.new_args)
+        elif name == "value" and issubclass(self.cls, StopIteration):
+            return self.new_args[0] if self.new_args else NONE
+        elif name in _EXCEPTION_DEFAULTS and issubclass(self.cls, BaseException):
+            return Constant(_EXCEPTION_DEFAULTS[name])
+        return tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        setter = lookup(tx, self.cls, "__setattr__")
+        if isinstance(setter, types.FunctionType):
+            tx.inline(tx.wrap_function(setter), [self, Constant(name), value], {})
+            return
+        self.generic_set_attr(tx, name, value)
+
+    def generic_set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        """`object.__setattr__`."""
+        if name == "__class__":
+            raise Unsupported("attribute-store", f"{self.describe()}.__class__")
+        raw = lookup(tx, self.cls, name)
+        if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, _SLOT_DESCRIPTORS):
+            self.set_descriptor(tx, raw, name, value)
+            return
+        if raw is MISSING and not self.has_dict():
+            tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        self.realise_dict_item(tx, name)
+        tx.mutations.store_attr(self, name, value)
+
+    def realise_dict_item(self, tx: Tracer, name: str) -> None:
+        """Storing under a name decides nothing about the present value, so nothing is guarded."""
+
+    def has_dict(self) -> bool:
+        return self.cls.__dictoffset__ != 0
+
+    def set_descriptor(self, tx: Tracer, raw: Any, name: str, value: Value) -> None:
+        if isinstance(raw, property):
+            if raw.fset is None:
+                tx.raise_exception(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
+            tx.call(tx.wrap_known(raw.fset), [self, value], {})
+            return
+        setter = lookup(tx, type(raw), "__set__")
+        if not isinstance(setter, types.FunctionType):
+            raise Unsupported("attribute-store", f"{self.describe()}.{name} through {type(raw).__name__}")
+        tx.inline(tx.wrap_function(setter), [tx.wrap_known(raw), self, value], {})
+
+    def del_attr(self, tx: Tracer, name: str) -> None:
+        deleter = lookup(tx, self.cls, "__delattr__")
+        if isinstance(deleter, types.FunctionType):
+            tx.inline(tx.wrap_function(deleter), [self, Constant(name)], {})
+            return
+        raw = lookup(tx, self.cls, name)
+        if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+            if isinstance(raw, property) and raw.fdel is not None:
+                tx.call(tx.wrap_known(raw.fdel), [self], {})
+                return
+            raise Unsupported("attribute-store", f"del {self.describe()}.{name}")
+        if self.own_attr(tx, name) is None:
+            tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        tx.mutations.delete_attr(self, name)
+
+    # ---- protocols: the class's own methods first, then the built-in part
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raw = lookup(tx, self.cls, "__call__")
+        if raw is MISSING:
+            return tx.raise_exception(TypeError, f"{self.cls.__name__!r} object is not callable")
+        return tx.call(tx.bind(self, raw, "__call__"), args, kwargs)
+
+    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        handler = _OBJECT_METHODS.get(name)
+        if handler is not None:
+            return handler(self, tx, args)
+        if self.container is not None:
+            return tx.call_builtin_method(self.container, name, None, args, kwargs)
+        if self.obj is not None and type(self.obj).__module__ in _PURE_MODULES:
+            return tx.fold(getattr(self.obj, name), args, kwargs)
+        raise Unsupported("builtin-method", f"{self.cls.__name__}.{name}")
+
+    def constant(self) -> Any:
+        raise NotConstant(self)
+
+    # ---- out of the trace
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+            return
+        cg.cb.push_null()
+        cg.const(_new)
+        cg.const(self.cls)
+        for value in self.new_args:
+            cg.value(value)
+        cg.cb.call(1 + len(self.new_args))
+        cg.register(self)
+        attrs = {name: value for name, value in cg.attrs_of(self).items() if isinstance(value, Value)}
+        if attrs:
+            cg.cb.push_null()
+            cg.const(_set_attributes)
+            cg.value(self)
+            for name, value in attrs.items():
+                cg.const(name)
+                cg.value(value)
+            cg.cb.build_map(len(attrs))
+            cg.cb.call(2)
+            cg.cb.pop_top()
+        if self.container is not None and not isinstance(self.container.python_type(), tuple):
+            self.reconstruct_container(cg)
+
+    def reconstruct_container(self, cg: Any) -> None:
+        fill = next((fill for base, fill in _FILLERS.items() if issubclass(self.cls, base)), None)
+        if fill is None:
+            return
+        cg.cb.push_null()
+        cg.const(fill)
+        cg.value(self)
+        self.container.reconstruct_contents(cg)  # type: ignore[union-attr]
+        cg.cb.call(2)
+        cg.cb.pop_top()
+
+    def reconstruct_contents(self, cg: Any) -> None:
+        """Push fresh contents of the built-in part, for replaying a change of an outside instance."""
+        self.container.reconstruct_contents(cg)  # type: ignore[union-attr]
+
+
+_EXCEPTION_DEFAULTS = {
+    "__cause__": None,
+    "__context__": None,
+    "__traceback__": None,
+    "__suppress_context__": False,
+}
+_PURE_MODULES = frozenset({"re", "decimal", "fractions", "datetime", "pathlib", "uuid", "operator"})
+
+
+def _new(cls: type, *args: Any) -> Any:
+    base = next(b for b in cls.__mro__ if b.__module__ in ("builtins", "collections") and b in _NEW_BASES)
+    return base.__new__(cls, *args)
+
+
+_NEW_BASES = {object, dict, list, set, frozenset, tuple, int, float, str, BaseException, Exception,
+              collections.OrderedDict, collections.defaultdict, collections.deque}  # fmt: skip
+
+
+def _set_attributes(obj: Any, attrs: dict[str, Any]) -> None:
+    for name, value in attrs.items():
+        slot = getattr(type(obj), name, None)
+        if isinstance(slot, types.MemberDescriptorType | types.GetSetDescriptorType):
+            slot.__set__(obj, value)
+        else:
+            obj.__dict__[name] = value
+
+
+def _fill_ordered(obj: Any, contents: dict[Any, Any]) -> None:
+    for key, value in contents.items():
+        collections.OrderedDict.__setitem__(obj, key, value)
+
+
+_FILLERS: dict[type, Callable[[Any, Any], Any]] = {
+    collections.OrderedDict: _fill_ordered,
+    dict: dict.update,
+    list: list.extend,
+    set: set.update,
+}
+
+
+def _object_repr(self: ObjectValue, tx: Tracer, args: list[Value]) -> Value:
+    raise Unsupported("repr", self.describe())
+
+
+def _object_hash(self: ObjectValue, tx: Tracer, args: list[Value]) -> Value:
+    if self.obj is None:
+        raise Unsupported("hash", self.describe())
+    return Constant(hash(self.obj))
+
+
+def _init_subclass_or_object(self: ObjectValue, tx: Tracer, args: list[Value]) -> Value:
+    if self.container is not None and args:
+        tx.init_container(self.container, args)
+    elif issubclass(self.cls, BaseException):
+        self.new_args = list(args)
+    return NONE
+
+
+_OBJECT_METHODS: dict[str, Callable[[ObjectValue, Any, list[Value]], Value]] = {
+    "__init__": _init_subclass_or_object,
+    "__post_init__": lambda self, tx, args: NONE,
+    "__getattribute__": lambda self, tx, args: _getattribute(self, tx, args[0].constant()),
+    "__setattr__": lambda self, tx, args: _returns_none(self.generic_set_attr(tx, args[0].constant(), args[1])),
+    "__delattr__": lambda self, tx, args: _returns_none(self.del_attr(tx, args[0].constant())),
+    "__hash__": _object_hash,
+    "__repr__": _object_repr,
+    "__eq__": lambda self, tx, args: tx.object_equal(self, args[0]),
+    "__ne__": lambda self, tx, args: tx.not_(tx.object_equal(self, args[0])),
+    "with_traceback": lambda self, tx, args: self,
+}
+
+
+def _returns_none(_: None) -> Value:
+    return NONE
+
+
+def _getattribute(self: ObjectValue, tx: Any, name: str) -> Value:
+    found = self.plain_attr(tx, name)
+    if found is None:
+        return tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+    return found
+
+
+# ---- binding an attribute found on a class to an instance
+
+
+def bind(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
+    """`raw.__get__(owner, type(owner))` for a raw attribute of the owner's type."""
+    binder = _BINDERS.get(type(raw))
+    if binder is not None:
+        return binder(tx, owner, raw, name)
+    getter = lookup(tx, type(raw), "__get__")
+    if getter is MISSING:
+        source = class_attribute_source(lookup_owner(tx, owner.python_type(), name) or owner.python_type(), name)
+        return tx.wrap(raw, source)
+    if isinstance(getter, types.FunctionType):
+        descriptor = tx.wrap_known(raw)
+        cls = tx.wrap(owner.python_type(), ConstSource(owner.python_type()))
+        return tx.inline(tx.wrap_function(getter), [descriptor, owner, cls], {})
+    raise Unsupported("descriptor", f"{type(raw).__name__} {name}")
+
+
+def _bind_function(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
+    return tx.bound_method(tx.wrap_function(raw), owner)
+
+
+def _bind_property(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
+    if raw.fget is None:
+        tx.raise_exception(AttributeError, f"property {name!r} has no getter")
+    return tx.call(tx.wrap_known(raw.fget), [owner], {})
+
+
+def _bind_classmethod(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
+    cls = owner.python_type()
+    return tx.bound_method(tx.wrap_known(raw.__func__), tx.wrap(cls, ConstSource(cls)))
+
+
+def _bind_cached_property(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
+    value = tx.call(tx.wrap_known(raw.func), [owner], {})
+    tx.mutations.store_attr(owner, raw.attrname, value)
+    return value
+
+
+def _bind_builtin(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
+    return Method(owner, name, raw)
+
+
+def _bind_slot(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
+    if isinstance(owner, ObjectValue):
+        return owner.slot_attr(tx, raw, name)
+    if name == "__class__":
+        return tx.wrap(owner.python_type(), ConstSource(owner.python_type()))
+    raise Unsupported("attribute", f"{owner.describe()}.{name}")
+
+
+_BINDERS: dict[type, Callable[[Any, Value, Any, str], Value]] = {
+    types.FunctionType: _bind_function,
+    property: _bind_property,
+    classmethod: _bind_classmethod,
+    staticmethod: lambda tx, owner, raw, name: tx.wrap_known(raw.__func__),
+    functools.cached_property: _bind_cached_property,
+    types.GetSetDescriptorType: _bind_slot,
+    types.MemberDescriptorType: _bind_slot,
+    types.MethodDescriptorType: _bind_builtin,
+    types.WrapperDescriptorType: _bind_builtin,
+    types.ClassMethodDescriptorType: lambda tx, owner, raw, name: Method(
+        tx.wrap(owner.python_type(), ConstSource(owner.python_type())), name, raw
+    ),
+    types.BuiltinFunctionType: lambda tx, owner, raw, name: tx.wrap_known(raw),
+    type(None): lambda tx, owner, raw, name: NONE,
+}
+
+
+class SuperValue(Value):
+    """`super(cls, obj)`."""
+
+    __slots__ = ("cls", "instance")
+
+    def __init__(self, cls: type, instance: Value):
+        self.source = None
+        self.cls = cls
+        self.instance = instance
+
+    def python_type(self) -> type:
+        return super
+
+    def mro(self) -> tuple[type, ...]:
+        instance_type = self.instance.python_type()
+        if issubclass(instance_type, self.cls):
+            mro = instance_type.__mro__
+        else:  # in a classmethod the instance is a class
+            mro = self.instance.constant().__mro__
+        return mro[mro.index(self.cls) + 1 :]
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        raw, owner = find_in_mro(self.mro(), name)
+        if owner is None:
+            return tx.raise_exception(AttributeError, f"'super' object has no attribute {name!r}")
+        if not tx.is_trusted_class(owner) and not tx.is_constant_object(raw):
+            tx.guards.add(class_attribute_source(owner, name), "is", raw)
+        if not issubclass(self.instance.python_type(), self.cls):
+            return self.class_attr(tx, raw, name)
+        if isinstance(self.instance, ObjectValue):
+            return self.instance.bind_raw(tx, raw, name)
+        return bind(tx, self.instance, raw, name)
+
+    def class_attr(self, tx: Tracer, raw: Any, name: str) -> Value:
+        """In a class method: functions stay plain, class methods are bound to the class."""
+        if isinstance(raw, classmethod):
+            return tx.bound_method(tx.wrap_known(raw.__func__), self.instance)
+        if isinstance(raw, staticmethod):
+            return tx.wrap_known(raw.__func__)
+        if isinstance(raw, types.ClassMethodDescriptorType):
+            return Method(self.instance, name, raw)
+        return tx.wrap_known(raw)
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        raise Unsupported("attribute-store", "super()")
+
+    def reconstruct(self, cg: Any) -> None:
+        cg.cb.push_null()
+        cg.const(super)
+        cg.const(self.cls)
+        cg.value(self.instance)
+        cg.cb.call(2)
+
+
+__all__ = ["BOUND_BUILTIN", "ObjectValue", "SuperValue", "bind", "find_in_mro", "lookup", "lookup_owner"]

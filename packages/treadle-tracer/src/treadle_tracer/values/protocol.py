@@ -1,0 +1,501 @@
+"""Python's object protocols over values: operators, comparison, truth, hashing, special methods, folding of constant calls."""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.base import (
+    FALSE,
+    MISSING,
+    NONE,
+    TRUE,
+    Constant,
+    Known,
+    Lazy,
+    Method,
+    NotConstant,
+    Raised,
+    Value,
+    boolean,
+)
+from treadle_tracer.values.functions import BoundMethod, FunctionValue
+from treadle_tracer.values.mappings import DictValue, DictView, SetValue, entries_of
+from treadle_tracer.values.objects import ObjectValue, lookup
+from treadle_tracer.values.sequences import (
+    IteratorValue,
+    ListValue,
+    Sequence,
+    SliceValue,
+    TupleValue,
+    compare_sequences,
+)
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+
+if TYPE_CHECKING:
+    from treadle_tracer.trace.tracer import Tracer
+
+# ---- exceptions of the traced program
+
+
+def raise_exception(tx: Tracer, cls: type[BaseException], *args: Any) -> NoReturn:
+    """Raise `cls(*args)` in the traced program."""
+    raise_exception_value(tx, cls, [Constant(arg) for arg in args])
+
+
+def raise_exception_value(tx: Tracer, cls: type[BaseException], args: list[Value]) -> NoReturn:
+    made = ObjectValue(cls)
+    made.new_args = args
+    raise Raised(made)
+
+
+def raise_real(tx: Tracer, error: BaseException) -> NoReturn:
+    """Raise in the traced program what a folded call has really raised."""
+    raise_exception_value(tx, type(error), [tx.from_constant(arg) for arg in error.args])
+
+
+# ---- folding
+
+
+def fold(tx: Tracer, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Call a pure function of constants now. The broad catch is the traced program's own exception."""
+    try:
+        plain = [arg.constant() for arg in args]
+        named = {name: arg.constant() for name, arg in kwargs.items()}
+    except NotConstant as error:
+        symbolic = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, SymbolicValue)]
+        if symbolic:
+            plain = [tx.specialise(arg) if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]
+            named = {k: tx.specialise(arg) if isinstance(arg, SymbolicValue) else arg.constant() for k, arg in kwargs.items()}
+        else:
+            name = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
+            raise Unsupported("call", f"{name} of {error.args[0].describe()}") from None
+    try:
+        result = function(*plain, **named)
+    except Exception as error:
+        raise_real(tx, error)
+    return tx.from_constant(result)
+
+
+# ---- identity, truth, length, index
+
+
+def is_same(a: Value, b: Value) -> bool:
+    """`a is b` of the traced program."""
+    return a is b or a.identity() is b.identity()
+
+
+def same_or_equal(tx: Tracer, a: Value, b: Value) -> bool:
+    """What `in`, `list.index` and dict lookup ask: identical or equal."""
+    return is_same(a, b) or truth(tx, compare(tx, "==", a, b))
+
+
+def truth(tx: Tracer, value: Value) -> bool:
+    return value.truth(tx)
+
+
+def object_truth(tx: Tracer, value: Value) -> bool:
+    """`bool(value)` through `__bool__` or `__len__`."""
+    cls = value.python_type()
+    for name in ("__bool__", "__len__"):
+        if lookup(tx, cls, name) is not MISSING:
+            return truth(tx, call_special(tx, value, name, []))
+    return True
+
+
+def special_length(tx: Tracer, value: Value) -> int:
+    return index(tx, call_special(tx, value, "__len__", []))
+
+
+def index(tx: Tracer, value: Value) -> int:
+    """`operator.index(value)` as a Python int; specialises a dynamic one."""
+    if isinstance(value, Known):
+        if hasattr(value.obj, "__index__"):
+            return operator.index(value.obj)
+    elif isinstance(value, SymbolicValue):
+        return operator.index(tx.specialise(value))
+    elif isinstance(value, TensorValue):
+        raise Unsupported("data-dependent", f"{value.describe()} used as an index")
+    elif isinstance(value, ObjectValue):
+        return index(tx, call_special(tx, value, "__index__", []))
+    raise_exception(tx, TypeError, f"{value.python_type().__name__!r} object cannot be interpreted as an integer")
+
+
+def concrete_slice(tx: Tracer, value: SliceValue) -> slice:
+    parts = [NONE if part.is_constant() and part.constant() is None else part for part in value.parts]
+    return slice(*(None if part is NONE else index(tx, part) for part in parts))
+
+
+# ---- special methods
+
+
+def call_special(tx: Tracer, value: Value, name: str, args: list[Value]) -> Value:
+    """`type(value).name(value, *args)`."""
+    raw = lookup(tx, value.python_type(), name)
+    if raw is MISSING or raw is None:
+        what = _SPECIAL_MEANING.get(name, f"does not support {name}")
+        raise_exception(tx, TypeError, f"{value.python_type().__name__!r} object {what}")
+    return tx.call(tx.bind(value, raw, name), args, {})
+
+
+_SPECIAL_MEANING = {
+    "__iter__": "is not iterable",
+    "__next__": "is not an iterator",
+    "__getitem__": "is not subscriptable",
+    "__setitem__": "does not support item assignment",
+    "__delitem__": "does not support item deletion",
+    "__len__": "has no len()",
+    "__enter__": "does not support the context manager protocol",
+}
+
+
+def generic_contains(tx: Tracer, container: Value, item: Value) -> bool:
+    """`item in container` through `__contains__`, or by iteration."""
+    if lookup(tx, container.python_type(), "__contains__") is not MISSING:
+        return truth(tx, call_special(tx, container, "__contains__", [item]))
+    iterator = container.iterate(tx)
+    while (own := iterator.next(tx)) is not None:
+        if same_or_equal(tx, own, item):
+            return True
+    return False
+
+
+def hash_key_of(tx: Tracer, value: Value) -> Any:
+    """See `Value.hash_key`."""
+    if isinstance(value, ObjectValue):
+        if value.obj is not None:
+            return value.obj
+        hasher = lookup(tx, value.cls, "__hash__")
+        if hasher is not object.__hash__ and hasher is not BaseException.__hash__:
+            raise Unsupported("hash", value.describe())
+    return value
+
+
+# ---- operators
+
+BINARY: dict[str, tuple[Callable[..., Any], str]] = {
+    "+": (operator.add, "add"),
+    "-": (operator.sub, "sub"),
+    "*": (operator.mul, "mul"),
+    "/": (operator.truediv, "truediv"),
+    "//": (operator.floordiv, "floordiv"),
+    "%": (operator.mod, "mod"),
+    "**": (operator.pow, "pow"),
+    "@": (operator.matmul, "matmul"),
+    "&": (operator.and_, "and"),
+    "|": (operator.or_, "or"),
+    "^": (operator.xor, "xor"),
+    "<<": (operator.lshift, "lshift"),
+    ">>": (operator.rshift, "rshift"),
+}
+IN_PLACE: dict[str, Callable[..., Any]] = {
+    f"{text}=": getattr(operator, "i" + name) for text, (_, name) in BINARY.items()
+}
+COMPARE: dict[str, tuple[Callable[..., Any], str, str]] = {
+    "<": (operator.lt, "__lt__", "__gt__"),
+    "<=": (operator.le, "__le__", "__ge__"),
+    "==": (operator.eq, "__eq__", "__eq__"),
+    "!=": (operator.ne, "__ne__", "__ne__"),
+    ">": (operator.gt, "__gt__", "__lt__"),
+    ">=": (operator.ge, "__ge__", "__le__"),
+}
+UNARY: dict[str, tuple[Callable[..., Any], str]] = {
+    "-": (operator.neg, "__neg__"),
+    "+": (operator.pos, "__pos__"),
+    "~": (operator.invert, "__invert__"),
+}
+_GRAPH_OPERANDS = (Constant, TensorValue, SymbolicValue)
+
+
+def binary_op(tx: Tracer, text: str, a: Value, b: Value) -> Value:
+    """`a <text> b`, in place when the text ends in '='."""
+    if a.__class__ is Constant and b.__class__ is Constant:
+        return fold(tx, BINARY[text.removesuffix("=") if text not in BINARY else text][0], [a, b], {})
+    if isinstance(a, _GRAPH_OPERANDS) and isinstance(b, _GRAPH_OPERANDS):
+        function = BINARY[text][0] if text in BINARY else IN_PLACE[text]
+        if isinstance(a, Constant) and isinstance(a.obj, str):
+            raise Unsupported("format", b.describe())
+        return tx.operator_in_graph(function, [a, b])
+    in_place = text not in BINARY
+    plain = text[:-1] if in_place else text
+    for kind in _builtin_operators(a, b):
+        result = kind(tx, plain, a, b, in_place)
+        if result is not None:
+            return result
+    name = BINARY[plain][1]
+    if in_place and lookup(tx, a.python_type(), f"__i{name}__") is not MISSING and isinstance(a, ObjectValue):
+        result = call_special(tx, a, f"__i{name}__", [b])
+        if not _is_not_implemented(result):
+            return result
+    return _by_special_methods(tx, a, b, f"__{name}__", f"__r{name}__", plain)
+
+
+def _by_special_methods(tx: Tracer, a: Value, b: Value, forward: str, backward: str, text: str) -> Value:
+    """Python's rule for two operands: the reflected method first if the right class is a proper subclass that has its own."""
+    left, right = a.python_type(), b.python_type()
+    order = [(a, forward, b), (b, backward, a)]
+    if left is not right and issubclass(right, left) and lookup(tx, right, backward) is not lookup(tx, left, backward):
+        order.reverse()
+    if left is right:
+        order = order[:1]
+    for owner, name, other in order:
+        if lookup(tx, owner.python_type(), name) is MISSING or not isinstance(owner, ObjectValue | TensorValue):
+            continue
+        result = call_special(tx, owner, name, [other])
+        if not _is_not_implemented(result):
+            return result
+    raise_exception(
+        tx, TypeError, f"unsupported operand type(s) for {text}: {left.__name__!r} and {right.__name__!r}"
+    )
+
+
+def _is_not_implemented(value: Value) -> bool:
+    return isinstance(value, Constant) and value.obj is NotImplemented
+
+
+_BuiltinOperator = Callable[[Any, str, Value, Value, bool], "Value | None"]
+_SIZE_SUM_IS_SIZE = type(torch.Size(()) + ()) is torch.Size
+
+
+def _sequence_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
+    if text == "+" and isinstance(a, ListValue) and in_place:
+        a.builtin_method(tx, "extend", [b], {})
+        return a
+    if text == "+" and isinstance(a, Sequence) and isinstance(b, Sequence):
+        if isinstance(a, ListValue) and isinstance(b, ListValue):
+            return ListValue([*a.items, *b.items])
+        if isinstance(a, TupleValue) and isinstance(b, TupleValue):
+            size = _SIZE_SUM_IS_SIZE and torch.Size in (a.cls, b.cls)
+            return TupleValue((*a.items, *b.items), torch.Size if size else tuple)
+        return None
+    if text == "*":
+        sequence, count = (a, b) if isinstance(a, Sequence) else (b, a)
+        if not isinstance(count, (Constant, SymbolicValue)) or not isinstance(sequence, Sequence):
+            return None
+        times = index(tx, count)
+        if isinstance(sequence, TupleValue):
+            return TupleValue(sequence.items * times, sequence.cls if sequence.cls is torch.Size else tuple)
+        if in_place and sequence is a:
+            sequence.items *= times
+            sequence.changed(tx)  # type: ignore[attr-defined]
+            return sequence
+        return ListValue(sequence.items * times)
+    return None
+
+
+def _dict_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
+    left, right = tx.as_dict(a), tx.as_dict(b)
+    if text != "|" or left is None or (right is None and not in_place):
+        return None
+    if in_place:
+        left.update_from(tx, b)
+        return a
+    made = DictValue(dict(left.raw_entries(tx)), left.cls)
+    made.update_from(tx, b)
+    return made
+
+
+def _set_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
+    left = a.as_set(tx) if isinstance(a, DictView) else a
+    if not isinstance(left, SetValue) or not isinstance(b, (SetValue, DictView)) or text not in "|&-^":
+        return None
+    result = left.combined(tx, text, entries_of(tx, b))
+    if in_place and left is a and left.cls is set:
+        left.entries.clear()
+        left.entries.update(result.entries)
+        left.changed(tx)
+        return left
+    return result
+
+
+def _string_format(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
+    return fold(tx, operator.mod, [a, b], {}) if text == "%" and isinstance(a, Constant) else None
+
+
+def _known_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
+    """`int | None` and other operators of classes."""
+    if isinstance(a, Known) and isinstance(b, Known):
+        return fold(tx, BINARY[text][0], [a, b], {})
+    return None
+
+
+def _builtin_operators(a: Value, b: Value) -> list[_BuiltinOperator]:
+    if isinstance(a, (ListValue, TupleValue)) or isinstance(b, (ListValue, TupleValue)):
+        return [_sequence_operator, _string_format]
+    if isinstance(a, Known):
+        return [_known_operator, _string_format]
+    if isinstance(a, (SetValue, DictView)):
+        return [_set_operator]
+    return [_dict_operator]
+
+
+def unary_op(tx: Tracer, text: str, a: Value) -> Value:
+    function, name = UNARY[text]
+    if isinstance(a, Constant):
+        return fold(tx, function, [a], {})
+    if isinstance(a, (TensorValue, SymbolicValue)):
+        return tx.operator_in_graph(function, [a])
+    return call_special(tx, a, name, [])
+
+
+def not_(tx: Tracer, a: Value) -> Value:
+    return boolean(not truth(tx, a))
+
+
+def compare(tx: Tracer, text: str, a: Value, b: Value) -> Value:
+    """`a <text> b` for the six comparisons."""
+    function, forward, backward = COMPARE[text]
+    if isinstance(a, Known) and isinstance(b, Known):
+        return fold(tx, function, [a, b], {})
+    if isinstance(a, (TensorValue, SymbolicValue)) or isinstance(b, (TensorValue, SymbolicValue)):
+        if isinstance(a, _GRAPH_OPERANDS) and isinstance(b, _GRAPH_OPERANDS):
+            return _compare_in_graph(tx, text, function, a, b)
+    if isinstance(a, (TupleValue, ListValue)) and type(a) is type(b):
+        return compare_sequences(tx, text, a, b)  # type: ignore[arg-type]
+    if isinstance(a, (SetValue, DictView)) and isinstance(b, (SetValue, DictView)):
+        left, right = entries_of(tx, a).keys(), entries_of(tx, b).keys()
+        return boolean(function(left, right))
+    if (left_dict := tx.as_dict(a)) is not None and (right_dict := tx.as_dict(b)) is not None and text in ("==", "!="):
+        if not isinstance(a, ObjectValue) and not isinstance(b, ObjectValue):
+            return boolean(_dicts_equal(tx, left_dict, right_dict) == (text == "=="))
+    if isinstance(a, ObjectValue) or isinstance(b, ObjectValue):
+        return _compare_objects(tx, text, a, b, forward, backward)
+    if text in ("==", "!="):
+        return boolean(_plainly_equal(tx, a, b) == (text == "=="))
+    left_type, right_type = a.python_type().__name__, b.python_type().__name__
+    raise_exception(tx, TypeError, f"{text!r} not supported between instances of {left_type!r} and {right_type!r}")
+
+
+def _plainly_equal(tx: Tracer, a: Value, b: Value) -> bool:
+    if isinstance(a, BoundMethod) and isinstance(b, BoundMethod):
+        return is_same(a.instance, b.instance) and same_or_equal(tx, a.function, b.function)
+    if isinstance(a, Method) and isinstance(b, Method):
+        return is_same(a.owner, b.owner) and a.name == b.name
+    return is_same(a, b)
+
+
+def _compare_in_graph(tx: Tracer, text: str, function: Callable[..., Any], a: Value, b: Value) -> Value:
+    """Comparison with a tensor; `tensor == "text"` and `tensor == None` are plain identity comparisons."""
+    for one in (a, b):
+        if isinstance(one, Constant) and not isinstance(one.obj, (int, float, complex, bool)):
+            if text in ("==", "!="):
+                return boolean(text == "!=")
+    return tx.operator_in_graph(function, [a, b])
+
+
+def _dicts_equal(tx: Tracer, a: DictValue, b: DictValue) -> bool:
+    if a.length(tx) != b.length(tx):
+        return False
+    others = {key.hash_key(tx): value for key, value in b.items(tx)}
+    for key, value in a.items(tx):
+        hashed = key.hash_key(tx)
+        if hashed not in others or not same_or_equal(tx, value, others[hashed]):
+            return False
+    return True
+
+
+def _compare_objects(tx: Tracer, text: str, a: Value, b: Value, forward: str, backward: str) -> Value:
+    left, right = a.python_type(), b.python_type()
+    order = [(a, forward, b), (b, backward, a)]
+    if left is not right and issubclass(right, left):
+        order.reverse()
+    for owner, name, other in order:
+        if not isinstance(owner, ObjectValue):
+            continue
+        raw = lookup(tx, owner.cls, name)
+        if raw is object.__ne__ and text == "!=":
+            result = call_special(tx, owner, "__eq__", [other])
+            if not _is_not_implemented(result):
+                return boolean(not truth(tx, result))
+            continue
+        result = call_special(tx, owner, name, [other])
+        if not _is_not_implemented(result):
+            return result
+    if text in ("==", "!="):
+        return boolean(is_same(a, b) == (text == "=="))
+    raise_exception(
+        tx, TypeError, f"{text!r} not supported between instances of {left.__name__!r} and {right.__name__!r}"
+    )
+
+
+def object_equal(tx: Tracer, a: ObjectValue, b: Value) -> Value:
+    """`object.__eq__`; of a dict or list subclass: of its contents."""
+    if is_same(a, b):
+        return TRUE
+    if a.container is not None:
+        other = b.container if isinstance(b, ObjectValue) and b.container is not None else b
+        return compare(tx, "==", a.container, other)
+    if a.obj is not None and isinstance(b, ObjectValue) and b.obj is not None and type(a.obj).__eq__ is not object.__eq__:
+        return boolean(bool(a.obj == b.obj))
+    return Constant(NotImplemented)
+
+
+# ---- special methods of built-in types, by name
+
+_Dunder = Callable[[Any, Value, "list[Value]"], Value]
+
+
+def _none(_: None) -> Value:
+    return NONE
+
+
+_DUNDERS: dict[str, _Dunder] = {
+    "__getitem__": lambda tx, v, args: v.get_item(tx, args[0]),
+    "__setitem__": lambda tx, v, args: _none(v.set_item(tx, args[0], args[1])),
+    "__delitem__": lambda tx, v, args: _none(v.del_item(tx, args[0])),
+    "__len__": lambda tx, v, args: Constant(v.length(tx)),
+    "__iter__": lambda tx, v, args: v.iterate(tx),
+    "__contains__": lambda tx, v, args: boolean(v.contains(tx, args[0])),
+    "__bool__": lambda tx, v, args: boolean(v.truth(tx)),
+    "__index__": lambda tx, v, args: Constant(index(tx, v)),
+    "__neg__": lambda tx, v, args: unary_op(tx, "-", v),
+    "__pos__": lambda tx, v, args: unary_op(tx, "+", v),
+    "__invert__": lambda tx, v, args: unary_op(tx, "~", v),
+    "__str__": lambda tx, v, args: tx.to_str(v),
+    "__repr__": lambda tx, v, args: tx.to_repr(v),
+    "__reversed__": lambda tx, v, args: tx.list_iterator(v.unpack(tx)[::-1]),
+}
+for _text, (_function, _forward, _) in COMPARE.items():
+    _DUNDERS[_forward] = lambda tx, v, args, text=_text: compare(tx, text, v, args[0])
+for _text, (_, _name) in BINARY.items():
+    _DUNDERS[f"__{_name}__"] = lambda tx, v, args, text=_text: binary_op(tx, text, v, args[0])
+    _DUNDERS[f"__r{_name}__"] = lambda tx, v, args, text=_text: binary_op(tx, text, args[0], v)
+    _DUNDERS[f"__i{_name}__"] = lambda tx, v, args, text=_text: binary_op(tx, f"{text}=", v, args[0])
+
+_PLAIN = (Constant, Sequence, DictValue, DictView, SetValue, IteratorValue)
+
+
+def call_builtin_method(
+    tx: Tracer, owner: Value, name: str, function: Any, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """Carry out a method implemented in C, `function` being the descriptor it was found as (None: unknown)."""
+    if isinstance(owner, Lazy):
+        owner = owner.force(tx)
+    if isinstance(owner, TensorValue):
+        return tx.tensor_method(owner, name, args, kwargs)
+    if isinstance(owner, ObjectValue):
+        defined_in = getattr(function, "__objclass__", None)
+        if owner.container is not None and defined_in not in (object, None, BaseException) and name != "__init__":
+            return call_builtin_method(tx, owner.container, name, function, args, kwargs)
+        return owner.builtin_method(tx, name, args, kwargs)
+    if name in _DUNDERS and isinstance(owner, _PLAIN):
+        return _DUNDERS[name](tx, owner, args)
+    if name == "__init__" and isinstance(owner, (ListValue, DictValue, SetValue)):
+        tx.init_container(owner, args, kwargs)
+        return NONE
+    if name == "__hash__":
+        return Constant(hash(owner.hash_key(tx)))
+    if name == "__class__":
+        return tx.wrap_known(owner.python_type())
+    return owner.builtin_method(tx, name, args, kwargs)
+
+
+__all__ = ["FALSE", "BoundMethod", "FunctionValue", "binary_op", "call_builtin_method", "call_special", "compare",
+           "concrete_slice", "fold", "generic_contains", "hash_key_of", "index", "is_same", "not_", "object_equal",
+           "object_truth", "raise_exception", "raise_exception_value", "raise_real", "same_or_equal", "special_length",
+           "truth", "types", "unary_op"]  # fmt: skip

@@ -1,0 +1,561 @@
+"""Tuples, lists, deques, slices, and iterators over items the trace already knows.
+
+Items are Values, some of them `Lazy` (an outside item nothing has looked at); everything that hands out an item realises it.
+A list that came from outside is a copy of the real one: changes are reported to `tx.mutations` and replayed at the end.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.base import MISSING, NONE, Constant, Lazy, Method, NotConstant, Value, boolean
+
+if TYPE_CHECKING:
+    from treadle_tracer.source import Source
+    from treadle_tracer.trace.tracer import Tracer
+
+
+class Sequence(Value):
+    """Shared by tuples and lists: `items` is a real Python sequence of Values, `cls` the exact Python type."""
+
+    __slots__ = ("cls", "items", "obj")
+
+    def __init__(self, items: Any, cls: type, source: Source | None = None, obj: Any = None):
+        self.source = source
+        self.items = items
+        self.cls = cls
+        self.obj = obj
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def item(self, tx: Tracer, index: int) -> Value:
+        found = self.items[index]
+        return found.force(tx) if found.__class__ is Lazy else found
+
+    def unpack(self, tx: Tracer) -> list[Value]:
+        return [item.force(tx) if item.__class__ is Lazy else item for item in self.items]
+
+    def truth(self, tx: Tracer) -> bool:
+        return len(self.items) > 0
+
+    def length(self, tx: Tracer) -> int:
+        return len(self.items)
+
+    def iterate(self, tx: Tracer) -> Value:
+        return SequenceIterator(self)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        return any(tx.same_or_equal(own, item) for own in self.unpack(tx))
+
+    def index_of(self, tx: Tracer, key: Value) -> Any:
+        """`key` as a Python index: int or slice of ints."""
+        try:
+            index = key.constant()
+        except NotConstant:
+            index = tx.index(key) if not isinstance(key, SliceValue) else tx.concrete_slice(key)
+        if not isinstance(index, (int, slice)):
+            index_method = getattr(index, "__index__", None)
+            if index_method is None:
+                tx.raise_exception(
+                    TypeError, f"{self.cls.__name__} indices must be integers or slices, not {type(index).__name__}"
+                )
+            index = index_method()
+        return index
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        index = self.index_of(tx, key)
+        if isinstance(index, slice):
+            return self.slice(index)
+        try:
+            return self.item(tx, index)
+        except IndexError as error:
+            tx.raise_real(error)
+
+    def slice(self, index: slice) -> Value:
+        raise NotImplementedError
+
+    def find(self, tx: Tracer, args: list[Value]) -> int:
+        low, high = (args[1].constant() if len(args) > 1 else 0), (args[2].constant() if len(args) > 2 else None)
+        for position in range(*slice(low, high).indices(len(self.items))):
+            if tx.same_or_equal(self.item(tx, position), args[0]):
+                return position
+        return -1
+
+    def constant_items(self) -> list[Any]:
+        return [
+            (item.value if item.value is not None else _not_constant(item)).constant()
+            if item.__class__ is Lazy
+            else item.constant()
+            for item in self.items
+        ]
+
+    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "count":
+            return Constant(sum(tx.same_or_equal(item, args[0]) for item in self.unpack(tx)))
+        if name == "index":
+            position = self.find(tx, args)
+            if position < 0:
+                tx.raise_exception(ValueError, "item is not in the sequence")
+            return Constant(position)
+        raise Unsupported("builtin-method", f"{self.cls.__name__}.{name}")
+
+
+def _not_constant(value: Value) -> Value:
+    raise NotConstant(value)
+
+
+class TupleValue(Sequence):
+    """A tuple, `torch.Size`, named tuple or structseq (torch.return_types)."""
+
+    __slots__ = ()
+
+    def __init__(self, items: Any, cls: type = tuple, source: Source | None = None, obj: Any = None):
+        super().__init__(items if type(items) is tuple else tuple(items), cls, source, obj)
+
+    def constant(self) -> Any:
+        items = self.constant_items()
+        if self.cls is tuple:
+            return tuple(items)
+        if hasattr(self.cls, "_make"):
+            return self.cls._make(items)
+        return self.cls(items)
+
+    def identity(self) -> Any:
+        return self
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return tuple(item.hash_key(tx) for item in self.unpack(tx))
+
+    def slice(self, index: slice) -> Value:
+        # A slice of a torch.Size is a torch.Size, of a named tuple a tuple.
+        cls = self.cls if self.cls.__name__ == "Size" else tuple
+        return TupleValue(self.items[index], cls)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        position = field_index(self.cls, name)
+        if position is not None:
+            return self.item(tx, position)
+        return super().get_attr(tx, name)
+
+    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "numel" and self.cls.__name__ == "Size":
+            return functools.reduce(
+                lambda a, b: tx.binary_op("*", a, b), self.unpack(tx), Constant(1)
+            )  # torch.Size.numel: product of sizes
+        return super().builtin_method(tx, name, args, kwargs)
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+            return
+        if self.cls is tuple:
+            for item in self.items:
+                cg.value(item)
+            cg.cb.build_tuple(len(self.items))
+            return
+        cg.cb.push_null()
+        maker = getattr(self.cls, "_make", None)
+        cg.const(self.cls if maker is None else maker)
+        for item in self.items:
+            cg.value(item)
+        cg.cb.build_tuple(len(self.items))
+        cg.cb.call(1)
+
+
+@functools.lru_cache(maxsize=512)
+def field_names(cls: type) -> tuple[str, ...]:
+    """Names of the positions of a named tuple or structseq class, () for other tuples."""
+    fields = getattr(cls, "_fields", None)
+    if isinstance(fields, tuple):
+        return fields
+    count = getattr(cls, "n_sequence_fields", 0)
+    if not count:
+        return ()
+    probe = cls(range(getattr(cls, "n_fields")))  # a structseq takes any objects
+    members = [name for name, value in vars(cls).items() if type(value).__name__ == "member_descriptor"]
+    by_index = {getattr(probe, name): name for name in members}
+    return tuple(by_index[index] for index in range(count))
+
+
+def field_index(cls: type, name: str) -> int | None:
+    if cls is tuple:
+        return None
+    names = field_names(cls)
+    return names.index(name) if name in names else None
+
+
+class ListValue(Sequence):
+    """A list or deque. `owner` is the object of a subclass whose items these are, if any."""
+
+    __slots__ = ("maxlen", "owner")
+
+    def __init__(self, items: list[Any], cls: type = list, source: Source | None = None, obj: Any = None):
+        super().__init__(items, cls, source, obj)
+        self.maxlen: int | None = None
+        self.owner: Value | None = None
+
+    def constant(self) -> Any:
+        if self.cls is not list:
+            raise NotConstant(self)
+        return self.constant_items()
+
+    def is_constant(self) -> bool:
+        return False
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return tx.raise_exception(TypeError, f"unhashable type: {self.cls.__name__!r}")
+
+    def changed(self, tx: Tracer) -> None:
+        if self.source is not None or (self.owner is not None and self.owner.source is not None):
+            tx.mutations.mutated(self.owner if self.owner is not None else self)
+
+    def slice(self, index: slice) -> Value:
+        if self.cls is not list:
+            raise Unsupported("builtin-method", f"slice of {self.cls.__name__}")
+        return ListValue(self.items[index])
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        index = self.index_of(tx, key)
+        try:
+            self.items[index] = value.unpack(tx) if isinstance(index, slice) else value
+        except (IndexError, ValueError) as error:
+            tx.raise_real(error)
+        self.changed(tx)
+
+    def del_item(self, tx: Tracer, key: Value) -> None:
+        index = self.index_of(tx, key)
+        try:
+            del self.items[index]
+        except IndexError as error:
+            tx.raise_real(error)
+        self.changed(tx)
+
+    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        handler = (_DEQUE_METHODS if self.cls is collections.deque else _LIST_METHODS).get(name)
+        if handler is None:
+            return super().builtin_method(tx, name, args, kwargs)
+        return handler(self, tx, args, kwargs)
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+            return
+        if self.cls is list:
+            self.reconstruct_contents(cg)
+            return
+        cg.cb.push_null()
+        cg.const(self.cls)
+        self.reconstruct_contents(cg)
+        cg.const(self.maxlen)
+        cg.cb.call(2)
+
+    def reconstruct_contents(self, cg: Any) -> None:
+        """Push a fresh plain list of the items."""
+        for item in self.items:
+            cg.value(item)
+        cg.cb.build_list(len(self.items))
+
+
+_ListMethod = Callable[[ListValue, "Tracer", list[Value], dict[str, Value]], Value]
+_LIST_METHODS: dict[str, _ListMethod] = {}
+_DEQUE_METHODS: dict[str, _ListMethod] = {}
+
+
+def _list_method(*names: str, of: str = "list deque") -> Callable[[_ListMethod], _ListMethod]:
+    def register(function: _ListMethod) -> _ListMethod:
+        for table, kind in ((_LIST_METHODS, "list"), (_DEQUE_METHODS, "deque")):
+            if kind in of.split():
+                table.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+@_list_method("append")
+def _append(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (item,) = args
+    self.items.append(item)
+    if self.maxlen is not None and len(self.items) > self.maxlen:
+        del self.items[0]
+    self.changed(tx)
+    return NONE
+
+
+@_list_method("appendleft", of="deque")
+def _appendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (item,) = args
+    self.items.insert(0, item)
+    if self.maxlen is not None and len(self.items) > self.maxlen:
+        del self.items[-1]
+    self.changed(tx)
+    return NONE
+
+
+@_list_method("extend", "__iadd__")
+def _extend(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    for item in args[0].unpack(tx):
+        _append(self, tx, [item], {})
+    return NONE
+
+
+@_list_method("insert")
+def _insert(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items.insert(tx.index(args[0]), args[1])
+    self.changed(tx)
+    return NONE
+
+
+@_list_method("pop", "popleft")
+def _pop(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    index = tx.index(args[0]) if args else -1
+    try:
+        item = self.item(tx, index)
+    except IndexError as error:
+        tx.raise_real(IndexError("pop from empty list" if not self.items else str(error)))
+    del self.items[index]
+    self.changed(tx)
+    return item
+
+
+@_list_method("popleft", of="deque")
+def _popleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _pop(self, tx, [Constant(0)], {})
+
+
+@_list_method("remove")
+def _remove(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    position = self.find(tx, args)
+    if position < 0:
+        tx.raise_exception(ValueError, "list.remove(x): x not in list")
+    del self.items[position]
+    self.changed(tx)
+    return NONE
+
+
+@_list_method("clear")
+def _clear(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items.clear()
+    self.changed(tx)
+    return NONE
+
+
+@_list_method("copy", "__copy__")
+def _copy(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    made = ListValue(list(self.items), self.cls)
+    made.maxlen = self.maxlen
+    return made
+
+
+@_list_method("reverse")
+def _reverse(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items.reverse()
+    self.changed(tx)
+    return NONE
+
+
+@_list_method("sort", of="list")
+def _sort(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items[:] = sorted_values(tx, self.unpack(tx), kwargs.get("key", NONE), kwargs.get("reverse", NONE))
+    self.changed(tx)
+    return NONE
+
+
+def sorted_values(tx: Tracer, items: list[Value], key: Value, reverse: Value) -> list[Value]:
+    """Items in the order of `sorted`, comparing with the traced `<`; stable, also when reversed."""
+    keys = items if key.is_constant() and key.constant() is None else [tx.call(key, [item], {}) for item in items]
+
+    def compare(a: int, b: int) -> int:
+        if tx.truth(tx.compare("<", keys[a], keys[b])):
+            return -1
+        return 1 if tx.truth(tx.compare("<", keys[b], keys[a])) else 0
+
+    backwards = tx.truth(reverse)
+    order = sorted(range(len(items)), key=functools.cmp_to_key(compare), reverse=backwards)
+    return [items[position] for position in order]
+
+
+class SliceValue(Value):
+    """A slice with at least one part that is no constant."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, start: Value, stop: Value, step: Value):
+        self.source = None
+        self.parts = (start, stop, step)
+
+    def python_type(self) -> type:
+        return slice
+
+    def constant(self) -> Any:
+        return slice(*(part.constant() for part in self.parts))
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name in ("start", "stop", "step"):
+            return self.parts[("start", "stop", "step").index(name)]
+        return super().get_attr(tx, name)
+
+    def reconstruct(self, cg: Any) -> None:
+        cg.cb.push_null()
+        cg.const(slice)
+        for part in self.parts:
+            cg.value(part)
+        cg.cb.call(3)
+
+
+class IteratorValue(Value):
+    """Base of iterators carried out by the trace: `next` gives the next item or None."""
+
+    __slots__ = ()
+
+    def iterate(self, tx: Tracer) -> Value:
+        return self
+
+    def next(self, tx: Tracer) -> Value | None:
+        raise NotImplementedError
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def unpack(self, tx: Tracer) -> list[Value]:
+        items: list[Value] = []
+        while (item := self.next(tx)) is not None:
+            items.append(item)
+        return items
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        while (own := self.next(tx)) is not None:
+            if tx.same_or_equal(own, item):
+                return True
+        return False
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name in ("__next__", "__iter__"):
+            return Method(self, name, None)
+        return super().get_attr(tx, name)
+
+    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__iter__":
+            return self
+        if name == "__next__":
+            item = self.next(tx)
+            return tx.raise_exception(StopIteration) if item is None else item
+        return super().builtin_method(tx, name, args, kwargs)
+
+
+class SequenceIterator(IteratorValue):
+    """`iter(list)`: sees items appended while it runs."""
+
+    __slots__ = ("position", "sequence")
+
+    def __init__(self, sequence: Sequence, position: int = 0):
+        self.source = None
+        self.sequence = sequence
+        self.position = position
+
+    def python_type(self) -> type:
+        return type(iter(())) if isinstance(self.sequence, TupleValue) else type(iter([]))
+
+    def next(self, tx: Tracer) -> Value | None:
+        if self.position >= len(self.sequence.items):
+            self.position = 1 << 62  # an exhausted list iterator stays exhausted
+            return None
+        item = self.sequence.item(tx, self.position)
+        self.position += 1
+        return item
+
+    def remaining(self) -> list[Value]:
+        return list(self.sequence.items[self.position :])
+
+    def reconstruct(self, cg: Any) -> None:
+        """A fresh iterator over the sequence itself, moved on to where this one stands."""
+        cg.cb.push_null()
+        cg.const(_iterator_at)
+        cg.value(self.sequence)
+        cg.const(self.position)
+        cg.cb.call(2)
+
+
+def _iterator_at(sequence: Any, position: int) -> Any:
+    iterator = iter(sequence)
+    iterator.__setstate__(position if position < len(sequence) else len(sequence))
+    if position > len(sequence):
+        next(iterator, None)
+    return iterator
+
+
+class RangeIterator(IteratorValue):
+    """`iter(range(...))`."""
+
+    __slots__ = ("position", "range")
+
+    def __init__(self, over: range, position: int = 0):
+        self.source = None
+        self.range = over
+        self.position = position
+
+    def python_type(self) -> type:
+        return type(iter(range(0)))
+
+    def next(self, tx: Tracer) -> Value | None:
+        if self.position >= len(self.range):
+            return None
+        self.position += 1
+        return Constant(self.range[self.position - 1])
+
+    def reconstruct(self, cg: Any) -> None:
+        cg.cb.push_null()
+        cg.const(iter)
+        cg.const(self.range[self.position :])
+        cg.cb.call(1)
+
+
+class HostIterator(IteratorValue):
+    """An iterator whose items the trace makes one by one with a Python generator of Values."""
+
+    __slots__ = ("cls", "host", "remake")
+
+    def __init__(self, host: Iterator[Value], cls: type = type(iter([]))):
+        self.source = None
+        self.host = host
+        self.cls = cls
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def next(self, tx: Tracer) -> Value | None:
+        return next(self.host, None)
+
+    def reconstruct(self, cg: Any) -> None:
+        """A list iterator over the items that are left; right only when taking them has no effect, as here."""
+        raise Unsupported("reconstruct", f"a {self.cls.__name__} in the middle of its run")
+
+
+def compare_sequences(tx: Tracer, operator: str, a: Sequence, b: Sequence) -> Value:
+    """Lexicographic comparison of two lists or two tuples."""
+    left, right = a.unpack(tx), b.unpack(tx)
+    if operator in ("==", "!=") and len(left) != len(right):
+        return boolean(operator == "!=")
+    for x, y in zip(left, right, strict=False):
+        if not tx.same_or_equal(x, y):
+            if operator in ("==", "!="):
+                return boolean(operator == "!=")
+            return tx.compare(operator, x, y)
+    return boolean(_LENGTH_ORDER[operator](len(left), len(right)))
+
+
+_LENGTH_ORDER: dict[str, Callable[[int, int], bool]] = {
+    "==": lambda a, b: a == b,
+    "!=": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+__all__ = ["MISSING", "HostIterator", "IteratorValue", "ListValue", "RangeIterator", "Sequence", "SequenceIterator",
+           "SliceValue", "TupleValue", "compare_sequences", "field_index", "field_names", "sorted_values"]  # fmt: skip

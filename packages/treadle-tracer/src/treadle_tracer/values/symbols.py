@@ -1,0 +1,93 @@
+"""Dynamic sizes of one trace: which dimensions are dynamic, their symbols, and the graph nodes that compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_tracer.source import Source
+from treadle_tracer.values.base import Constant, Value
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+
+if TYPE_CHECKING:
+    from torch import fx
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from treadle_tracer.trace.tracer import Tracer
+
+
+class Symbols:
+    """`dynamic` says which dimensions of which sources are not specialised."""
+
+    def __init__(self, dynamic: Mapping[Source, tuple[int, ...]]):
+        self.dynamic = dict(dynamic)
+        self.env: Any = None
+        self.fake_shape_env: Any = None
+        self.sources: dict[Any, tuple[Source, int]] = {}
+        self._nodes: dict[Any, fx.Node] = {}
+        if any(self.dynamic.values()):
+            import treadle_shapes
+            import treadle_shapes.torch
+
+            self.env = treadle_shapes.ShapeEnv()
+            self.fake_shape_env = treadle_shapes.torch.fake_shape_env(self.env)
+
+    def dynamic_dims(self, source: Source, tensor: torch.Tensor) -> tuple[int, ...]:
+        """The dimensions of this tensor that get symbols; 0 and 1 are always specialised."""
+        return tuple(dim for dim in self.dynamic.get(source, ()) if tensor.shape[dim] > 1)
+
+    def fake_like(self, mode: FakeTensorMode, source: Source, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake tensor with the metadata of `tensor`, dynamic sizes being symbols."""
+        dims = self.dynamic_dims(source, tensor)
+        if dims:
+            fake = self._dynamic_fake(mode, source, tensor, dims)
+        else:
+            with mode:
+                fake = torch.empty_strided(
+                    tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+                )
+        if tensor.requires_grad:
+            fake.requires_grad_(True)
+        return fake
+
+    def _dynamic_fake(
+        self, mode: FakeTensorMode, source: Source, tensor: torch.Tensor, dims: tuple[int, ...]
+    ) -> torch.Tensor:
+        import treadle_shapes.torch
+
+        sizes: list[Any] = [None] * tensor.dim()
+        for dim in dims:
+            symbol = self.env.create_symbol(tensor.shape[dim], f"{source.text}.size()[{dim}]")
+            sizes[dim] = symbol
+            self.sources[symbol] = (source, dim)
+        return treadle_shapes.torch.fake_tensor(mode, tensor, tuple(sizes))
+
+    def value(self, tx: Tracer, number: Any, node: fx.Node | None) -> Value:
+        """The Value of a SymInt, SymFloat or SymBool; plain when it is constant after all."""
+        if isinstance(number, torch.SymBool):
+            return Constant(bool(number))
+        if node is not None:
+            self._nodes.setdefault(self._key(number), node)
+        return SymbolicValue(self._nodes.get(self._key(number)), number)
+
+    def size_value(self, tx: Tracer, owner: TensorValue, dim: int, size: Any) -> Value:
+        """One size of a tensor; sizes that are equal as expressions share a node."""
+        key = self._key(size)
+        if key not in self._nodes:
+            self._nodes[key] = tx.graph.call(
+                "call_function", torch.ops.aten.sym_size.int, (owner.node(tx), dim), {}, size, tx.stack_trace()
+            )
+        return SymbolicValue(self._nodes[key], size)
+
+    def node_of(self, tx: Tracer, value: SymbolicValue) -> fx.Node:
+        node = self._nodes.get(self._key(value.sym))
+        if node is None:
+            from treadle_tracer.errors import InternalError
+
+            raise InternalError("symbols", f"no graph node computes {value.sym}")
+        return node
+
+    def _key(self, number: Any) -> Any:
+        return (type(number), number.node.expr)

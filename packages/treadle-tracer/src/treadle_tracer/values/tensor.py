@@ -1,0 +1,261 @@
+"""Tensors (a graph node and a fake tensor) and symbolic numbers (a graph node and a SymInt)."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import InstanceDictSource
+from treadle_tracer.values.base import MISSING, NONE, Constant, Method, Value
+from treadle_tracer.values.sequences import TupleValue
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from treadle_tracer.source import Source
+    from treadle_tracer.trace.tracer import Tracer
+
+
+class TensorValue(Value):
+    """A tensor. An outside one (`obj`) gets its placeholder or attribute node when it is first used in the graph.
+
+    fake: a FakeTensor with its metadata; static: stands in the graph as attribute, guarded by identity.
+    """
+
+    __slots__ = ("_node", "fake", "obj", "static")
+
+    def __init__(
+        self,
+        node: fx.Node | None,
+        fake: torch.Tensor,
+        obj: torch.Tensor | None = None,
+        source: Source | None = None,
+        static: bool = False,
+    ):
+        self.source = source
+        self._node = node
+        self.fake = fake
+        self.obj = obj
+        self.static = static
+
+    def node(self, tx: Tracer) -> fx.Node:
+        if self._node is None:
+            self._node = tx.input_node(self)
+        return self._node
+
+    @property
+    def known_node(self) -> fx.Node | None:
+        """The node, if the tensor has been used in the graph."""
+        return self._node
+
+    def python_type(self) -> type:
+        return type(self.obj) if self.obj is not None else torch.Tensor
+
+    def identity(self) -> Any:
+        return self
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return self
+
+    def describe(self) -> str:
+        what = f"tensor {self.fake.dtype} {tuple(self.fake.shape)}"
+        return f"{self.source.text} ({what})" if self.source is not None else what
+
+    # ---- attributes
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        stored = tx.mutations.load_attr(self, name)
+        if isinstance(stored, Value):
+            return stored
+        kind = _ATTRIBUTES.get(name)
+        if kind is not None:
+            return kind(self, tx, name)
+        raw = tx.lookup(self.python_type(), name)
+        if raw is not MISSING:
+            return tx.bind_tensor_method(self, raw, name)
+        return self.own_attr(tx, name)
+
+    def own_attr(self, tx: Tracer, name: str) -> Value:
+        """An attribute that somebody has put on the tensor object itself."""
+        if self.obj is not None and self.source is not None:
+            own = self.obj.__dict__
+            if name in own:
+                return tx.wrap(own[name], InstanceDictSource(self.source, name))
+            tx.guards.add(self.source, "lacks_attr", name)
+        return tx.raise_exception(AttributeError, f"'Tensor' object has no attribute {name!r}")
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        setter = _SETTERS.get(name)
+        if setter is not None:
+            setter(self, tx, value)
+            return
+        if hasattr(torch.Tensor, name):
+            raise Unsupported("tensor-attribute", f"assignment to .{name}")
+        tx.mutations.store_attr(self, name, value)
+
+    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.tensor_method(self, name, args, kwargs)
+
+    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.tensor_method(self, name, args, kwargs)
+
+    # ---- protocols
+
+    def truth(self, tx: Tracer) -> bool:
+        raise Unsupported("branch-on-tensor", self.describe())
+
+    def length(self, tx: Tracer) -> int:
+        if self.fake.dim() == 0:
+            tx.raise_exception(TypeError, "len() of a 0-d tensor")
+        return tx.concrete_int(self.fake.shape[0])
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        return tx.run_in_graph("call_function", operator.getitem, [self, key], {})
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        tx.run_in_graph("call_function", operator.setitem, [self, key, value], {})
+
+    def iterate(self, tx: Tracer) -> Value:
+        if self.fake.dim() == 0:
+            tx.raise_exception(TypeError, "iteration over a 0-d tensor")
+        return tx.run_in_graph("call_method", "unbind", [self, Constant(0)], {}).iterate(tx)
+
+    def contains(self, tx: Tracer, item: Value) -> bool:
+        raise Unsupported("branch-on-tensor", f"in {self.describe()}")
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+        else:
+            cg.graph_output(self._node)
+
+
+# ---- attributes by name
+
+
+def _metadata(self: TensorValue, tx: Tracer, name: str) -> Value:
+    return Constant(getattr(self.fake, name))
+
+
+def _shape(self: TensorValue, tx: Tracer, name: str) -> Value:
+    return tx.shape_of(self)
+
+
+def _view(self: TensorValue, tx: Tracer, name: str) -> Value:
+    return tx.run_in_graph("call_function", getattr, [self, Constant(name)], {})
+
+
+def _data(self: TensorValue, tx: Tracer, name: str) -> Value:
+    return tx.run_in_graph("call_method", "detach", [self], {})
+
+
+def _grad(self: TensorValue, tx: Tracer, name: str) -> Value:
+    if self.obj is not None and self.obj.grad is None and self.source is not None:
+        tx.guards.add(self.source, "call", _grad_is_none, f"{self.source.text}.grad is None")
+        return NONE
+    if self.obj is None and not self.fake.is_leaf:
+        return NONE
+    raise Unsupported("tensor-attribute", f".{name} of {self.describe()}")
+
+
+def _grad_is_none(tensor: Any) -> bool:
+    return tensor.grad is None
+
+
+def _grad_fn(self: TensorValue, tx: Tracer, name: str) -> Value:
+    if self.fake.grad_fn is None:
+        return NONE
+    raise Unsupported("tensor-attribute", f".{name} of {self.describe()}")
+
+
+def _own_dict(self: TensorValue, tx: Tracer, name: str) -> Value:
+    raise Unsupported("tensor-attribute", f".{name} of {self.describe()}")
+
+
+def _number(self: TensorValue, tx: Tracer, name: str) -> Value:
+    return tx.number(getattr(self.fake, name), None)
+
+
+def _type_of(self: TensorValue, tx: Tracer, name: str) -> Value:
+    return tx.wrap_known(self.python_type())
+
+
+_ATTRIBUTES: dict[str, Callable[[TensorValue, Any, str], Value]] = {
+    **dict.fromkeys(
+        "dtype device layout requires_grad is_leaf is_cuda is_cpu is_sparse is_quantized is_nested is_meta is_mps is_xpu "
+        "is_mkldnn is_sparse_csr is_complex is_vulkan is_ipu is_xla is_hpu is_mtia names ndim itemsize".split(),
+        _metadata,
+    ),
+    **dict.fromkeys(("T", "mT", "H", "mH", "real", "imag"), _view),
+    "shape": _shape,
+    "data": _data,
+    "grad": _grad,
+    "grad_fn": _grad_fn,
+    "nbytes": _number,
+    "__dict__": _own_dict,
+    "__class__": _type_of,
+}
+del _ATTRIBUTES["is_complex"]  # a method
+
+
+def _set_requires_grad(self: TensorValue, tx: Tracer, value: Value) -> None:
+    if bool(value.constant()) != self.fake.requires_grad:
+        raise Unsupported("tensor-attribute", "assignment to .requires_grad")
+
+
+def _set_data(self: TensorValue, tx: Tracer, value: Value) -> None:
+    raise Unsupported("tensor-attribute", "assignment to .data")
+
+
+_SETTERS: dict[str, Callable[[TensorValue, Any, Value], None]] = {
+    "requires_grad": _set_requires_grad,
+    "data": _set_data,
+}
+
+
+class SymbolicValue(Value):
+    """An int, float or bool that depends on a dynamic size: `node` in the graph, `sym` a SymInt/SymFloat/SymBool."""
+
+    __slots__ = ("_node", "obj", "sym")
+
+    def __init__(self, node: fx.Node | None, sym: Any, source: Source | None = None, obj: Any = None):
+        self.source = source
+        self._node = node
+        self.sym = sym
+        self.obj = obj
+
+    def node(self, tx: Tracer) -> fx.Node:
+        if self._node is None:
+            self._node = tx.symbol_node(self)
+        return self._node
+
+    def python_type(self) -> type:
+        return {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(self.sym)]
+
+    def describe(self) -> str:
+        return f"dynamic {self.python_type().__name__} {self.sym}"
+
+    def hash_key(self, tx: Tracer) -> Any:
+        return tx.specialise(self)
+
+    def truth(self, tx: Tracer) -> bool:
+        return bool(self.sym)
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        return Method(self, name, getattr(self.python_type(), name))
+
+    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.from_constant(getattr(tx.specialise(self), name)(*[arg.constant() for arg in args]))
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+        else:
+            cg.graph_output(self._node)
+
+
+__all__ = ["SymbolicValue", "TensorValue", "TupleValue"]

@@ -1,0 +1,305 @@
+"""Putting torch calls into the graph: run on fake tensors, make the node, wrap the result."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    UnsupportedFakeTensorException,
+)
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.base import MISSING, NONE, Constant, Known, Lazy, Method, NotConstant, Value
+from treadle_tracer.values.mappings import DictValue, DictView
+from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from treadle_tracer.trace.tracer import Tracer
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class _Arguments:
+    """Turns Values into pairs of graph argument and fake argument."""
+
+    def __init__(self, tx: Tracer):
+        self.tx = tx
+
+    def pair(self, value: Value) -> tuple[Any, Any]:
+        if isinstance(value, TensorValue):
+            return value.node(self.tx), value.fake
+        if isinstance(value, Known):
+            return value.obj, value.obj
+        if isinstance(value, SymbolicValue):
+            return value.node(self.tx), value.sym
+        if isinstance(value, Lazy):
+            return self.pair(value.force(self.tx))
+        if isinstance(value, Sequence):
+            return self.sequence(value)
+        if isinstance(value, SliceValue):
+            pairs = [self.pair(part) for part in value.parts]
+            return slice(*(p[0] for p in pairs)), slice(*(p[1] for p in pairs))
+        if isinstance(value, DictValue):
+            pairs = {key.constant(): self.pair(item) for key, item in value.items(self.tx)}
+            return {k: p[0] for k, p in pairs.items()}, {k: p[1] for k, p in pairs.items()}
+        if isinstance(value, DictView):
+            return self.sequence(ListValue(value.unpack(self.tx)))
+        try:
+            plain = value.constant()
+        except NotConstant:
+            raise Unsupported("graph-argument", value.describe()) from None
+        return plain, plain
+
+    def sequence(self, value: Sequence) -> tuple[Any, Any]:
+        pairs = [self.pair(item) for item in value.items]
+        nodes, fakes = [p[0] for p in pairs], [p[1] for p in pairs]
+        if isinstance(value, ListValue):
+            return nodes, fakes
+        if value.cls in (tuple, torch.Size):
+            return tuple(nodes), tuple(fakes)
+        maker: Callable[..., Any] = getattr(value.cls, "_make", value.cls)
+        return maker(nodes), maker(fakes)
+
+
+def run_in_graph(
+    tx: Tracer, op: str, target: Callable[..., Any] | str, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
+    """Call a torch function (`call_function`) or a method of the first argument (`call_method`) in the graph.
+
+    A result without tensors (a size, a flag) is a constant and leaves no node.
+    """
+    convert = _Arguments(tx).pair
+    pairs = [convert(arg) for arg in args]
+    named = {name: convert(arg) for name, arg in kwargs.items()}
+    fakes = [pair[1] for pair in pairs]
+    result = run_fake(tx, op, target, fakes, {name: pair[1] for name, pair in named.items()})
+    if not _has_tensors(result):
+        if result is None and _may_mutate(op, target):
+            _make_node(tx, op, target, pairs, named, None)
+            return NONE
+        return constant_result(tx, op, target, pairs, named, result)
+    known = tx.tensor_of_fake(result) if isinstance(result, torch.Tensor) else None
+    if known is not None and not _may_mutate(op, target):
+        return known  # `x.contiguous()` and the like gave the very same tensor
+    node = _make_node(tx, op, target, pairs, named, result)
+    if known is not None:
+        tx.note_mutation(known)
+        return known
+    return wrap_result(tx, result, node)
+
+
+def _make_node(tx: Tracer, op: str, target: Any, pairs: list[Any], named: dict[str, Any], result: Any) -> fx.Node:
+    args = tuple(pair[0] for pair in pairs)
+    kwargs = {name: pair[0] for name, pair in named.items()}
+    return tx.graph.call(op, target, args, kwargs, result, tx.stack_trace())
+
+
+def _may_mutate(op: str, target: Any) -> bool:
+    """Whether the call may write into an argument, judged by PyTorch's naming of such functions."""
+    if target is operator.setitem:
+        return True
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    if name.startswith("__i") and name.endswith("__"):
+        return name not in ("__invert__", "__index__", "__int__")
+    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_OPERATORS or op == "call_any"
+
+
+_IN_PLACE_OPERATORS = frozenset(
+    "iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift batch_norm instance_norm "
+    "embedding dropout setitem _foreach_add_ relu silu hardtanh".split()
+)
+
+
+def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """The call on fake tensors. What it raises, the real call would raise too, or cannot be known: a graph break either way."""
+    with tx.fake_mode:
+        try:
+            if op == "call_method":
+                return getattr(args[0], target)(*args[1:], **kwargs)
+            return target(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise Unsupported("data-dependent", f"{_name(target)}: {error}") from error
+        except UnsupportedFakeTensorException as error:
+            raise Unsupported("no-fake-kernel", f"{_name(target)}: {error}") from error
+        except NotImplementedError as error:
+            raise Unsupported("no-fake-kernel", f"{_name(target)}: {error}") from error
+        except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError, KeyError) as error:
+            raise Unsupported("torch-call-raises", f"{_name(target)}: {type(error).__name__}: {error}") from error
+
+
+def _name(target: Any) -> str:
+    return target if isinstance(target, str) else getattr(target, "__name__", repr(target))
+
+
+def _has_tensors(result: Any) -> bool:
+    if isinstance(result, (torch.Tensor, *_SYMBOLIC)):  # a symbolic number needs a node too
+        return True
+    if isinstance(result, (tuple, list)):
+        return any(_has_tensors(item) for item in result)
+    if isinstance(result, dict):
+        return any(_has_tensors(item) for item in result.values())
+    return False
+
+
+def constant_result(tx: Tracer, op: str, target: Any, pairs: list[Any], named: dict[str, Any], result: Any) -> Value:
+    if isinstance(result, torch.Size):
+        return TupleValue([Constant(size) for size in result], torch.Size)
+    return tx.from_constant(result)
+
+
+def wrap_result(tx: Tracer, result: Any, node: fx.Node) -> Value:
+    """Values for what a node gives: tensors, or (nested) tuples and lists of them through `getitem` nodes."""
+    if isinstance(result, torch.Tensor):
+        if not isinstance(result, FakeTensor):
+            raise Unsupported("graph-result", f"{_name(node.target)} gave a {type(result).__name__}")
+        known = tx.tensor_of_fake(result)
+        return known if known is not None else tx.new_tensor(node, result)
+    if isinstance(result, _SYMBOLIC):
+        return tx.number(result, node)
+    if isinstance(result, (tuple, list)):
+        items = [_wrap_item(tx, item, node, position) for position, item in enumerate(result)]
+        return ListValue(items) if isinstance(result, list) else TupleValue(items, type(result))
+    if isinstance(result, dict):
+        entries: dict[Any, tuple[Value, Value]] = {
+            key: (tx.from_constant(key), _wrap_item(tx, item, node, key)) for key, item in result.items()
+        }
+        return DictValue(entries, type(result))
+    return tx.from_constant(result)
+
+
+def _wrap_item(tx: Tracer, item: Any, node: fx.Node, key: Any) -> Value:
+    if not _has_tensors(item):
+        return tx.from_constant(item)
+    known = tx.tensor_of_fake(item) if isinstance(item, torch.Tensor) else None
+    if known is not None:
+        return known
+    part = tx.graph.call("call_function", operator.getitem, (node, key), {}, item, node.meta["stack_trace"])
+    return wrap_result(tx, item, part)
+
+
+# ---- methods of tensors
+
+
+def tensor_method(tx: Tracer, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    special = _TENSOR_METHODS.get(name)
+    if special is not None:
+        result = special(tx, owner, args, kwargs)
+        if result is not None:
+            return result
+    raw = tx.lookup(torch.Tensor, name)
+    if raw is MISSING:
+        return tx.call(owner.get_attr(tx, name), args, kwargs)
+    return run_in_graph(tx, "call_method", name, [owner, *args], kwargs)
+
+
+def bind_tensor_method(tx: Tracer, owner: TensorValue, raw: Any, name: str) -> Value:
+    if isinstance(raw, property) or not callable(raw):
+        if name in _VIEW_PROPERTIES or isinstance(raw, property):
+            return run_in_graph(tx, "call_function", getattr, [owner, Constant(name)], {})
+        raise Unsupported("tensor-attribute", f".{name}")
+    return Method(owner, name, raw)
+
+
+_VIEW_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+
+
+def _unsupported(code: str) -> Callable[..., Value]:
+    def run(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise Unsupported(code, owner.describe())
+
+    return run
+
+
+def _size(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    if not args and not kwargs:
+        return shape_of(tx, owner)
+    dim = args[0] if args else kwargs.get("dim", NONE)
+    if isinstance(dim, Constant) and isinstance(dim.obj, int) and -owner.fake.dim() <= dim.obj < owner.fake.dim():
+        return shape_of(tx, owner).items[dim.obj]
+    return None
+
+
+def _length(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return shape_of(tx, owner).items[0] if owner.fake.dim() else Constant(owner.length(tx))
+
+
+def _type_method(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    if args or kwargs:
+        return None
+    return Constant(owner.fake.type() if owner.obj is None else owner.obj.type())
+
+
+def _as_subclass(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    if args and args[0].constant() is torch.Tensor:
+        return owner
+    raise Unsupported("tensor-subclass", "Tensor.as_subclass")
+
+
+_TENSOR_METHODS: dict[str, Callable[..., Value | None]] = {
+    **dict.fromkeys(("item", "tolist", "__int__", "__float__", "__complex__", "__index__"), _unsupported("data-dependent")),
+    **dict.fromkeys(("__bool__", "__contains__", "is_nonzero"), _unsupported("branch-on-tensor")),
+    **dict.fromkeys(("numpy", "__array__", "data_ptr", "storage", "untyped_storage", "share_memory_", "__reduce_ex__",
+                     "__deepcopy__", "backward", "register_hook", "requires_grad_", "retain_grad", "set_",
+                     "__repr__", "__str__", "__format__", "apply_", "map_", "is_shared", "pin_memory"),
+                    _unsupported("tensor-method")),
+    "size": _size,
+    "__len__": _length,
+    "type": _type_method,
+    "as_subclass": _as_subclass,
+    "__getitem__": lambda tx, owner, args, kwargs: owner.get_item(tx, args[0]),
+    "__setitem__": lambda tx, owner, args, kwargs: owner.set_item(tx, args[0], args[1]) or NONE,
+    "__iter__": lambda tx, owner, args, kwargs: owner.iterate(tx),
+    "__hash__": _unsupported("hash"),
+    "get_device": lambda tx, owner, args, kwargs: Constant(owner.fake.get_device()),
+    "is_floating_point": lambda tx, owner, args, kwargs: Constant(owner.fake.is_floating_point()),
+    "is_complex": lambda tx, owner, args, kwargs: Constant(owner.fake.is_complex()),
+    "dim": lambda tx, owner, args, kwargs: Constant(owner.fake.dim()),
+    "__torch_function__": _unsupported("tensor-method"),
+}  # fmt: skip
+
+
+def shape_of(tx: Tracer, owner: TensorValue) -> TupleValue:
+    """The shape: constants, and symbolic sizes with a `sym_size` node of their own."""
+    items: list[Value] = []
+    for dim, size in enumerate(owner.fake.shape):
+        if isinstance(size, int):
+            items.append(Constant(size))
+        else:
+            items.append(tx.size_value(owner, dim, size))
+    return TupleValue(items, torch.Size)
+
+
+def operator_in_graph(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> Value:
+    """An operator with at least one tensor or symbolic operand."""
+    if any(isinstance(arg, TensorValue) for arg in args):
+        return run_in_graph(tx, "call_function", function, args, {})
+    return symbolic_op(tx, function, args)
+
+
+def symbolic_op(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> Value:
+    """Arithmetic of dynamic numbers; a comparison is a node only if it stays undecided."""
+    plain = [arg.sym if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]
+    try:
+        result = function(*plain)
+    except (TypeError, ZeroDivisionError) as error:
+        tx.raise_real(error)
+    if not isinstance(result, _SYMBOLIC):
+        return tx.from_constant(result)
+    if isinstance(result, torch.SymBool):
+        return Constant(bool(result))
+    nodes = tuple(arg.node(tx) if isinstance(arg, SymbolicValue) else arg.constant() for arg in args)
+    node = tx.graph.call("call_function", function, nodes, {}, result, tx.stack_trace())
+    return tx.number(result, node)
+
+
+__all__ = ["bind_tensor_method", "operator_in_graph", "run_fake", "run_in_graph", "shape_of", "symbolic_op",
+           "tensor_method", "wrap_result"]  # fmt: skip

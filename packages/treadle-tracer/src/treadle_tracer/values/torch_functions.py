@@ -1,0 +1,216 @@
+"""What the trace does with torch's own callables: put in the graph, answer at once, inline, or leave to Python. Tables."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload, OpOverloadPacket
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Handler, Value
+from treadle_tracer.values.builtin_functions import HANDLERS
+
+if TYPE_CHECKING:
+    from treadle_tracer.trace.tracer import Tracer
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+
+# ---- what goes into the graph
+
+_GRAPH_MODULES = frozenset(
+    f"torch._C._{name}" for name in ("nn", "fft", "linalg", "special", "sparse", "nested", "VariableFunctions")
+)
+_GRAPH_OWNERS = (torch._C._VariableFunctionsClass, torch._C._VariableFunctions)
+_GRAPH_PYTHON_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._lobpcg", "torch._lowrank"})
+_NOT_IN_GRAPH = frozenset(
+    {
+        "boolean_dispatch",
+        "handle_torch_function",
+        "has_torch_function",
+        "has_torch_function_unary",
+        "has_torch_function_variadic",
+        "assert_int_or_pair",
+        "_overload",
+    }
+)
+
+
+def goes_into_graph(obj: Any) -> bool:
+    """Whether a call of this callable is one node."""
+    if isinstance(obj, (OpOverload, OpOverloadPacket, torch.jit.ScriptFunction)):
+        return True
+    if isinstance(obj, types.BuiltinFunctionType):
+        return obj.__module__ in _GRAPH_MODULES or any(obj.__self__ is owner for owner in _GRAPH_OWNERS)
+    if isinstance(obj, types.FunctionType):
+        return obj.__module__ in _GRAPH_PYTHON_MODULES and obj.__name__ not in _NOT_IN_GRAPH
+    return False
+
+
+# ---- answered at once
+
+
+def _always(value: Constant) -> Handler:
+    return lambda tx, args, kwargs: value
+
+
+def _fold(function: Callable[..., Any]) -> Handler:
+    return lambda tx, args, kwargs: tx.fold(function, args, kwargs)
+
+
+def _existing(owner: Any, names: str) -> list[Any]:
+    return [getattr(owner, name) for name in names.split() if hasattr(owner, name)]
+
+
+for _function in [
+    *_existing(torch.compiler, "is_compiling is_dynamo_compiling"),
+    *_existing(torch._utils, "_is_compiling"),
+]:
+    HANDLERS[_function] = _always(TRUE)
+
+for _function in [
+    *_existing(torch.compiler, "is_exporting"),
+    *_existing(torch.jit, "is_scripting is_tracing"),
+    *_existing(torch._jit_internal, "is_scripting"),
+    *_existing(torch.onnx, "is_in_onnx_export"),
+    *_existing(torch.overrides, "has_torch_function has_torch_function_unary has_torch_function_variadic"),
+    *_existing(torch._C, "_has_torch_function _has_torch_function_unary _has_torch_function_variadic _is_tracing"),
+]:
+    HANDLERS[_function] = _always(FALSE)
+
+HANDLERS[torch._C._get_tracing_state] = _always(NONE)
+if hasattr(torch._C, "_is_torch_function_all_disabled"):
+    HANDLERS[torch._C._is_torch_function_all_disabled] = _always(FALSE)
+
+_STATE_READS = [
+    *_existing(
+        torch,
+        "is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled get_autocast_dtype "
+        "is_autocast_cache_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype is_autocast_cpu_enabled "
+        "are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled get_default_device "
+        "promote_types can_cast get_num_threads get_float32_matmul_precision is_anomaly_enabled is_warn_always_enabled",
+    ),
+    *_existing(
+        torch._C,
+        "_get_privateuse1_backend_name _is_autocast_available _len_torch_function_stack _get_cudnn_enabled "
+        "_get_cudnn_benchmark _get_cudnn_deterministic _get_mkldnn_enabled _get_flash_sdp_enabled _get_math_sdp_enabled "
+        "_get_mem_efficient_sdp_enabled _get_cudnn_sdp_enabled _get_cublas_allow_tf32 _get_cudnn_allow_tf32 "
+        "_get_nnpack_enabled _get_accelerator _is_flash_attention_available _has_mkldnn _get_deterministic_algorithms "
+        "_log_api_usage_once _is_torch_function_enabled _get_default_device _is_default_mobile_cpu_allocator_set",
+    ),
+    *_existing(torch.cuda, "is_available device_count is_bf16_supported is_initialized is_current_stream_capturing"),
+    *_existing(torch.mps, "is_available"),
+    *_existing(torch.xpu, "is_available"),
+    *_existing(torch.backends.mps, "is_available"),
+    *_existing(torch.distributed, "is_available is_initialized"),
+    *_existing(torch.amp, "is_autocast_available"),
+    *_existing(torch.accelerator, "is_available current_accelerator"),
+]
+for _function in _STATE_READS:
+    HANDLERS[_function] = _fold(_function)
+
+
+# ---- global state that the traced program changes
+
+
+class StateSetter:
+    """A setter of thread-wide torch state: how to read the present value for the same leading arguments."""
+
+    def __init__(self, read: Callable[..., Any], keys: int = 0):
+        self.read = read
+        self.keys = keys
+
+
+def _setter_table() -> dict[Any, StateSetter]:
+    table: dict[Any, StateSetter] = {torch._C._set_grad_enabled: StateSetter(torch.is_grad_enabled)}
+    table[torch.set_autocast_enabled] = StateSetter(torch.is_autocast_enabled, keys=1)
+    table[torch.set_autocast_dtype] = StateSetter(torch.get_autocast_dtype, keys=1)
+    table[torch.set_autocast_cache_enabled] = StateSetter(torch.is_autocast_cache_enabled)
+    return table
+
+
+STATE_SETTERS = _setter_table()
+
+
+def set_state(tx: Tracer, setter: Any, args: Args) -> Value:
+    """Change the state for the rest of the trace, and in the graph; nothing if it is so already."""
+    info = STATE_SETTERS[setter]
+    plain = [arg.constant() for arg in args]
+    keys, value = plain[: info.keys], plain[info.keys]
+    before = info.read(*keys)
+    if before == value:
+        return NONE
+    tx.change_state(setter, tuple(keys), before, value)
+    return NONE
+
+
+for _setter in STATE_SETTERS:
+    HANDLERS[_setter] = lambda tx, args, kwargs, setter=_setter: set_state(tx, setter, args)
+
+
+def _nesting(step: int) -> Handler:
+    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        tx.autocast_nesting += step
+        return Constant(tx.autocast_nesting)
+
+    return run
+
+
+HANDLERS[torch.autocast_increment_nesting] = _nesting(1)
+HANDLERS[torch.autocast_decrement_nesting] = _nesting(-1)
+HANDLERS[torch.clear_autocast_cache] = _always(NONE)
+
+
+# ---- left to Python
+
+
+def _leave(code: str) -> Handler:
+    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        raise Unsupported(code, ", ".join(arg.describe() for arg in args[:2]))
+
+    return run
+
+
+for _function in [
+    *_existing(torch, "manual_seed seed initial_seed set_rng_state get_rng_state save load set_default_dtype set_num_threads compile"),
+    *_existing(torch.cuda, "manual_seed synchronize"),
+    *_existing(torch.random, "fork_rng"),
+    *_existing(torch, "from_numpy frombuffer"),
+    *_existing(torch.compiler, "disable allow_in_graph"),
+]:
+    HANDLERS[_function] = _leave("global-state")
+
+HANDLERS[torch.autograd.Function.apply.__func__] = _leave("autograd-function")  # type: ignore[attr-defined]
+HANDLERS[torch.autograd.backward] = _leave("autograd-call")
+HANDLERS[torch.autograd.grad] = _leave("autograd-call")
+
+
+# ---- torch's own compiler, met by name
+
+NAMED: dict[str, Handler] = {
+    "transformers.utils.import_utils.is_torchdynamo_compiling": _always(TRUE),
+    "transformers.utils.import_utils.is_torchdynamo_exporting": _always(FALSE),
+    "transformers.utils.import_utils.is_jit_tracing": _always(FALSE),
+    "transformers.utils.import_utils.is_fx_proxy": _always(FALSE),
+    "torch._dynamo.external_utils.is_compiling": _always(TRUE),
+    "torch._dynamo.decorators.graph_break": _leave("explicit-break"),
+    "torch._dynamo.decorators.mark_static_address": _always(NONE),
+    "torch._dynamo.decorators.mark_dynamic": _always(NONE),
+    "torch._dynamo.decorators.mark_static": _always(NONE),
+    "torch._dynamo.decorators.maybe_mark_dynamic": _always(NONE),
+}
+"""Handlers of functions in modules the tracer does not import, by module and qualified name."""
+
+
+def handler_of(obj: Any) -> Handler | None:
+    """The handler of a callable, or None."""
+    try:
+        found = HANDLERS.get(obj)
+    except TypeError:  # unhashable
+        return None
+    if found is None and isinstance(obj, types.FunctionType):
+        return NAMED.get(f"{obj.__module__}.{obj.__qualname__}")
+    return found

@@ -1,0 +1,389 @@
+"""`wrap(tx, obj, source)`: the Value of an outside object, with the guards that its kind relies on. A table from type to kind."""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import sys
+import types
+import typing
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import (
+    AttrSource,
+    ConstSource,
+    DictItemSource,
+    InstanceDictSource,
+    ListItemSource,
+    LocalSource,
+    Source,
+    TupleItemSource,
+)
+from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Known, Lazy, Method, Value
+from treadle_tracer.values.callables import CallableValue
+from treadle_tracer.values.functions import (
+    BoundMethod,
+    CellValue,
+    ClassValue,
+    FunctionValue,
+    GenericAlias,
+    ModuleObject,
+    PartialValue,
+)
+from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.modules import ModuleValue
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.tensor import SymbolicValue
+from treadle_tracer.values.torch_functions import goes_into_graph, handler_of
+
+if TYPE_CHECKING:
+    from treadle_tracer.trace.tracer import Tracer
+
+CONSTANT_TYPES: frozenset[type] = frozenset(
+    {
+        type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, types.CodeType,
+        torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme, torch.finfo, torch.iinfo,
+    }
+)  # fmt: skip
+"""Types whose objects are immutable and compared by value."""
+
+_TRUSTED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "typing_extensions"}
+_Wrapper = Callable[["Tracer", Any, Source], Value]
+
+
+def is_constant_object(obj: Any) -> bool:
+    cls = type(obj)
+    if cls in CONSTANT_TYPES or isinstance(obj, enum.Enum):
+        return True
+    if cls is slice:
+        return all(is_constant_object(part) for part in (obj.start, obj.stop, obj.step))
+    return False
+
+
+def is_trusted_name(module: Any) -> bool:
+    """Whether functions and classes of this module are taken as never replaced: PyTorch and the standard library."""
+    return isinstance(module, str) and module.partition(".")[0] in _TRUSTED and module != "__main__"
+
+
+def is_trusted_class(cls: type) -> bool:
+    return is_trusted_name(cls.__module__)
+
+
+def is_trusted_function(function: Any) -> bool:
+    return is_trusted_name(getattr(function, "__module__", None))
+
+
+def wrap(tx: Tracer, obj: Any, source: Source | None) -> Value:
+    """The Value of `obj` found at `source` (None: it needs no guard), guarded as its kind requires."""
+    cls = type(obj)
+    if cls in CONSTANT_TYPES:
+        return wrap_constant(tx, obj, source)
+    cached = tx.wrapped.get(id(obj))
+    if cached is not None:
+        return _seen_again(tx, obj, cached[1], source)
+    wrapper = WRAPPERS.get(cls) or _wrapper_by_base(obj, cls)
+    value = wrapper(tx, obj, ConstSource(obj) if source is None else source)
+    if not isinstance(value, Constant):
+        tx.wrapped[id(obj)] = (obj, value)
+    return value
+
+
+def wrap_constant(tx: Tracer, obj: Any, source: Source | None) -> Value:
+    if source is not None and not isinstance(source, ConstSource):
+        if obj is None or obj is True or obj is False:
+            tx.guards.add(source, "is", obj)
+        else:
+            tx.guards.add(source, "equals", obj)
+    if obj is None:
+        return NONE
+    if cls_is_bool(obj):
+        return TRUE if obj else FALSE
+    return Constant(obj)
+
+
+def cls_is_bool(obj: Any) -> bool:
+    return type(obj) is bool
+
+
+def _seen_again(tx: Tracer, obj: Any, value: Value, source: Source | None) -> Value:
+    """The object was reached before on another way: the trace relies on both ways ending at one object."""
+    if source is None or isinstance(source, ConstSource) or source == value.source:
+        return value
+    if isinstance(value, (Known, FunctionValue, ModuleValue)):
+        _guard_identity(tx, obj, source)
+    elif value.source is not None and not isinstance(value.source, ConstSource):
+        tx.guards.add(source, "same_object", value.source)
+    else:
+        tx.guards.add(source, "is", obj)
+    return value
+
+
+def _guard_identity(tx: Tracer, obj: Any, source: Source) -> None:
+    if not isinstance(source, ConstSource):
+        tx.guards.add(source, "is", obj)
+
+
+# ---- kinds
+
+
+def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
+    if handler_of(obj) is not None or goes_into_graph(obj):
+        _guard_identity(tx, obj, source)
+        return CallableValue(obj, source)
+    if isinstance(source.root, LocalSource) and (obj.__closure__ or obj.__qualname__.endswith("<lambda>")):
+        # A function made anew for every call: its code stays, its closure and defaults are guarded where they are read.
+        tx.guards.add(source, "type_is", types.FunctionType)
+        tx.guards.add(AttrSource(source, "__code__"), "is", obj.__code__)
+        return FunctionValue.outside(tx, obj, source)
+    _guard_identity(tx, obj, source)
+    return FunctionValue.outside(tx, obj, ConstSource(obj))
+
+
+def _known(kind: Callable[[Any, Source], Value]) -> _Wrapper:
+    def make(tx: Tracer, obj: Any, source: Source) -> Value:
+        _guard_identity(tx, obj, source)
+        return kind(obj, source)
+
+    return make
+
+
+def _enum_member(tx: Tracer, obj: Any, source: Source) -> Value:
+    _guard_identity(tx, obj, source)
+    return Constant(obj)
+
+
+def _tuple(tx: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
+    cls = type(obj)
+    tx.guards.add(source, "type_is", cls)
+    tx.guards.add(source, "len", len(obj))
+    if cls not in (tuple, torch.Size) and not hasattr(cls, "_fields") and not hasattr(cls, "n_sequence_fields"):
+        return ObjectValue(cls, obj, source, TupleValue([Lazy(x, TupleItemSource(source, i)) for i, x in enumerate(obj)]))
+    return TupleValue([Lazy(x, TupleItemSource(source, i)) for i, x in enumerate(obj)], cls, source, obj)
+
+
+def _list(tx: Tracer, obj: list[Any], source: Source) -> Value:
+    tx.guards.add(source, "type_is", list)
+    tx.guards.add(source, "len", len(obj))
+    return ListValue([Lazy(x, ListItemSource(source, i)) for i, x in enumerate(obj)], list, source, obj)
+
+
+def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
+    tx.guards.add(source, "type_is", type(obj))
+    made = DictValue.outside(tx, obj, source)
+    if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
+        made.default_factory = tx.wrap(obj.default_factory, AttrSource(source, "default_factory"))
+    return made
+
+
+def _mapping_proxy(tx: Tracer, obj: Any, source: Source) -> Value:
+    raise Unsupported("unknown-object", f"{source.text} is a mappingproxy")
+
+
+def _set(tx: Tracer, obj: Any, source: Source) -> Value:
+    if not all(is_constant_object(item) or isinstance(item, type) for item in obj):
+        raise Unsupported("unknown-object", f"{source.text} is a set of objects")
+    if type(obj) is frozenset:
+        tx.guards.add(source, "equals", obj)
+    else:
+        tx.guards.add(source, "type_is", set)
+        tx.guards.add(source, "call", _SameSet(obj), f"{source.text} has the same {len(obj)} items")
+    made = SetValue.of(tx, [tx.wrap(item, ConstSource(item)) for item in obj], type(obj))
+    made.source, made.obj = source, obj
+    return made
+
+
+class _SameSet:
+    """Guard callable: a set has the recorded items."""
+
+    def __init__(self, items: Any):
+        self.items = frozenset(items)
+
+    def __call__(self, value: Any) -> bool:
+        return value == self.items
+
+
+def _nn_module(tx: Tracer, obj: torch.nn.Module, source: Source) -> Value:
+    if isinstance(obj, torch.jit.ScriptModule):
+        raise Unsupported("script-module", source.text)
+    tx.guards.add(source, "is", obj)
+    return ModuleValue(type(obj), obj, source)
+
+
+def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
+    return tx.wrap_tensor(obj, source)
+
+
+def _object(tx: Tracer, obj: Any, source: Source) -> Value:
+    tx.guards.add(source, "type_is", type(obj))
+    container: Value | None = None
+    if isinstance(obj, dict):
+        container = DictValue.outside(tx, obj, source)
+        if isinstance(obj, collections.OrderedDict):
+            container.cls = collections.OrderedDict
+        elif isinstance(obj, collections.defaultdict):
+            container.cls = collections.defaultdict
+            if obj.default_factory is not None:
+                container.default_factory = tx.wrap(obj.default_factory, AttrSource(source, "default_factory"))
+        else:
+            container.cls = dict
+    elif isinstance(obj, list):
+        tx.guards.add(source, "len", list.__len__(obj))
+        container = ListValue(
+            [Lazy(x, ListItemSource(source, i)) for i, x in enumerate(list.__iter__(obj))], list, source, obj
+        )
+    elif isinstance(obj, (set, int, str, float)):
+        raise Unsupported("unknown-object", f"{source.text} is a {type(obj).__qualname__}")
+    made = ObjectValue(type(obj), obj, source, container)
+    if container is not None:
+        container.owner = made  # type: ignore[attr-defined]
+    return made
+
+
+def _method(tx: Tracer, obj: types.MethodType, source: Source) -> Value:
+    tx.guards.add(source, "type_is", types.MethodType)
+    function = tx.wrap(obj.__func__, AttrSource(source, "__func__"))
+    return BoundMethod(function, tx.wrap(obj.__self__, AttrSource(source, "__self__")), source)
+
+
+def _builtin(tx: Tracer, obj: Any, source: Source) -> Value:
+    owner = getattr(obj, "__self__", None)
+    if owner is None or isinstance(owner, (types.ModuleType, type)) or goes_into_graph(obj) or handler_of(obj) is not None:
+        _guard_identity(tx, obj, source)
+        return CallableValue(obj, source)
+    tx.guards.add(source, "type_is", type(obj))
+    owner_value = tx.wrap(owner, AttrSource(source, "__self__"))
+    if not isinstance(source, ConstSource):
+        tx.guards.add(AttrSource(source, "__name__"), "equals", obj.__name__)
+    return Method(owner_value, obj.__name__, obj)
+
+
+def _partial(tx: Tracer, obj: functools.partial[Any], source: Source) -> Value:
+    tx.guards.add(source, "type_is", type(obj))
+    function = tx.wrap(obj.func, AttrSource(source, "func"))
+    args_source, keywords_source = AttrSource(source, "args"), AttrSource(source, "keywords")
+    tx.guards.add(args_source, "len", len(obj.args))
+    tx.guards.add(keywords_source, "dict_keys", tuple(obj.keywords))
+    args = [Lazy(item, TupleItemSource(args_source, i)) for i, item in enumerate(obj.args)]
+    keywords: dict[str, Value] = {k: Lazy(item, DictItemSource(keywords_source, k)) for k, item in obj.keywords.items()}
+    made = PartialValue(function, list(args), keywords, source)
+    made.obj = obj
+    return made
+
+
+def _cell(tx: Tracer, obj: types.CellType, source: Source) -> Value:
+    return tx.wrap_cell(obj, source)
+
+
+def _symint(tx: Tracer, obj: Any, source: Source) -> Value:
+    return SymbolicValue(None, obj, source, obj)
+
+
+def _weakref(tx: Tracer, obj: Any, source: Source) -> Value:
+    tx.guards.add(source, "type_is", type(obj))
+    return ObjectValue(type(obj), obj, source)
+
+
+def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
+    if isinstance(obj, type):
+        return WRAPPERS[type]
+    if goes_into_graph(obj) or (getattr(cls, "__hash__", None) is not None and handler_of(obj) is not None):
+        return _known(CallableValue)
+    for base, wrapper in _WRAPPERS_BY_BASE:
+        if issubclass(cls, base):
+            return wrapper
+    return _object
+
+
+WRAPPERS: dict[type, _Wrapper] = {
+    types.FunctionType: _function,
+    types.BuiltinFunctionType: _builtin,
+    types.MethodWrapperType: _builtin,
+    types.MethodDescriptorType: _known(CallableValue),
+    types.WrapperDescriptorType: _known(CallableValue),
+    types.ClassMethodDescriptorType: _known(CallableValue),
+    types.GetSetDescriptorType: _known(CallableValue),
+    types.MemberDescriptorType: _known(CallableValue),
+    functools._lru_cache_wrapper: _known(CallableValue),
+    types.MethodType: _method,
+    types.ModuleType: _known(ModuleObject),
+    types.GenericAlias: _known(GenericAlias),
+    types.UnionType: _known(GenericAlias),
+    types.CellType: _cell,
+    types.MappingProxyType: _mapping_proxy,
+    type: _known(ClassValue),
+    tuple: _tuple,
+    torch.Size: _tuple,
+    list: _list,
+    dict: _dict,
+    collections.OrderedDict: _dict,
+    collections.defaultdict: _dict,
+    set: _set,
+    frozenset: _set,
+    torch.Tensor: _tensor,
+    torch.nn.Parameter: _tensor,
+    functools.partial: _partial,
+    torch.SymInt: _symint,
+    slice: lambda tx, obj, source: _slice(tx, obj, source),
+}
+"""Kind by exact type."""
+
+
+def _slice(tx: Tracer, obj: slice, source: Source) -> Value:
+    parts = [tx.wrap(getattr(obj, name), AttrSource(source, name)) for name in ("start", "stop", "step")]
+    return tx.make_slice(parts)
+
+
+_WRAPPERS_BY_BASE: list[tuple[Any, _Wrapper]] = [
+    (torch.nn.Module, _nn_module),
+    (torch.Tensor, _tensor),
+    (enum.Enum, _enum_member),
+    (types.ModuleType, _known(ModuleObject)),
+    (tuple, _tuple),
+    (functools.partial, _partial),
+    (weakref.ReferenceType, _weakref),
+    (typing._GenericAlias, _known(GenericAlias)),  # type: ignore[attr-defined]
+    (typing._SpecialForm, _known(GenericAlias)),  # type: ignore[attr-defined]
+]
+"""Kind by base class, for types not in WRAPPERS; first match."""
+
+
+def from_constant(tx: Tracer, obj: Any) -> Value:
+    """The Value of a Python object the trace has computed itself."""
+    cls = type(obj)
+    if cls in CONSTANT_TYPES:
+        return wrap_constant(tx, obj, None)
+    if cls in (tuple, torch.Size) or hasattr(cls, "_fields"):
+        return TupleValue([from_constant(tx, item) for item in obj], cls)
+    if cls is list:
+        return ListValue([from_constant(tx, item) for item in obj])
+    if cls in (dict, collections.OrderedDict):
+        made = DictValue({}, cls)
+        for key, item in obj.items():
+            made.set_item(tx, from_constant(tx, key), from_constant(tx, item))
+        return made
+    if cls in (set, frozenset):
+        return SetValue.of(tx, [from_constant(tx, item) for item in obj], cls)
+    if isinstance(obj, enum.Enum):
+        return Constant(obj)
+    if isinstance(obj, torch.Tensor):
+        raise Unsupported("graph-result", "a tensor made while tracing")
+    if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return tx.number(obj, None)
+    if isinstance(obj, BaseException):
+        made_exception = ObjectValue(cls)
+        made_exception.new_args = [from_constant(tx, arg) for arg in obj.args]
+        return made_exception
+    if hasattr(obj, "__next__"):
+        raise Unsupported("call", f"a {cls.__name__} made while tracing")
+    return wrap(tx, obj, ConstSource(obj))
+
+
+__all__ = ["CONSTANT_TYPES", "CellValue", "InstanceDictSource", "from_constant", "is_constant_object", "is_trusted_class",
+           "is_trusted_function", "is_trusted_name", "wrap"]  # fmt: skip
