@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,7 +184,7 @@ class _Trace:
     def run(self) -> FunctionalRun:
         """Record the graph."""
         try:
-            with self.mode, self.recorder, functionalisation():
+            with self.mode, self.recorder, functionalisation(), self._symbolic_kernels():
                 return run_functional(self.gm, self.arguments, self.attributes, self.recorder)
         except UnsupportedGraph:
             raise
@@ -193,6 +194,14 @@ class _Trace:
             ) from needs_data
         except Exception as bug:  # the boundary of this pass: named, located, never swallowed
             raise InternalError("functionalise", self.recorder.line(), None, f"{type(bug).__name__}: {bug}") from bug
+
+    def _symbolic_kernels(self) -> AbstractContextManager[Any]:
+        """Some C++ composite kernels read sizes as plain ints; where sizes are symbolic, their Python twins are used."""
+        if self.mode.shape_env is None:
+            return nullcontext()
+        from treadle_shapes.torch import symbolic_dispatch
+
+        return symbolic_dispatch()
 
     def describe(self, run: FunctionalRun) -> Contract:
         """Find out what was changed and what the outputs are, adding copies to the graph where outputs would alias."""

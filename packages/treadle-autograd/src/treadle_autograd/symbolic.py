@@ -13,9 +13,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from treadle_shapes.expr import evaluate
 from treadle_shapes.nodes import Expr, Fn, Product, Sum, Symbol
 
 from .errors import UnsupportedGraph
+
+aten = torch.ops.aten
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "floordiv": operator.floordiv,
@@ -39,7 +42,7 @@ class SymbolicNodes:
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
-        self._sources: dict[Symbol, tuple[fx.Node, int | None]] = {}
+        self._sources: dict[Symbol, tuple[Any, fx.Node, int]] = {}
         self._nodes: dict[Expr, fx.Node] = {}
 
     def bind(self, value: torch.SymInt, node: fx.Node) -> None:
@@ -49,12 +52,13 @@ class SymbolicNodes:
             self._nodes.setdefault(expression, node)
 
     def bind_sizes(self, tensor: torch.Tensor, node: fx.Node) -> None:
-        """Declare the symbols that are sizes of the input `tensor`."""
-        for dim, size in enumerate(tensor.size()):
-            if isinstance(size, torch.SymInt):
-                expression = expression_of(size)
-                if isinstance(expression, Symbol):
-                    self._sources.setdefault(expression, (node, dim))
+        """Declare the symbols that are sizes or strides of the input `tensor`."""
+        for function, values in ((aten.sym_size.int, tensor.size()), (aten.sym_stride.int, tensor.stride())):
+            for dim, value in enumerate(values):
+                if isinstance(value, torch.SymInt):
+                    expression = expression_of(value)
+                    if isinstance(expression, Symbol):
+                        self._sources.setdefault(expression, (function, node, dim))
 
     def node_for(self, value: torch.SymInt) -> Any:
         """A node (or an int, when the expression is constant) that computes `value`."""
@@ -79,8 +83,8 @@ class SymbolicNodes:
         if isinstance(expression, Symbol):
             if expression not in self._sources:
                 raise UnsupportedGraph(f"no input has the size {expression}")
-            source, dim = self._sources[expression]
-            return self.graph.call_function(torch.ops.aten.sym_size.int, (source, dim))
+            function, source, dim = self._sources[expression]
+            return self.graph.call_function(function, (source, dim))
         if isinstance(expression, Sum):
             total: Any = None
             for monomial, coefficient in expression.coefficients.items():
@@ -109,38 +113,29 @@ class SizeReader:
     """
 
     def __init__(self, inputs: Sequence[Any]) -> None:
-        self._where: dict[Symbol, tuple[int, int | None]] = {}
+        self._read: dict[Symbol, Callable[[Sequence[Any]], int]] = {}
         for position, value in enumerate(inputs):
-            if isinstance(value, torch.SymInt):
-                self._add(value, position, None)
-            elif isinstance(value, torch.Tensor):
-                for dim, size in enumerate(value.size()):
-                    self._add(size, position, dim)
+            if isinstance(value, torch.Tensor):
+                for dim, (size, stride) in enumerate(zip(value.size(), value.stride(), strict=True)):
+                    self._add(size, lambda real, p=position, d=dim: real[p].size(d))
+                    self._add(stride, lambda real, p=position, d=dim: real[p].stride(d))
+            else:
+                self._add(value, lambda real, p=position: real[p])
 
-    def _add(self, value: Any, position: int, dim: int | None) -> None:
+    def _add(self, value: Any, read: Callable[[Sequence[Any]], int]) -> None:
         if isinstance(value, torch.SymInt):
             expression = expression_of(value)
             if isinstance(expression, Symbol):
-                self._where.setdefault(expression, (position, dim))
+                self._read.setdefault(expression, read)
 
     def reader(self, value: Any) -> Callable[[Sequence[Any]], int]:
         """A function from the real inputs to the integer that `value` stands for."""
-        if not isinstance(value, torch.SymInt):
-            return lambda inputs: value
-        from treadle_shapes.expr import evaluate
-
         expression = expression_of(value)
         if not isinstance(expression, Expr):
             constant = int(expression)
             return lambda inputs: constant
-        places = {}
-        for free in expression.free_symbols:
-            if free not in self._where:
-                raise UnsupportedGraph(f"no input has the size {free}")
-            places[free] = self._where[free]
-
-        def read(inputs: Sequence[Any]) -> int:
-            values = {s: inputs[p] if d is None else inputs[p].size(d) for s, (p, d) in places.items()}
-            return int(evaluate(expression, values))
-
-        return read
+        missing = expression.free_symbols - self._read.keys()
+        if missing:
+            raise UnsupportedGraph(f"no input has the size {', '.join(map(str, missing))}")
+        readers = {free: self._read[free] for free in expression.free_symbols}
+        return lambda inputs: int(evaluate(expression, {free: read(inputs) for free, read in readers.items()}))

@@ -18,6 +18,9 @@ from treadle_tracer.errors import Unsupported
 from . import logs
 from .stats import Break, Recompile, StatsRecorder, stats
 
+# Reasons that say whose code it is, not what is wrong with it: of no interest to the user's statistics.
+_LIBRARY_CODE = ("code of ", "generated code", "a special method", "the body of")
+
 
 class Reporter:
     """The `treadle_tracer.observer.Observer` of one compile: counts into `recorder`, prints logs, and calls `on_graph_hook`."""
@@ -53,7 +56,8 @@ class Reporter:
         self._tell("recompile", recompile)
 
     def on_skip(self, code: CodeType, reason: str) -> None:
-        self.recorder.add(skipped=f"{_place(code)}: {reason}")
+        if not reason.startswith(_LIBRARY_CODE):
+            self.recorder.add(skipped=f"{_place(code)}: {reason}")
         logs.emit("skips", lambda: f"{_place(code)}: {reason}")
 
     def on_entry(self, entry: Any) -> None:

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import fx
+from torch.nn import functional as F
+from treadle_shapes import ShapeEnv
+from treadle_shapes.torch import fake_shape_env, fake_tensor
+
+from treadle_autograd import aot
+from treadle_autograd.fake import fake_mode
+
+
+def compile_dynamic(function, tensors, dynamic, forward=None):
+    """`aot` with the first size of every tensor in `dynamic` symbolic."""
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    gm = fx.symbolic_trace(function)
+    sizes: dict[int, object] = {}
+    for index, (node, real) in enumerate(zip(gm.graph.find_nodes(op="placeholder"), tensors, strict=True)):
+        wanted: list[object] = [None] * real.dim()
+        if index in dynamic:
+            wanted[0] = sizes.setdefault(real.shape[0], env.create_symbol(real.shape[0], f"x{index}.size()[0]"))
+        node.meta["example_value"] = fake_tensor(mode, real, wanted)
+    return aot(gm, tensors, forward=forward or (lambda aten, inputs: aten.forward)), env
+
+
+def same(function, compiled, *inputs):
+    theirs, mine = [x.clone() for x in inputs], [x.clone() for x in inputs]
+    expected, actual = function(*theirs), compiled(*mine)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    actual = actual if isinstance(actual, (tuple, list)) else (actual,)
+    for e, a in zip(expected, actual, strict=True):
+        torch.testing.assert_close(a, e)
+        assert not isinstance(e, torch.Tensor) or a.stride() == e.stride()
+    torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2).sum(-1),
+        lambda x: x.view(x.shape[0] * 2, 2) + 1,
+        lambda x: F.layer_norm(x.reshape(x.size(0), 2, 2).transpose(1, 2), (2,)),
+        lambda x: torch.cat([x, x]) @ x.t(),
+        lambda x: (x.t(), x[1:], x.shape[0] * 3 + 1),
+        lambda x: (lambda y: (y, y.t(), y[1:]))(x + 1),
+        lambda x: x.add_(1).view(-1),
+        lambda x: F.pad(x, (1, 1)).mean(0),
+        lambda x: x.expand(3, x.shape[0], 4).reshape(-1, 4),
+        lambda x: x.new_zeros(x.shape[0] + 2).sum() + x.sum(),
+    ],
+)
+def test_one_graph_for_many_sizes(function):
+    compiled, env = compile_dynamic(function, [torch.randn(6, 4)], {0})
+    assert compiled.why_eager is None
+    for n in (6, 3, 11):
+        same(function, compiled, torch.randn(n, 4))
+    assert all("6" not in str(guard.expr) or "!=" in str(guard.expr) for guard in env.guards), env.guards
+
+
+def test_the_graph_computes_sizes_from_its_inputs():
+    graphs = []
+
+    def forward(gm, inputs):
+        graphs.append(gm)
+        return gm.forward
+
+    compiled, _ = compile_dynamic(lambda x, y: (x.view(-1), y * 2), [torch.randn(6, 4), torch.randn(3)], {0}, forward)
+    aten = torch.ops.aten
+    assert any(node.target is aten.view.default for node in graphs[0].graph.nodes) or compiled.contract.outputs
+    same(lambda x, y: (x.view(-1), y * 2), compiled, torch.randn(5, 4), torch.randn(3))
