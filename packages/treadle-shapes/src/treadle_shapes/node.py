@@ -117,7 +117,7 @@ def type_of(value: Any) -> type:
 class SymNode:
     """One symbolic value: `value` is an expression (or constant) of this package, `env` decides about it."""
 
-    __slots__ = ("__weakref__", "_guess", "adapter", "pytype", "value")
+    __slots__ = ("__weakref__", "_as_int", "_guess", "_results", "adapter", "pytype", "value")
 
     #: read by PyTorch's Python side
     fx_node = None
@@ -127,6 +127,9 @@ class SymNode:
         self.value = value
         self.pytype = type_of(value) if pytype is None else pytype
         self._guess: Any = ...
+        self._as_int = value if self.pytype is int and isinstance(value, int) else None
+        # C++ repeats the same few operations on the sizes of every tensor: (operation, other node) -> result node.
+        self._results: dict[Any, SymNode] = {}
 
     # -- identity -----------------------------------------------------------------------------------------------------
 
@@ -199,7 +202,7 @@ class SymNode:
         return not isinstance(self.value, Node)
 
     def maybe_as_int(self) -> int | None:
-        return self.value if self.pytype is int and isinstance(self.value, int) else None
+        return self._as_int
 
     def maybe_as_float(self) -> float | None:
         return self.value if isinstance(self.value, float) else None
@@ -220,7 +223,10 @@ class SymNode:
     def _wrap(self, value: Any) -> SymNode:
         return self.adapter.node(value)
 
-    wrap_int = wrap_float = wrap_bool = _wrap
+    wrap_float = wrap_bool = _wrap
+
+    def wrap_int(self, value: int) -> SymNode:
+        return self.adapter.int_node(value)
 
     def round(self, ndigits: int | None = None) -> SymNode:
         if self.pytype is int:
@@ -373,6 +379,12 @@ def non_overlapping_and_dense(env: ShapeEnv, sizes: Sequence[IntLike], strides: 
 
 def _binary_method(name: str) -> Callable[[SymNode, SymNode], SymNode]:
     def method(self: SymNode, other: SymNode) -> SymNode:
+        found = self._results.get((name, other))
+        if found is None:
+            found = self._results[name, other] = compute(self, other)
+        return found
+
+    def compute(self: SymNode, other: SymNode) -> SymNode:
         a, b = self.value, other.value
         pytype = float if float in (self.pytype, other.pytype) else self.pytype
         if pytype is int and other.pytype is bool:

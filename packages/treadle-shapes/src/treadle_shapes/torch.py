@@ -68,7 +68,8 @@ class FakeShapeEnv:
         self.real_tensor_prop_unbacked_vals: dict[Any, Any] = {}
         self.unbacked_renamings: dict[Any, Any] = {}
         self.frozen = False
-        self._nodes: weakref.WeakValueDictionary[Any, SymNode] = weakref.WeakValueDictionary()
+        self._nodes: dict[Any, SymNode] = {}
+        self._ints: dict[int, SymNode] = {}
         self._sympy: dict[Any, Any] = {}
         self._ours: dict[Any, Any] = {}
 
@@ -76,10 +77,20 @@ class FakeShapeEnv:
 
     def node(self, value: Any) -> SymNode:
         """The one node of an expression or constant, so that equal sizes are recognised by identity."""
-        key = value if isinstance(value, Node) else (type(value), value)
+        if type(value) is int:
+            return self.int_node(value)
+        # 1.0 == True as keys
+        key = value if isinstance(value, Node) else (type(value), repr(value))
         node = self._nodes.get(key)
         if node is None:
             node = self._nodes[key] = SymNode(self, value)
+        return node
+
+    def int_node(self, value: int) -> SymNode:
+        """The node of a plain int."""
+        node = self._ints.get(value)
+        if node is None:
+            node = self._ints[value] = SymNode(self, value)
         return node
 
     def wrap(self, value: Any) -> Any:
