@@ -8,6 +8,18 @@ from typing import Any
 import treadle_frame
 from treadle_frame import RUN_ONCE, Check, Entry, FrameInfo, GuardProgram
 
+FOREIGN_EVALUATOR = """
+#define Py_BUILD_CORE 1
+#include <Python.h>
+#include <internal/pycore_frame.h>
+static PyObject *evaluate(PyThreadState *t, struct _PyInterpreterFrame *f, int throwflag)
+{
+    return _PyEval_EvalFrameDefault(t, f, throwflag);
+}
+void come(void) { _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), evaluate); }
+void go(void) { _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), _PyEval_EvalFrameDefault); }
+"""
+
 
 class Recorder:
     """A handler that answers with entries by function name and notes who was asked about."""

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frame_helpers import Recorder, address_of, handled, replacement
+from frame_helpers import FOREIGN_EVALUATOR, Recorder, address_of, handled, replacement
 
 import treadle_frame
 from treadle_frame import (
@@ -547,19 +547,6 @@ def test_reset_from_within_replaced_code() -> None:
         with handled(RUN_CACHED):
             assert f(5) == "still running 5"
             assert f(5) == "original"
-
-
-FOREIGN_EVALUATOR = """
-#define Py_BUILD_CORE 1
-#include <Python.h>
-#include <internal/pycore_frame.h>
-static PyObject *evaluate(PyThreadState *t, struct _PyInterpreterFrame *f, int throwflag)
-{
-    return _PyEval_EvalFrameDefault(t, f, throwflag);
-}
-void come(void) { _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), evaluate); }
-void go(void) { _PyInterpreterState_SetEvalFrameFunc(PyInterpreterState_Get(), _PyEval_EvalFrameDefault); }
-"""
 
 
 @pytest.fixture
