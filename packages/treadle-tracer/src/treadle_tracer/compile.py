@@ -24,7 +24,7 @@ from .options import TracerOptions
 from .output.entry import Payload, Plan, changed_dimensions, finish_entry
 from .output.resume import forget_continuations
 from .output.tensor_check import why_global_state_unfit
-from .skips import why_no_tensors, why_not_trace
+from .skips import why_no_tensors, why_not_trace, why_not_trace_file
 from .trace.frame import TraceResult, trace_frame
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
@@ -86,8 +86,14 @@ class Handler:
         self._models: dict[CodeType, CodeModel] = {}
 
     def add_root(self, code: CodeType) -> None:
-        """Code the user asked to compile: traced whatever its arguments look like, and not skipped silently under `fullgraph`."""
+        """Code the user asked to compile: traced whatever its arguments look like, and not skipped silently under `fullgraph`.
+
+        Raises Unsupported under `fullgraph` when frames of this code are never traced.
+        """
         self._roots.add(code)
+        why = _why_not_trace_root(code)
+        if why is not None and self.options.fullgraph:
+            raise _frame_skipped(code, why)
 
     def reset(self) -> None:
         """Forget what earlier calls have shown (sizes that change, frames without tensors). Entries are `treadle_frame.reset`'s."""
@@ -100,9 +106,9 @@ class Handler:
     def __call__(self, frame: treadle_frame.FrameInfo) -> Any:
         """`treadle_frame`'s question what to do with a frame: an Entry, SKIP or RUN_ONCE."""
         code = frame.code
-        why = why_not_trace(code)
-        if why is not None and not (code in self._roots and why.startswith("a special method")):
-            return self._skip(code, why)
+        why = why_not_trace(code) if code not in self._roots else _why_not_trace_root(code)
+        if why is not None:
+            return treadle_frame.SKIP
         if why_global_state_unfit() is not None:
             return treadle_frame.RUN_ONCE
         if code not in self._roots and why_no_tensors(code, frame.locals, frame.globals, frame.closure or ()):
@@ -119,11 +125,7 @@ class Handler:
 
     def _skip(self, code: CodeType, why: str, warn: bool = False) -> Any:
         if self.options.fullgraph and code in self._roots:
-            raise Unsupported(
-                "frame-skipped",
-                f"{code.co_qualname} is {why}",
-                ((code.co_filename, code.co_firstlineno, code.co_name),),
-            )
+            raise _frame_skipped(code, why)
         self.observer.on_skip(code, why)
         if warn:
             warnings.warn(f"treadle: {_place(code)} runs uncompiled from now on: {why}", RuntimeWarning, stacklevel=2)
@@ -232,6 +234,17 @@ class Handler:
         if not callable(compiled):
             raise BackendError(f"backend {name!r} must return a callable, it returned {compiled!r}")
         return compiled if _leaves_hook_alone(compiled) else _outside_the_hook(compiled)
+
+
+def _why_not_trace_root(code: CodeType) -> str | None:
+    """As `why_not_trace`, but what the user asked for may have any name and stand in any file."""
+    why = why_not_trace(code)
+    by_choice = why is not None and (why.startswith("a special method") or why == why_not_trace_file(code.co_filename))
+    return None if by_choice else why
+
+
+def _frame_skipped(code: CodeType, why: str) -> Unsupported:
+    return Unsupported("frame-skipped", f"{code.co_qualname}: {why}", ((code.co_filename, code.co_firstlineno, code.co_name),))
 
 
 def _leaves_hook_alone(compiled: Any) -> bool:

@@ -1,0 +1,255 @@
+"""Random programs of tensors, Python control flow, mutations and graph breaks: compiled runs must look like Python's."""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+torch = pytest.importorskip("torch")
+
+from compile_runs import compiled, outcome, portrait
+
+TENSORS = ("a", "b", "c")
+NUMBERS = ("n", "m")
+
+HEADER = """
+import torch
+
+class Box:
+    def __init__(self):
+        self.t = torch.zeros(2)
+        self.n = 0
+    def bump(self, x):
+        self.n += 1
+        self.t = self.t + x
+        return self.n
+
+class Manager:
+    def __init__(self, log):
+        self.log = log
+    def __enter__(self):
+        self.log.append("in")
+        return self
+    def __exit__(self, kind, error, trace):
+        self.log.append(kind.__name__ if kind else "out")
+        return kind is KeyError
+
+count = 0
+
+def helper(x, k):
+    if k > 2:
+        return x - k
+    for i in range(k):
+        x = x * 2 + i
+    return x
+
+def breaking(x, k):
+    x = x + k
+    return x * (1 if x.sum().item() > 0 else 2)
+"""
+
+SIMPLE = st.sampled_from(
+    [
+        "{t} = {u} + {v}",
+        "{t} = {u} * {n} - 1",
+        "{t} = torch.where({u} > 0, {u}, {v})",
+        "{t} = torch.stack([{u}, {v}]).sum(0)",
+        "{t} = helper({u}, {n} % 4)",
+        "{t} = {u}.clone()",
+        "{t} = {u}",
+        "{t} += {u}",
+        "{t}.add_(1)",
+        "{t}[0] = {n}",
+        "{t} = {u} / {v}.abs().max().clamp(min=1)",
+        "{n} += 1",
+        "{n} = ({m} * 3 + {n}) % 7",
+        "{n}, {m} = {m}, {n} + 1",
+        "xs.append({t})",
+        "xs.append({n})",
+        "xs.insert(0, ({t}, {n}))",
+        "xs[-1:] = [{n}, {u}]",
+        "xs = [y for y in xs if not isinstance(y, int)]",
+        "d['k{n}'] = {t}",
+        "d.setdefault({n}, []).append({m})",
+        "d.pop({n}, None)",
+        "box.t = {t}",
+        "{n} = box.bump({t}) % 5",
+        "{t} = box.t * 2",
+        "box.n -= {n}",
+        "box.more = [box, {t}]",
+        "count += {n}",
+        "{n} = count % 5",
+        "{n} = len(xs) % 5",
+        "{t} = sum((y for y in xs if isinstance(y, torch.Tensor)), {u})",
+        "{n} = add_free({m})",
+        "{t} = {u} + free",
+    ]
+)
+
+BREAKING = st.sampled_from(
+    [
+        "{n} = int({t}.sum().item()) % 5",
+        "xs.append({t}.tolist())",
+        "print({n}, end='', file=sink)",
+        "{t} = breaking({u}, {n})",
+        "xs.append(float({t}.max()))",
+        "sink.write(str({n}))",
+        "{t} = {u} + torch.rand(2)",
+        "d['s'] = [sink.write('x'), {t} * {n}]",
+        "{t} = helper({u}, int({v}.abs().sum().item()) % 5)",
+        "xs.append({t}.sum() > 0 or {n})",
+    ]
+)
+
+CONDITIONS = st.sampled_from(
+    ["{n} % 2", "{n} > {m}", "{t}.sum() > 0", "len(xs) > 2", "{n} in d", "{t} is {u}", "not xs", "{t}.sum() > 0 and {n}"]
+)
+
+EXCEPTIONS = st.sampled_from(
+    [
+        "raise ValueError({n})",
+        "xs[{n} + 100]",
+        "d['no such key']",
+        "{n} // ({m} % 2)",
+        "{t} + torch.ones(5)",
+        "{t}.reshape(7)",
+    ]
+)
+
+
+@st.composite
+def programs(draw):
+    lines: list[str] = []
+
+    def fill(text):
+        names = {key: draw(st.sampled_from(TENSORS)) for key in "tuv"}
+        return text.format(**names, n=draw(st.sampled_from(NUMBERS)), m=draw(st.sampled_from(NUMBERS)))
+
+    def block(depth, indent, in_loop):
+        for _ in range(draw(st.integers(1, 4 if depth else 6))):
+            statement(depth, indent, in_loop)
+
+    def emit(indent, text):
+        lines.append("    " * indent + text)
+
+    def statement(depth, indent, in_loop):
+        kind = draw(st.sampled_from(["simple"] * 6 + ["break"] + (KINDS if depth < 2 else [])))
+        if kind == "simple":
+            emit(indent, fill(draw(SIMPLE)))
+        elif kind == "break":
+            emit(indent, fill(draw(BREAKING)))
+        elif kind == "if":
+            emit(indent, f"if {fill(draw(CONDITIONS))}:")
+            block(depth + 1, indent + 1, in_loop)
+            if draw(st.booleans()):
+                emit(indent + 1, draw(st.sampled_from(["return [a, xs]", *(["break", "continue"] if in_loop else [])])))
+            if draw(st.booleans()):
+                emit(indent, "else:")
+                block(depth + 1, indent + 1, in_loop)
+        elif kind == "for":
+            over = draw(st.sampled_from(["range(3)", "enumerate([a, b])", "list(d)", "zip([1, 2], xs[:2])", "(n, m)"]))
+            emit(indent, f"for item in {over}:")
+            block(depth + 1, indent + 1, True)
+        elif kind == "while":
+            emit(indent, f"limit{indent} = 0")
+            emit(indent, f"while limit{indent} < 3 and {fill(draw(CONDITIONS))}:")
+            emit(indent + 1, f"limit{indent} += 1")
+            block(depth + 1, indent + 1, True)
+        elif kind == "try":
+            emit(indent, "try:")
+            block(depth + 1, indent + 1, in_loop)
+            if draw(st.booleans()):
+                emit(indent + 1, fill(draw(EXCEPTIONS)))
+            emit(indent, "except (ValueError, IndexError, KeyError, RuntimeError, ZeroDivisionError) as error:")
+            emit(indent + 1, "xs.append(type(error).__name__)")
+            block(depth + 1, indent + 1, in_loop)
+            if draw(st.booleans()):
+                emit(indent, "finally:")
+                emit(indent + 1, fill(draw(SIMPLE)))
+        elif kind == "with":
+            emit(indent, f"with {draw(st.sampled_from(['torch.no_grad()', 'Manager(xs)', 'Manager(xs) as item']))}:")
+            block(depth + 1, indent + 1, in_loop)
+            if draw(st.integers(0, 3)) == 0:
+                emit(indent + 1, fill(draw(EXCEPTIONS)))
+        elif kind == "def":
+            emit(indent, "def add_free(k, more=m):")
+            emit(indent + 1, "nonlocal free")
+            emit(indent + 1, fill("free = free + {t}.sum() * 0 + k"))
+            emit(indent + 1, "return k + more")
+
+    KINDS = ["if", "if", "for", "while", "try", "with", "def"]
+    block(0, 1, False)
+    body = "\n".join(lines)
+    return f"""{HEADER}
+def program(a, b, xs, d, box, sink, n, m):
+    global count
+    c = a + b
+    free = 1
+    def add_free(k):
+        nonlocal free
+        free += k
+        return free
+{body}
+    return a, b, c, n, m, xs, d, box, add_free, free, count
+"""
+
+
+names = iter(range(10**9))
+
+
+def load(text):
+    """The program's namespace; its source can be found for tracebacks."""
+    filename = f"<random program {next(names)}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    namespace = {"__name__": "random_program"}
+    exec(compile(text, filename, "exec"), namespace)
+    return namespace
+
+
+class Sink(list):
+    def write(self, text):
+        self.append(text)
+        return len(self)
+
+
+def runs(namespace, function, inputs):
+    """What two calls look like, the second with other numbers."""
+    seen = []
+    namespace["count"] = 0
+    for n, m, sign in inputs:
+        a, b = torch.tensor([1.0, -2.0]) * sign, torch.tensor([0.5, 3.0])
+        args = [a, b, [a, 3], {"k": b, 2: [1]}, namespace["Box"](), Sink(), n, m]
+        result, state, _ = outcome(function, args, {})
+        seen.append((result, state, portrait(namespace["count"])))
+    return seen
+
+
+INPUTS = [(1, 2, 1.0), (1, 2, -1.0), (4, 1, 1.0)]
+
+
+def check(text):
+    eager, traced = load(text), load(text)
+    want = runs(eager, eager["program"], INPUTS)
+    fast, recorder = compiled(traced["program"])
+    have = runs(traced, fast, INPUTS)
+    for number, (expected, got) in enumerate(zip(want, have)):
+        assert got == expected, f"call {number} of{text.removeprefix(HEADER)}"
+    return recorder
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+@given(programs())
+def test_random_programs(text):
+    try:
+        compile(text, "x", "exec")
+    except SyntaxError:
+        assume(False)
+    check(text)
