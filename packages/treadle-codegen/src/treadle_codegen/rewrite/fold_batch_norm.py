@@ -24,13 +24,13 @@ _NO_TRAINING = aten._native_batch_norm_legit_no_training.default
 _NATIVE = aten.native_batch_norm.default
 
 
-def fold_batch_norm(gm: fx.GraphModule, mode: FakeTensorMode) -> int:
+def fold_batch_norm(graph: fx.Graph, mode: FakeTensorMode) -> int:
     """Fold what can be folded; the number of batch norms that disappeared."""
-    static = static_nodes(gm.graph)
+    static = static_nodes(graph)
     folded = 0
-    for node in list(gm.graph.nodes):
+    for node in list(graph.nodes):
         if node.target in (_NO_TRAINING, _NATIVE) and why_not_fold(node, static) is None:
-            _fold(gm.graph, node, mode)
+            _fold(graph, node, mode)
             folded += 1
     return folded
 

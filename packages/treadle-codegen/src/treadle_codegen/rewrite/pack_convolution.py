@@ -72,22 +72,21 @@ def pack_weight(
     )
 
 
-def pack_convolutions(gm: fx.GraphModule, mode: FakeTensorMode) -> int:
+def pack_convolutions(graph: fx.Graph, mode: FakeTensorMode) -> int:
     """Rewrite every convolution that gains; the number rewritten. Strides of the graph's outputs stay as they were."""
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return 0
-    static = static_nodes(gm.graph)
-    chosen = [n for n in gm.graph.nodes if n.target is CONVOLUTION and why_not_pack(n, static) is None]
-    output = next(iter(reversed(gm.graph.nodes)))
+    static = static_nodes(graph)
+    chosen = [n for n in graph.nodes if n.target is CONVOLUTION and why_not_pack(n, static) is None]
+    output = next(iter(reversed(graph.nodes)))
     if not chosen or why_not_relayout(output) is not None:
         return 0
     wanted = [n.meta["val"].stride() if isinstance(n, fx.Node) else None for n in output.args[0]]  # type: ignore[union-attr]
-    for conv in chosen:
-        _pack(gm.graph, conv, mode)
-    propagate_layouts(gm, mode, _FAKE_RULES)
-    _drop_needless_copies(gm.graph)
-    _restore_outputs(gm.graph, output, wanted, mode)
-    gm.graph.eliminate_dead_code()
+    packed = {_pack(graph, conv, mode) for conv in chosen}
+    propagate_layouts(graph, mode, _FAKE_RULES, packed)
+    _drop_needless_copies(graph)
+    _restore_outputs(graph, output, wanted, mode)
+    graph.eliminate_dead_code()
     return len(chosen)
 
 
@@ -111,7 +110,7 @@ def why_not_pack(conv: fx.Node, static: set[fx.Node]) -> str | None:
     return "too little work" if work < _MIN_WORK else None
 
 
-def _pack(graph: fx.Graph, conv: fx.Node, mode: FakeTensorMode) -> None:
+def _pack(graph: fx.Graph, conv: fx.Node, mode: FakeTensorMode) -> fx.Node:
     x, weight, bias, stride, padding, dilation, _, _, groups = conv.args
     assert isinstance(x, fx.Node)
     assert isinstance(weight, fx.Node)
@@ -143,6 +142,7 @@ def _pack(graph: fx.Graph, conv: fx.Node, mode: FakeTensorMode) -> None:
     last.replace_all_uses_with(node)
     for replaced in reversed(chain):  # a dead user would hide later chances
         graph.erase_node(replaced)
+    return node
 
 
 def _channels_last(graph: fx.Graph, x: fx.Node, like: fx.Node, mode: FakeTensorMode) -> fx.Node:

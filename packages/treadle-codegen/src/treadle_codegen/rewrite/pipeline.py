@@ -3,33 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx
 
-from treadle_codegen.rewrite.fold_batch_norm import fold_batch_norm
+from treadle_codegen.rewrite.fold_batch_norm import CONVOLUTION, fold_batch_norm
 from treadle_codegen.rewrite.pack_convolution import pack_convolutions
 from treadle_codegen.rewrite.propagate import fake_mode_of
-from treadle_codegen.rewrite.static import hoist_static, is_static_input
+from treadle_codegen.rewrite.static import hoist_static, is_static_input, static_frontier, static_nodes
 
 
-def rewrite_graph(
-    gm: fx.GraphModule, example_inputs: Sequence[Any]
-) -> tuple[fx.GraphModule, tuple[fx.GraphModule, tuple[int, ...]] | None]:
+class GraphView:
+    """A graph with the attributes of the module it came from, without generating the Python code of a GraphModule."""
+
+    def __init__(self, graph: fx.Graph, owner: fx.GraphModule) -> None:
+        self.graph = graph
+        self._owner = owner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._owner, name)
+
+
+Rewritten = tuple[fx.GraphModule, tuple[fx.GraphModule, tuple[int, ...]] | None]
+
+
+def rewrite_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Rewritten:
     """(rewritten copy of the graph, prologue graph and positions of its inputs or None); `gm` stays as it is."""
-    if why_not_rewrite(gm, example_inputs) is not None:
+    mode = fake_mode_of(gm.graph)
+    if mode is None or why_not_rewrite(gm, example_inputs) is not None or not _may_gain(gm.graph):
         return gm, None
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
-    copy = fx.GraphModule(gm, graph)
-    mode = fake_mode_of(graph)
-    if mode is None:
-        return gm, None
-    fold_batch_norm(copy, mode)
-    pack_convolutions(copy, mode)
-    hoisted = hoist_static(copy)
-    return (copy, None) if hoisted is None else (copy, (hoisted[0], tuple(hoisted[1])))
+    fold_batch_norm(graph, mode)
+    pack_convolutions(graph, mode)
+    hoisted = hoist_static(graph)
+    view = cast(fx.GraphModule, GraphView(graph, gm))
+    return (view, None) if hoisted is None else (view, (fx.GraphModule(gm, hoisted[0]), tuple(hoisted[1])))
+
+
+def _may_gain(graph: fx.Graph) -> bool:
+    """Whether any rewrite could find something: copying a graph for nothing costs as much as lowering it."""
+    return any(n.target is CONVOLUTION for n in graph.nodes) or bool(static_frontier(graph, static_nodes(graph)))
 
 
 def why_not_rewrite(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:

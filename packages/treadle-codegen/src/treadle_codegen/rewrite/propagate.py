@@ -37,26 +37,37 @@ def insert_call(graph: fx.Graph, mode: FakeTensorMode, like: fx.Node, op: Callab
     return node
 
 
-def propagate_layouts(gm: fx.GraphModule, mode: FakeTensorMode, rules: Mapping[Any, Callable[..., Any]]) -> None:
-    """Compute all fake values anew, by `rules` for targets without a fake kernel.
+def propagate_layouts(
+    graph: fx.Graph, mode: FakeTensorMode, rules: Mapping[Any, Callable[..., Any]], changed: set[fx.Node]
+) -> None:
+    """Compute the fake values of `changed` nodes anew, and of all that depend on a node whose strides became others.
 
-    A view that its argument's new strides do not allow becomes a view of a contiguous copy.
+    Targets without a fake kernel go by `rules`. A view that its argument's new strides do not allow becomes a view of a
+    contiguous copy.
     """
+    changed = set(changed)
     with mode:
-        for node in list(gm.graph.nodes):
+        for node in list(graph.nodes):
             if node.op != "call_function" or node.meta.get("opaque"):
                 continue
+            if node not in changed and not any(n in changed for n in node.all_input_nodes):
+                continue
+            before = node.meta.get("val")
+            compute = rules.get(node.target, node.target)
             try:
-                compute = rules.get(node.target, node.target)
                 node.meta["val"] = compute(*value_of(node.args), **value_of(node.kwargs))
             except (RuntimeError, ValueError):
                 if node.target not in _VIEWS:
                     raise
-                with gm.graph.inserting_before(node):
-                    dense = insert_call(gm.graph, mode, node, _contiguous, node.args[0])
+                with graph.inserting_before(node):
+                    dense = insert_call(graph, mode, node, _contiguous, node.args[0])
                 node.replace_input_with(node.args[0], dense)
                 node.meta["val"] = node.target(*value_of(node.args), **value_of(node.kwargs))
-    for node in gm.graph.nodes:
+            if same_layout(before, node.meta["val"]):
+                changed.discard(node)
+            else:
+                changed.add(node)
+    for node in graph.nodes:
         if node.target is _contiguous:
             node.target = torch.ops.aten.clone.default
             node.kwargs = {"memory_format": torch.contiguous_format}
@@ -64,3 +75,12 @@ def propagate_layouts(gm: fx.GraphModule, mode: FakeTensorMode, rules: Mapping[A
 
 def _contiguous(x: torch.Tensor) -> torch.Tensor:
     return torch.ops.aten.clone.default(x, memory_format=torch.contiguous_format)
+
+
+def same_layout(a: Any, b: Any) -> bool:
+    """Whether two results of a node have the same strides throughout."""
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return a.stride() == b.stride()
+    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
+        return len(a) == len(b) and all(map(same_layout, a, b))
+    return not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor)

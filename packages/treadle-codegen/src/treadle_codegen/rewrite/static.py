@@ -108,40 +108,48 @@ def is_view_of_input(node: fx.Node) -> bool:
     return node.op == "placeholder"
 
 
-def hoist_static(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[int]] | None:
-    """Take static computations out of `gm` (changed in place, derived values become static placeholders at its end).
-
-    Returns the prologue's graph module and the positions of its inputs, or None when there is nothing to take out.
-    """
-    static = static_nodes(gm.graph)
-    frontier = [
+def static_frontier(graph: fx.Graph, static: set[fx.Node]) -> list[fx.Node]:
+    """Static computations whose results the rest of the graph uses."""
+    return [
         n
-        for n in gm.graph.nodes
-        if n in static and n.op == "call_function" and any(u not in static for u in n.users) and not is_view_of_input(n)
+        for n in graph.nodes
+        if n in static
+        and n.op == "call_function"
+        and any(u not in static for u in n.users)
+        and not is_view_of_input(n)
+        and isinstance(n.meta.get("val"), torch.Tensor)
     ]
-    frontier = [n for n in frontier if isinstance(n.meta.get("val"), torch.Tensor)]
+
+
+def hoist_static(graph: fx.Graph) -> tuple[fx.Graph, list[int]] | None:
+    """Take static computations out of the graph (changed in place, derived values become static placeholders at its end).
+
+    Returns the prologue's graph and the positions of its inputs, or None when there is nothing to take out.
+    """
+    static = static_nodes(graph)
+    frontier = static_frontier(graph, static)
     if not frontier:
         return None
     prologue = fx.Graph()
-    placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     copies: dict[fx.Node, fx.Node] = {}
     needed = _ancestors(frontier)
-    for node in gm.graph.nodes:
+    for node in graph.nodes:
         if node in needed:
             copies[node] = prologue.node_copy(node, copies.__getitem__)
     prologue.output(tuple(copies[n] for n in frontier))
     positions = [k for k, n in enumerate(placeholders) if n in needed]
     last = placeholders[-1]
     for k, node in enumerate(frontier):
-        with gm.graph.inserting_after(last):
-            last = gm.graph.placeholder(f"derived_{k}_{node.name}")
+        with graph.inserting_after(last):
+            last = graph.placeholder(f"derived_{k}_{node.name}")
         last.meta.update({key: node.meta[key] for key in ("val", "stack_trace", "opaque") if key in node.meta})
         last.meta["static_input"] = True
         node.replace_all_uses_with(last)
-    for node in reversed(list(gm.graph.nodes)):
+    for node in reversed(list(graph.nodes)):
         if node in static and node.op == "call_function" and not node.users:
-            gm.graph.erase_node(node)
-    return fx.GraphModule(gm, prologue), positions
+            graph.erase_node(node)
+    return prologue, positions
 
 
 def _ancestors(nodes: Sequence[fx.Node]) -> set[fx.Node]:
