@@ -6,6 +6,7 @@ import builtins
 import copy
 import dataclasses
 import functools
+import inspect
 import itertools
 import math
 import operator
@@ -508,6 +509,24 @@ def _deepcopy(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
             made.set_item(tx, key, _deepcopy(tx, [item], {}))
         return made
     raise Unsupported("call", f"copy.deepcopy of {value.describe()}")
+
+
+@handles(inspect.signature)
+def _signature(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    function = _plain_callable(args[0])
+    if function is None or kwargs:
+        raise Unsupported("call", f"inspect.signature of {args[0].describe()}")
+    return tx.from_constant(inspect.signature(function))
+
+
+def _plain_callable(value: Value) -> Any:
+    """A real callable with the same signature as a traced one, or None."""
+    if isinstance(value, BoundMethod):
+        function = _plain_callable(value.function)
+        return None if function is None else types.MethodType(function, object())
+    if isinstance(value, FunctionValue) and value.obj is None:
+        return None
+    return value.constant() if value.is_constant() else None
 
 
 @handles(dataclasses.fields)

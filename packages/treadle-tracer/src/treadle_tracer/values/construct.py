@@ -70,7 +70,7 @@ def instantiate(tx: Tracer, cls_value: ClassValue, args: list[Value], kwargs: di
 
 def allocate(tx: Tracer, cls: type, args: list[Value]) -> ObjectValue:
     """A new instance as `__new__` of its built-in base makes it."""
-    if issubclass(cls, torch.nn.Module):
+    if issubclass(cls, torch.jit.ScriptModule):
         raise Unsupported("new-module", cls.__qualname__)
     if issubclass(cls, BaseException):
         made = ObjectValue(cls)
@@ -273,7 +273,16 @@ def _new_tensor(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Valu
     return tx.run_in_graph("call_function", torch.Tensor, args, kwargs)
 
 
+def _new_mapping_proxy(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A view of the dict: shares its entries."""
+    mapping = tx.as_dict(args[0])
+    if mapping is None:
+        raise Unsupported("call", f"mappingproxy of {args[0].describe()}")
+    return DictValue(mapping.raw_entries(tx), types.MappingProxyType)  # type: ignore[arg-type]
+
+
 CONSTRUCTORS: dict[Any, _Constructor] = {
+    types.MappingProxyType: _new_mapping_proxy,
     dict: _new_dict(dict),
     collections.OrderedDict: _new_dict(collections.OrderedDict),
     collections.defaultdict: _new_dict(collections.defaultdict),

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant, Value
@@ -44,10 +45,8 @@ class Symbols:
         if dims:
             fake = self._dynamic_fake(mode, source, tensor, dims)
         else:
-            with mode:
-                fake = torch.empty_strided(
-                    tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
-                )
+            meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+            fake = FakeTensor(mode, meta, tensor.device)
         if tensor.requires_grad:
             fake.requires_grad_(True)
         return fake

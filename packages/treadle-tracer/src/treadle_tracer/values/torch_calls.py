@@ -83,13 +83,13 @@ def run_in_graph(
     fakes = [pair[1] for pair in pairs]
     result = run_fake(tx, op, target, fakes, {name: pair[1] for name, pair in named.items()})
     if not _has_tensors(result):
-        if result is None and _may_mutate(op, target):
+        if result is None:
             _make_node(tx, op, target, pairs, named, None)
             return NONE
         return constant_result(tx, op, target, pairs, named, result)
     known = tx.tensor_of_fake(result) if isinstance(result, torch.Tensor) else None
-    if known is not None and not _may_mutate(op, target):
-        return known  # `x.contiguous()` and the like gave the very same tensor
+    if known is not None and _is_pure(target, named):
+        return known
     node = _make_node(tx, op, target, pairs, named, result)
     if known is not None:
         tx.note_mutation(known)
@@ -103,20 +103,15 @@ def _make_node(tx: Tracer, op: str, target: Any, pairs: list[Any], named: dict[s
     return tx.graph.call(op, target, args, kwargs, result, tx.stack_trace())
 
 
-def _may_mutate(op: str, target: Any) -> bool:
-    """Whether the call may write into an argument, judged by PyTorch's naming of such functions."""
-    if target is operator.setitem:
-        return True
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    if name.startswith("__i") and name.endswith("__"):
-        return name not in ("__invert__", "__index__", "__int__")
-    return (name.endswith("_") and not name.endswith("__")) or name in _IN_PLACE_OPERATORS or op == "call_any"
-
-
-_IN_PLACE_OPERATORS = frozenset(
-    "iadd isub imul itruediv ifloordiv imod ipow imatmul iand ior ixor ilshift irshift batch_norm instance_norm "
-    "embedding dropout setitem _foreach_add_ relu silu hardtanh".split()
+_MAY_GIVE_ITS_ARGUMENT = frozenset(
+    "contiguous to float double half bfloat16 int long bool type_as cpu cuda expand_as dropout".split()
 )
+"""Calls without effect that give their very argument when there is nothing to do. Everything else that gives a tensor known
+before has written into it."""
+
+
+def _is_pure(target: Any, named: dict[str, Any]) -> bool:
+    return _name(target) in _MAY_GIVE_ITS_ARGUMENT and "inplace" not in named
 
 
 def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -24,7 +24,6 @@ Kwargs = dict[str, Value]
 _GRAPH_MODULES = frozenset(
     f"torch._C._{name}" for name in ("nn", "fft", "linalg", "special", "sparse", "nested", "VariableFunctions")
 )
-_GRAPH_OWNERS = (torch._C._VariableFunctionsClass, torch._C._VariableFunctions)
 _GRAPH_PYTHON_MODULES = frozenset({"torch.nn.functional", "torch.functional", "torch._lobpcg", "torch._lowrank"})
 _NOT_IN_GRAPH = frozenset(
     {
@@ -44,7 +43,7 @@ def goes_into_graph(obj: Any) -> bool:
     if isinstance(obj, (OpOverload, OpOverloadPacket, torch.jit.ScriptFunction)):
         return True
     if isinstance(obj, types.BuiltinFunctionType):
-        return obj.__module__ in _GRAPH_MODULES or any(obj.__self__ is owner for owner in _GRAPH_OWNERS)
+        return obj.__module__ in _GRAPH_MODULES or obj.__qualname__.startswith("_VariableFunctionsClass.")
     if isinstance(obj, types.FunctionType):
         return obj.__module__ in _GRAPH_PYTHON_MODULES and obj.__name__ not in _NOT_IN_GRAPH
     return False

@@ -20,6 +20,7 @@ from treadle_tracer.source import (
     ConstSource,
     DictItemSource,
     InstanceDictSource,
+    ItemSource,
     ListItemSource,
     LocalSource,
     Source,
@@ -183,7 +184,13 @@ def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
 
 
 def _mapping_proxy(tx: Tracer, obj: Any, source: Source) -> Value:
-    raise Unsupported("unknown-object", f"{source.text} is a mappingproxy")
+    made = DictValue({}, types.MappingProxyType)  # type: ignore[arg-type]
+    for key, item in obj.items():
+        key_value = tx.wrap_key(key, source)
+        made.entries[key_value.hash_key(tx)] = (key_value, Lazy(item, ItemSource(source, key)))
+    if not isinstance(source, ConstSource):
+        tx.guards.add(source, "call", _SameKeys(obj), f"{source.text} has the same {len(obj)} keys")
+    return made
 
 
 def _set(tx: Tracer, obj: Any, source: Source) -> Value:
@@ -197,6 +204,16 @@ def _set(tx: Tracer, obj: Any, source: Source) -> Value:
     made = SetValue.of(tx, [tx.wrap(item, ConstSource(item)) for item in obj], type(obj))
     made.source, made.obj = source, obj
     return made
+
+
+class _SameKeys:
+    """Guard callable: a mapping has the recorded keys in the recorded order."""
+
+    def __init__(self, mapping: Any):
+        self.keys = list(mapping)
+
+    def __call__(self, value: Any) -> bool:
+        return list(value) == self.keys
 
 
 class _SameSet:
