@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sysconfig
@@ -11,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import treadle_frame
+
+UNDER = os.environ.get("TREADLE_FRAME_UNDER")
+assert UNDER is None or treadle_frame.__file__.startswith(UNDER), "the sanitized build must be the one that is tested"
 
 
 @pytest.fixture(autouse=True)
