@@ -16,6 +16,7 @@ from treadle_tracer.compile import Handler, compile_handler
 from . import backends, bugs, logs
 from .compiled_module import compiled_module, is_compiled_module, original_of
 from .errors import WrongUse
+from .hook import without_hook
 from .observer import Reporter
 from .options import compile_options
 from .stats import stats
@@ -170,14 +171,7 @@ def disable(fn: F) -> F:
         return compiled_module(module, disable(_call_it))  # type: ignore[return-value]
     original = getattr(fn, "_treadle_original", fn)
 
-    @functools.wraps(original)
-    def run_disabled(*args: Any, **kwargs: Any) -> Any:
-        before = treadle_frame.set_handler(None)
-        try:
-            return original(*args, **kwargs)
-        finally:
-            treadle_frame.set_handler(before)
-
+    run_disabled = functools.update_wrapper(without_hook(original), original)
     run_disabled._treadle_disabled = True  # type: ignore[attr-defined]
     return run_disabled  # type: ignore[return-value]
 

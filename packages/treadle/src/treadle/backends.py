@@ -19,6 +19,7 @@ from treadle_autograd import aot
 from . import logs
 from .bugs import Compiled, compile_or_eager, run_in_eager, warn_once
 from .errors import UnknownName, WrongUse, unknown_name
+from .hook import without_hook
 from .options import CompileOptions
 from .stats import stats
 
@@ -35,7 +36,7 @@ def eager(options: CompileOptions) -> Backend:
     """Runs the traced graph as it is: what tracing alone does."""
 
     def eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-        return gm.forward
+        return without_hook(gm.forward)
 
     return eager_backend
 
@@ -44,7 +45,7 @@ def aot_eager(options: CompileOptions) -> Backend:
     """Functionalises and decomposes, then runs the ATen graph operator by operator: what the ahead-of-time half alone does."""
 
     def run_operators(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-        return aten.forward
+        return without_hook(aten.forward)
 
     def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         return _through_aot(gm, example_inputs, options, run_operators)
@@ -153,8 +154,16 @@ def is_own(backend: object) -> bool:
 
 
 def _with_options(backend: Callable[..., Any], options: CompileOptions) -> Backend:
-    """A foreign backend gets ``options=`` as PyTorch passes it, if any were given."""
-    return functools.partial(backend, options=dict(options.given)) if options.given else backend
+    """A foreign backend gets ``options=`` as PyTorch passes it, if any were given; what it compiles runs with the hook off."""
+    given = {"options": dict(options.given)} if options.given else {}
+
+    @functools.wraps(backend, updated=())
+    def foreign_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        compiled = backend(gm, example_inputs, **given)
+        return without_hook(compiled) if callable(compiled) else compiled
+
+    foreign_backend.__name__ = getattr(backend, "__name__", type(backend).__name__)
+    return foreign_backend
 
 
 def _by_name(name: str, options: CompileOptions) -> Backend:

@@ -18,6 +18,7 @@ from treadle_tracer.errors import InternalError as TracerInternalError
 from . import logs
 from .dump import write_reproducer
 from .errors import TreadleWarning
+from .hook import without_hook
 from .options import CompileOptions
 from .stats import EagerGraph, stats
 
@@ -40,7 +41,7 @@ def run_in_eager(gm: fx.GraphModule, reason: str) -> Compiled:
     """`gm` itself as the compiled callable, counted and logged with the reason."""
     stats.add(eager_graph=EagerGraph(reason))
     logs.emit("eager", reason)
-    return gm.forward
+    return without_hook(gm.forward)
 
 
 def warn_once(key: str, message: str) -> None:
