@@ -4,7 +4,7 @@ A program is well-formed when
 
 - inputs are INPUT or STATIC buffers, size symbols, or numbers baked into the graph; constants are CONSTANT buffers with a tensor;
 - every buffer named by a step, view or output exists; names of steps are distinct;
-- a TEMP or OUTPUT buffer is written before it is read, and no step writes an INPUT, STATIC or CONSTANT buffer;
+- a TEMP or OUTPUT buffer with elements is written before it is read, and no step writes an INPUT, STATIC or CONSTANT buffer;
 - outputs are views of OUTPUT buffers, integers or None, and no two of them share a buffer;
 - views and, as far as bounds can be proven from constant extents, loads and stores stay inside their buffers;
 
@@ -40,7 +40,7 @@ def verify(program: Program) -> list[str]:
 
 def _program(program: Program) -> Iterator[str]:
     yield from _interface(program)
-    written = {name for name, b in program.buffers.items() if b.kind in _READ_ONLY}
+    written = {name for name, b in program.buffers.items() if b.kind in _READ_ONLY or 0 in b.shape}
     names: set[str] = set()
     for step in program.steps:
         if step.name in names:

@@ -12,7 +12,7 @@ from treadle_shapes.expr import Expr
 from treadle_codegen.ir.loops import IntLike
 from treadle_codegen.ir.ops import INTS, compute_dtype
 from treadle_codegen.lower.context import Lowering
-from treadle_codegen.lower.indexing import as_intlike, as_shape
+from treadle_codegen.lower.indexing import as_intlike, as_shape, is_dense
 from treadle_codegen.lower.lazy import Index, Lazy
 from treadle_codegen.lower.recorder import Recorder, number
 from treadle_codegen.lower.registry import lowering
@@ -55,6 +55,8 @@ def ones(lw: Lowering, *_args: Any, **_: Any) -> Lazy | None:
           "aten.new_empty_strided.default", "aten.empty_permuted.default")  # fmt: skip
 def empty(lw: Lowering, *_args: Any, **_: Any) -> Lazy | None:
     # Unspecified contents: zeros cost nothing when they are overwritten or fused, and runs stay repeatable.
+    if not is_dense(as_shape(lw.val.shape), as_shape(lw.val.stride())):
+        return None
     return _filled(lw, 0)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from treadle_codegen.ir.ops import FLOATS, INTS, Cost, compute_dtype
+from treadle_codegen.ir.ops import FLOATS, INTS, LOW_FLOATS, Cost, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape
 from treadle_codegen.lower.lazy import Lazy
@@ -25,6 +25,8 @@ def _divide(lw: Lowering, op: str, a: Any, b: Any) -> Lazy | None:
     dtype = compute_dtype(lw.val.dtype)
     if dtype not in INTS | FLOATS:
         return None
+    if op != "div" and lw.val.dtype in LOW_FLOATS:
+        return None  # eager rounds the quotient to the low precision before it truncates
     if dtype in INTS and not (isinstance(b, int) and b != 0 and number(b, dtype) == b):
         return None
     return lw.pointwise(

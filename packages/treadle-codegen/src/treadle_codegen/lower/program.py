@@ -198,10 +198,10 @@ def _output(lowering: Lowering, x: Lazy, val: torch.Tensor, used: set[str]) -> V
 
 def _fresh_output(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> View:
     """A new OUTPUT buffer holding `x` with those strides, which may repeat elements (0) or leave gaps."""
-    if why_not_dtype(x.dtype) is not None:
-        return _cloned_output(lowering, x, strides)
     if x.storage is not None and same_strides(x.shape, x.storage.strides, strides) and not is_dense(x.shape, strides):
         return _span_output(lowering, x, x.storage)
+    if why_not_dtype(x.dtype) is not None:
+        return _cloned(lowering, x, strides)
     repeated = [d for d, s in enumerate(strides) if s == 0 and x.shape[d] != 1]
     if not repeated:
         stored = lowering.copy(x, strides, BufferKind.OUTPUT)
@@ -218,12 +218,16 @@ def _span_output(lowering: Lowering, x: Lazy, view: View) -> View:
     """A copy of all the memory that a view with gaps or overlaps reaches into, seen through the same strides."""
     length = linear([size - 1 for size in view.shape], view.strides) + 1
     span = Lazy.stored(View(view.buffer, (length,), (1,), view.offset), x.dtype)
-    copied = lowering.copy(span, (1,), BufferKind.OUTPUT).storage
-    assert copied is not None
+    if why_not_dtype(x.dtype) is None:
+        copied = lowering.copy(span, (1,), BufferKind.OUTPUT).storage
+        assert copied is not None
+    else:
+        copied = _cloned(lowering, span, (1,))
     return View(copied.buffer, view.shape, view.strides, 0)
 
 
-def _cloned_output(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> View:
+def _cloned(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> View:
+    """A copy made by ATen, for dtypes that loops cannot compute."""
     view = x.storage
     assert view is not None, "a tensor that loops cannot compute is always stored"
     buffer = lowering.new_buffer(x.shape, x.dtype, strides, BufferKind.OUTPUT)

@@ -73,7 +73,7 @@ class Recorder:
         source = self.body[value]
         if source.dtype == dtype:
             return value
-        if source.op == "const" and not (source.dtype in FLOATS and dtype in INTS):
+        if source.op == "const" and dtype not in LOW_FLOATS and not (source.dtype in FLOATS and dtype in INTS):
             return self.const(source.attr, dtype)
         if source.dtype in FLOATS and dtype in _NARROW_INTS:
             # Out of range, ATen goes through a wider integer and wraps; C++ alone leaves it undefined.
