@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.bytecode import CodeModel, ExceptionEntry, Instruction, read
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE, compare_converts_to_bool
 from treadle_tracer.errors import InternalError, Unsupported
-from treadle_tracer.source import ClosureCellSource, ClosureSource, LocalSource, Source
+from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
 from treadle_tracer.trace import ops_call, ops_data, ops_flow
 from treadle_tracer.trace.bind import bind_arguments
 from treadle_tracer.trace.result import TraceResult
@@ -281,9 +281,26 @@ def _root_frame(tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, br
     root = RootFrame(tx, program_of(frame.code), frame.code, frame.globals, break_at=break_at)
     tx.root_globals = frame.globals
     root.locals = {name: Lazy(value, LocalSource(name)) for name, value in frame.locals.items()}
+    made_here = _cells_made_at_entry(model)
+    for name in model.cellvars:  # a continuation gets the cells of its frame as arguments
+        if name in frame.locals and name not in made_here:
+            source = LocalSource(name)
+            root.cells[name] = tx.wrap_cell(frame.locals[name], source, CellContentsSource(source))
+            del root.locals[name]
     for name, cell in zip(model.freevars, frame.closure or (), strict=True):
         root.cells[name] = tx.wrap_cell(cell, ClosureCellSource(name), ClosureSource(name))
     return root
+
+
+def _cells_made_at_entry(model: CodeModel) -> set[str]:
+    """Cell variables whose cells the prologue makes; a continuation jumps over that of the function it was cut from."""
+    made: set[str] = set()
+    at = 0
+    while (instruction := model.instructions[at]).opname in ("MAKE_CELL", "COPY_FREE_VARS", "NOP", "JUMP_FORWARD"):
+        if instruction.opname == "MAKE_CELL":
+            made.add(instruction.argval)
+        at = instruction.argval if instruction.opname == "JUMP_FORWARD" else at + 1
+    return made
 
 
 def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceResult:

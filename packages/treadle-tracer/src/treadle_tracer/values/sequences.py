@@ -241,6 +241,11 @@ class ListValue(Sequence):
             return super().builtin_method(tx, name, args, kwargs)
         return handler(self, tx, args, kwargs)
 
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name == "maxlen" and self.cls is collections.deque:
+            return Constant(self.maxlen) if self.maxlen is not None else NONE
+        return super().get_attr(tx, name)
+
     def reconstruct(self, cg: Any) -> None:
         if self.source is not None:
             self.source.emit(cg.cb)
@@ -310,7 +315,22 @@ def _insert(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Va
     return NONE
 
 
-@_list_method("pop", "popleft")
+@_list_method("extendleft", of="deque")
+def _extendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    for item in args[0].unpack(tx):
+        _appendleft(self, tx, [item], {})
+    return NONE
+
+
+@_list_method("rotate", of="deque")
+def _rotate(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    steps = (tx.index(args[0]) if args else 1) % max(len(self.items), 1)
+    self.items[:] = self.items[-steps:] + self.items[:-steps] if steps else self.items
+    self.changed(tx)
+    return NONE
+
+
+@_list_method("pop")
 def _pop(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     index = tx.index(args[0]) if args else -1
     try:

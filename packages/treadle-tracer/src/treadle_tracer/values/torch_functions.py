@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -74,7 +75,6 @@ for _function in [
     *_existing(torch.compiler, "is_exporting"),
     *_existing(torch.jit, "is_scripting is_tracing"),
     *_existing(torch._jit_internal, "is_scripting"),
-    *_existing(torch.onnx, "is_in_onnx_export"),
     *_existing(torch.overrides, "has_torch_function has_torch_function_unary has_torch_function_variadic"),
     *_existing(torch._C, "_has_torch_function _has_torch_function_unary _has_torch_function_variadic _is_tracing"),
 ]:
@@ -101,10 +101,8 @@ _STATE_READS = [
         "_log_api_usage_once _is_torch_function_enabled _get_default_device _is_default_mobile_cpu_allocator_set",
     ),
     *_existing(torch.cuda, "is_available device_count is_bf16_supported is_initialized is_current_stream_capturing"),
-    *_existing(torch.mps, "is_available"),
-    *_existing(torch.xpu, "is_available"),
     *_existing(torch.backends.mps, "is_available"),
-    *_existing(torch.distributed, "is_available is_initialized"),
+    *_existing(sys.modules.get("torch.distributed"), "is_available is_initialized"),
     *_existing(torch.amp, "is_autocast_available"),
     *_existing(torch.accelerator, "is_available current_accelerator"),
 ]
@@ -194,6 +192,9 @@ NAMED: dict[str, Handler] = {
     "transformers.utils.import_utils.is_torchdynamo_exporting": _always(FALSE),
     "transformers.utils.import_utils.is_jit_tracing": _always(FALSE),
     "transformers.utils.import_utils.is_fx_proxy": _always(FALSE),
+    "torch.onnx._internal.torchscript_exporter.utils.is_in_onnx_export": _always(FALSE),
+    "torch.onnx.is_in_onnx_export": _always(FALSE),
+    "torch.onnx.utils.is_in_onnx_export": _always(FALSE),
     "torch._dynamo.external_utils.is_compiling": _always(TRUE),
     "torch._dynamo.decorators.graph_break": _leave("explicit-break"),
     "torch._dynamo.decorators.mark_static_address": _always(NONE),

@@ -175,6 +175,15 @@ def _list(tx: Tracer, obj: list[Any], source: Source) -> Value:
     return ListValue([Lazy(x, ListItemSource(source, i)) for i, x in enumerate(obj)], list, source, obj)
 
 
+def _deque(tx: Tracer, obj: collections.deque[Any], source: Source) -> Value:
+    tx.guards.add(source, "type_is", collections.deque)
+    tx.guards.add(source, "len", len(obj))
+    tx.guards.add(AttrSource(source, "maxlen"), "equals", obj.maxlen)
+    made = ListValue([Lazy(x, ItemSource(source, i)) for i, x in enumerate(obj)], collections.deque, source, obj)
+    made.maxlen = obj.maxlen
+    return made
+
+
 def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     tx.guards.add(source, "type_is", type(obj))
     made = DictValue.outside(tx, obj, source)
@@ -338,6 +347,7 @@ WRAPPERS: dict[type, _Wrapper] = {
     tuple: _tuple,
     torch.Size: _tuple,
     list: _list,
+    collections.deque: _deque,
     dict: _dict,
     collections.OrderedDict: _dict,
     collections.defaultdict: _dict,
