@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -91,15 +92,18 @@ def aot(
         return _eager(gm, str(declined))
     statics = trace.contract.static_tensors
     compiled = forward(trace.graph_module, [*statics, *example_inputs])
-    wrapped = wrap_compiled(compiled, trace.contract, trace.input_values, gm)
-
-    def run(*args: Any) -> Sequence[Any]:
-        return wrapped(*args)
-
-    return _annotated(run if wrapped is compiled else wrapped, trace.contract, trace.graph_module, None)
+    run = wrap_compiled(compiled, trace.contract, trace.input_values, gm)
+    return _annotated(run, trace.contract, trace.graph_module, None)
 
 
 def _annotated(run: Any, contract: Contract | None, graph: fx.GraphModule | None, why_eager: str | None) -> Any:
+    """`run` with the three attributes; a callable that takes no attributes (a bound method, say) is wrapped."""
+    if not hasattr(run, "__dict__") or isinstance(run, (types.MethodType, torch.nn.Module)):
+        inner = run
+
+        def run(*args: Any) -> Sequence[Any]:
+            return inner(*args)
+
     run.contract, run.aten_graph, run.why_eager = contract, graph, why_eager
     return run
 
