@@ -90,6 +90,7 @@ class ShapeEnv:
         #: later sources of a duck-shaped symbol: (symbol, source), to be checked for equality
         self.shared: list[tuple[Symbol, str]] = []
         self._by_size: dict[int, Symbol] = {}
+        self._named: dict[str, IntLike] = {}
         self._decided: dict[BoolExpr, bool] = {}
         self._recording = True
         self._generic: Facts | None = None
@@ -138,6 +139,35 @@ class ShapeEnv:
         if size:
             self._by_size.setdefault(hint, s)
         return s
+
+    def create_named(
+        self,
+        name: str,
+        hint: int,
+        source: str,
+        dynamic: Policy = "auto",
+        *,
+        lower: int | None = None,
+        upper: int | None = None,
+    ) -> IntLike:
+        """Like `create_symbol`, and all dims created with one name are one symbol, whose sources must agree.
+
+        Raises ConstraintError when the sizes at hand do not.
+        """
+        known = self._named.get(name)
+        if known is None:
+            known = self._named[name] = self.create_symbol(hint, source, dynamic, lower=lower, upper=upper)
+            return known
+        size = self.hint(known)
+        if size != hint:
+            first = self.source_of(known) if isinstance(known, Symbol) else str(known)
+            raise ConstraintError(
+                f"the dimension named {name!r} is {size} at {first} but {hint} at {source}; "
+                f"give the same sizes, or use two names"
+            )
+        if isinstance(known, Symbol):
+            self.shared.append((known, source))
+        return known
 
     def create_unbacked(self, source: str = "", *, lower: int | None = None, upper: int | None = None) -> Symbol:
         """A symbol for a value that is known only at run time, such as `x.item()`; `source` is how the user wrote it."""
