@@ -17,6 +17,10 @@ UNDER = os.environ.get("TREADLE_FRAME_UNDER")
 assert UNDER is None or treadle_frame.__file__.startswith(UNDER), "the sanitized build must be the one that is tested"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: takes more than a few seconds")
+
+
 @pytest.fixture(autouse=True)
 def hook_off() -> Iterator[None]:
     treadle_frame.reset()

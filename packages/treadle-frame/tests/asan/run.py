@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
             "LD_PRELOAD": f"{runtime('libasan.so')} {runtime('libubsan.so')}",
             "ASAN_OPTIONS": "detect_leaks=0:handle_segv=1:detect_stack_use_after_return=0",
             "PYTHONMALLOC": "malloc",
-            "PYTHONPATH": scratch,
+            "PYTHONPATH": os.pathsep.join([scratch, str(PACKAGE / "tests")]),
             "TREADLE_FRAME_UNDER": scratch,
         }
         chosen = arguments or [str(PACKAGE / "tests")]
