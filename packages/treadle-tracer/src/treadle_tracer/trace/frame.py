@@ -16,7 +16,7 @@ from treadle_tracer.trace.result import TraceResult
 from treadle_tracer.trace.table import HANDLERS
 from treadle_tracer.trace.tracer import Tracer
 from treadle_tracer.values.base import NULL, Constant, Lazy, NotConstant, Raised, Value
-from treadle_tracer.values.functions import CellValue, FunctionValue
+from treadle_tracer.values.functions import BoundMethod, CellValue, FunctionValue
 from treadle_tracer.values.generators import GeneratorValue
 
 if TYPE_CHECKING:
@@ -40,6 +40,12 @@ class Program:
         for entry in model.exceptions:
             for index in range(entry.start, entry.end + 1):
                 self.handled_at[index] = entry
+
+
+    def outer(self, entry: ExceptionEntry) -> ExceptionEntry | None:
+        """The entry that covers the handler of `entry`, other than the handler's own cleanup."""
+        found = self.handled_at[entry.target]
+        return None if found is None or found.target >= entry.target and found.lasti else found
 
 
 _programs: dict[int, tuple[types.CodeType, Program]] = {}
@@ -167,9 +173,25 @@ class Frame:
         if len(frames) < 2:
             return 0
         caller = frames[-2]
-        covered = int(caller.program.handled_at[caller.at] is not None)
+        covered = int(caller.is_protected())
         self.tx.protected += covered
         return covered
+
+    def is_protected(self) -> bool:
+        """Whether an exception at the present instruction could be seen by the traced program before it leaves the frame.
+
+        The `with` statements of PyTorch's own context managers only put state back.
+        """
+        entry = self.program.handled_at[self.at]
+        while entry is not None:
+            following = self.instructions[entry.target + 1]
+            if following.opname != "WITH_EXCEPT_START" or len(self.stack) < entry.depth:
+                return True
+            leave = self.stack[entry.depth - 1]
+            if not isinstance(leave, BoundMethod) or leave.instance.python_type().__module__.partition(".")[0] != "torch":
+                return True
+            entry = self.program.outer(entry)
+        return False
 
     def resume(self, thrown: Value | None) -> None:
         """One step of a generator frame: to the next yield or its end; `thrown` is raised where it stands."""

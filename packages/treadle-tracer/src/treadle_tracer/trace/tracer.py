@@ -82,6 +82,7 @@ class Tracer:
     index = protocol.index
     concrete_slice = protocol.concrete_slice
     call_special = protocol.call_special
+    special_iterator = protocol.special_iterator
     generic_contains = protocol.generic_contains
     hash_key_of = protocol.hash_key_of
     binary_op = protocol.binary_op

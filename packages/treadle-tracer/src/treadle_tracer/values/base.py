@@ -113,7 +113,7 @@ class Value:
 
     def iterate(self, tx: Tracer) -> Value:
         """`iter(self)`."""
-        return tx.call_special(self, "__iter__", [])
+        return tx.special_iterator(self)
 
     def next(self, tx: Tracer) -> Value | None:
         """The next item, or None when the iterator is exhausted."""

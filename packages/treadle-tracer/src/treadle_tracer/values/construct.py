@@ -15,6 +15,7 @@ import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import FALSE, MISSING, NONE, Constant, Known, Lazy, NotConstant, Value, boolean
+from treadle_tracer.values.builtin_functions import HANDLERS
 from treadle_tracer.values.functions import ClassValue, FunctionValue, PartialValue
 from treadle_tracer.values.iterators import CLASS_ITERATORS
 from treadle_tracer.values.mappings import DictValue, SetValue
@@ -34,6 +35,9 @@ def construct(tx: Tracer, cls_value: ClassValue, args: list[Value], kwargs: dict
     special = CONSTRUCTORS.get(cls)
     if special is not None:
         return special(tx, args, kwargs)
+    handler = HANDLERS.get(cls)
+    if handler is not None:
+        return handler(tx, args, kwargs)
     if isinstance(cls, enum.EnumMeta):
         return tx.fold(cls, args, kwargs)
     if issubclass(cls, tuple) and cls is not tuple:
@@ -329,7 +333,9 @@ def method_of_class(tx: Tracer, owner: ClassValue, name: str, args: list[Value],
         raise Unsupported("call", f"{owner.describe()}.__subclasses__")
     if name == "__instancecheck__":
         return boolean(issubclass(args[0].python_type(), cls))
-    return tx.fold(getattr(cls, name), args, kwargs)
+    method = getattr(cls, name)
+    handler = HANDLERS.get(method)
+    return handler(tx, args, kwargs) if handler is not None else tx.fold(method, args, kwargs)
 
 
 def call_new(tx: Tracer, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:

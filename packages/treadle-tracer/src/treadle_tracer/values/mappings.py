@@ -7,6 +7,7 @@ An outside dict is guarded lazily: looking up one key guards that key, anything 
 from __future__ import annotations
 
 import collections
+import operator
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,10 @@ class DictValue(Value):
             made = tx.call(self.default_factory, [], {})
             self.set_item(tx, key, made)
             return made
+        if self.owner is not None:
+            missing = tx.has_special(self.owner, "__missing__")
+            if missing is not None:
+                return tx.call(missing, [key], {})
         return tx.raise_exception_value(KeyError, [key])
 
     def contains(self, tx: Tracer, item: Value) -> bool:
@@ -352,9 +357,9 @@ class DictView(Value):
 
     def reconstruct(self, cg: Any) -> None:
         cg.cb.push_null()
+        cg.const(operator.methodcaller(self.kind))
         cg.value(self.mapping)
-        cg.cb.load_attr(self.kind)
-        cg.cb.call(0)
+        cg.cb.call(1)
 
 
 def view_iterator(tx: Tracer, mapping: DictValue, kind: str) -> Value:

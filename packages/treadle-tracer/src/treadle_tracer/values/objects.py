@@ -8,11 +8,12 @@ from __future__ import annotations
 import collections
 import functools
 import types
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import AttrSource, ConstSource, InstanceDictSource, ItemSource
+from treadle_tracer.source import ApplySource, AttrSource, ConstSource, InstanceDictSource, ItemSource
 from treadle_tracer.values.base import BOUND_BUILTIN, MISSING, NONE, Constant, Method, NotConstant, Raised, Value
 
 if TYPE_CHECKING:
@@ -232,6 +233,9 @@ class ObjectValue(Value):
     # ---- protocols: the class's own methods first, then the built-in part
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if self.obj is not None and isinstance(self.obj, weakref.ReferenceType):
+            assert self.source is not None
+            return tx.wrap(self.obj(), ApplySource(self.source, _referent))
         raw = lookup(tx, self.cls, "__call__")
         if raw is MISSING:
             return tx.raise_exception(TypeError, f"{self.cls.__name__!r} object is not callable")
@@ -291,6 +295,10 @@ class ObjectValue(Value):
     def reconstruct_contents(self, cg: Any) -> None:
         """Push fresh contents of the built-in part, for replaying a change of an outside instance."""
         self.container.reconstruct_contents(cg)  # type: ignore[union-attr]
+
+
+def _referent(reference: Any) -> Any:
+    return reference()
 
 
 _EXCEPTION_DEFAULTS = {

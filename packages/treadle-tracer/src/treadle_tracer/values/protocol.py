@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -28,6 +29,7 @@ from treadle_tracer.values.functions import BoundMethod, FunctionValue
 from treadle_tracer.values.mappings import DictValue, DictView, SetValue, entries_of
 from treadle_tracer.values.objects import ObjectValue, lookup
 from treadle_tracer.values.sequences import (
+    HostIterator,
     IteratorValue,
     ListValue,
     Sequence,
@@ -152,6 +154,25 @@ _SPECIAL_MEANING = {
     "__len__": "has no len()",
     "__enter__": "does not support the context manager protocol",
 }
+
+
+def special_iterator(tx: Tracer, value: Value) -> Value:
+    """`iter(value)` through `__iter__`, or through `__getitem__` with 0, 1, 2 ..."""
+    cls = value.python_type()
+    if lookup(tx, cls, "__iter__") is MISSING and lookup(tx, cls, "__getitem__") is not MISSING:
+        return HostIterator(_items_by_index(tx, value))
+    return call_special(tx, value, "__iter__", [])
+
+
+def _items_by_index(tx: Tracer, value: Value) -> Iterator[Value]:
+    for position in itertools.count():
+        try:
+            item = value.get_item(tx, Constant(position))
+        except Raised as raised:
+            if issubclass(raised.value.python_type(), (IndexError, StopIteration)):
+                return
+            raise
+        yield item
 
 
 def generic_contains(tx: Tracer, container: Value, item: Value) -> bool:

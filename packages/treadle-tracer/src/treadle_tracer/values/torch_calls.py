@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from treadle_tracer.trace.tracer import Tracer
 
+_fake_log = logging.getLogger("torch._subclasses.fake_tensor")
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -116,6 +118,7 @@ def _is_pure(target: Any, named: dict[str, Any]) -> bool:
 
 def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The call on fake tensors. What it raises, the real call would raise too, or cannot be known: a graph break either way."""
+    _fake_log.disabled = True  # a failing kernel is the traced program's business, not a message
     with tx.fake_mode:
         try:
             if op == "call_method":
@@ -129,6 +132,8 @@ def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str
             raise Unsupported("no-fake-kernel", f"{_name(target)}: {error}") from error
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError, KeyError) as error:
             raise Unsupported("torch-call-raises", f"{_name(target)}: {type(error).__name__}: {error}") from error
+        finally:
+            _fake_log.disabled = False
 
 
 def _name(target: Any) -> str:
