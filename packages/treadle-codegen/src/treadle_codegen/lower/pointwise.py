@@ -322,7 +322,8 @@ def signbit(lw: Lowering, x: Lazy) -> Lazy | None:
         return None
 
     def fn(o: Recorder, v: int) -> int:
-        return o.op("signbit", v) if o.dtype_of(v) in FLOATS else o.op("lt", v, o.like(0, v))
+        # GCC 12 dies on vectorised std::signbit, so the sign is moved to a 1.
+        return o.op("lt", o.op("copysign", o.like(1, v), v) if o.dtype_of(v) in FLOATS else v, o.like(0, v))
 
     return lw.pointwise(fn, [x], torch.bool, shape=x.shape)
 

@@ -122,4 +122,6 @@ class Recorder:
         self.emit("store", value, dtype=dtype, attr=Store(buffer, index, mode))
 
     def reduce(self, kind: str, value: int, dtype: torch.dtype) -> int:
+        """A reduction. What comes after it runs outside of the inner loop, so nothing from inside is reused there."""
+        self._known.clear()
         return self.emit("reduce", value, dtype=dtype, attr=kind)
