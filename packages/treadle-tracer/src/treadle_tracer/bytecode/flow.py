@@ -233,24 +233,36 @@ def stack_kinds(model: CodeModel) -> list[tuple[SlotKind, ...] | None]:
     covering = handlers(model)
     known: list[_Kinds | None] = [None] * len(model.instructions)
     work: list[tuple[int, _Kinds]] = [(0, ())]
-    while work:
-        index, kinds = work.pop()
+    unlikely: list[tuple[int, _Kinds]] = []
+    while work or unlikely:
+        index, kinds = work.pop() if work else unlikely.pop()
         before = known[index]
-        merged = (
-            kinds if before is None else tuple(a if a is b else _EITHER for a, b in zip(before, kinds, strict=True))
-        )
+        merged = kinds if before is None else _merge(before, kinds)
         if merged == before:
             continue
         known[index] = merged
         instruction = model.instructions[index]
         entry = covering[index]
         if entry is not None:
-            work.append((entry.target, merged[: entry.depth] + (_VALUE,) * (entry.lasti + 1)))
+            edge = entry.target, merged[: entry.depth] + (_VALUE,) * (entry.lasti + 1)
+            (unlikely if instruction.opname in _NEVER_RAISE else work).append(edge)
         if instruction.target is not None:
             work.append((instruction.target, _kinds_after(instruction, merged, jump=True)))
         if not OPS[instruction.opname].ends:
             work.append((index + 1, _kinds_after(instruction, merged, jump=False)))
+        if not work:  # what cannot raise only keeps a handler from being taken for unreachable
+            unlikely = [(target, kinds) for target, kinds in unlikely if known[target] is None]
     return known
+
+
+_NEVER_RAISE = frozenset(
+    {"PUSH_EXC_INFO", "POP_EXCEPT", "NOP", "SWAP", "COPY", "LOAD_CONST", "PUSH_NULL", "STORE_FAST"}
+)
+"""Instructions that raise nothing, though exception ranges may begin or end with them in another state of the stack."""
+
+
+def _merge(one: _Kinds, other: _Kinds) -> _Kinds:
+    return tuple(a if a is b else _EITHER for a, b in zip(one, other, strict=True))
 
 
 def _kinds_after(instruction: Instruction, kinds: _Kinds, *, jump: bool) -> _Kinds:

@@ -1,0 +1,226 @@
+"""Flow analysis: small examples with known answers, and properties over the standard library."""
+
+from __future__ import annotations
+
+import bytecode_corpus
+import pytest
+
+from treadle_tracer.bytecode import (
+    BytecodeError,
+    CodeBuilder,
+    SlotKind,
+    accesses,
+    blocks,
+    handlers,
+    live_locals,
+    live_variables,
+    max_stack,
+    reachable,
+    read,
+    stack_depths,
+    stack_kinds,
+    successors,
+)
+from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
+
+VALUE, NULL, HANDLED, EITHER = SlotKind.VALUE, SlotKind.NULL, SlotKind.HANDLED, SlotKind.EITHER
+
+
+def find(model, opname, argval=None, nth=0):
+    found = [i for i, x in enumerate(model.instructions) if x.opname == opname and argval in (None, x.argval)]
+    return found[nth]
+
+
+def branches(a, b, c):
+    if a:
+        x = b
+    else:
+        x = c
+    for _ in range(x):
+        c = x
+    return x
+
+
+def test_live_variables_by_hand():
+    model = read(branches.__code__)
+    assert live_locals(model, 1) == ("a", "b", "c")
+    store = find(model, "STORE_FAST", "x")
+    assert live_locals(model, store) == ()
+    assert live_locals(model, store - 1) == ("b",)
+    assert live_locals(model, find(model, "FOR_ITER")) == ("x",)
+    assert live_locals(model, find(model, "RETURN_VALUE")) == ()
+
+
+def protected(a, b):
+    x = 1
+    try:
+        x = a()
+        x = b()
+    except ValueError:
+        return x
+    return 0
+
+
+def test_what_a_handler_reads_is_live_in_its_range():
+    model = read(protected.__code__)
+    second_store = find(model, "STORE_FAST", "x", 2)
+    assert "x" in live_locals(model, second_store)
+    assert "x" in live_locals(model, second_store - 1)
+    first_store = find(model, "STORE_FAST", "x", 0)
+    assert "x" not in live_locals(model, first_store)
+
+
+def deleting(a):
+    del a
+    b = 1
+    b = 2
+    return b
+
+
+def test_deleting_reads():
+    model = read(deleting.__code__)
+    assert live_locals(model, find(model, "DELETE_FAST")) == ("a",)
+    assert live_locals(model, find(model, "STORE_FAST", "b", 0)) == ()
+
+
+def with_cells(a):
+    def get():
+        return a, b
+
+    b = 1
+    return get
+
+
+def test_cells_are_live_while_used():
+    model = read(with_cells.__code__)
+    assert live_locals(model, find(model, "STORE_DEREF", "b")) == ("get", "b")
+    assert live_locals(model, find(model, "RETURN_VALUE")) == ()
+    assert "a" in live_locals(model, 2)
+
+
+class Method:
+    def with_super(self):
+        parent = super
+        return parent()
+
+    def with_locals(self, unused):
+        return sorted(locals())
+
+
+def test_variables_that_the_frame_is_asked_for():
+    model = read(Method.with_super.__code__)
+    assert "self" in live_locals(model, len(model.instructions) - 1) or "__class__" not in model.freevars
+    model = read(Method.with_locals.__code__)
+    assert live_locals(model, find(model, "RETURN_VALUE")) == ("self", "unused")
+
+
+def brute_force_live(model, index):
+    """Variables for which some path from ``index`` gets to a read without a store before it."""
+    covering = handlers(model)
+    live = set()
+    for name in {n for i in model.instructions for n, _ in accesses(i)}:
+        seen, work = set(), [index]
+        while work:
+            at = work.pop()
+            if at in seen:
+                continue
+            seen.add(at)
+            entry = covering[at]
+            if entry is not None:
+                work.append(entry.target)
+            touched = [read for n, read in accesses(model.instructions[at]) if n == name]
+            if touched and touched[0]:
+                live.add(name)
+                break
+            if not touched:
+                work.extend(successors(model, at))
+    return live
+
+
+def test_live_variables_against_all_paths():
+    for code in bytecode_corpus.sample(401):
+        model = read(code)
+        if len(model.instructions) > 300:
+            continue
+        live = live_variables(model)
+        for index in range(0, len(model.instructions), 7):
+            assert live[index] == brute_force_live(model, index), (code, index)
+
+
+def test_stack_depths_and_kinds_agree():
+    for code in bytecode_corpus.sample(29):
+        model = read(code)
+        depths, kinds = stack_depths(model), stack_kinds(model)
+        assert [None if k is None else len(k) for k in kinds] == depths
+        assert max_stack(model) >= max(d for d in depths if d is not None)
+        assert reachable(model) == {i for i, d in enumerate(depths) if d is not None}
+        for k, instruction in zip(kinds, model.instructions, strict=True):
+            if k is not None and instruction.opname == "POP_EXCEPT":
+                assert k[-1] is HANDLED
+            elif k and instruction.opname in ("RETURN_VALUE", "STORE_ATTR", "BINARY_OP", "GET_ITER"):
+                assert k[-1] is VALUE
+
+
+def call_somewhere(a, b):
+    return len(a.upper(b))
+
+
+def test_kinds_of_a_call():
+    model = read(call_somewhere.__code__)
+    kinds = stack_kinds(model)[find(model, "LOAD_FAST", "b")]
+    if NULL_AFTER_CALLABLE:
+        assert kinds == (VALUE, NULL, VALUE, EITHER)
+    else:
+        assert kinds == (NULL, VALUE, EITHER, VALUE)
+
+
+def handler(a):
+    try:
+        a()
+    except ValueError:
+        a(1)
+
+
+def test_kinds_in_a_handler():
+    model = read(handler.__code__)
+    index = find(model, "CHECK_EXC_MATCH")
+    assert stack_kinds(model)[index] == (HANDLED, VALUE, VALUE)
+    assert stack_kinds(model)[find(model, "PUSH_EXC_INFO")] == (VALUE,)
+
+
+def test_blocks_partition_the_code():
+    for code in bytecode_corpus.sample(97):
+        model = read(code)
+        order = blocks(model)
+        assert [i for b in order for i in range(b.start, b.end + 1)] == list(range(len(model.instructions)))
+        starts = {b.start for b in order}
+        covering = handlers(model)
+        for block in order:
+            assert set(block.successors) <= starts
+            assert set(block.successors) == set(successors(model, block.end))
+            for index in range(block.start, block.end + 1):
+                entry = covering[index]
+                assert block.handlers == (() if entry is None else (entry.target,))
+                if index < block.end:
+                    assert successors(model, index) == (index + 1,)
+
+
+def test_handlers_agree_with_the_table():
+    for code in bytecode_corpus.sample(97):
+        model = read(code)
+        covering = handlers(model)
+        for index in range(0, len(model.instructions), 5):
+            assert covering[index] is model.handler_at(index)
+
+
+def test_ways_that_disagree():
+    builder = CodeBuilder.function("f", ["x"])
+    end = builder.label()
+    builder.load_fast("x")
+    builder.pop_jump_if_true(end)
+    builder.load_const(1)
+    builder.place(end)
+    builder.load_const(2)
+    builder.return_value()
+    with pytest.raises(BytecodeError, match="of f is reached with 0 and with 1|of f is reached with 1 and with 0"):
+        builder.finish()
