@@ -127,6 +127,7 @@ class Host:
             "sp": self.static_pointers,
             "refresh": self.refresh,
             "out_of_range": _out_of_range,
+            "with_strides": _with_strides,
             "empty_strided": torch.empty_strided,
             "as_strided": torch.as_strided,
             "below_autograd": torch._C._AutoDispatchBelowAutograd,
@@ -356,11 +357,16 @@ def _write_extern(writer: HostWriter, step: Extern) -> None:
 def _fix_result(writer: HostWriter, name: str) -> None:
     """A functional extern may choose strides of its own; what follows counts on the planned ones."""
     buffer, variable = writer.plan.program.buffers[name], _variable(writer, name)
-    strides = writer.tuple_of(buffer.strides)
-    writer.line(f"if {variable}.stride() != {strides}:")
-    shape = writer.tuple_of(buffer.shape)
+    shape, strides = writer.tuple_of(buffer.shape), writer.tuple_of(buffer.strides)
     dtype = writer.constant(buffer.dtype)
-    writer.line(f"    {variable} = empty_strided({shape}, {strides}, dtype={dtype}).copy_({variable})")
+    writer.line(f"if {variable}.stride() != {strides}: {variable} = with_strides({variable}, {shape}, {strides}, {dtype})")
+
+
+def _with_strides(x: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """`x` in memory laid out by `strides`; only looked at anew when just the strides of dimensions of size 1 differ."""
+    if all(n == 1 or a == b for n, a, b in zip(shape, x.stride(), strides, strict=True)):
+        return x.as_strided(shape, strides)
+    return torch.empty_strided(shape, strides, dtype=dtype).copy_(x)
 
 
 def _output(writer: HostWriter, out: View | IntLike | None) -> str:

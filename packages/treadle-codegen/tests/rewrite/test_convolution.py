@@ -1,0 +1,190 @@
+"""Convolution rewrites against eager: folding, packing, fused neighbours, and parameters that change afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from torch import nn
+
+from aten_capture import capture
+from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
+
+
+class _Block(nn.Module):
+    """conv-bn-relu-conv-bn plus shortcut, relu: the block of a ResNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Conv2d(16, 16, 3, padding=1, bias=False)
+        self.norm_one = nn.BatchNorm2d(16)
+        self.two = nn.Conv2d(16, 16, 3, padding=1)
+        self.norm_two = nn.BatchNorm2d(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.norm_one(self.one(x)))
+        return F.relu(self.norm_two(self.two(y)) + x)
+
+
+def _randomise(module: nn.Module) -> None:
+    with torch.no_grad():
+        for name, tensor in module.state_dict().items():
+            if name.endswith("running_var"):
+                tensor.uniform_(0.5, 1.5)
+            elif tensor.is_floating_point():
+                tensor.normal_()
+
+
+def compile_module(module: nn.Module, x: torch.Tensor, cache: Path, **options: Any) -> tuple[CompiledGraph, list[torch.Tensor]]:
+    """The module's evaluation graph with its parameters as static inputs: (compiled, parameters in order)."""
+    state = dict(module.named_parameters()) | dict(module.named_buffers())
+    names = list(state)
+
+    def run(*args: torch.Tensor) -> Any:
+        return torch.func.functional_call(module, dict(zip(names, args, strict=False)), (args[-1],))
+
+    tensors = [*state.values()]
+    with torch.no_grad():
+        gm = capture(run, [*tensors, x])
+    for node in list(gm.graph.nodes)[: len(names)]:
+        node.meta["static_input"] = True
+    return compile_graph(gm, [*tensors, x], options=CodegenOptions(cache_dir=cache, threads=1, verify=True, **options)), tensors
+
+
+def _externs(compiled: CompiledGraph) -> str:
+    return compiled.ir_text
+
+
+@pytest.fixture
+def block() -> _Block:
+    torch.manual_seed(0)
+    module = _Block().eval()
+    _randomise(module)
+    return module
+
+
+@torch.no_grad()
+def test_a_residual_block_becomes_two_packed_convolutions(block: _Block, tmp_path: Path) -> None:
+    x = torch.randn(2, 16, 14, 14)
+    compiled, state = compile_module(block, x, tmp_path)
+    text = _externs(compiled)
+    assert text.count("mkldnn._convolution_pointwise") == 2
+    assert "batch_norm" not in text
+    (y,) = compiled(*state, x)
+    want = block(x)
+    assert y.stride() == want.stride()
+    torch.testing.assert_close(y, want, rtol=1e-4, atol=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.one.weight.mul_(2),
+        lambda m: m.norm_two.running_mean.add_(1),
+        lambda m: setattr(m.two.weight, "data", torch.randn_like(m.two.weight)),
+        lambda m: m.two.weight.data.mul_(-1),
+        lambda m: m.norm_one.bias.detach().numpy().fill(3.0),
+    ],
+    ids=["in place", "statistics", "data replaced", "through data", "through numpy"],
+)
+def test_changed_parameters_are_seen(block: _Block, tmp_path: Path, change: Callable[[_Block], object]) -> None:
+    x = torch.randn(1, 16, 8, 8)
+    compiled, state = compile_module(block, x, tmp_path)
+    before = compiled(*state, x)[0]
+    change(block)
+    want = block(x)
+    assert not torch.allclose(before, want, atol=1e-2)
+    torch.testing.assert_close(compiled(*state, x)[0], want, rtol=1e-4, atol=1e-3)
+
+
+_ACTIVATIONS = {
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "hardtanh": lambda x: F.hardtanh(x, -2.0, 3.0),
+    "hardswish": F.hardswish,
+    "silu": F.silu,
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", _ACTIVATIONS)
+@pytest.mark.parametrize("geometry", [(1, 1, 1, 1), (3, 1, 2, 1), (3, 1, 1, 16), (3, 2, 1, 4)], ids=str)
+def test_activations_behind_convolutions(name: str, geometry: tuple[int, int, int, int], tmp_path_factory: Any) -> None:
+    kernel, dilation, stride, groups = geometry
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(16, 32, kernel, stride, kernel // 2, dilation, groups)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return _ACTIVATIONS[name](self.conv(x))
+
+    torch.manual_seed(1)
+    module, x = Net().eval(), torch.randn(2, 16, 13, 9)
+    compiled, state = compile_module(module, x, tmp_path_factory.getbasetemp() / "shared-cache")
+    want = module(x)
+    (y,) = compiled(*state, x)
+    assert y.stride() == want.stride()
+    torch.testing.assert_close(y, want, rtol=1e-4, atol=1e-4)
+
+
+class _Awkward(nn.Module):
+    """A view, a flatten and a channel shuffle behind a convolution: layouts that do not survive channels-last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 16, 3, padding=1)
+        self.head = nn.Linear(16 * 64, 5)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = self.conv(x)
+        shuffled = y.view(2, 4, 4, 8, 8).transpose(1, 2).reshape(2, 16, 8, 8)
+        return y, shuffled, self.head(y.flatten(1)), y.permute(0, 2, 3, 1), y + y
+
+
+@torch.no_grad()
+def test_views_and_output_strides_survive(tmp_path: Path) -> None:
+    torch.manual_seed(2)
+    module, x = _Awkward().eval(), torch.randn(2, 8, 8, 8)
+    compiled, state = compile_module(module, x, tmp_path)
+    for got, want in zip(compiled(*state, x), module(x), strict=True):
+        assert got.stride() == want.stride()
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_packing_can_be_switched_off(block: _Block, tmp_path: Path) -> None:
+    x = torch.randn(1, 16, 8, 8)
+    compiled, state = compile_module(block, x, tmp_path, pack_weights=False)
+    assert "mkldnn" not in _externs(compiled)
+    torch.testing.assert_close(compiled(*state, x)[0], block(x), rtol=1e-4, atol=1e-3)
+
+
+class _Shared(nn.Module):
+    """The convolution's result is used twice, so neither the batch norm nor the addition may disappear into it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(16, 16, 1)
+        self.norm = nn.BatchNorm2d(16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.conv(x)
+        return F.relu(self.norm(y)) * y + (y + x)
+
+
+@torch.no_grad()
+def test_results_used_twice_stay(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    module, x = _Shared().eval(), torch.randn(2, 16, 6, 6)
+    _randomise(module)
+    compiled, state = compile_module(module, x, tmp_path)
+    torch.testing.assert_close(compiled(*state, x)[0], module(x), rtol=1e-4, atol=1e-3)
