@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import strategies as st
 
 from treadle_shapes import rules
@@ -21,6 +23,9 @@ from treadle_shapes.expr import (
     symbol,
     where,
 )
+
+#: random cases per property; TREADLE_EXAMPLES multiplies it
+EXAMPLES = 100 * int(os.environ.get("TREADLE_EXAMPLES", "1"))
 
 #: index symbols (given ranges by the tests), sizes, and one that may be negative
 INDICES = [symbol("i"), symbol("j"), symbol("k")]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies_shapes import SYMBOLS, conditions, expressions, points, ranges_and_points
+from strategies_shapes import EXAMPLES, SYMBOLS, conditions, expressions, points, ranges_and_points
 
 from treadle_shapes.expr import bounds, evaluate, simplify, substitute, to_python
 from treadle_shapes.nodes import Fn, Product, Sum, Symbol
 
-MANY = settings(max_examples=300, deadline=None)
+MANY = settings(max_examples=EXAMPLES, deadline=None)
 
 
 def naive(e, values):

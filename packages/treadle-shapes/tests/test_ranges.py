@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from strategies_shapes import EXAMPLES
 
 from treadle_shapes import ranges
 from treadle_shapes.ranges import INF, TRANSFER
@@ -22,7 +23,7 @@ def interval_with_member(draw, low=-40, high=40):
 
 
 @pytest.mark.parametrize("op", sorted(set(TRANSFER) - {"where", "min", "max"}))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(data=st.data())
 def test_binary_results_stay_inside(op, data):
     x, a = data.draw(interval_with_member())
@@ -33,7 +34,7 @@ def test_binary_results_stay_inside(op, data):
     assert low <= EVALUATE[op](a, b) <= high
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=EXAMPLES, deadline=None)
 @given(st.lists(interval_with_member(), min_size=1, max_size=3), st.integers(-5, 5))
 def test_linear_and_extrema_stay_inside(parts, c):
     intervals, values = [p[0] for p in parts], [p[1] for p in parts]

@@ -28,12 +28,17 @@ class Known:
     `ranges` maps symbols to `Range`s whose ends may be expressions; other symbols have their own lower and upper.
     """
 
-    __slots__ = ("_done", "_symbolic", "memo", "ranges", "remainders")
+    __slots__ = ("_done", "_symbolic", "memo", "ranges", "remainders", "residues")
 
     def __init__(self, ranges_: Mapping[Symbol, Range], remainders: Mapping[Expr, int] | None = None) -> None:
         """`remainders`: values of `x % n` nodes that are known as facts."""
         self.ranges = ranges_
         self.remainders = remainders or {}
+        #: x -> (n, r) for the facts x % n == r with constant n
+        self.residues: dict[Expr, tuple[int, int]] = {}
+        for node, remainder in self.remainders.items():
+            if isinstance(node, Fn) and isinstance(node.args[1], int):
+                self.residues[node.args[0]] = (node.args[1], remainder)
         self.memo: dict[object, IntLike | BoolExpr | bool] = dict(self.remainders)
         self._done: dict[Expr, Interval] = {}
         self._symbolic = [s for s, r in ranges_.items() if isinstance(r[0], Expr) or isinstance(r[1], Expr)]

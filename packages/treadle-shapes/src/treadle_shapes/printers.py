@@ -96,7 +96,7 @@ class _Printer:
         if isinstance(e, BoolExpr):
             return self.condition(e)
         if isinstance(e, float):
-            return repr(e), _UNARY
+            return repr(e), (_ATOM if e >= 0 else _UNARY)
         if isinstance(e, Node):
             return self.float(e)
         raise UsageError(f"no source text for {e!r}")

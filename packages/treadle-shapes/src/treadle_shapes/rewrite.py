@@ -199,9 +199,9 @@ def exact_quotient(e: Expr, known: Known) -> IntLike | None:
             if not isinstance(atom, Fn) or atom.op != "floordiv" or power != 1:
                 continue
             x, n = atom.args
-            remainder = known.remainders.get(rules.mod(x, n))  # type: ignore[arg-type]
+            remainder = known.remainders.get(make_fn("mod", (x, n)), rules.mod(x, n, known))
             others = rules.divide_monomial(monomial, atom)
-            if remainder is None or others is None:
+            if not isinstance(remainder, int) or others is None:
                 continue
             factor, rest = rules.split_multiple(others * c, n)
             if isinstance(rest, int) and rest == 0:

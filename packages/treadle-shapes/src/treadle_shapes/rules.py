@@ -220,6 +220,20 @@ def remainder_of_remainder(a: IntLike, n: IntLike, known: Known) -> IntLike | No
     return None
 
 
+def remainder_of_residue(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+    """(y + c*x) % n == (y + c*r) % n  when  x % m == r is known and n divides c*m"""
+    if not known.residues or not isinstance(n, int):
+        return None
+    whole = known.residues.get(a) if isinstance(a, Expr) else None
+    if whole is not None and whole[0] % n == 0:
+        return whole[1] % n
+    for monomial, c in as_terms(a)[0].items():
+        fact = known.residues.get(monomial)
+        if fact is not None and c * fact[0] % n == 0:
+            return mod(a - monomial * c + c * fact[1], n, known)
+    return None
+
+
 def _small_part(a: IntLike, n: IntLike, known: Known) -> tuple[IntLike, IntLike, IntLike] | None:
     """(g, x, y) with a == g*x + y, g dividing n, and 0 <= y < g proven; g is common to n and some term of a."""
     a_terms, _ = as_terms(a)
@@ -278,6 +292,7 @@ MOD_RULES: tuple[Rule, ...] = (
     remainder_of_content,
     remainder_of_common_factor,
     remainder_of_remainder,
+    remainder_of_residue,
     remainder_of_part,
 )
 

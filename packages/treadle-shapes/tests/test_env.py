@@ -1,0 +1,245 @@
+"""Symbols, decisions, guards, constraints, unbacked values, explanations."""
+
+from __future__ import annotations
+
+import pytest
+
+from treadle_shapes import (
+    ConstraintError,
+    ContradictionError,
+    DivisionByZeroError,
+    Eq,
+    Ge,
+    Le,
+    Lt,
+    Ne,
+    ShapeEnv,
+    SizeOverflowError,
+    UnbackedError,
+    UsageError,
+)
+
+
+def exprs(env):
+    return [str(g.expr) for g in env.guards]
+
+
+def test_policies():
+    env = ShapeEnv()
+    assert env.create_symbol(5, "x", "static") == 5
+    assert env.create_symbol(0, "x") == 0
+    one = env.create_symbol(1, "x")
+    assert str(one) == "s0" and env.hints[one] == 1
+    with pytest.raises(UsageError, match="static, auto, dynamic"):
+        env.create_symbol(5, "x", "sometimes")
+    with pytest.raises(UsageError, match="must be an int"):
+        env.create_symbol(True, "x")
+    with pytest.raises(SizeOverflowError, match="64 bits"):
+        env.create_symbol(2**63, "x")
+    with pytest.raises(ConstraintError, match=r"outside its declared range \[2, 4\]"):
+        env.create_symbol(5, "x", "dynamic", lower=2, upper=4)
+
+
+def test_zero_one_specialisation():
+    env = ShapeEnv(specialize_zero_one=True)
+    assert env.create_symbol(1, "x") == 1
+    s = env.create_symbol(2, "y")
+    assert s.lower == 2
+    assert env.decide(Ne(s, 1)) and not env.guards
+    assert not env.compile_guards([s])(1)
+
+
+def test_duck_shaping():
+    env = ShapeEnv(duck_shape=True)
+    a, b, c = (env.create_symbol(n, name) for n, name in ((7, "a"), (7, "b"), (8, "c")))
+    assert a is b and a is not c
+    assert env.shared == [(a, "b")]
+    apart = ShapeEnv()
+    assert apart.create_symbol(7, "a") is not apart.create_symbol(7, "b")
+
+
+def test_named_dims_are_one_symbol():
+    env = ShapeEnv()
+    a = env.create_named("batch", 7, "x.size()[0]")
+    assert env.create_named("batch", 7, "y.size()[0]") is a
+    with pytest.raises(ConstraintError, match=r"'batch' is 7 at x.size\(\)\[0\] but 8 at z.size\(\)\[0\]"):
+        env.create_named("batch", 8, "z.size()[0]")
+
+
+def test_a_decision_is_recorded_once_and_its_consequences_are_facts():
+    env = ShapeEnv()
+    a, b = env.create_symbol(4, "a"), env.create_symbol(9, "b")
+    assert env.decide(Lt(a, 10)) is True
+    assert env.decide(Lt(a, 12)) is True
+    assert env.decide(Lt(a, 10)) is True
+    assert exprs(env) == ["s0 <= 9"]
+    assert env.decide(Le(a, b)) and env.decide(Le(a, b + 3))
+    assert env.decide(Lt(b, a)) is False
+    assert len(env.guards) == 2
+
+
+def test_equality_becomes_a_substitution():
+    env = ShapeEnv()
+    a, b, c = env.create_symbol(4, "a"), env.create_symbol(4, "b"), env.create_symbol(8, "c")
+    assert env.decide(Eq(a, b))
+    assert env.simplify(b * 3) is a * 3
+    assert env.decide(Eq(c, a + b))
+    assert env.simplify(c) is a * 2
+    assert env.decide(Eq(c % 2, 0))
+    assert exprs(env) == ["s0 == s1", "2*s0 == s2"]
+
+
+def test_divisibility_is_a_fact():
+    env = ShapeEnv()
+    a = env.create_symbol(16, "a")
+    assert env.decide(Eq(a % 8, 0))
+    assert env.simplify(a // 8 * 8) is a
+    assert env.simplify(a // 8 * 16 + 1) is 2 * a + 1
+    assert env.decide(Eq(a % 8, 3)) is False
+    assert len(env.guards) == 1
+
+
+def test_specialisation_and_hints():
+    env = ShapeEnv()
+    a = env.create_symbol(6, "a")
+    assert env.hint(a * 2 + 1) == 13
+    assert env.specialize(a * 2) == 12
+    assert env.simplify(a + 1) == 7
+    assert exprs(env) == ["s0 == 6"]
+
+
+def test_declared_dynamic_must_not_be_specialised():
+    env = ShapeEnv()
+    a = env.create_symbol(6, "L['x'].size()[0]", "dynamic", lower=2, upper=64)
+    with pytest.raises(ConstraintError, match=r"L\['x'\].size\(\)\[0\] is declared dynamic.*test_env.py.*constant 6"):
+        env.specialize(a)
+    assert not env.guards and env.simplify(a) is a
+
+
+def test_declared_range_not_covered_is_reported_with_its_line():
+    env = ShapeEnv()
+    a = env.create_symbol(6, "rows", "dynamic", lower=2, upper=64)
+    env.validate()
+    assert env.decide(Le(a, 16))
+    with pytest.raises(ConstraintError, match=r"rows is declared to range over \[2, 64\].*test_env.py.*only \[2, 16\]"):
+        env.validate()
+
+
+def test_promises():
+    env = ShapeEnv()
+    a, b = env.create_symbol(16, "a"), env.create_symbol(16, "b")
+    env.declare(Eq(a % 8, 0))
+    env.declare(Eq(a, b))
+    assert env.decide(Eq(b % 4, 0)) and not env.guards
+    env.check_declared({a: 24, b: 24})
+    with pytest.raises(ConstraintError, match="a%8 == 0, promised at .*test_env.py.*does not hold for a == 20"):
+        env.check_declared({a: 20, b: 20})
+    with pytest.raises(ContradictionError, match="contradicts what was declared before"):
+        env.declare(Ne(a, b))
+    with pytest.raises(ConstraintError, match="does not hold for the given sizes: a == 16"):
+        env.declare(Lt(a, 10))
+    assert env.compile_guards([a, b])(24, 24) and not env.compile_guards([a, b])(20, 20)
+
+
+def test_declared_range_is_checked_later():
+    env = ShapeEnv()
+    a = env.create_symbol(6, "rows", "dynamic", lower=2, upper=64)
+    with pytest.raises(ConstraintError, match=r"rows == 65 is outside its declared range \[2, 64\]"):
+        env.check_declared({a: 65})
+    assert not env.compile_guards([a])(65)
+
+
+def test_unbacked_values():
+    env = ShapeEnv()
+    a, u = env.create_symbol(6, "a"), env.create_unbacked("x.item()")
+    assert env.hint(u + 1) is None and env.is_unbacked(u * a)
+    with pytest.raises(UnbackedError, match=r"x.item\(\) <= 3 must be known while tracing.*test_env.py"):
+        env.decide(Le(u, 3))
+    assert env.guard_or_true(Le(u, 3)) is True and env.guard_or_false(Le(u, 3)) is False
+    assert env.expect(Lt(u, a), "index in range") is True
+    assert env.expect(Ge(u, 0)) is True
+    assert [a.message for a in env.runtime_asserts] == ["index in range", "x.item() >= 0"]
+    assert env.decide(Lt(u, a + 1)) is True
+    assert env.decide(Ge(u, -1)) is True
+    assert not env.guards and len(env.runtime_asserts) == 2
+    assert env.expect(Eq(u, a)) is False
+    with pytest.raises(UnbackedError):
+        env.specialize(u)
+
+
+def test_guard_or_takes_the_answer_for_sizes_above_one():
+    env = ShapeEnv()
+    a = env.create_symbol(6, "a")
+    assert env.guard_or_false(Eq(a, 1)) is False
+    assert env.guard_or_false(Ne(a, 1)) is True
+    assert env.guard_or_false(Lt(8, a * 8)) is True
+    assert env.guard_or_true(Le(a, 9)) is True
+    assert not env.guards
+    assert env.guard_or_true(Le(a, 3)) is False
+    assert exprs(env) == ["s0 >= 4"]
+    assert env.decide(Ne(a, 1)) is True
+
+
+def test_division_by_what_can_be_zero():
+    env = ShapeEnv()
+    a, u = env.create_symbol(6, "a", size=False), env.create_unbacked("k.item()")
+    env.check_divisor(a)
+    assert exprs(env) == ["s0 != 0"]
+    with pytest.raises(DivisionByZeroError, match=r"k.item\(\).*can be 0.*test_env.py.*torch._check\(k.item\(\) > 0\)"):
+        env.check_divisor(u)
+    env.expect(Ge(u, 1))
+    env.check_divisor(u)
+    zero = env.create_symbol(0, "n", size=False)
+    with pytest.raises(DivisionByZeroError, match="division by n, which is 0"):
+        env.check_divisor(zero)
+
+
+def test_overflow_is_reported():
+    env = ShapeEnv()
+    a = env.create_symbol(2**40, "a")
+    with pytest.raises(SizeOverflowError, match="does not fit in 64 bits"):
+        env.specialize(a * a)
+
+
+def test_suppressed_guards_are_answers_only():
+    env = ShapeEnv()
+    a = env.create_symbol(6, "a")
+    with env.suppress_guards():
+        assert env.decide(Lt(a, 10)) is True
+    assert not env.guards and env.prove(Lt(a, 10)) is None
+
+
+def test_guard_function():
+    env = ShapeEnv()
+    a, b = env.create_symbol(6, "a"), env.create_symbol(12, "b")
+    env.decide(Eq(b, a * 2))
+    env.decide(Lt(a, 100))
+    check = env.compile_guards([a, b])
+    assert check(6, 12) and check(7, 14)
+    assert not check(7, 15) and not check(100, 200) and not check(0, 0)
+    assert "2*s0 == s1 fails for s0=7, s1=15 (needed by" in check.why_fails(7, 15)
+    assert check.why_fails(0, 0) == "s0 == 0 is outside [1, inf]"
+    assert check.why_fails(6, 12) is None
+    assert check.bind({a: 7, b: 14})
+
+
+def test_explanations():
+    env = ShapeEnv()
+    a = env.create_symbol(6, "L['x'].size()[0]")
+    b = env.create_symbol(6, "L['y'].size()[0]")
+    env.decide(Lt(a, 100))
+    env.decide(Eq(a, b))
+    text = env.explain(a)
+    assert "is dynamic, from 1 to 99" in text and "L['x'].size()[0] <= 99, at" in text and "test_env.py" in text
+    assert "always equals L['x'].size()[0]" in env.explain(b)
+    env.specialize(a)
+    text = env.explain(a)
+    assert "is static: it must be 6" in text and "<= 99 (at" in text and "follows from" in text
+    assert "constant" in env.explain(4)
+
+
+def test_contradicting_assumption():
+    env = ShapeEnv()
+    u = env.create_unbacked("u", lower=3)
+    with pytest.raises(ContradictionError, match="known to be false"):
+        env.assume(Lt(u, 2))

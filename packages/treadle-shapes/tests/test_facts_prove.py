@@ -1,0 +1,115 @@
+"""What follows from facts is true for all values that satisfy them; proofs end."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from strategies_shapes import EXAMPLES, SYMBOLS, conditions, expressions, points
+
+from treadle_shapes import ContradictionError, Eq, Ge, Le, Lt, Ne, Or, evaluate, prove, symbol
+from treadle_shapes.facts import Facts
+from treadle_shapes.guards import Guard, minimal
+
+a, b, c, n = symbol("a"), symbol("b"), symbol("c"), symbol("n", 1)
+
+
+def facts_of(*conditions_):
+    facts = Facts()
+    for condition in conditions_:
+        facts.add(condition)
+    return facts
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.lists(conditions, max_size=4), conditions, expressions, points())
+def test_everything_derived_is_true(given_, question, e, values):
+    facts = Facts()
+    for condition in given_:
+        # Facts are what holds at this point, so that the point is a witness.
+        facts.add(
+            condition if evaluate(condition, values) else (~condition if not isinstance(condition, bool) else True)
+        )
+    assert evaluate(facts.simplify(e), values) == evaluate(e, values)
+    answer = prove(question, facts, 100)
+    if answer is not None:
+        assert answer == evaluate(question, values)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.lists(conditions, min_size=1, max_size=5), points())
+def test_dropped_guards_follow_from_the_kept(conditions_, values):
+    guards = [Guard(x if evaluate(x, values) else ~x) for x in conditions_ if not isinstance(x, bool)]
+    assume(all(not isinstance(g.expr, bool) for g in guards))
+    kept, dropped = minimal(guards)
+    assert len(kept) + len(dropped) == len({g.expr for g in guards})
+    for trial in itertools.product((0, 1, 5), (2, 7), (1, 3), (2, 4)):
+        point = {s: v for s, v in zip(SYMBOLS, (*trial, 3, -2), strict=False)}
+        point = {s: max(point.get(s, 1), s.lower if s.lower is not None else -9) for s in SYMBOLS}
+        if all(evaluate(g.expr, point) for g in kept):
+            assert all(evaluate(d.guard.expr, point) for d in dropped)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from(SYMBOLS), st.sampled_from([2, 3, 4, 6, 8, 16])), min_size=1, max_size=3),
+    expressions,
+    st.sampled_from([2, 4, 8]),
+    points(),
+)
+def test_known_remainders_keep_the_value(known, e, k, values):
+    facts = facts_of(*[Eq(s % n, values[s] % n) for s, n in known])
+    for asked in (e, e % k, e // k * k, (known[0][0] * 3 + e) % k, known[0][0] // known[0][1] * known[0][1] * 2 + e):
+        assert evaluate(facts.simplify(asked), values) == evaluate(asked, values)
+
+
+def test_chains_of_inequalities():
+    facts = facts_of(Le(a, b), Lt(b, c))
+    assert prove(Lt(a, c), facts) is True
+    assert prove(Le(c, a), facts) is False
+    assert prove(Le(a + 1, c + 5), facts) is True
+    assert prove(Lt(c, a + 10), facts) is None
+
+
+def test_products():
+    assert prove(Ge(n * n, n)) is True
+    assert prove(Ge(n * a, a)) is True
+    assert prove(Lt(n * a, 0)) is False
+    assert prove(Ge(n * a - n, 0)) is None
+
+
+def test_two_inequalities_make_an_equality():
+    facts = facts_of(Le(a, b), Le(b, a))
+    assert facts.simplify(b - a) == 0
+
+
+def test_unsolvable_equality_still_proves_its_consequences():
+    facts = facts_of(Eq(a * b, c * n))
+    assert prove(Le(a * b, c * n), facts) is True
+    assert prove(Lt(a * b, c * n), facts) is False
+
+
+def test_disjunctions_and_exclusions():
+    facts = facts_of(Or(Eq(a, 3), Eq(a, 5)), Ne(b, 0))
+    assert prove(Or(Eq(a, 5), Eq(a, 3)), facts) is True
+    assert prove(Ge(b, 1), facts) is True
+
+
+def test_contradictions():
+    with pytest.raises(ContradictionError):
+        facts_of(Lt(a, 3), Ge(a, 3))
+    with pytest.raises(ContradictionError):
+        facts_of(Eq(a, b), Lt(a, b))
+
+
+def test_a_proof_ends_within_its_steps():
+    many = [symbol(f"q{k}", None) for k in range(30)]
+    facts = facts_of(*[Le(x * 3, y * 2 + 1) for x, y in itertools.pairwise(many)], *[Le(x, y + z) for x, y, z in
+                     zip(many, many[1:], many[2:], strict=False)])  # fmt: skip
+    start = time.process_time()
+    assert prove(Le(many[0] * 7, many[-1] * 5), facts, 200) is None
+    # Not a benchmark: without the budget this search takes minutes.
+    assert time.process_time() - start < 20

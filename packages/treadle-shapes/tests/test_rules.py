@@ -1,0 +1,117 @@
+"""Every rewrite rule fires where its equation says, and both sides agree on random integers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies_shapes import EXAMPLES, SYMBOLS, divisors, expressions, ranges_and_points
+
+from treadle_shapes import rules
+from treadle_shapes.bounds import OWN, Known
+from treadle_shapes.errors import DivisionByZeroError, UsageError
+from treadle_shapes.expr import Range, as_terms, evaluate, maximum, minimum, symbol
+from treadle_shapes.nodes import Expr
+
+i, j = symbol("i"), symbol("j")
+n, m = symbol("n", 1), symbol("m", 2)
+z = symbol("z", None)
+J8 = Known({j: Range(0, 7)})
+JN = Known({j: Range(0, n - 1)})
+
+#: rule -> operands on which it must fire, and what it must give
+FIRES = {
+    "quotient_in_range": (j, 8, J8, 0),
+    "remainder_in_range": (j, 8, J8, j),
+    "quotient_of_content": (4 * i + 6, 8, OWN, (2 * i + 3) // 4),
+    "remainder_of_content": (4 * i + 6, 8, OWN, 4 * ((i + 1) % 2) + 2),
+    "quotient_of_common_factor": (i * n + j * n, n * m, OWN, (i + j) // m),
+    "remainder_of_common_factor": (i * n + j * n, n * m, OWN, (i + j) % m * n),
+    "quotient_of_quotient": (i // 3, 5, OWN, i // 15),
+    "quotient_of_remainder": (i % 12, 4, OWN, i // 4 % 3),
+    "remainder_of_remainder": (i % 12 + j, 4, OWN, (i + j) % 4),
+    "remainder_of_residue": (3 * i + j, 4, Known({}, {i % 8: 5}), (j + 3) % 4),
+    "quotient_of_part": (n * i + j, n * 4, JN, i // 4),
+    "remainder_of_part": (n * i + j, n * 4, JN, n * (i % 4) + j),
+}
+
+
+def test_every_rule_is_listed():
+    assert {rule.__name__ for rule in rules.FLOORDIV_RULES + rules.MOD_RULES} == set(FIRES)
+
+
+@pytest.mark.parametrize("name", FIRES)
+def test_rule_fires(name):
+    a, b, known, want = FIRES[name]
+    got = getattr(rules, name)(a, b, known)
+    assert got == want or str(got) == str(want)
+
+
+@pytest.mark.parametrize("rule", rules.FLOORDIV_RULES, ids=lambda r: r.__name__)
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(a=expressions, b=divisors, known_values=ranges_and_points())
+def test_quotient_rules_keep_the_value(rule, a, b, known_values):
+    known, values = known_values
+    if evaluate(b, values) and isinstance(a, Expr) and not (isinstance(b, int) and b <= 0):
+        result = rule(a, b, Known(known))
+        if result is not None:
+            assert evaluate(result, values) == evaluate(a, values) // evaluate(b, values)
+
+
+@pytest.mark.parametrize("rule", rules.MOD_RULES, ids=lambda r: r.__name__)
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(a=expressions, b=divisors, known_values=ranges_and_points())
+def test_remainder_rules_keep_the_value(rule, a, b, known_values):
+    known, values = known_values
+    if evaluate(b, values) and isinstance(a, Expr) and not (isinstance(b, int) and b <= 0):
+        result = rule(a, b, Known(known))
+        if result is not None:
+            assert evaluate(result, values) == evaluate(a, values) % evaluate(b, values)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(a=expressions, b=divisors, known_values=ranges_and_points())
+def test_split_multiple_is_an_identity(a, b, known_values):
+    _known, values = known_values
+    quotient, rest = rules.split_multiple(a, b)
+    assert evaluate(quotient, values) * evaluate(b, values) + evaluate(rest, values) == evaluate(a, values)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.lists(expressions, min_size=1, max_size=4), ranges_and_points())
+def test_extrema_keep_the_value(args, known_values):
+    known, values = known_values
+    context = Known(known)
+    numbers = [evaluate(arg, values) for arg in args]
+    assert evaluate(rules._extremum("min", tuple(args), context), values) == min(numbers)
+    assert evaluate(rules._extremum("max", tuple(args), context), values) == max(numbers)
+    assert evaluate(minimum(*args), values) == min(numbers) and evaluate(maximum(*args), values) == max(numbers)
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(expressions, divisors, ranges_and_points())
+def test_ceiling_division(a, b, known_values):
+    _known, values = known_values
+    if evaluate(b, values):
+        assert evaluate(rules.ceildiv(a, b), values) == -(-evaluate(a, values) // evaluate(b, values))
+
+
+def test_bad_operands():
+    with pytest.raises(DivisionByZeroError, match="the divisor is zero"):
+        i % 0
+    with pytest.raises(UsageError, match="negative exponent"):
+        i**-1
+    with pytest.raises(UsageError, match="negative shift"):
+        i << -1
+    with pytest.raises(UsageError, match="at least one"):
+        minimum()
+    with pytest.raises(TypeError):
+        i + 1.5
+
+
+def test_powers_and_shifts():
+    assert i**2 is i * i and i**0 == 1
+    assert i << 3 is 8 * i and i >> 2 is i // 4
+    assert evaluate(2**i, {i: 5}) == 32
+    assert len(as_terms((i + j) ** 3)[0]) == 4
+    assert set(SYMBOLS) >= {i, j, n, m, z}
