@@ -50,7 +50,7 @@ IMPORTS = """
 import sys
 with torch.no_grad():
     torch.testing.assert_close(treadle.compile(model)(x), model(x))
-heavy = [name for name in ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd", "sympy") if name in sys.modules]
+heavy = [name for name in ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd") if name in sys.modules]
 assert not heavy, heavy
 """
 
