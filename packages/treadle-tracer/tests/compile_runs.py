@@ -5,11 +5,12 @@ from __future__ import annotations
 import collections
 import traceback
 import types
+import warnings
 from typing import Any
 
 import torch
 import treadle_frame
-from treadle_tracer import SilentObserver, TracerOptions, compile_handler
+from treadle_tracer import InternalError, SilentObserver, TracerOptions, compile_handler
 from treadle_tracer.output.resume import forget_continuations
 
 
@@ -108,7 +109,12 @@ def outcome(function, args, kwargs):
     torch.manual_seed(0)
     lines = None
     try:
-        result = function(*args, **kwargs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", treadle_frame.StaleGuardWarning)
+            warnings.filterwarnings("error", message="treadle:")
+            result = function(*args, **kwargs)
+    except (InternalError, treadle_frame.StaleGuardWarning, RuntimeWarning):
+        raise
     except Exception as error:
         frames = traceback.extract_tb(error.__traceback__)
         lines = frames[-1].line if frames else None

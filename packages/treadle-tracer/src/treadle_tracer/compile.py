@@ -7,6 +7,7 @@ values the rest of the frame needs, hand the graph to the backend, write the rep
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -286,13 +287,19 @@ def _why_missed(entry: Any, frame: treadle_frame.FrameInfo) -> str:
 
 @contextlib.contextmanager
 def _torch_state_kept() -> Iterator[None]:
-    """Tracing and backends leave grad mode and the random number generators as they found them."""
+    """Tracing and backends leave grad mode and the random number generators as they found them.
+
+    Fake tensors log an error for every call with bad arguments; in a trace that is the program's own exception, or a reason to break.
+    """
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, log.disabled = log.disabled, True
     grad = torch.is_grad_enabled()
     cpu = torch.random.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
     try:
         yield
     finally:
+        log.disabled = was_disabled
         torch._C._set_grad_enabled(grad)
         torch.random.set_rng_state(cpu)
         if cuda is not None:

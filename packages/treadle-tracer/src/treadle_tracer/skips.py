@@ -7,7 +7,7 @@ Functions that a skipped frame calls are offered in their turn.
 from __future__ import annotations
 
 import functools
-import importlib.util
+import importlib.machinery
 import inspect
 import os
 import sysconfig
@@ -27,7 +27,7 @@ _FUNCTION_FLAGS = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
 # Called by the interpreter around objects rather than by the program for a result; a graph in one of them gains nothing.
 _SKIPPED_NAMES = frozenset(
     "__init__ __new__ __init_subclass__ __set_name__ __class_getitem__ __del__ __repr__ __str__ __hash__ __eq__ __getstate__ "
-    "__setstate__ __reduce__ __reduce_ex__ __instancecheck__ __subclasscheck__ __prepare__ <lambda-defaults>".split()
+    "__setstate__ __getattribute__ __getattr__ __setattr__ __delattr__ __reduce__ __reduce_ex__ __instancecheck__ __subclasscheck__ __prepare__ <lambda-defaults>".split()
 )
 
 # Installed packages whose frames never compute with the program's tensors.
@@ -57,7 +57,7 @@ def _skipped_directories() -> tuple[tuple[str, str], ...]:
         sysconfig.get_paths()["platstdlib"]: "the standard library",
     }
     for name in _SKIPPED_PACKAGES:
-        spec = importlib.util.find_spec(name)
+        spec = importlib.machinery.PathFinder.find_spec(name)  # no other finder: some have effects of their own
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():
             found[place] = f"the package {name}"
     found[os.path.dirname(torch.__file__)] = "torch"

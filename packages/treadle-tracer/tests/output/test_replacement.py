@@ -278,6 +278,24 @@ WRITERS = [
 ]
 
 
+def test_writes_to_tensors_of_the_graph_are_harmless():
+    def written(build):
+        graph, x = GraphBuilder(), torch.ones(2)
+        node = graph.placeholder(LocalSource("x"), x, x)
+        made = build(graph, node)
+        graph.call("call_function", torch.Tensor.add_, (made, 1), {}, made.meta["example_value"], "")
+        return why_not_rerun(graph.finish([made])) is not None
+
+    def fresh(graph, node):
+        return graph.call("call_function", torch.clone, (node,), {}, torch.ones(2), "")
+
+    def view(graph, node):
+        return graph.call("call_method", "view", (node, 1, 2), {}, node.meta["example_value"].view(1, 2), "")
+
+    assert not written(fresh)
+    assert written(view)
+
+
 @pytest.mark.parametrize(("build", "harmless"), WRITERS)
 def test_graphs_that_write_are_not_followed_by_a_rerun(build, harmless):
     graph = GraphBuilder()

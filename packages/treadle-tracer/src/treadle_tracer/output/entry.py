@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import operator
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -110,7 +110,7 @@ def finish_entry(plan: Plan, compiled: Callable[..., Any] | None, payload: Paylo
         compiled = _keeping_state(compiled, payload.graph_module)
     replacement = plan.replacement(compiled, rerun)
     if result.env is not None:
-        result.guards.add_sizes(result.env, result.symbol_sources)
+        result.guards.add_sizes(result.env)
     program = result.guards.program()
     payload.guards = tuple(guard.reason for guard in result.guards)
     direct = None if compiled is None or result.protected else _direct(plan, compiled)
@@ -168,22 +168,60 @@ _HIDDEN_WRITERS = frozenset({"batch_norm", "instance_norm", "embedding_renorm_",
 
 
 def why_not_rerun(gm: torch.fx.GraphModule) -> str | None:
-    """Why a graph that failed half-way may have left traces, None when it cannot have."""
+    """Why a graph that failed half-way may have left traces outside, None when it cannot have.
+
+    Writes to tensors that the graph itself has made do not count; a view shares the storage of what it is a view of, also among fakes.
+    """
+    outside: set[int] = set()
     for node in gm.graph.nodes:
-        if node.op in ("placeholder", "get_attr", "output"):
-            continue
-        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-        if _may_write(node, name):
-            return f"the graph calls {name}, which may write to its arguments"
+        if node.op in ("placeholder", "get_attr"):
+            outside |= _storages(node)
+        elif node.op != "output":
+            written = _written(node)
+            if any(_storages(argument) & outside or not _storages(argument) for argument in written):
+                return f"the graph calls {_name(node)}, which may write to an outside tensor"
     return None
 
 
-def _may_write(node: torch.fx.Node, name: str) -> bool:
+def _name(node: torch.fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The arguments a call may write to."""
+    name = _name(node)
+    if name in _HIDDEN_WRITERS:
+        return list(node.all_input_nodes)
     if name.endswith("__"):
-        return name in ("__setitem__", "__delitem__") or name.strip("_") in _WRITING_OPERATORS
-    if getattr(node.target, "__module__", "") in ("_operator", "operator"):
-        return name in _WRITING_OPERATORS
-    return name.endswith("_") or name in _HIDDEN_WRITERS or "out" in node.kwargs or bool(node.kwargs.get("inplace"))
+        writes = name in ("__setitem__", "__delitem__") or name.strip("_") in _WRITING_OPERATORS
+    elif getattr(node.target, "__module__", "") in ("_operator", "operator"):
+        writes = name in _WRITING_OPERATORS
+    else:
+        writes = name.endswith("_") or bool(node.kwargs.get("inplace"))
+    if not writes and "out" not in node.kwargs:
+        return []
+    given = [node.kwargs.get("out"), *(node.args[:1] or [node.kwargs.get("input"), node.kwargs.get("tensor")])]
+    return list(_nodes_in(given if writes else given[:1]))
+
+
+def _nodes_in(value: Any) -> Iterator[torch.fx.Node]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _nodes_in(item)
+    elif hasattr(value, "all_input_nodes"):
+        yield value
+
+
+def _storages(node: torch.fx.Node) -> set[int]:
+    """Identities of the storages of a node's value; none when the value is not known to be strided tensors."""
+    values = node.meta.get("example_value")
+    found = set()
+    for value in values if isinstance(values, (tuple, list)) else [values]:
+        try:
+            found.add(value.untyped_storage()._cdata)
+        except (AttributeError, NotImplementedError, RuntimeError):
+            continue
+    return found
 
 
 def _emit_rerun(cb: FrameCode, code: CodeType) -> None:

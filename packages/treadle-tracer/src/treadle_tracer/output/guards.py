@@ -7,12 +7,13 @@ A guard says of one source: this is what the trace has relied on. The set keeps 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from ..errors import InternalError
 from ..source import AttrSource, ConstSource, Path, Source, TupleItemSource
 from . import tensor_check
 
@@ -133,15 +134,27 @@ class GuardSet:
         check = tensor_check.global_state_check()
         self.add(ConstSource(None, "global state"), "call", check.check, check.text)
 
-    def add_sizes(self, env: Any, sources: Mapping[Any, tuple[Source, int]]) -> None:
-        """Rely on what a `treadle_shapes.ShapeEnv` has decided about dynamic sizes; `sources`: symbol -> (tensor, dimension)."""
-        if not sources:
+    def add_sizes(self, env: Any) -> None:
+        """Rely on what a `treadle_shapes.ShapeEnv` has decided about the sizes of this set's tensors.
+
+        A symbol belongs to the dimension that its source text in `env` names (`x.size()[0]`).
+        """
+        places: dict[str, tuple[Source, int]] = {}
+        for tensor in self.tensors:
+            for dim in tensor.dynamic_dims:
+                text = f"{tensor.source.text}.size()[{dim}]"
+                if places.setdefault(text, (tensor.source, dim)) != (tensor.source, dim):
+                    raise InternalError("guards", f"two tensors are called {tensor.source.text}")
+        symbols = [s for s, info in env.symbols.items() if not info.unbacked]
+        if not symbols:
             return
-        check = env.compile_guards(list(sources))
-        sizes = [TupleItemSource(AttrSource(source, "shape"), dim) for source, dim in sources.values()]
+        check = env.compile_guards(symbols)
+        sizes = []
+        for symbol in symbols:
+            source, dim = places[env.source_of(symbol)]
+            sizes.append(TupleItemSource(AttrSource(source, "shape"), dim))
         text = " and ".join(str(guard.expr) for guard in check.guards) or "dynamic sizes are in range"
-        first, *others = sizes
-        self.add(first, "call_many", (check.check, others), f"sizes: {text}")
+        self.add(sizes[0], "call_many", (check.check, sizes[1:]), f"sizes: {text}")
 
     @property
     def tensors(self) -> tuple[TensorGuard, ...]:
