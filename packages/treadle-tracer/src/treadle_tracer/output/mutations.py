@@ -48,6 +48,13 @@ class Mutations:
         attrs.pop(name, None)
         attrs[name] = DELETED
 
+    def forget_attr(self, obj: Value, name: str) -> None:
+        """The attribute holds again what it held before the trace: nothing to replay."""
+        attrs = self._attrs[id(obj)]
+        del attrs[name]
+        if not attrs:
+            del self._attrs[id(obj)]
+
     def load_attr(self, obj: Value, name: str) -> Stored | None:
         """What the trace last stored there, DELETED, or None when the trace has not written that attribute."""
         attrs = self._attrs.get(id(obj))

@@ -29,6 +29,7 @@ def trace_function(
         values: list[Value] = [tx.wrap(arg, LocalSource(f"arg{i}")) for i, arg in enumerate(args)]
         named = {name: tx.wrap(value, LocalSource(name)) for name, value in (kwargs or {}).items()}
         result = tx.call(callee, values, named)
+        tx.forget_restored()
         changes = tx.state_changes()
         tx.close_state()
     except BaseException:

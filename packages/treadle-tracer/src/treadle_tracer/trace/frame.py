@@ -328,6 +328,7 @@ def _cells_made_at_entry(model: CodeModel) -> set[str]:
 def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceResult:
     tx.frames.append(root)
     root.run()
+    tx.forget_restored()
     changes = tx.state_changes()
     tx.close_state()
     result = TraceResult("return", tx.graph, tx.guards, tx.mutations, state_changes=changes)

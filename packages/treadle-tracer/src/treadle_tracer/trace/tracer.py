@@ -18,7 +18,7 @@ from treadle_tracer.fake import fake_mode
 from treadle_tracer.output.graph import GraphBuilder
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.mutations import DELETED, Mutations
-from treadle_tracer.source import AttrSource, BuiltinSource, ConstSource, GlobalSource, Source
+from treadle_tracer.source import AttrSource, BuiltinSource, ConstSource, GlobalSource, InstanceDictSource, Source
 from treadle_tracer.values import builtin_functions, construct as construction, objects, protocol, torch_calls, wrap as wrapping
 from treadle_tracer.values.base import MISSING, Constant, Lazy, Value
 from treadle_tracer.values.functions import BoundMethod, CellValue, ClassValue, FunctionValue, ModuleObject
@@ -48,7 +48,7 @@ class Tracer:
         self.graph = GraphBuilder()
         self.guards = GuardSet()
         self.mutations = Mutations()
-        self.symbols = Symbols(dynamic or {})
+        self.symbols = Symbols(dynamic or {}, self.where)
         self.fake_mode = fake_mode(shape_env=self.symbols.fake_shape_env)
         self.wrapped: dict[int, tuple[Any, Value]] = {}
         self.known: dict[int, tuple[Any, Value]] = {}
@@ -381,6 +381,17 @@ class Tracer:
             return self.operator_in_graph(torch.sym_float, [value])
         return Constant(cls(self.specialise(value)))
 
+    def forget_restored(self) -> None:
+        """Drop attribute stores that have put back the constant that was there before; guard that it is there."""
+        for owner, name, value in list(self.mutations.attr_stores()):
+            obj = getattr(owner, "obj", None)
+            if obj is None or owner.source is None or not isinstance(value, Constant) or isinstance(owner, TensorValue):
+                continue
+            before = getattr(obj, "__dict__", {}).get(name, MISSING)
+            if wrapping.is_constant_object(before) and before is value.obj:
+                self.wrap(before, InstanceDictSource(owner.source, name))
+                self.mutations.forget_attr(owner, name)
+
     # ---- torch's global state
 
     def change_state(self, setter: Any, keys: tuple[Any, ...], before: Any, value: Any) -> None:
@@ -411,6 +422,13 @@ class Tracer:
 
     def user_stack(self) -> tuple[tuple[str, int, str], ...]:
         return tuple(frame.position() for frame in self.frames)
+
+    def where(self) -> tuple[str, ...]:
+        """The traced program's stack for messages about sizes, innermost first."""
+        return tuple(
+            f"{file}:{line} in {name}: {linecache.getline(file, line).strip()}"
+            for file, line, name in reversed(self.user_stack())
+        )
 
     def stack_trace(self) -> str:
         """The traced program's stack as Python prints it, innermost call last."""

@@ -339,8 +339,15 @@ class Method(Value):
         return True
 
     def reconstruct(self, cg: Any) -> None:
+        bind = getattr(self.function, "__get__", None)
+        if bind is None:
+            cg.value(self.owner)
+            cg.cb.load_attr(self.name)
+            return
+        cg.cb.push_null()  # binding the very descriptor: what super() finds is not what the attribute gives
+        cg.const(bind)
         cg.value(self.owner)
-        cg.cb.load_attr(self.name)
+        cg.cb.call(1)
 
 
 Handler = Callable[["Tracer", "list[Value]", "dict[str, Value]"], "Value"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Symbols:
     """`dynamic` says which dimensions of which sources are not specialised."""
 
-    def __init__(self, dynamic: Mapping[Source, tuple[int, ...]]):
+    def __init__(self, dynamic: Mapping[Source, tuple[int, ...]], where: Callable[[], tuple[str, ...]]):
         self.dynamic = dict(dynamic)
         self.env: Any = None
         self.fake_shape_env: Any = None
@@ -32,7 +32,7 @@ class Symbols:
             import treadle_shapes
             import treadle_shapes.torch
 
-            self.env = treadle_shapes.ShapeEnv()
+            self.env = treadle_shapes.ShapeEnv(where=where)
             self.fake_shape_env = treadle_shapes.torch.fake_shape_env(self.env)
 
     def dynamic_dims(self, source: Source, tensor: torch.Tensor) -> tuple[int, ...]:
