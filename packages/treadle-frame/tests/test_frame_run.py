@@ -318,21 +318,88 @@ def test_frame_that_is_left_without_running_releases_everything() -> None:
     assert reference() is None
 
 
-def test_hook_makes_no_difference_to_code_it_lets_pass() -> None:
-    """A workload with many kinds of calls, under a handler that answers RUN_ONCE, gives what it gives without."""
+def workload() -> Any:
+    """Much of the standard library's Python code: classes, closures, generators, exceptions, descriptors, super()."""
+    import argparse
+    import ast
+    import collections
+    import configparser
+    import dataclasses
+    import decimal
+    import email.message
+    import enum
+    import fractions
+    import inspect
+    import io
     import json
+    import pickle
     import re
+    import string
     import textwrap
+    import tokenize
 
-    def workload() -> Any:
-        text = textwrap.fill("the quick brown fox jumps over the lazy dog " * 5, 31)
-        found = re.findall(r"\b(\w)(\w+)", text)
-        data = json.loads(json.dumps({"found": found, "sorted": sorted(found, key=lambda pair: pair[::-1])}))
-        return data, [*map(str, (i * i for i in range(5)))], {k: v for k, v in zip("abc", range(3), strict=True)}
+    text = textwrap.fill("the quick brown fox jumps over the lazy dog " * 5, 31)
+    re.purge()
+    found = re.findall(r"\b(\w)(\w+)(?=\s|$)", text)
+    tree = ast.dump(ast.parse(inspect.getsource(build)), indent=1)
+    tokens = [token.string for token in tokenize.generate_tokens(io.StringIO(inspect.getsource(swap)).readline)]
 
+    @dataclasses.dataclass(order=True, frozen=True)
+    class Point:
+        x: int
+        y: int = dataclasses.field(default=2, compare=False)
+
+    Color = enum.Enum("Color", "RED GREEN")
+    Pair = collections.namedtuple("Pair", "a b")
+    parser = argparse.ArgumentParser(prog="p")
+    parser.add_argument("--flag", type=int, default=3)
+    parser.add_argument("names", nargs="*")
+    config = configparser.ConfigParser()
+    config.read_string("[a]\nb = 1\nc = %(b)s2\n")
+    message = email.message.EmailMessage()
+    message["Subject"] = "hello"
+    message.set_content("text")
+    counter = collections.Counter(text)
+    ordered = collections.OrderedDict(sorted(counter.items()))
+    ordered.move_to_end("t")
+    return (
+        json.loads(json.dumps({"found": found, "more": [1.5, None, True]}, indent=2)),
+        (tree, tokens),
+        (repr(sorted([Point(3), Point(1)])), hash(Point(1)), Point(1) == Point(1, 5)),
+        ([member.name for member in Color], Color(1).name, Pair(1, 2)._replace(b=3)._asdict()),
+        vars(parser.parse_args(["--flag", "7", "x", "y"])) | {"usage": parser.format_help()},
+        config.get("a", "c"),
+        message.as_string(),
+        list(ordered.items()),
+        (str(fractions.Fraction("0.125") ** 2), str(decimal.Decimal(2).sqrt())),
+        pickle.loads(pickle._dumps({"a": [1, (2, 3)], "b": {4}})),  # type: ignore[attr-defined]
+        string.Template("$a-$b").substitute(a=1, b=2),
+    )
+
+
+def test_hook_makes_no_difference_to_code_it_lets_pass() -> None:
     expected = workload()
     with handled(lambda frame: RUN_ONCE):
         assert workload() == expected
+
+
+@pytest.mark.parametrize("extra_stack", [0, 40, 5000])
+def test_every_frame_replaced_by_a_copy_of_its_code(extra_stack: int) -> None:
+    """The identity as replacement, everywhere; with frames that grow, and with frames that never fit."""
+    expected = workload()
+    before = treadle_frame.counters()
+
+    def handler(frame: treadle_frame.FrameInfo) -> Any:
+        code = frame.code
+        copied = code.replace(co_name=code.co_name + "_", co_stacksize=code.co_stacksize + extra_stack)
+        return Entry(copied, GuardProgram([]))
+
+    with handled(handler):
+        got = workload()
+    assert got == expected
+    after = treadle_frame.counters()
+    assert after["handler_calls"] - before["handler_calls"] > 200
+    assert after["hits"] - before["hits"] > 1000
 
 
 def test_replacement_with_other_objects_in_its_constants() -> None:
