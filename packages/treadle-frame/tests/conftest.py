@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sysconfig
@@ -10,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from frame_helpers import UNDER
 
 import treadle_frame
 
-UNDER = os.environ.get("TREADLE_FRAME_UNDER")
 assert UNDER is None or treadle_frame.__file__.startswith(UNDER), "the sanitized build must be the one that is tested"
 
 

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from typing import Any
 
 import treadle_frame
 from treadle_frame import RUN_ONCE, Check, Entry, FrameInfo, GuardProgram
+
+UNDER = os.environ.get("TREADLE_FRAME_UNDER")
+
+
+def examples(n: int) -> int:
+    """How many examples hypothesis tries: fewer under the sanitizers, where each takes ten times as long."""
+    return n // 10 if UNDER else n
+
 
 FOREIGN_EVALUATOR = """
 #define Py_BUILD_CORE 1

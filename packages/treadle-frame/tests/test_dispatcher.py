@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from frame_helpers import Recorder, handled, replacement
+from frame_helpers import Recorder, examples, handled, replacement
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -567,7 +567,7 @@ def outcome(function: Callable[..., Any], args: list[int], kwargs: dict[str, int
         return str(error)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     signatures(),
     st.lists(CALLS, min_size=1, max_size=4),

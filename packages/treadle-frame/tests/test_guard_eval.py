@@ -11,7 +11,7 @@ from collections import OrderedDict, defaultdict
 from typing import Any
 
 import pytest
-from frame_helpers import handled
+from frame_helpers import examples, handled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -527,7 +527,7 @@ def slow_check(check: Check, values: dict[str, Any]) -> bool:
         return False
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.lists(CHECKS, max_size=6), st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=4))
 def test_programs_agree_with_a_slow_reading(checks: list[Check], frames: list[tuple[Any, Any]]) -> None:
     named = [check._replace(reason=f"reason {i}") for i, check in enumerate(checks)]
