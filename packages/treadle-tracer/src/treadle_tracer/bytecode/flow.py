@@ -162,39 +162,75 @@ def accesses(instruction: Instruction) -> Iterator[tuple[str, bool]]:
         yield instruction.argval, op.name not in _STORES
 
 
+class _Liveness:
+    """Live variables as bit sets: at block starts to a fixpoint, then inside a block on demand."""
+
+    def __init__(self, model: CodeModel) -> None:
+        self.bits: dict[str, int] = {}
+        self.masks = [self._masks(instruction) for instruction in model.instructions]
+        self.blocks = blocks(model)
+        self.at_start = dict.fromkeys((block.start for block in self.blocks), 0)
+        summaries = [self._summary(block) for block in self.blocks]
+        changed = True
+        while changed:
+            changed = False
+            for block, (read, stored) in zip(reversed(self.blocks), reversed(summaries), strict=True):
+                live = read | (self._after(block) & ~stored) | self._on_exception(block)
+                if live != self.at_start[block.start]:
+                    self.at_start[block.start] = live
+                    changed = True
+
+    def _masks(self, instruction: Instruction) -> tuple[int, int]:
+        """Variables that an instruction reads (before it may store them), and those it stores."""
+        read = stored = 0
+        for name, reads in accesses(instruction):
+            bit = self.bits.setdefault(name, 1 << len(self.bits))
+            if reads:
+                read |= bit & ~stored
+            else:
+                stored |= bit
+        return read, stored
+
+    def _summary(self, block: Block) -> tuple[int, int]:
+        read = stored = 0
+        for more_read, more_stored in self.masks[block.start : block.end + 1]:
+            read |= more_read & ~stored
+            stored |= more_stored
+        return read, stored
+
+    def _after(self, block: Block) -> int:
+        live = 0
+        for successor in block.successors:
+            live |= self.at_start.get(successor, 0)
+        return live
+
+    def _on_exception(self, block: Block) -> int:
+        """What the handler needs is live all through the block: any instruction may raise."""
+        live = 0
+        for handler in block.handlers:
+            live |= self.at_start[handler]
+        return live
+
+    def inside(self, block: Block) -> Iterator[tuple[int, frozenset[str]]]:
+        """(instruction, variables live before it) of a block, last one first."""
+        live, on_exception = self._after(block), self._on_exception(block)
+        for index in range(block.end, block.start - 1, -1):
+            read, stored = self.masks[index]
+            live = read | (live & ~stored) | on_exception
+            yield index, frozenset(name for name, bit in self.bits.items() if live & bit)
+
+
 def live_variables(model: CodeModel) -> list[frozenset[str]]:
     """For every instruction the variables (locals, cells, free variables) whose slots it or a later one may read.
 
     A cell counts as read wherever it is used, also to store into it: the cell itself is needed.
     """
-    order = blocks(model)
-    live_in: dict[int, frozenset[str]] = {block.start: frozenset() for block in order}
-    changed = True
-    while changed:
-        changed = False
-        for block in reversed(order):
-            live = _live_at_start(model, block, live_in)
-            if live != live_in[block.start]:
-                live_in[block.start] = live
-                changed = True
+    liveness = _Liveness(model)
     result: list[frozenset[str]] = [frozenset()] * len(model.instructions)
-    for block in order:
-        _live_at_start(model, block, live_in, result)
+    for block in liveness.blocks:
+        for index, live in liveness.inside(block):
+            result[index] = live
     return result
-
-
-def _live_at_start(
-    model: CodeModel, block: Block, live_in: dict[int, frozenset[str]], record: list[frozenset[str]] | None = None
-) -> frozenset[str]:
-    live = frozenset[str]().union(*(live_in[s] for s in block.successors if s in live_in))
-    on_exception = frozenset[str]().union(*(live_in[h] for h in block.handlers))
-    for index in range(block.end, block.start - 1, -1):
-        for name, read in reversed(list(accesses(model.instructions[index]))):
-            live = live | {name} if read else live - {name}
-        live |= on_exception
-        if record is not None:
-            record[index] = live
-    return live
 
 
 _FRAME_READERS: dict[str, frozenset[str]] = {
@@ -211,7 +247,9 @@ def live_locals(model: CodeModel, index: int) -> tuple[str, ...]:
     The first argument of a method with a ``__class__`` cell is always live: ``super()`` looks it up in the frame. All
     variables are if the code names a function that lists them.
     """
-    live = set(live_variables(model)[index])
+    liveness = _Liveness(model)
+    (block,) = (block for block in liveness.blocks if block.start <= index <= block.end)
+    live = set(next(names for at, names in liveness.inside(block) if at == index))
     if any(i.argval in _FRAME_READERS.get(i.opname, ()) for i in model.instructions):
         live.update(model.localsplus)
     if "__class__" in model.freevars:
@@ -233,12 +271,13 @@ def stack_kinds(model: CodeModel) -> list[tuple[SlotKind, ...] | None]:
     covering = handlers(model)
     known: list[_Kinds | None] = [None] * len(model.instructions)
     work: list[tuple[int, _Kinds]] = [(0, ())]
-    unlikely: list[tuple[int, _Kinds]] = []
+    unlikely: list[tuple[int, _Kinds]] = []  # keeps a handler that nothing raises to from being taken for unreachable
     while work or unlikely:
+        expected = bool(work)
         index, kinds = work.pop() if work else unlikely.pop()
         before = known[index]
         merged = kinds if before is None else _merge(before, kinds)
-        if merged == before:
+        if merged == before or (before is not None and not expected):
             continue
         known[index] = merged
         instruction = model.instructions[index]
@@ -250,8 +289,6 @@ def stack_kinds(model: CodeModel) -> list[tuple[SlotKind, ...] | None]:
             work.append((instruction.target, _kinds_after(instruction, merged, jump=True)))
         if not OPS[instruction.opname].ends:
             work.append((index + 1, _kinds_after(instruction, merged, jump=False)))
-        if not work:  # what cannot raise only keeps a handler from being taken for unreachable
-            unlikely = [(target, kinds) for target, kinds in unlikely if known[target] is None]
     return known
 
 
