@@ -89,7 +89,10 @@ def kernel_cache(options: CodegenOptions) -> FileCache:
 
 def compile_flags(threads: int) -> tuple[str, ...]:
     """Compiler flags; with more than one thread kernels use OpenMP (the runtime that torch has loaded serves them)."""
-    return (*_FLAGS, "-fopenmp") if threads > 1 else _FLAGS
+    flags = _FLAGS
+    if " avx512f" in _cpu_identity():
+        flags = (*flags, "-mprefer-vector-width=512")  # the default of 256 takes 1.5 times as long for exp, erf, tanh
+    return (*flags, "-fopenmp") if threads > 1 else flags
 
 
 def build_library(source: str, options: CodegenOptions, threads: int = 1) -> tuple[ctypes.CDLL, bool]:

@@ -16,24 +16,23 @@ INLINE i32 as_int(float x) { return __builtin_bit_cast(i32, x); }
 // 2^n for -126 <= n <= 127
 INLINE float pow2i(i32 n) { return as_float((n + 127) << 23); }
 
+// NaN falls through every comparison and then through the arithmetic; overflow and denormals come from the last product.
 INLINE float f_exp(float x) {
-  float c = x > 88.8f ? 88.8f : x;
+  float c = x > 89.0f ? 89.0f : x;
   c = c < -104.0f ? -104.0f : c;
-  float n = __builtin_rintf(c * 1.44269504f);
+  float t = c * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer, which stands in the low bits
+  float n = t - 12582912.0f;
   float r = c - n * 0.693145751953125f;
   r = r - n * 1.4286068e-06f;
-  float q = 1.989098091e-04f;
-  q = q * r + 1.393364160e-03f;
-  q = q * r + 8.333310485e-03f;
-  q = q * r + 4.166646674e-02f;
-  q = q * r + 1.666666716e-01f;
+  float q = 1.392625039e-03f;
+  q = q * r + 8.363232948e-03f;
+  q = q * r + 4.166655242e-02f;
+  q = q * r + 1.666657627e-01f;
   q = q * r + 5.000000000e-01f;
   float p = (q * r) * r + r + 1.0f;
-  i32 k = (i32)n;
+  i32 k = as_int(t) - 0x4b400000;
   i32 h = k >> 1;  // 2^k in two factors: k reaches from -150 (denormals) to 128
-  float y = p * pow2i(h) * pow2i(k - h);
-  y = x > 88.8f ? __builtin_inff() : y;
-  return x != x ? x : y;
+  return p * pow2i(h) * pow2i(k - h);
 }
 INLINE float f_expm1(float x) {
   float c = x > 88.8f ? 88.8f : x;
@@ -92,7 +91,7 @@ INLINE float f_tanh(float x) {
   q = q * s - 3.333332837e-01f;
   float small = x + x * (s * q);
   float big = 1.0f - 2.0f / (f_exp(2.0f * a) + 1.0f);
-  return a < 0.625f ? small : x != x ? x : __builtin_copysignf(big, x);
+  return a >= 0.625f ? __builtin_copysignf(big, x) : small;
 }
 INLINE float f_sigmoid(float x) { return 1.0f / (1.0f + f_exp(-x)); }
 INLINE float f_erf(float x) {
@@ -114,8 +113,18 @@ INLINE float f_erf(float x) {
   l = l * c - 6.391412616e-01f;
   l = l * c - 1.125893593e+00f;
   l = l * c - 7.658977993e-04f;
-  float big = __builtin_copysignf(1.0f - f_exp(l), x);
-  return t < 1.0f ? small : x != x ? x : big;
+  float u = l * 1.44269504f + 12582912.0f;  // exp(l), which lies in [1e-8, 1]: no clamping, no denormals
+  float n = u - 12582912.0f;
+  float r = l - n * 0.693145751953125f;
+  r = r - n * 1.4286068e-06f;
+  float p = 1.392625039e-03f;
+  p = p * r + 8.363232948e-03f;
+  p = p * r + 4.166655242e-02f;
+  p = p * r + 1.666657627e-01f;
+  p = p * r + 5.000000000e-01f;
+  p = (p * r) * r + r + 1.0f;
+  p = as_float(as_int(p) + (as_int(u) << 23));
+  return t >= 1.0f ? __builtin_copysignf(1.0f - p, x) : small;  // NaN takes the small branch, and is NaN there
 }
 INLINE float f_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
 INLINE double f_sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
