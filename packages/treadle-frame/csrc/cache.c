@@ -206,10 +206,26 @@ tf_cache_accepts(PyCodeObject *code, Entry *entry)
     return PyErr_Occurred() ? -1 : 0;
 }
 
+/* An entry that runs the very code it stands on would keep that code alive, and the code the entry: let it run a copy. */
+static int
+avoid_own_code(PyCodeObject *code, Entry *entry)
+{
+    if (entry->code != code) {
+        return 0;
+    }
+    PyObject *copy = PyObject_CallMethod((PyObject *)code, "replace", NULL);
+    if (copy == NULL) {
+        return -1;
+    }
+    Py_SETREF(entry->code, (PyCodeObject *)copy);
+    return 0;
+}
+
 int
 tf_cache_add(PyCodeObject *code, Entry *entry)
 {
-    CodeCache *cache = tf_cache_accepts(code, entry) < 0 ? NULL : cache_create(code);
+    bool good = tf_cache_accepts(code, entry) == 0 && avoid_own_code(code, entry) == 0;
+    CodeCache *cache = good ? cache_create(code) : NULL;
     PyObject *entries = cache == NULL ? NULL : entries_with_first(cache->entries, (PyObject *)entry);
     if (entries == NULL) {
         return -1;

@@ -155,6 +155,7 @@ def codes_come_and_go(value: Value) -> Callable[[], Any]:
     def call() -> Any:
         code = f.__code__.replace(co_name="h")
         add_entry(code, Entry(g.__code__, GUARD, payload=[value]))
+        add_entry(code, Entry(code, GUARD, payload=[value]))
         treadle_frame.skip(code)
         return value
 
