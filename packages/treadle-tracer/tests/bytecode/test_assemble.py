@@ -222,6 +222,40 @@ def test_exception_range():
     assert run(emit, fail) == ("why", 1)
 
 
+def test_a_range_may_begin_with_a_call():
+    def emit(builder):
+        start, end, handler, twice = builder.label(), builder.label(), builder.label(), builder.label()
+        builder.load_const(0)
+        builder.store_fast("turns")
+        builder.place(twice)
+        builder.load_fast("x")
+        builder.callable_on_top()
+        builder.load_fast("turns")
+        builder.place(start)
+        builder.call(1)
+        builder.place(end)
+        builder.pop_top()
+        builder.load_fast("turns")
+        builder.load_const(1)
+        builder.binary_op("+")
+        builder.store_fast("turns")
+        builder.jump(twice)
+        builder.place(handler)
+        builder.emit("PUSH_EXC_INFO")
+        builder.load_attr("args")
+        builder.swap(2)
+        builder.emit("POP_EXCEPT")
+        builder.return_value()
+        builder.protect(start, end, handler, depth=0)
+
+    def fail(turns):
+        if turns == 50:
+            raise ValueError("why", turns)
+
+    for _ in range(3):
+        assert run(emit, fail) == ("why", 50)
+
+
 def test_raising():
     with pytest.raises(KeyError, match="why"):
         run(lambda b: (b.load_fast("x"), b.raise_()), KeyError("why"))

@@ -10,12 +10,13 @@ function.__code__ = builder.finish()
 
 from __future__ import annotations
 
+import bisect
 import inspect
 import types
 from collections.abc import Callable, Iterable, Sequence
 
 from treadle_tracer.bytecode.model import NO_POSITIONS, CodeModel, ExceptionEntry, Instruction, Positions
-from treadle_tracer.bytecode.opcodes import MINOR, NULL_AFTER_CALLABLE, OPS, ArgKind, compare_arg
+from treadle_tracer.bytecode.opcodes import MINOR, NULL_AFTER_CALLABLE, OPS, RANGE_STARTS_LATE, ArgKind, compare_arg
 from treadle_tracer.bytecode.read import BytecodeError, header
 from treadle_tracer.bytecode.write import write
 
@@ -436,7 +437,7 @@ class CodeBuilder:
     def protect(self, start: Label, end: Label, handler: Label, *, depth: int, lasti: bool = False) -> None:
         """Exceptions from ``start`` up to (not including) ``end`` go to ``handler`` with ``depth`` values kept.
 
-        The first instruction must not be a call: 3.13 takes it for one outside the range. Ranges must not overlap.
+        Ranges must not overlap.
         """
         self._ranges.append((start, end, handler, depth, lasti))
 
@@ -444,19 +445,28 @@ class CodeBuilder:
 
     def model(self) -> CodeModel:
         """What was emitted, with labels resolved."""
-        instructions = tuple(
-            i._replace(argval=_place_of(i.argval)) if isinstance(i.argval, Label) else i for i in self._instructions
-        )
-        exceptions = tuple(
-            ExceptionEntry(_place_of(start), _place_of(end) - 1, _place_of(handler), depth, lasti)
-            for start, end, handler, depth, lasti in self._ranges
-            if _place_of(start) < _place_of(end)
-        )
+        ranges = [r for r in self._ranges if _place_of(r[0]) < _place_of(r[1])]
+        leads = sorted({_place_of(start) for start, *_ in ranges if self._needs_lead(start)})
+        instructions: list[Instruction] = []
+        for index, instruction in enumerate(self._instructions):
+            if index in leads:
+                instructions.append(Instruction("NOP", positions=instruction.positions))
+            if isinstance(instruction.argval, Label):
+                instruction = instruction._replace(argval=_shifted(instruction.argval, leads))
+            instructions.append(instruction)
+        exceptions = [
+            ExceptionEntry(_shifted(start, leads), _shifted(end, leads) - 1, _shifted(handler, leads), depth, lasti)
+            for start, end, handler, depth, lasti in ranges
+        ]
         return self.shape.replace(
-            instructions=instructions,
+            instructions=tuple(instructions),
             exceptions=tuple(sorted(exceptions, key=lambda entry: entry.start)),
             varnames=self.shape.varnames + self._new_locals(),
         )
+
+    def _needs_lead(self, start: Label) -> bool:
+        """Whether a NOP must go before the first instruction of a range."""
+        return RANGE_STARTS_LATE and self._instructions[_place_of(start)].opname not in _CALLS_NOTHING
 
     def _new_locals(self) -> tuple[str, ...]:
         known = dict.fromkeys(self.shape.localsplus)
@@ -481,6 +491,15 @@ def _place_of(label: Label) -> int:
     if label.index is None:
         raise BytecodeError(f"{label!r} is used but never placed")
     return label.index
+
+
+def _shifted(label: Label, leads: Sequence[int]) -> int:
+    """Where a label stands once there is one instruction more before each of ``leads``."""
+    place = _place_of(label)
+    return place + bisect.bisect_left(leads, place)
+
+
+_CALLS_NOTHING = frozenset({"NOP", "LOAD_CONST", "LOAD_FAST", "LOAD_FAST_CHECK", "PUSH_NULL", "LOAD_DEREF", "COPY"})
 
 
 def new_code_like(

@@ -304,5 +304,10 @@ def stack_effect(op: Op, arg: int | None, *, jump: bool = False) -> int:
     return effect if isinstance(effect, int) else effect(arg or 0)
 
 
+RANGE_STARTS_LATE = MINOR >= 13
+"""An exception that comes out of an inlined Python call is looked up one code unit before the calling instruction: the
+first instruction of a range must be one that calls nothing (``exception_unwind`` after ``exit_unwind`` in
+``Python/ceval.c``; the compiler's ranges begin with a NOP or a load)."""
+
 MERGES_POSITIONS = MINOR >= 12
 """Whether the compiler writes one location entry for neighbours at the same position (3.11: one each)."""

@@ -169,8 +169,7 @@ def continuation(
     body = _moved([model.instructions[i] for i in kept], model, shape, place)
     body.insert(kept.index(start), Instruction("NOP", positions=builder.positions))
     jump = Instruction("JUMP_FORWARD", None, landing, -1, builder.positions)
-    # The NOP belongs to the range of the cut: 3.13 looks up an exception that comes out of an inlined call one code unit
-    # before the CALL, so that a CALL must not be the first instruction of its range.
+    # The NOP belongs to the range of the cut: see opcodes.RANGE_STARTS_LATE.
     covered = place | {start: landing}
     exceptions = _moved_entries(model.exceptions, place, covered)
     code = write(shape.replace(instructions=(*head, jump, *body), exceptions=exceptions))
