@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from treadle_shapes import guards as guards_module
 from treadle_shapes.errors import (
@@ -35,8 +34,7 @@ POLICIES: tuple[str, ...] = ("static", "auto", "dynamic")
 INT64_MAX = 2**63 - 1
 
 
-@dataclass(frozen=True)
-class SymbolInfo:
+class SymbolInfo(NamedTuple):
     """Where a symbol comes from and what was asked for it."""
 
     symbol: Symbol
@@ -51,8 +49,7 @@ class SymbolInfo:
         return self.hint is None
 
 
-@dataclass(frozen=True)
-class RuntimeAssert:
+class RuntimeAssert(NamedTuple):
     """A condition on values known only at run time, to be checked there."""
 
     condition: BoolExpr

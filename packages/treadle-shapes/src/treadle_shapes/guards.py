@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import linecache
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from treadle_shapes.errors import ContradictionError
 from treadle_shapes.facts import Facts
@@ -18,8 +17,7 @@ from treadle_shapes.prove import prove
 _MAX_PROOFS = 64
 
 
-@dataclass(frozen=True)
-class Frame:
+class Frame(NamedTuple):
     """One line of user code."""
 
     filename: str
@@ -27,6 +25,9 @@ class Frame:
     function: str
 
     def __str__(self) -> str:
+        # Here, not at the top: it loads re and tokenize, a third of this package's import time, for messages only.
+        import linecache
+
         text = linecache.getline(self.filename, self.line).strip()
         return f"{self.filename}:{self.line} in {self.function}" + (f": {text}" if text else "")
 
@@ -48,13 +49,18 @@ def user_stack(limit: int = 4) -> Stack:
     return tuple(frames)
 
 
-@dataclass(frozen=True, eq=False)
 class Guard:
     """A condition on sizes that compiled code relies on, and the user's line that asked."""
 
-    expr: BoolExpr
-    stack: Stack = ()
-    reason: str = ""
+    __slots__ = ("expr", "reason", "stack")
+
+    def __init__(self, expr: BoolExpr, stack: Stack = (), reason: str = "") -> None:
+        self.expr = expr
+        self.stack = stack
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"Guard({self})"
 
     @property
     def where(self) -> str:
@@ -64,8 +70,7 @@ class Guard:
         return f"{to_python(self.expr)}  # {self.reason or self.where}"
 
 
-@dataclass(frozen=True)
-class Dropped:
+class Dropped(NamedTuple):
     """A guard that need not be checked, and the guards that imply it (empty: the symbols' ranges alone do)."""
 
     guard: Guard
@@ -114,16 +119,15 @@ def minimal(guards: Sequence[Guard]) -> tuple[list[Guard], list[Dropped]]:
     return kept, dropped
 
 
-@dataclass
 class GuardFunction:
-    """A compiled check: call it with the values of `symbols` in order (or see `bind`) to get True or False."""
+    """A compiled check: call it with the values of `symbols` in order (or see `bind`) to get True or False.
 
-    symbols: tuple[Symbol, ...]
-    guards: tuple[Guard, ...]
-    source: str = field(init=False)
-    check: Callable[..., bool] = field(init=False, repr=False)
+    `source` is its Python text, `check` the function itself.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, symbols: tuple[Symbol, ...], guards: tuple[Guard, ...]) -> None:
+        self.symbols = symbols
+        self.guards = guards
         names = {s: f"v{index}" for index, s in enumerate(self.symbols)}
         conditions = [check for s, name in names.items() if (check := _range_check(s, name))]
         conditions += [to_python(guard.expr, names) for guard in self.guards]
@@ -131,7 +135,7 @@ class GuardFunction:
         self.source = f"def check({', '.join(names.values())}):\n    return {body}\n"
         namespace: dict = {"math": math}
         exec(compile(self.source, "<treadle_shapes guards>", "exec"), namespace)
-        self.check = namespace["check"]
+        self.check: Callable[..., bool] = namespace["check"]
 
     def __call__(self, *values: int) -> bool:
         return self.check(*values)
