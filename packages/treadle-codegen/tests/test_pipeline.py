@@ -236,3 +236,24 @@ def test_a_second_process_finds_the_library(cache: Path) -> None:
     again = compiled_of(fn, [x], cache)
     assert again.cache_hits == 1
     torch.testing.assert_close(again(x)[0], fn(x))
+
+
+def test_an_empty_result_is_allocated(cache: Path) -> None:
+    x = torch.randn(0, 3)
+    (y,) = compiled_of(lambda x: x * 2, [x], cache)(x)
+    assert y.shape == (0, 3)
+
+
+def test_constants_of_an_inner_loop_are_not_used_behind_it(cache: Path) -> None:
+    x = torch.randn(5, 5)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return ((x * 3).sum(1) * 3).sum() * 3
+
+    torch.testing.assert_close(compiled_of(fn, [x], cache)(x)[0], fn(x))
+
+
+def test_index_expressions_with_min_and_max_compile(cache: Path) -> None:
+    x = torch.randn(1, 2, 7, 7)
+    (y,) = compiled_of(lambda x: F.adaptive_avg_pool2d(x, 3), [x], cache)(x)
+    torch.testing.assert_close(y, F.adaptive_avg_pool2d(x, 3))

@@ -213,20 +213,21 @@ class SectionPrinter:
             self._store(instr, args, outer=outer)
             names[k] = ""
             return ""
-        name = self._known(instr, args)
+        name = self._known(instr, args, outer=outer)
         if name is None:
             name = self._define(loop, instr, args, outer=outer)
         names[k] = name
         return name
 
-    def _known(self, instr: Instr, args: tuple[str, ...]) -> str | None:
+    def _known(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str | None:
+        """The name of an equal value that is in scope: at the outer level, values of the inner loops are not."""
         if instr.op == "load":
             element = (instr.attr.buffer, instr.attr.index)
-            stored = self.inner_stored.get(element) or self.writer.outer_stored.get(element)
+            stored = self.writer.outer_stored.get(element) or (None if outer else self.inner_stored.get(element))
             if stored is not None:
                 return stored
         key = (instr.op, args, instr.dtype, const_key(instr))
-        return self.inner_values.get(key) or self.writer.outer_values.get(key)
+        return self.writer.outer_values.get(key) or (None if outer else self.inner_values.get(key))
 
     def _define(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
         text = self._text(loop, instr, args)

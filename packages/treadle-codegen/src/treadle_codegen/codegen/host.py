@@ -263,6 +263,7 @@ def _write_head(writer: HostWriter, at: int) -> None:
     }
     inside = {name for n in plan.nodes if not isinstance(n.item, Extern) for name in n.item.locals}
     touched = {name for n in plan.nodes for name in n.reads | n.writes}
+    touched |= {v.buffer for v in program.outputs if isinstance(v, View)}  # an empty result has no step that writes it
     for name, buffer in program.buffers.items():
         fresh = buffer.kind in (BufferKind.OUTPUT, BufferKind.TEMP) and name not in writer.planned
         if not fresh or name in made_by_ops or name in inside or name not in touched:

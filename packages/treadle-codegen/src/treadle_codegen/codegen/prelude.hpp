@@ -8,6 +8,11 @@ typedef unsigned char u8;
 typedef unsigned short u16;
 typedef unsigned int u32;
 typedef unsigned long long u64;
+typedef i64 int64_t;
+namespace std {  // what printed index expressions use
+template <class T> constexpr T min(T a, T b) { return a < b ? a : b; }
+template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
+}
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE float as_float(i32 x) { return __builtin_bit_cast(float, x); }
@@ -165,8 +170,7 @@ template <class T> INLINE T int_floordiv(T a, T b) { T q = (T)(a / b); return (T
 template <class T> INLINE T int_mod(T a, T b) { T r = (T)(a % b); return (T)(r + (((r != 0) && ((r < 0) != (b < 0))) ? b : 0)); }
 INLINE i64 treadle_floordiv(i64 a, i64 b) { return int_floordiv(a, b); }
 INLINE i64 treadle_mod(i64 a, i64 b) { return int_mod(a, b); }
-INLINE i64 treadle_min(i64 a, i64 b) { return a < b ? a : b; }
-INLINE i64 treadle_max(i64 a, i64 b) { return a > b ? a : b; }
+INLINE i64 treadle_pow(i64 a, i64 n) { i64 r = 1; for (; n > 0; --n) r *= a; return r; }
 // torch.remainder and floor division of floats (c10/util/generic_math.h gives the same cases)
 template <class T> INLINE T float_mod(T a, T b) { T r = f_fmod(a, b); return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r; }
 template <class T> INLINE T float_floordiv(T a, T b) {
