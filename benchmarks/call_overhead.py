@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import sys
+import tempfile
 import time
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +23,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
+import compare  # noqa: E402
 import machine  # noqa: E402
 import readme_table  # noqa: E402
 
@@ -83,14 +86,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="where the JSON goes")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="treadle-overhead-") as cache:
+        os.environ.update(compare.worker_environment(Path(cache)))
+        nanoseconds = measure(options.variants)
     results = {
         "command": " ".join(["python benchmarks/call_overhead.py", *arguments]),
         "machine": machine.describe(),
-        "nanoseconds": measure(options.variants),
+        "nanoseconds": nanoseconds,
     }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(readme_table.overhead_table(results["nanoseconds"]))
+    print(readme_table.overhead_table(nanoseconds))
     return 0
 
 
