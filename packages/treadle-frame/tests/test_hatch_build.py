@@ -23,7 +23,7 @@ def why_not_built() -> str | None:
     for module in ("hatchling", "setuptools"):
         if importlib.util.find_spec(module) is None:
             return f"{module} is not installed"
-    if not (PACKAGE / "hatch_build.py").exists():
+    if not (PACKAGE / "hatch_build.py").exists() or not (PACKAGE / "src").is_dir():
         return "the sources of the package are not here"
     return None if shutil.which("gcc") or shutil.which("cc") else "no C compiler"
 

@@ -5,6 +5,7 @@ python tests/asan/run.py [pytest arguments]     exits with pytest's status, or 7
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -19,6 +20,10 @@ UNAVAILABLE = 77
 
 def why_not_available() -> str | None:
     """What is missing for a sanitized build, None when nothing is."""
+    if not (PACKAGE / "src" / "treadle_frame").is_dir():
+        return "the sources are not here"
+    if importlib.util.find_spec("setuptools") is None:
+        return "setuptools is not installed"
     if shutil.which("gcc") is None:
         return "gcc is not installed"
     if runtime("libasan.so") is None or runtime("libubsan.so") is None:
