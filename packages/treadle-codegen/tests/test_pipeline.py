@@ -22,14 +22,28 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kernels")
 
 
-def compiled_of(fn: Any, inputs: list[torch.Tensor], cache: Path, static: tuple[int, ...] = (), **options: Any) -> CompiledGraph:
+def compiled_of(
+    fn: Any, inputs: list[torch.Tensor], cache: Path, static: tuple[int, ...] = (), **options: Any
+) -> CompiledGraph:
     gm = capture(fn, inputs, static)
     return compile_graph(gm, inputs, options=CodegenOptions(cache_dir=cache, verify=True, **{"threads": 1, **options}))
 
 
 # -- random programs
 
-_UNARY = [torch.relu, torch.exp, torch.tanh, torch.sigmoid, torch.neg, torch.abs, torch.sin, torch.erf, F.gelu, F.silu, torch.floor]
+_UNARY = [
+    torch.relu,
+    torch.exp,
+    torch.tanh,
+    torch.sigmoid,
+    torch.neg,
+    torch.abs,
+    torch.sin,
+    torch.erf,
+    F.gelu,
+    F.silu,
+    torch.floor,
+]
 _BINARY = [torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum, torch.atan2]
 _REDUCE = [
     lambda x, d, k: x.sum(d, keepdim=k),
@@ -218,7 +232,9 @@ def test_wrong_options_are_named(options: dict[str, object], message: str) -> No
         CodegenOptions.from_dict(options)
 
 
-def test_without_a_compiler_the_error_names_what_was_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_error_names_what_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     build._find.cache_clear()

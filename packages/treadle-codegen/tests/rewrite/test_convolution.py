@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from aten_capture import capture
 from torch import nn
 
-from aten_capture import capture
 from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
 
 
@@ -40,7 +40,9 @@ def _randomise(module: nn.Module) -> None:
                 tensor.normal_()
 
 
-def compile_module(module: nn.Module, x: torch.Tensor, cache: Path, **options: Any) -> tuple[CompiledGraph, list[torch.Tensor]]:
+def compile_module(
+    module: nn.Module, x: torch.Tensor, cache: Path, **options: Any
+) -> tuple[CompiledGraph, list[torch.Tensor]]:
     """The module's evaluation graph with its parameters as static inputs: (compiled, parameters in order)."""
     state = dict(module.named_parameters()) | dict(module.named_buffers())
     names = list(state)
@@ -53,7 +55,9 @@ def compile_module(module: nn.Module, x: torch.Tensor, cache: Path, **options: A
         gm = capture(run, [*tensors, x])
     for node in list(gm.graph.nodes)[: len(names)]:
         node.meta["static_input"] = True
-    return compile_graph(gm, [*tensors, x], options=CodegenOptions(cache_dir=cache, threads=1, verify=True, **options)), tensors
+    return compile_graph(
+        gm, [*tensors, x], options=CodegenOptions(cache_dir=cache, threads=1, verify=True, **options)
+    ), tensors
 
 
 def _externs(compiled: CompiledGraph) -> str:

@@ -360,10 +360,14 @@ def _fix_result(writer: HostWriter, name: str) -> None:
     buffer, variable = writer.plan.program.buffers[name], _variable(writer, name)
     shape, strides = writer.tuple_of(buffer.shape), writer.tuple_of(buffer.strides)
     dtype = writer.constant(buffer.dtype)
-    writer.line(f"if {variable}.stride() != {strides}: {variable} = with_strides({variable}, {shape}, {strides}, {dtype})")
+    writer.line(
+        f"if {variable}.stride() != {strides}: {variable} = with_strides({variable}, {shape}, {strides}, {dtype})"
+    )
 
 
-def _with_strides(x: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _with_strides(
+    x: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
     """`x` in memory laid out by `strides`; only looked at anew when just the strides of dimensions of size 1 differ."""
     if all(n == 1 or a == b for n, a, b in zip(shape, x.stride(), strides, strict=True)):
         return x.as_strided(shape, strides)

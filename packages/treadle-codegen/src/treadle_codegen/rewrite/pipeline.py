@@ -9,9 +9,12 @@ import torch
 from torch import fx
 
 from treadle_codegen.rewrite.fold_batch_norm import CONVOLUTION, fold_batch_norm
+from treadle_codegen.rewrite.matmul import lay_out_weights, release_biases
 from treadle_codegen.rewrite.pack_convolution import pack_convolutions
 from treadle_codegen.rewrite.propagate import fake_mode_of
 from treadle_codegen.rewrite.static import hoist_static, is_static_input, static_frontier, static_nodes
+
+_GAINS = (CONVOLUTION, torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
 
 
 class GraphView:
@@ -37,6 +40,8 @@ def rewrite_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Rewritte
     graph.output(graph.graph_copy(gm.graph, {}))
     fold_batch_norm(graph, mode)
     pack_convolutions(graph, mode)
+    lay_out_weights(graph, mode)
+    release_biases(graph, mode)
     hoisted = hoist_static(graph)
     view = cast(fx.GraphModule, GraphView(graph, gm))
     return (view, None) if hoisted is None else (view, (fx.GraphModule(gm, hoisted[0]), tuple(hoisted[1])))
@@ -44,7 +49,7 @@ def rewrite_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Rewritte
 
 def _may_gain(graph: fx.Graph) -> bool:
     """Whether any rewrite could find something: copying a graph for nothing costs as much as lowering it."""
-    return any(n.target is CONVOLUTION for n in graph.nodes) or bool(static_frontier(graph, static_nodes(graph)))
+    return any(n.target in _GAINS for n in graph.nodes) or bool(static_frontier(graph, static_nodes(graph)))
 
 
 def why_not_rewrite(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:

@@ -1,0 +1,70 @@
+"""Weights laid out for BLAS and biases released into kernels, against eager."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from aten_capture import capture
+
+from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
+
+
+def _compiled(fn: object, inputs: list[torch.Tensor], static: tuple[int, ...], cache: Path) -> CompiledGraph:
+    gm = capture(fn, inputs, static)  # type: ignore[arg-type]
+    return compile_graph(gm, inputs, options=CodegenOptions(cache_dir=cache, threads=1, verify=True))
+
+
+def _mlp(x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor, w2: torch.Tensor, b2: torch.Tensor) -> torch.Tensor:
+    return F.linear(F.gelu(F.linear(x, w1, b1)), w2, b2)
+
+
+def _inputs() -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    return [torch.randn(2, 5, 16), torch.randn(32, 16), torch.randn(32), torch.randn(8, 32), torch.randn(8)]
+
+
+def test_biases_go_where_a_kernel_of_ours_reads_the_product(tmp_path: Path) -> None:
+    inputs = _inputs()
+    compiled = _compiled(_mlp, inputs, (1, 2, 3, 4), tmp_path)
+    # the first bias joins the gelu; the second product is the result itself and keeps its own
+    assert compiled.ir_text.count("aten.mm.out") == 1
+    assert compiled.ir_text.count("aten.addmm.out") == 1
+    torch.testing.assert_close(compiled(*inputs)[0], _mlp(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_weights_are_read_in_their_new_place(tmp_path: Path) -> None:
+    inputs = _inputs()
+    compiled = _compiled(_mlp, inputs, (1, 2, 3, 4), tmp_path)
+    compiled(*inputs)
+    inputs[1].mul_(-3)
+    inputs[4].add_(1)
+    torch.testing.assert_close(compiled(*inputs)[0], _mlp(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_a_weight_that_is_an_input_is_used_as_it_lies(tmp_path: Path) -> None:
+    inputs = _inputs()
+    compiled = _compiled(_mlp, inputs, (), tmp_path)
+    other = [torch.randn_like(x) for x in inputs]
+    torch.testing.assert_close(compiled(*other)[0], _mlp(*other), rtol=1e-5, atol=1e-5)
+
+
+def test_a_scaled_addmm_keeps_its_scales(tmp_path: Path) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.addmm(b, x, w.t(), beta=2.0, alpha=0.5).relu()
+
+    inputs = [torch.randn(6, 16), torch.randn(32, 16), torch.randn(32)]
+    compiled = _compiled(fn, inputs, (1, 2), tmp_path)
+    torch.testing.assert_close(compiled(*inputs)[0], fn(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_one_copy_serves_products_that_share_a_weight(tmp_path: Path) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        t = w.t()
+        return x.mm(t).relu().mm(t).relu()
+
+    inputs = [torch.randn(4, 16), torch.randn(16, 16)]
+    compiled = _compiled(fn, inputs, (1,), tmp_path)
+    assert compiled.ir_text.count("static derived") == 1
+    torch.testing.assert_close(compiled(*inputs)[0], fn(*inputs), rtol=1e-5, atol=1e-5)
