@@ -62,7 +62,9 @@ def test_program(program, tmp_path):
     metadata = tmp_path / "treadle_entry-0.0.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: treadle-entry\nVersion: 0.0.0\n")
-    (metadata / "entry_points.txt").write_text("[torch_dynamo_backends]\ntreadle = treadle.interop:treadle_backend\n")
+    (metadata / "entry_points.txt").write_text(
+        "[torch_dynamo_backends]\ntreadle = treadle.torch_backend:treadle_backend\n"
+    )
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-c", SETUP + program],

@@ -35,7 +35,9 @@ def write_data(model):
 
 
 def load_state(model):
-    model.load_state_dict({name: torch.rand_like(value.float()).to(value.dtype) for name, value in model.state_dict().items()})
+    model.load_state_dict(
+        {name: torch.rand_like(value.float()).to(value.dtype) for name, value in model.state_dict().items()}
+    )
 
 
 def replace_parameter(model):

@@ -1,7 +1,7 @@
-"""Treadle and PyTorch's own compiler side by side: each other's backends. The only module that touches torch's compiler.
+"""Backends of torch.compile under treadle's tracer: ``treadle.compile(model, backend="inductor")``.
 
-``torch.compile(model, backend="treadle")`` finds `treadle_backend` through the entry-point group ``torch_dynamo_backends``;
-``treadle.compile(model, backend="inductor")`` comes to `pytorch_backend`. Nothing here is imported before it is asked for.
+The only module that touches torch's compiler, imported when such a backend is asked for. The other direction,
+``torch.compile(model, backend="treadle")``, is `treadle.torch_backend`.
 """
 
 from __future__ import annotations
@@ -38,48 +38,3 @@ def _inductor(
         node.meta.pop("example_value", None)
     compiled: Any = compile_fx(gm, list(example_inputs), config_patches=dict(options) if options else None)
     return compiled
-
-
-def treadle_backend(
-    gm: fx.GraphModule,
-    example_inputs: Sequence[Any],
-    *,
-    mode: str | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> Callable[..., Sequence[Any]]:
-    """Treadle's code generator as a backend of ``torch.compile``. `mode` and `options` as in `treadle.compile`.
-
-    A graph whose sizes are symbolic in PyTorch's ShapeEnv is run in eager: treadle's shapes are its own.
-    """
-    import torch
-
-    from .backends import codegen
-    from .bugs import run_in_eager
-    from .options import compile_options
-
-    chosen = compile_options(False, None, mode, options, own_backend=True)
-    if any(isinstance(value, torch.SymInt) for value in example_inputs) or any(
-        isinstance(size, torch.SymInt)
-        for value in example_inputs
-        if isinstance(value, torch.Tensor)
-        for size in value.size()
-    ):
-        return run_in_eager(
-            gm, "torch.compile made sizes symbolic; use torch.compile(..., dynamic=False) with backend='treadle'"
-        )
-    for node in gm.graph.nodes:
-        node.meta.pop("example_value", None)
-    return codegen(chosen)(gm, _real(example_inputs))
-
-
-def _real(example_inputs: Sequence[Any]) -> list[Any]:
-    """Tensors with data: torch.compile may hand over fake ones, of which only sizes and types are ever read."""
-    import torch
-
-    def real(value: Any) -> Any:
-        if type(value).__name__ != "FakeTensor":
-            return value
-        with torch._C._DisableTorchDispatch():
-            return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device=value.device)
-
-    return [real(value) for value in example_inputs]
