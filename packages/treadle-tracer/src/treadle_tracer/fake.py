@@ -34,7 +34,13 @@ _CONFIG_DEFAULTS: dict[str, object] = {
 }
 
 # Where functions wrapped by torch._disable_dynamo are reached from meta functions and decompositions.
-_WRAPPED_IN = ("torch._refs", "torch._refs.nn.functional", "torch._refs.special", "torch._refs.linalg", "torch._refs.fft")
+_WRAPPED_IN = (
+    "torch._refs",
+    "torch._refs.nn.functional",
+    "torch._refs.special",
+    "torch._refs.linalg",
+    "torch._refs.fft",
+)
 _EMPTY_CELL = types.CellType()
 
 
@@ -115,7 +121,7 @@ def _install() -> None:
         wrapped = (wrapper.__closure__ or ())[cell_of_wrapped].cell_contents
         if not hasattr(wrapped, "__dynamo_disable"):
             setattr(wrapped, "__dynamo_disable", _disable_lazily(wrapped))
-    vars(torch)["_dynamo"] = _DynamoStandIn()
+    torch.__dict__["_dynamo"] = _DynamoStandIn()
 
 
 def fake_mode(**options: Any) -> FakeTensorMode:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _CO_VARARGS, _CO_VARKEYWORDS = 0x04, 0x08
 
 
-def bind_arguments(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> dict[str, Value]:
+def bind_arguments(
+    tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]
+) -> dict[str, Value]:
     """Name -> value of all parameters. Raises TypeError in the traced program where Python would."""
     code = function.code
     count, names = code.co_argcount, code.co_varnames

@@ -35,4 +35,6 @@ def trace_function(
     except BaseException:
         tx.abandon()
         raise
-    return TraceResult("return", tx.graph, tx.guards, tx.mutations, value=result, state_changes=changes, env=tx.symbols.env)
+    return TraceResult(
+        "return", tx.graph, tx.guards, tx.mutations, value=result, state_changes=changes, env=tx.symbols.env
+    )

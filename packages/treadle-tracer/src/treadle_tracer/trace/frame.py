@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from treadle_tracer.bytecode import CodeModel, ExceptionEntry, Instruction, read
+from treadle_tracer.bytecode import CodeModel, ExceptionEntry, read
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE, compare_converts_to_bool
 from treadle_tracer.errors import InternalError, Unsupported
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
@@ -21,7 +21,6 @@ from treadle_tracer.values.generators import GeneratorValue
 
 if TYPE_CHECKING:
     import treadle_frame
-
     from treadle_tracer.options import TracerOptions
 
 _CO_GENERATOR = 0x20
@@ -40,7 +39,6 @@ class Program:
         for entry in model.exceptions:
             for index in range(entry.start, entry.end + 1):
                 self.handled_at[index] = entry
-
 
     def outer(self, entry: ExceptionEntry) -> ExceptionEntry | None:
         """The entry that covers the handler of `entry`, other than the handler's own cleanup."""
@@ -188,7 +186,10 @@ class Frame:
             if following.opname != "WITH_EXCEPT_START" or len(self.stack) < entry.depth:
                 return True
             leave = self.stack[entry.depth - 1]
-            if not isinstance(leave, BoundMethod) or leave.instance.python_type().__module__.partition(".")[0] != "torch":
+            if (
+                not isinstance(leave, BoundMethod)
+                or leave.instance.python_type().__module__.partition(".")[0] != "torch"
+            ):
                 return True
             entry = self.program.outer(entry)
         return False

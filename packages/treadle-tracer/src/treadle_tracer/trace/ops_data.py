@@ -123,7 +123,8 @@ def _load_deref(frame: Frame, i: Instruction) -> None:
     value = frame.cells[i.argval].load(frame.tx)
     if value is None:
         frame.tx.raise_exception(
-            NameError, f"cannot access free variable {i.argval!r} where it is not associated with a value in enclosing scope"
+            NameError,
+            f"cannot access free variable {i.argval!r} where it is not associated with a value in enclosing scope",
         )
     frame.stack.append(value)
 

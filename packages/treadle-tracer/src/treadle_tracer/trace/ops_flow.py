@@ -260,7 +260,8 @@ def _match_class(frame: Frame, i: Instruction) -> None:
         frame.stack.append(NONE)
         return
     attributes = [name.constant() for name in names.unpack(tx)]
-    positional: list[str] = list(getattr(cls, "__match_args__", ()))[: i.arg or 0]
+    match_args: tuple[str, ...] = getattr(cls, "__match_args__", ())
+    positional = match_args[: i.arg or 0]
     items: list[Value] = []
     if i.arg and not positional and cls in _SELF_MATCHING:
         items.append(subject)

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from treadle_shapes.guards import Frame as SizeFrame
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.fake import fake_mode
 from treadle_tracer.output.graph import GraphBuilder
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.mutations import DELETED, Mutations
 from treadle_tracer.source import AttrSource, BuiltinSource, ConstSource, GlobalSource, InstanceDictSource, Source
-from treadle_tracer.values import builtin_functions, construct as construction, objects, protocol, torch_calls, wrap as wrapping
+from treadle_tracer.values import builtin_functions, objects, protocol, text, torch_calls
+from treadle_tracer.values import construct as construction
+from treadle_tracer.values import wrap as wrapping
 from treadle_tracer.values.base import MISSING, Constant, Lazy, Value
 from treadle_tracer.values.functions import BoundMethod, CellValue, ClassValue, FunctionValue, ModuleObject
 from treadle_tracer.values.instance_dict import InstanceDict
@@ -101,9 +104,9 @@ class Tracer:
     construct = construction.construct
     init_container = construction.init_container
     class_method = construction.method_of_class
-    to_str = builtin_functions.to_str
-    to_repr = builtin_functions.to_repr
-    format_value = builtin_functions.format_value
+    to_str = text.to_str
+    to_repr = text.to_repr
+    format_value = text.format_value
     make_slice = builtin_functions.make_slice
     wrap = wrapping.wrap
     from_constant = wrapping.from_constant
@@ -149,6 +152,8 @@ class Tracer:
         instance = frame.cells[name].load(self) if name in frame.cells else frame.load_local(name)
         cls = cell.load(self)
         assert isinstance(cls, ClassValue)
+        if instance is None:
+            self.raise_exception(RuntimeError, "super(): arg[0] deleted")
         return SuperValue(cls.obj, instance)
 
     # ---- values of known things
@@ -402,9 +407,7 @@ class Tracer:
 
     def state_changes(self) -> list[tuple[Any, tuple[Any, ...]]]:
         """Setter calls that lead from the state before the frame to the state the trace is in now."""
-        return [
-            (setter, (*keys, now)) for (setter, keys), (first, now) in self._states.items() if now != first
-        ]
+        return [(setter, (*keys, now)) for (setter, keys), (first, now) in self._states.items() if now != first]
 
     def close_state(self) -> None:
         """Put torch's own state back, now and at the end of the graph."""
@@ -423,12 +426,9 @@ class Tracer:
     def user_stack(self) -> tuple[tuple[str, int, str], ...]:
         return tuple(frame.position() for frame in self.frames)
 
-    def where(self) -> tuple[str, ...]:
+    def where(self) -> tuple[SizeFrame, ...]:
         """The traced program's stack for messages about sizes, innermost first."""
-        return tuple(
-            f"{file}:{line} in {name}: {linecache.getline(file, line).strip()}"
-            for file, line, name in reversed(self.user_stack())
-        )
+        return tuple(SizeFrame(*position) for position in reversed(self.user_stack()))
 
     def stack_trace(self) -> str:
         """The traced program's stack as Python prints it, innermost call last."""

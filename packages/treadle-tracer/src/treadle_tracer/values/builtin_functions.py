@@ -271,7 +271,9 @@ def _extreme(text: str) -> Handler:
         if not items:
             if "default" in kwargs:
                 return kwargs["default"]
-            tx.raise_exception(ValueError, "max() arg is an empty sequence" if text == ">" else "min() arg is an empty sequence")
+            tx.raise_exception(
+                ValueError, "max() arg is an empty sequence" if text == ">" else "min() arg is an empty sequence"
+            )
         if not keyed and any(isinstance(item, SymbolicValue) for item in items):
             return tx.symbolic_extreme(text, items)
         best = items[0]
@@ -351,55 +353,6 @@ def _repr(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(format)
 def _format(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tx.format_value(args[0], args[1] if len(args) > 1 else Constant(""))
-
-
-def to_str(tx: Tracer, value: Value) -> Value:
-    """`str(value)`."""
-    return _text(tx, value, "__str__", str)
-
-
-def to_repr(tx: Tracer, value: Value) -> Value:
-    """`repr(value)`."""
-    return _text(tx, value, "__repr__", repr)
-
-
-def _text(tx: Tracer, value: Value, name: str, function: Callable[[Any], str]) -> Value:
-    if isinstance(value, (ObjectValue, TensorValue)):
-        raw = lookup(tx, value.python_type(), name)
-        if raw is object.__str__:
-            return _text(tx, value, "__repr__", repr)
-        if isinstance(raw, types.FunctionType) and not isinstance(value, TensorValue):
-            return tx.inline(tx.wrap_function(raw), [value], {})
-        if isinstance(value, ObjectValue) and issubclass(value.cls, BaseException) and name == "__str__":
-            return _exception_text(tx, value)
-        raise Unsupported("format", value.describe())
-    try:
-        return tx.fold(function, [value], {})
-    except Unsupported:
-        raise Unsupported("format", value.describe()) from None
-
-
-def _exception_text(tx: Tracer, value: ObjectValue) -> Value:
-    args = tx.get_attr(value, "args").unpack(tx)
-    if not args:
-        return Constant("")
-    if len(args) > 1:
-        return to_str(tx, TupleValue(args))
-    return to_repr(tx, args[0]) if issubclass(value.cls, KeyError) else to_str(tx, args[0])
-
-
-def format_value(tx: Tracer, value: Value, spec: Value) -> Value:
-    """`format(value, spec)`."""
-    if isinstance(value, SymbolicValue):
-        value = Constant(tx.specialise(value))
-    if spec.constant() == "" and not isinstance(value, Constant):
-        return to_str(tx, value)
-    if isinstance(value, ObjectValue):
-        return tx.call_special(value, "__format__", [spec])
-    try:
-        return tx.fold(format, [value, spec], {})
-    except Unsupported:
-        raise Unsupported("format", value.describe()) from None
 
 
 def _math(function: Callable[..., Any]) -> Handler:
@@ -607,10 +560,13 @@ def make_slice(tx: Tracer, parts: Args) -> Value:
         return made
 
 
-FOLDABLE_MODULES = frozenset({"math", "cmath", "re", "string", "unicodedata", "binascii", "_operator", "_statistics", "keyword", "_sre", "numbers", "fnmatch", "posixpath", "textwrap", "difflib", "colorsys"})  # fmt: skip
+FOLDABLE_MODULES = frozenset(
+    "math cmath re string unicodedata binascii _operator _statistics keyword _sre numbers fnmatch posixpath textwrap "
+    "difflib colorsys".split()
+)
 """Modules whose functions are pure when given constants."""
 
 FOLDABLE: frozenset[Any] = frozenset({chr, ord, bin, hex, oct, sys.getrecursionlimit, sys.intern})
 
-__all__ = ["FOLDABLE", "FOLDABLE_MODULES", "HANDLERS", "BoundMethod", "ItemGetter", "Method", "ModuleObject", "format_value",
-           "handles", "make_slice", "to_repr", "to_str"]  # fmt: skip
+__all__ = ["FOLDABLE", "FOLDABLE_MODULES", "HANDLERS", "BoundMethod", "ItemGetter", "Method", "ModuleObject",
+           "handles", "make_slice"]  # fmt: skip

@@ -11,6 +11,7 @@ from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import Known, Method, Value
 from treadle_tracer.values.builtin_functions import FOLDABLE, FOLDABLE_MODULES
 from treadle_tracer.values.construct import call_new
+from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.torch_functions import goes_into_graph, handler_of
 
@@ -46,7 +47,7 @@ class CallableValue(Known):
             return tx.fold(obj, args, kwargs)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, type):
-            return tx.class_method(tx.wrap_known(owner), obj.__name__, args, kwargs)
+            return tx.class_method(ClassValue(owner), obj.__name__, args, kwargs)
         raise Unsupported("builtin-call", self.describe())
 
     def call_descriptor(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:

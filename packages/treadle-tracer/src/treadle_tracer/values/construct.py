@@ -20,7 +20,7 @@ from treadle_tracer.values.functions import ClassValue, FunctionValue, PartialVa
 from treadle_tracer.values.iterators import CLASS_ITERATORS
 from treadle_tracer.values.mappings import DictValue, SetValue
 from treadle_tracer.values.objects import ObjectValue, SuperValue, lookup
-from treadle_tracer.values.sequences import ListValue, SliceValue, TupleValue
+from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 
 if TYPE_CHECKING:

@@ -161,7 +161,7 @@ class FunctionValue(Value):
             return super().get_attr(tx, name)
         value = getattr(self.obj, name, MISSING)
         if value is MISSING:
-            if not tx.is_trusted_function(self.obj):
+            if self.source is not None and not tx.is_trusted_function(self.obj):
                 tx.guards.add(self.source, "lacks_attr", name)
             return tx.raise_exception(AttributeError, f"'function' object has no attribute {name!r}")
         if isinstance(value, types.MethodWrapperType):
@@ -233,13 +233,17 @@ class FunctionValue(Value):
         cg.cb.pop_top()
 
 
-def _make_function(code: types.CodeType, globals_: dict[str, Any], names: tuple[str, str], cells: tuple[Any, ...]) -> Any:
+def _make_function(
+    code: types.CodeType, globals_: dict[str, Any], names: tuple[str, str], cells: tuple[Any, ...]
+) -> Any:
     made = types.FunctionType(code, globals_, names[0], None, cells or None)
     made.__qualname__ = names[1]
     return made
 
 
-def _set_function_parts(function: Any, defaults: tuple[Any, ...], kwdefaults: dict[str, Any], attrs: dict[str, Any]) -> None:
+def _set_function_parts(
+    function: Any, defaults: tuple[Any, ...], kwdefaults: dict[str, Any], attrs: dict[str, Any]
+) -> None:
     function.__defaults__ = defaults or None
     function.__kwdefaults__ = kwdefaults or None
     for name, value in attrs.items():
@@ -361,7 +365,8 @@ class ClassValue(Known):
             return tx.wrap_known(type(cls))
         if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
             return Constant(cls.__members__[name])
-        meta_raw, _ = find_in_mro(type(cls).__mro__, name)
+        meta: type = type(cls)
+        meta_raw, _ = find_in_mro(meta.__mro__, name)
         if meta_raw is not MISSING and (hasattr(type(meta_raw), "__set__") or name in ("__dict__", "__mro__")):
             return self.meta_attr(tx, meta_raw, name)
         raw, owner = find_in_mro(cls.__mro__, name)
@@ -411,7 +416,8 @@ class ClassValue(Known):
         return tx.class_method(self, name, args, kwargs)
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
-        raw, _ = find_in_mro(type(self.obj).__mro__, "__getitem__")
+        meta: type = type(self.obj)
+        raw, _ = find_in_mro(meta.__mro__, "__getitem__")
         if raw is not MISSING and not isinstance(self.obj, enum.EnumMeta):
             return tx.call(tx.bind(self, raw, "__getitem__"), [key], {})
         return tx.fold(_subscript_class, [self, key], {})

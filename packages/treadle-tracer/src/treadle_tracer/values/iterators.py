@@ -291,7 +291,7 @@ def _selection(function: Callable[..., Iterator[Any]]) -> _Make:
     def make(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         items = args[0].unpack(tx)
         rest = [tx.index(arg) for arg in (*args[1:], *kwargs.values())]
-        chosen = [TupleValue(group) for group in function(items, *rest)]
+        chosen: list[Value] = [TupleValue(group) for group in function(items, *rest)]
         return tx.list_iterator(chosen)
 
     return make

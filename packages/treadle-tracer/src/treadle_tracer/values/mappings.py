@@ -67,13 +67,13 @@ class DictValue(Value):
 
     def guard_keys(self, tx: Tracer) -> None:
         """From here on the trace depends on which keys there are and in which order."""
-        if not self.keys_guarded:
+        if not self.keys_guarded and self.source is not None:
             self.keys_guarded = True
             tx.guards.add(self.source, "dict_keys", tuple(dict.keys(self.obj)))
 
     def guard_key(self, tx: Tracer, key: Value) -> None:
         """From here on the trace depends on whether `key` is there."""
-        if self.keys_guarded:
+        if self.keys_guarded or self.source is None:
             return
         try:
             plain = key.constant()
@@ -119,7 +119,7 @@ class DictValue(Value):
         return self.length(tx) > 0
 
     def length(self, tx: Tracer) -> int:
-        if not self.keys_guarded:
+        if not self.keys_guarded and self.source is not None:
             tx.guards.add(self.source, "len", len(self.obj))
         return len(self.entries)
 
@@ -301,8 +301,6 @@ def _move_to_end(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[st
         self.entries.update(rest)
     self.changed(tx)
     return NONE
-
-
 
 
 _DICT_METHODS["keys"] = lambda self, tx, args, kwargs: DictView(self, "keys")

@@ -81,7 +81,9 @@ class ModuleValue(ObjectValue):
             return False
         if own.get("_compiled_call_impl") is not None:
             raise Unsupported("compiled-module", self.describe())
-        if any(own.get(name) for name in _HOOK_DICTS) or any(vars(module_machinery)[name] for name in _GLOBAL_HOOK_DICTS):
+        if any(own.get(name) for name in _HOOK_DICTS) or any(
+            vars(module_machinery)[name] for name in _GLOBAL_HOOK_DICTS
+        ):
             return False
         # Without gradients, backward hooks are never run; grad mode is guarded.
         for name in _HOOK_DICTS if torch.is_grad_enabled() else _HOOK_DICTS[:2]:
@@ -128,7 +130,9 @@ class ModuleValue(ObjectValue):
         assert self.source is not None
         if found is not MISSING:
             return tx.wrap_in_module(found, InstanceDictSource(self.source, name))
-        if not any(name in own.get(dict_name, ()) for dict_name in _MEMBER_DICTS):  # names there are never in __dict__ too
+        if not any(
+            name in own.get(dict_name, ()) for dict_name in _MEMBER_DICTS
+        ):  # names there are never in __dict__ too
             tx.guards.add(AttrSource(self.source, "__dict__"), "lacks_key", name)
         return None
 

@@ -1,6 +1,6 @@
-"""Instances of classes, looked into the way Python does it: type MRO with data descriptors, instance dict, other descriptors, `__getattr__`.
+"""Instances of classes, looked into as Python does it: MRO with data descriptors, instance dict, `__getattr__`.
 
-Attributes that the trace has stored live in `tx.mutations`, for outside objects and for objects made in the trace alike.
+Attributes that the trace has stored live in `tx.mutations`, for outside objects and for those made in the trace.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def class_attribute_source(owner: type, name: str) -> Source:
 def lookup(tx: Tracer, cls: type, name: str) -> Any:
     """The raw attribute found on the type, guarded once, or MISSING."""
     cache = tx.lookup_cache
-    found = cache.get((cls, name), MISSING)
-    if found is not MISSING:
+    found = cache.get((cls, name))
+    if found is not None:
         return found[0]
     raw, owner = find_in_mro(cls.__mro__, name)
     cache[cls, name] = (raw, owner)

@@ -73,7 +73,9 @@ def fold(tx: Tracer, function: Callable[..., Any], args: list[Value], kwargs: di
         symbolic = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, SymbolicValue)]
         if symbolic:
             plain = [tx.specialise(arg) if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]
-            named = {k: tx.specialise(arg) if isinstance(arg, SymbolicValue) else arg.constant() for k, arg in kwargs.items()}
+            named = {
+                k: tx.specialise(arg) if isinstance(arg, SymbolicValue) else arg.constant() for k, arg in kwargs.items()
+            }
         else:
             name = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
             raise Unsupported("call", f"{name} of {error.args[0].describe()}") from None
@@ -271,9 +273,7 @@ def _by_special_methods(tx: Tracer, a: Value, b: Value, forward: str, backward: 
         result = call_special(tx, owner, name, [other])
         if not _is_not_implemented(result):
             return result
-    raise_exception(
-        tx, TypeError, f"unsupported operand type(s) for {text}: {left.__name__!r} and {right.__name__!r}"
-    )
+    raise_exception(tx, TypeError, f"unsupported operand type(s) for {text}: {left.__name__!r} and {right.__name__!r}")
 
 
 def _is_not_implemented(value: Value) -> bool:
@@ -452,7 +452,12 @@ def object_equal(tx: Tracer, a: ObjectValue, b: Value) -> Value:
     if a.container is not None:
         other = b.container if isinstance(b, ObjectValue) and b.container is not None else b
         return compare(tx, "==", a.container, other)
-    if a.obj is not None and isinstance(b, ObjectValue) and b.obj is not None and type(a.obj).__eq__ is not object.__eq__:
+    if (
+        a.obj is not None
+        and isinstance(b, ObjectValue)
+        and b.obj is not None
+        and type(a.obj).__eq__ is not object.__eq__
+    ):
         return boolean(bool(a.obj == b.obj))
     return Constant(NotImplemented)
 

@@ -534,12 +534,15 @@ class RangeIterator(IteratorValue):
         cg.cb.call(1)
 
 
+LIST_ITERATOR = type(iter([]))
+
+
 class HostIterator(IteratorValue):
     """An iterator whose items the trace makes one by one with a Python generator of Values."""
 
     __slots__ = ("cls", "host", "remake")
 
-    def __init__(self, host: Iterator[Value], cls: type = type(iter([]))):
+    def __init__(self, host: Iterator[Value], cls: type = LIST_ITERATOR):
         self.source = None
         self.host = host
         self.cls = cls

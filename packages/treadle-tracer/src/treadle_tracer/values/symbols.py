@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Symbols:
     """`dynamic` says which dimensions of which sources are not specialised."""
 
-    def __init__(self, dynamic: Mapping[Source, tuple[int, ...]], where: Callable[[], tuple[str, ...]]):
+    def __init__(self, dynamic: Mapping[Source, tuple[int, ...]], where: Callable[[], Any]):
         self.dynamic = dict(dynamic)
         self.env: Any = None
         self.fake_shape_env: Any = None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -119,7 +121,8 @@ def _is_pure(target: Any, named: dict[str, Any]) -> bool:
 def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The call on fake tensors. What it raises, the real call would raise too, or cannot be known: a graph break either way."""
     _fake_log.disabled = True  # a failing kernel is the traced program's business, not a message
-    with tx.fake_mode:
+    # With dynamic sizes PyTorch's Python kernels are preferred: some in C++ read sizes as plain ints and so fix them.
+    with tx.fake_mode, enable_python_dispatcher() if tx.symbols.env is not None else nullcontext():
         try:
             if op == "call_method":
                 return getattr(args[0], target)(*args[1:], **kwargs)

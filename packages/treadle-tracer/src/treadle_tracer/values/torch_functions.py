@@ -172,7 +172,10 @@ def _leave(code: str) -> Handler:
 
 
 for _function in [
-    *_existing(torch, "manual_seed seed initial_seed set_rng_state get_rng_state save load set_default_dtype set_num_threads compile"),
+    *_existing(
+        torch,
+        "manual_seed seed initial_seed set_rng_state get_rng_state save load set_default_dtype set_num_threads compile",
+    ),
     *_existing(torch.cuda, "manual_seed synchronize"),
     *_existing(torch.random, "fork_rng"),
     *_existing(torch, "from_numpy frombuffer"),

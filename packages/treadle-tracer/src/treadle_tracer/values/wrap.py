@@ -165,7 +165,9 @@ def _tuple(tx: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     tx.guards.add(source, "type_is", cls)
     tx.guards.add(source, "len", len(obj))
     if cls not in (tuple, torch.Size) and not hasattr(cls, "_fields") and not hasattr(cls, "n_sequence_fields"):
-        return ObjectValue(cls, obj, source, TupleValue([Lazy(x, TupleItemSource(source, i)) for i, x in enumerate(obj)]))
+        return ObjectValue(
+            cls, obj, source, TupleValue([Lazy(x, TupleItemSource(source, i)) for i, x in enumerate(obj)])
+        )
     return TupleValue([Lazy(x, TupleItemSource(source, i)) for i, x in enumerate(obj)], cls, source, obj)
 
 
@@ -280,7 +282,12 @@ def _method(tx: Tracer, obj: types.MethodType, source: Source) -> Value:
 
 def _builtin(tx: Tracer, obj: Any, source: Source) -> Value:
     owner = getattr(obj, "__self__", None)
-    if owner is None or isinstance(owner, (types.ModuleType, type)) or goes_into_graph(obj) or handler_of(obj) is not None:
+    if (
+        owner is None
+        or isinstance(owner, (types.ModuleType, type))
+        or goes_into_graph(obj)
+        or handler_of(obj) is not None
+    ):
         _guard_identity(tx, obj, source)
         return CallableValue(obj, source)
     tx.guards.add(source, "type_is", type(obj))
@@ -327,7 +334,7 @@ def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
     return _object
 
 
-WRAPPERS: dict[type, _Wrapper] = {
+WRAPPERS: dict[Any, Callable[..., Value]] = {
     types.FunctionType: _function,
     types.BuiltinFunctionType: _builtin,
     types.MethodWrapperType: _builtin,
