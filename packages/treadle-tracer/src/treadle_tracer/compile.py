@@ -245,7 +245,9 @@ def _why_not_trace_root(code: CodeType) -> str | None:
 
 
 def _frame_skipped(code: CodeType, why: str) -> Unsupported:
-    return Unsupported("frame-skipped", f"{code.co_qualname}: {why}", ((code.co_filename, code.co_firstlineno, code.co_name),))
+    return Unsupported(
+        "frame-skipped", f"{code.co_qualname}: {why}", ((code.co_filename, code.co_firstlineno, code.co_name),)
+    )
 
 
 def _leaves_hook_alone(compiled: Any) -> bool:

@@ -1,6 +1,7 @@
 """Which code objects the tracer leaves to Python as frames of their own, and why.
 
-This is about frames that the hook offers, not about inlining: a call into `torch.nn.functional` from a traced frame is traced like any other.
+This is about frames that the hook offers, not about inlining: a call into `torch.nn.functional` from a traced frame is traced like
+any other.
 Functions that a skipped frame calls are offered in their turn.
 """
 
@@ -27,7 +28,8 @@ _FUNCTION_FLAGS = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
 # Called by the interpreter around objects rather than by the program for a result; a graph in one of them gains nothing.
 _SKIPPED_NAMES = frozenset(
     "__init__ __new__ __init_subclass__ __set_name__ __class_getitem__ __del__ __repr__ __str__ __hash__ __eq__ __getstate__ "
-    "__setstate__ __getattribute__ __getattr__ __setattr__ __delattr__ __reduce__ __reduce_ex__ __instancecheck__ __subclasscheck__ __prepare__ <lambda-defaults>".split()
+    "__setstate__ __getattribute__ __getattr__ __setattr__ __delattr__ __reduce__ __reduce_ex__ "
+    "__instancecheck__ __subclasscheck__ __prepare__".split()
 )
 
 # Installed packages whose frames never compute with the program's tensors.
@@ -60,7 +62,7 @@ def _skipped_directories() -> tuple[tuple[str, str], ...]:
         spec = importlib.machinery.PathFinder.find_spec(name)  # no other finder: some have effects of their own
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():
             found[place] = f"the package {name}"
-    found[os.path.dirname(torch.__file__)] = "torch"
+    found[os.path.dirname(torch._C.__file__)] = "torch"
     return tuple(sorted(((d.rstrip(os.sep) + os.sep, what) for d, what in found.items()), key=lambda p: -len(p[0])))
 
 

@@ -1,8 +1,8 @@
 """Where an outside object of a trace came from: how a guard reaches it, how a person reads it, how bytecode loads it again.
 
 A source is an immutable chain (`self` -> `self.layers` -> `self.layers[0]`) that is compared by its parts. `path` is the accessor path of
-`treadle_frame` guard checks (docs/contracts.md, section 1), `text` is Python a user recognises, `emit(cb)` makes a `CodeBuilder` push the object
-in code that has the same parameters, free variables, globals and builtins as the traced frame.
+`treadle_frame` guard checks (docs/contracts.md, section 1), `text` is Python a user recognises, `emit(cb)` makes a `CodeBuilder` push the
+object in code that has the same parameters, free variables, globals and builtins as the traced frame.
 """
 
 from __future__ import annotations

@@ -8,10 +8,9 @@ import functools
 import math
 
 import pytest
-
-torch = pytest.importorskip("torch")
-
+import torch
 from compile_runs import compare, compiled, portrait
+
 from treadle_tracer import Unsupported
 
 
@@ -255,7 +254,11 @@ def test_attribute_and_container_writes():
     whole(compare(writes, lambda: Counter(), t(2)))
     whole(compare(deletes, lambda: Counter(), t(2)))
     compare(swaps, lambda: Counter(), lambda: Counter())
-    whole(compare(mutates_containers, lambda: [t(2)(), t(3)()], lambda: {}, lambda: {1, 2}, lambda: collections.deque([1])))
+    whole(
+        compare(
+            mutates_containers, lambda: [t(2)(), t(3)()], lambda: {}, lambda: {1, 2}, lambda: collections.deque([1])
+        )
+    )
 
 
 def test_the_same_object_twice_is_guarded():

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import linecache
 
-import pytest
+import torch
+from compile_runs import compiled, outcome, portrait
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-
-torch = pytest.importorskip("torch")
-
-from compile_runs import compiled, outcome, portrait
 
 TENSORS = ("a", "b", "c")
 NUMBERS = ("n", "m")
@@ -105,7 +102,16 @@ BREAKING = st.sampled_from(
 )
 
 CONDITIONS = st.sampled_from(
-    ["{n} % 2", "{n} > {m}", "{t}.sum() > 0", "len(xs) > 2", "{n} in d", "{t} is {u}", "not xs", "{t}.sum() > 0 and {n}"]
+    [
+        "{n} % 2",
+        "{n} > {m}",
+        "{t}.sum() > 0",
+        "len(xs) > 2",
+        "{n} in d",
+        "{t} is {u}",
+        "not xs",
+        "{t}.sum() > 0 and {n}",
+    ]
 )
 
 EXCEPTIONS = st.sampled_from(

@@ -9,8 +9,7 @@ import json.decoder
 import threading
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from treadle_tracer import skips
 

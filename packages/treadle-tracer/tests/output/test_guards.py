@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from treadle_tracer.output import tensor_check
 from treadle_tracer.output.guards import GuardSet

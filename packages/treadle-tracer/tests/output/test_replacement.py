@@ -6,8 +6,7 @@ import collections
 from types import CellType, FunctionType, SimpleNamespace
 
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 import treadle_frame
 from treadle_tracer.bytecode import read
@@ -195,7 +194,15 @@ def entry_of(function, build, tensor, **result):
     guards.add_tensor(LocalSource("x"), tensor)
     node = build(graph, graph.placeholder(LocalSource("x"), tensor, tensor))
     value = TensorValue(node, tensor)
-    given = {"kind": "return", "value": value, "graph": graph, "guards": guards, "mutations": Mutations(), **STATE, **result}
+    given = {
+        "kind": "return",
+        "value": value,
+        "graph": graph,
+        "guards": guards,
+        "mutations": Mutations(),
+        **STATE,
+        **result,
+    }
     plan = Plan(function.__code__, read(function.__code__), SimpleNamespace(**given))
     gm = graph.finish(plan.outputs)
     return finish_entry(plan, gm.forward, Payload(gm, guards.tensors, None, None))

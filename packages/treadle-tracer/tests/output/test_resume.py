@@ -11,8 +11,6 @@ from types import FunctionType, SimpleNamespace
 
 import pytest
 
-pytest.importorskip("treadle_frame")
-
 import treadle_frame
 from treadle_tracer.bytecode import OPS, live_locals, read, stack_kinds
 from treadle_tracer.bytecode.splice import UNBOUND, Broken, prefix, why_not_cut

@@ -7,8 +7,6 @@ from types import FunctionType, SimpleNamespace
 
 import pytest
 
-pytest.importorskip("treadle_frame")
-
 import treadle_frame
 from treadle_tracer.bytecode import read
 from treadle_tracer.output.emit import FrameCode

@@ -49,7 +49,10 @@ class Payload:
 
 
 class Plan:
-    """A replacement whose graph is not compiled yet: knows what the graph must return. Raises Unsupported if the frame cannot be rebuilt."""
+    """A replacement whose graph is not compiled yet: knows what the graph must return.
+
+    Raises Unsupported if the frame cannot be rebuilt.
+    """
 
     def __init__(self, code: CodeType, model: CodeModel, result: TraceResult):
         self.code, self.model, self.result = code, model, result
@@ -66,11 +69,13 @@ class Plan:
         if self.leaving is not None:
             self.leaving.emit(builder)
             return
-        effects = Effects(builder, [self.result.value])
+        value = self.result.value
+        assert value is not None
+        effects = Effects(builder, [value])
         if builder.mutations or self.result.state_changes:
             effects.prepare()
             emit_state_changes(builder, self.result.state_changes)
-        effects.push(self.result.value)
+        effects.push(value)
         builder.cb.return_value()
 
     def replacement(self, compiled: Callable[..., Any] | None, rerun: bool) -> CodeType:
@@ -124,8 +129,8 @@ def _direct(plan: Plan, compiled: Callable[..., Any]) -> Any:
     result = plan.result
     if plan.leaving is not None or result.mutations or result.state_changes or len(plan.outputs) != 1:
         return None
-    value = settled(result.value)
-    if value.source is not None or getattr(value, "known_node", None) is not plan.outputs[0]:
+    value = settled(result.value) if result.value is not None else None
+    if value is None or value.source is not None or getattr(value, "known_node", None) is not plan.outputs[0]:
         return None
     slots = plan.model.arguments
     names = [source.path[0][1] for source in result.graph.input_sources if len(source.path) == 1]
@@ -218,7 +223,7 @@ def _storages(node: torch.fx.Node) -> set[int]:
     found = set()
     for value in values if isinstance(values, (tuple, list)) else [values]:
         try:
-            found.add(value.untyped_storage()._cdata)
+            found.add(value.untyped_storage()._cdata)  # type: ignore[union-attr]
         except (AttributeError, NotImplementedError, RuntimeError):
             continue
     return found

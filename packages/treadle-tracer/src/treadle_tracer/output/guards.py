@@ -101,8 +101,8 @@ class GuardSet:
     ) -> None:
         """Rely on the metadata of a tensor; parameters (and tensors marked by `by_identity`) also on being that very object.
 
-        `dynamic_dims` are dimensions whose size is not specialised (their strides neither; the shape environment's guards speak about them).
-        A tensor seen at two sources is guarded to be one object there.
+        `dynamic_dims` are dimensions whose size is not specialised (nor their strides; the shape environment speaks about them).
+        A tensor seen at two sources is guarded to be one object.
         """
         if source in self._tensors:
             return

@@ -196,7 +196,9 @@ def emit_graph_call(builder: ReplacementBuilder, compiled: Callable[..., Any], i
         cb.pop_top()
 
 
-def emit_state_changes(builder: ReplacementBuilder, changes: Iterable[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
+def emit_state_changes(
+    builder: ReplacementBuilder, changes: Iterable[tuple[Callable[..., Any], tuple[Any, ...]]]
+) -> None:
     """Bring torch's global state (grad mode and its like) to where the traced code has left it."""
     cb = builder.cb
     for setter, arguments in changes:
@@ -309,19 +311,19 @@ class Effects:
                 value()
                 self.builder.cb.store_global(name)
             else:
-                emit = lambda: source.emit(self.builder.cb)
-                self._call(dict.__setitem__, emit, lambda: self.builder.const(name), value)
+                self._call(dict.__setitem__, self._emitter(source), lambda: self.builder.const(name), value)
 
         return replay
 
     def _replay_delete_global(self, source: Source | None, name: str) -> Callable[..., None]:
         def replay() -> None:
-            if source is None:
-                self._call(_delete_key, self._push_globals, lambda: self.builder.const(name))
-            else:
-                self._call(_delete_key, lambda: source.emit(self.builder.cb), lambda: self.builder.const(name))
+            where = self._push_globals if source is None else self._emitter(source)
+            self._call(_delete_key, where, lambda: self.builder.const(name))
 
         return replay
+
+    def _emitter(self, source: Source) -> Callable[[], None]:
+        return lambda: source.emit(self.builder.cb)
 
     def _push_globals(self) -> None:
         cb = self.builder.cb

@@ -5,9 +5,10 @@
         print(y)         =>       return rest(y, print(y)) # rest = f    from the instruction behind the call on
         return y * 2
 
-The operand stack before the instruction is rebuilt from the trace's values, the instruction is carried out on it, and what it leaves goes to
-the continuation together with the live locals. An instruction that jumps has two continuations. An exception that the instruction raises
-inside a `try` or `with` of the frame goes on in a continuation at the handler. The hook compiles a continuation when it is called.
+The operand stack before the instruction is rebuilt from the trace's values, the instruction is carried out on it, and what it leaves
+goes to the continuation together with the live locals. An instruction that jumps has two continuations. An exception that the
+instruction raises inside a `try` or `with` of the frame goes on in a continuation at the handler. The hook compiles a continuation
+when it is called.
 
 A continuation whose start lies in a loop runs uncompiled (functions that it calls are still compiled): it would be called from within
 itself once per turn of the loop, and the recursion limit is the program's.
@@ -91,7 +92,9 @@ class Break:
         known = {**self.result.locals, **self.result.cells}
         wanted = tuple(name for name in live_locals(self.model, index) if name in known)
         target = _continuation(self.code, self.model, index, wanted, kinds)
-        sources = [self.result.cells if name in self.model.cellvars else self.result.locals for name in target.variables]
+        sources = [
+            self.result.cells if name in self.model.cellvars else self.result.locals for name in target.variables
+        ]
         values = tuple(where[name] for where, name in zip(sources, target.variables, strict=True))
         return Exit(target, tuple(stack), values)
 
@@ -122,7 +125,10 @@ class Break:
             cb.protect(start, end, handler, depth=0)
             exception = builder.temporary()
             cb.store_fast(exception)
-            names = {"exception": lambda: cb.load_fast(exception), "lasti": lambda: cb.load_const(0)}  # 0: the line where it starts
+            names = {
+                "exception": lambda: cb.load_fast(exception),
+                "lasti": lambda: cb.load_const(0),
+            }  # 0: the line where it starts
             self.go_on(builder, effects, self.on_exception, names)
 
     def go_on(

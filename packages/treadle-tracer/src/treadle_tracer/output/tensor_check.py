@@ -1,9 +1,9 @@
 """Guards on tensor metadata and on torch's global state.
 
 Metadata is read through the C ABI of libtorch_cpu (`aoti_torch_get_sizes` and its like, torch/csrc/inductor/aoti_torch/c/shim.h of
-torch 2.11 - 2.13): `int32_t f(AtenTensorHandle, T *out)`, 0 on success. An AtenTensorHandle is an `at::Tensor *`, and a Python tensor holds its
-`at::Tensor` inside the object, so the handle is the object's address plus an offset. The offset is found, not assumed: it is where the
-object stores the address that `Tensor._cdata` reports, and it must then give the right metadata for a known tensor. Where that
+torch 2.11 - 2.13): `int32_t f(AtenTensorHandle, T *out)`, 0 on success. An AtenTensorHandle is an `at::Tensor *`, and a Python tensor
+holds its `at::Tensor` inside the object, so the handle is the object's address plus an offset. The offset is found, not assumed: it is
+where the object stores the address that `Tensor._cdata` reports, and it must then give the right metadata for a known tensor. Where that
 fails, or a tensor is not strided, a Python check does the same work.
 """
 
@@ -71,8 +71,8 @@ def dynamic_dims_of(
 ) -> tuple[int, ...]:
     """Dimensions of an input tensor that the trace must not specialise.
 
-    `known`: what earlier misses have shown to change. The user's marks on the tensor (`treadle.mark_dynamic` and its like) come first; a size
-    of 0 or 1 is always specialised, because broadcasting depends on it, and so is a tensor that is not strided.
+    `known`: what earlier misses have shown to change. The user's marks on the tensor (`treadle.mark_dynamic` and its like) come first; a
+    size of 0 or 1 is always specialised, because broadcasting depends on it, and so is a tensor that is not strided.
     """
     if tensor.layout is not torch.strided or type(tensor) is not torch.Tensor:
         return ()
@@ -108,7 +108,7 @@ def _is_dense(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]
 
 
 class DynamicSizes:
-    """Guard callable of a tensor whose `dims` are not specialised: their sizes are at least 2 and, if `order` is given, it is dense in it."""
+    """Guard callable of a tensor whose `dims` are not specialised: their sizes are at least 2; if `order` is given, it is dense in it."""
 
     __slots__ = ("dims", "order")
 
@@ -129,6 +129,9 @@ def _metadata_check(tensor: torch.Tensor, sizes: tuple[int | None, ...], any_str
         return ((), "call", PythonMetadata(tensor, sizes, any_strides), text)
     import treadle_frame
 
+    functions, offset = _functions(), _handle_offset()
+    assert functions is not None
+    assert offset is not None
     strides = tuple(None if any_strides else int(s) for s in tensor.stride())
     device_index = tensor.device.index if tensor.device.index is not None else -1
     expected = {
@@ -140,7 +143,6 @@ def _metadata_check(tensor: torch.Tensor, sizes: tuple[int | None, ...], any_str
         "device_index": device_index,
         "layout": _query(tensor, "layout"),
     }
-    functions = _functions()
     queries = tuple(
         (functions[name][1], QUERIES[name][1], expected[name])
         for name in QUERIES
@@ -148,7 +150,7 @@ def _metadata_check(tensor: torch.Tensor, sizes: tuple[int | None, ...], any_str
             name in ("sizes", "strides") and all(item is None for item in expected[name])
         )  # also: a scalar has none
     )
-    return ((), "foreign", treadle_frame.ForeignCheck(type(tensor), _handle_offset(), queries), text)
+    return ((), "foreign", treadle_frame.ForeignCheck(type(tensor), offset, queries), text)
 
 
 def metadata_text(tensor: torch.Tensor, sizes: Sequence[int | None]) -> str:
