@@ -92,6 +92,15 @@ class Frame:
             value = self.locals[name] = value.force(self.tx)  # type: ignore[attr-defined]
         return value
 
+    def named_locals(self) -> dict[str, Value]:
+        """What `locals()` holds: bound variables in slot order, cells by their contents."""
+        bound: dict[str, Value] = {}
+        for name in self.program.model.localsplus:
+            value = self.cells[name].load(self.tx) if name in self.cells else self.locals.get(name)
+            if value is not None:
+                bound[name] = value.force(self.tx) if isinstance(value, Lazy) else value
+        return bound
+
     def push_callable(self, value: Value, with_null: int) -> None:
         """Push a callable and, when asked, the NULL that goes with it."""
         if not with_null:

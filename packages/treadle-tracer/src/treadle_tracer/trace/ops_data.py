@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # ---- stack and locals
 
 
-@op("NOP", "RESUME", "PRECALL", "SETUP_ANNOTATIONS", "COPY_FREE_VARS", "RETURN_GENERATOR_NOP")
+@op("NOP", "RESUME", "PRECALL", "SETUP_ANNOTATIONS", "COPY_FREE_VARS")
 def _nop(frame: Frame, i: Instruction) -> None:
     pass
 

@@ -170,9 +170,14 @@ def _vars(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tx.get_attr(args[0], "__dict__")
 
 
-@handles(dir, globals, locals, eval, exec, compile, input, breakpoint, open, sys._getframe, sys.exc_info)
+@handles(dir, globals, eval, exec, compile, input, breakpoint, open, sys._getframe, sys.exc_info)
 def _frame_dependent(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     raise Unsupported("call", "a function that looks at the frame or the outside world")
+
+
+@handles(locals)
+def _locals(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return tx.dict_of(tx.frames[-1].named_locals())
 
 
 @handles(id)
