@@ -89,6 +89,8 @@ class ShapeEnv:
         self._by_size: dict[int, Symbol] = {}
         self._named: dict[str, IntLike] = {}
         self._decided: dict[BoolExpr, bool] = {}
+        #: answers to guard_or_true / guard_or_false, which stay right whatever is learnt later
+        self._answers: dict[tuple[BoolLike, bool], bool] = {}
         self._recording = True
         self._generic: Facts | None = None
         self._counts = {"s": 0, "u": 0}
@@ -270,6 +272,14 @@ class ShapeEnv:
         return self._or(condition, False)
 
     def _or(self, condition: BoolLike, default: bool) -> bool:
+        result = self._answers.get((condition, default))
+        if result is None:
+            result = self._find_answer(condition, default)
+            if self._recording:
+                self._answers[condition, default] = result
+        return result
+
+    def _find_answer(self, condition: BoolLike, default: bool) -> bool:
         result = self.prove(condition)
         if result is None:
             result = self._prove_generic(condition)

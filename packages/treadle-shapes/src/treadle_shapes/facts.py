@@ -70,7 +70,6 @@ class Facts:
             self.holding.add(condition)
         else:
             handler(self, condition)
-        self._known = None
 
     def _add_and(self, condition: BoolExpr) -> None:
         for part in condition.args:
@@ -114,6 +113,7 @@ class Facts:
         mods = [m for m in coefficients if isinstance(m, Fn) and m.op == "mod"]
         if len(coefficients) == 1 and mods and coefficients[mods[0]] == 1:
             self.remainders[mods[0]] = -const
+            self._known = None
             return
         # The latest symbol (by name) goes, so that earlier inputs name the sizes of later ones.
         for s in sorted(p.free_symbols, key=lambda s: (len(s.name), s.name), reverse=True):

@@ -13,9 +13,6 @@ from treadle_shapes.nodes import BoolExpr, Symbol
 from treadle_shapes.printers import to_python
 from treadle_shapes.prove import prove
 
-# Beyond this many guards the pairwise proofs would cost more than the checks they save.
-_MAX_PROOFS = 64
-
 
 class Frame(NamedTuple):
     """One line of user code."""
@@ -87,36 +84,35 @@ def _facts(guards: Sequence[Guard]) -> Facts | None:
     return facts
 
 
-def _why_implied(guard: Guard, others: Sequence[Guard]) -> tuple[Guard, ...] | None:
-    """The guards that imply `guard`: none, one, or all the others; None when no proof was found."""
-    candidates: list[tuple[Guard, ...]] = [(), *[(other,) for other in others], tuple(others)]
-    together = _facts(others)
-    if together is None or prove(guard.expr, together) is not True:
-        return None
+def _implied_by(guard: Guard, later: Sequence[Guard]) -> tuple[Guard, ...]:
+    """The fewest of the guards that together imply `guard` for which that is easily seen: none, one, or all of them."""
+    candidates: list[tuple[Guard, ...]] = [(), *[(other,) for other in later]]
     for candidate in candidates:
         facts = _facts(candidate)
         if facts is not None and prove(guard.expr, facts) is True:
             return candidate
-    return tuple(others)
+    return tuple(later)
 
 
 def minimal(guards: Sequence[Guard]) -> tuple[list[Guard], list[Dropped]]:
-    """(the guards to check, the guards that follow from those); every dropped one has a proof."""
+    """(the guards to check, the guards that follow from those); every dropped one has a proof.
+
+    Goes from the last guard to the first: a guard was recorded because the earlier ones did not imply it, so what makes
+    it superfluous came later.
+    """
     unique: dict[BoolExpr, Guard] = {}
     for guard in guards:
         unique.setdefault(guard.expr, guard)
-    kept = list(unique.values())
-    if len(kept) > _MAX_PROOFS:
-        return kept, []
+    facts = Facts()
+    kept: list[Guard] = []
     dropped: list[Dropped] = []
-    # Early guards first: later ones were recorded because the earlier did not imply them.
-    for guard in list(kept):
-        others = [other for other in kept if other is not guard]
-        implied_by = _why_implied(guard, others)
-        if implied_by is not None:
-            kept = others
-            dropped.append(Dropped(guard, implied_by))
-    return kept, dropped
+    for guard in reversed(unique.values()):
+        if prove(guard.expr, facts) is True:
+            dropped.append(Dropped(guard, _implied_by(guard, kept)))
+        else:
+            kept.append(guard)
+            facts.add(guard.expr)
+    return kept[::-1], dropped[::-1]
 
 
 class GuardFunction:
