@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import fx
+
+import treadle
+from treadle.backends import BUILTIN, backend_names, is_own, resolve, why_not_inference
+from treadle.errors import UnknownName, WrongUse
+from treadle.options import compile_options
+
+
+def options(**given):
+    return compile_options(False, None, None, given or None, own_backend=False)
+
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        return (x.sin() * self.weight,)
+
+
+@pytest.mark.parametrize("name", sorted(BUILTIN))
+def test_every_own_backend_compiles_a_graph(name):
+    gm, x = fx.symbolic_trace(Model()), torch.randn(2, 3)
+    with torch.no_grad():
+        run = resolve(name, options())[1](gm, [x])
+        torch.testing.assert_close(run(x)[0], gm(x)[0])
+    assert is_own(name) and not is_own(lambda gm, inputs: gm)
+
+
+def test_gradients_mean_eager():
+    model = Model()
+    gm = fx.symbolic_trace(model)
+    x = torch.ones(3)
+    assert "gradients" in (why_not_inference(gm, [x]) or "")
+    with torch.no_grad():
+        assert why_not_inference(gm, [x]) is None
+    model.weight.requires_grad_(False)
+    assert why_not_inference(gm, [x]) is None
+    assert why_not_inference(gm, [x.clone().requires_grad_(True)]) is not None
+
+
+def test_a_graph_that_turns_gradients_on_runs_in_eager():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.call_function(torch._C._set_grad_enabled, (True,))
+    graph.output((graph.call_method("sin", (x,)),))
+    gm = fx.GraphModule(torch.nn.Module(), graph)
+    with torch.no_grad():
+        assert why_not_inference(gm, [torch.ones(3, requires_grad=True)]) is not None
+        assert why_not_inference(gm, [torch.ones(3)]) is None
+
+
+def test_names_and_callables():
+    assert {"codegen", "eager", "aot_eager"} <= set(backend_names())
+    with pytest.raises(WrongUse, match="backend must be a name"):
+        resolve(3, options())  # type: ignore[arg-type]
+
+    def mine(gm, example_inputs, options=None):
+        return lambda *args: (options,)
+
+    name, backend = resolve(mine, options())
+    gm = fx.symbolic_trace(Model())
+    assert name == "mine" and backend(gm, [])() == (None,)
+    assert resolve(mine, options(level=3))[1](gm, [])() == ({"level": 3},)
+
+
+def test_entry_points_add_backends(tmp_path):
+    metadata = tmp_path / "some_backend-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: some-backend\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(
+        "[treadle.backends]\nsome = some_backend:compile\nbad = some_backend:number\n"
+    )
+    (tmp_path / "some_backend.py").write_text(
+        "def compile(gm, inputs):\n    print('used')\n    return gm.forward\nnumber = 3\n"
+    )
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import torch, treadle\n"
+        "assert 'some' in treadle.backend_names()\n"
+        "treadle.compile(lambda x: x + 1, backend='some')(torch.ones(2))\n"
+        "try: treadle.compile(torch.sin, backend='bad')\n"
+        "except TypeError as error: print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "used" in done.stdout and "not callable: 3" in done.stdout
+
+
+def test_an_unknown_name_lists_what_there_is():
+    with pytest.raises(UnknownName, match="did you mean 'aot_eager'.*'inductor'.*any callable"):
+        resolve("aot_eagr", options())
+
+
+def test_a_graph_without_functional_form_is_counted_as_eager():
+    gm, x = fx.symbolic_trace(lambda x: (x * x.sum().item(),)), torch.randn(3)
+    run = resolve("aot_eager", options())[1](gm, [x])
+    assert torch.equal(run(x)[0], x * x.sum().item())
+    (eager,) = treadle.stats().eager_graphs
+    assert "values of a tensor" in eager.reason
