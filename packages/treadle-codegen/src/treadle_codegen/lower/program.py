@@ -96,13 +96,10 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
     kwargs = torch.fx.map_arg(node.kwargs, lambda n: values[n])
     if node.target is operator.getitem:
         return args[0][args[1]]  # type: ignore[index]
+    if (size := _size_of(node, args)) is not None:
+        return size
     if not isinstance(node.target, torch._ops.OpOverload):
-        val = node.meta.get("val")
-        if isinstance(val, (int, torch.SymInt)):
-            return as_intlike(val)
         raise TypeError(f"not an ATen overload: {node.target}")
-    if isinstance(node.meta.get("val"), (int, torch.SymInt)):
-        return as_intlike(node.meta["val"])  # sym_size and arithmetic on sizes
     result = None
     lowering.used_results = frozenset(u.args[1] for u in node.users if u.target is operator.getitem and u.users)  # type: ignore[misc]
     if why_not_loops(node) is None:
@@ -112,6 +109,19 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
             raise TypeError(reason)
         result = lower_extern(lowering, node.target, tuple(args), dict(kwargs))  # type: ignore[arg-type]
     return _finish(lowering, node, result)
+
+
+def _size_of(node: torch.fx.Node, args: Any) -> IntLike | None:
+    """The value of a node that is a number: a size or stride of a tensor, or arithmetic on such; None for others."""
+    val = node.meta.get("val")
+    if isinstance(val, (int, torch.SymInt)):
+        return as_intlike(val)
+    if isinstance(node.target, torch._ops.OpOverload):
+        name = str(node.target)
+        if name == "aten.sym_stride.int" and args[0].storage is not None:  # of an input: others' strides are ours to choose
+            return args[0].storage.strides[args[1]]
+        return args[0].shape[args[1]] if name == "aten.sym_size.int" else None
+    return node.target(*args) if val is None and callable(node.target) else None
 
 
 def why_not_loops(node: torch.fx.Node) -> str | None:
