@@ -51,6 +51,10 @@ _SKIPPED_IN_TORCH = ("nn" + os.sep + "modules" + os.sep + "module.py",)
 _SKIPPED_PSEUDO_FILES = ("<frozen", "<eval_with_key>", "<__array_function__", "<attrs generated", "<treadle")
 
 
+def _torch_directory() -> str:
+    return os.path.dirname(torch._C.__file__) + os.sep
+
+
 @functools.cache
 def _skipped_directories() -> tuple[tuple[str, str], ...]:
     """(directory with separator at its end, what it is), longest first."""
@@ -62,7 +66,7 @@ def _skipped_directories() -> tuple[tuple[str, str], ...]:
         spec = importlib.machinery.PathFinder.find_spec(name)  # no other finder: some have effects of their own
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():
             found[place] = f"the package {name}"
-    found[os.path.dirname(torch._C.__file__)] = "torch"
+    found[_torch_directory()] = "torch"
     return tuple(sorted(((d.rstrip(os.sep) + os.sep, what) for d, what in found.items()), key=lambda p: -len(p[0])))
 
 
@@ -97,7 +101,8 @@ def why_not_trace(code: CodeType) -> str | None:
             return what
     if code.co_flags & _FUNCTION_FLAGS != _FUNCTION_FLAGS:
         return "the body of a module or class"
-    if code.co_name in _SKIPPED_NAMES:
+    in_torch = code.co_filename.startswith(_torch_directory()) and code.co_name.startswith("__")
+    if code.co_name in _SKIPPED_NAMES or in_torch:
         return f"a special method ({code.co_name})"
     return why_not_trace_file(code.co_filename)
 

@@ -34,7 +34,45 @@ class Manager:
         self.log.append(kind.__name__ if kind else "out")
         return kind is KeyError
 
+class Tall(Box):
+    def bump(self, x):
+        k = super().bump(x * 2)
+        self.t = self.t / 2
+        return k + 1
+    def slow(self, x):
+        x = x + self.n
+        x.sum().item()
+        return super().bump(x)
+    def __getattr__(self, name):
+        if name == "missing":
+            return 5
+        raise AttributeError(name)
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(2, 2), torch.nn.Tanh()])
+        self.register_buffer("seen", torch.zeros(2))
+        self.calls = 0
+        with torch.no_grad():
+            self.layers[0].weight.copy_(torch.tensor([[1.0, 0.5], [0.25, -1.0]]))
+            self.layers[0].bias.zero_()
+    def forward(self, x, loud=False):
+        self.calls = (self.calls + 1) % 2
+        self.seen.add_(x.detach())
+        for layer in self.layers:
+            x = layer(x)
+            if loud:
+                x.sum().item()
+        return x
+
 count = 0
+
+def numbers(x, k):
+    for i in range(k):
+        got = yield x * i
+        if got:
+            x = x + got
 
 def helper(x, k):
     if k > 2:
@@ -83,6 +121,26 @@ SIMPLE = st.sampled_from(
         "{t} = sum((y for y in xs if isinstance(y, torch.Tensor)), {u})",
         "{n} = add_free({m})",
         "{t} = {u} + free",
+        "{n} = box.bump(x={t}) % 3",
+        "{n} = box.missing - {m}",
+        "{t} = net({u})",
+        "{t} = net.seen + {u}",
+        "{t}, *rest = [{u}, {v}, {n}]; xs += rest",
+        "xs[:] = sorted((y for y in xs if isinstance(y, int)), key=lambda y: -y)",
+        "{n} = (last := {m}) + len(f'{n!r:>4}{m}') - last - 4",
+        "{n} = {n} if {n} < {m} < 9 else {m} - 1",
+        "{n} = abs({m} - 3) if {n} in (1, 2) else -{n} % 7",
+        "{t} = max([{u}, {v}], key=lambda y: {n})",
+        "{t} = {u}[None].expand(3, 2).mean(0)",
+        "d = {{k: v for k, v in d.items() if k != {n}}}",
+        "{t} = sum(numbers({u}, 3), {v})",
+        "xs.append((lambda y, z={n}: y + z)({m}))",
+        "xs.reverse()",
+        "del xs[:{n}]",
+        "{t} = torch.cat([{u}, {v}])[{n} % 3:][:2] if {n} % 3 < 3 else {u}",
+        "assert {n} < 1000, 'too big'",
+        "{t} = (lambda *args, **kw: args[0] + kw['y'])({u}, y={v})",
+        "{t} = helper(*[{u}], **{{'k': {n} % 3}})",
     ]
 )
 
@@ -98,6 +156,16 @@ BREAKING = st.sampled_from(
         "d['s'] = [sink.write('x'), {t} * {n}]",
         "{t} = helper({u}, int({v}.abs().sum().item()) % 5)",
         "xs.append({t}.sum() > 0 or {n})",
+        "{n} = box.slow({t}) % 3 if hasattr(box, 'slow') else 1",
+        "{t} = net({u}, loud={n} % 2 == 0)",
+        "xs.append(f'{{{t}.sum().item():.2f}}')",
+        "{t} = torch.add({u}, breaking({v}, 1), alpha=int(breaking({u}, {n}).sum().item()) % 3)",
+        "{t} = sum([breaking(y, 1) for y in ({u}, {v})])",
+        "it = iter(numbers({u}, 3)); xs.append(next(it)); {t} = {t} + it.send({v} * 2)",
+        "xs.append([float(y) for y in {t}])",
+        "assert {t}.sum() > {n}, 'small'",
+        "{t} = breaking(*[{u}], **{{'k': {n} % 3}})",
+        "sink.append(type({t}).__name__); sink.sort()",
     ]
 )
 
@@ -169,7 +237,7 @@ def programs(draw):
             block(depth + 1, indent + 1, in_loop)
             if draw(st.booleans()):
                 emit(indent + 1, fill(draw(EXCEPTIONS)))
-            emit(indent, "except (ValueError, IndexError, KeyError, RuntimeError, ZeroDivisionError) as error:")
+            emit(indent, "except Exception as error:")
             emit(indent + 1, "xs.append(type(error).__name__)")
             block(depth + 1, indent + 1, in_loop)
             if draw(st.booleans()):
@@ -190,7 +258,7 @@ def programs(draw):
     block(0, 1, False)
     body = "\n".join(lines)
     return f"""{HEADER}
-def program(a, b, xs, d, box, sink, n, m):
+def program(a, b, xs, d, box, net, sink, n, m):
     global count
     c = a + b
     free = 1
@@ -227,7 +295,17 @@ def runs(namespace, function, inputs):
     namespace["count"] = 0
     for n, m, sign in inputs:
         a, b = torch.tensor([1.0, -2.0]) * sign, torch.tensor([0.5, 3.0])
-        args = [a, b, [a, 3], {"k": b, 2: [1]}, namespace["Box"](), Sink(), n, m]
+        args = [
+            a,
+            b,
+            [a, 3],
+            {"k": b, 2: [1]},
+            namespace["Box" if n == 4 else "Tall"](),
+            namespace["Net"](),
+            Sink(),
+            n,
+            m,
+        ]
         result, state, _ = outcome(function, args, {})
         seen.append((result, state, portrait(namespace["count"])))
     return seen

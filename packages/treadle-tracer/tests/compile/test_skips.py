@@ -65,6 +65,7 @@ def test_traced(code):
         (class_body, "body of a module or class"),
         (Special.__init__.__code__, "__init__"),
         (Data.__init__.__code__, "__init__"),
+        (torch.nn.Sequential.__iter__.__code__, "special method"),
         (torch.nn.Module._call_impl.__code__, "torch"),
         (torch.optim.SGD.step.__wrapped__.__code__, "torch"),
         (contextlib.ExitStack.pop_all.__code__, "standard library"),

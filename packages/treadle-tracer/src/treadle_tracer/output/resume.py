@@ -16,6 +16,7 @@ itself once per turn of the loop, and the recursion limit is the program's.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Sequence
@@ -55,14 +56,17 @@ _CALL_SLOTS: dict[str, Callable[[int], int]] = {
 _LOOP_END_LENGTH = {11: 0, 12: 1, 13: 2}
 
 
+Slot = Value | str
+"""What a continuation is given: a value of the trace, or (by a name of ours) something the breaking instruction has made."""
+
+
 @dataclass(frozen=True)
 class Exit:
-    """One way out of the breaking instruction: a continuation, what its stack holds (Values, names of temporaries, or None for
-    the slots that the instruction leaves on the stack), and its locals."""
+    """One way out of the breaking instruction: a continuation, its operand stack with the NULLs in it, and its locals."""
 
     target: Continuation
-    stack: tuple[Value | str | None, ...]
-    locals: tuple[Value, ...]
+    stack: tuple[Slot, ...]
+    locals: tuple[Slot, ...]
 
 
 class Break:
@@ -83,20 +87,16 @@ class Break:
         """Everything that must be rebuilt, the operand stack first, bottom up (context managers are entered again in this order)."""
         found = [v for v in self.stack if v is not NULL]
         for way in (*self.exits, *([self.on_exception] if self.on_exception is not None else [])):
-            found += way.locals
+            found += [value for value in way.locals if not isinstance(value, str)]
         return found
 
-    def exit_at(self, index: int, stack: Sequence[Value | str | None]) -> Exit:
-        """The continuation from `index` on with this stack."""
+    def exit_at(self, index: int, stack: Sequence[Slot], made: dict[str, str] | None = None) -> Exit:
+        """The continuation from `index` on with this stack; `made`: locals that the breaking instruction has given a value."""
         kinds = tuple(SlotKind.NULL if slot is NULL else SlotKind.VALUE for slot in stack)
-        known = {**self.result.locals, **self.result.cells}
+        known: dict[str, Slot] = {**self.result.locals, **self.result.cells, **(made or {})}
         wanted = tuple(name for name in live_locals(self.model, index) if name in known)
         target = _continuation(self.code, self.model, index, wanted, kinds)
-        sources = [
-            self.result.cells if name in self.model.cellvars else self.result.locals for name in target.variables
-        ]
-        values = tuple(where[name] for where, name in zip(sources, target.variables, strict=True))
-        return Exit(target, tuple(stack), values)
+        return Exit(target, tuple(stack), tuple(known[name] for name in target.variables))
 
     def _exception_exit(self) -> Exit | None:
         entry = self.model.handler_at(self.index)
@@ -132,30 +132,26 @@ class Break:
             self.go_on(builder, effects, self.on_exception, names)
 
     def go_on(
-        self, builder: ReplacementBuilder, effects: Effects, way: Exit, names: dict[str, Callable[[], None]]
+        self,
+        builder: ReplacementBuilder,
+        effects: Effects,
+        way: Exit,
+        names: dict[str, Callable[[], None]] | None = None,
     ) -> None:
-        """Call a continuation none of whose stack slots are on the stack yet, and return what it returns."""
-        self.begin(builder, effects, way)
-        for slot in way.stack:
+        """Call a continuation and return what it returns; `names`: how to push what the instruction has made."""
+        cb: FrameCode = builder.cb
+        cb.begin_call()
+        cb.load_function(way.target.code)
+        cb.callable_done()
+        for slot in (*way.locals, *way.stack):
             if isinstance(slot, str):
+                assert names is not None
                 names[slot]()
-            elif slot is not None and slot is not NULL:
+            elif slot is not NULL:
                 effects.push(slot)
-        self.finish(builder, way)
-
-    def begin(self, builder: ReplacementBuilder, effects: Effects, way: Exit) -> None:
-        """Push the continuation and its locals."""
-        builder.cb.begin_call()
-        builder.cb.load_function(way.target.code)
-        builder.cb.callable_done()
-        for value in way.locals:
-            effects.push(value)
-
-    def finish(self, builder: ReplacementBuilder, way: Exit) -> None:
-        """Everything the continuation takes is on the stack: let go of the temporaries, call, return."""
         builder.delete_temporaries()
-        builder.cb.call(len(way.target.variables) + len(way.target.stack))
-        builder.cb.return_value()
+        cb.call(len(way.target.variables) + len(way.target.stack))
+        cb.return_value()
 
 
 def _whole_call(model: CodeModel, index: int) -> int:
@@ -257,16 +253,31 @@ def _exits_of(leaving: Break) -> list[Exit]:
 
 
 def _exit_behind(leaving: Break) -> list[Exit]:
-    """The exit of a plain instruction; none if it never goes on (RAISE_VARARGS)."""
+    """The exit of a plain instruction; none if it never goes on (RAISE_VARARGS).
+
+    A result that the next instruction drops or stores in a local is dropped or stored here: the continuation then need not look at it.
+    """
     if OPS[leaving.instruction.opname].ends:
         return []
-    kept = _kept(leaving)
+    index = leaving.index + 1
+    stack: list[Slot] = [*leaving.stack[: _kept(leaving)], *_made(leaving)]
+    following = leaving.model.instructions[index]
+    if isinstance(stack[-1] if stack else None, str) and why_not_cut(leaving.model, index + 1) is None:
+        if following.opname == "POP_TOP":
+            return [leaving.exit_at(index + 1, stack[:-1])]
+        if following.opname == "STORE_FAST":
+            return [leaving.exit_at(index + 1, stack[:-1], {following.argval: str(stack[-1])})]
+    return [leaving.exit_at(index, stack)]
+
+
+def _made(leaving: Break) -> list[Slot]:
+    """The slots above `_kept` after a plain instruction, named, with the NULL of a callable where it belongs."""
     kinds = stack_kinds(leaving.model)[leaving.index + 1]
     assert kinds is not None
-    left: list[Value | None] = [None] * (len(kinds) - kept)
+    made: list[Slot] = [f"made {slot}" for slot in range(len(kinds) - _kept(leaving))]
     if _pushes_null(leaving.instruction):
-        left[-2:] = [None, NULL] if NULL_AFTER_CALLABLE else [NULL, None]
-    return [leaving.exit_at(leaving.index + 1, [*leaving.stack[:kept], *left])]
+        made[-1 if NULL_AFTER_CALLABLE else -2] = NULL
+    return made
 
 
 def _pushes_null(instruction: Instruction) -> bool:
@@ -293,25 +304,27 @@ def _kept(leaving: Break) -> int:
 
 
 def _emit_plain(leaving: Break, builder: ReplacementBuilder, effects: Effects, place: Any) -> None:
-    """The continuation goes below the operand stack, the instruction works on top, the call takes what it leaves."""
+    """Carry out the instruction on the part of the stack that it may see, and keep what it leaves there."""
     cb: FrameCode = builder.cb
-    way = leaving.exits[0] if leaving.exits else None
-    if way is not None:
-        leaving.begin(builder, effects, way)
-    kept = _kept(leaving)
-    for slot, value in enumerate(leaving.stack):
-        if value is not NULL:
-            effects.push(value)
-        elif slot >= kept:
+    for value in leaving.stack[_kept(leaving) :]:
+        if value is NULL:
             cb.push_null_here()
+        else:
+            effects.push(value)
     cb.place(place[0])
     if _pushes_null(leaving.instruction):
         _LOAD_WITHOUT_NULL[leaving.instruction.opname](cb, leaving.instruction)
     else:
         cb.extend(leaving.model.instructions[restart_index(leaving.model, leaving.index) : leaving.index + 1])
     cb.place(place[1])
-    if way is not None:
-        leaving.finish(builder, way)
+    if not leaving.exits:
+        return
+    kept: dict[str, Callable[[], None]] = {}
+    for name in reversed([slot for slot in _made(leaving) if isinstance(slot, str)]):
+        temporary = builder.temporary()
+        cb.store_fast(temporary)
+        kept[name] = functools.partial(cb.load_fast, temporary)
+    leaving.go_on(builder, effects, leaving.exits[0], kept)
 
 
 def _emit_branch(leaving: Break, builder: ReplacementBuilder, effects: Effects, place: Any) -> None:
@@ -323,9 +336,9 @@ def _emit_branch(leaving: Break, builder: ReplacementBuilder, effects: Effects, 
     effects.push(leaving.stack[-1])
     _BRANCHES[condition.removesuffix("_OR_POP") if keeps else condition](cb, jumped)
     cb.place(place[1])
-    leaving.go_on(builder, effects, leaving.exits[0], {})
+    leaving.go_on(builder, effects, leaving.exits[0])
     cb.place(jumped)
-    leaving.go_on(builder, effects, leaving.exits[1], {})
+    leaving.go_on(builder, effects, leaving.exits[1])
 
 
 _BRANCHES: dict[str, Callable[[FrameCode, Any], None]] = {
@@ -348,7 +361,7 @@ def _emit_for_iter(leaving: Break, builder: ReplacementBuilder, effects: Effects
     cb.pop_top()
     leaving.go_on(builder, effects, leaving.exits[0], {"item": lambda: cb.load_fast(item)})
     cb.end_for(end)
-    leaving.go_on(builder, effects, leaving.exits[1], {})
+    leaving.go_on(builder, effects, leaving.exits[1])
 
 
 _EMITTERS: dict[str, Callable[[Break, ReplacementBuilder, Effects, Any], None]] = {
