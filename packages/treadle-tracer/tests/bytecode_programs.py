@@ -1,6 +1,7 @@
 """Random Python functions, for tests that run code before and after it was taken apart.
 
-``programs()`` draws the source of ``def f(a, b, log): ...``. Every program ends: loops are bounded. It may raise.
+``programs()`` draws the source of ``def f(a, b, log): ...``. Every program ends soon: loops are bounded, and what goes into
+a variable is cut to size first. It may raise.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ def _simple(draw: st.DrawFn) -> Lines:
     form = draw(
         st.sampled_from(
             (
-                f"{name} = {value}",
-                f"{name} += {value}",
-                f"log.append({value})",
-                f"{name}, {other} = {value}, {name}",
+                f"{name} = clip({value})",
+                f"{name} -= {value}",
+                f"{name} += 1.5",
+                f"log.append(clip({value}))",
+                f"{name}, {other} = clip({value}), {name}",
                 f"del {name}",
                 f"return {value}",
                 f"{name} = {other}",
@@ -79,7 +81,7 @@ def _statement(draw: st.DrawFn, depth: int, in_loop: bool) -> Lines:
     if kind == "def":  # a function of its own: no loop around it, and it may rebind the outer variables
         inner = _indented(draw(_suite(depth - 1, False)))
         outer, result = draw(st.sampled_from(NAMES)), draw(st.sampled_from(NAMES))
-        return ["def inner():", f"    nonlocal {outer}", *inner, f"{result} = inner()"]
+        return ["def inner():", f"    nonlocal {outer}", *inner, f"{result} = clip(inner())"]
     if kind == "if":
         return [f"if {draw(expressions)}:", *body, "else:", *_indented(draw(_suite(depth - 1, in_loop)))]
     if kind == "while":

@@ -18,6 +18,14 @@ def subject(*inputs: str) -> Callable[[Callable[..., object]], Callable[..., obj
     return add
 
 
+def clip(value: object) -> object:
+    """The value itself if it is small, else something small: loops must not make numbers or containers grow."""
+    if isinstance(value, int):
+        return value if abs(value) < 50 else value % 50
+    text = repr(value)
+    return value if len(text) < 40 else len(text) % 50
+
+
 class Manager:
     """A context manager that writes down what happens to it and may swallow exceptions."""
 
