@@ -80,7 +80,7 @@ def _make_function(frame: Frame, i: Instruction) -> None:
     if flags & 8:
         _set_closure(frame, made, frame.stack.pop())
     if flags & 4:
-        frame.stack.pop()  # annotations
+        _set_annotations(frame, made, frame.stack.pop())
     if flags & 2:
         _set_keyword_defaults(frame, made, frame.stack.pop())
     if flags & 1:
@@ -91,6 +91,12 @@ def _make_function(frame: Frame, i: Instruction) -> None:
 def _set_closure(frame: Frame, made: FunctionValue, cells: Value) -> None:
     assert isinstance(cells, TupleValue)
     made.closure = tuple(cell for cell in cells.items if isinstance(cell, CellValue))
+
+
+def _set_annotations(frame: Frame, made: FunctionValue, flat: Value) -> None:
+    """Annotations come as a tuple: name, value, name, value ..."""
+    items = flat.unpack(frame.tx)
+    made.annotations = {name.constant(): item for name, item in zip(items[::2], items[1::2], strict=True)}
 
 
 def _set_keyword_defaults(frame: Frame, made: FunctionValue, defaults: Value) -> None:
@@ -106,9 +112,8 @@ def _set_defaults(frame: Frame, made: FunctionValue, defaults: Value) -> None:
 def _set_function_attribute(frame: Frame, i: Instruction) -> None:
     made, value = frame.stack.pop(), frame.stack.pop()
     assert isinstance(made, FunctionValue)
-    setter = {1: _set_defaults, 2: _set_keyword_defaults, 8: _set_closure}.get(i.arg or 0)
-    if setter is not None:  # 4 is the annotations
-        setter(frame, made, value)
+    setter = {1: _set_defaults, 2: _set_keyword_defaults, 4: _set_annotations, 8: _set_closure}[i.arg or 0]
+    setter(frame, made, value)
     frame.stack.append(made)
 
 

@@ -102,6 +102,7 @@ class Tracer:
     operator_in_graph = torch_calls.operator_in_graph
     shape_of = torch_calls.shape_of
     construct = construction.construct
+    instantiate = construction.instantiate
     init_container = construction.init_container
     class_method = construction.method_of_class
     to_str = text.to_str

@@ -170,7 +170,7 @@ def _vars(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tx.get_attr(args[0], "__dict__")
 
 
-@handles(dir, globals, eval, exec, compile, input, breakpoint, open, sys._getframe, sys.exc_info)
+@handles(dir, globals, eval, exec, compile, input, breakpoint, open, sys._getframe)
 def _frame_dependent(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     raise Unsupported("call", "a function that looks at the frame or the outside world")
 
@@ -178,6 +178,19 @@ def _frame_dependent(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(locals)
 def _locals(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tx.dict_of(tx.frames[-1].named_locals())
+
+
+@handles(sys.exc_info)
+def _exc_info(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """The handled exception; its traceback is not known while tracing."""
+    if tx.exception is None:
+        return TupleValue((NONE, NONE, NONE))
+    return TupleValue((tx.wrap_known(tx.exception.python_type()), tx.exception, NONE))
+
+
+@handles(sys.exception)
+def _exception(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return tx.exception or NONE
 
 
 @handles(id)
@@ -347,6 +360,8 @@ HANDLERS[math.pow] = lambda tx, args, kwargs: tx.fold(math.pow, args, kwargs)
 
 @handles(divmod)
 def _divmod(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if any(isinstance(arg, TensorValue) for arg in args):
+        tx.raise_exception(TypeError, "unsupported operand type(s) for divmod()")
     return TupleValue((tx.binary_op("//", args[0], args[1]), tx.binary_op("%", args[0], args[1])))
 
 

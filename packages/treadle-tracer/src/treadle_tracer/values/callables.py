@@ -22,6 +22,15 @@ _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.C
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
+class DisabledFunction(Known):
+    """A function that is excluded from compilation."""
+
+    __slots__ = ()
+
+    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise Unsupported("disabled", self.describe())
+
+
 class CallableValue(Known):
     """See the module; `obj` is the callable."""
 

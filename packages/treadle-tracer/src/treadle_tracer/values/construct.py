@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import collections
+import contextlib
 import enum
 import functools
 import types
@@ -285,7 +286,21 @@ def _new_mapping_proxy(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) 
     return DictValue(mapping.raw_entries(tx), types.MappingProxyType)  # type: ignore[arg-type]
 
 
+def _new_namespace(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    made = ObjectValue(types.SimpleNamespace)
+    for name, value in kwargs.items():
+        tx.mutations.store_attr(made, name, value)
+    return made
+
+
+def _new_null_context(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A profiler's range leaves no trace in a graph."""
+    return tx.call(tx.wrap_known(contextlib.nullcontext), [], {})
+
+
 CONSTRUCTORS: dict[Any, _Constructor] = {
+    types.SimpleNamespace: _new_namespace,
+    torch.autograd.profiler.record_function: _new_null_context,
     types.MappingProxyType: _new_mapping_proxy,
     dict: _new_dict(dict),
     collections.OrderedDict: _new_dict(collections.OrderedDict),

@@ -103,7 +103,7 @@ class FunctionValue(Value):
         self.defaults: list[Value] = []
         self.kwdefaults: dict[str, Value] = {}
         self.closure: tuple[CellValue, ...] = ()
-        self.annotations: Value | None = None
+        self.annotations: dict[str, Value] = {}
 
     @classmethod
     def outside(cls, tx: Tracer, obj: types.FunctionType, source: Source) -> FunctionValue:
@@ -156,7 +156,7 @@ class FunctionValue(Value):
         if name == "__closure__" and self.closure:
             return tx.tuple_of(list(self.closure))
         if self.obj is None:
-            if name in ("__doc__", "__defaults__", "__kwdefaults__", "__wrapped__", "__dict__", "__module__"):
+            if name in _MADE_ATTRIBUTES:
                 return self.made_attr(tx, name)
             return super().get_attr(tx, name)
         value = getattr(self.obj, name, MISSING)
@@ -178,6 +178,8 @@ class FunctionValue(Value):
             return Constant(first if isinstance(first, str) else None)
         if name == "__dict__":
             return tx.instance_dict(self)
+        if name == "__annotations__":
+            return tx.dict_of(self.annotations)
         return tx.raise_exception(AttributeError, f"'function' object has no attribute {name!r}")
 
     def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
@@ -231,6 +233,11 @@ class FunctionValue(Value):
             cg.cb.build_map(len(mapping))
         cg.cb.call(4)
         cg.cb.pop_top()
+
+
+_MADE_ATTRIBUTES = frozenset(
+    "__doc__ __defaults__ __kwdefaults__ __wrapped__ __dict__ __module__ __annotations__ __type_params__".split()
+)
 
 
 def _make_function(
@@ -411,8 +418,8 @@ class ClassValue(Known):
         raise Unsupported("class-store", f"{self.describe()}.{name}")
 
     def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name == "__call__":
-            return self.call(tx, args, kwargs)
+        if name == "__call__":  # type.__call__, reached through super() in a metaclass
+            return tx.instantiate(self, args, kwargs)
         return tx.class_method(self, name, args, kwargs)
 
     def get_item(self, tx: Tracer, key: Value) -> Value:

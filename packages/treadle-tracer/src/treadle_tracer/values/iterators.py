@@ -285,6 +285,22 @@ def _dropwhile(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Itera
             yield item
 
 
+@_host(itertools.compress)
+def _compress(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+    selectors = _take(tx, kwargs.get("selectors", args[1] if len(args) > 1 else NONE))
+    for item, selector in zip(_take(tx, args[0]), selectors, strict=False):
+        if tx.truth(selector):
+            yield item
+
+
+@_host(itertools.filterfalse)
+def _filterfalse(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+    plain = isinstance(args[0], Constant) and args[0].obj is None
+    for item in _take(tx, args[1]):
+        if not tx.truth(item if plain else tx.call(args[0], [item], {})):
+            yield item
+
+
 def _selection(function: Callable[..., Iterator[Any]]) -> _Make:
     """permutations, combinations: positions are chosen, items are never compared."""
 
@@ -315,6 +331,8 @@ CLASS_ITERATORS: dict[Any, _Make] = {
     itertools.pairwise: _pairwise,
     itertools.takewhile: _takewhile,
     itertools.dropwhile: _dropwhile,
+    itertools.compress: _compress,
+    itertools.filterfalse: _filterfalse,
     itertools.permutations: _selection(itertools.permutations),
     itertools.combinations: _selection(itertools.combinations),
     itertools.combinations_with_replacement: _selection(itertools.combinations_with_replacement),

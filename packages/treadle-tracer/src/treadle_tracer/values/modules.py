@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +29,10 @@ _STANDARD_CALLS = {
     torch.nn.Module.__call__,
     torch.nn.Module._wrapped_call_impl,
 }
+
+
+_replaced_buffers: weakref.WeakKeyDictionary[torch.nn.Module, set[str]] = weakref.WeakKeyDictionary()
+"""Names of buffers that traced code has assigned: other tensors at every call, so inputs rather than parts of the graph."""
 
 
 class ModuleValue(ObjectValue):
@@ -57,7 +62,7 @@ class ModuleValue(ObjectValue):
                 if found is not None:
                     return found
             elif name in members:
-                if dict_name == "_modules":
+                if dict_name == "_modules" or name in _replaced_buffers.get(self.obj, ()):
                     return tx.wrap(members[name], DictItemSource(dict_source, name))
                 return tx.wrap_member(members[name], DictItemSource(dict_source, name))
         if self.source is not None:
@@ -102,6 +107,7 @@ class ModuleValue(ObjectValue):
         if why_not is not None:
             raise Unsupported("module-attribute-store", f"{self.describe()}.{name}: {why_not}")
         if name in self.obj._buffers:
+            _replaced_buffers.setdefault(self.obj, set()).add(name)
             buffers = tx.get_attr(self, "_buffers")
             buffers.set_item(tx, tx.from_constant(name), value)
             return

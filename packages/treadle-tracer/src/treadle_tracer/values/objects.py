@@ -6,6 +6,7 @@ Attributes that the trace has stored live in `tx.mutations`, for outside objects
 from __future__ import annotations
 
 import collections
+import contextvars
 import functools
 import types
 import weakref
@@ -247,6 +248,9 @@ class ObjectValue(Value):
             return handler(self, tx, args)
         if self.container is not None:
             return tx.call_builtin_method(self.container, name, None, args, kwargs)
+        if isinstance(self.obj, contextvars.ContextVar) and name == "get" and not args:
+            assert self.source is not None
+            return tx.wrap(self.obj.get(), ApplySource(self.source, contextvars.ContextVar.get))
         if self.obj is not None and type(self.obj).__module__ in _PURE_MODULES:
             return tx.fold(getattr(self.obj, name), args, kwargs)
         raise Unsupported("builtin-method", f"{self.cls.__name__}.{name}")
@@ -311,11 +315,12 @@ _PURE_MODULES = frozenset({"re", "decimal", "fractions", "datetime", "pathlib", 
 
 
 def _new(cls: type, *args: Any) -> Any:
-    base = next(b for b in cls.__mro__ if b.__module__ in ("builtins", "collections") and b in _NEW_BASES)
+    base = next(b for b in cls.__mro__ if b in _NEW_BASES)
     return base.__new__(cls, *args)
 
 
-_NEW_BASES = {object, dict, list, set, frozenset, tuple, int, float, str, BaseException, Exception,
+_NEW_BASES = {
+    types.SimpleNamespace,object, dict, list, set, frozenset, tuple, int, float, str, BaseException, Exception,
               collections.OrderedDict, collections.defaultdict, collections.deque}  # fmt: skip
 
 

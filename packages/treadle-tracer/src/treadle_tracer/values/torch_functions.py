@@ -188,9 +188,18 @@ HANDLERS[torch.autograd.backward] = _leave("autograd-call")
 HANDLERS[torch.autograd.grad] = _leave("autograd-call")
 
 
+def _checkpoint(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """Activation checkpointing computes the same; what is recomputed is for the graph's partitioner to decide."""
+    own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
+    return tx.call(args[0], args[1:], {name: value for name, value in kwargs.items() if name not in own})
+
+
+
+
 # ---- torch's own compiler, met by name
 
 NAMED: dict[str, Handler] = {
+    "torch.utils.checkpoint.checkpoint": _checkpoint,
     "transformers.utils.import_utils.is_torchdynamo_compiling": _always(TRUE),
     "transformers.utils.import_utils.is_torchdynamo_exporting": _always(FALSE),
     "transformers.utils.import_utils.is_jit_tracing": _always(FALSE),

@@ -27,7 +27,7 @@ from treadle_tracer.source import (
     TupleItemSource,
 )
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Known, Lazy, Method, Value
-from treadle_tracer.values.callables import CallableValue
+from treadle_tracer.values.callables import CallableValue, DisabledFunction
 from treadle_tracer.values.functions import (
     BoundMethod,
     CellValue,
@@ -135,6 +135,16 @@ def _guard_identity(tx: Tracer, obj: Any, source: Source) -> None:
 
 
 def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
+    own = obj.__dict__
+    if own.get("_treadle_disabled") or own.get("_torchdynamo_disable"):
+        _guard_identity(tx, obj, source)
+        return DisabledFunction(obj, source)
+    if "_treadle_original" in own:  # compiled by treadle on its own: goes into this graph
+        _guard_identity(tx, obj, source)
+        return tx.wrap_known(own["_treadle_original"])
+    if obj.__code__ is _DYNAMO_EXCLUDED:
+        _guard_identity(tx, obj, source)
+        return tx.wrap_known(own["__wrapped__"])
     if handler_of(obj) is not None or goes_into_graph(obj):
         _guard_identity(tx, obj, source)
         return CallableValue(obj, source)
@@ -266,7 +276,10 @@ def _object(tx: Tracer, obj: Any, source: Source) -> Value:
         container = ListValue(
             [Lazy(x, ListItemSource(source, i)) for i, x in enumerate(list.__iter__(obj))], list, source, obj
         )
-    elif isinstance(obj, (set, int, str, float)):
+    elif isinstance(obj, (int, str, float, bytes)):  # immutable, but for attributes of its own
+        _guard_identity(tx, obj, source)
+        return Constant(obj)
+    elif isinstance(obj, set):
         raise Unsupported("unknown-object", f"{source.text} is a {type(obj).__qualname__}")
     made = ObjectValue(type(obj), obj, source, container)
     if container is not None:
@@ -323,7 +336,18 @@ def _weakref(tx: Tracer, obj: Any, source: Source) -> Value:
     return ObjectValue(type(obj), obj, source)
 
 
+_DYNAMO_EXCLUDED = torch._disable_dynamo(len).__code__
+"""Code of the wrapper around torch functions that PyTorch's own compiler does not look into."""
+
+
+def _compiled(tx: Tracer, obj: Any, source: Source) -> Value:
+    _guard_identity(tx, obj, source)
+    return tx.wrap_known(obj._treadle_original)
+
+
 def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
+    if "_treadle_original" in getattr(obj, "__dict__", ()) and not isinstance(obj, type):
+        return _compiled
     if isinstance(obj, type):
         return WRAPPERS[type]
     if goes_into_graph(obj) or (getattr(cls, "__hash__", None) is not None and handler_of(obj) is not None):
