@@ -65,6 +65,11 @@ conditions = st.recursive(
 )
 
 
+def within(low, high):
+    """An integer of the interval, its ends more often than chance would have it: rules go wrong there first."""
+    return st.one_of(st.just(low), st.just(high), st.integers(low, high))
+
+
 @st.composite
 def points(draw):
     """A value for every symbol, inside the symbol's own range."""
@@ -92,5 +97,44 @@ def ranges_and_points(draw):
         elif kind == "point":
             known[s] = Range(values[s], values[s])
         if s in known:
-            values[s] = draw(st.integers(evaluate(known[s].lower, values), evaluate(known[s].upper, values)))
+            values[s] = draw(within(evaluate(known[s].lower, values), evaluate(known[s].upper, values)))
     return known, values
+
+
+@st.composite
+def view_indices(draw):
+    """(index expression, divisor, ranges, values): a flattened index whose extents are right, or off by one."""
+    from treadle_shapes.expr import Range, evaluate
+
+    n, m = SIZES
+    strides = draw(
+        st.sampled_from([[1, n, n * m], [1, 4, 8], [1, 4, 4 * n], [1, n, 4 * n], [1, n + 1, (n + 1) * 2], [2, 8, 24]])
+    )
+    values = draw(points())
+    known, index = {}, draw(st.sampled_from([0, 0, 1, 3]))
+    for s, stride, above in zip(INDICES, strides, [*strides[1:], strides[-1] * 3], strict=True):
+        extent = above // stride + draw(st.sampled_from([-1, 0, 0, 0, 1]))
+        if draw(st.integers(0, 3)):
+            upper = extent - 1 if evaluate(extent, values) > 0 else 0
+            known[s] = Range(0, upper)
+            values[s] = draw(within(0, max(0, evaluate(upper, values))))
+        index = index + s * stride * draw(st.sampled_from([1, 1, 1, -1]))
+    divisor = draw(st.sampled_from([*strides[1:], strides[-1] * 2, strides[1] * 2]))
+    return index, divisor, known, values
+
+
+@st.composite
+def tight_conditions(draw, values):
+    """A linear or bilinear condition that holds at the point, with no or little slack."""
+    symbols = [*SYMBOLS, SIZES[0] * INDICES[0], ANY * INDICES[1]]
+    form = 0
+    for term in draw(st.lists(st.sampled_from(symbols), min_size=1, max_size=3, unique=True)):
+        form = form + term * draw(st.sampled_from([-3, -2, -1, 1, 1, 2, 3]))
+    from treadle_shapes.expr import evaluate
+
+    slack = draw(st.sampled_from([0, 0, 0, 1, 2, 7]))
+    kind = draw(st.sampled_from(["le", "le", "le", "eq", "ne"]))
+    value = evaluate(form, values)
+    if kind == "le":
+        return Le(form, value + slack)
+    return Eq(form, value) if kind == "eq" else Ne(form, value + slack + 1)

@@ -180,6 +180,13 @@ def test_guard_or_takes_the_answer_for_sizes_above_one():
     assert env.decide(Ne(a, 1)) is True
 
 
+def test_an_integer_input_is_no_size():
+    env = ShapeEnv()
+    k = env.create_symbol(6, "k", size=False)
+    assert env.guard_or_false(Ne(k, 1)) is True
+    assert exprs(env) == ["s0 != 1"]
+
+
 def test_division_by_what_can_be_zero():
     env = ShapeEnv()
     a, u = env.create_symbol(6, "a", size=False), env.create_unbacked("k.item()")

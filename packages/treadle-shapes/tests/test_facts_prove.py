@@ -8,9 +8,9 @@ import time
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from strategies_shapes import EXAMPLES, SYMBOLS, conditions, expressions, points
+from strategies_shapes import EXAMPLES, SYMBOLS, conditions, expressions, points, tight_conditions
 
-from treadle_shapes import ContradictionError, Eq, Ge, Le, Lt, Ne, Or, evaluate, prove, symbol
+from treadle_shapes import ContradictionError, Eq, Ge, Le, Lt, Ne, Or, bounds, evaluate, prove, symbol
 from treadle_shapes.facts import Facts
 from treadle_shapes.guards import Guard, minimal
 
@@ -51,6 +51,21 @@ def test_dropped_guards_follow_from_the_kept(conditions_, values):
         point = {s: max(point.get(s, 1), s.lower if s.lower is not None else -9) for s in SYMBOLS}
         if all(evaluate(g.expr, point) for g in kept):
             assert all(evaluate(d.guard.expr, point) for d in dropped)
+
+
+@settings(max_examples=5 * EXAMPLES, deadline=None)
+@given(st.data(), points())
+def test_proofs_from_tight_facts_are_true(data, values):
+    facts = Facts()
+    for condition in data.draw(st.lists(tight_conditions(values), max_size=4)):
+        facts.add(condition)
+    question = data.draw(tight_conditions(values))
+    for asked in (question, ~question if not isinstance(question, bool) else question):
+        answer = prove(asked, facts, 60)
+        assert answer is None or answer == evaluate(asked, values)
+    for s in SYMBOLS:
+        assert values[s] in bounds(s, facts.ranges)
+        assert evaluate(facts.simplify(s), values) == values[s]
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

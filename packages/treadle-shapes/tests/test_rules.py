@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies_shapes import EXAMPLES, SYMBOLS, divisors, expressions, ranges_and_points
+from strategies_shapes import EXAMPLES, SYMBOLS, divisors, expressions, ranges_and_points, view_indices
 
 from treadle_shapes import rules
 from treadle_shapes.bounds import OWN, Known
 from treadle_shapes.errors import DivisionByZeroError, UsageError
-from treadle_shapes.expr import Range, as_terms, evaluate, maximum, minimum, symbol
+from treadle_shapes.expr import Range, as_terms, bounds, evaluate, maximum, minimum, simplify, symbol
 from treadle_shapes.nodes import Expr
 
 i, j = symbol("i"), symbol("j")
@@ -67,6 +67,24 @@ def test_remainder_rules_keep_the_value(rule, a, b, known_values):
         result = rule(a, b, Known(known))
         if result is not None:
             assert evaluate(result, values) == evaluate(a, values) % evaluate(b, values)
+
+
+@settings(max_examples=4 * EXAMPLES, deadline=None)
+@given(view_indices())
+def test_flattened_indices_keep_their_value(case):
+    index, divisor, known, values = case
+    context, number, by = Known(known), evaluate(index, values), evaluate(divisor, values)
+    for operation, rule_set, want in (
+        (rules.floordiv, rules.FLOORDIV_RULES, number // by),
+        (rules.mod, rules.MOD_RULES, number % by),
+    ):
+        assert evaluate(operation(index, divisor, context), values) == want
+        for rule in rule_set:
+            result = rule(index, divisor, context)
+            assert result is None or evaluate(result, values) == want, rule.__name__
+    joined = divisor * (index // divisor) + index % divisor
+    assert evaluate(simplify(joined, known), values) == number
+    assert number in bounds(index, known)
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
