@@ -294,7 +294,7 @@ def trace_frame(
     reason: Unsupported | None = None
     break_at: int | None = None
     for _ in range(3):
-        tx = Tracer(inline_call, dynamic)
+        tx = Tracer(inline_call, dynamic, options)
         root = _root_frame(tx, frame, model, break_at)
         try:
             return _run_root(tx, root, reason)

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from treadle_shapes.guards import Frame as SizeFrame
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.fake import fake_mode
+from treadle_tracer.options import TracerOptions
 from treadle_tracer.output.graph import GraphBuilder
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.mutations import DELETED, Mutations
@@ -47,12 +48,13 @@ class Tracer:
         self,
         inline: Callable[[Tracer, FunctionValue, list[Value], dict[str, Value]], Value],
         dynamic: Mapping[Source, tuple[int, ...]] | None = None,
+        options: TracerOptions | None = None,
     ):
         self.graph = GraphBuilder()
         self.guards = GuardSet()
         self.mutations = Mutations()
-        self.symbols = Symbols(dynamic or {}, self.where)
-        self.fake_mode = fake_mode(shape_env=self.symbols.fake_shape_env)
+        self.fake_mode = fake_mode()
+        self.symbols = Symbols(self.fake_mode, dynamic or {}, options or TracerOptions(), self.where)
         self.wrapped: dict[int, tuple[Any, Value]] = {}
         self.known: dict[int, tuple[Any, Value]] = {}
         self.lookup_cache: dict[tuple[type, str], tuple[Any, type | None]] = {}
@@ -304,12 +306,14 @@ class Tracer:
         why_not = _why_not_traceable(obj)
         if why_not is not None:
             raise Unsupported("tensor-kind", f"{source.text} is {why_not}")
+        dims: tuple[int, ...] = ()
         if static and not isinstance(obj, torch.nn.Parameter):
             self.guards.add_tensor_identity(source, obj)
         else:
             static = static or isinstance(obj, torch.nn.Parameter)
-            self.guards.add_tensor(source, obj, self.symbols.dynamic_dims(source, obj))
-        fake = self.symbols.fake_like(self.fake_mode, source, obj)
+            dims = self.symbols.dynamic_dims(source, obj)
+            self.guards.add_tensor(source, obj, dims)
+        fake = self.symbols.fake_like(source, obj, dims)
         made = TensorValue(None, fake, obj, source, static)
         self._fakes[id(fake)] = made
         return made

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from treadle_tracer.output.tensor_check import dynamic_dims_of
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant, Value
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -16,52 +17,55 @@ if TYPE_CHECKING:
     from torch import fx
     from torch._subclasses.fake_tensor import FakeTensorMode
 
+    from treadle_tracer.options import TracerOptions
     from treadle_tracer.trace.tracer import Tracer
 
 
 class Symbols:
-    """`dynamic` says which dimensions of which sources are not specialised."""
+    """`dynamic` says which dimensions of which sources are not specialised; `where` gives the user's stack.
 
-    def __init__(self, dynamic: Mapping[Source, tuple[int, ...]], where: Callable[[], Any]):
+    `env` is None until the first dynamic dimension.
+    """
+
+    def __init__(
+        self, mode: FakeTensorMode, dynamic: Mapping[Source, tuple[int, ...]], options: TracerOptions, where: Callable[[], Any]
+    ):
+        self.mode = mode
         self.dynamic = dict(dynamic)
+        self.options = options
+        self.where = where
         self.env: Any = None
-        self.fake_shape_env: Any = None
         self.sources: dict[Any, tuple[Source, int]] = {}
         self._nodes: dict[Any, fx.Node] = {}
-        if any(self.dynamic.values()):
-            import treadle_shapes
-            import treadle_shapes.torch
-
-            self.env = treadle_shapes.ShapeEnv(where=where)
-            self.fake_shape_env = treadle_shapes.torch.fake_shape_env(self.env)
 
     def dynamic_dims(self, source: Source, tensor: torch.Tensor) -> tuple[int, ...]:
-        """The dimensions of this tensor that get symbols; 0 and 1 are always specialised."""
-        return tuple(dim for dim in self.dynamic.get(source, ()) if tensor.shape[dim] > 1)
+        """The dimensions of this tensor that get symbols."""
+        return dynamic_dims_of(tensor, source, self.dynamic, self.options)
 
-    def fake_like(self, mode: FakeTensorMode, source: Source, tensor: torch.Tensor) -> torch.Tensor:
-        """A fake tensor with the metadata of `tensor`, dynamic sizes being symbols."""
-        dims = self.dynamic_dims(source, tensor)
+    def fake_like(self, source: Source, tensor: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
+        """A fake tensor with the metadata of `tensor`, the sizes of the dimensions `dims` being symbols."""
         if dims:
-            fake = self._dynamic_fake(mode, source, tensor, dims)
+            fake = self._dynamic_fake(source, tensor, dims)
         else:
             meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
-            fake = FakeTensor(mode, meta, tensor.device)
+            fake = FakeTensor(self.mode, meta, tensor.device)
         if tensor.requires_grad:
             fake.requires_grad_(True)
         return fake
 
-    def _dynamic_fake(
-        self, mode: FakeTensorMode, source: Source, tensor: torch.Tensor, dims: tuple[int, ...]
-    ) -> torch.Tensor:
+    def _dynamic_fake(self, source: Source, tensor: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
         import treadle_shapes.torch
 
+        if self.env is None:
+            self.env = treadle_shapes.ShapeEnv(where=self.where)
+            self.mode.shape_env = treadle_shapes.torch.fake_shape_env(self.env)  # type: ignore[assignment]
+            self.mode.static_shapes = False
         sizes: list[Any] = [None] * tensor.dim()
         for dim in dims:
             symbol = self.env.create_symbol(tensor.shape[dim], f"{source.text}.size()[{dim}]")
             sizes[dim] = symbol
             self.sources[symbol] = (source, dim)
-        return treadle_shapes.torch.fake_tensor(mode, tensor, tuple(sizes))
+        return treadle_shapes.torch.fake_tensor(self.mode, tensor, tuple(sizes))
 
     def value(self, tx: Tracer, number: Any, node: fx.Node | None) -> Value:
         """The Value of a SymInt, SymFloat or SymBool; plain when it is constant after all."""
