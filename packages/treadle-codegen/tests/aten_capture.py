@@ -62,11 +62,16 @@ def capture(
     inputs: Sequence[torch.Tensor],
     static: Sequence[int] = (),
     decompositions: dict[Any, Callable[..., Any]] | None = None,
+    mode: FakeTensorMode | None = None,
 ) -> torch.fx.GraphModule:
-    """The ATen graph of `fn(*inputs)`; `static` are the positions of inputs that stand for parameters."""
+    """The ATen graph of `fn(*inputs)`; `static` are the positions of inputs that stand for parameters.
+
+    With `mode` the inputs are fake tensors of it already.
+    """
     recorder = _Recorder(decompositions or {})
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        fakes = [mode.from_tensor(x) if isinstance(x, torch.Tensor) else x for x in inputs]
+    given = mode is not None
+    with mode or FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        fakes = [mode.from_tensor(x) if isinstance(x, torch.Tensor) and not given else x for x in inputs]
         for k, fake in enumerate(fakes):
             if isinstance(fake, torch.Tensor):
                 node = recorder.graph.placeholder(f"arg{k}")

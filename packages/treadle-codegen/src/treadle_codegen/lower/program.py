@@ -191,7 +191,8 @@ def _outputs(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node
 def _output(lowering: Lowering, x: Lazy, val: torch.Tensor, used: set[str]) -> View:
     shape, strides = as_shape(val.shape), as_shape(val.stride())
     if x.storage is None and x.base is not None:
-        lowering.realize(x)
+        # Strides with gaps or overlaps are those of a view of something larger, which must be in memory then.
+        lowering.realize(x if is_dense(shape, strides) else _root(x))
     if x.storage is None:
         view = _fresh_output(lowering, x, strides)
     else:
@@ -204,6 +205,12 @@ def _output(lowering: Lowering, x: Lazy, val: torch.Tensor, used: set[str]) -> V
             lowering.buffers[buffer.name] = replace(buffer, kind=BufferKind.OUTPUT)
     used.add(view.buffer)
     return View(view.buffer, shape, strides, view.offset)
+
+
+def _root(x: Lazy) -> Lazy:
+    while x.base is not None:
+        x = x.base
+    return x
 
 
 def _fresh_output(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> View:

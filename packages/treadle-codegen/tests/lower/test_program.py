@@ -1,0 +1,274 @@
+"""`lower_graph` as a whole: what is stored, what is fused, strides of results, symbolic sizes, errors."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from aten_capture import capture
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from treadle_shapes.env import ShapeEnv
+from treadle_shapes.torch import fake_shape_env, fake_tensor, symbolic_dispatch
+
+from treadle_codegen.errors import InternalError
+from treadle_codegen.interpret import interpret
+from treadle_codegen.ir.loops import BufferKind, Extern, Loop, Program, View
+from treadle_codegen.ir.verify import verify
+from treadle_codegen.lower import lower_graph
+
+F = torch.nn.functional
+
+
+def lowered(function: Any, *tensors: torch.Tensor) -> Program:
+    """Lower, verify and compare with eager."""
+    program = lower_graph(capture(function, tensors), tensors)
+    assert verify(program) == []
+    expected = function(*tensors)
+    expected = expected if isinstance(expected, (tuple, list)) else [expected]
+    for actual, wanted in zip(interpret(program, tensors), expected, strict=True):
+        assert actual.stride() == wanted.stride() or not wanted.numel()  # fake strides of empty results differ from eager's
+        torch.testing.assert_close(actual, wanted, equal_nan=True, check_stride=False)
+    return program
+
+
+def loops(program: Program) -> list[Loop]:
+    return [s for s in program.steps if isinstance(s, Loop)]
+
+
+def externs(program: Program) -> list[str]:
+    return [str(s.op) for s in program.steps if isinstance(s, Extern)]
+
+
+# -- what becomes a step -----------------------------------------------------------------------------------------------
+
+
+def test_a_pointwise_chain_is_one_loop() -> None:
+    program = lowered(lambda x, y: torch.tanh(x * 2 + y).relu().neg(), torch.randn(3, 4), torch.randn(4))
+    assert len(program.steps) == 1
+
+
+def test_views_cost_nothing() -> None:
+    program = lowered(lambda x: (x.view(2, 6).t()[1:4].unsqueeze(0) + 1), torch.randn(3, 4))
+    assert len(program.steps) == 1
+
+
+def test_reshapes_of_computed_values_leave_no_divisions() -> None:
+    program = lowered(lambda x: x.exp().view(2, 3, 4).permute(2, 0, 1).reshape(4, 6).contiguous(), torch.randn(6, 4))
+    text = "".join(str(loop) for loop in loops(program))
+    assert "//" not in text
+    assert "%" not in text
+
+
+def test_expensive_values_with_two_users_are_stored_once() -> None:
+    program = lowered(lambda x: (torch.exp(x) + 1, torch.exp(x).sum(0)), torch.randn(5, 3))
+    shared = lowered(lambda x: (lambda e: (e + 1, e.sum(0)))(torch.exp(x)), torch.randn(5, 3))
+    assert sum(i.op == "exp" for loop in loops(shared) for i in loop.body) == 1
+    assert len(program.steps) >= 2
+
+
+def test_cheap_values_with_two_users_are_computed_again() -> None:
+    program = lowered(lambda x: (lambda e: (e * 3, e.sum(0)))(x + 1), torch.randn(5, 3))
+    assert len(program.steps) == 2
+
+
+def test_broadcast_of_an_expensive_value_computes_it_once_per_element() -> None:
+    program = lowered(lambda x, y: torch.exp(x) * y, torch.randn(4, 1), torch.randn(4, 100))
+    (small,) = [loop for loop in loops(program) if any(i.op == "exp" for i in loop.body)]
+    assert [axis.extent for axis in small.axes] == [4]
+
+
+def test_softmax_is_four_loops_over_the_same_rows() -> None:
+    program = lowered(lambda x: F.softmax(x, -1), torch.randn(6, 10))
+    assert [len(loop.reduce_axes) for loop in loops(program)] == [1, 0, 1, 0]
+    assert {loop.axes[0].extent for loop in loops(program)} == {6}
+
+
+def test_matmul_reads_transposed_memory_without_a_copy() -> None:
+    program = lowered(lambda x, w, b: F.linear(x, w, b), torch.randn(3, 4), torch.randn(5, 4), torch.randn(5))
+    assert externs(program) == ["aten.addmm.out"]
+    assert not loops(program)
+
+
+def test_convolution_gets_eagers_layout() -> None:
+    x = torch.randn(1, 3, 8, 8).to(memory_format=torch.channels_last)
+    program = lowered(lambda x, w: F.conv2d(x + 1, w), x, torch.randn(4, 3, 3, 3))
+    (step,) = [s for s in program.steps if isinstance(s, Extern)]
+    assert step.args[0].strides == x.stride()
+
+
+def test_unused_results_are_dropped() -> None:
+    x = torch.randn(2, 3, 8, 8)
+    program = lowered(lambda x: torch.ops.aten.native_layer_norm(x, [8], None, None, 1e-5)[0], x)
+    assert len(program.steps) == 3
+    program = lowered(lambda x: torch.ops.aten.sort(x)[0], x)
+    (step,) = program.steps
+    assert isinstance(step, Extern)
+    assert step.outputs[1] == ""
+
+
+def test_random_operators_stay_in_order() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        torch.rand_like(x)
+        return torch.rand_like(x) + x
+
+    x = torch.zeros(50)
+    program = lower_graph(capture(function, [x]))
+    torch.manual_seed(3)
+    expected = function(x)
+    torch.manual_seed(3)
+    torch.testing.assert_close(interpret(program, [x])[0], expected)
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def test_outputs_never_share_memory_with_inputs_or_each_other() -> None:
+    program = lowered(lambda x: (x, x.t(), x, x + 0), torch.randn(3, 4))
+    buffers = [out.buffer for out in program.outputs if isinstance(out, View)]
+    assert len(set(buffers)) == 4
+    assert all(program.buffers[b].kind is BufferKind.OUTPUT for b in buffers)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2).transpose(0, 2),
+        lambda x: x.permute(2, 0, 1).unsqueeze(1).exp(),
+        lambda x: (x + 1)[:, ::2],
+        lambda x: (x + 1)[1],
+        lambda x: (x.sum(0) * 2).expand(5, 3, 4),
+        lambda x: (x @ x.transpose(1, 2)).transpose(0, 2),
+        lambda x: x.cumsum(0).t() if x.dim() == 2 else x.cumsum(0).transpose(0, 2),
+        lambda x: (x * 2).unfold(2, 2, 1),
+        lambda x: torch.cat([x, x], 1).transpose(0, 1),
+    ],
+)
+def test_strides_of_results_are_eagers(function: Any) -> None:
+    lowered(function, torch.randn(2, 3, 4))
+    lowered(function, torch.randn(4, 3, 2).permute(2, 1, 0))
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0), (1,), (1, 1, 1)])
+def test_shapes_without_or_with_one_element(shape: tuple[int, ...]) -> None:
+    lowered(lambda x: (x + 1, x.sum(), torch.cat([x.reshape(-1), x.reshape(-1)]), x.unsqueeze(0).transpose(0, -1) * 2), torch.randn(shape))
+
+
+def test_integers_wrap_around_and_divide_as_in_eager() -> None:
+    x = torch.tensor([-7, 7, 0, 100], dtype=torch.int8)
+    program = lowered(lambda x: (x * x, x // 2, x % 3, torch.fmod(x, 3), torch.div(x, 2, rounding_mode="trunc"), x + 100), x)
+    assert not externs(program)
+    program = lowered(lambda x, y: x // y, x, torch.tensor([2, -2, 3, 7], dtype=torch.int8))
+    assert externs(program)  # a divisor of 0 must raise as it does in eager
+
+
+def test_conversions() -> None:
+    x = torch.tensor([-1.5, 0.0, 300.7, float("nan"), 2.5])
+    lowered(lambda x: (x.to(torch.bool), x[:3].to(torch.uint8), x[:3].to(torch.int8), x.to(torch.bfloat16), x.double()), x)
+
+
+def test_promotion_with_numbers_and_zero_dim_tensors() -> None:
+    i, f = torch.arange(4), torch.randn(4)
+    lowered(lambda i, f: (i + 1.5, i * f, f + torch.ones((), dtype=torch.float64), i / 2, i > 1.5, f.bfloat16() + f), i, f)
+
+
+def test_out_of_range_positions_raise() -> None:
+    graph = capture(lambda x, i: F.embedding(i, x), [torch.randn(4, 2), torch.tensor([1])])
+    program = lower_graph(graph)
+    with pytest.raises(IndexError):
+        interpret(program, [torch.randn(4, 2), torch.tensor([4])])
+
+
+# -- random view chains ------------------------------------------------------------------------------------------------
+
+MOVES = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 1000)), min_size=1, max_size=6)
+
+
+def _move(x: torch.Tensor, kind: int, seed: int) -> torch.Tensor:
+    if kind == 0:
+        return x.permute(random.Random(seed).sample(range(x.dim()), x.dim()))
+    if kind == 1:
+        return x.reshape(-1)
+    if kind == 2 and x.dim():
+        d = seed % x.dim()
+        n = x.shape[d]
+        factor = next((f for f in (2, 3) if n % f == 0), 1)
+        return x.reshape(*x.shape[:d], n // factor, factor, *x.shape[d + 1 :])
+    if kind == 3 and x.dim():
+        d = seed % x.dim()
+        return x.narrow(d, x.shape[d] // 3, x.shape[d] - x.shape[d] // 3)
+    if kind == 4 and x.dim():
+        return x.flip([seed % x.dim()])
+    if kind == 5:
+        return x * 2 + 1
+    if kind == 6 and x.dim():
+        return x.roll(seed % 5, seed % x.dim())
+    return x.unsqueeze(seed % (x.dim() + 1))
+
+
+@given(MOVES)
+@settings(max_examples=40, deadline=None)
+def test_random_chains_of_views(moves: list[tuple[int, int]]) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for kind, seed in moves:
+            x = _move(x, kind, seed)
+        return x + 1
+
+    lowered(function, torch.arange(72.0).reshape(2, 6, 6))
+
+
+# -- symbolic sizes ----------------------------------------------------------------------------------------------------
+
+
+def symbolic_graph(function: Any, x: torch.Tensor) -> torch.fx.GraphModule:
+    """The ATen graph of a function of one tensor whose first size is a symbol."""
+    env = ShapeEnv()
+    size = env.create_symbol(x.shape[0], "x.size(0)", "dynamic")
+    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    fake = fake_tensor(mode, x, (size, *[None] * (x.dim() - 1)), source="x")
+    with symbolic_dispatch():
+        return capture(function, [fake], mode=mode)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.relu(x) + 1,
+        lambda x: x.sum(0),
+        lambda x: F.layer_norm(x, (6,)),
+        lambda x: F.softmax(x.mean(-1, keepdim=True).exp() * x, 0),
+        lambda x: torch.cat([x, x[:, :2]], 1),
+        lambda x: x.view(-1, 2, 3).permute(1, 0, 2).contiguous(),
+        lambda x: x @ x.t(),
+        lambda x: F.pad(x, (1, 2)),
+        lambda x: x.exp().flatten(),
+    ],
+)
+def test_symbolic_sizes(function: Any) -> None:
+    program = lower_graph(symbolic_graph(function, torch.randn(4, 6)))
+    assert verify(program) == []
+    assert program.size_symbols
+    for rows in (2, 4, 9):
+        x = torch.randn(rows, 6)
+        (actual,) = interpret(program, [x])
+        expected = function(x)
+        assert actual.stride() == expected.stride()
+        torch.testing.assert_close(actual, expected)
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_mutating_graph_is_our_bug_and_says_where() -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    with FakeTensorMode():
+        x.meta["val"] = torch.empty(3)
+    node = graph.call_function(torch.ops.aten.add_.Tensor, (x, 1))
+    node.meta.update(val=x.meta["val"], stack_trace='  File "user.py", line 7, in f\n    x.add_(1)\n')
+    graph.output((node,))
+    with pytest.raises(InternalError, match=r"pass 'lower'.*user.py\", line 7.*mutates"):
+        lower_graph(torch.fx.GraphModule({}, graph))
