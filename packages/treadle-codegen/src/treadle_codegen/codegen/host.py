@@ -20,7 +20,7 @@ from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, IntLike, Progra
 from treadle_codegen.schedule.access import extern_reads
 from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.memory import Lifetime, plan_arena
-from treadle_shapes.expr import Expr, evaluate, to_python
+from treadle_shapes.expr import Expr, Symbol, evaluate, to_python
 
 _INDENT = "    "
 
@@ -218,8 +218,7 @@ def _write_host(writer: HostWriter) -> None:
     if inputs:
         writer.line(f"{inputs}= args")
     for symbol in program.size_symbols:
-        if symbol.name in writer.names:
-            writer.line(f"{symbol.name} = {writer.names[symbol.name]}")
+        writer.line(f"{symbol.name} = {_size_source(writer, symbol)}")
     sizes = "(" + "".join(f"{s.name}, " for s in program.size_symbols) + ")"
     writer.line(f"w = take({sizes})")
     writer.line("p = w.table")
@@ -237,6 +236,20 @@ def _write_host(writer: HostWriter) -> None:
     writer.line(f"result = [{', '.join(outputs)}]")
     writer.line(f"give({sizes}, w)")
     writer.line("return result")
+
+
+def _size_source(writer: HostWriter, symbol: Symbol) -> str:
+    """Where a call finds the value of a size symbol: its own argument, or a size (else a stride) of an input tensor."""
+    if symbol.name in writer.names:
+        return writer.names[symbol.name]
+    program = writer.plan.program
+    buffers = [(k, program.buffers[name]) for k, name in enumerate(program.inputs) if name in program.buffers]
+    for method, extents in (("size", "shape"), ("stride", "strides")):
+        for k, buffer in buffers:
+            for d, extent in enumerate(getattr(buffer, extents)):
+                if extent is symbol:
+                    return f"a{k}.{method}({d})"
+    raise ValueError(f"no input has a size or stride {symbol.name}")
 
 
 def _write_head(writer: HostWriter, at: int) -> None:
