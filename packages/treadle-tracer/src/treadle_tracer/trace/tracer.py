@@ -330,6 +330,10 @@ class Tracer:
         return made
 
     def wrap_in_module(self, obj: Any, source: Source) -> Value:
+        """An attribute of a module. A tuple of constants (a stride, say) is the same object at every call: one guard."""
+        if type(obj) is tuple and all(type(item) in wrapping.CONSTANT_TYPES for item in obj):
+            self.guards.add(source, "is", obj)
+            return TupleValue([Constant(item) for item in obj], tuple, source, obj)
         return self.wrap(obj, source)
 
     def new_tensor(self, node: fx.Node, fake: torch.Tensor) -> TensorValue:
