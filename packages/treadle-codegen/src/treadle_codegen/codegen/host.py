@@ -198,7 +198,6 @@ class Host:
         for k, key in enumerate(self.static_keys):
             if key.buffer == name:
                 plain = tensor.detach()
-                assert all(isinstance(n, int) for n in (*key.shape, *key.strides))
                 offset = plain.storage_offset() + key.offset  # type: ignore[operator]
                 self.static_views[k] = plain.as_strided(key.shape, key.strides, offset)  # type: ignore[arg-type]
         self.static_pointers[position] = tensor.data_ptr()
@@ -319,6 +318,10 @@ def _tensor(writer: HostWriter, view: View | str) -> str:
     if buffer.kind is BufferKind.STATIC:
         if isinstance(view, str):
             view = View(view, buffer.shape, buffer.strides)
+        if not all(isinstance(n, int) for n in (*view.shape, *view.strides, view.offset)):
+            whole = _tensor(writer, view.buffer)
+            offset = f"{whole}.storage_offset() + {writer.size(view.offset)}"
+            return f"as_strided({whole}, {writer.tuple_of(view.shape)}, {writer.tuple_of(view.strides)}, {offset})"
         return f"sv[{writer.statics.setdefault(view, len(writer.statics))}]"
     if buffer.kind is BufferKind.CONSTANT:
         name = f"t_constants[{buffer.name!r}]"
