@@ -36,6 +36,21 @@ FIRES = {
 }
 
 
+def test_a_quotient_on_the_edge_of_the_range():
+    closed = Known({i: Range(0, n)})
+    assert simplify(-i // n, closed.ranges) is -i // n  # 0 and -1 both occur
+    assert simplify((-i - 1) // (n + 1), closed.ranges) == -1
+    assert simplify(i // n, closed.ranges) is i // n
+    assert simplify(i // (n + 1), closed.ranges) == 0
+
+
+def test_a_factor_of_either_sign_takes_both_ends():
+    known = {j: Range(0, n - 1), z: Range(-2, 2)}
+    assert bounds(z * j - 1, known) == Range(None, None)
+    assert bounds(z * j - n * n * 2, {**known, n: Range(1, 9)}).lower == -2 * 8 - 2 * 81
+    assert bounds(3 - 2 * j + 2 * n, known).lower == 5
+
+
 def test_every_rule_is_listed():
     assert {rule.__name__ for rule in rules.FLOORDIV_RULES + rules.MOD_RULES} == set(FIRES)
 
