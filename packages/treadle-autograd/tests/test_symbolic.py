@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import fx
 from torch.nn import functional as F
-from treadle_shapes import ShapeEnv
-from treadle_shapes.torch import fake_shape_env, fake_tensor
 
 from treadle_autograd import aot
 from treadle_autograd.fake import fake_mode
+from treadle_shapes import ShapeEnv
+from treadle_shapes.torch import fake_shape_env, fake_tensor
 
 
 def compile_dynamic(function, tensors, dynamic, forward=None):

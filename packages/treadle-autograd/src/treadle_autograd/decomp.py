@@ -17,6 +17,6 @@ def decompose_composite(func: torch._ops.OpOverload) -> Callable[..., Any] | Non
 
     Such operators normally decompose above the recorder; they reach it when a decomposition calls them from inside dispatch.
     """
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE) and not func.is_view_like:
+    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE):
         return func.decompose
     return None

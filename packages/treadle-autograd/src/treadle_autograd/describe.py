@@ -28,12 +28,7 @@ from .contract import (
     ViewOfInput,
 )
 from .errors import UnsupportedGraph
-from .functional import Recorder, unwrap
-
-
-def storage_key(tensor: torch.Tensor) -> int:
-    """Equal for tensors that share one storage (fake and functional tensors included)."""
-    return tensor.untyped_storage()._cdata
+from .functional import Recorder, storage_key, unwrap
 
 
 def geometry_of(tensor: torch.Tensor, relative_to: torch.Tensor | None = None) -> Geometry:

@@ -41,6 +41,9 @@ _UNSUPPORTED_METHODS = frozenset(
     {"requires_grad_", "backward", "retain_grad", "register_hook", "resize_", "set_", "numpy", "tolist"}
 )
 
+# Views whose schemas do not say so: the result of writing to them would be lost.
+_UNDECLARED_VIEWS = frozenset({"unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes"})
+
 
 def user_line(stack_trace: str | None) -> str:
     """The innermost ``File "...", line N`` of a stack trace as ``file:N``, or ""."""
@@ -50,6 +53,11 @@ def user_line(stack_trace: str | None) -> str:
             name, _, rest = text[len('File "') :].partition('", line ')
             return f"{name}:{rest.split(',')[0].strip()}"
     return ""
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Equal for tensors that share one storage (fake and functional tensors included)."""
+    return tensor.untyped_storage()._cdata
 
 
 @dataclass
@@ -96,6 +104,7 @@ class Recorder(TorchDispatchMode):
         self.mode = mode
         self.decompositions = decompositions
         self.meta: dict[str, Any] = {}
+        self.input_storages: set[int] = set()
         self.stat_updates: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.symbolic = SymbolicNodes(recorded.graph)
         self._nodes: dict[int, fx.Node] = {}
@@ -109,6 +118,7 @@ class Recorder(TorchDispatchMode):
             self._alive.append(value)
             if node.op == "placeholder":
                 self.symbolic.bind_sizes(value, node)
+                self.input_storages.add(storage_key(value))
         elif isinstance(value, torch.SymInt):
             self.symbolic.bind(value, node)
 
@@ -154,6 +164,12 @@ class Recorder(TorchDispatchMode):
             return self._lift(args[0])
         if not isinstance(func, torch._ops.OpOverload):
             raise UnsupportedGraph(f"the higher-order operator {func} is not supported", self.line())
+        if (
+            func is aten.as_strided.default
+            and (len(args) > 3 or kwargs)
+            and storage_key(args[0]) in self.input_storages
+        ):
+            raise UnsupportedGraph("as_strided reads an input from an absolute place in its storage", self.line())
         rule = self.decompositions.get(func)
         if rule is not None:
             with self:
@@ -266,6 +282,9 @@ def why_not_functional(gm: fx.GraphModule) -> str | None:
     for node in gm.graph.nodes:
         if node.op == "call_method" and node.target in _UNSUPPORTED_METHODS:
             return f"Tensor.{node.target}() has no functional form"
+        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+        if name in _UNDECLARED_VIEWS:
+            return f"{name} gives views that it does not declare"
         if node.op == "call_module":
             return f"call_module nodes ({node.target}) are not part of the contract"
     return None

@@ -98,14 +98,14 @@ def aot(
 
 def _annotated(run: Any, contract: Contract | None, graph: fx.GraphModule | None, why_eager: str | None) -> Any:
     """`run` with the three attributes; a callable that takes no attributes (a bound method, say) is wrapped."""
+    annotated = run
     if not hasattr(run, "__dict__") or isinstance(run, (types.MethodType, torch.nn.Module)):
-        inner = run
 
-        def run(*args: Any) -> Sequence[Any]:
-            return inner(*args)
+        def annotated(*args: Any) -> Sequence[Any]:
+            return run(*args)
 
-    run.contract, run.aten_graph, run.why_eager = contract, graph, why_eager
-    return run
+    annotated.contract, annotated.aten_graph, annotated.why_eager = contract, graph, why_eager
+    return annotated
 
 
 def _eager(gm: fx.GraphModule, reason: str) -> Callable[..., Sequence[Any]]:
@@ -196,6 +196,12 @@ class _Trace:
             raise UnsupportedGraph(
                 f"the values of a tensor are needed: {needs_data}", self.recorder.line()
             ) from needs_data
+        except (
+            RuntimeError
+        ) as refused:  # torch's own: operators that its functionalisation or its meta kernels do not know
+            raise UnsupportedGraph(
+                f"torch has no functional form of an operator: {refused}", self.recorder.line()
+            ) from refused
         except Exception as bug:  # the boundary of this pass: named, located, never swallowed
             raise InternalError("functionalise", self.recorder.line(), None, f"{type(bug).__name__}: {bug}") from bug
 
