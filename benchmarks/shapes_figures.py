@@ -15,6 +15,7 @@ import json
 import statistics
 import sys
 import time
+import types
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -279,6 +280,54 @@ def guard_costs(rounds: int) -> dict[str, dict[str, float]]:
     return result
 
 
+# -- recompilations ----------------------------------------------------------------------------------------------------
+
+#: sizes of (batch, sequence) of successive calls
+SEQUENCES = {
+    "batch 4 5 6 1": [(4, 8), (5, 8), (6, 8), (1, 8)],
+    "batch 1 2 3 4": [(1, 8), (2, 8), (3, 8), (4, 8)],
+    "sequence 8 17 64 1": [(4, 8), (4, 17), (4, 64), (4, 1)],
+    "both 2x8 3x17 7x64 16x100": [(2, 8), (3, 17), (7, 64), (16, 100)],
+    "batch equals sequence, then not": [(4, 4), (8, 8), (8, 9), (3, 5)],
+    "with an empty batch": [(4, 8), (5, 8), (0, 8), (6, 8)],
+}
+
+
+def block(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Attention over (batch, sequence, 16) with views, matmuls, softmax and a residual."""
+    b, s, _ = x.shape
+    q = (x @ weight).view(b, s, 2, 8).transpose(1, 2)
+    scores = torch.softmax(q @ q.transpose(-1, -2) / 8**0.5, -1)
+    return torch.nn.functional.layer_norm(x + (scores @ q).transpose(1, 2).reshape(b, s, 16), (16,))
+
+
+def recompilations() -> dict[str, dict[str, int]]:
+    """Number of graphs handed to the backend for each sequence of calls; results are checked against eager."""
+    import treadle
+
+    weight = torch.rand(16, 16)
+    table: dict[str, dict[str, int]] = {}
+    for name, sequence in SEQUENCES.items():
+        table[name] = {}
+        for engine, compile_with in (("treadle", treadle.compile), ("torch.compile", torch.compile)):
+            count = 0
+
+            def backend(gm: torch.fx.GraphModule, _inputs: Any) -> Callable:
+                nonlocal count
+                count += 1
+                return gm.forward
+
+            # torch.compile remembers by source line which sizes have changed.
+            torch._dynamo.reset()
+            function = types.FunctionType(block.__code__.replace(), block.__globals__, "block")
+            compiled = compile_with(function, backend=backend)
+            for batch, length in sequence:
+                x = torch.rand(batch, length, 16)
+                torch.testing.assert_close(compiled(x, weight), block(x, weight))
+            table[name][engine] = count
+    return table
+
+
 def measure(name: str, rounds: int) -> dict[str, Any]:
     scenario = zoo.SCENARIOS[name]
     recorder = Recorder()
@@ -319,6 +368,8 @@ def show(results: dict[str, Any]) -> None:
         print(f"{name:10} {r['queries']:7}  {per_op:42} {per_decision:32} {times}   guards: {r['guards']}")
     for engine, figures in results["guards"].items():
         print(engine, figures)
+    for sequence, counts in results["recompilations"].items():
+        print(f"compilations for {sequence}: {counts}")
 
 
 def main() -> None:
@@ -333,6 +384,7 @@ def main() -> None:
         "machine": machine.describe(),
         "models": {name: measure(name, options.rounds) for name in options.models},
         "guards": guard_costs(options.rounds),
+        "recompilations": recompilations(),
     }
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps(results, indent=2) + "\n")
