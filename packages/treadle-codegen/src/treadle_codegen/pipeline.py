@@ -54,7 +54,12 @@ class CompiledGraph:
     def __call__(self, *args: Any) -> list[Any]:
         if self._prologue is not None:
             args = (*args, *self._prologue(args))
-        return self._run(args)
+        return self._run(*args)
+
+    @property
+    def function(self) -> Callable[..., list[Any]]:
+        """The graph as a plain function of its inputs, the fastest way to call it."""
+        return self._run if self._prologue is None else self.__call__
 
 
 class _Phases:

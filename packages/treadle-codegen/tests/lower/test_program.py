@@ -19,6 +19,7 @@ from treadle_codegen.interpret import interpret
 from treadle_codegen.ir.loops import BufferKind, Extern, Loop, Program, View
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower import lower_graph
+from treadle_codegen.lower.indexing import same_strides
 
 F = torch.nn.functional
 
@@ -30,7 +31,8 @@ def lowered(function: Any, *tensors: torch.Tensor) -> Program:
     expected = function(*tensors)
     expected = expected if isinstance(expected, (tuple, list)) else [expected]
     for actual, wanted in zip(interpret(program, tensors), expected, strict=True):
-        assert actual.stride() == wanted.stride() or not wanted.numel()  # fake strides of empty results differ from eager's
+        # Strides along sizes of 0 and 1 mean nothing, and fake tensors do not always agree with eager there.
+        assert same_strides(tuple(wanted.shape), actual.stride(), wanted.stride())
         torch.testing.assert_close(actual, wanted, equal_nan=True, check_stride=False)
     return program
 

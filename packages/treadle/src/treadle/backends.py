@@ -65,7 +65,7 @@ def codegen(options: CompileOptions) -> Backend:
             stats.add_seconds(f"backend.codegen.{phase}", seconds)
         stats.add(cache_hits=compiled.cache_hits, cache_misses=int(bool(compiled.kernels)) - compiled.cache_hits)
         logs.emit("output_code", lambda: f"{compiled.source}\n{compiled.host_source}")
-        return compiled
+        return compiled.function
 
     def codegen_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         return _through_aot(gm, example_inputs, options, compile_aten)

@@ -23,6 +23,7 @@ from treadle_codegen.schedule.memory import Lifetime, plan_arena
 from treadle_shapes.expr import Expr, Symbol, evaluate, to_python
 
 _INDENT = "    "
+_SIZES_KEPT = 8  # a dynamic graph keeps the workspaces of this many different sizes
 
 
 @dataclass(slots=True)
@@ -101,7 +102,7 @@ def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
 
 
 class Host:
-    """The compiled graph's callable body. `run(args)` takes the flat inputs and returns the list of outputs."""
+    """The compiled graph's callable body. `run(*inputs)` returns the list of outputs."""
 
     def __init__(self, plan: Plan, entries: dict[str, Callable[..., Any]]) -> None:
         self.plan = plan
@@ -121,8 +122,9 @@ class Host:
             entry.restype = None
         scope: dict[str, Any] = {
             "c": writer.constants,
-            "take": self.take,
-            "give": self.give,
+            "free": self.workspaces(()),
+            "workspaces": self.workspaces,
+            "make": self.make,
             "sv": self.static_views,
             "sp": self.static_pointers,
             "refresh": self.refresh,
@@ -135,23 +137,16 @@ class Host:
             **entries,
         }
         exec(compile(self.source, "<treadle host>", "exec"), scope)  # our own text, nothing of the user's
-        self.run: Callable[[Sequence[Any]], list[Any]] = scope["run"]
+        self.run: Callable[..., list[Any]] = scope["run"]
 
-    def take(self, sizes: tuple[int, ...]) -> Workspace:
-        """A workspace for these values of the size symbols."""
+    def workspaces(self, sizes: tuple[int, ...]) -> list[Workspace]:
+        """The free workspaces for these values of the size symbols; a few sizes keep theirs."""
         free = self.free.get(sizes)
-        if free:
-            try:
-                return free.pop()
-            except IndexError:  # another thread was faster
-                pass
-        return self.make(sizes)
-
-    def give(self, sizes: tuple[int, ...], workspace: Workspace) -> None:
-        """Put a workspace back for the next call; a few sizes keep theirs."""
-        if sizes not in self.free and len(self.free) >= 8:
-            self.free.clear()
-        self.free.setdefault(sizes, []).append(workspace)
+        if free is None:
+            if len(self.free) >= _SIZES_KEPT:
+                self.free.clear()
+            free = self.free.setdefault(sizes, [])
+        return free
 
     def make(self, sizes: tuple[int, ...]) -> Workspace:
         """Plan and allocate a workspace for these sizes."""
@@ -210,16 +205,17 @@ def _out_of_range(workspace: Workspace) -> None:
 
 def _write_host(writer: HostWriter) -> None:
     plan, program = writer.plan, writer.plan.program
-    writer.lines.append("def run(args):")
+    inputs = ", ".join(f"a{k}" for k in range(len(program.inputs)))
+    writer.lines.append(f"def run({inputs}):")
     for k, name in enumerate(program.inputs):
         writer.names[name] = f"a{k}"
-    inputs = "".join(f"a{k}, " for k in range(len(program.inputs)))
-    if inputs:
-        writer.line(f"{inputs}= args")
     for symbol in program.size_symbols:
         writer.line(f"{symbol.name} = {_size_source(writer, symbol)}")
     sizes = "(" + "".join(f"{s.name}, " for s in program.size_symbols) + ")"
-    writer.line(f"w = take({sizes})")
+    if program.size_symbols:
+        writer.line(f"free = workspaces({sizes})")
+    writer.line("try: w = free.pop()")
+    writer.line(f"except IndexError: w = make({sizes})")
     writer.line("p = w.table")
     body_start = len(writer.lines)
     for k, node in enumerate(plan.nodes):
@@ -233,7 +229,7 @@ def _write_host(writer: HostWriter) -> None:
     if any(kernel.checks_bounds for s in plan.segments for kernel in s.kernels):
         writer.line("if w.error.value: out_of_range(w)")
     writer.line(f"result = [{', '.join(outputs)}]")
-    writer.line(f"give({sizes}, w)")
+    writer.line("free.append(w)")
     writer.line("return result")
 
 
