@@ -21,7 +21,7 @@ from treadle_tracer.output.graph import GraphBuilder
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.mutations import DELETED, Mutations
 from treadle_tracer.source import AttrSource, BuiltinSource, ConstSource, GlobalSource, InstanceDictSource, Source
-from treadle_tracer.values import builtin_functions, objects, protocol, text, torch_calls
+from treadle_tracer.values import builtin_functions, copying, objects, protocol, text, torch_calls
 from treadle_tracer.values import construct as construction
 from treadle_tracer.values import wrap as wrapping
 from treadle_tracer.values.base import MISSING, Constant, Lazy, Value
@@ -477,4 +477,4 @@ def _is_plain_subclass(cls: type) -> bool:
     return issubclass(cls, torch.nn.Parameter) and cls.__torch_function__ is torch._C._disabled_torch_function_impl
 
 
-__all__ = ["BuiltinSource", "Lazy", "Tracer"]
+__all__ = ["BuiltinSource", "Lazy", "Tracer", "copying"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import copy
 import dataclasses
 import functools
 import inspect
@@ -432,56 +431,6 @@ def _identity(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 HANDLERS[typing.cast] = _identity
-
-
-@handles(copy.copy)
-def _copy(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0]
-    if value.is_constant() and isinstance(value, (Known, TupleValue)):
-        return value
-    if isinstance(value, (ListValue, DictValue, SetValue)):
-        return value.builtin_method(tx, "copy", [], {})
-    if isinstance(value, TensorValue):
-        raise Unsupported("call", "copy.copy of a tensor")
-    if isinstance(value, ObjectValue) and lookup(tx, value.cls, "__copy__") is MISSING:
-        return _copy_object(tx, value)
-    if isinstance(value, ObjectValue):
-        return tx.call_special(value, "__copy__", [])
-    if isinstance(value, (FunctionValue, PartialValue, TupleValue)):
-        return value
-    raise Unsupported("call", f"copy.copy of {value.describe()}")
-
-
-def _copy_object(tx: Tracer, value: ObjectValue) -> Value:
-    if (
-        value.container is not None
-        or isinstance(value.obj, torch.nn.Module)
-        or lookup(tx, value.cls, "__reduce_ex__") is not object.__reduce_ex__
-        or lookup(tx, value.cls, "__getstate__") not in (MISSING, getattr(object, "__getstate__", MISSING))
-        or lookup(tx, value.cls, "__setstate__") is not MISSING
-    ):
-        raise Unsupported("call", f"copy.copy of {value.describe()}")
-    made = ObjectValue(value.cls)
-    for name, item in tx.instance_items(value):
-        tx.mutations.store_attr(made, name, item)
-    return made
-
-
-@handles(copy.deepcopy)
-def _deepcopy(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0]
-    if value.is_constant() and isinstance(value, (Known, TupleValue)):
-        return value
-    if isinstance(value, ListValue) and value.cls is list:
-        return ListValue([_deepcopy(tx, [item], {}) for item in value.unpack(tx)])
-    if isinstance(value, TupleValue):
-        return TupleValue([_deepcopy(tx, [item], {}) for item in value.unpack(tx)], value.cls)
-    if isinstance(value, DictValue) and value.cls in (dict,):
-        made = DictValue()
-        for key, item in value.items(tx):
-            made.set_item(tx, key, _deepcopy(tx, [item], {}))
-        return made
-    raise Unsupported("call", f"copy.deepcopy of {value.describe()}")
 
 
 @handles(inspect.signature)

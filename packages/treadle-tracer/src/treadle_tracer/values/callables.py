@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import logging
 import types
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
-from treadle_tracer.values.base import Known, Method, Value
+from treadle_tracer.values.base import NONE, Known, Method, Value
 from treadle_tracer.values.builtin_functions import FOLDABLE, FOLDABLE_MODULES
 from treadle_tracer.values.construct import call_new
 from treadle_tracer.values.functions import ClassValue
@@ -49,6 +50,8 @@ class CallableValue(Known):
         if isinstance(obj, _DESCRIPTORS):
             return self.call_descriptor(tx, args, kwargs)
         if isinstance(obj, functools._lru_cache_wrapper):
+            if args and isinstance(getattr(args[0], "obj", None), logging.Logger):
+                return self.log_once(args, kwargs)
             return tx.call(tx.wrap(obj.__wrapped__, ConstSource(obj.__wrapped__)), args, kwargs)
         if getattr(obj, "__name__", None) == "__new__" and isinstance(getattr(obj, "__self__", None), type):
             return call_new(tx, obj, args, kwargs)
@@ -58,6 +61,13 @@ class CallableValue(Known):
         if isinstance(owner, type):
             return tx.class_method(ClassValue(owner), obj.__name__, args, kwargs)
         raise Unsupported("builtin-call", self.describe())
+
+    def log_once(self, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A cached method of a logger (transformers' `warning_once`): its effect happens once, and now is as good as later."""
+        if kwargs or not all(arg.is_constant() for arg in args[1:]):
+            raise Unsupported("output", self.describe())
+        self.obj(args[0].obj, *(arg.constant() for arg in args[1:]))  # type: ignore[attr-defined]
+        return NONE
 
     def call_descriptor(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """`list.append(x, y)`: a method taken from the class."""

@@ -447,6 +447,7 @@ _BINDERS: dict[type, Callable[[Any, Value, Any, str], Value]] = {
     classmethod: _bind_classmethod,
     staticmethod: lambda tx, owner, raw, name: tx.wrap_known(raw.__func__),
     functools.cached_property: _bind_cached_property,
+    functools._lru_cache_wrapper: lambda tx, owner, raw, name: tx.bound_method(tx.wrap_known(raw), owner),
     types.GetSetDescriptorType: _bind_slot,
     types.MemberDescriptorType: _bind_slot,
     types.MethodDescriptorType: _bind_builtin,

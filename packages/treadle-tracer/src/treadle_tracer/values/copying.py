@@ -1,0 +1,96 @@
+"""`copy.copy` and `copy.deepcopy` of traced values."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.base import MISSING, Known, Value
+from treadle_tracer.values.builtin_functions import Args, Kwargs, handles
+from treadle_tracer.values.functions import FunctionValue, PartialValue
+from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.objects import ObjectValue, lookup
+from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from treadle_tracer.trace.tracer import Tracer
+
+
+@handles(copy.copy)
+def _copy(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0]
+    if isinstance(value, (Known, TupleValue, FunctionValue, PartialValue)):
+        return value
+    if isinstance(value, (ListValue, DictValue, SetValue)):
+        return value.builtin_method(tx, "copy", [], {})
+    if isinstance(value, ObjectValue):
+        if lookup(tx, value.cls, "__copy__") is not MISSING:
+            return tx.call_special(value, "__copy__", [])
+        made = _empty_copy(tx, value)
+        for name, item in tx.instance_items(value):
+            tx.mutations.store_attr(made, name, item)
+        return made
+    raise Unsupported("call", f"copy.copy of {value.describe()}")
+
+
+def _empty_copy(tx: Tracer, value: ObjectValue) -> ObjectValue:
+    """A new instance of the same class, for classes that are copied attribute by attribute."""
+    why_not = _why_not_by_attributes(tx, value)
+    if why_not is not None:
+        raise Unsupported("call", f"a copy of {value.describe()}: {why_not}")
+    return ObjectValue(value.cls)
+
+
+def _why_not_by_attributes(tx: Tracer, value: ObjectValue) -> str | None:
+    if value.container is not None or isinstance(value.obj, torch.nn.Module):
+        return "a module, or a subclass of a built-in type"
+    if any("__slots__" in vars(cls) for cls in value.cls.__mro__):
+        return "it has __slots__"
+    own = {"__reduce_ex__": object.__reduce_ex__, "__reduce__": object.__reduce__, "__getstate__": object.__getstate__}
+    for name, default in own.items():
+        if lookup(tx, value.cls, name) is not default:
+            return f"it has a {name} of its own"
+    return "it has a __setstate__" if lookup(tx, value.cls, "__setstate__") is not MISSING else None
+
+
+@handles(copy.deepcopy)
+def _deepcopy(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) > 1 or kwargs:
+        raise Unsupported("call", "copy.deepcopy with a memo")
+    return _deep(tx, args[0], {})
+
+
+def _deep(tx: Tracer, value: Value, memo: dict[int, tuple[Value, Value]]) -> Value:
+    """`memo` holds (original, copy) by identity of the original, which keeps it alive."""
+    if id(value) in memo:
+        return memo[id(value)][1]
+    if isinstance(value, (Known, FunctionValue)):
+        return value
+    if isinstance(value, TensorValue):
+        raise Unsupported("call", "copy.deepcopy of a tensor")
+    if isinstance(value, TupleValue):
+        items = [_deep(tx, item, memo) for item in value.unpack(tx)]
+        unchanged = all(new is old for new, old in zip(items, value.unpack(tx), strict=True))
+        return value if unchanged else TupleValue(items, value.cls)
+    if isinstance(value, ListValue) and value.cls is list:
+        made_list = ListValue([])
+        memo[id(value)] = (value, made_list)
+        made_list.items.extend(_deep(tx, item, memo) for item in value.unpack(tx))
+        return made_list
+    if isinstance(value, DictValue) and value.owner is None and value.default_factory is None:
+        made_dict = DictValue({}, value.cls)
+        memo[id(value)] = (value, made_dict)
+        for key, item in value.items(tx):
+            made_dict.set_item(tx, _deep(tx, key, memo), _deep(tx, item, memo))
+        return made_dict
+    if isinstance(value, ObjectValue) and lookup(tx, value.cls, "__deepcopy__") is MISSING:
+        made = _empty_copy(tx, value)
+        memo[id(value)] = (value, made)
+        for name, item in tx.instance_items(value):
+            tx.mutations.store_attr(made, name, _deep(tx, item, memo))
+        return made
+    raise Unsupported("call", f"copy.deepcopy of {value.describe()}")
