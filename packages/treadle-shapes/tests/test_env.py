@@ -28,8 +28,10 @@ def test_policies():
     env = ShapeEnv()
     assert env.create_symbol(5, "x", "static") == 5
     assert env.create_symbol(0, "x") == 0
-    one = env.create_symbol(1, "x")
+    assert env.create_symbol(1, "x") == 1
+    one = env.create_symbol(1, "x", "dynamic")
     assert str(one) == "s0" and env.hints[one] == 1
+    assert env.guard_or_false(Ne(one, 1)) is False  # at this hint the general answer for sizes above 1 does not hold
     with pytest.raises(UsageError, match="static, auto, dynamic"):
         env.create_symbol(5, "x", "sometimes")
     with pytest.raises(UsageError, match="must be an int"):

@@ -205,6 +205,44 @@ def test_unbacked_values():
         bool(k > 3)
 
 
+RUN_TIME = {
+    "nonzero": (lambda x: x.nonzero(), "(u0, 2)"),
+    "mask": (lambda x: x[x > 0.5] * 2, "(u0,)"),
+    "masked rows through a layer": (lambda x: F.layer_norm(x[x[:, 0] > 0] @ torch.ones(8, 8), (8,)), "(u0, 8)"),
+    "masked_select": (lambda x: torch.masked_select(x, x > 0), "(u0,)"),
+    "unique": (lambda x: torch.unique(x), "(u0,)"),
+    "repeat_interleave": (lambda x: torch.repeat_interleave(x, (x[:, 0] * 3).long(), dim=0), "(u0, 8)"),
+    "arange": (lambda x: torch.arange(x.sum().long().item()), "(u0,)"),
+    "zeros": (lambda x: torch.zeros(x.sum().long().item(), 4).view(-1), "(4*u0,)"),
+    "cat": (lambda x: torch.cat([x.nonzero(), x.nonzero()]), "(2*u0, 2)"),
+    "matmul": (lambda x: x.nonzero().float() @ torch.ones(2, 3), "(u0, 3)"),
+    "scaled by an item": (lambda x: x * x.sum().item(), "(s0, 8)"),
+}
+
+
+@pytest.mark.parametrize("name", RUN_TIME)
+def test_sizes_known_only_at_run_time(name):
+    function, want = RUN_TIME[name]
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True))
+    x = fake_tensor(mode, rand(5, 8), (env.create_symbol(5, "n"), None))
+    with mode, symbolic_dispatch():
+        out = function(x)
+    assert str(tuple(expr_of(n) for n in out.shape)) == want
+    assert not env.guards
+
+
+def test_run_time_values_carry_the_users_text():
+    env = ShapeEnv()
+    adapter = fake_shape_env(env, allow_scalar_outputs=True)
+    mode = FakeTensorMode(shape_env=adapter)
+    x = fake_tensor(mode, rand(5), (None,))
+    with mode, adapter.naming("lengths.max().item()"):
+        k = x.long().max().item()
+    with pytest.raises(UnbackedError, match=r"lengths.max\(\).item\(\) <= 3 must be known while tracing"):
+        bool(k <= 3)
+
+
 def test_slices_of_larger_tensors_keep_their_strides():
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=fake_shape_env(env))

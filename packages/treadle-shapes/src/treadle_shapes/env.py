@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from treadle_shapes import guards as guards_module
 from treadle_shapes.errors import (
@@ -61,8 +61,8 @@ class ShapeEnv:
     """Symbols with hints, decisions with guards, facts, constraints and explanations.
 
     duck_shape: two dynamic dims of equal size share one symbol (fewer symbols, but tied: a guard on their equality).
-    specialize_zero_one: sizes 0 and 1 stay constants and symbols start at 2; when False only 0 stays constant,
-        symbols start at 1, and a size of 1 is decided on where something asks.
+    specialize_zero_one: symbols start at 2; when False they start at 1, and a size of 1 is decided on where something
+        asks. (Sizes that are 0 or 1 at hand are constants either way: give another hint to trace for all sizes.)
     where: gives the user's stack for a decision; the default looks for the innermost frames outside the package.
     """
 
@@ -86,6 +86,8 @@ class ShapeEnv:
         self.runtime_asserts: list[RuntimeAssert] = []
         #: later sources of a duck-shaped symbol: (symbol, source), to be checked for equality
         self.shared: list[tuple[Symbol, str]] = []
+        #: the face this environment shows to another library (see treadle_shapes.torch), kept here to live as long
+        self.adapter: Any = None
         self._by_size: dict[int, Symbol] = {}
         self._named: dict[str, IntLike] = {}
         self._decided: dict[BoolExpr, bool] = {}
@@ -126,11 +128,10 @@ class ShapeEnv:
                 f"{source} == {hint} is outside its declared range [{lower}, {'inf' if upper is None else upper}]; "
                 f"declare a range that holds it, or do not mark {source} as dynamic"
             )
-        least = 2 if self.specialize_zero_one else 1
-        if size and dynamic == "auto" and hint < least:
+        if size and dynamic == "auto" and hint < 2:
             return hint
         if size and lower is None:
-            lower = min(least, hint)
+            lower = min(2 if self.specialize_zero_one else 1, hint)
         if self.duck_shape and size and dynamic == "auto" and hint in self._by_size:
             self.shared.append((self._by_size[hint], source))
             return self._by_size[hint]
@@ -331,7 +332,7 @@ class ShapeEnv:
         facts = self.facts.copy()
         try:
             for s, info in self.symbols.items():
-                if info.size and s not in facts.substitutions and facts.known.upper(s) >= 2:
+                if info.size and info.hint != 1 and s not in facts.substitutions and facts.known.upper(s) >= 2:
                     facts.add(Ge(s, 2))
         except ContradictionError:
             return self.facts.copy()

@@ -27,15 +27,14 @@ from treadle_shapes.nodes import (
 )
 
 #: the comparison that holds exactly when the given one does not
-_OPPOSITE = {"eq0": "ne0", "ne0": "eq0", "float_lt": "float_ge", "float_ge": "float_lt", "float_eq": "float_ne",
-             "float_ne": "float_eq"}  # fmt: skip
+_OPPOSITE = {"eq0": "ne0", "ne0": "eq0"}
 
 
 def _difference(a: IntLike, b: IntLike, what: str) -> IntLike:
     for value in (a, b):
         if not isinstance(value, (int, Expr)):
             raise UsageError(f"{what}: expected an int or Expr, got {type(value).__name__} {value!r}")
-    return b - a if isinstance(b, Expr) and not isinstance(a, Expr) and what in ("Eq", "Ne") else a - b
+    return a - b
 
 
 def le_zero(p: IntLike, known: Known = OWN) -> BoolLike:

@@ -395,11 +395,21 @@ def _binary_method(name: str) -> Callable[[SymNode, SymNode], SymNode]:
         if operation is None:
             raise UsageError(f"{name}: not defined on {pytype.__name__} values such as {a}")
         if pytype is int and name in _DIVISIONS:
-            self.env.check_divisor(b)
+            _check_divisor(self.env, b)
         return self._wrap(_checked(operation(a, b)))
 
     method.__name__ = name
     return method
+
+
+def _check_divisor(env: ShapeEnv, divisor: IntLike) -> None:
+    """PyTorch's meta functions divide by sizes known only at run time after asking whether they are zero; such a size is
+    never negative, and the quotient is not used where it is zero. Any other divisor must not be zero."""
+    if env.is_unbacked(divisor):
+        lower = env.bounds(divisor).lower
+        if isinstance(lower, int) and lower >= 0:
+            return
+    env.check_divisor(divisor)
 
 
 def _as_float(value: Any) -> Any:

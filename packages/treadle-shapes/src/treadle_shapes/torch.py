@@ -12,7 +12,6 @@ What PyTorch's Python side asks of a `ShapeEnv` (torch 2.11 - 2.13: `torch/_subc
 from __future__ import annotations
 
 import contextlib
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -68,6 +67,7 @@ class FakeShapeEnv:
         self.real_tensor_prop_unbacked_vals: dict[Any, Any] = {}
         self.unbacked_renamings: dict[Any, Any] = {}
         self.frozen = False
+        self._name: str | None = None
         self._nodes: dict[Any, SymNode] = {}
         self._ints: dict[int, SymNode] = {}
         self._sympy: dict[Any, Any] = {}
@@ -127,9 +127,10 @@ class FakeShapeEnv:
     # -- settings and modes FakeTensorMode reads ----------------------------------------------------------------------
 
     @property
-    def settings(self) -> tuple[bool, bool, int]:
-        """Part of the fake tensor cache's key; the number of guards in it makes entries made under other facts stale."""
-        return self.allow_scalar_outputs, self.allow_dynamic_output_shape_ops, len(self.env.guards)
+    def settings(self) -> tuple[bool, bool] | None:
+        """Part of the fake tensor cache's key; None is what a mode without ShapeEnv has, whose entries we can share."""
+        options = (self.allow_scalar_outputs, self.allow_dynamic_output_shape_ops)
+        return options if any(options) else None
 
     @contextlib.contextmanager
     def suppress_guards(self) -> Iterator[None]:
@@ -157,6 +158,15 @@ class FakeShapeEnv:
 
     # -- unbacked values ----------------------------------------------------------------------------------------------
 
+    @contextlib.contextmanager
+    def naming(self, source: str) -> Iterator[None]:
+        """Call values read from tensors inside by the user's text, such as `x.item()`, in all messages."""
+        before, self._name = self._name, source
+        try:
+            yield
+        finally:
+            self._name = before
+
     def create_unbacked_symint(self, source: Any = None) -> torch.SymInt:
         return self.wrap(self._unbacked("an integer read from a tensor"))
 
@@ -169,14 +179,14 @@ class FakeShapeEnv:
         return self.wrap(Ne(self._unbacked("a bool read from a tensor", lower=0, upper=1), 0))
 
     def _unbacked(self, source: str, lower: int | None = None, upper: int | None = None) -> Symbol:
-        s = self.env.create_unbacked(source, lower=lower, upper=upper)
+        s = self.env.create_unbacked(self._name or source, lower=lower, upper=upper)
         self.pending_fresh_unbacked_symbols.append(self.to_sympy(s))
         return s
 
     def is_unbacked_symint(self, symbol: Any) -> bool:
         return self.from_sympy(symbol) not in self.env.hints
 
-    def _constrain_range_for_size(self, symbol: Any, min: int | None = None, max: int | None = None) -> None:  # noqa: A002
+    def _constrain_range_for_size(self, symbol: Any, min: int | None = None, max: int | None = None) -> None:
         self._bound(symbol, 0 if min is None else min, max)
 
     def _constrain_is_bounded(self, symbol: Any, upper: int) -> None:
@@ -257,9 +267,6 @@ def _sorted(symbols: Any) -> list[Symbol]:
     return sorted(symbols, key=lambda s: s.order)
 
 
-_adapters: weakref.WeakKeyDictionary[ShapeEnv, FakeShapeEnv] = weakref.WeakKeyDictionary()
-
-
 def fake_shape_env(
     env: ShapeEnv, *, allow_scalar_outputs: bool = False, allow_dynamic_output_shape_ops: bool = False
 ) -> FakeShapeEnv:
@@ -268,9 +275,9 @@ def fake_shape_env(
     allow_scalar_outputs: `.item()` gives an unbacked symbol instead of an error; allow_dynamic_output_shape_ops: the same
     for `nonzero`, boolean masks, `unique`, `repeat_interleave`.
     """
-    adapter = _adapters.get(env)
+    adapter = env.adapter
     if adapter is None:
-        adapter = _adapters[env] = FakeShapeEnv(env, allow_scalar_outputs, allow_dynamic_output_shape_ops)
+        adapter = env.adapter = FakeShapeEnv(env, allow_scalar_outputs, allow_dynamic_output_shape_ops)
     adapter.allow_scalar_outputs = allow_scalar_outputs
     adapter.allow_dynamic_output_shape_ops = allow_dynamic_output_shape_ops
     return adapter
@@ -297,8 +304,7 @@ def sym_int(env: ShapeEnv, expr: IntLike, hint: int | None = None) -> Any:
 
 
 def _adapter(env: ShapeEnv) -> FakeShapeEnv:
-    adapter = _adapters.get(env)
-    return fake_shape_env(env) if adapter is None else adapter
+    return fake_shape_env(env) if env.adapter is None else env.adapter
 
 
 def expr_of(value: Any) -> Any:
