@@ -5,6 +5,8 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import functools
+import importlib.metadata
+import importlib.util
 import inspect
 import itertools
 import math
@@ -431,6 +433,8 @@ def _identity(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 
 HANDLERS[typing.cast] = _identity
+for _function in (typing.get_origin, typing.get_args, importlib.util.find_spec, importlib.metadata.version):
+    HANDLERS[_function] = lambda tx, args, kwargs, function=_function: tx.fold(function, args, kwargs)
 
 
 @handles(inspect.signature)

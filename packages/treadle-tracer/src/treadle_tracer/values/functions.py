@@ -468,9 +468,21 @@ class ModuleObject(Known):
 
 
 class GenericAlias(Known):
-    """`list[int]` and the like: calling it calls the origin."""
+    """`list[int]`, `int | None`, `typing.List` and the like: calling one calls its origin."""
 
     __slots__ = ()
+
+    def truth(self, tx: Tracer) -> bool:
+        return True
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        value = getattr(self.obj, name, MISSING)
+        if value is MISSING:
+            tx.raise_exception(AttributeError, f"{type(self.obj).__name__!r} object has no attribute {name!r}")
+        return tx.from_constant(value) if isinstance(value, tuple) else tx.wrap(value, ConstSource(value))
+
+    def get_item(self, tx: Tracer, key: Value) -> Value:
+        return tx.fold(_subscript_class, [self, key], {})
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.call(tx.wrap_known(self.obj.__origin__), args, kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Handler, Value
 from treadle_tracer.values.builtin_functions import HANDLERS
+from treadle_tracer.values.objects import ObjectValue, find_in_mro
+from treadle_tracer.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from treadle_tracer.trace.tracer import Tracer
@@ -183,7 +186,33 @@ for _function in [
 ]:
     HANDLERS[_function] = _leave("global-state")
 
-HANDLERS[torch.autograd.Function.apply.__func__] = _leave("autograd-function")  # type: ignore[attr-defined]
+def _apply(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """`Function.apply`: without gradients it is its forward."""
+    cls, *rest = args
+    needs_gradient = torch.is_grad_enabled() and any(
+        isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in (*rest, *kwargs.values())
+    )
+    if needs_gradient or tx.lookup(cls.constant(), "setup_context") is not _NO_SETUP_CONTEXT:
+        raise Unsupported("autograd-function", cls.describe())
+    context = ObjectValue(_Context)
+    return tx.call(tx.get_attr(cls, "forward"), [context, *rest], kwargs)
+
+
+class _Context:
+    """Stands for the context of an autograd function whose backward is never run."""
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved_tensors = tensors
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        pass
+
+    def set_materialize_grads(self, value: bool) -> None:
+        pass
+
+
+_NO_SETUP_CONTEXT = find_in_mro(torch.autograd.Function.__mro__, "setup_context")[0]
+HANDLERS[torch.autograd.Function.apply.__func__] = _apply  # type: ignore[attr-defined]
 HANDLERS[torch.autograd.backward] = _leave("autograd-call")
 HANDLERS[torch.autograd.grad] = _leave("autograd-call")
 
@@ -224,5 +253,12 @@ def handler_of(obj: Any) -> Handler | None:
     except TypeError:  # unhashable
         return None
     if found is None and isinstance(obj, types.FunctionType):
+        if _AVAILABILITY.fullmatch(obj.__name__) and obj.__module__.partition(".")[0] in _PROBING_LIBRARIES:
+            return _fold(obj)
         return NAMED.get(f"{obj.__module__}.{obj.__qualname__}")
     return found
+
+
+_AVAILABILITY = re.compile(r"is_\w+_available")
+_PROBING_LIBRARIES = frozenset({"transformers", "accelerate", "diffusers", "peft", "timm", "huggingface_hub"})
+"""Libraries whose `is_..._available` functions ask which packages are installed, which does not change."""
