@@ -93,4 +93,4 @@ class Symbols:
         return node
 
     def _key(self, number: Any) -> Any:
-        return (type(number), number.node.expr)
+        return (type(number), number.node.value)

@@ -406,7 +406,7 @@ _WRAPPERS_BY_BASE: list[tuple[Any, _Wrapper]] = [
     (tuple, _tuple),
     (functools.partial, _partial),
     (weakref.ReferenceType, _weakref),
-    (typing._GenericAlias, _known(GenericAlias)),  # type: ignore[attr-defined]
+    (typing._BaseGenericAlias, _known(GenericAlias)),  # type: ignore[attr-defined]
     (typing._SpecialForm, _known(GenericAlias)),  # type: ignore[attr-defined]
 ]
 """Kind by base class, for types not in WRAPPERS; first match."""
