@@ -23,7 +23,7 @@ from .errors import InternalError, Unsupported
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
 from .output.entry import Payload, Plan, changed_dimensions, finish_entry
-from .output.resume import forget_continuations
+from .output.resume import forget_continuations, starts_in_loop
 from .output.tensor_check import why_global_state_unfit
 from .skips import why_no_tensors, why_not_trace, why_not_trace_file
 from .trace.frame import TraceResult, trace_frame
@@ -34,6 +34,8 @@ Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Sequence
 _TENSORLESS_CALLS = 16
 # A code object that was traced this often without a tensor being computed is left alone for good.
 _EMPTY_TRACES = 4
+# Entries of a continuation inside a loop: what differs from turn to turn (an index, a list that grows) would use up any limit.
+_LOOP_ENTRIES = 3
 # All entries of one code object together, over all module instances.
 _TOTAL_ENTRIES = 64
 
@@ -118,7 +120,7 @@ class Handler:
             existing = self._entries_like(frame)
             why = self._why_no_more_entries(frame, existing)
             if why is not None:
-                return self._skip(code, why, warn=True)
+                return self._skip(code, why, warn=not starts_in_loop(code))
             with _torch_state_kept():
                 return self._guarded_compile(frame, existing)
 
@@ -147,9 +149,10 @@ class Handler:
             return f"{total} entries for different modules" if total >= _TOTAL_ENTRIES else None
         reason = "; ".join(dict.fromkeys(_why_missed(entry, frame) for entry in existing))
         self.observer.on_recompile(frame.code, reason)
-        if len(existing) < self.options.recompile_limit:
-            return None
-        return f"the limit of {self.options.recompile_limit} recompiles is reached; last misses: {reason}"
+        limit = self.options.recompile_limit
+        if starts_in_loop(frame.code):
+            limit = min(limit, _LOOP_ENTRIES)
+        return None if len(existing) < limit else f"the limit of {limit} recompiles is reached; last misses: {reason}"
 
     # ---- compiling
 

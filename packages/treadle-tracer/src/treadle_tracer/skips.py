@@ -29,7 +29,7 @@ _FUNCTION_FLAGS = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
 _SKIPPED_NAMES = frozenset(
     "__init__ __new__ __init_subclass__ __set_name__ __class_getitem__ __del__ __repr__ __str__ __hash__ __eq__ __getstate__ "
     "__setstate__ __getattribute__ __getattr__ __setattr__ __delattr__ __reduce__ __reduce_ex__ "
-    "__instancecheck__ __subclasscheck__ __prepare__".split()
+    "__instancecheck__ __subclasscheck__ __prepare__ __torch_function__ __torch_dispatch__".split()
 )
 
 # Installed packages whose frames never compute with the program's tensors.

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import functools
 import math
+import sys
 
 import pytest
 import torch
@@ -561,14 +562,67 @@ def test_fullgraph_of_a_generator():
         compiled(yields, fullgraph=True)
 
 
-def test_deep_loops_do_not_recurse():
-    def many(x):
-        for _ in range(400):
+def frame_depth():
+    frame, depth = sys._getframe(), 0
+    while frame is not None:
+        frame, depth = frame.f_back, depth + 1
+    return depth
+
+
+def test_breaks_in_long_loops_do_not_recurse():
+    """There are no more frames at the end than at the start; what differs in every turn is not compiled again and again."""
+    depths = []
+
+    def many(x, n):
+        for _ in range(n):
             x = x + 1
-            x.sum().item()
+            depths.append(frame_depth())
+            x = x * 0.5
         return x
 
-    compare(many, t(1), calls=1)
+    fast, recorder = compiled(many)
+    x = torch.ones(1)
+    assert torch.equal(fast(x, 1500), many(x, 1500))
+    assert max(depths[5:1500]) - min(depths[5:1500]) <= 1
+    assert len(recorder.graphs) <= 8
+
+
+def test_a_loop_with_a_break_is_compiled_in_pieces_once():
+    def loop(x, xs):
+        for y in xs:
+            x = torch.relu(x) + y
+            print(end="")
+            x = x * 0.5
+        return x + 1
+
+    fast, recorder = compiled(loop)
+    x, xs = torch.ones(1), iter([torch.ones(1)] * 50)
+    assert torch.equal(fast(x, xs), loop(x, iter([torch.ones(1)] * 50)))
+    assert len(recorder.graphs) == 3
+    assert recorder.recompiles == []
+    assert recorder.skips == []
+
+
+def test_loops_over_lists_with_breaks():
+    def collect(xs):
+        out = []
+        for i, x in enumerate(xs):
+            y = x * 2
+            if y.sum() > 3:
+                y = y - i
+            out.append(y)
+        return sum(out), out
+
+    recorder = compare(collect, lambda: [torch.full((2,), float(i)) for i in range(6)])
+    assert len(recorder.graphs) <= 12
+
+
+def test_many_breaks_in_a_row():
+    text = "def many(x):\n" + "    x = x + 1\n    x.sum().item()\n" * 30 + "    return x\n"
+    namespace = {}
+    exec(text, namespace)
+    recorder = compare(namespace["many"], t(1), calls=2)
+    assert len(recorder.graphs) == 30
 
 
 def test_identity_of_results_across_calls():

@@ -7,13 +7,14 @@ stack and locals, which stand for the values of a trace. The second half is the 
 from __future__ import annotations
 
 import contextlib
+import inspect
 from types import FunctionType, SimpleNamespace
 
 import pytest
 
-import treadle_frame
 from treadle_tracer.bytecode import OPS, live_locals, read, stack_kinds
 from treadle_tracer.bytecode.splice import UNBOUND, Broken, prefix, why_not_cut
+from treadle_tracer.output import resume
 from treadle_tracer.output.entry import Plan
 from treadle_tracer.output.mutations import Mutations
 from treadle_tracer.output.resume import why_not_resume
@@ -228,15 +229,55 @@ def test_leaving_at_every_instruction(function, args):
     assert len(reached) >= 2
 
 
-def test_a_continuation_in_a_loop_is_left_to_python():
-    from treadle_tracer.output import resume
-
+def test_continuations_know_whether_they_start_in_a_loop():
     resume.forget_continuations()
     model = read(loops.__code__)
     index = next(i for i, x in enumerate(model.instructions) if x.opname == "COMPARE_OP")
     leave_at(loops, index)(5, 4)
-    made = list(resume._continuations[id(loops.__code__)][1].values())
-    assert [treadle_frame.is_skipped(c.code) for c in made] == [True]
+    leave_at(loops, next(places(loops)))(5, 4)
+    made = [c.code for c in resume._continuations[id(loops.__code__)][1].values()]
+    assert [resume.starts_in_loop(code) for code in made] == [True, False]
+    assert all(map(resume.is_continuation, made))
+    assert not resume.is_continuation(loops.__code__)
+
+
+def test_a_break_in_a_continuation_hands_the_next_one_over():
+    """Every instruction of a loop left once, in continuations of continuations: one call at a time is under way."""
+    depths = []
+
+    def counts(n):
+        while n:
+            depths.append(len(inspect.stack(0)))
+            n -= 1
+        return "done"
+
+    def leave(function, args, left):
+        code = function.__code__
+        model = read(code)
+        index = next(i for i, x in enumerate(model.instructions) if x.opname == "BINARY_OP")
+        live = [name for name in live_locals(model, index) if name not in model.cellvars]
+        broken = function_of(prefix(model, index, variables=live), function)(*args)
+        if not isinstance(broken, Broken) or not left:
+            return broken
+        result = SimpleNamespace(
+            kind="break",
+            index=index,
+            stack=[Known(value) for value in broken.stack],
+            locals=dict(zip(live, map(Known, broken.variables))),
+            cells={},
+            mutations=Mutations(),
+            state_changes=[],
+            reason=None,
+        )
+        rest = Plan(code, model, result).replacement(None, False)
+        onward = function_of(rest, function)(*args)
+        if type(onward) is not resume.Onward:
+            return onward
+        return leave(onward.function, onward.args, left - 1)
+
+    first = leave(counts, (3,), 1)
+    assert first == "done"
+    assert len(depths) == 3
 
 
 def test_frame_readers_are_not_called_from_our_frame():

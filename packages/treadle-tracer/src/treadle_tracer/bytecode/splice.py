@@ -72,12 +72,14 @@ class Continuation:
                uses the slot for a plain variable of the same name and keeps the cell on the stack).
     stack      numbers of the stack slots passed, bottom first: all that are not NULL. A HANDLED slot takes the exception
                that is being handled there.
+    origin     for every instruction of ``code`` its index in the original, -1 for what was put in
     """
 
     code: types.CodeType
     start: int
     variables: tuple[str, ...]
     stack: tuple[int, ...]
+    origin: tuple[int, ...] = ()
 
 
 def prologue_end(model: CodeModel) -> int:
@@ -173,7 +175,9 @@ def continuation(
     covered = place | {start: landing}
     exceptions = _moved_entries(model.exceptions, place, covered)
     code = write(shape.replace(instructions=(*head, jump, *body), exceptions=exceptions))
-    return Continuation(code, start, passed, slots)
+    origin = [*[-1] * (len(head) + 1), *kept]
+    origin.insert(landing, -1)
+    return Continuation(code, start, passed, slots, tuple(origin))
 
 
 def prefix(

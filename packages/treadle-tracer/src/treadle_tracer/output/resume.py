@@ -2,16 +2,16 @@
 
     def f(x):                 def f(x):                                  def f(y):          # continuation
         y = x + 1                 y = graph(x)            # replay ...       return y * 2
-        print(y)         =>       return rest(y, print(y)) # rest = f    from the instruction behind the call on
-        return y * 2
+        print(y)         =>       print(y)
+        return y * 2              return rest(y)          # rest = f    from the instruction behind the call on
 
 The operand stack before the instruction is rebuilt from the trace's values, the instruction is carried out on it, and what it leaves
 goes to the continuation together with the live locals. An instruction that jumps has two continuations. An exception that the
 instruction raises inside a `try` or `with` of the frame goes on in a continuation at the handler. The hook compiles a continuation
 when it is called.
 
-A continuation whose start lies in a loop runs uncompiled (functions that it calls are still compiled): it would be called from within
-itself once per turn of the loop, and the recursion limit is the program's.
+A continuation that breaks does not call the next one: it returns an `Onward` with it, and the replacement of the function itself calls
+continuations until one returns something else. So a break in a loop, or many in a row, does not recurse.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import treadle_frame
 from ..bytecode import OPS, ArgKind, CodeModel, Instruction, SlotKind, live_locals, stack_kinds
 from ..bytecode.opcodes import MINOR, NULL_AFTER_CALLABLE
 from ..bytecode.splice import Continuation, continuation, restart_index, why_not_cut
-from ..errors import Unsupported
+from ..errors import InternalError, Unsupported
 from ..values.base import NULL, Known, Value
 from .emit import FrameCode
 from .replacement import Effects, ReplacementBuilder, emit_state_changes, settled
@@ -37,8 +37,16 @@ from .replacement import Effects, ReplacementBuilder, emit_state_changes, settle
 if TYPE_CHECKING:
     from ..trace.frame import TraceResult
 
-# Continuations of continuations ... of one function; the rest of a longer chain runs uncompiled, for the sake of the recursion limit.
-MAX_CHAIN = 40
+
+class Onward:
+    """What the replacement of a continuation returns at a break: the continuation to call next."""
+
+    __slots__ = ("args", "function")
+
+    def __init__(self, function: Callable[..., Any], *args: Any):
+        self.function = function
+        self.args = args
+
 
 # Callables that look at the frame that calls them: in a replacement frame they would see ours.
 FRAME_READERS: tuple[Any, ...] = (
@@ -73,8 +81,14 @@ class Break:
     """The end of a replacement at a graph break. Raises Unsupported when the frame cannot be cut there."""
 
     def __init__(self, code: CodeType, model: CodeModel, result: TraceResult):
-        self.code, self.model, self.result = code, model, result
-        self.index: int = _whole_call(model, result.index)
+        self.nested = is_continuation(code)
+        self.result = result
+        # A continuation of a continuation is made from the original function, so that a loop comes back to the same few.
+        self.code, model, index = _origin(code, model, result.index)
+        if index < 0:
+            raise _cannot_resume(result, "the break is in what the continuation itself starts with")
+        self.model = model
+        self.index: int = _whole_call(model, index)
         self.stack: list[Value] = [settled(v) for v in result.stack]
         self.instruction: Instruction = model.instructions[self.index]
         why = why_not_resume(model, self.index, self.stack)
@@ -140,9 +154,15 @@ class Break:
     ) -> None:
         """Call a continuation and return what it returns; `names`: how to push what the instruction has made."""
         cb: FrameCode = builder.cb
-        cb.begin_call()
-        cb.load_function(way.target.code)
-        cb.callable_done()
+        count = len(way.target.variables) + len(way.target.stack)
+        if self.nested:
+            cb.push_null()
+            cb.load_const(Onward)
+            cb.load_function(way.target.code)
+        else:
+            cb.begin_call()
+            cb.load_function(way.target.code)
+            cb.callable_done()
         for slot in (*way.locals, *way.stack):
             if isinstance(slot, str):
                 assert names is not None
@@ -150,8 +170,38 @@ class Break:
             elif slot is not NULL:
                 effects.push(slot)
         builder.delete_temporaries()
-        cb.call(len(way.target.variables) + len(way.target.stack))
+        cb.call(count + self.nested)
+        if not self.nested:
+            _emit_onward_loop(cb)
         cb.return_value()
+
+
+def _emit_onward_loop(cb: FrameCode) -> None:
+    """`while type(result) is Onward: result = result.function(*result.args)`, result being on top of the stack."""
+    result = cb.temp()
+    again, done = cb.label("again"), cb.label("done")
+    cb.store_fast(result)
+    cb.place(again)
+    cb.push_null()
+    cb.load_const(type)
+    cb.load_fast(result)
+    cb.call(1)
+    cb.load_const(Onward)
+    cb.is_op()
+    cb.pop_jump_if_false(done, exact_bool=True)
+    cb.begin_call()
+    cb.load_fast(result)
+    cb.load_attr("function")
+    cb.callable_done()
+    cb.load_fast(result)
+    cb.load_attr("args")
+    cb.load_const(None)
+    cb.store_fast(result)
+    cb.call_ex()
+    cb.store_fast(result)
+    cb.jump(again)
+    cb.place(done)
+    cb.load_fast(result)
 
 
 def _whole_call(model: CodeModel, index: int) -> int:
@@ -202,13 +252,45 @@ _Key = tuple[int, tuple[str, ...], tuple[SlotKind, ...]]
 _continuations: dict[
     int, tuple[CodeType, dict[_Key, Continuation]]
 ] = {}  # the code keeps its id() from being given away
-_chain_lengths: dict[int, int] = {}
+
+
+@dataclass(frozen=True)
+class _Made:
+    """What is known of a continuation by its code. Never forgotten: calls of it may be under way."""
+
+    target: Continuation
+    code: CodeType
+    model: CodeModel
+    in_loop: bool
+
+
+_made_codes: dict[int, _Made] = {}
 
 
 def forget_continuations() -> None:
     """Make new continuations from now on (for a reset of all caches)."""
     _continuations.clear()
-    _chain_lengths.clear()
+
+
+def is_continuation(code: CodeType) -> bool:
+    """Whether the code is a continuation, so that an `Onward` may be returned to its caller."""
+    return id(code) in _made_codes
+
+
+def starts_in_loop(code: CodeType) -> bool:
+    """Whether the code is a continuation that may be called once per turn of a loop."""
+    made = _made_codes.get(id(code))
+    return made is not None and made.in_loop
+
+
+def _origin(code: CodeType, model: CodeModel, index: int) -> tuple[CodeType, CodeModel, int]:
+    """The original function's code and model, and where the instruction stands in it (-1: nowhere)."""
+    made = _made_codes.get(id(code))
+    if made is None:
+        return code, model, index
+    if len(made.target.origin) != len(model.instructions):
+        raise InternalError("resume", f"a continuation of {model.qualname} was read back with another length")
+    return made.code, made.model, made.target.origin[index]
 
 
 def _continuation(
@@ -219,10 +301,9 @@ def _continuation(
     key = (restart_index(model, index), names, kinds)
     if key not in known:
         made = known[key] = continuation(model, index, variables=names, stack=kinds)
-        length = _chain_lengths[id(made.code)] = _chain_lengths.get(id(code), 0) + 1
-        if length > MAX_CHAIN or _in_loop(model, key[0]) or treadle_frame.is_skipped(code):
+        _made_codes[id(made.code)] = _Made(made, code, model, _in_loop(model, key[0]))
+        if treadle_frame.is_skipped(code):
             treadle_frame.skip(made.code)
-        _continuations.setdefault(id(made.code), (made.code, {}))
     return known[key]
 
 
