@@ -254,8 +254,7 @@ def functionalisation() -> Iterator[None]:
 
 
 def wrap(fake: torch.Tensor) -> torch.Tensor:
-    wrapper = torch._to_functional_tensor(fake)
-    return wrapper
+    return torch._to_functional_tensor(fake)
 
 
 def unwrap(wrapper: torch.Tensor) -> torch.Tensor:

@@ -32,7 +32,6 @@ from .functional import (
     remove_dead_nodes,
     run_functional,
     run_plain,
-    user_line,
     why_not_functional,
     wrap,
 )
@@ -260,6 +259,3 @@ def _attribute(gm: fx.GraphModule, target: str) -> Any:
     for name in target.split("."):
         value = getattr(value, name)
     return value
-
-
-__all__ = ["InferenceTrace", "aot", "trace_inference", "user_line"]

@@ -18,7 +18,6 @@ from .contract import (
     InputItself,
     OutputDescription,
     SameAsOutput,
-    StaticInput,
     SymbolicValue,
     ViewOfFresh,
     ViewOfInput,
@@ -138,8 +137,3 @@ def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence
         return finish(inputs, fresh)
 
     return run_and_write_back
-
-
-def describe_inputs(contract: Contract) -> list[str]:
-    """One line per graph input, for logs."""
-    return [f"static {i.name}" if isinstance(i, StaticInput) else f"argument {i.index}" for i in contract.inputs]

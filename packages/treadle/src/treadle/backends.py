@@ -17,7 +17,7 @@ from torch import fx
 from treadle_autograd import aot
 
 from . import logs
-from .bugs import Compiled, compile_or_eager, run_in_eager, warn_once
+from .bugs import Compiled, compile_or_eager, run_in_eager
 from .errors import UnknownName, WrongUse, unknown_name
 from .hook import without_hook
 from .options import CompileOptions
@@ -84,9 +84,6 @@ def _through_aot(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Com
     """`aot` around `forward`; eager where gradients are needed or the graph has no functional form."""
     reason = why_not_inference(gm, example_inputs)
     if reason is not None:
-        warn = _NEEDS_GRADIENTS not in reason
-        if warn:
-            warn_once(reason, reason)
         return run_in_eager(gm, reason)
 
     def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
