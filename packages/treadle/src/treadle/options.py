@@ -64,6 +64,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("recompile_limit", int, 8, "compiled versions kept of one function before it runs in eager", owner="tracer"),
     Option("threads", int, 0, "threads of generated kernels; 0: as many as torch.get_num_threads()", owner="codegen"),
+    Option(
+        "pack_weights",
+        bool,
+        True,
+        "compute what depends on parameters alone once (packed weights, folded batch norms), again when one changes",
+        owner="codegen",
+    ),
     Option("verify", bool, False, "run the IR verifier of the code generator between its passes", owner="codegen"),
     Option("max_fusion_members", int, None, "most loops fused into one kernel", owner="codegen"),
     Option("max_row_bytes", int, None, "largest row buffer a kernel keeps on the stack", owner="codegen"),
