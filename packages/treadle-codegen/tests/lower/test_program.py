@@ -274,3 +274,17 @@ def test_a_mutating_graph_is_our_bug_and_says_where() -> None:
     graph.output((node,))
     with pytest.raises(InternalError, match=r"pass 'lower'.*user.py\", line 7.*mutates"):
         lower_graph(torch.fx.GraphModule({}, graph))
+
+
+# -- denormals ---------------------------------------------------------------------------------------------------------
+
+
+def test_softmax_before_a_product_has_no_denormals_and_elsewhere_it_has() -> None:
+    x = torch.tensor([[[0.0, -95.0, float("-inf")], [float("nan"), 0.0, 1.0], [-100.0, -100.0, -100.0]]])
+    eye = torch.eye(3).unsqueeze(0)
+    program = lower_graph(capture(lambda x, y: torch.bmm(F.softmax(x, -1), y), [x, eye]))
+    product = interpret(program, [x, eye])[0]
+    torch.testing.assert_close(product, torch.bmm(F.softmax(x, -1), eye), equal_nan=True)
+    assert product[0, 0].tolist() == [1, 0, 0]
+    logarithm = lower_graph(capture(lambda x: F.softmax(x, -1).log(), [x]))
+    torch.testing.assert_close(interpret(logarithm, [x])[0], F.softmax(x, -1).log(), equal_nan=True)

@@ -114,6 +114,7 @@ _ACTIVATIONS = {
     "hardswish": F.hardswish,
     "silu": F.silu,
     "sigmoid": torch.sigmoid,
+    "gelu": torch.nn.functional.gelu,
     "tanh": torch.tanh,
 }
 

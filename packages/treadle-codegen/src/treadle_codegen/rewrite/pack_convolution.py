@@ -60,6 +60,7 @@ _POST_OPS: dict[Any, Any] = {
     aten.hardswish.default: lambda: PostOp("hardswish"),
     aten.silu.default: lambda: PostOp("swish"),
     aten.sigmoid.default: lambda: PostOp("sigmoid"),
+    aten.gelu.default: lambda: PostOp("gelu", algorithm="none"),
 }
 
 
