@@ -64,6 +64,7 @@ class GuardSet:
         self._guards: dict[tuple[Any, ...], Guard] = {}
         self._ops: dict[Source, set[str]] = {}
         self._tensors: dict[Source, TensorGuard] = {}
+        self._integers: dict[str, Source] = {}
         self._first_source: dict[int, Source] = {}
         self._kept_alive: list[Any] = []
         self._has_global_state = False
@@ -134,6 +135,11 @@ class GuardSet:
         check = tensor_check.global_state_check()
         self.add(ConstSource(None, "global state"), "call", check.check, check.text)
 
+    def add_integer(self, source: Source) -> None:
+        """Rely on an int that stays dynamic: a symbol of the shape environment stands for it."""
+        self.add(source, "type_is", int)
+        self._integers[source.text] = source
+
     def add_sizes(self, env: Any) -> None:
         """Rely on what a `treadle_shapes.ShapeEnv` has decided about the sizes of this set's tensors.
 
@@ -151,7 +157,11 @@ class GuardSet:
         check = env.compile_guards(symbols)
         sizes = []
         for symbol in symbols:
-            source, dim = places[env.source_of(symbol)]
+            name = env.source_of(symbol)
+            if name in self._integers:
+                sizes.append(self._integers[name])
+                continue
+            source, dim = places[name]
             sizes.append(TupleItemSource(AttrSource(source, "shape"), dim))
         text = " and ".join(str(guard.expr) for guard in check.guards) or "dynamic sizes are in range"
         self.add(sizes[0], "call_many", (check.check, sizes[1:]), f"sizes: {text}")

@@ -240,7 +240,7 @@ def binary_op(tx: Tracer, text: str, a: Value, b: Value) -> Value:
     if a.__class__ is Constant and b.__class__ is Constant:
         return fold(tx, BINARY[text.removesuffix("=") if text not in BINARY else text][0], [a, b], {})
     if isinstance(a, _GRAPH_OPERANDS) and isinstance(b, _GRAPH_OPERANDS):
-        in_place = text not in BINARY and not isinstance(a, Constant)
+        in_place = text not in BINARY and isinstance(a, TensorValue)
         function = IN_PLACE[text] if in_place else BINARY[text.removesuffix("=") if text not in BINARY else text][0]
         if isinstance(a, Constant) and isinstance(a.obj, str):
             raise Unsupported("format", b.describe())

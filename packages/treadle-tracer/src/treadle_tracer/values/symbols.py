@@ -37,6 +37,7 @@ class Symbols:
         self.env: Any = None
         self.sources: dict[Any, tuple[Source, int]] = {}
         self._nodes: dict[Any, fx.Node] = {}
+        self._integers: dict[Source, SymbolicValue] = {}
 
     def dynamic_dims(self, source: Source, tensor: torch.Tensor) -> tuple[int, ...]:
         """The dimensions of this tensor that get symbols."""
@@ -56,16 +57,38 @@ class Symbols:
     def _dynamic_fake(self, source: Source, tensor: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
         import treadle_shapes.torch
 
-        if self.env is None:
-            self.env = treadle_shapes.ShapeEnv(where=self.where)
-            self.mode.shape_env = treadle_shapes.torch.fake_shape_env(self.env)  # type: ignore[assignment]
-            self.mode.static_shapes = False
+        self._need_env()
         sizes: list[Any] = [None] * tensor.dim()
         for dim in dims:
             symbol = self.env.create_symbol(tensor.shape[dim], f"{source.text}.size()[{dim}]")
             sizes[dim] = symbol
             self.sources[symbol] = (source, dim)
         return treadle_shapes.torch.fake_tensor(self.mode, tensor, tuple(sizes))
+
+    def _need_env(self) -> None:
+        if self.env is None:
+            import treadle_shapes.torch
+
+            self.env = treadle_shapes.ShapeEnv(where=self.where)
+            self.mode.shape_env = treadle_shapes.torch.fake_shape_env(self.env)  # type: ignore[assignment]
+            self.mode.static_shapes = False
+
+    def is_dynamic_integer(self, source: Source | None) -> bool:
+        """Whether the int at `source` has changed between calls before, so that it gets a symbol."""
+        return source is not None and source in self.dynamic
+
+    def integer(self, tx: Tracer, number: int, source: Source) -> Value:
+        """The int at `source` as a symbol."""
+        found = self._integers.get(source)
+        if found is None:
+            import treadle_shapes.torch
+
+            self._need_env()
+            tx.guards.add_integer(source)
+            symbol = self.env.create_symbol(number, source.text, size=False)
+            sym = treadle_shapes.torch.sym_int(self.env, symbol, number)
+            found = self._integers[source] = SymbolicValue(None, sym, source, number)
+        return found
 
     def value(self, tx: Tracer, number: Any, node: fx.Node | None) -> Value:
         """The Value of a SymInt, SymFloat or SymBool; plain when it is constant after all."""
@@ -85,7 +108,10 @@ class Symbols:
         return SymbolicValue(self._nodes[key], size)
 
     def node_of(self, tx: Tracer, value: SymbolicValue) -> fx.Node:
-        node = self._nodes.get(self._key(value.sym))
+        key = self._key(value.sym)
+        if key not in self._nodes and value.source is not None:
+            self._nodes[key] = tx.graph.placeholder(value.source, value.obj, value.sym)
+        node = self._nodes.get(key)
         if node is None:
             from treadle_tracer.errors import InternalError
 
