@@ -83,8 +83,8 @@ class FileCache:
         reason = why_not_whole(data)
         if reason is not None:
             _warn_once(
-                f"damaged:{path}",
-                f"Treadle's cache file {path.name} in {path.parent} is unusable ({reason}); rebuilding it",
+                f"damaged:{self.directory}",
+                f"Treadle's cache in {self.directory} holds files that are unusable ({path.name}: {reason}); rebuilding them",
             )
             with contextlib.suppress(OSError):
                 path.unlink()
