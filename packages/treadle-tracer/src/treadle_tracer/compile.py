@@ -254,10 +254,11 @@ def _frame_skipped(code: CodeType, why: str) -> Unsupported:
 
 
 def _leaves_hook_alone(compiled: Any) -> bool:
-    """Whether the code of a compiled graph is of a kind that the hook skips anyway (a GraphModule, this project's runtime)."""
+    """Whether a compiled graph runs nothing but this project's runtime, whose code the hook skips anyway."""
     function = compiled if hasattr(compiled, "__code__") else type(compiled).__call__
     code = getattr(function, "__code__", None)
-    return code is not None and why_not_trace(code) is not None
+    why = None if code is None else why_not_trace_file(code.co_filename)
+    return why is not None and why.startswith("code of the package treadle")
 
 
 def _outside_the_hook(compiled: Callable[..., Any]) -> Callable[..., Any]:

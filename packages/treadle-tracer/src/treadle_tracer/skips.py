@@ -40,11 +40,7 @@ _SKIPPED_PACKAGES = (
 ).split()
 
 # Below torch/, where frames are worth tracing: forward functions of modules. module.py is their calling machinery.
-_TRACED_IN_TORCH = (
-    "nn" + os.sep + "modules" + os.sep,
-    "nn" + os.sep + "functional.py",
-    "nn" + os.sep + "utils" + os.sep,
-)
+_TRACED_IN_TORCH = ("nn" + os.sep + "modules" + os.sep,)
 _SKIPPED_IN_TORCH = ("nn" + os.sep + "modules" + os.sep + "module.py",)
 
 # File names of code that no file holds.

@@ -49,8 +49,6 @@ class_body = compile("class A:\n x = 1", "somewhere.py", "exec").co_consts[0]
         Special.forward.__code__,
         torch.nn.Linear.forward.__code__,
         torch.nn.Sequential.forward.__code__,
-        torch.nn.functional.gelu.__code__ if hasattr(torch.nn.functional.gelu, "__code__") else plain.__code__,
-        torch.nn.functional.layer_norm.__code__,
     ],
 )
 def test_traced(code):
@@ -65,6 +63,7 @@ def test_traced(code):
         (class_body, "body of a module or class"),
         (Special.__init__.__code__, "__init__"),
         (Data.__init__.__code__, "__init__"),
+        (torch.nn.functional.layer_norm.__code__, "torch"),
         (torch.nn.Sequential.__iter__.__code__, "special method"),
         (torch.nn.Module._call_impl.__code__, "torch"),
         (torch.optim.SGD.step.__wrapped__.__code__, "torch"),
