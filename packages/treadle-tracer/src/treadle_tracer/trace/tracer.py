@@ -7,6 +7,7 @@ import importlib.util
 import linecache
 import sys
 import types
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,17 @@ if TYPE_CHECKING:
 _MAX_DEPTH = 200
 
 
+def _weakly(where: Callable[[], tuple[SizeFrame, ...]]) -> Callable[[], tuple[SizeFrame, ...]]:
+    """`where` without keeping its tracer alive: PyTorch's fake tensor cache keeps sizes, and they their environment."""
+    method = weakref.WeakMethod(where)
+
+    def here() -> tuple[SizeFrame, ...]:
+        bound = method()
+        return () if bound is None else bound()
+
+    return here
+
+
 class Tracer:
     """One trace of one frame. Values receive it as `tx`; most of its methods are functions of `values/`."""
 
@@ -54,7 +66,7 @@ class Tracer:
         self.guards = GuardSet()
         self.mutations = Mutations()
         self.fake_mode = fake_mode()
-        self.symbols = Symbols(self.fake_mode, dynamic or {}, options or TracerOptions(), self.where)
+        self.symbols = Symbols(self.fake_mode, dynamic or {}, options or TracerOptions(), _weakly(self.where))
         self.wrapped: dict[int, tuple[Any, Value]] = {}
         self.known: dict[int, tuple[Any, Value]] = {}
         self.lookup_cache: dict[tuple[type, str], tuple[Any, type | None]] = {}
