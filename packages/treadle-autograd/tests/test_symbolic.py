@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from torch import fx
@@ -8,7 +10,7 @@ from torch.nn import functional as F
 from treadle_autograd import aot
 from treadle_autograd.fake import fake_mode
 from treadle_shapes import ShapeEnv
-from treadle_shapes.torch import fake_shape_env, fake_tensor
+from treadle_shapes.torch import fake_shape_env, fake_tensor, sym_int
 
 
 def compile_dynamic(function, tensors, dynamic, forward=None):
@@ -70,3 +72,24 @@ def test_the_graph_computes_sizes_from_its_inputs():
     aten = torch.ops.aten
     assert any(node.target is aten.view.default for node in graphs[0].graph.nodes) or compiled.contract.outputs
     same(lambda x, y: (x.view(-1), y * 2), compiled, torch.randn(5, 4), torch.randn(3))
+
+
+def test_a_symbolic_integer_input():
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    graph = fx.Graph()
+    x, n = graph.placeholder("x"), graph.placeholder("n")
+    x.meta["example_value"] = fake_tensor(mode, torch.randn(12), [None])
+    n.meta["example_value"] = sym_int(env, env.create_symbol(3, "n", size=False))
+    scaled = graph.call_function(operator.mul, (x, n))
+    more = graph.call_function(operator.add, (n, 1))
+    wide = graph.call_function(torch.add, (scaled, more))
+    graph.output((wide, more, graph.call_method("new_zeros", (x, n))))
+    gm = fx.GraphModule(torch.nn.Module(), graph)
+    compiled = aot(gm, [torch.randn(12), 3], forward=lambda aten, inputs: aten.forward)
+    assert compiled.why_eager is None
+    for n_value in (3, 7):
+        tensor = torch.randn(12)
+        first, second, third = compiled(tensor, n_value)
+        torch.testing.assert_close(first, tensor * n_value + n_value + 1)
+        assert second == n_value + 1 and type(second) is int and third.shape == (n_value,)
