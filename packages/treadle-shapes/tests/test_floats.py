@@ -39,6 +39,17 @@ def test_is_integer(factor, size):
     assert evaluate(condition, {s: size}) == (float(size) * factor).is_integer()
 
 
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 20), st.sampled_from([0.0, 0.5, 3.0, 3.5, -1.0, -0.5, 7.25, 20.0]))
+def test_comparing_a_size_with_a_constant(size, c):
+    for op, holds in (("lt", float.__lt__), ("ge", float.__ge__), ("eq", float.__eq__), ("ne", float.__ne__)):
+        for a, b in ((to_float(s), c), (c, to_float(s))):
+            x, y = (float(size), c) if a is not c else (c, float(size))
+            condition = compare(op, a, b)
+            assert isinstance(condition, bool) or condition.op in ("le0", "eq0", "ne0")
+            assert evaluate(condition, {s: size}) == holds(x, y)
+
+
 def test_exact_forms_are_integer_expressions():
     half = float_fn("fmul", to_float(s), 0.5)
     assert round_to_int("floor", half) is s // 2

@@ -111,7 +111,9 @@ NO_GUARDS = {
     "view_minus_one": (lambda x: x.view(-1, 8), SQUARE),
     "reshape_heads": (lambda x: x.reshape(x.shape[0], x.shape[1], 2, 4).transpose(1, 2), SQUARE),
     "merge_heads": (
-        lambda x: x.view(x.shape[0], x.shape[1], 2, 4).transpose(1, 2).transpose(1, 2).reshape(x.shape), SQUARE),
+        lambda x: x.view(x.shape[0], x.shape[1], 2, 4).transpose(1, 2).transpose(1, 2).reshape(x.shape),
+        SQUARE,
+    ),
     "contiguous": (lambda x: x.transpose(1, 2).contiguous(), SQUARE),
     "flatten": (lambda x: x.flatten(1), SQUARE),
     "unsqueeze": (lambda x: x.unsqueeze(1), SQUARE),
@@ -145,7 +147,97 @@ NO_GUARDS = {
     "dropout_eval": (lambda x: F.dropout(x, 0.1, False), SQUARE),
     "group_norm": (lambda x: F.group_norm(x, 3), IMAGE),
     "interpolate": (lambda x: F.interpolate(x, scale_factor=2.0), IMAGE),
-}  # fmt: skip
+    "masked_fill": (lambda x: x.masked_fill(x > 0.5, 0.0), SQUARE),
+    "causal": (lambda x: torch.full((x.shape[1], x.shape[1]), float("-inf")).triu(1) + x @ x.transpose(1, 2), SQUARE),
+    "roll": (lambda x: x.roll(1, 1), SQUARE),
+    "rope": (lambda x: torch.cat([-x[..., 4:], x[..., :4]], -1), SQUARE),
+    "stride2": (lambda x: x[..., ::2], SQUARE),
+    "stack_flat": (lambda x: torch.stack([x[..., ::2], x[..., 1::2]], -1).flatten(-2), SQUARE),
+    "outer": (lambda x: torch.arange(x.shape[1])[:, None] * torch.ones(4)[None], SQUARE),
+    "last": (lambda x: x[:, -1], SQUARE),
+    "first": (lambda x: x[:, 0], SQUARE),
+    "drop_last": (lambda x: x[:, :-1], lambda b, s: [rand(b, s + 3, 8)]),
+    "topk": (lambda x: x.topk(3, -1), SQUARE),
+    "sort": (lambda x: x.sort(-1), SQUARE),
+    "one_hot": (lambda x: F.one_hot(x, 5), lambda b, s: [torch.ones(b, s, dtype=torch.long)]),
+    "avg_pool": (lambda x: F.avg_pool2d(x, 2), IMAGE),
+    "max_pool_pad": (lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE),
+    "bilinear": (lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"), IMAGE),
+    "bilinear_size": (lambda x: F.interpolate(x, size=(16, 16), mode="bilinear"), IMAGE),
+    "convT": (lambda x: F.conv_transpose2d(x, torch.ones(3, 4, 2, 2), stride=2), IMAGE),
+    "unfold": (lambda x: F.unfold(x, 2), IMAGE),
+    "rms": (lambda x: F.rms_norm(x, (8,)), SQUARE),
+    "glu": (lambda x: F.glu(x), SQUARE),
+    "cross_entropy": (
+        lambda x: F.cross_entropy(x.flatten(0, 1), torch.zeros(x.shape[0] * x.shape[1], dtype=torch.long)),
+        SQUARE,
+    ),
+    "baddbmm": (lambda x, y: torch.baddbmm(torch.zeros(1), x, y.transpose(1, 2)), TWO),
+    "sdpa_causal": (lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), lambda b, s: [rand(b, 2, s, 8)]),
+    "sdpa_mask": (
+        lambda q: F.scaled_dot_product_attention(
+            q, q, q, attn_mask=torch.ones(q.shape[0], 1, q.shape[2], q.shape[2], dtype=torch.bool)
+        ),
+        lambda b, s: [rand(b, 2, s, 8)],
+    ),
+    "mha_view": (
+        lambda x: (
+            F.scaled_dot_product_attention(*[x.view(x.shape[0], x.shape[1], 2, 4).transpose(1, 2)] * 3)
+            .transpose(1, 2)
+            .contiguous()
+            .view(x.shape[0], x.shape[1], 8)
+        ),
+        SQUARE,
+    ),
+    "window": (
+        lambda x: x.view(x.shape[0], 2, 2, 2, 2, 8).permute(0, 1, 3, 2, 4, 5).contiguous().view(-1, 4, 8),
+        lambda b, s: [rand(b, 16, 8)],
+    ),
+    "patch": (
+        lambda x: F.conv2d(x, torch.ones(6, 3, 4, 4), stride=4).flatten(2).transpose(1, 2),
+        lambda b, s: [rand(b, 3, 16, 16)],
+    ),
+    "cls": (lambda x: torch.cat([torch.ones(1, 1, 8).expand(x.shape[0], -1, -1), x], 1), SQUARE),
+    "scatter": (lambda x: torch.zeros_like(x).scatter(2, (x * 0).long(), x), SQUARE),
+    "index_put": (lambda x: x.clone().index_put((torch.tensor([0]),), torch.zeros(8)), SQUARE),
+    "slice_assign": (lambda x: (lambda y: (y[:, 0].zero_(), y)[1])(x.clone()), SQUARE),
+    "tril_mask": (lambda x: torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()[None, None], SQUARE),
+    "mean_pool": (lambda x: (x * torch.ones(x.shape[0], x.shape[1])[..., None]).sum(1) / x.shape[1], SQUARE),
+    "numel": (lambda x: x / x.numel(), SQUARE),
+    "T5 bucket": (lambda x: torch.arange(x.shape[1])[None, :] - torch.arange(x.shape[1])[:, None], SQUARE),
+    "split_size": (lambda x: x.split(x.shape[0], 0), SQUARE),
+    "lstm_cell": (
+        lambda x: torch.lstm_cell(
+            x, (torch.zeros(x.shape[0], 8), torch.zeros(x.shape[0], 8)), torch.ones(32, 8), torch.ones(32, 8)
+        ),
+        lambda b, s: [rand(b, 8)],
+    ),
+    "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), lambda b, s: [rand(b, 4, 8 + s, 8)]),
+    "norm": (lambda x: x / x.norm(dim=-1, keepdim=True), SQUARE),
+    "var_mean": (lambda x: torch.var_mean(x, 1), SQUARE),
+    "channels_last": (
+        lambda x: F.relu(
+            F.conv2d(
+                x.to(memory_format=torch.channels_last),
+                torch.ones(4, 3, 3, 3).to(memory_format=torch.channels_last),
+                padding=1,
+            )
+        ),
+        IMAGE,
+    ),
+    "einsum2": (lambda x: torch.einsum("bsd,btd->bst", x, x), SQUARE),
+    "logsumexp": (lambda x: x.logsumexp((1, 2)), SQUARE),
+    "tile": (lambda x: x.tile(1, 1, 2), SQUARE),
+    "movedim": (lambda x: x.movedim(0, 1).reshape(x.shape[1], -1), SQUARE),
+    "reshape_merge": (lambda x: x.transpose(1, 2).reshape(x.shape[0], -1), SQUARE),
+    "unflatten": (lambda x: x.unflatten(-1, (2, 4)), SQUARE),
+    "view_bad": (lambda x: x.view(x.shape[0], -1), SQUARE),
+    "squeeze_dyn": (lambda x: x.unsqueeze(0).squeeze(0), SQUARE),
+    "instance": (lambda x: F.instance_norm(x), IMAGE),
+    "swap": (lambda x: x.swapaxes(0, 1) + 1, SQUARE),
+    "adaptive7": (lambda x: F.adaptive_avg_pool2d(x, (1, 1)).flatten(1), IMAGE),
+    "ones_like_sum": (lambda x: torch.ones_like(x).sum() * x.shape[0] ** -0.5, SQUARE),
+}
 
 
 @pytest.mark.parametrize("name", NO_GUARDS)

@@ -109,7 +109,29 @@ def compare(op: str, a: FloatLike, b: FloatLike) -> BoolLike:
     name = f"float_{op}"
     if not isinstance(a, FloatExpr) and not isinstance(b, FloatExpr):
         return EVALUATE[name](a, b)
-    return make_bool(name, (a, b))
+    whole = _compare_size(op, a, b)
+    return make_bool(name, (a, b)) if whole is None else whole
+
+
+def _compare_size(op: str, a: FloatLike, b: FloatLike) -> BoolLike | None:
+    """float(e) < c == e < ceil(c);  c < float(e) == floor(c) < e;  float(e) == c == (e == c), false for a fractional c"""
+    size, number, left = (a, b, True) if isinstance(a, FloatExpr) else (b, a, False)
+    if (
+        not isinstance(size, FloatExpr)
+        or size.op != "float"
+        or isinstance(number, FloatExpr)
+        or not math.isfinite(number)
+    ):
+        return None
+    e = size.args[0]
+    if op in ("eq", "ne"):
+        same = CONSTRUCT["eq"](e, int(number)) if float(number).is_integer() else False
+        return same if op == "eq" else CONSTRUCT["not"](same)
+    if left:
+        less = CONSTRUCT["lt"](e, math.ceil(number))
+    else:
+        less = CONSTRUCT["lt"](math.floor(number), e)
+    return less if op == "lt" else CONSTRUCT["not"](less)
 
 
 def _as_ratio(x: FloatLike) -> tuple[IntLike, IntLike] | None:

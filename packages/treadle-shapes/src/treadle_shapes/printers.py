@@ -47,7 +47,8 @@ TRITON_HELPERS = """\
 @triton.jit
 def treadle_floordiv(a, b):
     q = a // b
-    return tl.where((a % b != 0) & ((a < 0) != (b < 0)), q - 1, q)
+    r = a - q * b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1, q)
 
 
 @triton.jit

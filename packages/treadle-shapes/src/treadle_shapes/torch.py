@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses import fake_impls
 from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
 
 from treadle_shapes.env import ShapeEnv
@@ -37,6 +38,69 @@ def _keep_our_nodes() -> None:
     _DeconstructedSymNode.from_node = staticmethod(from_node)
 
 
+def _convert_layout(mode: Any, t: torch.Tensor | None, layout: torch.memory_format) -> torch.Tensor | None:
+    if t is None:
+        return None
+    with mode:
+        if t.dim() == 3 and layout == torch.channels_last:
+            return t.unsqueeze(2).to(memory_format=layout).squeeze(2)
+        return t.to(memory_format=layout)
+
+
+def _convolution_layout(adapter: FakeShapeEnv, mode: Any, func: Any, args: Any, kwargs: Any) -> torch.memory_format:
+    """The layout the real convolution gives its result. It depends on the layouts of input and weight; what the choice of
+    a kernel asks about the sizes meanwhile does not matter for it and is answered without guards."""
+    from torch.fx.operator_schemas import normalize_function
+
+    bound = normalize_function(func, args, kwargs, normalize_to_only_use_kwargs=True)
+    assert bound is not None, f"{func} does not match its schema"
+    given = bound.kwargs
+    image, weight = given["input"], given["weight"]
+    suggested = {torch._prims_common.suggest_memory_format(t) for t in (image, weight)}
+    if suggested == {torch.contiguous_format} or not (
+        image._has_symbolic_sizes_strides or weight._has_symbolic_sizes_strides
+    ):
+        return torch.preserve_format
+    names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+    choice = {name: given[name] for name in names} | {"bias": given.get("bias")}
+    if choice["bias"] is None:
+        choice["bias_sizes"] = given.get("bias_sizes")
+    with mode, adapter.env.suppress_guards():
+        backend = torch._C._select_conv_backend(image, weight, **choice)
+        if weight.dim() == 3:
+            image, weight = image.contiguous().unsqueeze(2), weight.unsqueeze(2)
+        return torch._C._conv_determine_backend_memory_format(image, weight, backend)
+
+
+def _keep_convolution_layouts() -> None:
+    """Give fake convolutions with symbolic sizes the layout of the real ones: for nodes without hint (see
+    `SymNode.has_hint`) PyTorch's fake kernel leaves out that step, and the result would always be contiguous."""
+    for func in _CONVOLUTIONS:
+        fake_impls.op_implementations_dict[func] = _with_layout(fake_impls.op_implementations_dict[func])
+
+
+def _with_layout(original: Any) -> Any:
+    def convolution(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        out = original(mode, func, *args, **kwargs)
+        if not isinstance(mode.shape_env, FakeShapeEnv):
+            return out
+        layout = _convolution_layout(mode.shape_env, mode, func, args, kwargs)
+        if layout is torch.preserve_format:
+            return out
+        if isinstance(out, tuple):
+            return (*[_convert_layout(mode, t, layout) for t in out[:2]], *out[2:])
+        return _convert_layout(mode, out, layout)
+
+    return convolution
+
+
+_CONVOLUTIONS = (
+    torch.ops.aten.convolution.default,
+    torch.ops.aten._convolution.default,
+    torch.ops.aten._convolution.deprecated,
+    torch.ops.aten.convolution_backward.default,
+)
+
 _WRAPPERS = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
 
 
@@ -53,6 +117,7 @@ class _KeptNode(_DeconstructedSymNode):
 
 
 _keep_our_nodes()
+_keep_convolution_layouts()
 
 
 class FakeShapeEnv:
