@@ -33,9 +33,8 @@ from treadle_tracer.values.base import (
     Value,
     boolean,
 )
-from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionValue, ModuleObject, PartialValue
+from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionValue, ModuleObject
 from treadle_tracer.values.iterators import chain_from_iterable
-from treadle_tracer.values.mappings import DictValue, SetValue
 from treadle_tracer.values.objects import ObjectValue, lookup
 from treadle_tracer.values.protocol import BINARY, COMPARE, IN_PLACE
 from treadle_tracer.values.sequences import IteratorValue, ListValue, SliceValue, TupleValue, sorted_values

@@ -28,7 +28,11 @@ class Symbols:
     """
 
     def __init__(
-        self, mode: FakeTensorMode, dynamic: Mapping[Source, tuple[int, ...]], options: TracerOptions, where: Callable[[], Any]
+        self,
+        mode: FakeTensorMode,
+        dynamic: Mapping[Source, tuple[int, ...]],
+        options: TracerOptions,
+        where: Callable[[], Any],
     ):
         self.mode = mode
         self.dynamic = dict(dynamic)

@@ -186,6 +186,7 @@ for _function in [
 ]:
     HANDLERS[_function] = _leave("global-state")
 
+
 def _apply(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """`Function.apply`: without gradients it is its forward."""
     cls, *rest = args
@@ -221,8 +222,6 @@ def _checkpoint(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """Activation checkpointing computes the same; what is recomputed is for the graph's partitioner to decide."""
     own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
     return tx.call(args[0], args[1:], {name: value for name, value in kwargs.items() if name not in own})
-
-
 
 
 # ---- torch's own compiler, met by name
