@@ -22,7 +22,7 @@ from treadle_shapes.errors import (
 from treadle_shapes.facts import Facts
 from treadle_shapes.guards import Dropped, Guard, GuardFunction, Stack, user_stack
 from treadle_shapes.logic import Eq, Ge, Le, Ne, Not
-from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, IntLike, Symbol, symbol
+from treadle_shapes.nodes import BoolExpr, BoolLike, IntLike, Node, Symbol, free_symbols, symbol
 from treadle_shapes.printers import to_python
 from treadle_shapes.prove import DEFAULT_STEPS, prove
 from treadle_shapes.ranges import Range, to_range
@@ -196,24 +196,19 @@ class ShapeEnv:
 
     def describe(self, e: IntLike | BoolLike) -> str:
         """Text of an expression in the user's terms: sources instead of symbol names."""
-        if not isinstance(e, (Expr, BoolExpr)):
+        if not isinstance(e, Node):
             return str(e)
-        return to_python(e, {s: self.source_of(s) for s in e.free_symbols})
+        return to_python(e, {s: self.source_of(s) for s in free_symbols(e)})
 
     def is_unbacked(self, e: IntLike | BoolLike) -> bool:
         """Whether the value needs a symbol that has no hint, after all that is known is put in."""
-        e = self.simplify(e)
-        return isinstance(e, (Expr, BoolExpr)) and any(s not in self.hints for s in e.free_symbols)
+        return any(s not in self.hints for s in free_symbols(self.simplify(e)))
 
     def hint(self, e: IntLike | BoolLike) -> int | bool | None:
         """The value at the hints, None when an unbacked symbol is involved."""
-        if not isinstance(e, (Expr, BoolExpr)):
-            return e
-        if any(s not in self.hints for s in e.free_symbols):
+        if any(s not in self.hints for s in free_symbols(e)):
             e = self.simplify(e)
-            if not isinstance(e, (Expr, BoolExpr)):
-                return e
-            if any(s not in self.hints for s in e.free_symbols):
+            if any(s not in self.hints for s in free_symbols(e)):
                 return None
         return evaluate(e, self.hints)
 
@@ -384,8 +379,7 @@ class ShapeEnv:
 
     def _unbacked_message(self, e: IntLike | BoolLike) -> str:
         simple = self.simplify(e)
-        free = simple.free_symbols if isinstance(simple, (Expr, BoolExpr)) else frozenset()
-        unknown = sorted((s for s in free if s not in self.hints), key=lambda s: s.order)
+        unknown = sorted((s for s in free_symbols(simple) if s not in self.hints), key=lambda s: s.order)
         sources = ", ".join(self.source_of(s) for s in unknown)
         return (
             f"{self.describe(simple)} must be known while tracing, but {sources} is known only at run time; "

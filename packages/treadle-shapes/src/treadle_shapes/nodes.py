@@ -221,6 +221,11 @@ def children(node: Node) -> Iterable[Any]:
     return [arg for arg in getattr(node, "args", ()) if isinstance(arg, Node)]
 
 
+def free_symbols(value: Any) -> frozenset[Symbol]:
+    """The symbols of an expression or condition; none for a number."""
+    return value.free_symbols if isinstance(value, Node) else _NOTHING
+
+
 _symbols: InternTable[Symbol] = InternTable()
 _sums: InternTable[Sum] = InternTable()
 _products: InternTable[Product] = InternTable()
