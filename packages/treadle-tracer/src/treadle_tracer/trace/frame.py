@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -46,14 +47,18 @@ class Program:
         return None if found is None or found.target >= entry.target and found.lasti else found
 
 
-_programs: dict[int, tuple[types.CodeType, Program]] = {}
+# By identity, because equal code objects compare slowly; weakly, because a code object's compiled entries hold the
+# parameters of the model that it runs.
+_programs: dict[int, tuple[weakref.ref[types.CodeType], Program]] = {}
 
 
 def program_of(code: types.CodeType) -> Program:
     """The program of a code object, read once."""
-    found = _programs.get(id(code))
-    if found is None:
-        found = _programs[id(code)] = (code, Program(read(code)))
+    key = id(code)
+    found = _programs.get(key)
+    if found is None or found[0]() is not code:
+        forget = weakref.ref(code, lambda _: _programs.pop(key, None))
+        found = _programs[key] = (forget, Program(read(code)))
     return found[1]
 
 
@@ -284,7 +289,7 @@ def trace_frame(
     frame: treadle_frame.FrameInfo,
     model: CodeModel,
     options: TracerOptions,
-    dynamic: Mapping[Source, tuple[int, ...]] | None = None,
+    dynamic: Mapping[Source, Mapping[int, int]] | None = None,
 ) -> TraceResult:
     """Trace a frame as it is called.
 
