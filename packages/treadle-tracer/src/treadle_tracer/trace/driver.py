@@ -16,7 +16,7 @@ def trace_function(
     function: Callable[..., Any],
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
-    dynamic: Mapping[Source, tuple[int, ...]] | None = None,
+    dynamic: Mapping[Source, Mapping[int, int]] | None = None,
 ) -> TraceResult:
     """Evaluate `function(*args, **kwargs)` symbolically, a module or bound method included.
 

@@ -59,7 +59,7 @@ class Tracer:
     def __init__(
         self,
         inline: Callable[[Tracer, FunctionValue, list[Value], dict[str, Value]], Value],
-        dynamic: Mapping[Source, tuple[int, ...]] | None = None,
+        dynamic: Mapping[Source, Mapping[int, int]] | None = None,
         options: TracerOptions | None = None,
     ):
         self.graph = GraphBuilder()

@@ -57,6 +57,8 @@ class CallableValue(Known):
             return call_new(tx, obj, args, kwargs)
         if obj in FOLDABLE or getattr(obj, "__module__", None) in FOLDABLE_MODULES:
             return tx.fold(obj, args, kwargs)
+        if type(obj).__module__ == "numpy" and all(arg.is_constant() for arg in (*args, *kwargs.values())):
+            return tx.fold(obj, args, kwargs)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, type):
             return tx.class_method(ClassValue(owner), obj.__name__, args, kwargs)

@@ -41,6 +41,8 @@ def construct(tx: Tracer, cls_value: ClassValue, args: list[Value], kwargs: dict
         return handler(tx, args, kwargs)
     if isinstance(cls, enum.EnumMeta):
         return tx.fold(cls, args, kwargs)
+    if cls.__module__ == "numpy" and "generic" in (base.__name__ for base in cls.__mro__):
+        return tx.fold(cls, args, kwargs)
     if issubclass(cls, tuple) and cls is not tuple:
         return _construct_tuple(tx, cls, args, kwargs)
     meta_call = lookup(tx, type(cls), "__call__")

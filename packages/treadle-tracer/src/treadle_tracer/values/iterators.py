@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, Constant, Value
-from treadle_tracer.values.sequences import HostIterator, IteratorValue, TupleValue
+from treadle_tracer.values.sequences import HostIterator, IteratorValue, ListValue, ReversedIterator, TupleValue
 
 if TYPE_CHECKING:
     from treadle_tracer.trace.tracer import Tracer
@@ -143,6 +143,8 @@ def _filter(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def _reversed(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if isinstance(args[0], (ListValue, TupleValue)):
+        return ReversedIterator(args[0])
     from_class = tx.has_special(args[0], "__reversed__")
     if from_class is not None:
         return tx.call(from_class, [], {})

@@ -508,6 +508,40 @@ def _iterator_at(sequence: Any, position: int) -> Any:
     return iterator
 
 
+class ReversedIterator(IteratorValue):
+    """`reversed(list)` or `reversed(tuple)`: `position` is the next index."""
+
+    __slots__ = ("position", "sequence")
+
+    def __init__(self, sequence: Sequence):
+        self.source = None
+        self.sequence = sequence
+        self.position = len(sequence.items) - 1
+
+    def python_type(self) -> type:
+        return type(reversed([])) if isinstance(self.sequence, ListValue) else reversed
+
+    def next(self, tx: Tracer) -> Value | None:
+        if not 0 <= self.position < len(self.sequence.items):
+            self.position = -1
+            return None
+        self.position -= 1
+        return self.sequence.item(tx, self.position + 1)
+
+    def reconstruct(self, cg: Any) -> None:
+        cg.cb.push_null()
+        cg.const(_reversed_at)
+        cg.value(self.sequence)
+        cg.const(self.position)
+        cg.cb.call(2)
+
+
+def _reversed_at(sequence: Any, position: int) -> Any:
+    iterator = reversed(sequence)
+    iterator.__setstate__(position)
+    return iterator
+
+
 class RangeIterator(IteratorValue):
     """`iter(range(...))`."""
 
@@ -580,5 +614,5 @@ _LENGTH_ORDER: dict[str, Callable[[int, int], bool]] = {
     ">=": lambda a, b: a >= b,
 }
 
-__all__ = ["MISSING", "HostIterator", "IteratorValue", "ListValue", "RangeIterator", "Sequence", "SequenceIterator",
+__all__ = ["MISSING", "HostIterator", "IteratorValue", "ListValue", "RangeIterator", "ReversedIterator", "Sequence", "SequenceIterator",
            "SliceValue", "TupleValue", "compare_sequences", "field_index", "field_names", "sorted_values"]  # fmt: skip

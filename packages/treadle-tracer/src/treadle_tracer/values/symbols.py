@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from treadle_tracer.output.tensor_check import dynamic_dims_of
+from treadle_tracer.output.tensor_check import dynamic_dims_of, stride_order
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant, Value
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 
 class Symbols:
-    """`dynamic` says which dimensions of which sources are not specialised; `where` gives the user's stack.
+    """`dynamic` says which dimensions of which sources are not specialised, with a size to look at where the tensor's own is 1;
+    a source without dimensions is an int. `where` gives the user's stack.
 
     `env` is None until the first dynamic dimension.
     """
@@ -30,7 +31,7 @@ class Symbols:
     def __init__(
         self,
         mode: FakeTensorMode,
-        dynamic: Mapping[Source, tuple[int, ...]],
+        dynamic: Mapping[Source, Mapping[int, int]],
         options: TracerOptions,
         where: Callable[[], Any],
     ):
@@ -64,10 +65,32 @@ class Symbols:
         self._need_env()
         sizes: list[Any] = [None] * tensor.dim()
         for dim in dims:
-            symbol = self.env.create_symbol(tensor.shape[dim], f"{source.text}.size()[{dim}]")
+            size = tensor.shape[dim] if tensor.shape[dim] > 1 else self.dynamic[source][dim]
+            symbol = self.env.create_symbol(size, f"{source.text}.size()[{dim}]")
             sizes[dim] = symbol
             self.sources[symbol] = (source, dim)
-        return treadle_shapes.torch.fake_tensor(self.mode, tensor, tuple(sizes))
+        if any(tensor.shape[dim] == 1 for dim in dims):
+            return self._dense_fake(tensor, sizes)
+        return treadle_shapes.torch.fake_tensor(self.mode, tensor, tuple(sizes), source.text)
+
+    def _dense_fake(self, tensor: torch.Tensor, sizes: list[Any]) -> torch.Tensor:
+        """As large as the symbols are taken to be, where the tensor at hand has a size of 1; dense in the order of its strides."""
+        import treadle_shapes.torch
+
+        order = stride_order(tensor)
+        assert order is not None, "dynamic_dims_of lets no other tensor pass"
+        exprs = [tensor.shape[d] if size is None else size for d, size in enumerate(sizes)]
+        strides: list[Any] = [1] * tensor.dim()
+        reach: Any = 1
+        for d in reversed(order):
+            strides[d], reach = reach, reach * exprs[d]
+        with self.mode:
+            return torch.empty_strided(
+                [treadle_shapes.torch.sym_int(self.env, e) for e in exprs],
+                [treadle_shapes.torch.sym_int(self.env, e) for e in strides],
+                dtype=tensor.dtype,
+                device=tensor.device,
+            )
 
     def _need_env(self) -> None:
         if self.env is None:
@@ -83,12 +106,12 @@ class Symbols:
 
     def integer(self, tx: Tracer, number: int, source: Source) -> Value:
         """The int at `source` as a symbol."""
+        tx.guards.add_integer(source)  # every time: a part of the trace that is given up takes its guards along
         found = self._integers.get(source)
         if found is None:
             import treadle_shapes.torch
 
             self._need_env()
-            tx.guards.add_integer(source)
             symbol = self.env.create_symbol(number, source.text, size=False)
             sym = treadle_shapes.torch.sym_int(self.env, symbol, number)
             found = self._integers[source] = SymbolicValue(None, sym, source, number)

@@ -130,8 +130,24 @@ class TensorValue(Value):
     def reconstruct(self, cg: Any) -> None:
         if self.source is not None:
             self.source.emit(cg.cb)
-        else:
-            cg.graph_output(self._node)
+            return
+        cg.graph_output(self._node)
+        attrs = {name: value for name, value in cg.attrs_of(self).items() if isinstance(value, Value)}
+        if attrs:
+            cg.register(self)
+            cg.cb.push_null()
+            cg.const(_set_attributes)
+            cg.value(self)
+            for name, value in attrs.items():
+                cg.const(name)
+                cg.value(value)
+            cg.cb.build_map(len(attrs))
+            cg.cb.call(2)
+            cg.cb.pop_top()
+
+
+def _set_attributes(tensor: Any, attrs: dict[str, Any]) -> None:
+    vars(tensor).update(attrs)
 
 
 # ---- attributes by name

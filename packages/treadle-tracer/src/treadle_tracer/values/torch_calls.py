@@ -42,7 +42,8 @@ class _Arguments:
         if isinstance(value, TensorValue):
             return value.node(self.tx), value.fake
         if isinstance(value, Known):
-            return value.obj, value.obj
+            plain = value.obj.item() if type(value.obj).__module__ == "numpy" else value.obj  # numpy scalars
+            return plain, plain
         if isinstance(value, SymbolicValue):
             return value.node(self.tx), value.sym
         if isinstance(value, Lazy):

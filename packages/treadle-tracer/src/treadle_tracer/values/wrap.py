@@ -61,11 +61,15 @@ _Wrapper = Callable[["Tracer", Any, Source], Value]
 
 def is_constant_object(obj: Any) -> bool:
     cls = type(obj)
-    if cls in CONSTANT_TYPES or isinstance(obj, enum.Enum):
+    if cls in CONSTANT_TYPES or isinstance(obj, enum.Enum) or is_numpy_scalar(obj):
         return True
     if cls is slice:
         return all(is_constant_object(part) for part in (obj.start, obj.stop, obj.step))
     return False
+
+
+def is_numpy_scalar(obj: Any) -> bool:
+    return type(obj).__module__ == "numpy" and hasattr(obj, "item") and getattr(obj, "shape", None) == ()
 
 
 def is_trusted_name(module: Any) -> bool:
@@ -347,6 +351,21 @@ def _compiled(tx: Tracer, obj: Any, source: Source) -> Value:
     return tx.wrap_known(obj._treadle_original)
 
 
+def _numpy_scalar(tx: Tracer, obj: Any, source: Source) -> Value:
+    tx.guards.add(source, "call", _SameNumber(obj), f"{source.text} == {obj!r}")
+    return Constant(obj)
+
+
+class _SameNumber:
+    """Guard callable: a numpy scalar of the recorded type and value."""
+
+    def __init__(self, number: Any):
+        self.number = number
+
+    def __call__(self, value: Any) -> bool:
+        return type(value) is type(self.number) and bool(value == self.number)
+
+
 def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
     if "_treadle_original" in getattr(obj, "__dict__", ()) and not isinstance(obj, type):
         return _compiled
@@ -354,6 +373,11 @@ def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
         return WRAPPERS[type]
     if goes_into_graph(obj) or (getattr(cls, "__hash__", None) is not None and handler_of(obj) is not None):
         return _known(CallableValue)
+    if cls.__module__ == "numpy":
+        if is_numpy_scalar(obj) and not isinstance(obj, type):
+            return _numpy_scalar
+        if callable(obj):
+            return _known(CallableValue)
     for base, wrapper in _WRAPPERS_BY_BASE:
         if issubclass(cls, base):
             return wrapper
@@ -430,7 +454,7 @@ def from_constant(tx: Tracer, obj: Any) -> Value:
         return made
     if cls in (set, frozenset):
         return SetValue.of(tx, [from_constant(tx, item) for item in obj], cls)
-    if isinstance(obj, enum.Enum):
+    if isinstance(obj, enum.Enum) or is_numpy_scalar(obj):
         return Constant(obj)
     if isinstance(obj, torch.Tensor):
         raise Unsupported("graph-result", "a tensor made while tracing")
