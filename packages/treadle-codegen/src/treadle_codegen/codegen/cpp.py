@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.build import build_library
+from treadle_codegen.codegen.cpp_columns import column_printer, why_not_columns
 from treadle_codegen.codegen.cpp_ops import MEMORY_TYPES
 from treadle_codegen.codegen.cpp_section import SectionPrinter
 from treadle_codegen.codegen.kernel import RenderedKernel, Segment, function_name
@@ -169,9 +170,11 @@ def _write_body(writer: KernelWriter) -> None:
     kernel = writer.kernel
     parallel = writer.threads > 1 and _work(kernel) >= _PARALLEL_WORK
     bad = " reduction(|:bad)" if _may_check(kernel) else ""
-    for k, axis in enumerate(kernel.outer):
+    columns = why_not_columns(kernel) is None
+    outer = kernel.outer[:-1] if columns else kernel.outer
+    for k, axis in enumerate(outer):
         if k == 0 and parallel:
-            collapse = f" collapse({len(kernel.outer)})" if len(kernel.outer) > 1 else ""
+            collapse = f" collapse({len(outer)})" if len(outer) > 1 else ""
             writer.line(f"#pragma omp parallel for num_threads({writer.threads}){collapse}{bad}")
         writer.open_loop(axis)
     later_reads = _read_in_later_sections(kernel)
@@ -179,10 +182,12 @@ def _write_body(writer: KernelWriter) -> None:
         if name in later_reads and local.length > 1:
             ctype = MEMORY_TYPES[writer.buffers[name].dtype]
             writer.line(f"alignas(64) {ctype} {writer.param(name)}[{local.length}];")
-    for section in kernel.sections:
+    if columns:
+        column_printer(writer, later_reads, parallel=parallel and not outer).write()
+    for section in () if columns else kernel.sections:
         over_section = parallel and not kernel.outer and not any(m.reduce_axes for m in section.members)
         SectionPrinter(writer, section, later_reads, parallel=over_section).write()
-    writer.close(len(kernel.outer))
+    writer.close(len(outer))
 
 
 def _may_check(kernel: Kernel) -> bool:

@@ -17,14 +17,14 @@ from treadle_shapes.expr import to_cpp
 if TYPE_CHECKING:
     from treadle_codegen.codegen.cpp import KernelWriter
 
-_BLOCK = 4096  # longest run summed in one go; float sums of longer runs add up blocks in double
+BLOCK = 4096  # longest run summed in one go; float sums of longer runs add up blocks in double
 
-_IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
+IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
 _CLAUSE = {"sum": "+", "prod": "*", "max": "max", "min": "min", "any": "|", "all": "&"}
 
 
 @dataclass(slots=True)
-class _Accumulator:
+class Accumulator:
     """One `reduce` instruction: names of the running value, and of what else its kind keeps."""
 
     kind: str
@@ -47,7 +47,7 @@ class SectionPrinter:
         self.parallel = parallel
         self.inner_values: dict[Any, str] = {}
         self.inner_stored: dict[tuple[str, IntLike], str] = {}
-        self.accumulators: dict[tuple[int, int], _Accumulator] = {}
+        self.accumulators: dict[tuple[int, int], Accumulator] = {}
         self.checks = False
 
     def write(self) -> None:
@@ -79,13 +79,13 @@ class SectionPrinter:
 
     def _declare(self) -> None:
         innermost = self.section.axes[-1].extent if self.section.axes else 1
-        single = len(self.section.axes) == 1 and isinstance(innermost, int) and innermost <= _BLOCK
+        single = len(self.section.axes) == 1 and isinstance(innermost, int) and innermost <= BLOCK
         for m, loop in enumerate(self.section.members):
             for k, instr in enumerate(loop.body):
                 if instr.op != "reduce":
                     continue
                 dtype = loop.body[instr.args[0]].dtype
-                acc = _Accumulator(instr.attr, self.writer.fresh(), dtype)
+                acc = Accumulator(instr.attr, self.writer.fresh(), dtype)
                 if instr.attr == "sum" and dtype.is_floating_point and not single:
                     acc.total = acc.name + "t"
                     self.writer.line(f"double {acc.total} = 0;")
@@ -93,23 +93,23 @@ class SectionPrinter:
                     self._declare_accumulator(acc)
                 self.accumulators[(m, k)] = acc
 
-    def _declare_accumulator(self, acc: _Accumulator) -> None:
+    def _declare_accumulator(self, acc: Accumulator) -> None:
         line = self.writer.line
         if acc.kind in ("argmax", "argmin"):
             line(f"{acc.c_type} {acc.name} = 0; i64 {acc.name}p = -1;")
         elif acc.kind in ("max", "min"):
-            line(f"{acc.c_type} {acc.name} = {_worst(acc)};")
+            line(f"{acc.c_type} {acc.name} = {worst(acc)};")
             if acc.dtype.is_floating_point:
                 line(f"int {acc.name}n = 0;")
         else:
-            line(f"{acc.c_type} {acc.name} = {constant(_IDENTITY[acc.kind], acc.dtype)};")
+            line(f"{acc.c_type} {acc.name} = {constant(IDENTITY[acc.kind], acc.dtype)};")
 
     def _open_innermost(self, axis: Axis) -> bool:
         """Open the innermost loop as a SIMD loop; True when it was split into blocks for the sake of long sums."""
         writer = self.writer
         name, extent = axis.symbol.name, writer.index(axis.extent)
         totals = [acc for acc in self.accumulators.values() if acc.total is not None]
-        blocked = bool(totals) and not (isinstance(axis.extent, int) and axis.extent <= _BLOCK)
+        blocked = bool(totals) and not (isinstance(axis.extent, int) and axis.extent <= BLOCK)
         if totals and not blocked:
             # rows of a multi-dimensional reduction: each row is a block
             writer.line("{")
@@ -117,11 +117,11 @@ class SectionPrinter:
             for acc in totals:
                 writer.line(f"{acc.c_type} {acc.name} = 0;")
         if blocked:
-            writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {_BLOCK}) {{")
+            writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {BLOCK}) {{")
             writer.depth += 1
             for acc in totals:
                 writer.line(f"{acc.c_type} {acc.name} = 0;")
-            writer.line(f"i64 {name}e = {name}b + {_BLOCK} < {extent} ? {name}b + {_BLOCK} : {extent};")
+            writer.line(f"i64 {name}e = {name}b + {BLOCK} < {extent} ? {name}b + {BLOCK} : {extent};")
         if any(acc.kind in ("argmax", "argmin") for acc in self.accumulators.values()):
             pass  # positions are found one by one
         elif self.parallel and len(self.section.axes) == 1:
@@ -146,7 +146,7 @@ class SectionPrinter:
             by_operator.setdefault("|", []).append("bad")
         return "".join(f" reduction({op}:{', '.join(names)})" for op, names in by_operator.items())
 
-    def _accumulate(self, acc: _Accumulator, value: str) -> None:
+    def _accumulate(self, acc: Accumulator, value: str) -> None:
         line, name = self.writer.line, acc.name
         if acc.kind == "sum" and not acc.dtype.is_floating_point:
             line(f"{name} = ({acc.c_type})({name} + {value});")
@@ -294,7 +294,7 @@ class SectionPrinter:
             line(f"{self._place(buffer, index)} = {write_memory(args[0], instr.dtype)};")
 
 
-def _worst(acc: _Accumulator) -> str:
+def worst(acc: Accumulator) -> str:
     """The value that every other one replaces: for max the smallest."""
     if acc.dtype.is_floating_point:
         return constant(float("-inf") if acc.kind == "max" else float("inf"), acc.dtype)

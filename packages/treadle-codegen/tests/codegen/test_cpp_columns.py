@@ -1,0 +1,84 @@
+"""Reductions down columns: when they are chosen, and that every kind and shape agrees with eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from aten_capture import capture
+
+from treadle_codegen.options import CodegenOptions
+from treadle_codegen.pipeline import compile_graph
+
+
+def compiled(function: Callable[..., torch.Tensor], x: torch.Tensor, cache: Path, threads: int = 1):
+    options = CodegenOptions(threads=threads, cache_dir=cache, verify=True)
+    return compile_graph(capture(function, [x]), [x], options=options)
+
+
+def in_columns(source: str) -> bool:
+    return "for (i64 l = 0;" in source
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+KINDS = {
+    "sum": (lambda x: x.sum(0), torch.float32),
+    "sum of doubles": (lambda x: x.sum(0), torch.float64),
+    "sum of integers": (lambda x: x.sum(0), torch.int32),
+    "sum of bfloat16": (lambda x: x.sum(0), torch.bfloat16),
+    "prod": (lambda x: x.prod(0), torch.float64),
+    "max": (lambda x: x.amax(0), torch.float32),
+    "min": (lambda x: x.amin(0), torch.int8),
+    "any": (lambda x: (x > 2).any(0), torch.float32),
+    "all": (lambda x: (x < 2).all(0), torch.float32),
+    "mean with epilogue": (lambda x: x.mean(0).exp() * 2, torch.float32),
+    "two at once": (lambda x: x.sum(0) + (x * x).sum(0), torch.float32),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("columns", [9, 64, 300])
+def test_kinds(name: str, columns: int, cache: Path) -> None:
+    function, dtype = KINDS[name]
+    x = torch.randn(37, columns).mul(2).to(dtype)
+    graph = compiled(function, x, cache)
+    assert in_columns(graph.source)
+    tolerance = 3e-2 if dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(graph(x)[0], function(x), rtol=tolerance, atol=tolerance)
+
+
+def test_not_a_number_wins(cache: Path) -> None:
+    x = torch.randn(5, 70)
+    x[2, 3] = float("nan")
+    graph = compiled(lambda x: x.amax(0), x, cache)
+    assert in_columns(graph.source)
+    torch.testing.assert_close(graph(x)[0], x.amax(0), equal_nan=True)
+
+
+def test_long_sums_are_added_up_in_double(cache: Path) -> None:
+    x = torch.rand(200_000, 8)
+    graph = compiled(lambda x: x.sum(0), x, cache)
+    assert in_columns(graph.source)
+    torch.testing.assert_close(graph(x)[0], x.double().sum(0).float(), rtol=2e-6, atol=0)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_outer_axes_and_channels_last(threads: int, cache: Path) -> None:
+    x = torch.randn(3, 40, 50, 6).to(memory_format=torch.channels_last)
+    graph = compiled(lambda x: x.mean((2, 3), keepdim=True), x, cache, threads)
+    assert in_columns(graph.source)
+    torch.testing.assert_close(graph(x)[0], x.mean((2, 3), keepdim=True))
+
+
+def test_rows_stay_rows(cache: Path) -> None:
+    x = torch.randn(37, 64)
+    for function in (lambda x: x.sum(1), lambda x: x.sum(), lambda x: x[:, :4].sum(0), lambda x: x.argmax(0)):
+        graph = compiled(function, x, cache)
+        assert not in_columns(graph.source)
+        torch.testing.assert_close(graph(x)[0], function(x))
