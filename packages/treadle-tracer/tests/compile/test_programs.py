@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import math
@@ -526,6 +527,60 @@ BREAKS = [
 def test_breaks(case):
     recorder = compare(*case, calls=3)
     assert recorder.codes() != []
+
+
+@contextlib.contextmanager
+def opened(log, x):
+    log.append("in")
+    try:
+        yield x + 1
+    finally:
+        log.append("out")
+
+
+def break_in_opened(x):
+    log = []
+    with opened(log, x) as y, torch.no_grad():
+        z = y * 2
+        z.sum().item()
+        w = z + y
+    return w, log
+
+
+def break_over_generator(x):
+    out = []
+    for y in yields_plainly(x):
+        y.sum().item()
+        out.append(y * 2)
+    return out
+
+
+def yields_plainly(x):
+    for i in range(3):
+        yield x + i
+
+
+def break_over_views(d):
+    for k, x in d.items():
+        x.add_(1)
+        x.sum().item()
+        x.mul_(2)
+    return d, [x + 1 for x in d.values()]
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        (break_in_opened, t(3)),
+        (break_over_generator, t(3)),
+        (break_over_views, lambda: {"a": t(3)(), "b": t(2)()}),
+    ],
+    ids=lambda case: case[0].__name__,
+)
+def test_frames_that_must_be_left_before_the_break(case):
+    recorder = compare(*case, calls=2)
+    assert len(recorder.graphs) >= 2
+    assert recorder.skips == []
 
 
 def test_the_graphs_around_a_break():

@@ -238,11 +238,12 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
 
 
 class RootFrame(Frame):
-    """The frame that is compiled. Stops before step number `break_at`, counted in executed instructions."""
+    """The frame that is compiled. Stops before step number `break_at`, counted in executed instructions, and at instruction `stop_at`."""
 
-    def __init__(self, *args: Any, break_at: int | None = None):
+    def __init__(self, *args: Any, break_at: int | None = None, stop_at: int | None = None):
         super().__init__(*args)
         self.break_at = break_at
+        self.stop_at = stop_at
         self.step = 0
         self.broken = False
 
@@ -250,7 +251,7 @@ class RootFrame(Frame):
         steps = self.program.steps
         while True:
             at = self.at = self.pc
-            if self.step == self.break_at:
+            if self.step == self.break_at or at == self.stop_at:
                 self.broken = True
                 return
             self.step += 1
@@ -290,17 +291,19 @@ def trace_frame(
     model: CodeModel,
     options: TracerOptions,
     dynamic: Mapping[Source, Mapping[int, int]] | None = None,
+    stop_at: int | None = None,
+    reason: Unsupported | None = None,
 ) -> TraceResult:
     """Trace a frame as it is called.
 
     The result ends in a return, or in a break at the first instruction that cannot be traced. After an unsupported instruction
     the frame is traced once more and stopped in front of it, so that nothing of what the instruction began is left behind.
+    `stop_at` breaks the first time that instruction is due, for `reason`.
     """
-    reason: Unsupported | None = None
     break_at: int | None = None
     for _ in range(3):
         tx = Tracer(inline_call, dynamic, options)
-        root = _root_frame(tx, frame, model, break_at)
+        root = _root_frame(tx, frame, model, break_at, stop_at)
         try:
             return _run_root(tx, root, reason)
         except Unsupported as error:
@@ -312,10 +315,12 @@ def trace_frame(
     raise InternalError("trace", f"a second trace of {model.qualname} took another way than the first")
 
 
-def _root_frame(tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, break_at: int | None) -> RootFrame:
+def _root_frame(
+    tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, break_at: int | None, stop_at: int | None
+) -> RootFrame:
     if model.flags & (_CO_GENERATOR | _CO_ASYNC):
         raise Unsupported("generator", f"{model.qualname} is a generator or coroutine")
-    root = RootFrame(tx, program_of(frame.code), frame.code, frame.globals, break_at=break_at)
+    root = RootFrame(tx, program_of(frame.code), frame.code, frame.globals, break_at=break_at, stop_at=stop_at)
     tx.root_globals = frame.globals
     root.locals = {name: Lazy(value, LocalSource(name)) for name, value in frame.locals.items()}
     made_here = _cells_made_at_entry(model)
