@@ -3,9 +3,9 @@
     with opened(x) as y:          # a generator in the middle of its run stands on the operand stack
         print(y)                  # break: it cannot be made again
 
-Entering the `with` for real instead puts a real context manager there, and the continuation can be left anywhere inside. The same goes for a
-`for` over a generator or over the views of a traced dict. So the places to retreat to are the starts of the `with` and `for` blocks around
-the break, innermost first, and the calls just before them (which make the generator).
+Entering the `with` for real instead puts a real context manager there, and the continuation can be left anywhere inside. The same goes
+for a `for` over a generator or over the views of a traced dict. So the places to retreat to are the starts of the `with` and `for` blocks
+around the break, innermost first, and the calls just before them (which make the generator).
 """
 
 from __future__ import annotations
