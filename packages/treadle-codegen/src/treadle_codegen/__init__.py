@@ -12,6 +12,7 @@ from treadle_codegen.__about__ import __version__
 
 if TYPE_CHECKING:
     from treadle_codegen.errors import CodegenError, CodegenUnavailable, InternalError, OptionError
+    from treadle_codegen.lower.decompositions import decompositions
     from treadle_codegen.options import CodegenOptions
     from treadle_codegen.pipeline import CompiledGraph, compile_graph
 
@@ -23,6 +24,7 @@ _HOMES = {
     "CodegenOptions": "options",
     "CompiledGraph": "pipeline",
     "compile_graph": "pipeline",
+    "decompositions": "lower.decompositions",
 }
 
 
@@ -44,4 +46,5 @@ __all__ = [
     "OptionError",
     "__version__",
     "compile_graph",
+    "decompositions",
 ]

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from treadle_shapes.expr import BoolExpr, Expr, Fn, Product, Sum, Symbol
 
 from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, Instr, Loop, Program, View
 from treadle_codegen.ir.ops import OPS
+from treadle_shapes.expr import BoolExpr, Expr, Fn, Product, Sum, Symbol
 
 Values = dict[str, torch.Tensor]  # buffer name -> flat memory, or a tensor with the buffer's strides
 
@@ -183,7 +183,9 @@ def _take(flat: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
     return flat[index]
 
 
-def _checked(indices: Sequence[torch.Tensor], strides: Sequence[Any], extents: Sequence[Any], grid: _Grid) -> torch.Tensor:
+def _checked(
+    indices: Sequence[torch.Tensor], strides: Sequence[Any], extents: Sequence[Any], grid: _Grid
+) -> torch.Tensor:
     total: Any = torch.zeros((), dtype=torch.int64)
     for index, stride, extent in zip(indices, strides, extents, strict=True):
         size = value_of(extent, grid.symbols)

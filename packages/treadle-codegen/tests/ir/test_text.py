@@ -36,7 +36,10 @@ FUNCTIONS = {
         lambda x, i: torch.ops.aten.index_put(x @ x.t(), [i, None], x[0, :2].sum(), True).cumsum(0),
         [torch.randn(4, 4), torch.tensor([0, 1])],
     ),
-    "gathers": (lambda x, i: x[i] * torch.nn.functional.embedding(i, x), [torch.randn(5, 3), torch.tensor([1, -2, 0])[:1]]),
+    "gathers": (
+        lambda x, i: x[i] * torch.nn.functional.embedding(i, x),
+        [torch.randn(5, 3), torch.tensor([1, -2, 0])[:1]],
+    ),
     "integers and casts": (lambda x: (x * 3 // 2).to(torch.float64) > 1, [torch.arange(9)]),
     "convolution": (lambda x, w: torch.conv2d(x, w, padding=1), [torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3)]),
     "memory format": (

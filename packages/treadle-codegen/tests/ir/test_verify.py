@@ -95,6 +95,8 @@ def test_extern_faults() -> None:
     program = lower_graph(capture(lambda x: torch.relu(x @ x), [torch.randn(3, 3)]))
     assert verify(program) == []
     text = format_program(program)
-    assert any("before it is written" in p for p in verify(parse_program(text.replace("(view(arg0", "(view(relu_default"))))
+    assert any(
+        "before it is written" in p for p in verify(parse_program(text.replace("(view(arg0", "(view(relu_default")))
+    )
     assert any("writes input" in p for p in verify(parse_program(text.replace("-> mm_default", "-> arg0"))))
     assert any("1 out arguments" in p for p in verify(parse_program(text.replace("-> mm_default", "-> mm_default, _"))))

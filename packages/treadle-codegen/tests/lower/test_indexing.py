@@ -7,9 +7,9 @@ import math
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from treadle_shapes.expr import symbol
 
 from treadle_codegen.lower import indexing
+from treadle_shapes.expr import symbol
 
 SIZES = st.lists(st.integers(1, 4), min_size=0, max_size=4).map(tuple)
 

@@ -35,6 +35,7 @@ zeros_like
 # Operators with cases that go to ATen (integer division by tensors, boolean masks, odd windows ...).
 MIXED = """
 arange as_strided bitwise_left_shift div floor_divide fmod gather index_select linalg.vector_norm
+sinc narrow_copy squeeze_copy count_nonzero slice_scatter select_scatter nan_to_num aminmax nn.functional.logsigmoid
 max_pool2d_with_indices_backward native_batch_norm nn.functional.adaptive_avg_pool2d nn.functional.avg_pool2d
 nn.functional.batch_norm nn.functional.embedding nn.functional.linear nn.functional.max_pool2d
 nn.functional.pad matmul bmm addmm baddbmm pow remainder round scatter index_put cumsum sort to norm

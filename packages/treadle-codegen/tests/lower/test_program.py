@@ -11,8 +11,6 @@ from aten_capture import capture
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
-from treadle_shapes.env import ShapeEnv
-from treadle_shapes.torch import fake_shape_env, fake_tensor, symbolic_dispatch
 
 from treadle_codegen.errors import InternalError
 from treadle_codegen.interpret import interpret
@@ -20,6 +18,8 @@ from treadle_codegen.ir.loops import BufferKind, Extern, Loop, Program, View
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower import lower_graph
 from treadle_codegen.lower.indexing import same_strides
+from treadle_shapes.env import ShapeEnv
+from treadle_shapes.torch import fake_shape_env, fake_tensor, symbolic_dispatch
 
 F = torch.nn.functional
 
@@ -54,7 +54,7 @@ def test_a_pointwise_chain_is_one_loop() -> None:
 
 
 def test_views_cost_nothing() -> None:
-    program = lowered(lambda x: (x.view(2, 6).t()[1:4].unsqueeze(0) + 1), torch.randn(3, 4))
+    program = lowered(lambda x: x.view(2, 6).t()[1:4].unsqueeze(0) + 1, torch.randn(3, 4))
     assert len(program.steps) == 1
 
 
@@ -156,12 +156,17 @@ def test_strides_of_results_are_eagers(function: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(), (0,), (0, 3), (3, 0), (1,), (1, 1, 1)])
 def test_shapes_without_or_with_one_element(shape: tuple[int, ...]) -> None:
-    lowered(lambda x: (x + 1, x.sum(), torch.cat([x.reshape(-1), x.reshape(-1)]), x.unsqueeze(0).transpose(0, -1) * 2), torch.randn(shape))
+    lowered(
+        lambda x: (x + 1, x.sum(), torch.cat([x.reshape(-1), x.reshape(-1)]), x.unsqueeze(0).transpose(0, -1) * 2),
+        torch.randn(shape),
+    )
 
 
 def test_integers_wrap_around_and_divide_as_in_eager() -> None:
     x = torch.tensor([-7, 7, 0, 100], dtype=torch.int8)
-    program = lowered(lambda x: (x * x, x // 2, x % 3, torch.fmod(x, 3), torch.div(x, 2, rounding_mode="trunc"), x + 100), x)
+    program = lowered(
+        lambda x: (x * x, x // 2, x % 3, torch.fmod(x, 3), torch.div(x, 2, rounding_mode="trunc"), x + 100), x
+    )
     assert not externs(program)
     program = lowered(lambda x, y: x // y, x, torch.tensor([2, -2, 3, 7], dtype=torch.int8))
     assert externs(program)  # a divisor of 0 must raise as it does in eager
@@ -169,12 +174,16 @@ def test_integers_wrap_around_and_divide_as_in_eager() -> None:
 
 def test_conversions() -> None:
     x = torch.tensor([-1.5, 0.0, 300.7, float("nan"), 2.5])
-    lowered(lambda x: (x.to(torch.bool), x[:3].to(torch.uint8), x[:3].to(torch.int8), x.to(torch.bfloat16), x.double()), x)
+    lowered(
+        lambda x: (x.to(torch.bool), x[:3].to(torch.uint8), x[:3].to(torch.int8), x.to(torch.bfloat16), x.double()), x
+    )
 
 
 def test_promotion_with_numbers_and_zero_dim_tensors() -> None:
     i, f = torch.arange(4), torch.randn(4)
-    lowered(lambda i, f: (i + 1.5, i * f, f + torch.ones((), dtype=torch.float64), i / 2, i > 1.5, f.bfloat16() + f), i, f)
+    lowered(
+        lambda i, f: (i + 1.5, i * f, f + torch.ones((), dtype=torch.float64), i / 2, i > 1.5, f.bfloat16() + f), i, f
+    )
 
 
 def test_out_of_range_positions_raise() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from treadle_shapes.expr import symbol
 
 from treadle_codegen.ir.loops import Axis, Instr, Load, Loop, Store
 from treadle_codegen.lower.split_axes import split_axes
+from treadle_shapes.expr import symbol
 
 
 def copy_loop(extent: int, index: object) -> Loop:

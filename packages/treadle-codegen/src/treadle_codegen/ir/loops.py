@@ -30,6 +30,7 @@ from enum import Enum
 from typing import Any
 
 import torch
+
 from treadle_shapes.expr import BoolExpr, Expr, Symbol
 
 IntLike = int | Expr

@@ -64,7 +64,9 @@ def _float_test(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
 def _where(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
     if args[0] != torch.bool:
         return f"condition must be bool, is {args[0]}"
-    return None if args[1] == args[2] == result else f"branches {args[1]}, {args[2]} must have the result's dtype {result}"
+    return (
+        None if args[1] == args[2] == result else f"branches {args[1]}, {args[2]} must have the result's dtype {result}"
+    )
 
 
 def _load(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
@@ -177,9 +179,7 @@ def _table() -> dict[str, OpInfo]:
         OpInfo("pow", 2, _FLOAT, hard, torch.pow),
         OpInfo("atan2", 2, _FLOAT, hard, torch.atan2),
     ]
-    unary = (
-        "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf erfc lgamma"
-    )
+    unary = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf erfc lgamma"
     rows += [OpInfo(name, 1, _FLOAT, hard, getattr(torch, name)) for name in unary.split()]
     return {row.name: row for row in rows}
 

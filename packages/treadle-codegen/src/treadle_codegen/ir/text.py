@@ -23,11 +23,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from treadle_shapes import expr as E
-from treadle_shapes.expr import Symbol, symbol, to_python
 
 from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Extern, Instr, Load, Loop, Program, Store, View
 from treadle_codegen.ir.ops import OPS
+from treadle_shapes import expr as E
+from treadle_shapes.expr import Symbol, symbol, to_python
 
 # -- printing ----------------------------------------------------------------------------------------------------------
 
@@ -45,7 +45,9 @@ def format_program(program: Program) -> str:
 
 def format_loop(loop: Loop) -> str:
     """The text of one loop, without a final newline."""
-    lines = [f"loop {loop.name} {_axes(loop.axes)} reduce {_axes(loop.reduce_axes)} origins {', '.join(loop.origins)}".rstrip()]
+    lines = [
+        f"loop {loop.name} {_axes(loop.axes)} reduce {_axes(loop.reduce_axes)} origins {', '.join(loop.origins)}".rstrip()
+    ]
     lines += [f"  %{k} = {_instr(i)}" for k, i in enumerate(loop.body)]
     return "\n".join(lines)
 
@@ -160,7 +162,8 @@ class _Symbolic(ast.NodeTransformer):
         self.generic_visit(node)
         operands = [node.left, *node.comparators]
         parts: list[ast.expr] = [
-            self._call(_COMPARISONS[type(op)], [a, b]) for op, a, b in zip(node.ops, operands, operands[1:], strict=False)
+            self._call(_COMPARISONS[type(op)], [a, b])
+            for op, a, b in zip(node.ops, operands, operands[1:], strict=False)
         ]
         return parts[0] if len(parts) == 1 else self._call("And", parts)
 

@@ -24,10 +24,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from treadle_shapes.expr import Expr, Symbol, bounds
 
 from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Extern, Instr, IntLike, Load, Loop, Program, Store, View
 from treadle_codegen.ir.ops import LOW_FLOATS, OPS, REDUCTIONS, VALUE_DTYPES, reduced_dtype
+from treadle_shapes.expr import Expr, Symbol, bounds
 
 _READ_ONLY = (BufferKind.INPUT, BufferKind.STATIC, BufferKind.CONSTANT)
 _MEMORY = ("load", "masked_load", "indirect_load", "store", "indirect_store")
@@ -234,7 +234,11 @@ def _in_bounds(index: IntLike, buffer: Buffer, axes: tuple[Axis, ...]) -> Iterat
     else:
         reach = bounds(index, {})
         low, high = reach.lower, reach.upper
-    if high is not None and all(isinstance(a.extent, int) for a in axes) and (high > last or (low is not None and low < 0)):
+    if (
+        high is not None
+        and all(isinstance(a.extent, int) for a in axes)
+        and (high > last or (low is not None and low < 0))
+    ):
         yield f"index {index} covers {low}..{high}, buffer {buffer.name} has 0..{last}"
 
 

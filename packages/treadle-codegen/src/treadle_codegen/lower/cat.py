@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from treadle_shapes.expr import And, Ge, Lt
 
 from treadle_codegen.ir.loops import IntLike, Load, View
 from treadle_codegen.ir.ops import LOW_FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.indexing import as_shape, is_dense, linear
-from treadle_codegen.lower.lazy import Index, Lazy, normalize_dim
+from treadle_codegen.lower.lazy import Index, Lazy, ViewMap, normalize_dim
 from treadle_codegen.lower.pointwise import convert
 from treadle_codegen.lower.recorder import Recorder, number
 from treadle_codegen.lower.registry import lowering
-from treadle_codegen.lower.view import identity, insert, slice_of
+from treadle_codegen.lower.view import clamped_start, identity, insert, slice_of
+from treadle_shapes.expr import And, Ge, Lt, maximum, minimum
 
 
 @lowering("aten.cat.default", "aten.concat.default")
@@ -75,6 +75,80 @@ def constant_pad_nd(lw: Lowering, x: Lazy, pad: Sequence[Any], value: Any = 0) -
         return element_or(o, source, at, padded, value)
 
     return Lazy.computed(target, x.dtype, element, x.cost + 2, x.reads)
+
+
+@lowering("aten.slice_scatter.default")
+def slice_scatter(
+    lw: Lowering, x: Lazy, src: Lazy, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Lazy | None:
+    d = normalize_dim(dim, x.dim)
+    first = clamped_start(x.shape[d], start)
+    if step != 1 or first is None:
+        return None
+    return _overwritten(lw, x, src, d, first)
+
+
+@lowering("aten.select_scatter.default")
+def select_scatter(lw: Lowering, x: Lazy, src: Lazy, dim: int, index: Any) -> Lazy | None:
+    d = normalize_dim(dim, x.dim)
+    (at,) = as_shape([index])
+    if not isinstance(at, int):
+        return None
+    return _overwritten(lw, x, src.view(insert(src.shape, d)), d, x.shape[d] + at if at < 0 else at)
+
+
+def _overwritten(lw: Lowering, x: Lazy, src: Lazy, d: int, start: IntLike) -> Lazy:
+    """`x` with the elements from `start` on in dimension `d` taken from `src`."""
+    if src.shape[d] == 0 or any(size == 0 for size in x.shape):
+        return x.view(identity(x.shape))
+    if src.cost > 2:
+        lw.realize(src)
+    dtype = compute_dtype(x.dtype)
+
+    def element(o: Recorder, index: Index) -> int:
+        at = (*index[:d], index[d] - start, *index[d + 1 :])
+        old = x.element(o, index)
+        inside = And(Ge(at[d], 0), Lt(at[d], src.shape[d]))
+        if inside is True:
+            return o.cast(src.element(o, at), dtype)
+        with o.mask(inside):
+            new = o.cast(src.element(o, at), dtype)
+        return o.op("where", _holds(o, src, at, [d]), new, old)
+
+    return Lazy.computed(x.shape, x.dtype, element, x.cost + src.cost + 3, x.reads | src.reads)
+
+
+def _mapped_pad(lw: Lowering, x: Lazy, padding: Sequence[Any], source: Any) -> Lazy | None:
+    """Padding whose elements are elements of `x`: `source(i, size)` gives the position for an index relative to x's first."""
+    target, amounts = as_shape(lw.val.shape), as_shape(padding)
+    if any(not isinstance(a, int) or a < 0 for a in amounts) or any(size == 0 for size in x.shape):
+        return None
+    before: list[IntLike] = [0] * x.dim
+    for k in range(len(amounts) // 2):
+        before[x.dim - 1 - k] = amounts[2 * k]
+    padded = x.dim - len(amounts) // 2
+    if x.cost > 1:
+        lw.realize(x)
+
+    def index_of(index: Index) -> Index:
+        return tuple([i if d < padded else source(i - before[d], x.shape[d]) for d, i in enumerate(index)])
+
+    return x.view(ViewMap(target, index_of, lambda view: None))
+
+
+@lowering("aten.replication_pad1d.default", "aten.replication_pad2d.default", "aten.replication_pad3d.default")
+def replication_pad(lw: Lowering, x: Lazy, padding: Sequence[Any]) -> Lazy | None:
+    return _mapped_pad(lw, x, padding, lambda i, size: minimum(maximum(i, 0), size - 1))
+
+
+@lowering("aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.reflection_pad3d.default")
+def reflection_pad(lw: Lowering, x: Lazy, padding: Sequence[Any]) -> Lazy | None:
+    def reflected(i: IntLike, size: IntLike) -> IntLike:
+        positive = maximum(i, -i)
+        # The outer bounds say nothing new, except to interval analysis.
+        return minimum(maximum(minimum(positive, 2 * (size - 1) - positive), 0), size - 1)
+
+    return _mapped_pad(lw, x, padding, reflected)
 
 
 def element_or(o: Recorder, x: Lazy, at: Index, dims: Sequence[int], otherwise: Any) -> int:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from treadle_shapes.expr import Expr
 
 from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, IntLike, Loop, Program, Step, View
 from treadle_codegen.ir.ops import BUFFER_DTYPES, OPS, Cost, compute_dtype, reduced_dtype
@@ -24,6 +23,7 @@ from treadle_codegen.lower.indexing import (
 from treadle_codegen.lower.lazy import NOTHING, Index, Lazy
 from treadle_codegen.lower.recorder import Recorder
 from treadle_codegen.lower.split_axes import split_axes
+from treadle_shapes.expr import Expr, Symbol
 
 # Recomputing is cheaper than a store and a load up to about this much arithmetic per element.
 RECOMPUTE_COST = int(Cost.DIVIDE)
@@ -43,6 +43,7 @@ class Lowering:
         self.name = ""
         self.node: torch.fx.Node | None = None
         self.used_results: frozenset[int] = frozenset()  # which results of a node with several are used
+        self.number_inputs: set[Symbol] = set()
         self._taken: dict[str, int] = {}
 
     # -- names and buffers ---------------------------------------------------------------------------------------------
@@ -54,7 +55,12 @@ class Lowering:
         return base if count is None else self.fresh(f"{base}_{count}")
 
     def new_buffer(
-        self, shape: Shape, dtype: torch.dtype, strides: Shape | None = None, kind: BufferKind = BufferKind.TEMP, name: str = ""
+        self,
+        shape: Shape,
+        dtype: torch.dtype,
+        strides: Shape | None = None,
+        kind: BufferKind = BufferKind.TEMP,
+        name: str = "",
     ) -> Buffer:
         name = self.fresh(name or self.name)
         buffer = Buffer(name, dtype, shape, contiguous(shape) if strides is None else strides, kind)
@@ -184,7 +190,9 @@ class Lowering:
             view = x.storage
             if view is not None:
                 return view
-        stored = self._store_loop(x.shape, x.dtype, lambda o, index, _: x.element(o, index), {}, strides or x.layout, x.origin)
+        stored = self._store_loop(
+            x.shape, x.dtype, lambda o, index, _: x.element(o, index), {}, strides or x.layout, x.origin
+        )
         assert stored.storage is not None
         x.store_in(stored.storage)
         return stored.storage
@@ -271,7 +279,7 @@ class Lowering:
 
     def program(self, inputs: Sequence[str], outputs: Sequence[View | IntLike | None]) -> Program:
         """Everything lowered so far as a program."""
-        symbols = set()
+        symbols = set(self.number_inputs)  # may be used as values only
         for buffer in self.buffers.values():
             for size in (*buffer.shape, *buffer.strides):
                 if isinstance(size, Expr):

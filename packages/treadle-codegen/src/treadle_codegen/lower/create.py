@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from treadle_shapes.expr import Expr
 
 from treadle_codegen.ir.loops import IntLike
 from treadle_codegen.ir.ops import INTS, compute_dtype
@@ -16,6 +15,7 @@ from treadle_codegen.lower.indexing import as_intlike, as_shape, is_dense
 from treadle_codegen.lower.lazy import Index, Lazy
 from treadle_codegen.lower.recorder import Recorder, number
 from treadle_codegen.lower.registry import lowering
+from treadle_shapes.expr import Expr
 
 
 def _filled(lw: Lowering, value: Any) -> Lazy | None:

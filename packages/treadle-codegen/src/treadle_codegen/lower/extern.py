@@ -42,15 +42,26 @@ def lower_extern(lowering: Lowering, op: Any, args: tuple[Any, ...], kwargs: dic
     outputs = [_output(lowering, v) for v in val] if many else [_output(lowering, val)]
     out_op = OUT_VARIANTS.get(name)
     if out_op is not None:
-        buffer = lowering.buffers[outputs[0].storage.buffer]
+        buffer = lowering.buffers[_buffer_name(outputs[0])]
         if not same_strides(buffer.shape, buffer.strides, contiguous(buffer.shape)):
             out_op = None
-    names = tuple(x.storage.buffer if isinstance(x, Lazy) else "" for x in outputs)
+    names = tuple(_buffer_name(x) for x in outputs)
     step = Extern(
-        lowering.fresh(f"extern_{lowering.name}"), out_op or op, new_args, new_kwargs, names, out_op is not None, (lowering.name,)
+        lowering.fresh(f"extern_{lowering.name}"),
+        out_op or op,
+        new_args,
+        new_kwargs,
+        names,
+        out_op is not None,
+        (lowering.name,),
     )
     lowering.steps.append(step)
     return tuple(outputs) if many else outputs[0]
+
+
+def _buffer_name(x: Any) -> str:
+    """The buffer of a stored tensor; "" for a result that is none."""
+    return x.storage.buffer if isinstance(x, Lazy) and x.storage is not None else ""
 
 
 def functional_copy(op: Any) -> Any:
@@ -112,5 +123,3 @@ def _map_lazies(value: Any, fn: Callable[[Lazy], Any]) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)([_map_lazies(v, fn) for v in value])
     return value
-
-

@@ -52,7 +52,12 @@ def _reads(view: View, indices: Sequence[Lazy]) -> frozenset[str]:
 
 @lowering("aten.embedding.default")
 def embedding(
-    lw: Lowering, weight: Lazy, indices: Lazy, padding_idx: int = -1, scale_grad_by_freq: bool = False, sparse: bool = False
+    lw: Lowering,
+    weight: Lazy,
+    indices: Lazy,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
 ) -> Lazy | None:
     if not _is_index(indices):
         return None

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from treadle_shapes.expr import Expr, Symbol, symbol
-
 from treadle_codegen.ir.loops import IntLike
+from treadle_shapes.expr import Expr, Symbol, symbol
 
 Shape = tuple[IntLike, ...]
 

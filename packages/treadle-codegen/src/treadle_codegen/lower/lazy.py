@@ -58,7 +58,9 @@ class Lazy:
         return lazy
 
     @classmethod
-    def computed(cls, shape: Shape, dtype: torch.dtype, compute: Element, cost: int, reads: frozenset[str] = NOTHING) -> Lazy:
+    def computed(
+        cls, shape: Shape, dtype: torch.dtype, compute: Element, cost: int, reads: frozenset[str] = NOTHING
+    ) -> Lazy:
         """`compute` gives a scalar of `compute_dtype(dtype)` for an index with one entry per dimension of `shape`."""
         lazy = cls(shape, dtype)
         lazy._compute, lazy.cost, lazy.reads = compute, cost, reads

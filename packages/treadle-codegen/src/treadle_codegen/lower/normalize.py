@@ -28,7 +28,14 @@ def _converted(lw: Lowering, x: Lazy, dtype: torch.dtype) -> Lazy:
 _PRODUCTS = frozenset({"aten.bmm.default", "aten.mm.default", "aten.baddbmm.default", "aten.addmm.default"})
 _REARRANGING = frozenset(
     f"aten.{name}"
-    for name in ("view.default", "_unsafe_view.default", "expand.default", "clone.default", "permute.default", "transpose.int")
+    for name in (
+        "view.default",
+        "_unsafe_view.default",
+        "expand.default",
+        "clone.default",
+        "permute.default",
+        "transpose.int",
+    )
 )
 
 
@@ -39,7 +46,8 @@ def _only_multiplied(node: torch.fx.Node | None) -> bool:
     Swin's attention), and a factor below 1e-38 does not show in a sum of products. Elsewhere, say under a logarithm, it would.
     """
     return node is not None and all(
-        str(user.target) in _PRODUCTS or (str(user.target) in _REARRANGING and _only_multiplied(user)) for user in node.users
+        str(user.target) in _PRODUCTS or (str(user.target) in _REARRANGING and _only_multiplied(user))
+        for user in node.users
     )
 
 
@@ -56,7 +64,11 @@ def softmax(lw: Lowering, x: Lazy, dim: int, half_to_float: bool) -> Lazy | None
     def power(o: Recorder, v: int, m: int) -> int:
         gap = o.op("sub", v, m)
         value = o.op("exp", gap)
-        return value if smallest is None else o.op("where", o.op("lt", gap, o.like(smallest, gap)), o.like(0.0, gap), value)
+        return (
+            value
+            if smallest is None
+            else o.op("where", o.op("lt", gap, o.like(smallest, gap)), o.like(0.0, gap), value)
+        )
 
     powers = lw.pointwise(power, [x, top], dtype, shape=x.shape, cost=HARD + 1)
     lw.realize(powers, x.layout)
@@ -64,6 +76,24 @@ def softmax(lw: Lowering, x: Lazy, dim: int, half_to_float: bool) -> Lazy | None
         "sum", powers, dims, keepdim=True, dtype=dtype, accumulate=dtype, after=lambda o, s: o.op("reciprocal", s)
     )
     return lw.pointwise(lambda o, p, s: o.op("mul", p, s), [powers, inverse], lw.val.dtype, shape=x.shape)
+
+
+@lowering("aten._safe_softmax.default")
+def safe_softmax(lw: Lowering, x: Lazy, dim: int, dtype: torch.dtype | None = None) -> Lazy | None:
+    """Softmax that is 0 where a whole row is -inf."""
+    if lw.val.dtype not in FLOATS or any(size == 0 for size in x.shape):
+        return None
+    result_dtype = lw.val.dtype
+    x = lw.realize_for_reuse(_converted(lw, x, result_dtype))
+    dims = [normalize_dim(dim, x.dim)] if x.dim else []
+    plain = softmax(lw, x, dim, False)
+    top = extremum(lw, "max", x, dims, True)
+    assert plain is not None
+
+    def fn(o: Recorder, p: int, m: int) -> int:
+        return o.op("where", o.op("eq", m, o.like(-math.inf, m)), o.like(0.0, p), p)
+
+    return lw.pointwise(fn, [plain, top], result_dtype, shape=x.shape, compute=result_dtype, cost=3)
 
 
 @lowering("aten._log_softmax.default")
@@ -76,7 +106,9 @@ def log_softmax(lw: Lowering, x: Lazy, dim: int, half_to_float: bool) -> Lazy | 
     top = extremum(lw, "max", x, dims, True)
     powers = lw.pointwise(lambda o, v, m: o.op("exp", o.op("sub", v, m)), [x, top], dtype, shape=x.shape, cost=HARD + 1)
     log = lw.reduce("sum", powers, dims, keepdim=True, dtype=dtype, accumulate=dtype, after=lambda o, s: o.op("log", s))
-    return lw.pointwise(lambda o, v, m, s: o.op("sub", o.op("sub", v, m), s), [x, top, log], lw.val.dtype, shape=x.shape)
+    return lw.pointwise(
+        lambda o, v, m, s: o.op("sub", o.op("sub", v, m), s), [x, top, log], lw.val.dtype, shape=x.shape
+    )
 
 
 def _moments(lw: Lowering, x: Lazy, dims: Sequence[int], eps: float, dtype: torch.dtype) -> tuple[Lazy, Lazy]:
@@ -91,7 +123,9 @@ def _moments(lw: Lowering, x: Lazy, dims: Sequence[int], eps: float, dtype: torc
     return mean, squared_deviation(lw, x, mean, dims, dtype, after)
 
 
-def _affine(lw: Lowering, x: Lazy, mean: Lazy, rstd: Lazy, weight: Lazy | None, bias: Lazy | None, dtype: torch.dtype) -> Lazy:
+def _affine(
+    lw: Lowering, x: Lazy, mean: Lazy, rstd: Lazy, weight: Lazy | None, bias: Lazy | None, dtype: torch.dtype
+) -> Lazy:
     """(x - mean) * rstd * weight + bias, all broadcast to x's shape."""
     present = [p for p in (weight, bias) if p is not None]
 
@@ -212,7 +246,14 @@ def fused_rms_norm(
         return o.op("rsqrt", o.op("add", o.op("div", total, as_float(o, count, dtype)), o.const(eps, dtype)))
 
     rstd = lw.reduce(
-        "sum", x, dims, keepdim=True, dtype=dtype, accumulate=dtype, before=lambda o, v, _: o.op("mul", v, v), after=after
+        "sum",
+        x,
+        dims,
+        keepdim=True,
+        dtype=dtype,
+        accumulate=dtype,
+        before=lambda o, v, _: o.op("mul", v, v),
+        after=after,
     )
     optional = [] if weight is None else [weight]
 
@@ -222,5 +263,3 @@ def fused_rms_norm(
 
     result = lw.pointwise(fn, [x, rstd, *optional], out.dtype, shape=x.shape, compute=dtype, cost=2)
     return result, _converted(lw, rstd, rstd_val.dtype)
-
-

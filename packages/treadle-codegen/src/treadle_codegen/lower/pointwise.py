@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
-from treadle_shapes.expr import Expr
 
 from treadle_codegen.ir.ops import FLOATS, INTS, OPS, Cost, compute_dtype
 from treadle_codegen.lower.context import Lowering
@@ -21,6 +20,7 @@ from treadle_codegen.lower.indexing import as_shape
 from treadle_codegen.lower.lazy import Lazy
 from treadle_codegen.lower.recorder import Recorder, number
 from treadle_codegen.lower.registry import lowering
+from treadle_shapes.expr import Expr
 
 HARD, DIVIDE = int(Cost.TRANSCENDENTAL), int(Cost.DIVIDE)
 
@@ -514,6 +514,39 @@ def mish(o: Recorder, x: int) -> int:
 def log_sigmoid(o: Recorder, x: int) -> int:
     low = o.op("minimum", x, o.like(0.0, x))
     return o.op("sub", low, o.op("log1p", o.op("exp", o.op("neg", o.op("abs", x)))))
+
+
+@lowering("aten.log_sigmoid_forward.default")
+def log_sigmoid_forward(lw: Lowering, x: Lazy) -> tuple[Lazy, Lazy] | None:
+    out, buffer = lw.val
+    dtype = compute_dtype(out.dtype)
+    if dtype not in FLOATS or 1 in lw.used_results:
+        return None
+    result = lw.pointwise(log_sigmoid, [x], out.dtype, shape=x.shape, compute=dtype, cost=2 * HARD)
+    return result, lw.full(as_shape(buffer.shape), 0, buffer.dtype)
+
+
+@lowering("aten.nan_to_num.default")
+def nan_to_num(
+    lw: Lowering, x: Lazy, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Lazy | None:
+    if x.dtype not in FLOATS:
+        return None if x.dtype.is_floating_point else x
+    largest = torch.finfo(x.dtype).max
+    high, low = largest if posinf is None else posinf, -largest if neginf is None else neginf
+
+    def fn(o: Recorder, v: int) -> int:
+        finite = o.op("where", o.op("eq", v, o.like(math.inf, v)), o.like(high, v), v)
+        finite = o.op("where", o.op("eq", v, o.like(-math.inf, v)), o.like(low, v), finite)
+        return o.op("where", o.op("isnan", v), o.like(nan or 0.0, v), finite)
+
+    return lw.pointwise(fn, [x], x.dtype, shape=x.shape, compute=x.dtype, cost=6)
+
+
+@pointwise("aten.sinc.default", cost=HARD + DIVIDE, allow=FLOATS)
+def sinc(o: Recorder, x: int) -> int:
+    scaled = o.op("mul", x, o.like(math.pi, x))
+    return o.op("where", o.op("eq", x, o.like(0.0, x)), o.like(1.0, x), o.op("div", o.op("sin", scaled), scaled))
 
 
 @pointwise("aten.threshold.default")

@@ -75,7 +75,12 @@ def bitwise_not(o: Any, x: int) -> int:
 
 def _shift(lw: Lowering, op: str, x: Any, amount: Any) -> Lazy | None:
     dtype = lw.val.dtype
-    if dtype not in INTS or not isinstance(x, Lazy) or not isinstance(amount, int) or not 0 <= amount < torch.iinfo(dtype).bits:
+    if (
+        dtype not in INTS
+        or not isinstance(x, Lazy)
+        or not isinstance(amount, int)
+        or not 0 <= amount < torch.iinfo(dtype).bits
+    ):
         return None
     return lw.pointwise(lambda o, a, b: o.op(op, a, b), [x, amount], dtype, shape=as_shape(lw.val.shape), compute=dtype)
 

@@ -6,8 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from treadle_shapes.expr import maximum, minimum
-
 from treadle_codegen.ir.loops import IntLike
 from treadle_codegen.ir.ops import FLOATS, compute_dtype
 from treadle_codegen.lower.cat import element_or
@@ -18,6 +16,7 @@ from treadle_codegen.lower.recorder import Recorder
 from treadle_codegen.lower.reduce import mean_of
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.view import reshape
+from treadle_shapes.expr import maximum, minimum
 
 # A larger window is left to ATen: unrolled code would be long and keep too many values alive.
 MAX_WINDOW = 25
@@ -55,7 +54,13 @@ def _fold(o: Recorder, op: str, values: list[int]) -> int:
 
 @lowering("aten.max_pool2d_with_indices.default")
 def max_pool2d(
-    lw: Lowering, x: Lazy, kernel_size: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False
+    lw: Lowering,
+    x: Lazy,
+    kernel_size: Any,
+    stride: Any = (),
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
 ) -> tuple[Lazy, Lazy] | None:
     out, positions = lw.val
     kernel = _pair(kernel_size)

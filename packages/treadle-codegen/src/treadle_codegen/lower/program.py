@@ -1,18 +1,17 @@
 """`lower_graph`: an ATen graph to a program of loops and extern calls.
 
-    graph    x: [4, 8];  relu = aten.relu(x);  sum = aten.sum.dim_IntList(relu, [1]);  return sum
-    program  input x;  loop_sum [i0:4] reduce [r0:8];  return view(sum)
+graph    x: [4, 8];  relu = aten.relu(x);  sum = aten.sum.dim_IntList(relu, [1]);  return sum
+program  input x;  loop_sum [i0:4] reduce [r0:8];  return view(sum)
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from treadle_shapes.expr import Expr
 
 from treadle_codegen.errors import InternalError
 from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, IntLike, Program, View
@@ -24,6 +23,7 @@ from treadle_codegen.lower.indexing import as_intlike, as_shape, is_dense, linea
 from treadle_codegen.lower.lazy import Lazy
 from treadle_codegen.lower.table import LOWERINGS
 from treadle_codegen.lower.view import identity, narrow
+from treadle_shapes.expr import Symbol
 
 
 def lower_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> Program:
@@ -57,7 +57,9 @@ def lower_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) ->
 
 
 def _user_line(node: torch.fx.Node) -> str:
-    lines = [line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip().startswith("File")]
+    lines = [
+        line.strip() for line in (node.meta.get("stack_trace") or "").splitlines() if line.strip().startswith("File")
+    ]
     return lines[-1] if lines else ""
 
 
@@ -66,7 +68,9 @@ def _placeholder(lowering: Lowering, node: torch.fx.Node, inputs: list[str]) -> 
     if isinstance(val, torch.Tensor):
         static = node.meta.get("static_input")  # the tensor itself, or a truth value
         kind = BufferKind.INPUT if static is None or static is False else BufferKind.STATIC
-        buffer = Buffer(lowering.fresh(node.name), val.dtype, as_shape(val.shape), as_shape(val.stride()), kind, device=val.device)
+        buffer = Buffer(
+            lowering.fresh(node.name), val.dtype, as_shape(val.shape), as_shape(val.stride()), kind, device=val.device
+        )
         buffer = replace(buffer, opaque=bool(node.meta.get("opaque")))
         lowering.buffers[buffer.name] = buffer
         inputs.append(buffer.name)
@@ -75,7 +79,9 @@ def _placeholder(lowering: Lowering, node: torch.fx.Node, inputs: list[str]) -> 
         return x
     value = as_intlike(val) if isinstance(val, torch.SymInt) else val
     # A plain number is baked into the graph (the caller guards it); its slot in the arguments is kept.
-    inputs.append(value.name if isinstance(value, Expr) and hasattr(value, "name") else lowering.fresh(node.name))
+    if isinstance(value, Symbol):
+        lowering.number_inputs.add(value)
+    inputs.append(value.name if isinstance(value, Symbol) else lowering.fresh(node.name))
     return value
 
 
@@ -118,10 +124,15 @@ def _size_of(node: torch.fx.Node, args: Any) -> IntLike | None:
         return as_intlike(val)
     if isinstance(node.target, torch._ops.OpOverload):
         name = str(node.target)
-        if name == "aten.sym_stride.int" and args[0].storage is not None:  # of an input: others' strides are ours to choose
+        if (
+            name == "aten.sym_stride.int" and args[0].storage is not None
+        ):  # of an input: others' strides are ours to choose
             return args[0].storage.strides[args[1]]
         return args[0].shape[args[1]] if name == "aten.sym_size.int" else None
-    return node.target(*args) if val is None and callable(node.target) else None
+    if val is not None or not callable(node.target):
+        return None
+    target: Callable[..., Any] = node.target
+    return target(*args)
 
 
 def why_not_loops(node: torch.fx.Node) -> str | None:
@@ -143,7 +154,7 @@ def why_not_loops(node: torch.fx.Node) -> str | None:
 
 def _finish(lowering: Lowering, node: torch.fx.Node, result: Any) -> Any:
     """Check a lowering's result against the fake one, and store it if that is better than computing it at each user."""
-    val = node.meta.get("val")
+    val: Any = node.meta.get("val")
     if isinstance(result, tuple):
         users = {u.args[1]: len(u.users) for u in node.users if u.target is operator.getitem}
         for k, (x, v) in enumerate(zip(result, val, strict=False)):
@@ -179,7 +190,7 @@ def _outputs(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node
     used: set[str] = set()
     outputs: list[View | IntLike | None] = []
     for item in returned if isinstance(returned, (tuple, list)) else (returned,):  # type: ignore[union-attr]
-        x = values[item] if isinstance(item, torch.fx.Node) else item
+        x: Any = values[item] if isinstance(item, torch.fx.Node) else item
         if not isinstance(x, Lazy):
             outputs.append(x)
             continue
@@ -248,6 +259,8 @@ def _cloned(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> View:
     view = x.storage
     assert view is not None, "a tensor that loops cannot compute is always stored"
     buffer = lowering.new_buffer(x.shape, x.dtype, strides, BufferKind.OUTPUT)
-    step = Extern(lowering.fresh("extern_clone"), torch.ops.aten.clone.default, (view,), {}, (buffer.name,), origins=(x.origin,))
+    step = Extern(
+        lowering.fresh("extern_clone"), torch.ops.aten.clone.default, (view,), {}, (buffer.name,), origins=(x.origin,)
+    )
     lowering.steps.append(step)
     return view_of(buffer)

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from treadle_shapes.expr import And, BoolExpr
 
 from treadle_codegen.ir.loops import Instr, IntLike, Load, Store
 from treadle_codegen.ir.ops import FLOATS, INTS, LOW_FLOATS, OPS
+from treadle_shapes.expr import And, BoolExpr
 
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit"})
 _NARROW_INTS = frozenset({torch.uint8, torch.int8, torch.int16})
@@ -96,7 +96,12 @@ class Recorder:
         return self.cast(value, torch.float32) if dtype in LOW_FLOATS else value
 
     def indirect_load(
-        self, buffer: str, strides: tuple[IntLike, ...], sizes: tuple[IntLike, ...], indices: tuple[int, ...], dtype: torch.dtype
+        self,
+        buffer: str,
+        strides: tuple[IntLike, ...],
+        sizes: tuple[IntLike, ...],
+        indices: tuple[int, ...],
+        dtype: torch.dtype,
     ) -> int:
         """`buffer[sum(stride * index)]`, each index checked against its size at run time."""
         value = self.emit("indirect_load", *indices, dtype=dtype, attr=(buffer, strides, sizes))

@@ -40,7 +40,9 @@ def mean_of(lw: Lowering, x: Lazy, dims: Sequence[int], keepdim: bool, dtype: to
 
 
 @lowering("aten.sum.default", "aten.sum.dim_IntList")
-def sum_(lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Lazy | None:
+def sum_(
+    lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Lazy | None:
     result = lw.val.dtype
     if result == torch.bool:
         return None
@@ -54,7 +56,9 @@ def mean(lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False, *, dtype
 
 
 @lowering("aten.prod.default", "aten.prod.dim_int")
-def prod(lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Lazy | None:
+def prod(
+    lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> Lazy | None:
     result = lw.val.dtype
     if result == torch.bool:
         return None
@@ -119,6 +123,20 @@ def _arg(lw: Lowering, kind: str, x: Lazy, dim: int | None, keepdim: bool) -> La
     return position(lw, kind, x, dims, keepdim)
 
 
+@lowering("aten.aminmax.default")
+def aminmax(lw: Lowering, x: Lazy, *, dim: int | None = None, keepdim: bool = False) -> tuple[Lazy, Lazy]:
+    dims = normalize_dims(dim, x.dim)
+    lw.realize_for_reuse(x)
+    return extremum(lw, "min", x, dims, keepdim), extremum(lw, "max", x, dims, keepdim)
+
+
+@lowering("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList")
+def count_nonzero(lw: Lowering, x: Lazy, dim: Any = None) -> Lazy:
+    dims = normalize_dims(dim, x.dim)
+    truth = lw.pointwise(lambda o, v: o.cast(v, torch.bool), [x], torch.bool, shape=x.shape)
+    return lw.reduce("sum", truth, dims, dtype=torch.int64, accumulate=torch.int64)
+
+
 @lowering("aten.argmax.default")
 def argmax(lw: Lowering, x: Lazy, dim: int | None = None, keepdim: bool = False) -> Lazy | None:
     return _arg(lw, "max", x, dim, keepdim)
@@ -151,7 +169,11 @@ def squared_deviation(lw: Lowering, x: Lazy, mean: Lazy, dims: Sequence[int], dt
     """Stored `after(o, sum((x - mean)**2))` over `dims`, with keepdim; `mean` keeps dimensions too."""
     accumulate = compute_dtype(dtype)
     centred = lw.pointwise(
-        lambda o, v, m: o.op("mul", o.op("sub", v, m), o.op("sub", v, m)), [x, mean], dtype, shape=x.shape, compute=accumulate
+        lambda o, v, m: o.op("mul", o.op("sub", v, m), o.op("sub", v, m)),
+        [x, mean],
+        dtype,
+        shape=x.shape,
+        compute=accumulate,
     )
     return lw.reduce("sum", centred, dims, keepdim=True, dtype=dtype, accumulate=accumulate, after=after)
 
@@ -191,7 +213,9 @@ def _without(x: Lazy, dims: Sequence[int]) -> Lazy:
 
 
 @lowering("aten.var.correction", "aten.var.dim", "aten.var.default")
-def var(lw: Lowering, x: Lazy, dim: Any = None, *args: Any, correction: Any = None, keepdim: bool = False) -> Lazy | None:
+def var(
+    lw: Lowering, x: Lazy, dim: Any = None, *args: Any, correction: Any = None, keepdim: bool = False
+) -> Lazy | None:
     if args or isinstance(dim, bool):
         return None  # the older overloads with `unbiased`
     both = _variance(lw, x, dim, correction, keepdim, False, lw.val.dtype)
@@ -229,10 +253,17 @@ def logsumexp(lw: Lowering, x: Lazy, dim: Any, keepdim: bool = False) -> Lazy | 
         return o.op("where", o.op("isinf", value), o.like(0.0, value), value)
 
     shift = lw.pointwise(finite, [top], x.dtype, shape=top.shape, compute=x.dtype)
-    powers = lw.pointwise(lambda o, v, m: o.op("exp", o.op("sub", v, m)), [x, shift], x.dtype, shape=x.shape, compute=x.dtype)
+    powers = lw.pointwise(
+        lambda o, v, m: o.op("exp", o.op("sub", v, m)), [x, shift], x.dtype, shape=x.shape, compute=x.dtype
+    )
     total = lw.reduce("sum", powers, dims, keepdim=True, dtype=x.dtype, accumulate=x.dtype)
     result = lw.pointwise(
-        lambda o, s, m: o.op("add", o.op("log", s), m), [total, shift], x.dtype, shape=total.shape, compute=x.dtype, cost=13
+        lambda o, s, m: o.op("add", o.op("log", s), m),
+        [total, shift],
+        x.dtype,
+        shape=total.shape,
+        compute=x.dtype,
+        cost=13,
     )
     return result if keepdim else _without(result, dims)
 
@@ -253,5 +284,3 @@ def vector_norm(
 
     after = (lambda o, value: o.op("sqrt", value)) if ord == 2 else None
     return lw.reduce(kind, x, dims, keepdim=keepdim, dtype=result, accumulate=accumulate, before=before, after=after)
-
-

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from treadle_shapes.expr import BoolExpr, Expr, Fn, Product, Sum, Symbol, substitute
-
 from treadle_codegen.ir.loops import Axis, Instr, Load, Loop, Store
 from treadle_codegen.lower.indexing import axis_symbol
+from treadle_shapes.expr import BoolExpr, Expr, Fn, Product, Sum, Symbol, substitute
 
 
 def split_axes(loop: Loop) -> Loop:
@@ -87,7 +86,7 @@ def _inner_extent(atom: Fn, axes: dict[Symbol, int], loop: Loop) -> tuple[int, i
     if not isinstance(divisor, int) or divisor <= 1:
         return None
     if isinstance(argument, Symbol):
-        terms = {argument: 1}
+        terms: Any = {argument: 1}
     elif isinstance(argument, Sum):
         terms = argument.coefficients
     else:
@@ -120,5 +119,10 @@ def _split(loop: Loop, position: int, inner: int) -> Loop:
         else:
             replacement[axis.symbol] = symbols[n if n < k else n + 1]
     new = tuple(Axis(s, e) for s, e in zip(symbols, extents, strict=True))
-    body = tuple([map_expressions(i, lambda e: e if isinstance(e, (int, bool)) else substitute(e, replacement)) for i in loop.body])
+    body = tuple(
+        [
+            map_expressions(i, lambda e: e if isinstance(e, (int, bool)) else substitute(e, replacement))
+            for i in loop.body
+        ]
+    )
     return replace(loop, reduce_axes=new, body=body) if reducing else replace(loop, axes=new, body=body)

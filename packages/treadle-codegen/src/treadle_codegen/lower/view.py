@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from treadle_shapes.expr import Expr
-
 from treadle_codegen.ir.loops import IntLike, View
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import (
@@ -20,6 +18,7 @@ from treadle_codegen.lower.indexing import (
 )
 from treadle_codegen.lower.lazy import Index, Lazy, ViewMap, normalize_dim
 from treadle_codegen.lower.registry import lowering
+from treadle_shapes.expr import Expr
 
 # -- the maps ----------------------------------------------------------------------------------------------------------
 
@@ -233,6 +232,15 @@ def clamped_start(size: IntLike, start: Any) -> IntLike | None:
     return first if getattr(first, "lower", -1) >= 0 else None
 
 
+@lowering("aten.narrow_copy.default")
+def narrow_copy(lw: Lowering, x: Lazy, dim: int, start: Any, length: Any) -> Lazy | None:
+    d = normalize_dim(dim, x.dim)
+    (first,) = as_shape([start])
+    if not isinstance(first, int):
+        return None
+    return x.view(slice_of(x.shape, d, first + x.shape[d] if first < 0 else first, as_shape(lw.val.shape)[d]))
+
+
 @lowering("aten.select.int", "aten.select_copy.int")
 def select_(lw: Lowering, x: Lazy, dim: int, index: Any) -> Lazy:
     d = normalize_dim(dim, x.dim)
@@ -242,7 +250,8 @@ def select_(lw: Lowering, x: Lazy, dim: int, index: Any) -> Lazy:
     return x.view(select(x.shape, d, at))
 
 
-@lowering("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims")
+@lowering("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_copy.default",
+          "aten.squeeze_copy.dim", "aten.squeeze_copy.dims")  # fmt: skip
 def squeeze(lw: Lowering, x: Lazy, dim: Any = None) -> Lazy:
     dims = range(x.dim) if dim is None else [dim] if isinstance(dim, int) else dim
     for d in sorted({normalize_dim(d, x.dim) for d in dims}, reverse=True):
@@ -256,7 +265,13 @@ def unsqueeze(lw: Lowering, x: Lazy, dim: int) -> Lazy:
     return x.view(insert(x.shape, dim % (x.dim + 1)))
 
 
-@lowering("aten.alias.default", "aten.detach.default", "aten.alias_copy.default", "aten.lift_fresh_copy.default", "aten.lift_fresh.default")
+@lowering(
+    "aten.alias.default",
+    "aten.detach.default",
+    "aten.alias_copy.default",
+    "aten.lift_fresh_copy.default",
+    "aten.lift_fresh.default",
+)
 def alias(lw: Lowering, x: Lazy) -> Lazy:
     return x.view(identity(x.shape))
 
@@ -318,7 +333,9 @@ def repeat(lw: Lowering, x: Lazy, repeats: Sequence[Any]) -> Lazy:
         lw.realize(x)
 
     def index_of(index: Index) -> Index:
-        return tuple([i if n == 1 else 0 if s == 1 else i % s for i, s, n in zip(index, source, counts, strict=True)][lead:])
+        return tuple(
+            [i if n == 1 else 0 if s == 1 else i % s for i, s, n in zip(index, source, counts, strict=True)][lead:]
+        )
 
     if 0 in target:
         return lw.full(target, 0, x.dtype)
@@ -341,7 +358,9 @@ def unfold(lw: Lowering, x: Lazy, dimension: int, size: int, step: int) -> Lazy 
 
 
 @lowering("aten.as_strided.default", "aten.as_strided_copy.default")
-def as_strided(lw: Lowering, x: Lazy, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> Lazy | None:
+def as_strided(
+    lw: Lowering, x: Lazy, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
+) -> Lazy | None:
     """A view of the storage of `x`: only where `x` is all of its storage, so that its layout is ours to know."""
     assert lw.node is not None
     val = lw.node.args[0].meta["val"]  # type: ignore[union-attr]
