@@ -1,4 +1,4 @@
-"""Exceptions, with statements, generators and loops: traced and plain; one graph, no break. PYTEST_DONT_REWRITE: asserts are traced here."""
+"""Exceptions, with statements, generators and loops: one graph, no break. PYTEST_DONT_REWRITE: asserts are traced here."""
 
 from __future__ import annotations
 
