@@ -89,6 +89,13 @@ test_is_not(const GuardCheck *check, PyObject *value, PyObject *const *others)
     return value != check->arg;
 }
 
+/* Identity without keeping the object alive: a dead reference matches nothing, not even None. */
+static int
+test_refers(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    return value != Py_None && value == PyWeakref_GET_OBJECT(check->arg);
+}
+
 static int
 test_type_is(const GuardCheck *check, PyObject *value, PyObject *const *others)
 {
@@ -434,6 +441,12 @@ prepare_type(GuardCheck *check, PyObject *where)
 }
 
 static int
+prepare_weakref(GuardCheck *check, PyObject *where)
+{
+    return require(PyWeakref_CheckRefExact(check->arg), check, where, "a weakref.ref");
+}
+
+static int
 prepare_length(GuardCheck *check, PyObject *where)
 {
     check->number = PyLong_CheckExact(check->arg) ? PyLong_AsSsize_t(check->arg) : -1;
@@ -482,6 +495,7 @@ static const struct {
 } check_table[OP_COUNT] = {
     [OP_is] = {prepare_nothing, test_is, false},
     [OP_is_not] = {prepare_nothing, test_is_not, false},
+    [OP_refers] = {prepare_weakref, test_refers, false},
     [OP_type_is] = {prepare_type, test_type_is, false},
     [OP_equals] = {prepare_nothing, test_equals, false},
     [OP_len] = {prepare_length, test_len, false},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import weakref
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
@@ -45,12 +46,20 @@ class Raising:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Referred:
+    pass
+
+
 MARKER = object()
+REFERRED = Referred()
 TABLE = [
     ("is", None, None, True),
     ("is", MARKER, object(), False),
     ("is_not", MARKER, object(), True),
     ("is_not", MARKER, MARKER, False),
+    ("refers", weakref.ref(REFERRED), REFERRED, True),
+    ("refers", weakref.ref(REFERRED), Referred(), False),
+    ("refers", weakref.ref(Referred()), None, False),
     ("type_is", int, 1, True),
     ("type_is", int, True, False),
     ("type_is", object, 1, False),

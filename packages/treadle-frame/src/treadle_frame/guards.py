@@ -21,6 +21,7 @@ ACCESSORS = (
 OPS = (
     "is",
     "is_not",
+    "refers",
     "type_is",
     "equals",
     "len",
