@@ -7,9 +7,10 @@ A guard says of one source: this is what the trace has relied on. The set keeps 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -55,6 +56,15 @@ class TensorGuard:
     sizes: tuple[int, ...]
     dynamic_dims: tuple[int, ...]
     by_identity: bool
+
+
+class DynamicNumbers(NamedTuple):
+    """The dynamic numbers of an entry: their symbols, where each is found, and the guard over all of them, and what it says."""
+
+    symbols: tuple[Any, ...]
+    sources: tuple[Source, ...]
+    guard: tensor_check.SizesGuard
+    decisions: tuple[Any, ...]
 
 
 class GuardSet:
@@ -138,33 +148,58 @@ class GuardSet:
     def add_integer(self, source: Source) -> None:
         """Rely on an int that stays dynamic: a symbol of the shape environment stands for it."""
         self.add(source, "type_is", int)
+        self.add(source, "call", tensor_check.is_small_integer, f"{source.text} is an int of at most 31 bits")
         self._integers[source.text] = source
 
-    def add_sizes(self, env: Any) -> None:
-        """Rely on what a `treadle_shapes.ShapeEnv` has decided about the sizes of this set's tensors.
+    def add_sizes(self, env: Any) -> DynamicNumbers | None:
+        """Rely on what a `treadle_shapes.ShapeEnv` has decided about the sizes of this set's tensors and its dynamic integers.
 
-        A symbol belongs to the dimension that its source text in `env` names (`x.size()[0]`).
+        A symbol belongs to the dimension (or stride, or integer) that its source text in `env` names: `x.size()[0]`, `x.stride()[0]`, `n`.
+        None when there is no dynamic number.
         """
-        places: dict[str, tuple[Source, int]] = {}
-        for tensor in self.tensors:
-            for dim in tensor.dynamic_dims:
-                text = f"{tensor.source.text}.size()[{dim}]"
-                if places.setdefault(text, (tensor.source, dim)) != (tensor.source, dim):
-                    raise InternalError("guards", f"two tensors are called {tensor.source.text}")
-        symbols = [s for s, info in env.symbols.items() if not info.unbacked]
+        found = self.dynamic_numbers(env)
+        if found is not None:
+            text = " and ".join(map(str, found.decisions)) or "dynamic sizes are in range"
+            self.add(found.sources[0], "call_many", (found.guard, found.sources[1:]), f"sizes: {text}")
+        return found
+
+    def dynamic_numbers(self, env: Any) -> DynamicNumbers | None:
+        """What `add_sizes` guards, as decided so far."""
+        symbols = tuple(s for s, info in env.symbols.items() if not info.unbacked)
         if not symbols:
-            return
-        check = env.compile_guards(symbols)
-        sizes = []
-        for symbol in symbols:
-            name = env.source_of(symbol)
-            if name in self._integers:
-                sizes.append(self._integers[name])
+            return None
+        places = self._places()
+        sources = tuple(places[env.source_of(symbol)] for symbol in symbols)
+        decisions = env.compile_guards(symbols)
+        is_size = tuple(i for i, symbol in enumerate(symbols) if ".size()[" in env.source_of(symbol))
+        check = tensor_check.SizesGuard(decisions.check, is_size)
+        return DynamicNumbers(symbols, sources, check, tuple(guard.expr for guard in decisions.guards))
+
+    @property
+    def has_integers(self) -> bool:
+        """Whether some int outside has a symbol."""
+        return bool(self._integers)
+
+    def _places(self) -> dict[str, Source]:
+        """What may have a symbol, by the text that names it in the shape environment."""
+        places: dict[str, Source] = dict(self._integers)
+        owners: dict[str, Source] = {}
+        for tensor in self.tensors:
+            if not tensor.dynamic_dims:
                 continue
-            source, dim = places[name]
-            sizes.append(TupleItemSource(AttrSource(source, "shape"), dim))
-        text = " and ".join(str(guard.expr) for guard in check.guards) or "dynamic sizes are in range"
-        self.add(sizes[0], "call_many", (check.check, sizes[1:]), f"sizes: {text}")
+            text = tensor.source.text
+            if owners.setdefault(text, tensor.source) != tensor.source:
+                raise InternalError("guards", f"two tensors are called {text}")
+            for dim in range(len(tensor.sizes)):
+                places[f"{text}.size()[{dim}]"] = TupleItemSource(AttrSource(tensor.source, "shape"), dim)
+                stride = (("apply", torch.Tensor.stride), ("tuple_item", dim))
+                places[f"{text}.stride()[{dim}]"] = _Derived(tensor.source, stride)
+        return places
+
+    @property
+    def numbers(self) -> tuple[tuple[Source, int], ...]:
+        """Every int outside that is guarded by its value, and that value."""
+        return tuple((g.source, g.arg) for g in self if g.op == "equals" and type(g.arg) is int)
 
     @property
     def tensors(self) -> tuple[TensorGuard, ...]:
@@ -180,19 +215,21 @@ class GuardSet:
     def snapshot(self) -> Any:
         """The state to hand to `restore` when a speculative part of the trace is given up."""
         ops = {source: set(names) for source, names in self._ops.items()}
-        return dict(self._guards), ops, dict(self._tensors), dict(self._first_source), self._has_global_state
+        parts = dict(self._tensors), dict(self._integers), dict(self._first_source), self._has_global_state
+        return dict(self._guards), ops, *parts
 
     def restore(self, state: Any) -> None:
         """Go back to a snapshot."""
-        guards, ops, tensors, first, has_global_state = state
+        guards, ops, tensors, integers, first, has_global_state = state
         self._guards, self._ops = dict(guards), {s: set(o) for s, o in ops.items()}
+        self._integers = dict(integers)
         self._tensors, self._first_source, self._has_global_state = dict(tensors), dict(first), has_global_state
 
     def program(self):
         """The `treadle_frame.GuardProgram` of this set; tensors not guarded by identity are also checked to be distinct objects."""
         import treadle_frame
 
-        checks = [treadle_frame.Check(g.source.path, g.op, _arg_paths(g.op, g.arg), g.reason) for g in self]
+        checks = [treadle_frame.Check(g.source.path, *_compiled_test(g), g.reason) for g in self]
         checks += [treadle_frame.Check(*parts) for parts in self._alias_checks()]
         return treadle_frame.GuardProgram(checks)
 
@@ -204,6 +241,14 @@ class GuardSet:
         first, *others = free
         text = f"{', '.join(s.text for s in free)} are different tensors"
         return [(first.path, "distinct_objects", tuple(s.path for s in others), text)]
+
+
+def _compiled_test(guard: Guard) -> tuple[str, Any]:
+    """Op and argument for `treadle_frame`. Modules are referred to weakly: they may hold the code whose entry holds this guard,
+    a cycle through a code object, which Python's collector does not see."""
+    if guard.op == "is" and isinstance(guard.arg, torch.nn.Module):
+        return "refers", weakref.ref(guard.arg)
+    return guard.op, _arg_paths(guard.op, guard.arg)
 
 
 class _Derived(Source):
