@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import types
-import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.bytecode import CodeModel, ExceptionEntry, read
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE, compare_converts_to_bool
+from treadle_tracer.code_map import CodeMap
 from treadle_tracer.errors import InternalError, Unsupported
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
 from treadle_tracer.trace import ops_call, ops_data, ops_flow
@@ -47,19 +47,15 @@ class Program:
         return None if found is None or found.target >= entry.target and found.lasti else found
 
 
-# By identity, because equal code objects compare slowly; weakly, because a code object's compiled entries hold the
-# parameters of the model that it runs.
-_programs: dict[int, tuple[weakref.ref[types.CodeType], Program]] = {}
+_programs: CodeMap[Program] = CodeMap()
 
 
 def program_of(code: types.CodeType) -> Program:
     """The program of a code object, read once."""
-    key = id(code)
-    found = _programs.get(key)
-    if found is None or found[0]() is not code:
-        forget = weakref.ref(code, lambda _: _programs.pop(key, None))
-        found = _programs[key] = (forget, Program(read(code)))
-    return found[1]
+    found = _programs.get(code)
+    if found is None:
+        found = _programs[code] = Program(read(code))
+    return found
 
 
 class Frame:
