@@ -19,6 +19,7 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType
@@ -84,10 +85,14 @@ class Break:
         self.nested = is_continuation(code)
         self.result = result
         # A continuation of a continuation is made from the original function, so that a loop comes back to the same few.
-        self.code, model, index = _origin(code, model, result.index)
-        if index < 0:
-            raise _cannot_resume(result, "the break is in what the continuation itself starts with")
-        self.model = model
+        family = _family_of(code, model)
+        index = _place_in_family(code, model, result.index)
+        if family is None or index < 0:
+            raise _cannot_resume(
+                result, "the original function is gone, or the break is in what the continuation itself adds"
+            )
+        self.family = family
+        self.model = model = family.model
         self.index: int = _whole_call(model, index)
         self.stack: list[Value] = [settled(v) for v in result.stack]
         self.instruction: Instruction = model.instructions[self.index]
@@ -109,7 +114,7 @@ class Break:
         kinds = tuple(SlotKind.NULL if slot is NULL else SlotKind.VALUE for slot in stack)
         known: dict[str, Slot] = {**self.result.locals, **self.result.cells, **(made or {})}
         wanted = tuple(name for name in live_locals(self.model, index) if name in known)
-        target = _continuation(self.code, self.model, index, wanted, kinds)
+        target = self.family.member(index, wanted, kinds)
         return Exit(target, tuple(stack), tuple(known[name] for name in target.variables))
 
     def _exception_exit(self) -> Exit | None:
@@ -249,62 +254,85 @@ def _in_loop(model: CodeModel, index: int) -> bool:
 # ---- continuations
 
 _Key = tuple[int, tuple[str, ...], tuple[SlotKind, ...]]
-_continuations: dict[
-    int, tuple[CodeType, dict[_Key, Continuation]]
-] = {}  # the code keeps its id() from being given away
+
+
+class _Family:
+    """The continuations cut from one function, one per place and layout, so that recompiled frames share them and their entries.
+
+    Lives as long as the function's code; with it go the continuations and their entries, and the parameters in the graphs of those.
+    """
+
+    def __init__(self, model: CodeModel, left_alone: bool):
+        self.model = model
+        self.left_alone = left_alone
+        self.made: dict[_Key, Continuation] = {}
+
+    def member(self, index: int, names: tuple[str, ...], kinds: tuple[SlotKind, ...]) -> Continuation:
+        """The continuation from `index` on with these variables and this stack."""
+        key = (restart_index(self.model, index), names, kinds)
+        if key not in self.made:
+            made = self.made[key] = continuation(self.model, index, variables=names, stack=kinds)
+            member = _Member(weakref.ref(self), made.origin, _in_loop(self.model, key[0]))
+            _while_alive(made.code, _members, member)
+            if self.left_alone:
+                treadle_frame.skip(made.code)
+        return self.made[key]
 
 
 @dataclass(frozen=True)
-class _Made:
-    """What is known of a continuation by its code. Never forgotten: calls of it may be under way."""
+class _Member:
+    """What is known of a continuation by its code."""
 
-    target: Continuation
-    code: CodeType
-    model: CodeModel
+    family: weakref.ref[_Family]
+    origin: tuple[int, ...]
     in_loop: bool
 
 
-_made_codes: dict[int, _Made] = {}
+# By id of a code object that is alive (code objects compare by value, so they are no keys themselves).
+_families: dict[int, _Family] = {}
+_members: dict[int, _Member] = {}
+
+
+def _while_alive(code: CodeType, table: dict[int, Any], value: Any) -> None:
+    key = id(code)
+    table[key] = value
+    weakref.finalize(code, table.pop, key, None).atexit = False
 
 
 def forget_continuations() -> None:
     """Make new continuations from now on (for a reset of all caches)."""
-    _continuations.clear()
+    _families.clear()
 
 
 def is_continuation(code: CodeType) -> bool:
     """Whether the code is a continuation, so that an `Onward` may be returned to its caller."""
-    return id(code) in _made_codes
+    return id(code) in _members
 
 
 def starts_in_loop(code: CodeType) -> bool:
     """Whether the code is a continuation that may be called once per turn of a loop."""
-    made = _made_codes.get(id(code))
-    return made is not None and made.in_loop
+    member = _members.get(id(code))
+    return member is not None and member.in_loop
 
 
-def _origin(code: CodeType, model: CodeModel, index: int) -> tuple[CodeType, CodeModel, int]:
-    """The original function's code and model, and where the instruction stands in it (-1: nowhere)."""
-    made = _made_codes.get(id(code))
-    if made is None:
-        return code, model, index
-    if len(made.target.origin) != len(model.instructions):
+def _family_of(code: CodeType, model: CodeModel) -> _Family | None:
+    """The family a continuation belongs to (None when it is gone), or the one of an original function."""
+    member = _members.get(id(code))
+    if member is not None:
+        return member.family()
+    if id(code) not in _families:
+        _while_alive(code, _families, _Family(model, treadle_frame.is_skipped(code)))
+    return _families[id(code)]
+
+
+def _place_in_family(code: CodeType, model: CodeModel, index: int) -> int:
+    """Where an instruction of a function or continuation stands in the original (-1: nowhere)."""
+    member = _members.get(id(code))
+    if member is None:
+        return index
+    if len(member.origin) != len(model.instructions):
         raise InternalError("resume", f"a continuation of {model.qualname} was read back with another length")
-    return made.code, made.model, made.target.origin[index]
-
-
-def _continuation(
-    code: CodeType, model: CodeModel, index: int, names: tuple[str, ...], kinds: tuple[SlotKind, ...]
-) -> Continuation:
-    """One continuation per place and layout, so that recompiled frames share it and its entries."""
-    _, known = _continuations.setdefault(id(code), (code, {}))
-    key = (restart_index(model, index), names, kinds)
-    if key not in known:
-        made = known[key] = continuation(model, index, variables=names, stack=kinds)
-        _made_codes[id(made.code)] = _Made(made, code, model, _in_loop(model, key[0]))
-        if treadle_frame.is_skipped(code):
-            treadle_frame.skip(made.code)
-    return known[key]
+    return member.origin[index]
 
 
 # ---- kinds of instruction

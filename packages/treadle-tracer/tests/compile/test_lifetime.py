@@ -1,0 +1,86 @@
+"""What a compile keeps alive: nothing of a call once it is over, nothing of a function once it is gone."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import torch
+from compile_runs import compiled
+
+
+def call_twice(function, *args):
+    fast, recorder = compiled(function)
+    for _ in range(2):
+        fast(*args)
+    return fast, recorder
+
+
+def test_inputs_die_after_the_call():
+    def breaks(x):
+        y = x * 2
+        y.sum().item()
+        return y + 1
+
+    big = torch.ones(100)
+    alive = weakref.ref(big)
+    kept = call_twice(breaks, big)
+    assert len(kept[1].graphs) == 2
+    del big
+    gc.collect()
+    assert alive() is None
+
+
+def test_values_of_a_frame_die_when_the_program_drops_them():
+    """At the second break nothing of the first half is referenced any more, as in Python."""
+    seen = []
+
+    class Watcher:
+        def __init__(self, tensor):
+            self.alive = weakref.ref(tensor)
+
+    def program(x):
+        big = x.repeat(1000)
+        watch(big)
+        y = big.sum()
+        del big
+        y.item()
+        check()
+        return y
+
+    def watch(tensor):
+        seen.append(Watcher(tensor))
+        opaque(seen)
+
+    def check():
+        gc.collect()
+        seen.append(seen[-1].alive() is None)
+        opaque(seen)
+
+    opaque = id  # the trace cannot know what id() of an outside list gives
+    program(torch.ones(2))
+    eager = seen[-1]
+    seen.clear()
+    call_twice(program, torch.ones(2))
+    assert seen[1] is eager is True
+
+
+def test_code_and_parameters_die_with_the_function():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(3))
+
+    def make():
+        model = Model()
+        text = "def run(x):\n    y = x * model.weight\n    y.sum().item()\n    return y + model.weight\n"
+        namespace = {"model": model}
+        exec(text, namespace)
+        kept = call_twice(namespace["run"], torch.ones(3))
+        assert len(kept[1].graphs) == 2
+        return weakref.ref(model.weight), weakref.ref(namespace["run"].__code__)
+
+    alive = [make() for _ in range(2)]
+    for _ in range(3):
+        gc.collect()
+    assert [(a() is None, b() is None) for a, b in alive] == [(True, True)] * 2
