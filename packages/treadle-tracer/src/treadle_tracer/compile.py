@@ -22,13 +22,17 @@ from .bytecode import CodeModel, read
 from .errors import InternalError, Unsupported
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
-from .output.entry import Payload, Plan, changed_dimensions, finish_entry
+from .output.entry import Payload, changed_dimensions, finish_entry
+from .output.ones import admit, why_not_served
 from .output.resume import forget_continuations, starts_in_loop
+from .output.retreat import plan_or_retreat
 from .output.tensor_check import why_global_state_unfit
 from .skips import why_no_tensors, why_not_trace, why_not_trace_file
 from .trace.frame import TraceResult, trace_frame
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
+# Source of a tensor -> its dynamic dimensions, each with a size to look at instead of 1 (0: none is known); source of an int -> nothing.
+Dynamic = dict[Any, dict[int, int]]
 
 # A code object whose frames showed no tensor this often is left alone for good.
 _TENSORLESS_CALLS = 16
@@ -84,7 +88,8 @@ class Handler:
         self._lock = threading.RLock()
         self._roots: set[CodeType] = set()
         self._tensorless: dict[CodeType, int] = {}
-        self._dynamic: dict[CodeType, dict[Any, tuple[int, ...]]] = {}
+        self._dynamic: dict[CodeType, dict[Any, dict[int, int]]] = {}
+        self._constant: dict[CodeType, set[Any]] = {}
         self._empty: dict[CodeType, int] = {}
         self._models: dict[CodeType, CodeModel] = {}
 
@@ -104,6 +109,7 @@ class Handler:
             self._tensorless.clear()
             self._empty.clear()
             self._dynamic.clear()
+            self._constant.clear()
             forget_continuations()
 
     def __call__(self, frame: treadle_frame.FrameInfo) -> Any:
@@ -118,6 +124,9 @@ class Handler:
             return self._without_tensors(code)
         with self._lock:
             existing = self._entries_like(frame)
+            entry = self._admitting(frame, existing)
+            if entry is not None:
+                return entry
             why = self._why_no_more_entries(frame, existing)
             if why is not None:
                 return self._skip(code, why, warn=not starts_in_loop(code))
@@ -164,7 +173,7 @@ class Handler:
         except Unsupported as unsupported:
             if self.options.fullgraph:
                 raise
-            self.observer.on_break(unsupported)
+            self.observer.on_break(_without_frames(unsupported))
             return self._skip(code, str(unsupported))
         except BackendError:
             raise
@@ -178,31 +187,81 @@ class Handler:
                 raise failure from error
             return self._skip(code, f"a bug of treadle: {failure}", warn=True)
 
-    def _compile(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
+    def _admitting(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
+        """An entry that has missed only because a size is 1 and nobody has looked yet whether it serves that too; None if there is none."""
+        for entry in existing:
+            dynamic = entry.payload.dynamic
+            if dynamic is None:
+                continue
+            with dynamic.guard.admitting_all():
+                holds = entry.guard.check(frame.locals, frame.globals, frame.closure, frame.builtins)
+            if not holds:
+                continue
+            with _torch_state_kept():
+                admitted = admit(entry.payload.graph_module, entry.payload.inputs, dynamic, frame)
+            if admitted:
+                treadle_frame.remove_entry(frame.code, entry)  # it is added again as the answer of the handler
+                return entry
+        return None
+
+    def _compile(self, frame: treadle_frame.FrameInfo, existing: list[Any], pretend: bool = True) -> Any:
+        """`pretend`: trace a size of 1 that has been larger before as that larger size, so that the entry serves both."""
         code, observer = frame.code, self.observer
         model = self._model(code)
-        dynamic = self._dynamic_dimensions(frame, existing)
+        dynamic = self._dynamic_numbers(frame, existing)
         with observer.phase("trace"):
-            result = trace_frame(frame, model, self.options, dynamic)
+            result, dynamic = self._trace(frame, model, dynamic if pretend else _without_hints(dynamic))
+
+        def again(stop_at: int, reason: Unsupported) -> TraceResult:
+            with observer.phase("trace"):
+                return trace_frame(frame, model, self.options, dynamic, stop_at, reason)
+
+        gm = compiled = None
+        with observer.phase("codegen"):
+            plan = plan_or_retreat(code, model, result, again)
+            result = plan.result
+            if result.graph.has_calls:
+                gm = result.graph.finish(plan.outputs)
+        pretended = _has_pretended_sizes(result)
+        if pretended:
+            numbers = result.guards.dynamic_numbers(result.env)
+            with observer.phase("trace"):
+                if numbers is None or why_not_served(gm, result.graph.input_sources, numbers, frame) is not None:
+                    return self._compile(frame, existing, pretend=False)
         if result.reason is not None:
             if self.options.fullgraph:
                 raise result.reason
-            observer.on_break(result.reason)
-        with observer.phase("codegen"):
-            plan = Plan(code, model, result)
-        if not result.graph.has_calls and result.kind == "return":
+            observer.on_break(_without_frames(result.reason))
+        if gm is None and result.kind == "return":
             return self._run_original(frame, result)
-        gm = compiled = None
-        if result.graph.has_calls:
-            gm = result.graph.finish(plan.outputs)
+        if gm is not None:
             observer.on_graph(gm)
             with observer.phase("backend"):
                 compiled = self._call_backend(gm, result)
         with observer.phase("codegen"):
             payload = Payload(gm, result.guards.tensors, result.reason, _module_argument(frame))
             entry = finish_entry(plan, compiled, payload)
+        if pretended and not (payload.dynamic and admit(gm, payload.inputs, payload.dynamic, frame)):
+            return self._compile(frame, existing, pretend=False)  # the backend has made a decision of its own
         observer.on_entry(entry)
         return entry
+
+    def _trace(self, frame: treadle_frame.FrameInfo, model: CodeModel, dynamic: Dynamic) -> tuple[TraceResult, Dynamic]:
+        """The trace, and what was dynamic in it; ints that it cannot have as symbols are constants from then on."""
+        ints = {source for source, dims in dynamic.items() if not dims}
+        if not ints:
+            return trace_frame(frame, model, self.options, dynamic), dynamic
+        result: TraceResult | None = None
+        with contextlib.suppress(Unsupported):
+            result = trace_frame(frame, model, self.options, dynamic)
+        if result is not None and (result.reason is None or not result.guards.has_integers):
+            return result, dynamic
+        fewer = {source: dims for source, dims in dynamic.items() if dims}
+        without = trace_frame(frame, model, self.options, fewer)
+        if result is not None and without.reason is not None:
+            return result, dynamic  # the break has another cause
+        self._constant.setdefault(frame.code, set()).update(ints)
+        return without, fewer
 
     def _run_original(self, frame: treadle_frame.FrameInfo, result: TraceResult) -> Any:
         """Nothing to compile under these guards: the original code is its own replacement."""
@@ -211,6 +270,11 @@ class Handler:
             if count > _EMPTY_TRACES:
                 return self._skip(frame.code, "a function in which no tensor is computed")
         payload = Payload(None, result.guards.tensors, result.reason, _module_argument(frame))
+        if result.env is not None:
+            payload.dynamic = result.guards.add_sizes(result.env)
+            if payload.dynamic is not None:
+                admit(None, (), payload.dynamic, frame)
+        payload.numbers = result.guards.numbers
         return treadle_frame.Entry(frame.code, result.guards.program(), payload)
 
     def _model(self, code: CodeType) -> CodeModel:
@@ -218,14 +282,17 @@ class Handler:
             self._models[code] = read(code)
         return self._models[code]
 
-    def _dynamic_dimensions(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> dict[Any, tuple[int, ...]]:
-        """Source -> dimensions of tensors whose sizes changed between calls of this code."""
+    def _dynamic_numbers(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Dynamic:
+        """Sources of tensors whose sizes changed between calls of this code, with the dimensions, and of ints that changed."""
         known = self._dynamic.setdefault(frame.code, {})
         if self.options.dynamic is not False:
             for entry in existing:
                 for source, dims in changed_dimensions(entry.payload, frame).items():
-                    known[source] = tuple(sorted({*known.get(source, ()), *dims}))
-        return known
+                    sizes = known.setdefault(source, {})
+                    for dim, size in dims.items():
+                        sizes[dim] = max(size, sizes.get(dim, 0))
+        constant = self._constant.get(frame.code, ())
+        return {source: dict(dims) for source, dims in known.items() if source not in constant}
 
     def _call_backend(self, gm: torch.fx.GraphModule, result: TraceResult) -> Callable[..., Sequence[Any]]:
         name = getattr(self.backend, "__name__", type(self.backend).__name__)
@@ -240,11 +307,27 @@ class Handler:
         return compiled if _leaves_hook_alone(compiled) else _outside_the_hook(compiled)
 
 
+def _without_hints(dynamic: Dynamic) -> Dynamic:
+    """The same dimensions, without a size to look at instead of 1."""
+    return {source: dict.fromkeys(dims, 0) for source, dims in dynamic.items()}
+
+
+def _has_pretended_sizes(result: TraceResult) -> bool:
+    """Whether a dimension was traced as dynamic although its size in this call is 1."""
+    return any(guard.sizes[dim] == 1 for guard in result.guards.tensors for dim in guard.dynamic_dims)
+
+
 def _why_not_trace_root(code: CodeType) -> str | None:
     """As `why_not_trace`, but what the user asked for may have any name and stand in any file."""
     why = why_not_trace(code)
     by_choice = why is not None and (why.startswith("a special method") or why == why_not_trace_file(code.co_filename))
     return None if by_choice else why
+
+
+def _without_frames(reason: Unsupported) -> Unsupported:
+    """The reason alone: its traceback would keep the whole trace alive, and with it the tensors of this call."""
+    reason.__traceback__ = reason.__context__ = reason.__cause__ = None
+    return reason
 
 
 def _frame_skipped(code: CodeType, why: str) -> Unsupported:

@@ -318,7 +318,7 @@ def test_changed_dimensions_of_a_missed_call():
     guards.add_tensor(GlobalSource("y"), torch.ones(2))
     payload = Payload(None, guards.tensors, None, None)
     info = SimpleNamespace(locals={"x": torch.ones(5, 3)}, globals={"y": torch.ones(2)}, builtins={}, closure=None)
-    assert changed_dimensions(payload, info) == {LocalSource("x"): (0,)}
+    assert changed_dimensions(payload, info) == {LocalSource("x"): {0: 5}}
     info.locals["x"] = torch.ones(5)
     assert changed_dimensions(payload, info) == {}
     assert follow(LocalSource("z").path, info) is None

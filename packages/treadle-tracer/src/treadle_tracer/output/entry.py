@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch.fx
 
     from ..trace.frame import TraceResult
-    from .guards import TensorGuard
+    from .guards import DynamicNumbers, TensorGuard
 
 
 @dataclass(eq=False)
@@ -39,6 +39,9 @@ class Payload:
     reason        why the graph ends before the return, None if it does not
     owner         id of the module instance the entry was made for, see `Handler`
     guards        the reasons of all guards
+    numbers       the ints that are guarded by their value, with that value
+    dynamic       the dynamic sizes and ints, None when there are none
+    inputs        where the inputs of the graph come from
     """
 
     graph_module: torch.fx.GraphModule | None
@@ -46,6 +49,9 @@ class Payload:
     reason: Unsupported | None
     owner: int | None
     guards: tuple[str, ...] = ()
+    numbers: tuple[tuple[Source, int], ...] = ()
+    dynamic: DynamicNumbers | None = None
+    inputs: tuple[Source, ...] = ()
 
 
 class Plan:
@@ -112,12 +118,14 @@ def finish_entry(plan: Plan, compiled: Callable[..., Any] | None, payload: Paylo
     if compiled is not None and not rerun and result.protected:
         raise Unsupported("write-under-handler", f"{plan.code.co_qualname}")
     if compiled is not None and payload.graph_module is not None:
-        compiled = _keeping_state(compiled, payload.graph_module)
+        compiled = keeping_state(compiled, payload.graph_module)
     replacement = plan.replacement(compiled, rerun)
     if result.env is not None:
-        result.guards.add_sizes(result.env)
+        payload.dynamic = result.guards.add_sizes(result.env)
+        payload.inputs = tuple(result.graph.input_sources)
     program = result.guards.program()
     payload.guards = tuple(guard.reason for guard in result.guards)
+    payload.numbers = result.guards.numbers
     direct = None if compiled is None or result.protected else _direct(plan, compiled)
     if direct is None:
         return treadle_frame.Entry(replacement, program, payload)
@@ -142,7 +150,7 @@ def _direct(plan: Plan, compiled: Callable[..., Any]) -> Any:
 # ---- torch's own state
 
 
-def _keeping_state(compiled: Callable[..., Any], gm: torch.fx.GraphModule) -> Callable[..., Any]:
+def keeping_state(compiled: Callable[..., Any], gm: torch.fx.GraphModule) -> Callable[..., Any]:
     """A graph that switches grad mode and the like ends with switching back; do that too when it raises half-way."""
     final: dict[Any, tuple[Any, ...]] = {}
     for node in gm.graph.nodes:
@@ -308,17 +316,25 @@ def _note_difference(name: str, error: Exception) -> None:
 # ---- why an entry missed
 
 
-def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, tuple[int, ...]]:
-    """Tensors of the entry that this call has with other sizes: source -> dimensions that differ (same number of dimensions)."""
-    found: dict[Source, tuple[int, ...]] = {}
+def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, int]]:
+    """What this call has with other sizes or values than the entry: source -> {dimension that differs: the larger of the two sizes}.
+
+    A tensor counts when it has the same number of dimensions; an int has no dimensions.
+    """
+    found: dict[Source, dict[int, int]] = {}
     for guard in payload.tensors:
         tensor = follow(guard.source.path, frame)
         sizes = getattr(tensor, "shape", None)
         if sizes is None or len(sizes) != len(guard.sizes) or guard.by_identity:
             continue
-        dims = tuple(d for d, (have, had) in enumerate(zip(sizes, guard.sizes, strict=True)) if have != had)
+        pairs = zip(sizes, guard.sizes, strict=True)
+        dims = {d: max(have, had) for d, (have, had) in enumerate(pairs) if have != had}
         if dims:
             found[guard.source] = dims
+    for source, value in payload.numbers:
+        number = follow(source.path, frame)
+        if type(number) is int and number != value:
+            found[source] = {}
     return found
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from treadle_tracer.output.tensor_check import dynamic_dims_of, stride_order
+from treadle_tracer.output.tensor_check import dynamic_dims_of, is_small_integer, stride_order
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant, Value
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -100,9 +100,9 @@ class Symbols:
             self.mode.shape_env = treadle_shapes.torch.fake_shape_env(self.env)  # type: ignore[assignment]
             self.mode.static_shapes = False
 
-    def is_dynamic_integer(self, source: Source | None) -> bool:
+    def is_dynamic_integer(self, source: Source | None, number: int) -> bool:
         """Whether the int at `source` has changed between calls before, so that it gets a symbol."""
-        return source is not None and source in self.dynamic
+        return source is not None and source in self.dynamic and is_small_integer(number)
 
     def integer(self, tx: Tracer, number: int, source: Source) -> Value:
         """The int at `source` as a symbol."""

@@ -89,7 +89,7 @@ def wrap(tx: Tracer, obj: Any, source: Source | None) -> Value:
     """The Value of `obj` found at `source` (None: it needs no guard), guarded as its kind requires."""
     cls = type(obj)
     if cls in CONSTANT_TYPES:
-        if cls is int and source is not None and tx.symbols.is_dynamic_integer(source):
+        if cls is int and source is not None and tx.symbols.is_dynamic_integer(source, obj):
             return tx.symbols.integer(tx, obj, source)
         return wrap_constant(tx, obj, source)
     cached = tx.wrapped.get(id(obj))

@@ -1,0 +1,172 @@
+"""Whether a graph traced with sizes of 2 and more also gives what eager gives where some of them are 1.
+
+A trace with symbolic sizes takes the general answer wherever a size of 1 would only make more layouts and broadcasts possible, and records
+no guard for it. At 1 eager may then squeeze, return a view instead of a copy, or give other strides. So the graph is run once more on fake
+tensors of the very sizes at hand, and every call must give the same shapes, dtypes and aliases as the symbolic trace says for these sizes,
+every output also the same strides. That costs one run on fake tensors, once for each combination of sizes that are 1, and no compile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx.node import map_arg
+
+from ..fake import fake_mode
+from .entry import follow, keeping_state
+
+if TYPE_CHECKING:
+    from ..source import Source
+    from .guards import DynamicNumbers
+
+Numbers = Mapping[Any, int]  # symbol -> its value in the call at hand
+
+# What a call on fake tensors raises when an operator refuses its arguments or needs to know values.
+_REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError)
+
+
+def why_not_served(
+    gm: torch.fx.GraphModule | None, inputs: Sequence[Source], dynamic: DynamicNumbers, frame: Any
+) -> str | None:
+    """Why the graph is not right for the sizes that `frame` has, None if it is; `inputs` are the places of the graph's inputs.
+
+    Looks at the decisions recorded so far, and runs the graph on fake tensors when some size is 1.
+    """
+    values = tuple(follow(source.path, frame) for source in dynamic.sources)
+    if not all(type(value) is int for value in values) or not dynamic.guard.check(*values):
+        return "a recorded decision does not hold"
+    ones = dynamic.guard.ones(values)
+    if not ones or gm is None:
+        return None
+    if ones not in dynamic.guard.refused:
+        given = [follow(source.path, frame) for source in inputs]
+        why_not = why_not_general(gm, given, dict(zip(dynamic.symbols, values, strict=True)))
+        if why_not is None:
+            return None
+        dynamic.guard.refused.add(ones)
+    return "calls of the graph do something else at sizes of 1"
+
+
+def admit(gm: torch.fx.GraphModule | None, inputs: Sequence[Source], dynamic: DynamicNumbers, frame: Any) -> bool:
+    """Let the entry's guard hold for sizes of 1 as `frame` has them, if the graph is right there."""
+    if why_not_served(gm, inputs, dynamic, frame) is not None:
+        return False
+    dynamic.guard.admit(dynamic.guard.ones([follow(source.path, frame) for source in dynamic.sources]))
+    return True
+
+
+def why_not_general(gm: torch.fx.GraphModule, inputs: Sequence[Any], numbers: Numbers) -> str | None:
+    """The first call of the graph that does something else on these inputs than its symbolic trace says, None when there is none."""
+    replay = _Replay(gm, inputs, numbers)
+    try:
+        return keeping_state(replay.run, gm)()
+    except _REFUSALS as error:
+        return f"{replay.at}: {type(error).__name__}: {error}"
+
+
+class _Replay:
+    """The run of one graph on fake tensors without symbols."""
+
+    def __init__(self, gm: torch.fx.GraphModule, inputs: Sequence[Any], numbers: Numbers):
+        self.gm = gm
+        self.numbers = numbers
+        self.mode = fake_mode()
+        self.at = ""
+        self._inputs = iter(inputs)
+        self._values: dict[torch.fx.Node, Any] = {}
+        self._kept: list[Any] = []  # storages are told apart by address
+        self._expected_storages: dict[int, int] = {}
+        self._storages: dict[int, int] = {}
+
+    def run(self) -> str | None:
+        for node in self.gm.graph.nodes:
+            self.at = node.name
+            if node.op == "output":
+                return self._why_outputs_differ(node)
+            found = self._evaluate(node)
+            self._values[node] = found
+            why_not = self._why_differs(node.meta.get("example_value"), found)
+            if why_not is not None:
+                return f"{node.name}: {why_not}"
+        return None
+
+    def _evaluate(self, node: torch.fx.Node) -> Any:
+        if node.op == "placeholder":
+            value = next(self._inputs)
+            return self._fake(value) if isinstance(value, torch.Tensor) else value
+        if node.op == "get_attr":
+            value: Any = self.gm
+            for name in str(node.target).split("."):
+                value = getattr(value, name)
+            return self._fake(value) if isinstance(value, torch.Tensor) else value
+        args = map_arg(node.args, self._values.__getitem__)
+        kwargs = map_arg(node.kwargs, self._values.__getitem__)
+        with self.mode:
+            if node.op == "call_method":
+                return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+            return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+        fake = FakeTensor(self.mode, meta, tensor.device)
+        return fake.requires_grad_(True) if tensor.requires_grad else fake
+
+    # ---- comparing
+
+    def _why_differs(self, expected: Any, found: Any) -> str | None:
+        for want, have in _pairs(expected, found):
+            if isinstance(want, torch.Tensor) != isinstance(have, torch.Tensor):
+                return f"gives {type(have).__name__} instead of {type(want).__name__}"
+            if isinstance(want, torch.Tensor):
+                why_not = self._why_tensors_differ(want, have)
+                if why_not is not None:
+                    return why_not
+            elif isinstance(want, (int, float, torch.SymInt, torch.SymFloat)) and self._number(want) != have:
+                return f"gives {have} instead of {want}"
+        return None
+
+    def _why_tensors_differ(self, want: torch.Tensor, have: torch.Tensor) -> str | None:
+        if want.dtype != have.dtype or want.requires_grad != have.requires_grad:
+            return "another dtype"
+        if tuple(map(self._number, want.shape)) != tuple(have.shape):
+            return f"sizes {tuple(have.shape)} instead of {tuple(want.shape)}"
+        self._kept += [want, have]
+        if _group(want, self._expected_storages) != _group(have, self._storages):
+            return "another alias"
+        return None
+
+    def _why_outputs_differ(self, node: torch.fx.Node) -> str | None:
+        for output in node.all_input_nodes:
+            for want, have in _pairs(output.meta.get("example_value"), self._values[output]):
+                if not isinstance(want, torch.Tensor):
+                    continue
+                strides = tuple(map(self._number, want.stride()))
+                if strides != have.stride() or self._number(want.storage_offset()) != have.storage_offset():
+                    return f"{output.name}: strides {have.stride()} instead of {strides}"
+        return None
+
+    def _number(self, value: Any) -> Any:
+        if isinstance(value, (int, float)):
+            return value
+        from treadle_shapes import evaluate
+        from treadle_shapes.torch import expr_of
+
+        expr = expr_of(value)
+        return expr if isinstance(expr, (int, float)) else evaluate(expr, self.numbers)  # type: ignore[arg-type]
+
+
+def _group(tensor: torch.Tensor, seen: dict[int, int]) -> int:
+    """Which of the storages seen so far it is: numbers in order of appearance."""
+    return seen.setdefault(tensor.untyped_storage()._cdata, len(seen))
+
+
+def _pairs(expected: Any, found: Any) -> Iterator[tuple[Any, Any]]:
+    """The parts of two results that belong together."""
+    if isinstance(expected, (tuple, list)) and isinstance(found, (tuple, list)) and len(expected) == len(found):
+        for want, have in zip(expected, found, strict=True):
+            yield from _pairs(want, have)
+    else:
+        yield expected, found
