@@ -55,7 +55,7 @@ def aot_eager(options: CompileOptions) -> Backend:
 
 def codegen(options: CompileOptions) -> Backend:
     """Treadle's own compiler: fused kernels by treadle_codegen."""
-    from treadle_codegen import compile_graph
+    from treadle_codegen import compile_graph, decompositions
 
     codegen_options = options.for_codegen()
 
@@ -68,7 +68,7 @@ def codegen(options: CompileOptions) -> Backend:
         return compiled.function
 
     def codegen_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-        return _through_aot(gm, example_inputs, options, compile_aten)
+        return _through_aot(gm, example_inputs, options, compile_aten, decompositions())
 
     return codegen_backend
 
@@ -80,7 +80,13 @@ BUILTIN: Mapping[str, Callable[[CompileOptions], Backend]] = {
 }
 
 
-def _through_aot(gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions, forward: Any) -> Compiled:
+def _through_aot(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: CompileOptions,
+    forward: Any,
+    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+) -> Compiled:
     """`aot` around `forward`; eager where gradients are needed or the graph has no functional form."""
     reason = why_not_inference(gm, example_inputs)
     if reason is not None:
@@ -92,7 +98,7 @@ def _through_aot(gm: fx.GraphModule, example_inputs: Sequence[Any], options: Com
             return forward(aten, inputs)
 
     def build() -> Compiled:
-        compiled: Any = aot(gm, example_inputs, forward=compile_aten)
+        compiled: Any = aot(gm, example_inputs, forward=compile_aten, decompositions=decompositions)
         if compiled.why_eager is not None:
             return run_in_eager(gm, compiled.why_eager)
         return compiled
