@@ -190,7 +190,7 @@ def why_not_rerun(gm: torch.fx.GraphModule) -> str | None:
         if node.op in ("placeholder", "get_attr"):
             outside |= _storages(node)
         elif node.op != "output":
-            written = _written(node)
+            written = written_arguments(node)
             if any(_storages(argument) & outside or not _storages(argument) for argument in written):
                 return f"the graph calls {_name(node)}, which may write to an outside tensor"
     return None
@@ -200,7 +200,7 @@ def _name(node: torch.fx.Node) -> str:
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
 
 
-def _written(node: torch.fx.Node) -> list[torch.fx.Node]:
+def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The arguments a call may write to."""
     name = _name(node)
     if name in _HIDDEN_WRITERS:

@@ -2,8 +2,9 @@
 
 A trace with symbolic sizes takes the general answer wherever a size of 1 would only make more layouts and broadcasts possible, and records
 no guard for it. At 1 eager may then squeeze, return a view instead of a copy, or give other strides. So the graph is run once more on fake
-tensors of the very sizes at hand, and every call must give the same shapes, dtypes and aliases as the symbolic trace says for these sizes,
-every output also the same strides. That costs one run on fake tensors, once for each combination of sizes that are 1, and no compile.
+tensors of the very sizes at hand: every call must give the shapes and dtypes that the symbolic trace says for these sizes, every output also
+the same strides, and the same tensors must share memory (only inputs and outputs where nothing is written to). That costs one run on fake
+tensors, once for each combination of sizes that are 1, and no compile.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import map_arg
 
 from ..fake import fake_mode
-from .entry import follow, keeping_state
+from .entry import follow, keeping_state, written_arguments
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -80,6 +81,8 @@ class _Replay:
         self._kept: list[Any] = []  # storages are told apart by address
         self._expected_storages: dict[int, int] = {}
         self._storages: dict[int, int] = {}
+        # Whether a tensor in the middle is a view or a copy shows only where something is written to.
+        self._has_writes = any(node.op[:5] == "call_" and written_arguments(node) for node in gm.graph.nodes)
 
     def run(self) -> str | None:
         for node in self.gm.graph.nodes:
@@ -88,7 +91,7 @@ class _Replay:
                 return self._why_outputs_differ(node)
             found = self._evaluate(node)
             self._values[node] = found
-            why_not = self._why_differs(node.meta.get("example_value"), found)
+            why_not = self._why_differs(node, found)
             if why_not is not None:
                 return f"{node.name}: {why_not}"
         return None
@@ -116,12 +119,14 @@ class _Replay:
 
     # ---- comparing
 
-    def _why_differs(self, expected: Any, found: Any) -> str | None:
-        for want, have in _pairs(expected, found):
+    def _why_differs(self, node: torch.fx.Node, found: Any) -> str | None:
+        for want, have in _pairs(node.meta.get("example_value"), found):
             if isinstance(want, torch.Tensor) != isinstance(have, torch.Tensor):
                 return f"gives {type(have).__name__} instead of {type(want).__name__}"
             if isinstance(want, torch.Tensor):
                 why_not = self._why_tensors_differ(want, have)
+                if why_not is None and (self._has_writes or node.op[:5] != "call_"):
+                    why_not = self._why_aliases_differ(want, have)
                 if why_not is not None:
                     return why_not
             elif isinstance(want, (int, float, torch.SymInt, torch.SymFloat)) and self._number(want) != have:
@@ -133,6 +138,9 @@ class _Replay:
             return "another dtype"
         if tuple(map(self._number, want.shape)) != tuple(have.shape):
             return f"sizes {tuple(have.shape)} instead of {tuple(want.shape)}"
+        return None
+
+    def _why_aliases_differ(self, want: torch.Tensor, have: torch.Tensor) -> str | None:
         self._kept += [want, have]
         if _group(want, self._expected_storages) != _group(have, self._storages):
             return "another alias"
@@ -146,6 +154,8 @@ class _Replay:
                 strides = tuple(map(self._number, want.stride()))
                 if strides != have.stride() or self._number(want.storage_offset()) != have.storage_offset():
                     return f"{output.name}: strides {have.stride()} instead of {strides}"
+                if self._why_aliases_differ(want, have) is not None:
+                    return f"{output.name}: another alias"
         return None
 
     def _number(self, value: Any) -> Any:
