@@ -142,6 +142,16 @@ def test_bad_operands():
         i + 1.5
 
 
+def test_exact_division():
+    assert rules.exactdiv(6 * n * i, 2 * n) is 3 * i
+    assert rules.exactdiv(12, 4) == 3
+    assert rules.exactdiv(i, 4) is i // 4
+    with pytest.raises(UsageError, match="4 does not divide .*: the remainder is 2"):
+        rules.exactdiv(4 * i + 2, 4)
+    with pytest.raises(DivisionByZeroError):
+        rules.exactdiv(i, 0)
+
+
 def test_powers_and_shifts():
     assert i**2 is i * i and i**0 == 1
     assert i << 3 is 8 * i and i >> 2 is i // 4

@@ -15,7 +15,18 @@ from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, Product,
 from treadle_shapes.printers import CPP_HELPERS, TRITON_HELPERS, to_cpp, to_python, to_triton
 from treadle_shapes.ranges import Range
 from treadle_shapes.rewrite import bit_and, bit_or, bit_xor, evaluate, simplify, substitute
-from treadle_shapes.rules import ceildiv, floordiv, maximum, minimum, mod, power, shift_left, shift_right, where
+from treadle_shapes.rules import (
+    ceildiv,
+    exactdiv,
+    floordiv,
+    maximum,
+    minimum,
+    mod,
+    power,
+    shift_left,
+    shift_right,
+    where,
+)
 
 __all__ = [
     "CPP_HELPERS",
@@ -47,6 +58,7 @@ __all__ = [
     "bounds",
     "ceildiv",
     "evaluate",
+    "exactdiv",
     "floordiv",
     "from_sympy",
     "linear_coefficients",

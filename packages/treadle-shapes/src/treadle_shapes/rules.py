@@ -448,6 +448,14 @@ def ceildiv(a: IntLike, n: IntLike) -> IntLike:
     return -floordiv(-a, n)
 
 
+def exactdiv(a: IntLike, n: IntLike) -> IntLike:
+    """a / n where n divides a. Raises UsageError where it is known that it does not."""
+    remainder = mod(a, n)
+    if OWN.lower(remainder) > 0 or OWN.upper(remainder) < 0:
+        raise UsageError(f"exactdiv: {n} does not divide {a}: the remainder is {remainder}")
+    return floordiv(a, n)
+
+
 @lru_cache(_CACHE_SIZE)
 def _own_floordiv(a: IntLike, n: IntLike) -> IntLike:
     return floordiv(a, n)
