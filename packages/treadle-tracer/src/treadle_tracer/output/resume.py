@@ -99,7 +99,8 @@ class Break:
         why = why_not_resume(model, self.index, self.stack)
         if why is not None:
             raise _cannot_resume(result, why)
-        self.exits = _exits_of(self)
+        self.returns = _returns_at_once(self)
+        self.exits = [] if self.returns else _exits_of(self)
         self.on_exception = self._exception_exit()
 
     def values(self) -> list[Value]:
@@ -379,6 +380,14 @@ def _exit_behind(leaving: Break) -> list[Exit]:
     return [leaving.exit_at(index, stack)]
 
 
+def _returns_at_once(leaving: Break) -> bool:
+    """Whether the frame gives back what the instruction makes (`return f(x)`): that needs no continuation."""
+    if _kind_of(leaving.instruction) != "plain" or OPS[leaving.instruction.opname].ends:
+        return False
+    made = _made(leaving)
+    return leaving.model.instructions[leaving.index + 1].opname == "RETURN_VALUE" and made[-1:] == ["made 0"]
+
+
 def _made(leaving: Break) -> list[Slot]:
     """The slots above `_kept` after a plain instruction, named, with the NULL of a callable where it belongs."""
     kinds = stack_kinds(leaving.model)[leaving.index + 1]
@@ -426,6 +435,8 @@ def _emit_plain(leaving: Break, builder: ReplacementBuilder, effects: Effects, p
     else:
         cb.extend(leaving.model.instructions[restart_index(leaving.model, leaving.index) : leaving.index + 1])
     cb.place(place[1])
+    if leaving.returns:
+        cb.return_value()
     if not leaving.exits:
         return
     kept: dict[str, Callable[[], None]] = {}

@@ -5,7 +5,7 @@
 
 Entering the `with` for real instead puts a real context manager there, and the continuation can be left anywhere inside. The same goes
 for a `for` over a generator or over the views of a traced dict. So the places to retreat to are the starts of the `with` and `for` blocks
-around the break, innermost first, and the calls just before them (which make the generator).
+around the break, innermost first, and the calls just before them or before the break itself (which make the generator).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _CALLS = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
 # Every try costs a trace.
 _MAX_TRIES = 6
-# How far before a block's start the call stands that made what it starts on.
-_CALL_DISTANCE = 3
+# How far before an instruction the call stands that made what it works on: PRECALL, KW_NAMES and a constant may be between.
+_CALL_DISTANCE = 4
 _RETREAT_FROM = ("reconstruct", "no-continuation")
 
 
@@ -60,13 +60,18 @@ def _plan_up_to(
 
 
 def places_before(model: CodeModel, index: int) -> Iterator[int]:
-    """Instructions to leave the frame at instead of `index`, the nearest first."""
+    """Instructions to leave the frame at instead of `index`: the call just before it (an argument's), then the blocks around it."""
+    yield from _call_before(model, index)
     for start in sorted(_blocks_around(model, index), reverse=True):
         yield start
-        for before in range(start - 1, max(start - 1 - _CALL_DISTANCE, -1), -1):
-            if model.instructions[before].opname in _CALLS:
-                yield before
-                break
+        yield from _call_before(model, start)
+
+
+def _call_before(model: CodeModel, index: int) -> Iterator[int]:
+    for before in range(index - 1, max(index - 1 - _CALL_DISTANCE, -1), -1):
+        if model.instructions[before].opname in _CALLS:
+            yield before
+            return
 
 
 def _blocks_around(model: CodeModel, index: int) -> Iterator[int]:
