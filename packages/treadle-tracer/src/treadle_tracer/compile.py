@@ -44,6 +44,9 @@ _LOOP_ENTRIES = 3
 _TOTAL_ENTRIES = 64
 
 
+_LOCK = threading.RLock()
+
+
 class BackendError(RuntimeError):
     """The backend raised, or returned something that cannot be called."""
 
@@ -79,13 +82,13 @@ def optimize(
 
 
 class Handler:
-    """Compiles frames. One lock: a compile changes caches and runs the tracer, which is not reentrant."""
+    """Compiles frames, one at a time: all handlers share a lock, for a compile changes caches of code objects and switches of torch."""
 
     def __init__(self, backend: Backend, options: TracerOptions, observer: Observer):
         self.backend = backend
         self.options = options
         self.observer = observer
-        self._lock = threading.RLock()
+        self._lock = _LOCK
         self._roots: set[CodeType] = set()
         self._tensorless: dict[CodeType, int] = {}
         self._dynamic: dict[CodeType, dict[Any, dict[int, int]]] = {}
