@@ -59,7 +59,7 @@ def nested_break(x):
     return helper_print(x + 1) * 3
 
 
-@case(t(3), breaks=("builtin-method", "output"))
+@case(t(3), breaks=("output",))
 def loop_breaks(x):
     for i in range(4):
         x = x + i
@@ -67,7 +67,7 @@ def loop_breaks(x):
     return x
 
 
-@case(t(3), breaks=("builtin-method", "output"))
+@case(t(3), breaks=("output",))
 def loop_list_breaks(x):
     out = []
     for i, v in enumerate([x, x + 1, x * 2]):
@@ -76,7 +76,7 @@ def loop_list_breaks(x):
     return out
 
 
-@case(t(3), breaks=("builtin-method", "output"))
+@case(t(3), breaks=("output",))
 def dict_loop_breaks(x):
     d = {"a": x, "b": x + 1}
     s = 0
@@ -149,7 +149,7 @@ def ctx_break(x, l):
     return y * 2
 
 
-@case(t(3), breaks=("output", "reconstruct"))
+@case(t(3), breaks=("output",))
 def gen_break(x):
     def g():
         for i in range(3):
@@ -174,7 +174,7 @@ def closure_break(x):
     return a, b, n
 
 
-@case(t(3), breaks=("builtin-method", "output"))
+@case(t(3), breaks=("output",))
 def comp_break(x):
     return [helper_print(x + i) for i in range(3)]
 
