@@ -92,6 +92,17 @@ class Symbols:
                 device=tensor.device,
             )
 
+    def exclude_ones(self, fake: torch.Tensor) -> None:
+        """The program has asked for the layout of a tensor: what it was told need not be right where a dynamic size is 1."""
+        from treadle_shapes import Ge
+        from treadle_shapes.torch import expr_of
+
+        for size in fake.shape:
+            if isinstance(size, torch.SymInt):
+                for symbol in getattr(expr_of(size), "free_symbols", ()):
+                    if symbol in self.sources:
+                        self.env.decide(Ge(symbol, 2))
+
     def _need_env(self) -> None:
         if self.env is None:
             import treadle_shapes.torch

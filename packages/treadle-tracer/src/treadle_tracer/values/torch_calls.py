@@ -87,6 +87,8 @@ def run_in_graph(
     named = {name: convert(arg) for name, arg in kwargs.items()}
     fakes = [pair[1] for pair in pairs]
     result = run_fake(tx, op, target, fakes, {name: pair[1] for name, pair in named.items()})
+    if _name(target) in _LAYOUT_QUERIES:
+        tx.symbols.exclude_ones(fakes[0])
     if not _has_tensors(result):
         if result is None:
             _make_node(tx, op, target, pairs, named, None)
@@ -113,6 +115,10 @@ _MAY_GIVE_ITS_ARGUMENT = frozenset(
 )
 """Calls without effect that give their very argument when there is nothing to do. Everything else that gives a tensor known
 before has written into it."""
+
+
+_LAYOUT_QUERIES = frozenset("stride is_contiguous storage_offset is_non_overlapping_and_dense".split())
+"""Questions whose answers for sizes of 1 cannot be told from the answers for other sizes."""
 
 
 def _is_pure(target: Any, named: dict[str, Any]) -> bool:
