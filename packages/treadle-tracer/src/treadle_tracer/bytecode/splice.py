@@ -33,7 +33,7 @@ from treadle_tracer.bytecode.flow import (
 )
 from treadle_tracer.bytecode.model import CodeModel, ExceptionEntry, Instruction
 from treadle_tracer.bytecode.opcodes import CHECKED_LOADS, OPS, ArgKind
-from treadle_tracer.bytecode.read import BytecodeError
+from treadle_tracer.bytecode.read import BytecodeError, read
 from treadle_tracer.bytecode.write import write
 
 _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -177,7 +177,21 @@ def continuation(
     code = write(shape.replace(instructions=(*head, jump, *body), exceptions=exceptions))
     origin = [*[-1] * (len(head) + 1), *kept]
     origin.insert(landing, -1)
-    return Continuation(code, start, passed, slots, tuple(origin))
+    return Continuation(code, start, passed, slots, _split_origin(code, (*head, jump, *body), origin))
+
+
+def _split_origin(code: types.CodeType, written: Sequence[Instruction], origin: Sequence[int]) -> tuple[int, ...]:
+    """``origin`` of the instructions as they were written: a superinstruction may have become its two parts."""
+    if not any(instruction.op.kind is ArgKind.LOCAL_PAIR for instruction in written):
+        return tuple(origin)
+    names = iter([instruction.opname for instruction in read(code).instructions])
+    result: list[int] = []
+    for instruction, place in zip(written, origin, strict=True):
+        result.append(place)
+        if next(names) != instruction.opname:
+            next(names)
+            result.append(-1)
+    return tuple(result)
 
 
 def prefix(
