@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, IntLike, Loop, Program, Step, View
+from treadle_codegen.ir.loops import Buffer, BufferKind, IntLike, Loop, Program, Step, View
 from treadle_codegen.ir.ops import BUFFER_DTYPES, OPS, Cost, compute_dtype, reduced_dtype
 from treadle_codegen.lower.indexing import (
     Shape,
-    axis_symbol,
     broadcast_index,
     contiguous,
     is_dense,
     linear,
     product,
     same_strides,
-    stride_order,
 )
 from treadle_codegen.lower.lazy import NOTHING, Index, Lazy
+from treadle_codegen.lower.nest import LoopElement, Nest, layout_of_reads, record_nest
 from treadle_codegen.lower.recorder import Recorder
 from treadle_codegen.lower.split_axes import split_axes
 from treadle_shapes.expr import Expr, Symbol
@@ -30,6 +30,11 @@ RECOMPUTE_COST = int(Cost.DIVIDE)
 # Expressions beyond this are stored in pieces: they run out of registers.
 MAX_COST = 40 * int(Cost.TRANSCENDENTAL)
 MAX_READS = 12
+# Reductions over at most so many elements are expressions of their elements: loops that short cost more than they do.
+MAX_UNROLLED = 4
+_FOLDS = {
+    "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "bitwise_or", "all": "bitwise_and",
+}  # fmt: skip
 
 
 class Lowering:
@@ -144,7 +149,7 @@ class Lowering:
         before: Callable[..., int] | None = None,
         after: Callable[..., int] | None = None,
     ) -> Lazy:
-        """Stored reduction of `x` over `dims`.
+        """Reduction of `x` over `dims`: stored, or computed by each user if it is over a handful of elements.
 
         Elements are converted to `accumulate`, `before(o, value, index)` is applied, the reduction runs, `after(o, value)`
         finishes it once per result, and the result is converted to `dtype`.
@@ -160,11 +165,22 @@ class Lowering:
             elif keepdim:
                 position += 1
 
-        def element(o: Recorder, index: Index, reduced: dict[int, IntLike]) -> int:
+        def operand(o: Recorder, index: Index, reduced: dict[int, IntLike]) -> int:
             at = tuple([reduced[d] if d in reduced else index[out_of[d]] for d in range(x.dim)])
             value = o.cast(x.element(o, at), accumulate)
-            if before is not None:
-                value = before(o, value, at)
+            return value if before is None else before(o, value, at)
+
+        def unrolled(o: Recorder, index: Index) -> int:
+            ranges = [range(size) for size in sizes if isinstance(size, int)]
+            value = None
+            for positions in itertools.product(*ranges):
+                term = operand(o, index, dict(zip(dims, positions, strict=True)))
+                value = term if value is None else o.op(_FOLDS[kind], value, term)
+            assert value is not None
+            return o.cast(value if after is None else after(o, value), compute_dtype(dtype))
+
+        def element(o: Recorder, index: Index, reduced: dict[int, IntLike]) -> int:
+            value = operand(o, index, reduced)
             if any(x.shape[d] != 1 for d in dims):
                 value = o.reduce(kind, value, reduced_dtype(kind, o.dtype_of(value)))
             elif kind in ("argmax", "argmin"):
@@ -173,7 +189,13 @@ class Lowering:
                 value = after(o, value)
             return o.cast(value, compute_dtype(dtype))
 
-        return self._store_loop(shape, dtype, element, {d: x.shape[d] for d in dims}, self._hint(shape))
+        sizes = [x.shape[d] for d in dims]
+        count = product(sizes)
+        if isinstance(count, int) and 0 < count <= MAX_UNROLLED and kind in _FOLDS and x.cost * count <= RECOMPUTE_COST:
+            cost = count * (x.cost + 1 + (before is not None)) + (RECOMPUTE_COST if after is not None else 0)
+            return Lazy.computed(shape, dtype, unrolled, cost, x.reads)
+        reduced = dict(zip(dims, sizes, strict=True))
+        return self._store_loop(shape, dtype, element, reduced, self._hint(shape), any_layout=True)
 
     # -- storing -------------------------------------------------------------------------------------------------------
 
@@ -190,8 +212,15 @@ class Lowering:
             view = x.storage
             if view is not None:
                 return view
+        free = strides is None
         stored = self._store_loop(
-            x.shape, x.dtype, lambda o, index, _: x.element(o, index), {}, strides or x.layout, x.origin
+            x.shape,
+            x.dtype,
+            lambda o, index, _: x.element(o, index),
+            {},
+            strides or x.layout,
+            x.origin,
+            any_layout=free,
         )
         assert stored.storage is not None
         x.store_in(stored.storage)
@@ -218,7 +247,8 @@ class Lowering:
 
     def write_into(self, target: View, x: Lazy) -> None:
         """A loop that stores `x` into a part of a buffer; shapes agree."""
-        self._emit_loop(self.buffers[target.buffer], target, lambda o, index, _: x.element(o, index), {}, x.origin)
+        nest = record_nest(target.shape, target.strides, lambda o, index, _: x.element(o, index), {})
+        self._append_loop(nest, target)
 
     def _hint(self, shape: Shape) -> Shape | None:
         """Strides that eager gives the node being lowered, when it has this shape and dense memory."""
@@ -233,48 +263,33 @@ class Lowering:
         self,
         shape: Shape,
         dtype: torch.dtype,
-        element: Callable[[Recorder, Index, dict[int, IntLike]], int],
+        element: LoopElement,
         reduced: dict[int, IntLike],
         strides: Shape | None = None,
         origin: str = "",
         kind: BufferKind = BufferKind.TEMP,
+        *,
+        any_layout: bool = False,
     ) -> Lazy:
+        """A new buffer and the loop that fills it; with `any_layout`, `strides` give way to the order of what is read."""
         assert dtype in BUFFER_DTYPES, dtype
-        buffer = self.new_buffer(shape, dtype, strides, kind, origin or self.name)
-        view = view_of(buffer)
-        self._emit_loop(buffer, view, element, reduced, origin)
+        strides = contiguous(shape) if strides is None else strides
+        nest = record_nest(shape, strides, element, reduced)
+        if any_layout and (better := layout_of_reads(nest, shape)) is not None:
+            strides = better
+            nest = record_nest(shape, strides, element, reduced)
+        view = view_of(self.new_buffer(shape, dtype, strides, kind, origin or self.name))
+        self._append_loop(nest, view)
         return Lazy.stored(view, dtype)
 
-    def _emit_loop(
-        self,
-        buffer: Buffer,
-        view: View,
-        element: Callable[[Recorder, Index, dict[int, IntLike]], int],
-        reduced: dict[int, IntLike],
-        origin: str = "",
-    ) -> None:
-        """The loop nest over `view`, slowest dimension outermost, storing `element` of each index."""
-        if any(size == 0 for size in view.shape):
+    def _append_loop(self, nest: Nest | None, view: View) -> None:
+        """The loop that stores a nest's value in `view`; nothing for a tensor without elements."""
+        if nest is None:
             return
-        o = Recorder()
-        index: list[IntLike] = [0] * len(view.shape)
-        axes = []
-        for d in stride_order(view.shape, view.strides):
-            if view.shape[d] != 1:
-                symbol = axis_symbol(f"i{len(axes)}", view.shape[d])
-                axes.append(Axis(symbol, view.shape[d]))
-                index[d] = symbol
-        reduce_axes, at = [], {}
-        for d, size in reduced.items():
-            at[d] = 0
-            if size != 1:
-                symbol = axis_symbol(f"r{len(reduce_axes)}", size)
-                reduce_axes.append(Axis(symbol, size))
-                at[d] = symbol
-        value = element(o, tuple(index), at)
-        o.store(buffer.name, linear(index, view.strides, view.offset), value, buffer.dtype)
+        o, buffer = nest.recorder, self.buffers[view.buffer]
+        o.store(buffer.name, linear(nest.index, view.strides, view.offset), nest.value, buffer.dtype)
         origins = o.origins if self.name in o.origins else {**o.origins, self.name: None}
-        loop = Loop(self.fresh(f"loop_{buffer.name}"), tuple(axes), tuple(reduce_axes), tuple(o.body), tuple(origins))
+        loop = Loop(self.fresh(f"loop_{buffer.name}"), nest.axes, nest.reduce_axes, tuple(o.body), tuple(origins))
         self.steps.append(split_axes(loop))
 
     def program(self, inputs: Sequence[str], outputs: Sequence[View | IntLike | None]) -> Program:
