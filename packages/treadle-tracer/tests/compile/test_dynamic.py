@@ -1,4 +1,4 @@
-"""Compilations that changing sizes and ints cost: two each, sizes of 1 included, unless something depends on them; always eager's results."""
+"""Compilations that changing sizes and ints cost: two each, unless something depends on the size; always with eager's results."""
 
 from __future__ import annotations
 

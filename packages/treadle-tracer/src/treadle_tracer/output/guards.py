@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..dynamic import SizesGuard, is_small_integer
 from ..errors import InternalError
 from ..source import AttrSource, ConstSource, Path, Source, TupleItemSource
 from . import tensor_check
@@ -63,7 +64,7 @@ class DynamicNumbers(NamedTuple):
 
     symbols: tuple[Any, ...]
     sources: tuple[Source, ...]
-    guard: tensor_check.SizesGuard
+    guard: SizesGuard
     decisions: tuple[Any, ...]
 
 
@@ -148,7 +149,7 @@ class GuardSet:
     def add_integer(self, source: Source) -> None:
         """Rely on an int that stays dynamic: a symbol of the shape environment stands for it."""
         self.add(source, "type_is", int)
-        self.add(source, "call", tensor_check.is_small_integer, f"{source.text} is an int of at most 31 bits")
+        self.add(source, "call", is_small_integer, f"{source.text} is an int of at most 31 bits")
         self._integers[source.text] = source
 
     def add_sizes(self, env: Any) -> DynamicNumbers | None:
@@ -172,7 +173,7 @@ class GuardSet:
         sources = tuple(places[env.source_of(symbol)] for symbol in symbols)
         decisions = env.compile_guards(symbols)
         is_size = tuple(i for i, symbol in enumerate(symbols) if ".size()[" in env.source_of(symbol))
-        check = tensor_check.SizesGuard(decisions.check, is_size)
+        check = SizesGuard(decisions.check, is_size)
         return DynamicNumbers(symbols, sources, check, tuple(guard.expr for guard in decisions.guards))
 
     @property

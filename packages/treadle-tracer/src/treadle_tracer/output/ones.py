@@ -1,10 +1,10 @@
 """Whether a graph traced with sizes of 2 and more also gives what eager gives where some of them are 1.
 
-A trace with symbolic sizes takes the general answer wherever a size of 1 would only make more layouts and broadcasts possible, and records
-no guard for it. At 1 eager may then squeeze, return a view instead of a copy, or give other strides. So the graph is run once more on fake
-tensors of the very sizes at hand: every call must give the shapes and dtypes that the symbolic trace says for these sizes, every output also
-the same strides, and the same tensors must share memory (only inputs and outputs where nothing is written to). That costs one run on fake
-tensors, once for each combination of sizes that are 1, and no compile.
+A trace with symbolic sizes takes the general answer wherever a size of 1 would only make more layouts and broadcasts possible, and
+records no guard for it. At 1 eager may then squeeze, return a view instead of a copy, or give other strides. So the graph is run once
+more on fake tensors of the very sizes at hand: every call must give the shapes and dtypes that the symbolic trace says for these sizes,
+every output also the same strides, and the same tensors must share memory (only inputs and outputs where nothing is written to). That
+costs one run on fake tensors, once for each combination of sizes that are 1, and no compile.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from treadle_tracer.output.tensor_check import dynamic_dims_of, is_small_integer, stride_order
+from treadle_tracer.dynamic import dynamic_dims_of, is_small_integer, stride_order
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant, Value
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
