@@ -100,6 +100,7 @@ class Break:
         if why is not None:
             raise _cannot_resume(result, why)
         self.returns = _returns_at_once(self)
+        self.tested = _jump_on_result(self)
         self.exits = [] if self.returns else _exits_of(self)
         self.on_exception = self._exception_exit()
 
@@ -370,6 +371,11 @@ def _exit_behind(leaving: Break) -> list[Exit]:
     if OPS[leaving.instruction.opname].ends:
         return []
     index = leaving.index + 1
+    if leaving.tested is not None:
+        target = leaving.model.instructions[leaving.tested].target
+        assert target is not None
+        below = leaving.stack[: _kept(leaving)]
+        return [leaving.exit_at(leaving.tested + 1, below), leaving.exit_at(target, below)]
     stack: list[Slot] = [*leaving.stack[: _kept(leaving)], *_made(leaving)]
     following = leaving.model.instructions[index]
     if isinstance(stack[-1] if stack else None, str) and why_not_cut(leaving.model, index + 1) is None:
@@ -386,6 +392,18 @@ def _returns_at_once(leaving: Break) -> bool:
         return False
     made = _made(leaving)
     return leaving.model.instructions[leaving.index + 1].opname == "RETURN_VALUE" and made[-1:] == ["made 0"]
+
+
+def _jump_on_result(leaving: Break) -> int | None:
+    """The jump that tests the only thing the instruction makes (`if f(x):`), to be carried out with it: its index."""
+    if _kind_of(leaving.instruction) != "plain" or OPS[leaving.instruction.opname].ends:
+        return None
+    if _made(leaving) != ["made 0"]:
+        return None
+    instructions = leaving.model.instructions
+    index = leaving.index + 1
+    index += instructions[index].opname == "TO_BOOL"
+    return index if _kind_of(instructions[index]) == "POP_JUMP" else None
 
 
 def _made(leaving: Break) -> list[Slot]:
@@ -434,6 +452,14 @@ def _emit_plain(leaving: Break, builder: ReplacementBuilder, effects: Effects, p
         _LOAD_WITHOUT_NULL[leaving.instruction.opname](cb, leaving.instruction)
     else:
         cb.extend(leaving.model.instructions[restart_index(leaving.model, leaving.index) : leaving.index + 1])
+    if leaving.tested is not None:
+        jumped = cb.label("jumped")
+        _BRANCHES[_condition(leaving.model.instructions[leaving.tested])](cb, jumped)
+        cb.place(place[1])
+        leaving.go_on(builder, effects, leaving.exits[0])
+        cb.place(jumped)
+        leaving.go_on(builder, effects, leaving.exits[1])
+        return
     cb.place(place[1])
     if leaving.returns:
         cb.return_value()
@@ -450,15 +476,17 @@ def _emit_plain(leaving: Break, builder: ReplacementBuilder, effects: Effects, p
 def _emit_branch(leaving: Break, builder: ReplacementBuilder, effects: Effects, place: Any) -> None:
     cb: FrameCode = builder.cb
     jumped = cb.label("jumped")
-    condition = leaving.instruction.opname.partition("_IF_")[2]
-    keeps = condition.endswith("_OR_POP")  # both exits load the value again if they need it
     cb.place(place[0])
     effects.push(leaving.stack[-1])
-    _BRANCHES[condition.removesuffix("_OR_POP") if keeps else condition](cb, jumped)
+    _BRANCHES[_condition(leaving.instruction)](cb, jumped)  # an exit that keeps the value loads it again
     cb.place(place[1])
     leaving.go_on(builder, effects, leaving.exits[0])
     cb.place(jumped)
     leaving.go_on(builder, effects, leaving.exits[1])
+
+
+def _condition(instruction: Instruction) -> str:
+    return instruction.opname.partition("_IF_")[2].removesuffix("_OR_POP")
 
 
 _BRANCHES: dict[str, Callable[[FrameCode, Any], None]] = {
