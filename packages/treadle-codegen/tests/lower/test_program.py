@@ -297,3 +297,37 @@ def test_softmax_before_a_product_has_no_denormals_and_elsewhere_it_has() -> Non
     assert product[0, 0].tolist() == [1, 0, 0]
     logarithm = lower_graph(capture(lambda x: F.softmax(x, -1).log(), [x]))
     torch.testing.assert_close(interpret(logarithm, [x])[0], F.softmax(x, -1).log(), equal_nan=True)
+
+
+# -- layouts and dtypes ------------------------------------------------------------------------------------------------
+
+
+def test_temporaries_take_the_layout_of_what_is_read() -> None:
+    x = torch.randn(2, 64, 8, 8).to(memory_format=torch.channels_last)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        halves = x.view(2, 2, 32, 8, 8)
+        return F.avg_pool2d((halves * 2).sum(1).exp(), 2)
+
+    program = lowered(function, x)
+    (temporary,) = [b for b in program.buffers.values() if b.kind is BufferKind.TEMP]
+    assert temporary.strides == (2048, 1, 256, 32)
+
+
+def test_reductions_over_few_elements_are_expressions() -> None:
+    program = lowered(lambda x: (x.sum(1), x.amax(1), x.mean(1), (x > 0).any(1), x.prod(1)), torch.randn(40, 3, 5))
+    assert all(not loop.reduce_axes for loop in loops(program))
+    program = lowered(lambda x: x.sum(1), torch.randn(40, 5))
+    assert all(loop.reduce_axes for loop in loops(program))
+
+
+def test_views_of_complex_tensors_need_no_copies() -> None:
+    x = torch.randn(3, 4, dtype=torch.complex64)
+    program = lowered(lambda x: torch.mm(x.t(), x[:, 1:]).view(2, 6)[1].expand(2, 6), x)
+    assert externs(program) == ["aten.mm.out"]
+    lowered(lambda x: (x.expand(2, 3, 4), x.unfold(0, 2, 1), x.split(2)[1], x.sum()), x)
+
+
+def test_a_list_with_one_tensor() -> None:
+    x = torch.randn(4, dtype=torch.complex64)
+    lowered(lambda x: torch.ops.aten.split_with_sizes_copy(x, [4])[0], x)

@@ -359,7 +359,8 @@ def _write_extern(writer: HostWriter, step: Extern) -> None:
         return
     wanted = [name for name in step.outputs if name]
     results = ", ".join(_variable(writer, name) if name else "_" for name in step.outputs)
-    many = len(step.op._schema.returns) > 1
+    returns = step.op._schema.returns
+    many = len(returns) > 1 or (len(returns) == 1 and isinstance(returns[0].type, torch.ListType))
     writer.line(f"{results}{',' if many and len(step.outputs) == 1 else ''} = {call}" if wanted else call)
     for name in wanted:
         _fix_result(writer, name)

@@ -22,7 +22,7 @@ from treadle_codegen.lower.extern import lower_extern, why_not_extern
 from treadle_codegen.lower.indexing import as_intlike, as_shape, is_dense, linear, same_strides
 from treadle_codegen.lower.lazy import Lazy
 from treadle_codegen.lower.table import LOWERINGS
-from treadle_codegen.lower.view import identity, narrow
+from treadle_codegen.lower.view import STRIDED_VIEWS, identity, narrow
 from treadle_shapes.expr import Symbol
 
 
@@ -110,6 +110,11 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
     lowering.used_results = frozenset(u.args[1] for u in node.users if u.target is operator.getitem and u.users)  # type: ignore[misc]
     if why_not_loops(node) is None:
         result = LOWERINGS[str(node.target)](lowering, *args, **kwargs)
+    elif why_not_memory_view(node, args) is None:
+        result = LOWERINGS[str(node.target)](lowering, *args, **kwargs)
+        views = result if isinstance(result, tuple) else (result,)
+        if any(x is None or x.storage is None for x in views):
+            result = None  # not strided: a loop would have to copy
     if result is None:
         if (reason := why_not_extern(node.target)) is not None:
             raise TypeError(reason)
@@ -149,6 +154,18 @@ def why_not_loops(node: torch.fx.Node) -> str | None:
                     return f"layout {v.layout}"
                 if v.is_conj() or v.is_neg():
                     return "lazy conjugate or negative"
+    return None
+
+
+def why_not_memory_view(node: torch.fx.Node, args: Any) -> str | None:
+    """Why a node is not a strided view of a stored tensor, which takes no loop whatever the dtype; None if it may be."""
+    if str(node.target) not in STRIDED_VIEWS:
+        return f"{node.target} is no strided view"
+    if not isinstance(args[0], Lazy) or args[0].storage is None:
+        return "its argument is not in memory"
+    source = node.all_input_nodes[0].meta["val"]
+    if source.layout != torch.strided or source.is_conj() or source.is_neg() or source.is_quantized:
+        return "a tensor with more to it than strides"
     return None
 
 
@@ -228,15 +245,15 @@ def _fresh_output(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> 
     """A new OUTPUT buffer holding `x` with those strides, which may repeat elements (0) or leave gaps."""
     if x.storage is not None and same_strides(x.shape, x.storage.strides, strides) and not is_dense(x.shape, strides):
         return _span_output(lowering, x, x.storage)
+    repeated = [d for d, s in enumerate(strides) if s == 0 and x.shape[d] != 1]
+    for d in repeated:
+        x = x.view(narrow(x.shape, d, 0, 1))
     if why_not_dtype(x.dtype) is not None:
         return _cloned(lowering, x, strides)
-    repeated = [d for d, s in enumerate(strides) if s == 0 and x.shape[d] != 1]
     if not repeated:
         stored = lowering.copy(x, strides, BufferKind.OUTPUT)
         x.store_in(stored.storage)  # type: ignore[arg-type]
         return stored.storage  # type: ignore[return-value]
-    for d in repeated:
-        x = x.view(narrow(x.shape, d, 0, 1))
     buffer = lowering.copy(x, strides, BufferKind.OUTPUT).storage
     assert buffer is not None
     return buffer
