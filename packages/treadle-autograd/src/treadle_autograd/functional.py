@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .contract import CallInput, InputDescription, StaticInput
 from .decomp import Decompositions, decompose_composite
 from .errors import UnsupportedGraph
-from .fake import fake_like
+from treadle_shapes.fake import fake_like
 from .symbolic import SymbolicNodes
 
 aten = torch.ops.aten

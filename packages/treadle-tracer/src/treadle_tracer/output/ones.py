@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import map_arg
 
-from ..fake import fake_mode
+from treadle_shapes.fake import fake_mode
 from .entry import follow, keeping_state, written_arguments
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_shapes.guards import Frame as SizeFrame
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.fake import fake_mode
+from treadle_shapes.fake import fake_mode
 from treadle_tracer.options import TracerOptions
 from treadle_tracer.output.graph import GraphBuilder
 from treadle_tracer.output.guards import GuardSet

@@ -1,4 +1,4 @@
-"""Fake tensors without the import of ``torch._dynamo`` that PyTorch's own fake mode brings along.
+"""Fake tensors without the import of ``torch._dynamo`` that PyTorch's own fake mode brings along. Needs torch.
 
 ``FakeTensorMode`` is given by PyTorch, but three places in it import ``torch._dynamo`` (1.2 to 1.8 s, ARCHITECTURE §4):
 
