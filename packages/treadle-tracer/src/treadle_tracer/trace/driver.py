@@ -8,7 +8,7 @@ from typing import Any
 from treadle_tracer.source import LocalSource, Source
 from treadle_tracer.trace.frame import inline_call
 from treadle_tracer.trace.result import TraceResult
-from treadle_tracer.trace.tracer import Tracer
+from treadle_tracer.trace.tracer import Tracer, room_to_recurse
 from treadle_tracer.values.base import Value
 
 
@@ -24,10 +24,15 @@ def trace_function(
     """
     tx = Tracer(inline_call, dynamic)
     tx.root_globals = {}
+    with room_to_recurse():
+        return _trace(tx, function, args, kwargs or {})
+
+
+def _trace(tx: Tracer, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TraceResult:
     try:
         callee = tx.wrap(function, LocalSource("function"))
         values: list[Value] = [tx.wrap(arg, LocalSource(f"arg{i}")) for i, arg in enumerate(args)]
-        named = {name: tx.wrap(value, LocalSource(name)) for name, value in (kwargs or {}).items()}
+        named = {name: tx.wrap(value, LocalSource(name)) for name, value in kwargs.items()}
         result = tx.call(callee, values, named)
         tx.forget_restored()
         changes = tx.state_changes()

@@ -15,7 +15,7 @@ from treadle_tracer.trace import ops_call, ops_data, ops_flow
 from treadle_tracer.trace.bind import bind_arguments
 from treadle_tracer.trace.result import TraceResult
 from treadle_tracer.trace.table import HANDLERS
-from treadle_tracer.trace.tracer import Tracer
+from treadle_tracer.trace.tracer import Tracer, room_to_recurse
 from treadle_tracer.values.base import NULL, Constant, Lazy, NotConstant, Raised, Value
 from treadle_tracer.values.functions import BoundMethod, CellValue, FunctionValue
 from treadle_tracer.values.generators import GeneratorValue
@@ -301,7 +301,8 @@ def trace_frame(
         tx = Tracer(inline_call, dynamic, options)
         root = _root_frame(tx, frame, model, break_at, stop_at)
         try:
-            return _run_root(tx, root, reason)
+            with room_to_recurse():
+                return _run_root(tx, root, reason)
         except Unsupported as error:
             tx.abandon()
             reason, break_at = error, root.break_step()

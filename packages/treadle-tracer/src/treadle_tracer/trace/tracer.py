@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib.util
 import linecache
 import sys
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from treadle_shapes.fake import fake_mode
 from treadle_shapes.guards import Frame as SizeFrame
 from treadle_tracer.errors import Unsupported
-from treadle_shapes.fake import fake_mode
 from treadle_tracer.options import TracerOptions
 from treadle_tracer.output.graph import GraphBuilder
 from treadle_tracer.output.guards import GuardSet
@@ -40,6 +41,18 @@ if TYPE_CHECKING:
     from treadle_tracer.trace.frame import Frame
 
 _MAX_DEPTH = 200
+_ROOM = 10_000  # Python frames of ours for _MAX_DEPTH traced ones; a call of Python from Python takes no C stack
+
+
+@contextlib.contextmanager
+def room_to_recurse() -> Iterator[None]:
+    """Let the evaluator recurse as deeply as `_MAX_DEPTH` inlined calls need."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(before, _ROOM))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(before)
 
 
 def _weakly(where: Callable[[], tuple[SizeFrame, ...]]) -> Callable[[], tuple[SizeFrame, ...]]:
