@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import map_arg
 
 from treadle_shapes.fake import fake_mode
+
 from .entry import follow, keeping_state, written_arguments
 
 if TYPE_CHECKING:
