@@ -128,7 +128,8 @@ def fake_model(scenario: Any, mode: FakeTensorMode) -> torch.nn.Module:
 def run_ours(scenario: Any, static: bool, recorder: Recorder | None = None) -> tuple[float, ShapeEnv]:
     """(seconds for one fake run, the environment)"""
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    shape_env: Any = fake_shape_env(env)  # stands for PyTorch's ShapeEnv, which FakeTensorMode's annotation names
+    mode = FakeTensorMode(shape_env=shape_env)
     real = tensor_inputs(scenario)
     symbols: dict[str, Any] = {}
     inputs = {}
@@ -373,7 +374,7 @@ def show(results: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", default=list(MODELS))
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT)

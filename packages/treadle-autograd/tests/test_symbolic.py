@@ -8,8 +8,8 @@ from torch import fx
 from torch.nn import functional as F
 
 from treadle_autograd import aot
-from treadle_shapes.fake import fake_mode
 from treadle_shapes import ShapeEnv
+from treadle_shapes.fake import fake_mode
 from treadle_shapes.torch import fake_shape_env, fake_tensor, sym_int
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-import weakref
 import sys
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path

@@ -23,10 +23,11 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from treadle_shapes.fake import fake_like
+
 from .contract import CallInput, InputDescription, StaticInput
 from .decomp import Decompositions, decompose_composite
 from .errors import UnsupportedGraph
-from treadle_shapes.fake import fake_like
 from .symbolic import SymbolicNodes
 
 aten = torch.ops.aten

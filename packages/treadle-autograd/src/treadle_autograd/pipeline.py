@@ -19,11 +19,12 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from treadle_shapes.fake import fake_like, fake_mode
+
 from .contract import Contract
 from .decomp import Decompositions
 from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs, why_not_metadata
 from .errors import InternalError, UnsupportedGraph
-from treadle_shapes.fake import fake_like, fake_mode
 from .functional import (
     FunctionalRun,
     RecordedGraph,

@@ -1,4 +1,4 @@
-# ruff: noqa: A002, N801  (names of the C extension's own)
+# ruff: noqa: N801  (names of the C extension's own)
 from collections.abc import Callable, Mapping, Sequence
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, Final, TypeAlias, final
