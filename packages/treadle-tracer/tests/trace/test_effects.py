@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import importlib.util
 
 import pytest
 
@@ -437,9 +438,11 @@ def big_const(x):
     )
 
 
-@case(t(3))
-def np_stuff(x):
-    import numpy as np
+if importlib.util.find_spec("numpy"):  # not among the dependencies of torch
+
+    @case(t(3))
+    def np_stuff(x):
+        import numpy as np
 
     return x + np.float32(2), x * np.pi, torch.zeros(np.int64(2)), np.sqrt(4)
 
@@ -452,6 +455,12 @@ def tolist(x):
 @case(t(3), breaks=("data-dependent",))
 def nonz(x):
     return x.nonzero().shape, x[x > 0].sum(), torch.unique(x).numel(), torch.masked_select(x, x > 0)
+
+
+@case(t(4, requires_grad=True))
+def requires_grad_already(x):
+    y = x * 2
+    return y.requires_grad_(True) is y, y
 
 
 @case(t(3), breaks=("format",))

@@ -254,11 +254,19 @@ def _as_subclass(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict
     raise Unsupported("tensor-subclass", "Tensor.as_subclass")
 
 
+def _requires_grad_(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    wanted = args[0] if args else kwargs.get("requires_grad", Constant(True))
+    if bool(wanted.constant()) != owner.fake.requires_grad:
+        raise Unsupported("tensor-method", f"requires_grad_ of {owner.describe()}")
+    return owner
+
+
 _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = {
+    "requires_grad_": _requires_grad_,
     **dict.fromkeys(("item", "tolist", "__int__", "__float__", "__complex__", "__index__"), _unsupported("data-dependent")),
     **dict.fromkeys(("__bool__", "__contains__", "is_nonzero"), _unsupported("branch-on-tensor")),
     **dict.fromkeys(("numpy", "__array__", "data_ptr", "storage", "untyped_storage", "share_memory_", "__reduce_ex__",
-                     "__deepcopy__", "backward", "register_hook", "requires_grad_", "retain_grad", "set_",
+                     "__deepcopy__", "backward", "register_hook", "retain_grad", "set_",
                      "__repr__", "__str__", "__format__", "apply_", "map_", "is_shared", "pin_memory"),
                     _unsupported("tensor-method")),
     "size": _size,
