@@ -444,7 +444,7 @@ if importlib.util.find_spec("numpy"):  # not among the dependencies of torch
     def np_stuff(x):
         import numpy as np
 
-    return x + np.float32(2), x * np.pi, torch.zeros(np.int64(2)), np.sqrt(4)
+        return x + np.float32(2), x * np.pi, torch.zeros(np.int64(2)), np.sqrt(4)
 
 
 @case(t(3), breaks=("branch-on-tensor", "data-dependent", "tensor-method"))
