@@ -39,7 +39,7 @@ VIOLATIONS = {
     "torch in shapes": (
         "treadle-shapes/src/treadle_shapes/__init__.py",
         "import torch",
-        "treadle-shapes is torch-free outside treadle_shapes.torch",
+        "treadle-shapes is torch-free outside its torch adapter",
     ),
     "the adapter from within shapes": (
         "treadle-shapes/src/treadle_shapes/__init__.py",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import operator
+
 import pytest
 import torch
 from aten_runner import compile_traced, run_aten
@@ -238,3 +240,19 @@ def test_stack_traces_reach_the_aten_nodes():
     calls = [n for n in compiled.aten_graph.graph.nodes if n.op == "call_function"]
     assert calls and all("line 12" in n.meta["stack_trace"] for n in calls)
     assert all("val" in n.meta for n in compiled.aten_graph.graph.nodes if n.op != "output")
+
+
+def test_constants_met_while_tracing_do_not_shift_the_inputs():
+    graph = fx.Graph()
+    a, b = graph.placeholder("a"), graph.placeholder("b")
+    graph.call_function(operator.setitem, (b, 0, 3))  # the 3 becomes a constant tensor, an input that nobody passes
+    graph.output((graph.call_function(torch.add, (a, b)), b, graph.call_method("view", (a, 2, 1))))
+    gm = fx.GraphModule({}, graph)
+    compiled = aot(gm, [torch.ones(2), torch.ones(2)], forward=lambda gm, inputs: gm)
+    assert compiled.why_eager is None
+    x, y = torch.ones(2), torch.ones(2)
+    total, same, view = compiled(x, y)
+    assert y.tolist() == [3, 1]
+    assert total.tolist() == [4, 2]
+    assert same is y
+    assert view.data_ptr() == x.data_ptr()

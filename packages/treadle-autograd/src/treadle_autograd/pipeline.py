@@ -216,6 +216,7 @@ class _Trace:
     def describe(self, run: FunctionalRun) -> Contract:
         """Find out what was changed and what the outputs are, adding copies to the graph where outputs would alias."""
         self.recorder.meta = {}
+        self._make_room_for_constants()
         n_before = len(self.recorded.inputs)
         with self.mode:
             reason = why_not_metadata(self.inputs)
@@ -226,6 +227,14 @@ class _Trace:
             outputs = describe_outputs(run.outputs, truths, self.inputs, self.outputs)
         assert len(self.recorded.inputs) == n_before
         return Contract(tuple(self.recorded.inputs), mutations, outputs)
+
+    def _make_room_for_constants(self) -> None:
+        """Constants met while recording stand among the graph's inputs, behind the parameters: count them in here too."""
+        n_constants = len(self.recorded.inputs) - len(self.inputs.wrappers)
+        first = self.recorded.n_static - n_constants
+        nodes = self.recorded.input_nodes[first : self.recorded.n_static]
+        self.inputs.wrappers[first:first] = [object() for _ in nodes]  # nothing that the user's graph could name
+        self.inputs.fakes[first:first] = [node.meta["val"] for node in nodes]
 
     def _true_outputs(self, run: FunctionalRun) -> list[Any]:
         """Tensors with the sizes, strides and offsets that eager gives the outputs: where something is changed in place, functional

@@ -215,6 +215,11 @@ class Handler:
         with observer.phase("trace"):
             result, dynamic = self._trace(frame, model, dynamic if pretend else _without_hints(dynamic))
 
+        if result.reason is not None and result.reason.code == "raises" and not self.options.fullgraph:
+            # Python itself raises better, or not at all: what `is_compiling()` guards off while tracing, it runs.
+            observer.on_break(_without_frames(result.reason))
+            return self._run_original(frame, result)
+
         def again(stop_at: int, reason: Unsupported) -> TraceResult:
             with observer.phase("trace"):
                 return trace_frame(frame, model, self.options, dynamic, stop_at, reason)
