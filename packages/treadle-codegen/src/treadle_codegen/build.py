@@ -41,10 +41,6 @@ class Compiler:
     path: str
     identity: str
 
-    @property
-    def is_gcc(self) -> bool:
-        return "clang" not in Path(self.path).name
-
 
 @functools.lru_cache(maxsize=1)
 def _cpu_identity() -> str:

@@ -11,7 +11,7 @@ import torch
 
 from treadle_codegen.codegen.cpp import CppRenderer
 from treadle_codegen.codegen.host import Host, Plan
-from treadle_codegen.codegen.kernel import RenderedKernel, Segment
+from treadle_codegen.codegen.kernel import RenderedKernel, Renderer, Segment
 from treadle_codegen.codegen.probe import ENTRY, SOURCE, probe_of
 from treadle_codegen.errors import CodegenError, InternalError, OptionError
 from treadle_codegen.ir.loops import Extern, Program
@@ -24,7 +24,7 @@ from treadle_codegen.rewrite.static import Prologue
 from treadle_codegen.schedule.fuse import Node, fuse
 from treadle_codegen.schedule.kernel import Kernel
 
-TARGETS: dict[str, Callable[[CodegenOptions, int], CppRenderer]] = {"cpp": CppRenderer}
+TARGETS: dict[str, Callable[[CodegenOptions, int], Renderer]] = {"cpp": CppRenderer}
 
 
 class CompiledGraph:
@@ -131,7 +131,7 @@ def _require_valid(program: Program) -> None:
         raise InternalError("verify", "; ".join(map(str, problems[:5])))
 
 
-def _plan(program: Program, nodes: list[Node], renderer: CppRenderer) -> Plan:
+def _plan(program: Program, nodes: list[Node], renderer: Renderer) -> Plan:
     """Render the kernels, group runs of them into segments, give every buffer they use a slot in the host's table."""
     segments: list[Segment] = []
     segment_at: dict[int, Segment] = {}

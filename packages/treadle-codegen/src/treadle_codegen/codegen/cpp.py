@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from treadle_codegen.build import build_library
 from treadle_codegen.codegen.cpp_columns import column_printer, why_not_columns
 from treadle_codegen.codegen.cpp_ops import MEMORY_TYPES
@@ -18,7 +16,7 @@ from treadle_codegen.ir.loops import Axis, Buffer, IntLike, Program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
-from treadle_shapes.expr import Expr, Range, Symbol, to_cpp
+from treadle_shapes.expr import Range, Symbol, to_cpp
 
 PRELUDE = Path(__file__).with_name("prelude.hpp")
 ERROR_SLOT = 0  # of the host's table: where kernels report indices out of range
@@ -202,11 +200,3 @@ def _read_in_later_sections(kernel: Kernel) -> set[str]:
         found |= written & {a.buffer for loop in section.members for a in loop_reads(loop)}
         written |= {a.buffer for loop in section.members for a in loop_writes(loop)}
     return found
-
-
-def is_float(dtype: torch.dtype) -> bool:
-    """Whether accumulating in this dtype rounds."""
-    return dtype.is_floating_point
-
-
-__all__ = ["ERROR_SLOT", "CppRenderer", "KernelWriter", "Expr"]

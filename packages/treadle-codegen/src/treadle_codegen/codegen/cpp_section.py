@@ -10,7 +10,7 @@ import torch
 from treadle_codegen.codegen.cpp_ops import C_TYPES, cast, constant, expression, read_memory, write_memory
 from treadle_codegen.codegen.kernel import const_key, split_at_reduce
 from treadle_codegen.ir.loops import Axis, Instr, IntLike, Loop
-from treadle_codegen.schedule.access import loop_reads, split_index
+from treadle_codegen.schedule.access import split_index
 from treadle_codegen.schedule.kernel import Section
 from treadle_shapes.expr import to_cpp
 
@@ -302,8 +302,3 @@ def worst(acc: Accumulator) -> str:
         return "0" if acc.kind == "max" else "1"
     info = torch.iinfo(acc.dtype)
     return constant(info.min if acc.kind == "max" else info.max, acc.dtype)
-
-
-def reads_of(section: Section) -> set[str]:
-    """Buffers a section loads from."""
-    return {a.buffer for m in section.members for a in loop_reads(m)}

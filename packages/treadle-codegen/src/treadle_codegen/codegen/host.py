@@ -17,7 +17,6 @@ import torch
 from treadle_codegen.codegen.host_externs import callee_of, needs_schema_call
 from treadle_codegen.codegen.kernel import Segment
 from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, IntLike, Program, View
-from treadle_codegen.schedule.access import extern_reads
 from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.memory import Lifetime, plan_arena
 from treadle_shapes.expr import Expr, Symbol, evaluate, to_python
@@ -395,8 +394,3 @@ def _output(writer: HostWriter, out: View | IntLike | None) -> str:
     text = _tensor(writer, out)
     kind = writer.plan.program.buffers[out.buffer].kind
     return f"{text}.clone()" if kind in (BufferKind.CONSTANT, BufferKind.STATIC) else text
-
-
-def kernel_buffers(nodes: list[Node]) -> set[str]:
-    """Buffers that externs touch."""
-    return {name for n in nodes if isinstance(n.item, Extern) for name in extern_reads(n.item) | set(n.item.outputs)}
