@@ -256,3 +256,14 @@ def test_constants_met_while_tracing_do_not_shift_the_inputs():
     assert total.tolist() == [4, 2]
     assert same is y
     assert view.data_ptr() == x.data_ptr()
+
+
+@pytest.mark.parametrize("shifts", [(1, 1), (-2, 1), ((1, -2), (1, 3))], ids=str)
+def test_roll_keeps_channels_last_as_in_eager(shifts):
+    def fn(x):
+        return x.transpose(1, 2).unsqueeze(2).roll(*shifts) + 1
+
+    x = torch.randn(2, 6, 6)
+    compiled = aot(fx.symbolic_trace(fn), [x], forward=lambda gm, inputs: gm)
+    (node,) = [n for n in compiled.aten_graph.graph.nodes if n.target is torch.ops.aten.add.Tensor]
+    assert node.meta["val"].stride() == fn(x).stride()

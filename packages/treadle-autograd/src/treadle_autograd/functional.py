@@ -92,6 +92,21 @@ class RecordedGraph:
         return node
 
 
+def _fake_roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
+    """Eager's `roll` is `narrow` and `cat` (aten/src/ATen/native/TensorTransformations.cpp), which keep channels-last; torch's fake
+    kernel (2.13) forgets it."""
+    if len(dims) != len(shifts) or any(not isinstance(n, int) or n == 0 for n in x.shape):
+        return aten.roll.default(x, shifts, dims)
+    for shift, dim in zip(shifts, dims, strict=True):
+        start = (x.shape[dim] - shift) % x.shape[dim]
+        x = torch.cat([x.narrow(dim, start, x.shape[dim] - start), x.narrow(dim, 0, start)], dim)
+    return x
+
+
+# Operators whose fake kernels in torch give other strides than eager, with what tells the truth.
+_FAKE_AS_EAGER: dict[Any, Callable[..., Any]] = {aten.roll.default: _fake_roll}
+
+
 class Recorder(TorchDispatchMode):
     """Writes one node of `recorded` per functional ATen operator that reaches it, and lets the fake mode compute the result."""
 
@@ -190,7 +205,7 @@ class Recorder(TorchDispatchMode):
     def _record(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         node_args = tuple([self.to_argument(a) for a in args])
         node_kwargs = {name: self.to_argument(value) for name, value in kwargs.items()}
-        result = func(*args, **kwargs)
+        result = _FAKE_AS_EAGER.get(func, func)(*args, **kwargs)
         node = self.recorded.graph.call_function(func, node_args, node_kwargs)
         node.meta.update(self.meta)
         node.meta["val"] = result

@@ -216,7 +216,8 @@ def _move(x: torch.Tensor, kind: int, seed: int) -> torch.Tensor:
     if kind == 5:
         return x * 2 + 1
     if kind == 6 and x.dim():
-        return x.roll(seed % 5, seed % x.dim())
+        # dense first: torch 2.13's fake roll forgets the channels-last layout that eager's (narrow and cat) keeps
+        return x.contiguous().roll(seed % 5, seed % x.dim())
     return x.unsqueeze(seed % (x.dim() + 1))
 
 
