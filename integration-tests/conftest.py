@@ -1,4 +1,5 @@
-"""Whole-stack tests: internal errors are raised, kernels use one thread, and the kernel cache is the session's own."""
+"""Whole-stack tests: internal errors are raised, kernels use one thread, the kernel cache is the session's own, and random
+tensors are the same in every run (TREADLE_TEST_SEED draws other ones)."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ def _clean_state():
 
     import treadle
 
+    torch.manual_seed(int(os.environ.get("TREADLE_TEST_SEED", "0")))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with treadle.config.patch(raise_internal_errors=True):

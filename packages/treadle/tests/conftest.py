@@ -1,14 +1,19 @@
-"""All tests run with internal errors raised, unless they say otherwise, and from a clean state."""
+"""All tests run with internal errors raised, unless they say otherwise, and from a clean state, on the same random tensors
+(TREADLE_TEST_SEED draws other ones)."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
+import torch
 
 import treadle
 
 
 @pytest.fixture(autouse=True)
 def _clean_state():
+    torch.manual_seed(int(os.environ.get("TREADLE_TEST_SEED", "0")))
     with treadle.config.patch(raise_internal_errors=True):
         treadle.reset()
         yield
