@@ -45,6 +45,10 @@ class Outcome:
     log: Path | None = None
 
 
+# With CI set, Hypothesis draws the same examples in every run; a run of pytest by hand draws new ones.
+FIXED_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+
+
 @dataclass(frozen=True)
 class Step:
     """One command; `pytest` says that it writes its counts as JUnit XML."""
@@ -61,7 +65,7 @@ class Step:
         log, report = LOGS / f"{self.file_name}.log", LOGS / f"{self.file_name}.xml"
         report.unlink(missing_ok=True)
         command = [*self.command, f"--junitxml={report}"] if self.pytest else list(self.command)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+        environment = {"CI": "true"} | os.environ | FIXED_ENVIRONMENT
         start = time.monotonic()
         with log.open("wb") as output:
             try:
