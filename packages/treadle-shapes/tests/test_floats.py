@@ -5,11 +5,33 @@ from __future__ import annotations
 import math
 import pickle
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from treadle_shapes import evaluate, symbol, to_python
-from treadle_shapes.floats import compare, float_fn, is_integer, round_to_int, to_float
+from treadle_shapes import (
+    MissingValueError,
+    Not,
+    ShapeEnv,
+    UnbackedError,
+    UsageError,
+    evaluate,
+    simplify,
+    substitute,
+    symbol,
+    to_python,
+)
+from treadle_shapes.floats import (
+    compare,
+    defined,
+    float_fn,
+    float_symbol,
+    floor_divide,
+    is_integer,
+    round_to_int,
+    same,
+    to_float,
+)
 
 s, t = symbol("s", 1), symbol("t", 1)
 FACTORS = st.sampled_from([2.0, 0.5, 0.25, 1.5, 0.3, 1 / 3, 7.0, 0.125, 1e-3, -0.5, -2.0])
@@ -61,9 +83,119 @@ def test_exact_forms_are_integer_expressions():
 def test_constants_fold_and_comparisons_evaluate():
     assert float_fn("fadd", 1.5, 2) == 3.5
     assert compare("lt", 1.0, 2.0) is True
-    x = float_fn("fadd", to_float(s), 0.5)
-    assert evaluate(compare("lt", x, 4.0), {s: 3}) is True
-    assert evaluate(compare("ge", x, 4.0), {s: 3}) is False
-    assert to_python(compare("lt", x, 4.0)) == "(float(s) + 0.5) < 4.0"
-    assert pickle.loads(pickle.dumps(x)) is x
+    e = float_fn("fadd", to_float(s), 0.5)
+    assert evaluate(compare("lt", e, 4.0), {s: 3}) is True
+    assert evaluate(compare("ge", e, 4.0), {s: 3}) is False
+    assert to_python(compare("lt", e, 4.0)) == "(float(s) + 0.5) < 4.0"
+    assert pickle.loads(pickle.dumps(e)) is e
     assert float_fn("fmul", to_float(s), 0.0) is not float_fn("fmul", to_float(s), -0.0)
+
+
+# ---- float symbols
+
+ANY_FLOAT = st.floats(allow_nan=True, allow_infinity=True, allow_subnormal=True)
+x, y = float_symbol("x"), float_symbol("y")
+
+
+def same_bits(a: float, b: float) -> bool:
+    return a.hex() == b.hex() and math.copysign(1.0, a) == math.copysign(1.0, b) or (a != a and b != b)
+
+
+_TWO = {
+    "fadd": lambda a, b: a + b, "fsub": lambda a, b: a - b, "fmul": lambda a, b: a * b, "fdiv": lambda a, b: a / b,
+    "fpow": lambda a, b: a**b, "fmod": lambda a, b: a % b, "ffloordiv": lambda a, b: a // b, "fmin": min, "fmax": max,
+    "fcopysign": math.copysign, "math_atan2": math.atan2, "math_hypot": math.hypot,
+}  # fmt: skip
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.sampled_from(sorted(_TWO)), ANY_FLOAT, ANY_FLOAT, st.booleans())
+def test_every_operation_is_pythons(op, a, b, constant):
+    """Values, exceptions, and whether the result is a float at all."""
+    e = float_fn(op, x, b if constant else y)
+    condition = defined(e)
+    text = eval(f"lambda x, y: ({to_python(e)}, {to_python(condition)})", {"math": math})
+    try:
+        want = _TWO[op](a, b)
+    except (ArithmeticError, ValueError) as error:
+        for run in (lambda: evaluate(e, {x: a, y: b}), lambda: evaluate(condition, {x: a, y: b}), lambda: text(a, b)):
+            with pytest.raises(type(error)):
+                run()
+        return
+    assert evaluate(condition, {x: a, y: b}) is isinstance(want, float) is text(a, b)[1]
+    if isinstance(want, float):
+        assert same_bits(evaluate(e, {x: a, y: b}), want) and same_bits(text(a, b)[0], want)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ANY_FLOAT, ANY_FLOAT)
+def test_comparisons_know_nan(a, b):
+    for op, holds in (("lt", a < b), ("ge", a >= b), ("eq", a == b), ("ne", a != b)):
+        condition = compare(op, x, y)
+        assert evaluate(condition, {x: a, y: b}) is holds
+        assert evaluate(Not(condition), {x: a, y: b}) is not holds  # not the opposite comparison
+
+
+@settings(max_examples=300, deadline=None)
+@given(ANY_FLOAT, ANY_FLOAT)
+def test_same_is_the_very_double(a, b):
+    check = eval(f"lambda x: {to_python(same(x, a))}", {"math": math})
+    assert check(a) and evaluate(same(x, a), {x: a})
+    assert check(b) is same_bits(a, b)
+
+
+def test_a_float_symbol_is_a_leaf():
+    assert float_symbol("x") is x and x is not y and pickle.loads(pickle.dumps(x)) is x
+    e = float_fn("fadd", x, 1.0)
+    assert e.free_symbols == {x} and substitute(e, {x: 2.0}) == 3.0
+    assert substitute(e, {x: y}) is float_fn("fadd", y, 1.0) and simplify(e) is e
+    with pytest.raises(MissingValueError, match="x"):
+        evaluate(e, {y: 1.0})
+
+
+@settings(max_examples=200, deadline=None)
+@given(ANY_FLOAT, ANY_FLOAT)
+def test_floor_division(a, b):
+    e = floor_divide(x, b)
+    try:
+        want = a // b
+    except ZeroDivisionError:
+        with pytest.raises(ZeroDivisionError):
+            evaluate(e, {x: a})
+    else:
+        assert same_bits(evaluate(e, {x: a}), want)
+    assert floor_divide(to_float(s), 2.0) is to_float(s // 2)
+
+
+def test_decisions_about_floats():
+    env = ShapeEnv()
+    f = env.create_float(0.5, "lr")
+    assert env.decide(compare("lt", f, 1.0)) is True
+    assert env.specialize_float(float_fn("fmul", f, 4.0)) == 2.0
+    check = env.compile_guards()
+    assert check.source.count("v0") >= 2
+    assert check(0.5) and not check(0.25) and not check(math.nan)
+    with pytest.raises(ZeroDivisionError):
+        env.check_float(float_fn("fdiv", 1.0, float_fn("fsub", f, 0.5)))
+    env.check_float(float_fn("fadd", f, 0.5))
+    negative = ShapeEnv()
+    g = negative.create_float(-2.0, "g")
+    with pytest.raises(UsageError, match="not a float"):
+        negative.check_float(float_fn("fpow", g, 0.5))
+    unknown = negative.create_float(None, "x.item()")
+    with pytest.raises(UnbackedError, match=r"x\.item\(\)"):
+        negative.specialize_float(unknown)
+
+
+def test_a_guard_on_zero_and_nan_is_on_the_bits():
+    for value, others in (
+        (0.0, (-0.0, 1.0, math.nan)),
+        (-0.0, (0.0,)),
+        (math.nan, (0.0, math.inf)),
+        (math.inf, (1.0,)),
+    ):
+        env = ShapeEnv()
+        env.specialize_float(env.create_float(value, "f"))
+        check = env.compile_guards()
+        assert check(value), value
+        assert not any(check(other) for other in others), value

@@ -20,6 +20,7 @@ from treadle_shapes.errors import (
     UsageError,
 )
 from treadle_shapes.facts import Facts
+from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol, defined, float_symbol, has_float_symbol, same
 from treadle_shapes.guards import Dropped, Guard, GuardFunction, Stack, user_stack
 from treadle_shapes.logic import Eq, Ge, Le, Ne, Not
 from treadle_shapes.nodes import BoolExpr, BoolLike, IntLike, Node, Symbol, free_symbols, symbol
@@ -95,7 +96,7 @@ class ShapeEnv:
         self._answers: dict[tuple[BoolLike, bool], bool] = {}
         self._recording = True
         self._generic: Facts | None = None
-        self._counts = {"s": 0, "u": 0}
+        self._counts = {"s": 0, "u": 0, "f": 0}
 
     # -- symbols ------------------------------------------------------------------------------------------------------
 
@@ -168,6 +169,16 @@ class ShapeEnv:
         if isinstance(known, Symbol):
             self.shared.append((known, source))
         return known
+
+    def create_float(self, hint: float | None, source: str) -> FloatSymbol:
+        """A symbol for the float `hint` found at `source`; None for one that is known only at run time."""
+        s = float_symbol(f"f{self._counts['f']}")
+        self._counts["f"] += 1
+        policy = "auto" if hint is not None else "unbacked"
+        self.symbols[s] = SymbolInfo(s, hint, source, policy, self.where(), False)  # type: ignore[index, arg-type]
+        if hint is not None:
+            self.hints[s] = hint  # type: ignore[index, assignment]
+        return s
 
     def create_unbacked(self, source: str = "", *, lower: int | None = None, upper: int | None = None) -> Symbol:
         """A symbol for a value that is known only at run time, such as `x.item()`; `source` is how the user wrote it."""
@@ -305,6 +316,28 @@ class ShapeEnv:
             raise SizeOverflowError(f"{self.describe(simple)} == {value} does not fit in 64 bits; {self._at()}")
         self.decide(Eq(simple, int(value)))  # type: ignore[arg-type]
         return int(value)
+
+    def specialize_float(self, e: FloatLike) -> float:
+        """The constant value of a float expression, recorded as a guard on its bits."""
+        if not isinstance(e, FloatExpr):
+            return e
+        value = self.hint(e)  # type: ignore[arg-type]
+        if value is None:
+            raise UnbackedError(self._unbacked_message(e))  # type: ignore[arg-type]
+        self.decide(same(e, float(value)))
+        return float(value)
+
+    def check_float(self, e: FloatLike) -> None:
+        """Make sure that Python computes a float here: for every later value as for those at hand.
+
+        Raises what Python raises for the values at hand, UsageError when it gives a complex number.
+        """
+        if not has_float_symbol(e) or any(s not in self.hints for s in free_symbols(e)):
+            return
+        value = evaluate(e, self.hints)  # type: ignore[call-overload]
+        if not isinstance(value, float):
+            raise UsageError(f"{self.describe(e)} is {value}, not a float; {self._at()}")  # type: ignore[arg-type]
+        self.decide(defined(e))
 
     def check_divisor(self, divisor: IntLike) -> None:
         """Make sure that a division by `divisor` is defined. Raises DivisionByZeroError when it is or can be zero."""

@@ -1,4 +1,4 @@
-"""Float expressions over integer ones: what shape computations with scale factors and divisions need, no more.
+"""Float expressions: over float symbols, and over integer expressions (scale factors and divisions of sizes).
 
 A float expression is a tree; constants fold to Python floats, and nothing is reordered, because float arithmetic is not
 associative. Rounding to an integer gives an integer expression again, exact rules where the float result is exact for
@@ -15,7 +15,9 @@ from treadle_shapes import rules
 from treadle_shapes.bounds import OWN
 from treadle_shapes.errors import UsageError
 from treadle_shapes.intern import InternTable, Node
+from treadle_shapes.logic import And
 from treadle_shapes.nodes import CONSTRUCT, BoolLike, Expr, IntLike, Symbol, children, make_bool, make_fn
+from treadle_shapes.ranges import Range
 from treadle_shapes.rewrite import EVALUATE
 
 FloatLike: TypeAlias = Union[float, "FloatExpr"]
@@ -49,7 +51,46 @@ class FloatExpr(Node):
         return float_fn, (self.op, *self.args)
 
 
+class FloatSymbol(FloatExpr):
+    """A named float unknown: any double, infinities and nan included."""
+
+    __slots__ = ("name",)
+    name: str
+    lower = upper = None
+    range = Range(None, None)
+
+    @property
+    def free_symbols(self) -> frozenset[Any]:
+        if self._free is None:
+            self._free = frozenset((self,))
+        return self._free
+
+    def __reduce__(self) -> tuple:
+        return float_symbol, (self.name,)
+
+
 _floats: InternTable[FloatExpr] = InternTable()
+
+
+def float_symbol(name: str) -> FloatSymbol:
+    """The float symbol of that name."""
+    key = ("symbol", name)
+    node = _floats.get(key)
+    if node is None:
+        if not isinstance(name, str) or not name:
+            raise UsageError(f"float_symbol: name must be a non-empty string, got {name!r}")
+        node = object.__new__(FloatSymbol)
+        node._free = node._own = None
+        node.order, node.op, node.args, node.name = (6, "symbol", name), "symbol", (), name
+        node = _floats.add(key, node)
+    assert isinstance(node, FloatSymbol)
+    return node
+
+
+def has_float_symbol(e: Any) -> bool:
+    """Whether a value depends on a float symbol, so that it may be any double."""
+    return isinstance(e, Node) and any(isinstance(s, FloatSymbol) for s in e.free_symbols)  # type: ignore[attr-defined]
+
 
 #: value of each float operation on Python numbers
 FLOAT_OPS: dict[str, Callable[..., Any]] = {
@@ -61,6 +102,8 @@ FLOAT_OPS: dict[str, Callable[..., Any]] = {
     "fdiv": lambda a, b: a / b,
     "fpow": lambda a, b: a**b,
     "fmod": lambda a, b: a % b,
+    "ffloordiv": lambda a, b: a // b,
+    "fcopysign": math.copysign,
     "fneg": lambda a: -a,
     "fabs": abs,
     "fmin": min,
@@ -68,8 +111,16 @@ FLOAT_OPS: dict[str, Callable[..., Any]] = {
     "fwhere": lambda c, a, b: a if c else b,
     "fround": round,
     **{f"math_{name}": getattr(math, name) for name in
-       ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log", "log2")},
+       ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log", "log2",
+        "log10", "log1p", "expm1", "exp2", "cbrt", "asinh", "acosh", "atanh", "erf", "erfc", "gamma", "lgamma",
+        "degrees", "radians", "fabs") if hasattr(math, name)},
+    **{f"math_{name}": getattr(math, name) for name in ("pow", "atan2", "hypot", "fmod")},
 }  # fmt: skip
+
+#: operations that may raise (division by zero, a domain, an overflow) or give a complex number
+PARTIAL = frozenset(
+    {"truediv", "fdiv", "fpow", "fmod", "ffloordiv", "fround", *(op for op in FLOAT_OPS if op[:5] == "math_")}
+)
 
 _ROUND: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil, "trunc": int, "round": round}
 
@@ -80,6 +131,7 @@ EVALUATE.update({
     "float_ge": lambda a, b: a >= b,
     "float_eq": lambda a, b: a == b,
     "float_ne": lambda a, b: a != b,
+    "defined": lambda x: isinstance(x, float),
 })  # fmt: skip
 
 
@@ -111,6 +163,31 @@ def compare(op: str, a: FloatLike, b: FloatLike) -> BoolLike:
         return EVALUATE[name](a, b)
     whole = _compare_size(op, a, b)
     return make_bool(name, (a, b)) if whole is None else whole
+
+
+def defined(x: FloatLike) -> BoolLike:
+    """Whether Python computes a float here: raises nothing (then evaluating the condition raises), nor gives a complex number."""
+    return make_bool("defined", (x,)) if isinstance(x, FloatExpr) else isinstance(x, float)
+
+
+def same(x: FloatLike, value: float) -> BoolLike:
+    """Whether x is that very double: nan is itself, 0.0 is not -0.0.
+
+    x is nan == (x != x);  x is 0.0 == (x == 0.0 and copysign(1.0, x) == 1.0)
+    """
+    if not isinstance(x, FloatExpr):
+        return x.hex() == value.hex()
+    if math.isnan(value):
+        return compare("ne", x, x)
+    if value == 0.0:
+        return And(compare("eq", x, value), compare("eq", float_fn("fcopysign", 1.0, x), math.copysign(1.0, value)))
+    return compare("eq", x, value)
+
+
+def floor_divide(a: FloatLike, b: FloatLike) -> FloatLike:
+    """a // b as Python has it for floats, which is not floor(a / b); sizes: float(e) // n == float(e // n)"""
+    ratio = None if has_float_symbol(a) or has_float_symbol(b) else _as_ratio(float_fn("fdiv", a, b))
+    return float_fn("ffloordiv", a, b) if ratio is None else to_float(rules.floordiv(*ratio))
 
 
 def _compare_size(op: str, a: FloatLike, b: FloatLike) -> BoolLike | None:
@@ -193,4 +270,5 @@ def absolute(e: IntLike) -> IntLike:
 
 CONSTRUCT.update({how: (lambda x, how=how: round_to_int(how, x)) for how in _ROUND})
 CONSTRUCT.update({op: (lambda *args, op=op: float_fn(op, *args)) for op in FLOAT_OPS})
+CONSTRUCT["defined"] = defined
 CONSTRUCT.update({f"float_{op}": (lambda a, b, op=op: compare(op, a, b)) for op in ("lt", "ge", "eq", "ne")})

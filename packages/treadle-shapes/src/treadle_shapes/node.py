@@ -52,8 +52,8 @@ FLOAT_BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "mod": lambda a, b: float_fn("fmod", a, b),
     "truediv": lambda a, b: float_fn("fdiv", a, b),
     "float_truediv": lambda a, b: float_fn("fdiv", a, b),
-    "floordiv": lambda a, b: floats.to_float(floats.round_to_int("floor", float_fn("fdiv", a, b))),
-    "int_floordiv": lambda a, b: floats.to_float(floats.round_to_int("floor", float_fn("fdiv", a, b))),
+    "floordiv": floats.floor_divide,
+    "int_floordiv": floats.floor_divide,
     "pow": lambda a, b: float_fn("fpow", a, b),
     "float_pow": lambda a, b: float_fn("fpow", a, b),
     "sym_min": lambda a, b: float_fn("fmin", a, b),
@@ -262,12 +262,15 @@ class SymNode:
         value = self.value
         if not isinstance(value, FloatExpr):
             return float(value if not isinstance(value, Expr) else self.env.specialize(value))
+        if floats.has_float_symbol(value):
+            return self.env.specialize_float(value)
         # A float is fixed by fixing the integers it is made of.
         fixed = {s: self.env.specialize(s) for s in sorted(value.free_symbols, key=lambda s: s.order)}
         return float(rewrite.evaluate(value, fixed))  # type: ignore[call-overload]
 
     def guard_bool(self, file: str = "", line: int = 0) -> bool:
-        return self.env.decide(self.value)
+        # The truth of a float is asked in the same way: nan is true.
+        return self.env.decide(floats.compare("ne", self.value, 0.0) if self.pytype is float else self.value)
 
     bool_ = guard_bool
 
@@ -396,7 +399,10 @@ def _binary_method(name: str) -> Callable[[SymNode, SymNode], SymNode]:
             raise UsageError(f"{name}: not defined on {pytype.__name__} values such as {a}")
         if pytype is int and name in _DIVISIONS:
             _check_divisor(self.env, b)
-        return self._wrap(_checked(operation(a, b)))
+        result = _checked(operation(a, b))
+        if isinstance(result, FloatExpr) and result.op in floats.PARTIAL:
+            self.env.check_float(result)
+        return self._wrap(result)
 
     method.__name__ = name
     return method
@@ -435,7 +441,9 @@ def _unary_method(name: str) -> Callable[[SymNode], SymNode]:
 
 def _math_method(name: str) -> Callable[[SymNode], SymNode]:
     def method(self: SymNode) -> SymNode:
-        return self._wrap(float_fn(f"math_{name}", _as_float(self.value)))
+        result = float_fn(f"math_{name}", _as_float(self.value))
+        self.env.check_float(result)
+        return self._wrap(result)
 
     method.__name__ = f"sym_{name}"
     return method

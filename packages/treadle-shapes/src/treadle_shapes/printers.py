@@ -7,6 +7,7 @@ helpers from `TRITON_HELPERS`. Python text is what `eval` gives back on the symb
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -97,12 +98,14 @@ class _Printer:
         if isinstance(e, BoolExpr):
             return self.condition(e)
         if isinstance(e, float):
-            return repr(e), (_ATOM if e >= 0 else _UNARY)
+            return _float_text(e), (_UNARY if math.copysign(1.0, e) < 0 else _ATOM)
         if isinstance(e, Node):
             return self.float(e)
         raise UsageError(f"no source text for {e!r}")
 
     def float(self, e: Any) -> tuple[str, int]:
+        if not e.args:  # a float symbol
+            return self.names[e] if e in self.names else e.name, _ATOM
         sign = _FLOAT_INFIX.get(e.op)
         if sign is None:
             return self.function(e)
@@ -155,6 +158,8 @@ class _Printer:
             return f"{self.negation}{self.inside(e.args[0], _ATOM)}", _NOT
         if e.op in _FLOAT_COMPARISONS:
             return self.infix(e, _FLOAT_COMPARISONS[e.op], _COMPARE)
+        if e.op == "defined":
+            return f"isinstance({self.text(e.args[0])}, float)", _ATOM
         return self.call(e.op, e.args), _ATOM
 
     def comparison(self, e: BoolExpr) -> tuple[str, int]:
@@ -178,9 +183,13 @@ class _Printer:
         return self.known.lower(a) >= 0 and self.known.lower(b) >= 0
 
 
-_FLOAT_INFIX = {"fadd": " + ", "fsub": " - ", "fmul": "*", "fdiv": " / ", "truediv": " / ", "fmod": " % "}
+def _float_text(value: float) -> str:
+    return repr(value) if math.isfinite(value) else "math.nan" if value != value else f"{'-' * (value < 0)}math.inf"
+
+
+_FLOAT_INFIX = {"fadd": " + ", "fsub": " - ", "fmul": "*", "fdiv": " / ", "truediv": " / ", "fmod": " % ",
+                "ffloordiv": " // "}  # fmt: skip
 _COMPARISONS = {"le0": "<=", "eq0": "==", "ne0": "!="}
-_MATH = ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log", "log2")
 _FLOAT_COMPARISONS = {"float_lt": " < ", "float_ge": " >= ", "float_eq": " == ", "float_ne": " != "}
 
 
@@ -201,12 +210,17 @@ class _Python(_Printer):
         "fmin": lambda p, e: (p.call("min", e.args), _ATOM),
         "fmax": lambda p, e: (p.call("max", e.args), _ATOM),
         "fabs": lambda p, e: (p.call("abs", e.args), _ATOM),
+        "fcopysign": lambda p, e: (p.call("math.copysign", e.args), _ATOM),
         "fround": lambda p, e: (p.call("round", e.args), _ATOM),
         "floor": lambda p, e: (p.call("math.floor", e.args), _ATOM),
         "ceil": lambda p, e: (p.call("math.ceil", e.args), _ATOM),
         "trunc": lambda p, e: (p.call("int", e.args), _ATOM),
-        **{f"math_{n}": (lambda p, e, n=n: (p.call(f"math.{n}", e.args), _ATOM)) for n in _MATH},
     }
+
+    def function(self, e: Any) -> tuple[str, int]:
+        if e.op.startswith("math_"):
+            return self.call(f"math.{e.op[5:]}", e.args), _ATOM
+        return super().function(e)
 
 
 class _C(_Printer):

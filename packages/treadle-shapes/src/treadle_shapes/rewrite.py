@@ -55,6 +55,8 @@ def rebuild(node: Any, args: list, known: Known) -> Any:
     if isinstance(node, Fn):
         build = BUILD.get(node.op)
         return CONSTRUCT[node.op](*args) if build is None else build(*args, known)
+    if not args:
+        return node  # a symbol of another kind
     build = logic.BUILD.get(node.op)
     if build is None:
         return CONSTRUCT[node.op](*args)
@@ -75,8 +77,8 @@ def _substitute(e: Any, values: Mapping[Symbol, IntLike], done: dict) -> Any:
         return e
     found = done.get(e)
     if found is None:
-        if isinstance(e, Symbol):
-            found = values.get(e, e)
+        if e in values:
+            found = values[e]  # type: ignore[index]
         elif values.keys().isdisjoint(e.free_symbols):  # type: ignore[attr-defined]
             found = e
         else:
@@ -131,11 +133,11 @@ EVALUATE: dict[str, Callable[..., Any]] = {
 def _evaluate(e: Any, values: Mapping[Symbol, int], done: dict) -> Any:
     if not isinstance(e, Node):
         return e
-    if isinstance(e, Symbol):
+    if isinstance(e, Symbol) or not (isinstance(e, (Sum, Product)) or e.args):  # type: ignore[attr-defined]
         try:
-            return values[e]
+            return values[e]  # type: ignore[index]
         except KeyError:
-            raise MissingValueError(f"evaluate: no value for symbol {e.name}") from None
+            raise MissingValueError(f"evaluate: no value for symbol {e.name}") from None  # type: ignore[attr-defined]
     found = done.get(e)
     if found is None:
         found = done[e] = _evaluate_node(e, values, done)

@@ -21,7 +21,7 @@ from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
 
 from treadle_shapes.env import ShapeEnv
 from treadle_shapes.errors import UsageError
-from treadle_shapes.floats import FloatExpr
+from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol
 from treadle_shapes.interop_sympy import from_sympy, to_sympy
 from treadle_shapes.logic import Ge, Le, Ne
 from treadle_shapes.node import SymNode
@@ -177,6 +177,8 @@ class FakeShapeEnv:
     def _make_sympy(self, value: Any) -> Any:
         import sympy
 
+        if isinstance(value, FloatSymbol):
+            return sympy.Symbol(value.name, real=True)
         if isinstance(value, (FloatExpr, BoolExpr)) or (isinstance(value, Expr) and _has_opaque(value)):
             # Opaque to PyTorch, whose Python side only asks such expressions for their free symbols.
             opaque = sympy.Function("treadle_opaque", integer=True)
@@ -218,6 +220,8 @@ class FakeShapeEnv:
     def var_to_range(self) -> dict[Any, Any]:
         result = {}
         for s in self.env.symbols:
+            if isinstance(s, FloatSymbol):
+                continue
             result[self.to_sympy(s)] = self.bound_sympy(self.to_sympy(s))
         return result
 
@@ -236,9 +240,9 @@ class FakeShapeEnv:
         return self.wrap(self._unbacked("an integer read from a tensor"))
 
     def create_unbacked_symfloat(self) -> torch.SymFloat:
-        from treadle_shapes.floats import to_float
-
-        return self.wrap(to_float(self._unbacked("a float read from a tensor")))
+        s = self.env.create_float(None, self._name or "a float read from a tensor")
+        self.pending_fresh_unbacked_symbols.append(self.to_sympy(s))
+        return self.wrap(s)
 
     def create_unbacked_symbool(self) -> torch.SymBool:
         return self.wrap(Ne(self._unbacked("a bool read from a tensor", lower=0, upper=1), 0))
@@ -365,6 +369,11 @@ def sym_int(env: ShapeEnv, expr: IntLike, hint: int | None = None) -> Any:
     known = env.hint(expr)
     if hint is not None and known is not None and hint != known:
         raise UsageError(f"sym_int: {expr} is {known} at the hints of its symbols, not {hint}")
+    return _adapter(env).wrap(expr)
+
+
+def sym_float(env: ShapeEnv, expr: FloatLike) -> Any:
+    """The torch.SymFloat of a float expression, or the float itself."""
     return _adapter(env).wrap(expr)
 
 
