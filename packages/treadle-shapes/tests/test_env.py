@@ -252,3 +252,27 @@ def test_contradicting_assumption():
     u = env.create_unbacked("u", lower=3)
     with pytest.raises(ContradictionError, match="known to be false"):
         env.assume(Lt(u, 2))
+
+
+def test_unbacked_symbols_never_stand_for_backed_ones():
+    env = ShapeEnv()
+    sizes = [env.create_symbol(8 + n, f"x.size()[{n}]") for n in range(11)]
+    late = sizes[10]
+    u, v = env.create_unbacked("t.item()"), env.create_unbacked("k.item()")
+    assert env.expect(Eq(u, late)) and env.simplify(u) is late
+    assert env.expect(Eq(sizes[0], v * 2)) and env.simplify(sizes[0]) is sizes[0]
+    assert env.decide(Ge(sizes[0], 5)) and env.decide(Ge(u, 5))
+    assert exprs(env) == ["s0 >= 5", "s10 >= 5"]
+    check = env.compile_guards([sizes[0], late])
+    assert check(5, 5) and not check(4, 5) and not check(5, 4)
+
+
+def test_unbacked_error_holds_the_question():
+    env = ShapeEnv()
+    u = env.create_unbacked("t.item()")
+    with pytest.raises(UnbackedError) as caught:
+        env.decide(Ge(u, 4))
+    assert caught.value.expr is Ge(u, 4)
+    with pytest.raises(UnbackedError) as caught:
+        env.specialize(u + 1)
+    assert caught.value.expr is u + 1

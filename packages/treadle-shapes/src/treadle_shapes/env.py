@@ -182,7 +182,9 @@ class ShapeEnv:
 
     def create_unbacked(self, source: str = "", *, lower: int | None = None, upper: int | None = None) -> Symbol:
         """A symbol for a value that is known only at run time, such as `x.item()`; `source` is how the user wrote it."""
-        return self._new("u", lower, upper, None, source or f"value {self._counts['u']}", "unbacked")
+        s = self._new("u", lower, upper, None, source or f"value {self._counts['u']}", "unbacked")
+        self.facts.unbacked.add(s)
+        return s
 
     def _new(
         self,
@@ -258,7 +260,7 @@ class ShapeEnv:
         assert isinstance(condition, BoolExpr)
         value = self.hint(condition)
         if value is None:
-            raise UnbackedError(self._unbacked_message(condition))
+            raise UnbackedError(self._unbacked_message(condition), self.simplify(condition))
         if self._recording:
             self._guard(condition if value else Not(condition))
             self._decided[condition] = bool(value)
@@ -311,7 +313,7 @@ class ShapeEnv:
             return simple
         value = self.hint(simple)
         if value is None:
-            raise UnbackedError(self._unbacked_message(simple))
+            raise UnbackedError(self._unbacked_message(simple), simple)
         if not -INT64_MAX - 1 <= value <= INT64_MAX:
             raise SizeOverflowError(f"{self.describe(simple)} == {value} does not fit in 64 bits; {self._at()}")
         self.decide(Eq(simple, int(value)))  # type: ignore[arg-type]
@@ -323,7 +325,7 @@ class ShapeEnv:
             return e
         value = self.hint(e)  # type: ignore[arg-type]
         if value is None:
-            raise UnbackedError(self._unbacked_message(e))  # type: ignore[arg-type]
+            raise UnbackedError(self._unbacked_message(e), e)  # type: ignore[arg-type]
         self.decide(same(e, float(value)))
         return float(value)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class ShapesError(Exception):
     """Base class of the errors of treadle_shapes."""
@@ -28,7 +30,11 @@ class ContradictionError(ShapesError, ValueError):
 
 
 class UnbackedError(ShapesError, ValueError):
-    """A yes/no answer was demanded about a value that is known only at run time."""
+    """An answer was demanded about a value that is known only at run time: the condition or number is `expr`."""
+
+    def __init__(self, message: str, expr: Any = None) -> None:
+        super().__init__(message)
+        self.expr = expr
 
 
 class MissingValueError(ShapesError, KeyError):

@@ -8,7 +8,7 @@ from treadle_shapes import ranges
 from treadle_shapes.bounds import Known, split_linear
 from treadle_shapes.errors import ContradictionError
 from treadle_shapes.logic import Not
-from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, Symbol, as_terms
+from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, Symbol, as_terms, free_symbols
 from treadle_shapes.ranges import INF, Range
 from treadle_shapes.rewrite import simplify, substitute
 
@@ -24,6 +24,8 @@ class Facts:
         self.not_positive: dict[Expr, None] = {}
         #: conditions that hold as they stand (p != 0, disjunctions, ...)
         self.holding: set[BoolExpr] = set()
+        #: symbols without a value while tracing; what has one is never expressed by these
+        self.unbacked: set[Symbol] = set()
         self._known: Known | None = None
 
     @property
@@ -37,7 +39,7 @@ class Facts:
         other = Facts()
         other.substitutions, other.ranges = dict(self.substitutions), dict(self.ranges)
         other.remainders, other.not_positive = dict(self.remainders), dict(self.not_positive)
-        other.holding = set(self.holding)
+        other.holding, other.unbacked = set(self.holding), set(self.unbacked)
         return other
 
     @overload
@@ -115,12 +117,14 @@ class Facts:
             self.remainders[mods[0]] = -const
             self._known = None
             return
-        # The latest symbol (by name) goes, so that earlier inputs name the sizes of later ones.
-        for s in sorted(p.free_symbols, key=lambda s: (len(s.name), s.name), reverse=True):
+        # The latest symbol (by name) goes, so that earlier inputs name the sizes of later ones; unbacked ones go first.
+        for s in sorted(p.free_symbols, key=lambda s: (s in self.unbacked, len(s.name), s.name), reverse=True):
             split = split_linear(p, s)
             if split is not None and isinstance(split[0], int) and split[0] in (1, -1):
-                self._replace(s, split[1] * -split[0])
-                return
+                value = split[1] * -split[0]
+                if s in self.unbacked or self.unbacked.isdisjoint(free_symbols(value)):
+                    self._replace(s, value)
+                    return
         self.not_positive[p] = None
         opposite = -p
         if isinstance(opposite, Expr):

@@ -1,0 +1,130 @@
+"""An expression as a tree of calls of Python and torch functions that graphs hold. Needs torch.
+
+    n * m + 1 <= k    ->    operator.le(operator.add(operator.add(operator.mul(n, m), operator.mul(k, -1)), 1), 0)
+
+The functions work on plain numbers (a graph that is run) and on `torch.SymInt`, `SymFloat` and `SymBool` (a graph that is
+traced again), and give for numbers exactly what `evaluate` gives.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from treadle_shapes.errors import UsageError
+from treadle_shapes.floats import FLOAT_OPS
+from treadle_shapes.nodes import Node, Product, Sum, Symbol
+
+Leaf = Callable[[Any], Any]
+Call = Callable[[Callable[..., Any], tuple[Any, ...]], Any]
+
+
+def _math_function(name: str) -> Callable[..., Any]:
+    return getattr(torch, f"_sym_{name}", None) or getattr(math, name)
+
+
+#: the function of every operation of an expression, by its name in `rewrite.EVALUATE`
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "min": torch.sym_min,
+    "max": torch.sym_max,
+    "pow": operator.pow,
+    "shl": operator.lshift,
+    "shr": operator.rshift,
+    "bitand": operator.and_,
+    "bitor": operator.or_,
+    "bitxor": operator.xor,
+    "where": torch.sym_ite,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "trunc": math.trunc,
+    "round": round,
+    "float": torch.sym_float,
+    "truediv": operator.truediv,
+    "fadd": operator.add,
+    "fsub": operator.sub,
+    "fmul": operator.mul,
+    "fdiv": operator.truediv,
+    "fpow": operator.pow,
+    "fmod": operator.mod,
+    "fneg": operator.neg,
+    "fabs": operator.abs,
+    "fmin": torch.sym_min,
+    "fmax": torch.sym_max,
+    "fwhere": torch.sym_ite,
+    "fround": round,
+    **{name: _math_function(name.removeprefix("math_")) for name in FLOAT_OPS if name.startswith("math_")},
+    "and": operator.and_,
+    "or": operator.or_,
+    "not": torch.sym_not,
+    "float_lt": operator.lt,
+    "float_ge": operator.ge,
+    "float_eq": operator.eq,
+    "float_ne": operator.ne,
+}
+_OF_ANY_NUMBER = ("and", "or", "min", "max")
+#: comparisons with zero
+_WITH_ZERO = {"le0": operator.le, "eq0": operator.eq, "ne0": operator.ne}
+
+
+def build(e: Any, leaf: Leaf, call: Call, done: dict[Any, Any] | None = None) -> Any:
+    """What `call(function, arguments)` gives for the outermost operation of `e`; constants stay as they are.
+
+    leaf: what stands for a symbol. done: what stands for expressions met before, looked up and added to.
+    Raises UsageError for an operation that no function of a graph computes.
+    """
+    return _Builder(leaf, call, {} if done is None else done).build(e)
+
+
+class _Builder:
+    def __init__(self, leaf: Leaf, call: Call, done: dict[Any, Any]) -> None:
+        self.leaf = leaf
+        self.call = call
+        self.done = done
+
+    def build(self, e: Any) -> Any:
+        if not isinstance(e, Node):
+            return e
+        found = self.done.get(e)
+        if found is None:
+            found = self.done[e] = self._new(e)
+        return found
+
+    def _new(self, e: Any) -> Any:
+        if isinstance(e, Sum):
+            return self._sum(e)
+        if isinstance(e, Product):
+            return self._product(e)
+        if isinstance(e, Symbol) or not e.args:
+            return self.leaf(e)
+        if e.op in _WITH_ZERO:
+            return self.call(_WITH_ZERO[e.op], (self.build(e.args[0]), 0))
+        function = FUNCTIONS.get(e.op)
+        if function is None:
+            raise UsageError(f"no function of a graph computes {e}")
+        args = [self.build(arg) for arg in e.args]
+        while e.op in _OF_ANY_NUMBER and len(args) > 2:
+            args[:2] = [self.call(function, (args[0], args[1]))]
+        return self.call(function, tuple(args))
+
+    def _sum(self, e: Sum) -> Any:
+        total: Any = None
+        for monomial, coefficient in e.coefficients.items():
+            term = self.build(monomial)
+            if coefficient != 1:
+                term = self.call(operator.mul, (term, coefficient))
+            total = term if total is None else self.call(operator.add, (total, term))
+        return self.call(operator.add, (total, e.const)) if e.const else total
+
+    def _product(self, e: Product) -> Any:
+        product: Any = None
+        for atom, power in e.powers.items():
+            for _ in range(power):
+                factor = self.build(atom)
+                product = factor if product is None else self.call(operator.mul, (product, factor))
+        return product
