@@ -242,18 +242,6 @@ def test_logs(capsys):
     assert "relu" in printed
 
 
-def test_marks_are_checked():
-    x = torch.ones(2, 3)
-    treadle.mark_dynamic(x, 0)
-    treadle.mark_static(x, [-1])
-    treadle.maybe_mark_dynamic(x, (0, 1))
-    assert x._treadle_dynamic_dims == {0} and x._treadle_static_dims == {1} and x._treadle_maybe_dynamic_dims == {0, 1}
-    with pytest.raises(ValueError, match="dim 2 is out of range"):
-        treadle.mark_dynamic(x, 2)
-    with pytest.raises(TypeError, match=r"torch\.Tensor"):
-        treadle.mark_dynamic(3, 0)
-
-
 def test_a_compiled_module_inside_a_compiled_module():
     inner = Net().eval()
     outer = treadle.compile(nn.Sequential(treadle.compile(inner), nn.ReLU()))

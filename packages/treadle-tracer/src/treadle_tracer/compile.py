@@ -17,23 +17,27 @@ from typing import Any
 import torch
 
 import treadle_frame
+from treadle_shapes import ConstraintError
 
 from .bytecode import CodeModel, read
+from .constraints import Declared, check_given, check_still_dynamic, declared_in
+from .dynamic import Known
 from .errors import InternalError, Unsupported
+from .marks import Mark
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
-from .output.entry import Payload, changed_dimensions, finish_entry
+from .output.entry import Payload, changed_dimensions, finish_entry, follow
 from .output.ones import admit, why_not_served
 from .output.resume import forget_continuations, starts_in_loop
 from .output.retreat import plan_or_retreat
 from .output.tensor_check import why_global_state_unfit
 from .skips import why_no_tensors, why_not_trace, why_not_trace_file
+from .source import LocalSource, Source
 from .trace.frame import TraceResult, trace_frame
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
-# Source of a tensor -> its dynamic dimensions, each with a size to look at instead of 1 (0: none is known); source of an int -> nothing.
-Dynamic = dict[Any, dict[int, int]]
-
+# Breaks that sizes larger than the real ones may be the cause of: two that do not fit together.
+_REFUSED_SIZES = ("raises", "torch-call-raises")
 # A code object whose frames showed no tensor this often is left alone for good.
 _TENSORLESS_CALLS = 16
 # A code object that was traced this often without a tensor being computed is left alone for good.
@@ -91,7 +95,8 @@ class Handler:
         self._lock = _LOCK
         self._roots: set[CodeType] = set()
         self._tensorless: dict[CodeType, int] = {}
-        self._dynamic: dict[CodeType, dict[Any, dict[int, int]]] = {}
+        self._dynamic: dict[CodeType, Known] = {}
+        self._declared: dict[CodeType, dict[Source, dict[int, Mark]]] = {}
         self._constant: dict[CodeType, set[Any]] = {}
         self._empty: dict[CodeType, int] = {}
         self._models: dict[CodeType, CodeModel] = {}
@@ -112,6 +117,7 @@ class Handler:
             self._tensorless.clear()
             self._empty.clear()
             self._dynamic.clear()
+            self._declared.clear()
             self._constant.clear()
             forget_continuations()
 
@@ -178,7 +184,7 @@ class Handler:
                 raise
             self.observer.on_break(_without_frames(unsupported))
             return self._skip(code, str(unsupported))
-        except BackendError:
+        except (BackendError, ConstraintError):
             raise
         except Exception as error:
             failure = error
@@ -207,14 +213,27 @@ class Handler:
                 return entry
         return None
 
-    def _compile(self, frame: treadle_frame.FrameInfo, existing: list[Any], pretend: bool = True) -> Any:
-        """`pretend`: trace a size of 1 that has been larger before as that larger size, so that the entry serves both."""
+    def _compile(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
+        """The entry for this frame: if possible one that also serves larger sizes where a dynamic one is 1."""
+        known = self._dynamic_numbers(frame, existing)
+        entry = None
+        try:
+            entry = self._attempt(frame, known)
+        except Unsupported as unsupported:
+            if not known.pretended or unsupported.code not in _REFUSED_SIZES:
+                raise
+        return entry if entry is not None else self._attempt(frame, known.without_pretending())
+
+    def _attempt(self, frame: treadle_frame.FrameInfo, known: Known) -> Any:
+        """One trace and what follows; None when it has pretended sizes that are not the real ones, and so is not right for these."""
         code, observer = frame.code, self.observer
         model = self._model(code)
-        dynamic = self._dynamic_numbers(frame, existing)
         with observer.phase("trace"):
-            result, dynamic = self._trace(frame, model, dynamic if pretend else _without_hints(dynamic))
-
+            result, dynamic = self._trace(frame, model, known)
+        pretended = known.pretended or dynamic.pretended
+        if pretended and result.reason is not None and result.reason.code in _REFUSED_SIZES:
+            return None
+        declared = self._check_given(frame, result)
         if result.reason is not None and result.reason.code == "raises" and not self.options.fullgraph:
             # Python itself raises better, or not at all: what `is_compiling()` guards off while tracing, it runs.
             observer.on_break(_without_frames(result.reason))
@@ -230,12 +249,12 @@ class Handler:
             result = plan.result
             if result.graph.has_calls:
                 gm = result.graph.finish(plan.outputs)
-        pretended = _has_pretended_sizes(result)
         if pretended:
             numbers = result.guards.dynamic_numbers(result.env)
             with observer.phase("trace"):
                 if numbers is None or why_not_served(gm, result.graph.input_sources, numbers, frame) is not None:
-                    return self._compile(frame, existing, pretend=False)
+                    return None
+        check_still_dynamic(declared, result.env)
         if result.reason is not None:
             if self.options.fullgraph:
                 raise result.reason
@@ -246,15 +265,16 @@ class Handler:
             observer.on_graph(gm)
             with observer.phase("backend"):
                 compiled = self._call_backend(gm, result)
+            check_still_dynamic(declared, result.env)
         with observer.phase("codegen"):
             payload = Payload(gm, result.guards.tensors, result.reason, _module_argument(frame))
             entry = finish_entry(plan, compiled, payload)
         if pretended and not (payload.dynamic and admit(gm, payload.inputs, payload.dynamic, frame)):
-            return self._compile(frame, existing, pretend=False)  # the backend has made a decision of its own
+            return None  # the backend has made a decision of its own
         observer.on_entry(entry)
         return entry
 
-    def _trace(self, frame: treadle_frame.FrameInfo, model: CodeModel, dynamic: Dynamic) -> tuple[TraceResult, Dynamic]:
+    def _trace(self, frame: treadle_frame.FrameInfo, model: CodeModel, dynamic: Known) -> tuple[TraceResult, Known]:
         """The trace, and what was dynamic in it; ints that it cannot have as symbols are constants from then on."""
         ints = {source for source, dims in dynamic.items() if not dims}
         if not ints:
@@ -264,12 +284,23 @@ class Handler:
             result = trace_frame(frame, model, self.options, dynamic)
         if result is not None and (result.reason is None or not result.guards.has_integers):
             return result, dynamic
-        fewer = {source: dims for source, dims in dynamic.items() if dims}
+        fewer = Known({source: dims for source, dims in dynamic.items() if dims}, dynamic.pretend)
         without = trace_frame(frame, model, self.options, fewer)
         if result is not None and without.reason is not None:
             return result, dynamic  # the break has another cause
         self._constant.setdefault(frame.code, set()).update(ints)
         return without, fewer
+
+    def _check_given(self, frame: treadle_frame.FrameInfo, result: TraceResult) -> Declared:
+        """What the user has declared about the inputs of this trace. Raises ConstraintError when this call contradicts it."""
+        tensors = [
+            (guard, follow(guard.source.path, frame)) for guard in result.guards.tensors if not guard.by_identity
+        ]
+        declared = declared_in(tensors, self._declared.get(frame.code, {}))
+        if declared:
+            check_given(declared, {guard.source: guard.sizes for guard, _ in tensors})
+            self._declared.setdefault(frame.code, {}).update(declared)
+        return declared
 
     def _run_original(self, frame: treadle_frame.FrameInfo, result: TraceResult) -> Any:
         """Nothing to compile under these guards: the original code is its own replacement."""
@@ -290,9 +321,9 @@ class Handler:
             self._models[code] = read(code)
         return self._models[code]
 
-    def _dynamic_numbers(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Dynamic:
+    def _dynamic_numbers(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Known:
         """Sources of tensors whose sizes changed between calls of this code, with the dimensions, and of ints that changed."""
-        known = self._dynamic.setdefault(frame.code, {})
+        known = self._dynamic.setdefault(frame.code, Known())
         if self.options.dynamic is not False:
             for entry in existing:
                 for source, dims in changed_dimensions(entry.payload, frame).items():
@@ -300,7 +331,7 @@ class Handler:
                     for dim, size in dims.items():
                         sizes[dim] = max(size, sizes.get(dim, 0))
         constant = self._constant.get(frame.code, ())
-        return {source: dict(dims) for source, dims in known.items() if source not in constant}
+        return Known({source: dims for source, dims in known.items() if source not in constant})
 
     def _call_backend(self, gm: torch.fx.GraphModule, result: TraceResult) -> Callable[..., Sequence[Any]]:
         name = getattr(self.backend, "__name__", type(self.backend).__name__)
@@ -313,16 +344,6 @@ class Handler:
         if not callable(compiled):
             raise BackendError(f"backend {name!r} must return a callable, it returned {compiled!r}")
         return compiled if _leaves_hook_alone(compiled) else _outside_the_hook(compiled)
-
-
-def _without_hints(dynamic: Dynamic) -> Dynamic:
-    """The same dimensions, without a size to look at instead of 1."""
-    return {source: dict.fromkeys(dims, 0) for source, dims in dynamic.items()}
-
-
-def _has_pretended_sizes(result: TraceResult) -> bool:
-    """Whether a dimension was traced as dynamic although its size in this call is 1."""
-    return any(guard.sizes[dim] == 1 for guard in result.guards.tensors for dim in guard.dynamic_dims)
 
 
 def _why_not_trace_root(code: CodeType) -> str | None:

@@ -9,39 +9,90 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from treadle_shapes.errors import ConstraintError
+
+from .marks import Mark, marks_of
 from .source import Source
 
 if TYPE_CHECKING:
+    from treadle_shapes import IntLike, ShapeEnv
+
     from .options import TracerOptions
 
 
-def dynamic_dims_of(
-    tensor: torch.Tensor, source: Source, known: Mapping[Source, Mapping[int, int]], options: TracerOptions
-) -> tuple[int, ...]:
-    """Dimensions of an input tensor that the trace must not specialise.
+class Known(dict[Source, dict[int, int]]):
+    """What earlier misses have shown to change: source of a tensor -> {dimension: a larger size that it had (0: none is known)}; source of
+    an int -> {}.
 
-    `known`: what earlier misses have shown to change, dimension -> a larger size that it had (0: none is known). The user's marks on the
-    tensor (`treadle.mark_dynamic` and its like) come first. A size of 0 is always specialised, a size of 1 unless the dimension has been
-    seen larger: broadcasting depends on it, so the trace needs a larger size to look at. So is a tensor that is not strided.
+    `pretend`: a dynamic dimension whose size is 1 is traced as if it were larger, so that the entry serves both (see `output.ones`);
+    `pretended` says whether that has happened.
+    """
+
+    def __init__(self, sizes: Mapping[Source, Mapping[int, int]] | None = None, pretend: bool = True):
+        super().__init__({source: dict(dims) for source, dims in (sizes or {}).items()})
+        self.pretend = pretend
+        self.pretended = False
+
+    def without_pretending(self) -> Known:
+        """The same, and a size of 1 is a constant."""
+        return Known(self, pretend=False)
+
+
+# The size that a dynamic dimension of size 1 is traced with when it has never been seen larger.
+_PRETENDED = 2
+
+
+def hints_of(tensor: torch.Tensor, source: Source, known: Known, options: TracerOptions) -> dict[int, int]:
+    """The dimensions of an input tensor that the trace must not specialise, each with the size that the trace looks at.
+
+    The user's marks on the tensor (`marks`) come first, then what earlier misses have shown to change. A size of 0 is always specialised.
+    Broadcasting depends on a size of 1, so the trace looks at a larger one instead; where that is not possible, 1 is specialised too. So is
+    a tensor that is not strided.
     """
     if tensor.layout is not torch.strided or type(tensor) is not torch.Tensor:
-        return ()
-    marked = getattr(tensor, "_treadle_dynamic_dims", frozenset())
-    maybe = getattr(tensor, "_treadle_maybe_dynamic_dims", frozenset()) if options.dynamic is not False else frozenset()
-    static = getattr(tensor, "_treadle_static_dims", frozenset())
+        return {}
+    marks = marks_of(tensor)
     seen = known.get(source, {})
-    wanted = set(range(tensor.dim())) if options.dynamic else set(seen)
-    wanted = (
-        ({d % tensor.dim() for d in marked | maybe} | wanted) - {d % tensor.dim() for d in static}
-        if tensor.dim()
-        else set()
-    )
-    may_pretend = any(seen.values()) and stride_order(tensor) is not None
-    return tuple(
-        sorted(
-            d for d in wanted if tensor.shape[d] > 1 or (tensor.shape[d] == 1 and may_pretend and seen.get(d, 0) > 1)
-        )
-    )
+    may_pretend = known.pretend and stride_order(tensor) is not None
+    found = {}
+    for dim, size in enumerate(tensor.shape):
+        mark = marks.get(dim)
+        if size == 0 or not _is_wanted(mark, dim in seen, options.dynamic):
+            continue
+        hint = size if size > 1 or not may_pretend else _pretended(mark, seen.get(dim, 0))
+        if hint > 1:
+            found[dim] = hint
+            known.pretended = known.pretended or size == 1
+    return found
+
+
+def _is_wanted(mark: Mark | None, has_changed: bool, dynamic: bool | None) -> bool:
+    """Whether a dimension is to be dynamic."""
+    if mark is not None and (mark.policy != "maybe" or dynamic is not False):
+        return mark.policy != "static"
+    return has_changed or bool(dynamic)
+
+
+def _pretended(mark: Mark | None, seen: int) -> int:
+    """A size above 1 that the dimension has had or may have; 1 when there is none."""
+    wanted = max(seen, _PRETENDED)
+    return wanted if mark is None or mark.holds(wanted) else max(mark.lower or 1, 1)
+
+
+def create_size(env: ShapeEnv, tensor: torch.Tensor, source: Source, dim: int, hint: int) -> IntLike:
+    """The symbol of a dynamic dimension in `env`; dimensions of one declared name and size share a symbol.
+
+    That a declared dimension has become a constant, or two of one name differ, is found afterwards, see `constraints`.
+    """
+    mark = marks_of(tensor).get(dim, Mark("maybe"))
+    text = f"{source.text}.size()[{dim}]"
+    if not mark.holds(hint):
+        return env.create_symbol(hint, text)
+    lower = None if mark.lower is None else max(mark.lower, 1)
+    if mark.name is not None:
+        with contextlib.suppress(ConstraintError):
+            return env.create_named(mark.name, hint, text, lower=lower, upper=mark.upper)
+    return env.create_symbol(hint, text, lower=lower, upper=mark.upper)
 
 
 def stride_order(tensor: torch.Tensor) -> tuple[int, ...] | None:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from treadle_shapes import ConstraintError
+
 from . import logs as _logs
 from .__about__ import __version__
-from .api import compile, disable, mark_dynamic, mark_static, maybe_mark_dynamic, reset, set_logs  # noqa: A004
+from .api import compile, disable, reset, set_logs  # noqa: A004
 from .backends import backend_names
 from .errors import OptionValue, TreadleWarning, UnknownName, WrongUse
 from .explain import Explanation, explain
+from .marks import mark_dynamic, mark_static, maybe_mark_dynamic
 from .options import config
 from .stats import Stats, stats
 
 _logs.read_environment()
 
 __all__ = [
+    "ConstraintError",
     "Explanation",
     "OptionValue",
     "Stats",

@@ -1,11 +1,11 @@
-"""The entry points: `compile`, `disable`, `reset`, and the marks on tensors."""
+"""The entry points: `compile`, `disable`, `reset`."""
 
 from __future__ import annotations
 
 import functools
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 import torch
@@ -187,32 +187,6 @@ def reset() -> None:
     bugs.reset_warnings()
 
 
-def _mark_dims(tensor: torch.Tensor, dims: int | Iterable[int], attribute: str) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        raise WrongUse(f"the tensor to mark must be a torch.Tensor, got {type(tensor).__name__}: {tensor!r}")
-    marked: set[int] = set(getattr(tensor, attribute, ()))
-    for dim in (dims,) if isinstance(dims, int) else dims:
-        if not -tensor.dim() <= dim < tensor.dim():
-            raise ValueError(f"dim {dim} is out of range for a tensor of {tensor.dim()} dimensions")
-        marked.add(dim % tensor.dim())
-    setattr(tensor, attribute, frozenset(marked))
-
-
-def mark_dynamic(tensor: torch.Tensor, dims: int | Iterable[int]) -> None:
-    """Have the sizes `dims` of `tensor` symbolic from the first compile on."""
-    _mark_dims(tensor, dims, "_treadle_dynamic_dims")
-
-
-def mark_static(tensor: torch.Tensor, dims: int | Iterable[int] | None = None) -> None:
-    """Keep the sizes `dims` (default: all) of `tensor` constant: another size is another compile."""
-    _mark_dims(tensor, range(tensor.dim()) if dims is None else dims, "_treadle_static_dims")
-
-
-def maybe_mark_dynamic(tensor: torch.Tensor, dims: int | Iterable[int]) -> None:
-    """`mark_dynamic`, except that a program that needs a constant size may have it."""
-    _mark_dims(tensor, dims, "_treadle_maybe_dynamic_dims")
-
-
 def set_logs(*names: str) -> None:
     """Turn exactly these logs on (see ``TREADLE_LOGS=help``). Raises UnknownName."""
     logs.set_logs(*names)
@@ -223,9 +197,6 @@ __all__ = [
     "compile",
     "disable",
     "is_compiled_module",
-    "mark_dynamic",
-    "mark_static",
-    "maybe_mark_dynamic",
     "reset",
     "set_logs",
 ]

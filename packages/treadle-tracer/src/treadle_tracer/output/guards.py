@@ -7,6 +7,7 @@ A guard says of one source: this is what the trace has relied on. The set keeps 
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -167,6 +168,10 @@ class GuardSet:
     def dynamic_numbers(self, env: Any) -> DynamicNumbers | None:
         """What `add_sizes` guards, as decided so far."""
         symbols = tuple(s for s, info in env.symbols.items() if not info.unbacked)
+            places = self._places()
+            for symbol, other in env.shared:
+                first = places[env.source_of(symbol)]
+                self.add(first, "call_many", (operator.eq, (places[other],)), f"{env.source_of(symbol)} == {other}")
         if not symbols:
             return None
         places = self._places()

@@ -79,7 +79,9 @@ class Tracer:
         self.guards = GuardSet()
         self.mutations = Mutations()
         self.fake_mode = fake_mode()
-        self.symbols = Symbols(self.fake_mode, dynamic or {}, options or TracerOptions(), _weakly(self.where))
+        self.symbols = Symbols(
+            self.fake_mode, {} if dynamic is None else dynamic, options or TracerOptions(), _weakly(self.where)
+        )
         self.wrapped: dict[int, tuple[Any, Value]] = {}
         self.known: dict[int, tuple[Any, Value]] = {}
         self.lookup_cache: dict[tuple[type, str], tuple[Any, type | None]] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from treadle_tracer.dynamic import dynamic_dims_of, is_small_integer, stride_order
+from treadle_tracer.dynamic import Known, create_size, hints_of, is_small_integer, stride_order
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant, Value
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -36,7 +36,7 @@ class Symbols:
         where: Callable[[], Any],
     ):
         self.mode = mode
-        self.dynamic = dict(dynamic)
+        self.dynamic = dynamic if isinstance(dynamic, Known) else Known(dynamic)
         self.options = options
         self.where = where
         self.env: Any = None
@@ -46,7 +46,7 @@ class Symbols:
 
     def dynamic_dims(self, source: Source, tensor: torch.Tensor) -> tuple[int, ...]:
         """The dimensions of this tensor that get symbols."""
-        return dynamic_dims_of(tensor, source, self.dynamic, self.options)
+        return tuple(hints_of(tensor, source, self.dynamic, self.options))
 
     def fake_like(self, source: Source, tensor: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
         """A fake tensor with the metadata of `tensor`, the sizes of the dimensions `dims` being symbols."""
@@ -64,9 +64,9 @@ class Symbols:
 
         self._need_env()
         sizes: list[Any] = [None] * tensor.dim()
+        hints = hints_of(tensor, source, self.dynamic, self.options)
         for dim in dims:
-            size = tensor.shape[dim] if tensor.shape[dim] > 1 else self.dynamic[source][dim]
-            symbol = self.env.create_symbol(size, f"{source.text}.size()[{dim}]")
+            symbol = create_size(self.env, tensor, source, dim, hints[dim])
             sizes[dim] = symbol
             self.sources[symbol] = (source, dim)
         if any(tensor.shape[dim] == 1 for dim in dims):
@@ -78,7 +78,7 @@ class Symbols:
         import treadle_shapes.torch
 
         order = stride_order(tensor)
-        assert order is not None, "dynamic_dims_of lets no other tensor pass"
+        assert order is not None, "hints_of lets no other tensor pass"
         exprs = [tensor.shape[d] if size is None else size for d, size in enumerate(sizes)]
         strides: list[Any] = [1] * tensor.dim()
         reach: Any = 1
