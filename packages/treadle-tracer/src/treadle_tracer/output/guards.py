@@ -163,15 +163,15 @@ class GuardSet:
         if found is not None:
             text = " and ".join(map(str, found.decisions)) or "dynamic sizes are in range"
             self.add(found.sources[0], "call_many", (found.guard, found.sources[1:]), f"sizes: {text}")
+            places = self._places()
+            for symbol, other in env.shared:
+                first = places[env.source_of(symbol)]
+                self.add(first, "call_many", (operator.eq, (places[other],)), f"{env.source_of(symbol)} == {other}")
         return found
 
     def dynamic_numbers(self, env: Any) -> DynamicNumbers | None:
         """What `add_sizes` guards, as decided so far."""
         symbols = tuple(s for s, info in env.symbols.items() if not info.unbacked)
-            places = self._places()
-            for symbol, other in env.shared:
-                first = places[env.source_of(symbol)]
-                self.add(first, "call_many", (operator.eq, (places[other],)), f"{env.source_of(symbol)} == {other}")
         if not symbols:
             return None
         places = self._places()
