@@ -61,6 +61,18 @@ def test_one_graph_for_many_sizes(function):
     assert all("6" not in str(guard.expr) or "!=" in str(guard.expr) for guard in env.guards), env.guards
 
 
+def test_outputs_in_channels_last_memory_stay_in_the_graph():
+    def function(x):
+        y = (x + 1).contiguous(memory_format=torch.channels_last)
+        return y, y.permute(0, 2, 3, 1), y[1:]
+
+    torch.manual_seed(0)
+    compiled, _ = compile_dynamic(function, [torch.randn(6, 4, 3, 5)], {0})
+    assert compiled.why_eager is None
+    for n in (6, 3):
+        same(function, compiled, torch.randn(n, 4, 3, 5))
+
+
 def test_the_graph_computes_sizes_from_its_inputs():
     graphs = []
 

@@ -29,6 +29,7 @@ from .contract import (
 )
 from .errors import UnsupportedGraph
 from .functional import Recorder, storage_key, unwrap
+from .symbolic import expression_of
 
 
 def geometry_of(tensor: torch.Tensor, relative_to: torch.Tensor | None = None) -> Geometry:
@@ -41,13 +42,25 @@ def is_dense(tensor: torch.Tensor) -> bool:
     expected: Any = 1
     dims = [(stride, size) for size, stride in zip(tensor.size(), tensor.stride(), strict=True) if not _is_one(size)]
     if any(type(value) is not int for pair in dims for value in pair):
-        return tensor.is_contiguous()
+        return tensor.is_contiguous() or _nests([(expression_of(stride), expression_of(size)) for stride, size in dims])
     for stride, size in sorted(dims):
         if size == 0:
             return True
         if stride != expected:
             return False
         expected *= size
+    return True
+
+
+def _nests(dims: list[tuple[Any, Any]]) -> bool:
+    """Whether the (stride, size) pairs, symbolic, make a chain in which each stride is the product of the sizes below it."""
+    expected: Any = 1
+    while dims:
+        found = next((d for d in dims if d[0] == expected), None)
+        if found is None:
+            return False
+        dims.remove(found)
+        expected = expected * found[1]
     return True
 
 
