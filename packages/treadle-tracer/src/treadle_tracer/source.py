@@ -114,10 +114,13 @@ def _same_key(a: Any, b: Any) -> bool:
 # ---- roots
 
 
-class LocalSource(Source):
-    """A parameter of the traced frame, by name."""
+class _NamedRoot(Source):
+    """Something the traced frame finds by name: a row of accessor of the guard and method of the emitter."""
 
     __slots__ = ("name",)
+
+    accessor: ClassVar[str]
+    load: ClassVar[str]
 
     def __init__(self, name: str):
         self.name = name
@@ -128,10 +131,45 @@ class LocalSource(Source):
         return self.name
 
     def _accessors(self) -> Path:
-        return (("local", self.name),)
+        return ((self.accessor, self.name),)
 
     def emit(self, cb: Emitter) -> None:
-        cb.load_fast(self.name)
+        getattr(cb, self.load)(self.name)
+
+
+class LocalSource(_NamedRoot):
+    """A parameter of the traced frame, by name."""
+
+    __slots__ = ()
+    accessor, load = "local", "load_fast"
+
+
+class BuiltinSource(_NamedRoot):
+    """A name found in the frame's builtins (the globals do not have it: guard that with `lacks_key`)."""
+
+    __slots__ = ()
+    accessor, load = "builtin", "load_global"
+
+
+class ClosureSource(_NamedRoot):
+    """The contents of a free variable of the traced frame."""
+
+    __slots__ = ()
+    accessor, load = "closure", "load_deref"
+
+
+class ClosureCellSource(_NamedRoot):
+    """The cell itself of a free variable of the traced frame; no guard can speak of it, its contents are `ClosureSource`."""
+
+    __slots__ = ()
+    load = "load_cell"
+
+    @property
+    def text(self) -> str:
+        return f"<cell of {self.name}>"
+
+    def _accessors(self) -> Path:
+        raise TypeError(f"the cell of {self.name!r} cannot be guarded, only its contents")
 
 
 class GlobalSource(Source):
@@ -161,66 +199,6 @@ class GlobalSource(Source):
         self.base.emit(cb)
         cb.load_const(self.name)
         cb.binary_subscr()
-
-
-class BuiltinSource(Source):
-    """A name found in the frame's builtins (the globals do not have it: guard that with `lacks_key`)."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str):
-        self.name = name
-        super().__init__(None, name)
-
-    @property
-    def text(self) -> str:
-        return self.name
-
-    def _accessors(self) -> Path:
-        return (("builtin", self.name),)
-
-    def emit(self, cb: Emitter) -> None:
-        cb.load_global(self.name)
-
-
-class ClosureSource(Source):
-    """The contents of a free variable of the traced frame."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str):
-        self.name = name
-        super().__init__(None, name)
-
-    @property
-    def text(self) -> str:
-        return self.name
-
-    def _accessors(self) -> Path:
-        return (("closure", self.name),)
-
-    def emit(self, cb: Emitter) -> None:
-        cb.load_deref(self.name)
-
-
-class ClosureCellSource(Source):
-    """The cell itself of a free variable of the traced frame; no guard can speak of it, its contents are `ClosureSource`."""
-
-    __slots__ = ("name",)
-
-    def __init__(self, name: str):
-        self.name = name
-        super().__init__(None, name)
-
-    @property
-    def text(self) -> str:
-        return f"<cell of {self.name}>"
-
-    def _accessors(self) -> Path:
-        raise TypeError(f"the cell of {self.name!r} cannot be guarded, only its contents")
-
-    def emit(self, cb: Emitter) -> None:
-        cb.load_cell(self.name)
 
 
 class ConstSource(Source):
