@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from treadle_codegen.ir.loops import IntLike
-from treadle_shapes.expr import Expr, Symbol, symbol
+from treadle_shapes.expr import Expr, Fn, Product, Sum, Symbol, bounds, symbol
 
 Shape = tuple[IntLike, ...]
 
@@ -20,8 +20,32 @@ def as_intlike(value: Any) -> IntLike:
     return expr_of(value)
 
 
+def raw_number(value: Any) -> Any:
+    """The expression under a symbolic number as it was computed: nothing learnt about it later is put in."""
+    node = getattr(value, "node", None)
+    return node.value if hasattr(node, "value") else as_intlike(value)
+
+
 def as_shape(values: Sequence[Any]) -> Shape:
     return tuple([v if type(v) is int else as_intlike(v) for v in values])
+
+
+def dense_strides(val: Any) -> Shape:
+    """The strides of a fake tensor, with `n` where PyTorch writes `max(n, 1)`: that differs for tensors without elements
+    only, and keeps products of sizes recognisable."""
+    return tuple([s if type(s) is int else without_floor(as_intlike(s)) for s in val.stride()])
+
+
+def without_floor(e: IntLike) -> IntLike:
+    """`max(n, 1)` replaced by `n` everywhere in a stride."""
+    if isinstance(e, Fn) and e.op == "max" and len(e.args) == 2 and 1 in e.args:
+        return without_floor(e.args[0] if e.args[1] == 1 else e.args[1])
+    if isinstance(e, Sum):
+        total: IntLike = e.const
+        for monomial, coefficient in e.coefficients.items():
+            total = total + without_floor(monomial) * coefficient
+        return total
+    return product([without_floor(atom) ** power for atom, power in e.powers.items()]) if isinstance(e, Product) else e
 
 
 def product(sizes: Sequence[IntLike]) -> IntLike:
@@ -71,10 +95,46 @@ def same_strides(shape: Shape, a: Shape, b: Shape) -> bool:
 
 
 def stride_order(shape: Shape, strides: Shape) -> list[int]:
-    """Dimensions from the slowest to the fastest varying in memory; ties and symbolic strides keep the order of the shape."""
-    if not all(isinstance(s, int) for s in strides):
-        return list(range(len(shape)))
-    return sorted(range(len(shape)), key=lambda d: (-strides[d], d))  # type: ignore[operator]
+    """Dimensions from the slowest to the fastest varying in memory; ties and strides that cannot be compared keep the order of the shape.
+
+    >>> stride_order((n, 32, h, w), (32*h*w, 1, 32*w, 32))
+    [0, 2, 3, 1]
+    """
+    return slowest_first(range(len(shape)), strides)
+
+
+def slowest_first(positions: Sequence[int], strides: Sequence[IntLike]) -> list[int]:
+    """The positions by falling stride, stable; as given when some pair of strides cannot be compared."""
+    ordered: list[int] = []
+    for d in positions:
+        at = len(ordered)
+        while at > 0:
+            keeps = not_smaller(strides[ordered[at - 1]], strides[d])
+            if keeps is None:
+                return list(positions)
+            if keeps:
+                break
+            at -= 1
+        ordered.insert(at, d)
+    return ordered
+
+
+def not_smaller(a: IntLike, b: IntLike) -> bool | None:
+    """Whether stride `a` is at least `b` for all sizes (a multiple counts as such); None where that depends on them."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a >= b
+    if a == b or b == 0:
+        return True
+    if a == 0:
+        return False
+    if a % b == 0:
+        return True
+    if b % a == 0:
+        return False
+    difference = bounds(a - b, {})
+    if difference.lower is not None and difference.lower >= 0:
+        return True
+    return False if difference.upper is not None and difference.upper < 0 else None
 
 
 def linear(index: Sequence[IntLike], strides: Sequence[IntLike], offset: IntLike = 0) -> IntLike:

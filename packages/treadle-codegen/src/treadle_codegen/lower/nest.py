@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from treadle_codegen.ir.loops import Axis, IntLike
-from treadle_codegen.lower.indexing import Shape, axis_symbol, product, stride_order
+from treadle_codegen.lower.indexing import Shape, axis_symbol, product, slowest_first, stride_order
 from treadle_codegen.lower.lazy import Index
 from treadle_codegen.lower.recorder import Recorder
 from treadle_shapes.expr import Expr, linear_coefficients
@@ -73,11 +73,13 @@ def layout_of_reads(nest: Nest | None, shape: Shape) -> Shape | None:
         if linear is None or linear[0].get(innermost, 0) == 1:
             return None
         strides = [linear[0].get(axis.symbol, 0) for axis in nest.axes]
-        if other is None and 1 in strides and all(isinstance(s, int) for s in strides):
+        if other is None and 1 in strides:
             other = strides
-    if other is None or not all(isinstance(size, int) for size in shape):
+    if other is None:
         return None
-    order = sorted(range(len(other)), key=lambda k: (-other[k] if other[k] else -(1 << 62), k))  # type: ignore[operator]
+    # A read that is the same along an axis (stride 0) does not mind where that axis goes: outermost.
+    order = [k for k, s in enumerate(other) if s == 0]
+    order += slowest_first([k for k, s in enumerate(other) if s != 0], other)
     result: list[IntLike] = [1] * len(shape)
     step: IntLike = 1
     for k in reversed(order):
