@@ -16,6 +16,7 @@ from treadle_shapes import (
     ShapeEnv,
     SizeOverflowError,
     UnbackedError,
+    UndecidedError,
     UsageError,
 )
 
@@ -276,3 +277,40 @@ def test_unbacked_error_holds_the_question():
     with pytest.raises(UnbackedError) as caught:
         env.specialize(u + 1)
     assert caught.value.expr is u + 1
+
+
+def test_suppositions_prove_and_leave_no_trace():
+    env = ShapeEnv()
+    n, m = env.create_symbol(5, "n"), env.create_symbol(7, "m")
+    assert env.prove_if([Le(n, 1)], Eq(n, 1)) is True
+    assert env.prove_if([Le(n, 1), Eq(m, n)], Ge(m, 2)) is False
+    assert env.prove_if([Le(n, 1)], Eq(m, 1)) is None
+    assert env.prove_if([Le(n, 0)], Eq(m, 1)) is None  # sizes here are never 0: nothing follows from nonsense
+    assert env.prove(Eq(n, 1)) is None and not env.guards
+
+
+def test_refusing_guards():
+    env = ShapeEnv()
+    n, u = env.create_symbol(5, "n"), env.create_unbacked("u")
+    with env.refusing_guards():
+        assert env.decide(Ge(n, 1)) is True
+        with pytest.raises(UndecidedError, match="n >= 2 would need a guard"):
+            env.decide(Ge(n, 2))
+        with pytest.raises(UndecidedError):
+            env.specialize(n)
+        with pytest.raises(UndecidedError, match="would become a fact"):
+            env.expect(Ge(u, 3))
+    assert not env.guards and not env.runtime_asserts
+    assert env.decide(Ge(n, 2)) is True and len(env.guards) == 1
+
+
+def test_general_answers():
+    env = ShapeEnv()
+    n = env.create_symbol(5, "n")
+    with env.general_answers():
+        assert env.decide(Eq(n, 1)) is False and not env.guards
+        assert env.decide(Ge(n, 3)) is True and exprs(env) == [str(Ge(n, 3))]
+    env = ShapeEnv()
+    one = env.create_symbol(1, "n", "dynamic")
+    with env.general_answers():  # the size at hand is 1: no general answer to take
+        assert env.decide(Ge(one * env.create_symbol(5, "m"), 6)) is False and env.guards

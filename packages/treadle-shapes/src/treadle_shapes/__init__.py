@@ -12,6 +12,7 @@ from treadle_shapes.errors import (
     ShapesError,
     SizeOverflowError,
     UnbackedError,
+    UndecidedError,
     UsageError,
 )
 from treadle_shapes.expr import (
@@ -80,6 +81,7 @@ __all__ = [
     "Symbol",
     "SymbolInfo",
     "UnbackedError",
+    "UndecidedError",
     "UsageError",
     "__version__",
     "bounds",

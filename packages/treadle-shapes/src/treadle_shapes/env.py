@@ -17,6 +17,7 @@ from treadle_shapes.errors import (
     DivisionByZeroError,
     SizeOverflowError,
     UnbackedError,
+    UndecidedError,
     UsageError,
 )
 from treadle_shapes.facts import Facts
@@ -95,6 +96,8 @@ class ShapeEnv:
         #: answers to guard_or_true / guard_or_false, which stay right whatever is learnt later
         self._answers: dict[tuple[BoolLike, bool], bool] = {}
         self._recording = True
+        self._refusing = False
+        self._general = False
         self._generic: Facts | None = None
         self._counts = {"s": 0, "u": 0, "f": 0}
 
@@ -248,16 +251,33 @@ class ShapeEnv:
             self._decided[condition] = result
         return result
 
+    def prove_if(self, suppositions: Iterable[BoolLike], condition: BoolLike) -> bool | None:
+        """True or False when that follows where all `suppositions` hold besides what is known, None otherwise.
+
+        Records nothing. None also when the suppositions contradict each other or what is known.
+        """
+        facts = self.facts.copy()
+        try:
+            for supposition in suppositions:
+                facts.add(supposition)
+        except ContradictionError:
+            return None
+        return prove(condition, facts, self.steps)
+
     def decide(self, condition: BoolLike) -> bool:
         """The truth of a condition: from facts, or from the hints and then recorded as a guard.
 
         Raises UnbackedError when it depends on a value known only at run time, ConstraintError when the guard would
-        make a dimension constant that the user declared dynamic.
+        make a dimension constant that the user declared dynamic, UndecidedError inside `refusing_guards`.
         """
         result = self.prove(condition)
+        if result is None and self._general:
+            result = self._prove_generic(condition)
         if result is not None:
             return result
         assert isinstance(condition, BoolExpr)
+        if self._refusing and self._recording:
+            raise UndecidedError(f"{self.describe(condition)} would need a guard; {self._at()}")
         value = self.hint(condition)
         if value is None:
             raise UnbackedError(self._unbacked_message(condition), self.simplify(condition))
@@ -377,6 +397,25 @@ class ShapeEnv:
         finally:
             self._recording = before
 
+    @contextmanager
+    def refusing_guards(self) -> Iterator[None]:
+        """Decisions that facts do not settle, and new facts, raise UndecidedError: for code that may turn out not to count."""
+        before, self._refusing = self._refusing, True
+        try:
+            yield
+        finally:
+            self._refusing = before
+
+    @contextmanager
+    def general_answers(self) -> Iterator[None]:
+        """A decision that is settled as soon as no size is 1 gets that answer without a guard: for kernels whose code for
+        sizes of 1 only saves work. What they give at 1 is for the caller to check."""
+        before, self._general = self._general, True
+        try:
+            yield
+        finally:
+            self._general = before
+
     def _guard(self, condition: BoolLike) -> None:
         guard = self.facts.simplify(condition)
         assert isinstance(guard, BoolExpr), "a decided condition cannot need a guard"
@@ -389,6 +428,8 @@ class ShapeEnv:
             self._check_specialised(s, recorded)
 
     def _learn(self, condition: BoolLike) -> None:
+        if self._refusing:
+            raise UndecidedError(f"{self.describe(condition)} would become a fact; {self._at()}")
         self.facts.add(condition)
         self._generic = None
 
@@ -440,8 +481,8 @@ class ShapeEnv:
             return self.decide(condition)
         simple = self.facts.simplify(condition)
         assert isinstance(simple, BoolExpr)
-        self.runtime_asserts.append(RuntimeAssert(simple, message or self.describe(simple), self.where()))
         self._learn(simple)
+        self.runtime_asserts.append(RuntimeAssert(simple, message or self.describe(simple), self.where()))
         return True
 
     def assume(self, condition: BoolLike) -> None:

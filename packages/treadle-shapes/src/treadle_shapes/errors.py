@@ -37,6 +37,10 @@ class UnbackedError(ShapesError, ValueError):
         self.expr = expr
 
 
+class UndecidedError(ShapesError):
+    """Inside `ShapeEnv.refusing_guards`: the facts do not settle a question, and its answer must not be recorded."""
+
+
 class MissingValueError(ShapesError, KeyError):
     """`evaluate` met a symbol that has no value."""
 
