@@ -35,9 +35,10 @@ from treadle_tracer.values.base import (
 )
 from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionValue, ModuleObject
 from treadle_tracer.values.iterators import chain_from_iterable
+from treadle_tracer.values.list_methods import sorted_values
 from treadle_tracer.values.objects import ObjectValue, lookup
 from treadle_tracer.values.protocol import BINARY, COMPARE, IN_PLACE
-from treadle_tracer.values.sequences import IteratorValue, ListValue, SliceValue, TupleValue, sorted_values
+from treadle_tracer.values.sequences import IteratorValue, ListValue, SliceValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 
 if TYPE_CHECKING:

@@ -236,7 +236,7 @@ class ListValue(Sequence):
         self.changed(tx)
 
     def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        handler = (_DEQUE_METHODS if self.cls is collections.deque else _LIST_METHODS).get(name)
+        handler = LIST_METHODS[collections.deque if self.cls is collections.deque else list].get(name)
         if handler is None:
             return super().builtin_method(tx, name, args, kwargs)
         return handler(self, tx, args, kwargs)
@@ -266,137 +266,8 @@ class ListValue(Sequence):
         cg.cb.build_list(len(self.items))
 
 
-_ListMethod = Callable[[ListValue, "Tracer", list[Value], dict[str, Value]], Value]
-_LIST_METHODS: dict[str, _ListMethod] = {}
-_DEQUE_METHODS: dict[str, _ListMethod] = {}
-
-
-def _list_method(*names: str, of: str = "list deque") -> Callable[[_ListMethod], _ListMethod]:
-    def register(function: _ListMethod) -> _ListMethod:
-        for table, kind in ((_LIST_METHODS, "list"), (_DEQUE_METHODS, "deque")):
-            if kind in of.split():
-                table.update(dict.fromkeys(names, function))
-        return function
-
-    return register
-
-
-@_list_method("append")
-def _append(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    (item,) = args
-    self.items.append(item)
-    if self.maxlen is not None and len(self.items) > self.maxlen:
-        del self.items[0]
-    self.changed(tx)
-    return NONE
-
-
-@_list_method("appendleft", of="deque")
-def _appendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    (item,) = args
-    self.items.insert(0, item)
-    if self.maxlen is not None and len(self.items) > self.maxlen:
-        del self.items[-1]
-    self.changed(tx)
-    return NONE
-
-
-@_list_method("extend", "__iadd__")
-def _extend(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    for item in args[0].unpack(tx):
-        _append(self, tx, [item], {})
-    return NONE
-
-
-@_list_method("insert")
-def _insert(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    self.items.insert(tx.index(args[0]), args[1])
-    self.changed(tx)
-    return NONE
-
-
-@_list_method("extendleft", of="deque")
-def _extendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    for item in args[0].unpack(tx):
-        _appendleft(self, tx, [item], {})
-    return NONE
-
-
-@_list_method("rotate", of="deque")
-def _rotate(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    steps = (tx.index(args[0]) if args else 1) % max(len(self.items), 1)
-    self.items[:] = self.items[-steps:] + self.items[:-steps] if steps else self.items
-    self.changed(tx)
-    return NONE
-
-
-@_list_method("pop")
-def _pop(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    index = tx.index(args[0]) if args else -1
-    try:
-        item = self.item(tx, index)
-    except IndexError as error:
-        tx.raise_real(IndexError("pop from empty list" if not self.items else str(error)))
-    del self.items[index]
-    self.changed(tx)
-    return item
-
-
-@_list_method("popleft", of="deque")
-def _popleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return _pop(self, tx, [Constant(0)], {})
-
-
-@_list_method("remove")
-def _remove(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    position = self.find(tx, args)
-    if position < 0:
-        tx.raise_exception(ValueError, "list.remove(x): x not in list")
-    del self.items[position]
-    self.changed(tx)
-    return NONE
-
-
-@_list_method("clear")
-def _clear(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    self.items.clear()
-    self.changed(tx)
-    return NONE
-
-
-@_list_method("copy", "__copy__")
-def _copy(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    made = ListValue(list(self.items), self.cls)
-    made.maxlen = self.maxlen
-    return made
-
-
-@_list_method("reverse")
-def _reverse(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    self.items.reverse()
-    self.changed(tx)
-    return NONE
-
-
-@_list_method("sort", of="list")
-def _sort(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    self.items[:] = sorted_values(tx, self.unpack(tx), kwargs.get("key", NONE), kwargs.get("reverse", NONE))
-    self.changed(tx)
-    return NONE
-
-
-def sorted_values(tx: Tracer, items: list[Value], key: Value, reverse: Value) -> list[Value]:
-    """Items in the order of `sorted`, comparing with the traced `<`; stable, also when reversed."""
-    keys = items if key.is_constant() and key.constant() is None else [tx.call(key, [item], {}) for item in items]
-
-    def compare(a: int, b: int) -> int:
-        if tx.truth(tx.compare("<", keys[a], keys[b])):
-            return -1
-        return 1 if tx.truth(tx.compare("<", keys[b], keys[a])) else 0
-
-    backwards = tx.truth(reverse)
-    order = sorted(range(len(items)), key=functools.cmp_to_key(compare), reverse=backwards)
-    return [items[position] for position in order]
+ListMethod = Callable[[ListValue, "Tracer", list[Value], dict[str, Value]], Value]
+LIST_METHODS: dict[type, dict[str, ListMethod]] = {list: {}, collections.deque: {}}  # filled by list_methods.py
 
 
 class SliceValue(Value):
@@ -615,4 +486,4 @@ _LENGTH_ORDER: dict[str, Callable[[int, int], bool]] = {
 }
 
 __all__ = ["MISSING", "HostIterator", "IteratorValue", "ListValue", "RangeIterator", "ReversedIterator", "Sequence", "SequenceIterator",
-           "SliceValue", "TupleValue", "compare_sequences", "field_index", "field_names", "sorted_values"]  # fmt: skip
+           "SliceValue", "TupleValue", "compare_sequences", "field_index", "field_names"]  # fmt: skip
