@@ -26,7 +26,7 @@ from treadle_shapes.guards import Dropped, Guard, GuardFunction, Stack, user_sta
 from treadle_shapes.logic import Eq, Ge, Le, Ne, Not
 from treadle_shapes.nodes import BoolExpr, BoolLike, IntLike, Node, Symbol, free_symbols, symbol
 from treadle_shapes.printers import to_python
-from treadle_shapes.prove import DEFAULT_STEPS, prove
+from treadle_shapes.prove import DEFAULT_STEPS, prove, settle
 from treadle_shapes.ranges import Range, to_range
 from treadle_shapes.rewrite import evaluate, substitute
 
@@ -270,19 +270,27 @@ class ShapeEnv:
         Raises UnbackedError when it depends on a value known only at run time, ConstraintError when the guard would
         make a dimension constant that the user declared dynamic, UndecidedError inside `refusing_guards`.
         """
-        result = self.prove(condition)
-        if result is None and self._general:
-            result = self._prove_generic(condition)
+        if isinstance(condition, bool):
+            return condition
+        result = self._decided.get(condition)
         if result is not None:
             return result
-        assert isinstance(condition, BoolExpr)
+        simple = self.facts.simplify(condition)
+        result = settle(simple, self.facts, self.steps)
+        if result is not None:
+            self._decided[condition] = result
+            return result
+        if self._general:
+            result = self._prove_generic(condition)
+            if result is not None:
+                return result
         if self._refusing and self._recording:
             raise UndecidedError(f"{self.describe(condition)} would need a guard; {self._at()}")
         value = self.hint(condition)
         if value is None:
-            raise UnbackedError(self._unbacked_message(condition), self.simplify(condition))
+            raise UnbackedError(self._unbacked_message(condition), simple)
         if self._recording:
-            self._guard(condition if value else Not(condition))
+            self._guard(simple if value else self.facts.simplify(Not(simple)))
             self._decided[condition] = bool(value)
         return bool(value)
 
@@ -416,21 +424,22 @@ class ShapeEnv:
         finally:
             self._general = before
 
-    def _guard(self, condition: BoolLike) -> None:
-        guard = self.facts.simplify(condition)
+    def _guard(self, guard: BoolLike) -> None:
+        """Record a condition that holds at the hints and that `facts` have simplified but not settled."""
         assert isinstance(guard, BoolExpr), "a decided condition cannot need a guard"
         recorded = Guard(guard, self.where())
-        before = set(self.facts.substitutions)
         self._check_dynamic(recorded)
         self._learn(guard)
         self.guards.append(recorded)
-        for s in self.facts.substitutions.keys() - before:
-            self._check_specialised(s, recorded)
+        for s, value in self.facts.substitutions.items():
+            if isinstance(value, int):
+                self._check_specialised(s, value, recorded)
 
-    def _learn(self, condition: BoolLike) -> None:
+    def _learn(self, simple: BoolLike) -> None:
+        """Make a fact of a condition that `facts` have simplified already."""
         if self._refusing:
-            raise UndecidedError(f"{self.describe(condition)} would become a fact; {self._at()}")
-        self.facts.add(condition)
+            raise UndecidedError(f"{self.describe(simple)} would become a fact; {self._at()}")
+        self.facts.take(simple)
         self._generic = None
 
     def _check_dynamic(self, guard: Guard) -> None:
@@ -441,10 +450,9 @@ class ShapeEnv:
             if info is not None and info.policy == "dynamic":
                 raise ConstraintError(self._specialised_message(info, self.hints[s], guard))
 
-    def _check_specialised(self, s: Symbol, guard: Guard) -> None:
+    def _check_specialised(self, s: Symbol, value: int, guard: Guard) -> None:
         info = self.symbols.get(s)
-        value = self.facts.substitutions[s]
-        if info is not None and info.policy == "dynamic" and isinstance(value, int):
+        if info is not None and info.policy == "dynamic":
             raise ConstraintError(self._specialised_message(info, value, guard))
 
     def _specialised_message(self, info: SymbolInfo, value: int, guard: Guard) -> str:
@@ -491,7 +499,7 @@ class ShapeEnv:
         Raises ContradictionError when it is known to be false.
         """
         if self.prove(condition) is None:
-            self._learn(condition)
+            self._learn(self.facts.simplify(condition))
         elif not self.prove(condition):
             raise ContradictionError(f"{self.describe(condition)} is known to be false; {self._at()}")
 
@@ -516,7 +524,7 @@ class ShapeEnv:
                 f"{self.describe(condition)} is declared ({self._at()}) but does not hold for the given sizes: "
                 + ", ".join(f"{self.source_of(s)} == {self.hints.get(s)}" for s in self._free(condition))
             )
-        self._learn(condition)
+        self._learn(self.facts.simplify(condition))
         self.declared.append(declared)
 
     @staticmethod

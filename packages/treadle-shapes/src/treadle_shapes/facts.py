@@ -62,7 +62,10 @@ class Facts:
 
     def add(self, condition: BoolLike) -> None:
         """Take a condition as true from now on. Raises ContradictionError when it is known to be false."""
-        condition = self.simplify(condition)
+        self.take(self.simplify(condition))
+
+    def take(self, condition: BoolLike) -> None:
+        """`add` for a condition that `simplify` has simplified already."""
         if isinstance(condition, bool):
             if not condition:
                 raise ContradictionError("the condition contradicts what is already known")

@@ -1,6 +1,6 @@
 """An expression as a tree of calls of Python and torch functions that graphs hold. Needs torch.
 
-    n * m + 1 <= k    ->    operator.le(operator.add(operator.add(operator.mul(n, m), operator.mul(k, -1)), 1), 0)
+    n * m + 1 <= k    ->    operator.le(operator.mul(n, m), operator.add(k, -1))
 
 The functions work on plain numbers (a graph that is run) and on `torch.SymInt`, `SymFloat` and `SymBool` (a graph that is
 traced again), and give for numbers exactly what `evaluate` gives.
@@ -17,7 +17,7 @@ import torch
 
 from treadle_shapes.errors import UsageError
 from treadle_shapes.floats import FLOAT_OPS
-from treadle_shapes.nodes import Node, Product, Sum, Symbol
+from treadle_shapes.nodes import Node, Product, Sum, Symbol, as_terms, make_sum
 
 Leaf = Callable[[Any], Any]
 Call = Callable[[Callable[..., Any], tuple[Any, ...]], Any]
@@ -70,6 +70,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 _OF_ANY_NUMBER = ("and", "or", "min", "max")
 #: comparisons with zero
 _WITH_ZERO = {"le0": operator.le, "eq0": operator.eq, "ne0": operator.ne}
+_MIRRORED = {"le0": operator.ge, "eq0": operator.eq, "ne0": operator.ne}
 
 
 def build(e: Any, leaf: Leaf, call: Call, done: dict[Any, Any] | None = None) -> Any:
@@ -103,7 +104,7 @@ class _Builder:
         if isinstance(e, Symbol) or not e.args:
             return self.leaf(e)
         if e.op in _WITH_ZERO:
-            return self.call(_WITH_ZERO[e.op], (self.build(e.args[0]), 0))
+            return self._comparison(e)
         function = FUNCTIONS.get(e.op)
         if function is None:
             raise UsageError(f"no function of a graph computes {e}")
@@ -111,6 +112,15 @@ class _Builder:
         while e.op in _OF_ANY_NUMBER and len(args) > 2:
             args[:2] = [self.call(function, (args[0], args[1]))]
         return self.call(function, tuple(args))
+
+    def _comparison(self, e: Any) -> Any:
+        """p <= 0 with terms moved so that no factor is negative:  n - m + 1 <= 0  ==  n + 1 <= m;  2 - n <= 0  ==  n >= 2"""
+        terms, const = as_terms(e.args[0])
+        left = make_sum({m: c for m, c in terms.items() if c > 0}, 0)
+        right = make_sum({m: -c for m, c in terms.items() if c < 0}, 0)
+        if isinstance(left, int):
+            return self.call(_MIRRORED[e.op], (self.build(right), const))
+        return self.call(_WITH_ZERO[e.op], (self.build(left), self.build(right - const)))
 
     def _sum(self, e: Sum) -> Any:
         total: Any = None

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from treadle_shapes.errors import ContradictionError
+from treadle_shapes.errors import ContradictionError, UsageError
 from treadle_shapes.facts import Facts
-from treadle_shapes.nodes import BoolExpr, Symbol
+from treadle_shapes.nodes import BoolExpr, BoolLike, Symbol, as_terms
 from treadle_shapes.printers import to_python
-from treadle_shapes.prove import prove
+from treadle_shapes.prove import follows, prove
+from treadle_shapes.rewrite import evaluate
 
 
 class Frame(NamedTuple):
@@ -67,11 +68,22 @@ class Guard:
         return f"{to_python(self.expr)}  # {self.reason or self.where}"
 
 
-class Dropped(NamedTuple):
+class Dropped:
     """A guard that need not be checked, and the guards that imply it (empty: the symbols' ranges alone do)."""
 
-    guard: Guard
-    implied_by: tuple[Guard, ...]
+    __slots__ = ("_candidates", "_implied_by", "guard")
+
+    def __init__(self, guard: Guard, candidates: Sequence[Guard]) -> None:
+        """candidates: guards that together imply `guard`; which of them do so alone is found when somebody asks."""
+        self.guard = guard
+        self._candidates = tuple(candidates)
+        self._implied_by: tuple[Guard, ...] | None = None
+
+    @property
+    def implied_by(self) -> tuple[Guard, ...]:
+        if self._implied_by is None:
+            self._implied_by = _implied_by(self.guard, self._candidates)
+        return self._implied_by
 
 
 def _facts(guards: Sequence[Guard]) -> Facts | None:
@@ -94,44 +106,126 @@ def _implied_by(guard: Guard, later: Sequence[Guard]) -> tuple[Guard, ...]:
     return tuple(later)
 
 
+# -- bounds of single symbols -----------------------------------------------------------------------------------------
+
+#: (symbol, is upper end, end)
+Bound = tuple[Symbol, bool, int]
+
+
+def bound_of(condition: BoolExpr) -> Bound | None:
+    """The one end that a condition sets to one symbol, None for any other condition.
+
+    s + c <= 0  ==  s <= -c;  c - s <= 0  ==  s >= c;  s != end  ==  s >= end + 1 where s starts at `end` (the upper end likewise)
+    """
+    op = condition.op
+    if op not in ("le0", "ne0"):
+        return None
+    coefficients, const = as_terms(condition.args[0])
+    if len(coefficients) != 1:
+        return None
+    ((s, c),) = coefficients.items()
+    if not isinstance(s, Symbol) or c not in (1, -1):
+        return None
+    if op == "le0":
+        return (s, True, -const) if c == 1 else (s, False, const)
+    end = -const * c
+    if end == s.lower:
+        return s, False, end + 1
+    return (s, True, end - 1) if end == s.upper else None
+
+
+def _tightest(
+    guards: Sequence[Guard],
+) -> tuple[dict[tuple[Symbol, bool], Guard], list[tuple[Guard, tuple[Guard, ...]]]]:
+    """The guard with the narrowest end for each symbol and side, and the others with what implies each."""
+    best: dict[tuple[Symbol, bool], tuple[int, Guard]] = {}
+    wider: list[tuple[Guard, tuple[Symbol, bool]]] = []
+    for guard in guards:
+        bound = bound_of(guard.expr)
+        if bound is None:
+            continue
+        s, upper, end = bound
+        known = best.get((s, upper))
+        if known is None or (end < known[0] if upper else end > known[0]):
+            best[s, upper] = (end, guard)
+            if known is not None:
+                wider.append((known[1], (s, upper)))
+        else:
+            wider.append((guard, (s, upper)))
+    kept = {key: guard for key, (_end, guard) in best.items()}
+    return kept, [(guard, (kept[key],)) for guard, key in wider]
+
+
 def minimal(guards: Sequence[Guard]) -> tuple[list[Guard], list[Dropped]]:
     """(the guards to check, the guards that follow from those); every dropped one has a proof.
 
-    Goes from the last guard to the first: a guard was recorded because the earlier ones did not imply it, so what makes
-    it superfluous came later.
+    Of several bounds of one symbol the narrowest implies the others. For the rest: goes from the last guard to the first, because a
+    guard was recorded when the earlier ones did not imply it, so what makes it superfluous came later.
     """
     unique: dict[BoolExpr, Guard] = {}
     for guard in guards:
         unique.setdefault(guard.expr, guard)
+    _narrowest, wider = _tightest(tuple(unique.values()))
+    dropped = {guard.expr: Dropped(guard, implied_by) for guard, implied_by in wider}
     facts = Facts()
     kept: list[Guard] = []
-    dropped: list[Dropped] = []
+    mentioned: set[Symbol] = set()
     for guard in reversed(unique.values()):
-        if prove(guard.expr, facts) is True:
-            dropped.append(Dropped(guard, _implied_by(guard, kept)))
-        else:
-            kept.append(guard)
-            facts.add(guard.expr)
-    return kept[::-1], dropped[::-1]
+        if guard.expr in dropped:
+            continue
+        simple: BoolLike = guard.expr
+        if not mentioned.isdisjoint(guard.expr.free_symbols):
+            simple = facts.simplify(guard.expr)
+            if follows(simple, facts):
+                dropped[guard.expr] = Dropped(guard, kept)
+                continue
+        kept.append(guard)
+        mentioned |= guard.expr.free_symbols
+        facts.take(simple)
+    return kept[::-1], [dropped[expr] for expr in unique if expr in dropped]
+
+
+# -- the compiled check -----------------------------------------------------------------------------------------------
 
 
 class GuardFunction:
-    """A compiled check: call it with the values of `symbols` in order (or see `bind`) to get True or False.
+    """A check of sizes: call it with the values of `symbols` in order (or see `bind`) to get True or False.
 
-    `source` is its Python text, `check` the function itself.
+    `check` is the function itself, `source` a Python text of it. `box` has the closed interval of each symbol (None: no bound) from its
+    range and from guards that bound it, `relations` the guards that are none of that: they are compiled, intervals need no compiler.
     """
 
     def __init__(self, symbols: tuple[Symbol, ...], guards: tuple[Guard, ...]) -> None:
         self.symbols = symbols
         self.guards = guards
+        ends: dict[Symbol, list[int | None]] = {s: [s.lower, s.upper] for s in symbols}
+        relations = []
+        for guard in guards:
+            bound = bound_of(guard.expr)
+            if bound is None:
+                relations.append(guard)
+                continue
+            s, upper, end = bound
+            old = ends[s][upper]
+            ends[s][upper] = end if old is None else min(old, end) if upper else max(old, end)
+        self.relations = tuple(relations)
+        self.box: tuple[tuple[int | None, int | None], ...] = tuple((ends[s][0], ends[s][1]) for s in symbols)
+        self.check: Callable[..., bool] = self._compiled() if relations else _box_check(self.box)
+
+    @property
+    def source(self) -> str:
         names = {s: f"v{index}" for index, s in enumerate(self.symbols)}
-        conditions = [check for s, name in names.items() if (check := _range_check(s, name))]
-        conditions += [to_python(guard.expr, names) for guard in self.guards]
-        body = " and ".join(f"({c})" for c in conditions) or "True"
-        self.source = f"def check({', '.join(names.values())}):\n    return {body}\n"
+        conditions = [
+            check for ends, name in zip(self.box, names.values(), strict=True) if (check := _within(ends, name))
+        ]
+        conditions += [to_python(guard.expr, names) for guard in self.relations]
+        body = " and ".join([f"({c})" for c in conditions]) or "True"
+        return f"def check({', '.join(names.values())}):\n    return {body}\n"
+
+    def _compiled(self) -> Callable[..., bool]:
         namespace: dict = {"math": math}
         exec(compile(self.source, "<treadle_shapes guards>", "exec"), namespace)
-        self.check: Callable[..., bool] = namespace["check"]
+        return namespace["check"]
 
     def __call__(self, *values: int) -> bool:
         return self.check(*values)
@@ -146,13 +240,41 @@ class GuardFunction:
             if value not in s.range:
                 return f"{s.name} == {value} is outside [{s.lower}, {'inf' if s.upper is None else s.upper}]"
         for guard in self.guards:
-            if not GuardFunction(self.symbols, (guard,)).check(*values):
+            if not evaluate(guard.expr, known):
                 shown = ", ".join(f"{s.name}={known[s]}" for s in self.symbols if s in guard.expr.free_symbols)
                 return f"{to_python(guard.expr)} fails for {shown} (needed by {guard.where})"
         return None
 
 
-def _range_check(s: Symbol, name: str) -> str:
-    below = "" if s.lower is None else f"{s.lower} <= "
-    above = "" if s.upper is None else f" <= {s.upper}"
+def _within(ends: tuple[int | None, int | None], name: str) -> str:
+    low, high = ends
+    below = "" if low is None else f"{low} <= "
+    above = "" if high is None else f" <= {high}"
     return f"{below}{name}{above}" if below or above else ""
+
+
+def _one(low: float, high: float) -> Callable[..., bool]:
+    return lambda a: low <= a <= high
+
+
+def _two(low: float, high: float, low_b: float, high_b: float) -> Callable[..., bool]:
+    return lambda a, b: low <= a <= high and low_b <= b <= high_b
+
+
+def _box_check(box: Sequence[tuple[int | None, int | None]]) -> Callable[..., bool]:
+    """The check of intervals alone: functions that are there already, because the compiler would take longer than all else."""
+    ends = [(-math.inf if low is None else low, math.inf if high is None else high) for low, high in box]
+    # A float symbol has no ends, and nan lies in no interval.
+    bounded = [(index, *pair) for index, pair in enumerate(ends) if pair != (-math.inf, math.inf)]
+    if len(bounded) == len(ends) == 1:
+        return _one(*ends[0])
+    if len(bounded) == len(ends) == 2:
+        return _two(*ends[0], *ends[1])
+    count = len(ends)
+
+    def check(*values: int) -> bool:
+        if len(values) != count:
+            raise UsageError(f"a guard function of {count} values was called with {len(values)}")
+        return all([low <= values[index] <= high for index, low, high in bounded])
+
+    return check

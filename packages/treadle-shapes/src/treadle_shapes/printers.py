@@ -105,7 +105,8 @@ class _Printer:
 
     def float(self, e: Any) -> tuple[str, int]:
         if not e.args:  # a float symbol
-            return self.names[e] if e in self.names else e.name, _ATOM
+            name = self.names.get(e)
+            return (e.name if name is None else name), _ATOM
         sign = _FLOAT_INFIX.get(e.op)
         if sign is None:
             return self.function(e)
@@ -306,9 +307,14 @@ def to_python(e: Any, names: Mapping[Symbol, str] | None = None) -> str:
     return _Python(OWN, names).text(e)
 
 
-def to_cpp(e: Any, known: Mapping[Symbol, Range] | Known | None = None) -> str:
-    """C++ source in int64_t arithmetic; needs `CPP_HELPERS` and <algorithm> unless every division is plain."""
-    return _Cpp(_known(known)).text(e)
+def to_cpp(
+    e: Any, known: Mapping[Symbol, Range] | Known | None = None, names: Mapping[Symbol, str] | None = None
+) -> str:
+    """C++ source in int64_t arithmetic; needs `CPP_HELPERS` and <algorithm> unless every division is plain.
+
+    names: what to write for symbols other than their own names.
+    """
+    return _Cpp(_known(known), names).text(e)
 
 
 def to_triton(e: Any, known: Mapping[Symbol, Range] | Known | None = None) -> str:

@@ -58,6 +58,25 @@ class _Prover:
         result = self.equal(c)
         return None if result is None else not result
 
+    def must_hold(self, c: BoolLike) -> bool:
+        """Whether `c` is proved true; spends nothing on proving it false."""
+        if isinstance(c, bool):
+            return c
+        if c in self.facts.holding:
+            return True
+        op, args = c.op, c.args
+        if op == "le0":
+            return self.at_most_zero(args[0])
+        if op == "eq0":
+            return self.at_most_zero(args[0]) and self.at_most_zero(-args[0])
+        if op == "ne0":
+            return self.at_most_zero(args[0] + 1) or self.at_most_zero(1 - args[0])
+        if op == "and":
+            return all(self.must_hold(part) for part in args)
+        if op == "or":
+            return any(self.must_hold(part) for part in args)
+        return False
+
     def all_of(self, c: BoolExpr) -> bool | None:
         results = [self.condition(part) for part in c.args]
         return False if False in results else None if None in results else True
@@ -89,4 +108,14 @@ def prove(condition: BoolLike, facts: Facts | None = None, steps: int = DEFAULT_
     True
     """
     facts = Facts() if facts is None else facts
-    return _Prover(facts, steps).condition(facts.simplify(condition))
+    return settle(facts.simplify(condition), facts, steps)
+
+
+def settle(simple: BoolLike, facts: Facts, steps: int = DEFAULT_STEPS) -> bool | None:
+    """`prove` for a condition that `facts` have simplified already."""
+    return simple if isinstance(simple, bool) else _Prover(facts, steps).condition(simple)
+
+
+def follows(simple: BoolLike, facts: Facts, steps: int = DEFAULT_STEPS) -> bool:
+    """Whether a condition that `facts` have simplified already is proved true."""
+    return _Prover(facts, steps).must_hold(simple)
