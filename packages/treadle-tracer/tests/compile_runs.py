@@ -43,7 +43,7 @@ class Recorder(SilentObserver):
 
 def run_graph(gm, example_inputs):
     """The backend: the graph as it is."""
-    assert all(isinstance(x, (torch.Tensor, int, torch.SymInt)) for x in example_inputs)
+    assert all(isinstance(x, (torch.Tensor, int, float, torch.SymInt)) for x in example_inputs)
     gm.graph.lint()
     return gm.forward
 

@@ -330,6 +330,10 @@ class Handler:
                     sizes = known.setdefault(source, {})
                     for dim, size in dims.items():
                         sizes[dim] = max(size, sizes.get(dim, 0))
+        if self.options.dynamic:
+            for name, value in frame.locals.items():
+                if type(value) is float:
+                    known.setdefault(LocalSource(name), {})
         constant = self._constant.get(frame.code, ())
         return Known({source: dims for source, dims in known.items() if source not in constant})
 

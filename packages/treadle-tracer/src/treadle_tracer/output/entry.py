@@ -39,8 +39,8 @@ class Payload:
     reason        why the graph ends before the return, None if it does not
     owner         id of the module instance the entry was made for, see `Handler`
     guards        the reasons of all guards
-    numbers       the ints that are guarded by their value, with that value
-    dynamic       the dynamic sizes and ints, None when there are none
+    numbers       the ints and floats that are guarded by their value, with that value
+    dynamic       the dynamic sizes, ints and floats, None when there are none
     inputs        where the inputs of the graph come from
     """
 
@@ -49,7 +49,7 @@ class Payload:
     reason: Unsupported | None
     owner: int | None
     guards: tuple[str, ...] = ()
-    numbers: tuple[tuple[Source, int], ...] = ()
+    numbers: tuple[tuple[Source, int | float], ...] = ()
     dynamic: DynamicNumbers | None = None
     inputs: tuple[Source, ...] = ()
 
@@ -319,7 +319,7 @@ def _note_difference(name: str, error: Exception) -> None:
 def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, int]]:
     """What this call has with other sizes or values than the entry: source -> {dimension that differs: the larger of the two sizes}.
 
-    A tensor counts when it has the same number of dimensions; an int has no dimensions.
+    A tensor counts when it has the same number of dimensions; ints and floats have no dimensions.
     """
     found: dict[Source, dict[int, int]] = {}
     for guard in payload.tensors:
@@ -333,9 +333,14 @@ def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, i
             found[guard.source] = dims
     for source, value in payload.numbers:
         number = follow(source.path, frame)
-        if type(number) is int and number != value:
+        if type(number) is type(value) and not is_same_number(number, value):
             found[source] = {}
     return found
+
+
+def is_same_number(a: float, b: float) -> bool:
+    """Whether two ints, or two floats, are one value: nan is itself, 0.0 is not -0.0."""
+    return a.hex() == b.hex() if type(a) is type(b) is float else a == b
 
 
 def follow(path: Path, frame: Any) -> Any:

@@ -153,6 +153,11 @@ class GuardSet:
         self.add(source, "call", is_small_integer, f"{source.text} is an int of at most 31 bits")
         self._integers[source.text] = source
 
+    def add_float(self, source: Source) -> None:
+        """Rely on a float that stays dynamic: a symbol of the shape environment stands for it."""
+        self.add(source, "type_is", float)
+        self._integers[source.text] = source
+
     def add_sizes(self, env: Any) -> DynamicNumbers | None:
         """Rely on what a `treadle_shapes.ShapeEnv` has decided about the sizes of this set's tensors and its dynamic integers.
 
@@ -161,7 +166,10 @@ class GuardSet:
         """
         found = self.dynamic_numbers(env)
         if found is not None:
-            text = " and ".join(map(str, found.decisions)) or "dynamic sizes are in range"
+            text = (
+                " and ".join(str(env.describe(decision)) for decision in found.decisions)
+                or "dynamic sizes are in range"
+            )
             self.add(found.sources[0], "call_many", (found.guard, found.sources[1:]), f"sizes: {text}")
             places = self._places()
             for symbol, other in env.shared:
@@ -183,7 +191,7 @@ class GuardSet:
 
     @property
     def has_integers(self) -> bool:
-        """Whether some int outside has a symbol."""
+        """Whether some int or float outside has a symbol."""
         return bool(self._integers)
 
     def _places(self) -> dict[str, Source]:
@@ -203,9 +211,9 @@ class GuardSet:
         return places
 
     @property
-    def numbers(self) -> tuple[tuple[Source, int], ...]:
-        """Every int outside that is guarded by its value, and that value."""
-        return tuple((g.source, g.arg) for g in self if g.op == "equals" and type(g.arg) is int)
+    def numbers(self) -> tuple[tuple[Source, int | float], ...]:
+        """Every int and float outside that is guarded by its value, and that value."""
+        return tuple((g.source, g.arg) for g in self if g.op == "equals" and type(g.arg) in (int, float))
 
     @property
     def tensors(self) -> tuple[TensorGuard, ...]:

@@ -18,7 +18,7 @@ from torch.fx.node import map_arg
 
 from treadle_shapes.fake import fake_mode
 
-from .entry import follow, keeping_state, written_arguments
+from .entry import follow, is_same_number, keeping_state, written_arguments
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -38,7 +38,7 @@ def why_not_served(
     Looks at the decisions recorded so far, and runs the graph on fake tensors when some size is 1.
     """
     values = tuple(follow(source.path, frame) for source in dynamic.sources)
-    if not all(type(value) is int for value in values) or not dynamic.guard.check(*values):
+    if not all(type(value) in (int, float) for value in values) or not dynamic.guard.check(*values):
         return "a recorded decision does not hold"
     ones = dynamic.guard.ones(values)
     if not ones or gm is None:
@@ -130,7 +130,9 @@ class _Replay:
                     why_not = self._why_aliases_differ(want, have)
                 if why_not is not None:
                     return why_not
-            elif isinstance(want, (int, float, torch.SymInt, torch.SymFloat)) and self._number(want) != have:
+            elif isinstance(want, (int, float, torch.SymInt, torch.SymFloat)) and not is_same_number(
+                self._number(want), have
+            ):
                 return f"gives {have} instead of {want}"
         return None
 

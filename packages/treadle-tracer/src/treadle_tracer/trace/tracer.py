@@ -357,8 +357,11 @@ class Tracer:
         return made
 
     def wrap_in_module(self, obj: Any, source: Source) -> Value:
-        """An attribute of a module. A tuple of constants (a stride, say) is the same object at every call: one guard."""
-        if type(obj) is tuple and all(type(item) in wrapping.CONSTANT_TYPES for item in obj):
+        """An attribute of a module. A tuple of constants (a stride, say) is the same object at every call: one guard.
+        Floats are guarded one by one: what changes from call to call is more often a float."""
+        if type(obj) is tuple and all(
+            type(item) in wrapping.CONSTANT_TYPES and type(item) is not float for item in obj
+        ):
             self.guards.add(source, "is", obj)
             return TupleValue([Constant(item) for item in obj], tuple, source, obj)
         return self.wrap(obj, source)
@@ -405,13 +408,27 @@ class Tracer:
         return int(size)
 
     def symbolic_extreme(self, text: str, items: list[Value]) -> Value:
+        if any(item.python_type() is float for item in items):
+            return self._extreme_of_floats(text, items)
         function = torch.sym_max if text == ">" else torch.sym_min
         best = items[0]
         for item in items[1:]:
             best = self.operator_in_graph(function, [best, item])
         return best
 
+    def _extreme_of_floats(self, text: str, items: list[Value]) -> Value:
+        """Python's min and max: of the first among equals, which 0.0 and -0.0 are; nan is neither less nor greater."""
+        best = items[0]
+        for item in items[1:]:
+            if best.python_type() is float and item.python_type() is float:
+                best = self.operator_in_graph(max if text == ">" else min, [best, item])
+            elif protocol.truth(self, protocol.compare(self, text, item, best)):
+                best = item
+        return best
+
     def symbolic_math(self, function: Callable[..., Any], value: SymbolicValue) -> Value:
+        if value.python_type() is float:
+            return self.operator_in_graph(function, [value])
         graph_function = getattr(torch, f"_sym_{function.__name__}", None) or {"floor": None}.get(function.__name__)
         if graph_function is None:
             return Constant(function(self.specialise(value)))
@@ -420,6 +437,8 @@ class Tracer:
     def convert_symbolic(self, value: SymbolicValue, cls: type) -> Value:
         if cls is float:
             return self.operator_in_graph(torch.sym_float, [value])
+        if cls is int and value.python_type() is float:
+            return self.operator_in_graph(int, [value])
         return Constant(cls(self.specialise(value)))
 
     def forget_restored(self) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.values import floats
 from treadle_tracer.values.base import (
     FALSE,
     MISSING,
@@ -71,6 +72,8 @@ def fold(tx: Tracer, function: Callable[..., Any], args: list[Value], kwargs: di
         named = {name: arg.constant() for name, arg in kwargs.items()}
     except NotConstant as error:
         symbolic = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, SymbolicValue)]
+        if any(map(floats.is_float, symbolic)) and not kwargs:
+            return floats.operate(tx, function, args)
         if symbolic:
             plain = [tx.specialise(arg) if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]
             named = {

@@ -128,6 +128,22 @@ class Symbols:
             found = self._integers[source] = SymbolicValue(None, sym, source, number)
         return found
 
+    def is_dynamic_float(self, source: Source | None) -> bool:
+        """Whether the float at `source` has changed between calls before, so that it gets a symbol."""
+        return source is not None and source in self.dynamic
+
+    def float_number(self, tx: Tracer, number: float, source: Source) -> Value:
+        """The float at `source` as a symbol."""
+        tx.guards.add_float(source)
+        found = self._integers.get(source)
+        if found is None:
+            import treadle_shapes.torch
+
+            self._need_env()
+            sym = treadle_shapes.torch.sym_float(self.env, self.env.create_float(number, source.text))
+            found = self._integers[source] = SymbolicValue(None, sym, source, number)
+        return found
+
     def value(self, tx: Tracer, number: Any, node: fx.Node | None) -> Value:
         """The Value of a SymInt, SymFloat or SymBool; plain when it is constant after all."""
         if isinstance(number, torch.SymBool):

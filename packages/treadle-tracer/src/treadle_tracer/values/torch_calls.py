@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.values import floats
 from treadle_tracer.values.base import MISSING, NONE, Constant, Known, Lazy, Method, NotConstant, Value
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
@@ -85,10 +86,13 @@ def run_in_graph(
     convert = _Arguments(tx).pair
     pairs = [convert(arg) for arg in args]
     named = {name: convert(arg) for name, arg in kwargs.items()}
-    fakes = [pair[1] for pair in pairs]
-    result = run_fake(tx, op, target, fakes, {name: pair[1] for name, pair in named.items()})
+    try:
+        result = run_fake(tx, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
+    except Unsupported as failed:
+        pairs, named = floats.retry_with_constants(failed, pairs, named)
+        result = run_fake(tx, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
     if _name(target) in _LAYOUT_QUERIES:
-        tx.symbols.exclude_ones(fakes[0])
+        tx.symbols.exclude_ones(pairs[0][1])
     if not _has_tensors(result):
         if result is None:
             _make_node(tx, op, target, pairs, named, None)
@@ -305,6 +309,8 @@ def operator_in_graph(tx: Tracer, function: Callable[..., Any], args: list[Value
 
 def symbolic_op(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> Value:
     """Arithmetic of dynamic numbers; a comparison is a node only if it stays undecided."""
+    if any(map(floats.is_float, args)):
+        return floats.operate(tx, function, args)
     plain = [arg.sym if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]
     try:
         result = function(*plain)

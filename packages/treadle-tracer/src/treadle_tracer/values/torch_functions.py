@@ -12,10 +12,12 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Handler, Value
+from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Handler, Lazy, Value
 from treadle_tracer.values.builtin_functions import HANDLERS
+from treadle_tracer.values.floats import is_float
 from treadle_tracer.values.objects import ObjectValue, find_in_mro
-from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 
 if TYPE_CHECKING:
     from treadle_tracer.trace.tracer import Tracer
@@ -222,6 +224,31 @@ def _checkpoint(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     """Activation checkpointing computes the same; what is recomputed is for the graph's partitioner to decide."""
     own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
     return tx.call(args[0], args[1:], {name: value for name, value in kwargs.items() if name not in own})
+
+
+# ---- tensors of dynamic floats, which torch's constructors would read as plain ones
+
+
+def _tensor_of_numbers(function: Callable[..., Any]) -> Handler:
+    """torch.tensor(f) -> torch.full((), f);  torch.tensor([f, 2.0]) -> torch.stack of such"""
+
+    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        items = args[0].unpack(tx) if len(args) == 1 and isinstance(args[0], (ListValue, TupleValue)) else args
+        items = [item.force(tx) if isinstance(item, Lazy) else item for item in items]
+        dynamic = any(map(is_float, items)) and all(isinstance(item, (Constant, SymbolicValue)) for item in items)
+        if len(args) != 1 or not dynamic or not kwargs.keys() <= {"dtype", "device"}:
+            return tx.run_in_graph("call_function", function, args, kwargs)
+        options = {"dtype": Constant(torch.get_default_dtype()), **kwargs}
+        if options["dtype"].constant() is None:
+            options["dtype"] = Constant(torch.get_default_dtype())
+        made = [tx.run_in_graph("call_function", torch.full, [TupleValue(()), item], options) for item in items]
+        return made[0] if items == args else tx.run_in_graph("call_function", torch.stack, [ListValue(made)], {})
+
+    return run
+
+
+for _function in (torch.tensor, torch.as_tensor):
+    HANDLERS[_function] = _tensor_of_numbers(_function)
 
 
 # ---- torch's own compiler, met by name

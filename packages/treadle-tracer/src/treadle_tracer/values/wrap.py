@@ -91,6 +91,8 @@ def wrap(tx: Tracer, obj: Any, source: Source | None) -> Value:
     if cls in CONSTANT_TYPES:
         if cls is int and source is not None and tx.symbols.is_dynamic_integer(source, obj):
             return tx.symbols.integer(tx, obj, source)
+        if cls is float and source is not None and tx.symbols.is_dynamic_float(source):
+            return tx.symbols.float_number(tx, obj, source)
         return wrap_constant(tx, obj, source)
     cached = tx.wrapped.get(id(obj))
     if cached is not None:
