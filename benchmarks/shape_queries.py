@@ -2,9 +2,10 @@
 
     python benchmarks/shape_queries.py [--models bert gpt2 ...]     record again, to benchmarks/shape_queries.json.gz
 
-Each model is compiled by Treadle (tracer, autograd, codegen) for one size and then, with batch and sequence length as symbols,
-for another. Every call of that second compilation that reaches a size's node is written down: arithmetic, questions about layouts, decisions. An operand is `12` (the result of
-query 12; the symbols come first) or `#8` (the constant); a list of operands is separated by commas.
+Each model is compiled by Treadle (tracer, autograd, codegen) for one size and then, with batch and sequence length as symbols, for
+another. Every call of that second compilation that reaches a size's node is written down: arithmetic, questions about layouts,
+decisions. An operand is `12` (a result; the symbols come first, then the queries in order) or `#8` (a constant); lists stand in
+brackets.
 """
 
 from __future__ import annotations

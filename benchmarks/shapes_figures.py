@@ -3,7 +3,8 @@
     python benchmarks/shapes_figures.py [--models bert gpt2 ...] [--parts queries traces package] [--output FILE]
 
 queries: the recordings of shape_queries.py are replayed on nodes of both engines in one process, interleaved, several rounds. A
-round starts as a fresh process does: a new environment, and every cache of both engines empty. Microseconds per arithmetic
+round starts as a fresh process does: a new environment, and every cache of both engines empty ("warm": a second environment, with
+the caches as the first one left them). Microseconds per arithmetic
 operation, per decision that needs no guard, per decision that adds one, and per guard function (made from the environment and called
 once, so that nothing is left for later); medians over rounds. SymPy: the same arithmetic and decisions on bare SymPy.
 traces: seconds of Treadle's trace phase with static and with dynamic sizes, a fresh process each, medians.
@@ -123,7 +124,6 @@ def replay(engine: Any, recording: Recording, spent: Spent) -> None:
     results: list[Any] = list(state.nodes)
     first = results[0]
     clock = time.perf_counter
-    arguments = lambda name: ("", 0) if KIND[name] == "decision" and name != "bool_" else ()
 
     def node_of(operand: Operand | tuple[Operand, ...]) -> Any:
         if not isinstance(operand, Operand):
@@ -136,7 +136,8 @@ def replay(engine: Any, recording: Recording, spent: Spent) -> None:
     for query in recording.queries:
         operands = [node_of(o) for o in query.operands]
         owner = first if query.method == "sym_sum" or query.method in shape_queries.LAYOUT else operands.pop(0)
-        method, extra = getattr(owner, query.method), arguments(query.method)
+        method = getattr(owner, query.method)
+        extra = ("", 0) if KIND[query.method] == "decision" and query.method != "bool_" else ()
         before = state.guard_count()
         start = clock()
         result = method(*operands, *extra)
@@ -157,24 +158,30 @@ def new_spent() -> Spent:
 
 
 def measure_recordings(recordings: Sequence[Recording], rounds: int) -> dict[str, dict[str, Any]]:
-    """Microseconds per call and the number of calls, by engine and kind."""
-    found: dict[str, list[Spent]] = {engine.name: [] for engine in ENGINES}
+    """Microseconds per call and the number of calls, by engine and kind; `warm`: the same once more with filled caches."""
+    found: dict[tuple[str, bool], list[Spent]] = {
+        (engine.name, warm): [] for engine in ENGINES for warm in (False, True)
+    }
     for _ in range(rounds):
         for engine in ENGINES:
-            spent = new_spent()
+            cold, warm = new_spent(), new_spent()
             for recording in recordings:
                 forget(engine)
-                replay(engine, recording, spent)
-            found[engine.name].append(spent)
+                replay(engine, recording, cold)
+                replay(engine, recording, warm)
+            found[engine.name, False].append(cold)
+            found[engine.name, True].append(warm)
+
+    def figure(spents: list[Spent], kind: str) -> float:
+        return round(statistics.median(s[kind][0] / s[kind][1] for s in spents) * 1e6, 3)
+
     table: dict[str, dict[str, Any]] = {}
-    for name, spents in found.items():
-        table[name] = {
-            kind: {
-                "microseconds": round(statistics.median(s[kind][0] / s[kind][1] for s in spents) * 1e6, 3),
-                "calls": int(spents[0][kind][1]),
-            }
-            for kind in spents[0]
-            if spents[0][kind][1]
+    for engine in ENGINES:
+        cold, warm = found[engine.name, False], found[engine.name, True]
+        table[engine.name] = {
+            kind: {"microseconds": figure(cold, kind), "warm": figure(warm, kind), "calls": int(cold[0][kind][1])}
+            for kind in cold[0]
+            if cold[0][kind][1]
         }
     return table
 
@@ -327,11 +334,13 @@ def show_queries(results: dict[str, Any]) -> None:
         for kind in ours:
             if kind not in torchs:
                 continue
-            a, b = ours[kind]["microseconds"], torchs[kind]["microseconds"]
             plain = table.get("SymPy", {}).get(kind, {}).get("microseconds")
-            calls = f"{ours[kind]['calls']:6} / {torchs[kind]['calls']:6} calls"
-            line = f"{name:12} {kind:16} {calls} {a:9.2f} us, torch {b:9.2f} us: {b / a:6.1f} times"
-            print(line + (f", SymPy {plain:8.2f} us" if plain else "") + ("" if b >= AIM * a else "   (below the aim)"))
+            line = f"{name:10} {kind:16} {ours[kind]['calls']:6} / {torchs[kind]['calls']:6} calls"
+            for state in ("microseconds", "warm"):
+                a, b = ours[kind][state], torchs[kind][state]
+                mark = "" if b >= AIM * a else " (below the aim)"
+                line += f" | {'warm ' * (state == 'warm')}{a:8.2f} us, torch {b:8.2f} us: {b / a:5.1f} x{mark}"
+            print(line + (f" | SymPy {plain:6.2f} us" if plain else ""))
 
 
 def main() -> None:

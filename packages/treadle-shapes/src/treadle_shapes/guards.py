@@ -275,6 +275,6 @@ def _box_check(box: Sequence[tuple[int | None, int | None]]) -> Callable[..., bo
     def check(*values: int) -> bool:
         if len(values) != count:
             raise UsageError(f"a guard function of {count} values was called with {len(values)}")
-        return all([low <= values[index] <= high for index, low, high in bounded])
+        return all(low <= values[index] <= high for index, low, high in bounded)
 
     return check
