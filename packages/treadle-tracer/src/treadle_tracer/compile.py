@@ -27,12 +27,13 @@ from .marks import Mark
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
 from .output.entry import Payload, changed_dimensions, finish_entry, follow
+from .output.misses import why_missed
 from .output.ones import admit, why_not_served
 from .output.resume import forget_continuations, starts_in_loop
 from .output.retreat import plan_or_retreat
 from .output.tensor_check import why_global_state_unfit
 from .skips import why_no_tensors, why_not_trace, why_not_trace_file
-from .source import LocalSource, Source
+from .source import Source
 from .trace.frame import TraceResult, trace_frame
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
@@ -165,7 +166,7 @@ class Handler:
         if not existing:
             total = len(treadle_frame.entries(frame.code))
             return f"{total} entries for different modules" if total >= _TOTAL_ENTRIES else None
-        reason = "; ".join(dict.fromkeys(_why_missed(entry, frame) for entry in existing))
+        reason = why_missed(existing, frame, self._dynamic_numbers(frame, existing))
         self.observer.on_recompile(frame.code, reason)
         limit = self.options.recompile_limit
         if starts_in_loop(frame.code):
@@ -399,12 +400,6 @@ def _module_argument(frame: treadle_frame.FrameInfo) -> int | None:
     """Identity of the first argument if it is a module: entries of different instances do not count against each other."""
     first = next(iter(frame.locals.values()), None)
     return id(first) if isinstance(first, torch.nn.Module) else None
-
-
-def _why_missed(entry: Any, frame: treadle_frame.FrameInfo) -> str:
-    return (
-        entry.guard.why_fails(frame.locals, frame.globals, frame.closure, frame.builtins) or "no guard fails any more"
-    )
 
 
 @contextlib.contextmanager

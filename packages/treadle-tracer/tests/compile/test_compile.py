@@ -12,6 +12,7 @@ from compile_runs import Recorder, compiled, run_graph
 
 import treadle_frame
 from treadle_tracer import BackendError, InternalError, TracerOptions, Unsupported, compile, compile_handler, optimize
+from treadle_tracer.marks import Mark, set_mark
 
 
 def scaled(x, k):
@@ -35,15 +36,15 @@ def test_recompiles_name_what_changed():
     fast(x.double(), 1)
     reasons = [reason for _, reason in recorder.recompiles]
     assert len(reasons) == 2
-    assert "k == 1" in reasons[0]
-    assert "x: Tensor float32[2]" in reasons[1]
+    assert reasons[0] == "expected k == 1, found 2 (dynamic from now on)"
+    assert reasons[1].startswith("x.dtype: expected torch.float32, found torch.float64 (the nearest of 2")
     assert len(recorder.graphs) == 3
 
 
 def test_the_recompile_limit_ends_in_eager_with_a_warning():
     fast, recorder = compiled(scaled, recompile_limit=3, dynamic=False)
     x = torch.ones(2)
-    with pytest.warns(RuntimeWarning, match=r"scaled .*limit of 3 recompiles is reached.*k == "):
+    with pytest.warns(RuntimeWarning, match=r"scaled .*limit of 3 recompiles is reached.*expected k == "):
         for k in (0.5, 1.5, 2.5, 3.5, 4.5, 5.5):
             assert torch.equal(fast(x, k), scaled(x, k))
     assert len(recorder.graphs) == 3
@@ -125,7 +126,7 @@ def test_marked_dimensions_are_dynamic_from_the_start():
     fast, recorder = compiled(grows)
     for n in (3, 5, 7):
         x = torch.randn(n, 4)
-        x._treadle_dynamic_dims = frozenset({0})
+        set_mark(x, 0, Mark("dynamic"))
         assert torch.equal(fast(x), grows(x))
     assert len(recorder.graphs) == 1
 

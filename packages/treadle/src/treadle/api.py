@@ -147,12 +147,12 @@ def _copy_function(function: types.FunctionType) -> types.FunctionType:
     return copy
 
 
-def _call_it(target: Any, *args: Any, **kwargs: Any) -> Any:
-    return target(*args, **kwargs)
+def _call_it(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    return self(*args, **kwargs)
 
 
 def _trampoline(name: str) -> types.FunctionType:
-    """A fresh ``forward_of_<name>(target, *args, **kwargs)`` that calls `target`: the root frame of a compiled module."""
+    """A fresh ``forward_of_<name>(self, /, *args, **kwargs)`` that calls `self`: the root frame of a compiled module."""
     full_name = f"forward_of_{name}"
     code = _call_it.__code__.replace(
         co_name=full_name, co_qualname=full_name, co_filename=f"<compiled {name}>", co_firstlineno=1

@@ -19,7 +19,7 @@ _ORIGINAL = "_treadle_original"
 _RUN = "_treadle_run"
 
 
-def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+def _call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
     return self._treadle_run(self._treadle_original, *args, **kwargs)
 
 

@@ -58,15 +58,39 @@ class TensorGuard:
     sizes: tuple[int, ...]
     dynamic_dims: tuple[int, ...]
     by_identity: bool
+    kind: type
+    dtype: torch.dtype
+    device: torch.device
+    layout: torch.layout
+    strides: tuple[int, ...] | None
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, source: Source, tensor: torch.Tensor, dims: tuple[int, ...], by_identity: bool) -> TensorGuard:
+        """What `tensor` is now."""
+        strides = tuple(tensor.stride()) if tensor.layout is torch.strided else None
+        kept = (tensor.dtype, tensor.device, tensor.layout, strides, tensor.requires_grad)
+        return cls(source, tuple(tensor.shape), dims, by_identity, type(tensor), *kept)
 
 
 class DynamicNumbers(NamedTuple):
-    """The dynamic numbers of an entry: their symbols, where each is found, and the guard over all of them, and what it says."""
+    """The dynamic numbers of an entry: their symbols, where each is found, the guard over all of them, and what it says.
+
+    decisions   `treadle_shapes` guards: an expression over the symbols, and the user's line that needed it
+    texts       what a person calls each number
+    """
 
     symbols: tuple[Any, ...]
     sources: tuple[Source, ...]
     guard: SizesGuard
     decisions: tuple[Any, ...]
+    texts: tuple[str, ...]
+
+    def describe(self, expr: Any) -> str:
+        """An expression over the symbols in the user's terms."""
+        from treadle_shapes import to_python
+
+        return to_python(expr, dict(zip(self.symbols, self.texts, strict=True)))
 
 
 class GuardSet:
@@ -127,7 +151,7 @@ class GuardSet:
         elif first is not source:
             self.add(source, "same_object", first)
         dims = tuple(sorted({d % tensor.dim() for d in dynamic_dims})) if tensor.dim() else ()
-        self._tensors[source] = TensorGuard(source, tuple(tensor.shape), dims, by_identity)
+        self._tensors[source] = TensorGuard.of(source, tensor, dims, by_identity)
         if first is not source:
             return
         for accessors, op, arg, text in tensor_check.checks(tensor, dims):
@@ -187,7 +211,7 @@ class GuardSet:
         decisions = env.compile_guards(symbols)
         is_size = tuple(i for i, symbol in enumerate(symbols) if ".size()[" in env.source_of(symbol))
         check = SizesGuard(decisions.check, is_size)
-        return DynamicNumbers(symbols, sources, check, tuple(guard.expr for guard in decisions.guards))
+        return DynamicNumbers(symbols, sources, check, decisions.guards, tuple(map(env.source_of, symbols)))
 
     @property
     def has_integers(self) -> bool:

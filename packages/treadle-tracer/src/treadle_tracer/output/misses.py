@@ -1,0 +1,194 @@
+"""Why the entries of a code object do not serve a call, in the user's terms: what was expected, what was found, which line decided it.
+
+Only looked at when a call misses, so it may be slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+import treadle_frame
+
+from .entry import follow
+
+if TYPE_CHECKING:
+    from ..source import Path, Source
+    from .entry import Payload
+    from .guards import DynamicNumbers, TensorGuard
+
+_ON_SEVERAL_PATHS = ("call_many", "same_object", "distinct_objects")
+_SHOWN = 3  # differences of one entry that are told
+
+
+def why_missed(entries: Sequence[Any], frame: Any, dynamic: Mapping[Source, Mapping[int, Any]]) -> str:
+    """What the nearest of the entries expects that this call does not give; `dynamic`: the sizes and ints that are symbols from now on."""
+    told = [_differences(entry.payload, _failing_checks(entry, frame), frame, dynamic) for entry in entries]
+    # Among equally near ones the one that serves most sizes.
+    texts = min(zip(told, map(_generality, entries), strict=True), key=lambda pair: (_distance(pair[0]), -pair[1]))[0]
+    shown = "; ".join(texts[:_SHOWN]) + (f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
+    if not shown:
+        return "no guard fails any more"
+    return shown if len(entries) == 1 else f"{shown} (the nearest of {len(entries)} compiled versions)"
+
+
+def _distance(texts: Sequence[str]) -> int:
+    """A size is nearer than a dtype, a type, another object."""
+    return sum(1 if ".size()[" in text else 2 for text in texts)
+
+
+def _generality(entry: Any) -> int:
+    return sum(len(guard.dynamic_dims) for guard in entry.payload.tensors)
+
+
+def _failing_checks(entry: Any, frame: Any) -> list[Any]:
+    """The checks of an entry's guard that do not hold, in order."""
+    cells = dict(zip(frame.code.co_freevars, frame.closure or (), strict=True))
+    scope = (frame.locals, frame.globals, cells, frame.builtins)
+    return [check for check in entry.guard.checks if not treadle_frame.GuardProgram([check]).check(*scope)]
+
+
+def _differences(
+    payload: Payload, checks: Sequence[Any], frame: Any, dynamic: Mapping[Source, Mapping[int, Any]]
+) -> list[str]:
+    """One text per difference, each once. What is wrong with a tensor hides all that is said about its sizes elsewhere."""
+    tensors = {guard.source.path: guard for guard in payload.tensors}
+    texts: dict[str, None] = {}
+    failed: set[Path] = set()
+    for check in checks:
+        if any(path in failed for path in _prefixes(check.path[:-1])) or (texts and check.op in _ON_SEVERAL_PATHS):
+            continue  # it fails because of what has been told
+        failed.add(check.path)
+        owner = next((tensors[path] for path in _prefixes(check.path) if path in tensors), None)
+        if check.op == "call_many" and payload.dynamic is not None:
+            found = _broken_decisions(payload.dynamic, frame)
+        elif owner is not None and not owner.by_identity:
+            found = _tensor_differences(owner, frame, dynamic.get(owner.source, {})) or [_plainly(check, frame)]
+        else:
+            found = [_plainly(check, frame) + _from_now_on(any(s.path == check.path for s in dynamic))]
+        texts.update(dict.fromkeys(found))
+    return list(texts)
+
+
+def _prefixes(path: Path) -> Iterator[Path]:
+    """The path itself and the paths above it, longest first."""
+    for end in range(len(path), 0, -1):
+        yield path[:end]
+
+
+def _from_now_on(is_dynamic: bool) -> str:
+    return " (dynamic from now on)" if is_dynamic else ""
+
+
+# ---- tensors
+
+
+def _tensor_differences(guard: TensorGuard, frame: Any, dynamic: Mapping[int, Any]) -> list[str]:
+    """Type, dtype, device or rank if one differs; else sizes; else strides."""
+    text, found = guard.source.text, follow(guard.source.path, frame)
+    if type(found) is not guard.kind:
+        return [f"{text}: expected {_a_tensor(guard)}, found {_short(found)}"]
+    for name, expected in (("dtype", guard.dtype), ("device", guard.device), ("layout", guard.layout)):
+        if getattr(found, name) != expected:
+            return [f"{text}.{name}: expected {expected}, found {getattr(found, name)}"]
+    if found.dim() != len(guard.sizes):
+        return [f"{text}.dim(): expected {len(guard.sizes)}, found {found.dim()}"]
+    sizes = [
+        f"{text}.size()[{dim}]: expected {expected}, found {size}{_from_now_on(dim in dynamic and size > 0)}"
+        for dim, (expected, size) in enumerate(zip(guard.sizes, found.shape, strict=True))
+        if dim not in guard.dynamic_dims and size != expected
+    ]
+    if sizes:
+        return sizes
+    empty = [
+        f"{text}.size()[{dim}] is 0, which is compiled on its own" for dim in guard.dynamic_dims if not found.shape[dim]
+    ]
+    return empty or _other_differences(guard, found)
+
+
+def _other_differences(guard: TensorGuard, found: torch.Tensor) -> list[str]:
+    text = guard.source.text
+    if found.requires_grad != guard.requires_grad:
+        return [f"{text}.requires_grad: expected {guard.requires_grad}, found {found.requires_grad}"]
+    if guard.strides is None or found.layout is not torch.strided or tuple(found.stride()) == guard.strides:
+        return []
+    if guard.dynamic_dims:
+        return [
+            f"{text} has strides {tuple(found.stride())} at sizes {tuple(found.shape)}, another layout than {guard.strides} had"
+        ]
+    return [f"{text}.stride(): expected {guard.strides}, found {tuple(found.stride())}"]
+
+
+def _a_tensor(guard: TensorGuard) -> str:
+    return f"a {guard.kind.__name__} of {str(guard.dtype).removeprefix('torch.')}"
+
+
+# ---- decisions about sizes
+
+
+def _broken_decisions(dynamic: DynamicNumbers, frame: Any) -> list[str]:
+    """The recorded decisions that do not hold for this call, with the line that each was needed by."""
+    from treadle_shapes import evaluate
+
+    values = [follow(source.path, frame) for source in dynamic.sources]
+    if not all(isinstance(value, (int, float)) for value in values):
+        return []
+    numbers = dict(zip(dynamic.symbols, values, strict=True))
+    found = [
+        f"{text} is {value}, outside {list(symbol.range)}"
+        for symbol, value, text in zip(dynamic.symbols, values, dynamic.texts, strict=True)
+        if isinstance(value, int) and value not in symbol.range
+    ]
+    for decision in dynamic.decisions:
+        if not evaluate(decision.expr, numbers):  # type: ignore[arg-type]
+            named = [
+                (text, numbers[s])
+                for s, text in zip(dynamic.symbols, dynamic.texts, strict=True)
+                if s in decision.expr.free_symbols
+            ]
+            but = (
+                f"it is {named[0][1]}"
+                if len(named) == 1
+                else " and ".join(f"{text} is {value}" for text, value in named)
+            )
+            found.append(f"{dynamic.describe(decision.expr)} (decided at {decision.where}), but {but}")
+    if not found:
+        ones = [dynamic.texts[position] for position in dynamic.guard.ones(values)]
+        found = [f"{text} is 1, and operations of the graph do something else at that size" for text in ones]
+    return found
+
+
+# ---- anything else
+
+
+def _plainly(check: Any, frame: Any) -> str:
+    """The guard's own text, and what was found where that can be told in a few words."""
+    value = follow(check.path, frame)
+    if check.op == "refers" or (check.op == "is" and not isinstance(check.arg, (int, str, type(None)))):
+        expected = check.arg() if check.op == "refers" else check.arg
+        what = check.reason.partition(" is ")[0]
+        same_kind = "another one" if type(value) is type(expected) else _short(value)
+        return f"{what}: expected the same {type(expected).__qualname__} as when it was compiled, found {same_kind}"
+    say = _FOUND.get(check.op)
+    return f"expected {check.reason}, found {say(value)}" if say is not None else f"expected {check.reason}"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__} of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    text = (
+        repr(value)
+        if isinstance(value, (str, bytes, int, float, complex, type(None)))
+        else f"a {type(value).__qualname__}"
+    )
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+_FOUND: Mapping[str, Callable[[Any], str]] = {
+    "equals": _short,
+    "is": _short,
+    "type_is": lambda value: type(value).__qualname__,
+    "len": lambda value: str(len(value)) if hasattr(value, "__len__") else _short(value),
+}
