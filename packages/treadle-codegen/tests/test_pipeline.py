@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from treadle_codegen import CodegenOptions, CodegenUnavailable, CompiledGraph, OptionError, build, compile_graph
-from treadle_codegen.codegen import host as host_module
+from treadle_codegen.codegen.workspace import Workspace
 
 
 @pytest.fixture(scope="session")
@@ -195,13 +195,13 @@ def test_concurrent_calls_have_their_own_workspace(cache: Path) -> None:
 
 
 def test_nothing_is_read_before_it_is_written(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = host_module.Workspace.__init__
+    reserve = Workspace.reserve
 
-    def poisoned(self: host_module.Workspace, table_size: int, arena_size: int) -> None:
-        made(self, table_size, arena_size)
+    def poisoned(self: Workspace, size: int) -> None:
+        reserve(self, size)
         self.arena.fill_(255)  # NaN in every float format
 
-    monkeypatch.setattr(host_module.Workspace, "__init__", poisoned)
+    monkeypatch.setattr(Workspace, "reserve", poisoned)
     layer = torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval()
     state, x = dict(layer.named_parameters()), torch.randn(2, 10, 32)
 

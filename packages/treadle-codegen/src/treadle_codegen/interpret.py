@@ -6,15 +6,18 @@ iteration space, every instruction is the torch function in `ir.ops.OPS`, loads 
 
 from __future__ import annotations
 
+import builtins
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, Instr, Loop, Program, View
-from treadle_codegen.ir.ops import OPS
-from treadle_shapes.expr import BoolExpr, Expr, Fn, Product, Sum, Symbol
+from treadle_codegen.ir.loops import Bind, Buffer, BufferKind, Check, Define, Extern, Instr, Loop, Program, View
+from treadle_codegen.ir.ops import OPS, why_not_dtype
+from treadle_codegen.lower.dead_steps import step_writes
+from treadle_shapes.expr import BoolExpr, Expr, Fn, Product, Sum, Symbol, evaluate
+from treadle_shapes.floats import FloatExpr
 
 Values = dict[str, torch.Tensor]  # buffer name -> flat memory, or a tensor with the buffer's strides
 
@@ -22,35 +25,46 @@ Values = dict[str, torch.Tensor]  # buffer name -> flat memory, or a tensor with
 def interpret(program: Program, inputs: Sequence[Any]) -> list[Any]:
     """The results of a program for the given inputs (tensors and ints, in the order of `program.inputs`).
 
-    Raises IndexError when a data-dependent index is out of range, as eager does.
+    Raises IndexError when a data-dependent index is out of range, as eager does, RuntimeError where a check fails.
     """
-    sizes: dict[Symbol, int] = {}
+    sizes: dict[Any, Any] = {}
     memory: dict[str, torch.Tensor] = {}
     for name, value in zip(program.inputs, inputs, strict=True):
         if isinstance(value, torch.Tensor) and name in program.buffers:
             memory[name] = value.detach()
             _bind_sizes(program.buffers[name], value, sizes)
-        elif isinstance(value, int):
+        elif isinstance(value, (int, float)):
             sizes.update({s: value for s in program.size_symbols if s.name == name})
     memory.update(program.constants)
-    for buffer in program.buffers.values():
-        if buffer.kind in (BufferKind.TEMP, BufferKind.OUTPUT):
-            memory[buffer.name] = _allocate(buffer, sizes)
     for step in program.steps:
-        if isinstance(step, Loop):
+        if isinstance(step, Check):
+            if not evaluate(step.condition, sizes):
+                raise getattr(builtins, step.error)(step.message)
+        elif isinstance(step, Define):
+            sizes[step.symbol] = evaluate(step.value, sizes)  # type: ignore[arg-type]
+        elif isinstance(step, Loop):
+            _provide(program, step_writes(step), memory, sizes)
             _run_loop(step, memory, sizes)
         else:
             _run_extern(step, program, memory, sizes)
+    _provide(program, {out.buffer for out in program.outputs if isinstance(out, View)}, memory, sizes)
     return [_argument(out, memory, sizes) for out in program.outputs]
 
 
-def _bind_sizes(buffer: Buffer, value: torch.Tensor, sizes: dict[Symbol, int]) -> None:
+def _bind_sizes(buffer: Buffer, value: torch.Tensor, sizes: dict[Any, Any]) -> None:
     for expr, number in zip((*buffer.shape, *buffer.strides), (*value.shape, *value.stride()), strict=True):
         if isinstance(expr, Symbol):
             sizes[expr] = number
 
 
-def _allocate(buffer: Buffer, sizes: dict[Symbol, int]) -> torch.Tensor:
+def _provide(program: Program, names: set[str], memory: Values, sizes: dict[Any, Any]) -> None:
+    """Memory for buffers that have none yet: their sizes are known once something writes them."""
+    for name in names - memory.keys():
+        if program.buffers[name].kind in (BufferKind.TEMP, BufferKind.OUTPUT):
+            memory[name] = _allocate(program.buffers[name], sizes)
+
+
+def _allocate(buffer: Buffer, sizes: dict[Any, Any]) -> torch.Tensor:
     shape = [int(value_of(s, sizes)) for s in buffer.shape]
     strides = [int(value_of(s, sizes)) for s in buffer.strides]
     tensor = torch.empty_strided(shape, strides, dtype=buffer.dtype)
@@ -110,7 +124,7 @@ _APPLY: dict[str, Any] = {
 class _Grid:
     """The iteration space of a loop: one int64 tensor per axis, broadcasting against each other."""
 
-    def __init__(self, loop: Loop, sizes: dict[Symbol, int]) -> None:
+    def __init__(self, loop: Loop, sizes: dict[Any, Any]) -> None:
         axes = loop.axes + loop.reduce_axes
         self.shape = [int(value_of(axis.extent, sizes)) for axis in axes]
         self.outer = len(loop.axes)
@@ -126,7 +140,7 @@ class _Grid:
         return value if value.dim() else value.reshape([1] * len(self.shape))
 
 
-def _run_loop(loop: Loop, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
+def _run_loop(loop: Loop, memory: dict[str, torch.Tensor], sizes: dict[Any, Any]) -> None:
     grid = _Grid(loop, sizes)
     values: list[Any] = []
     for instr in loop.body:
@@ -166,6 +180,8 @@ def _run_instr(instr: Instr, args: list[torch.Tensor], grid: _Grid, memory: dict
         return torch.full([1] * len(grid.shape), attr, dtype=dtype)
     if op == "index":
         return grid.index(attr)
+    if op == "scalar":
+        return torch.full([1] * len(grid.shape), evaluate(attr, grid.symbols), dtype=dtype)
     if op == "cast":
         return args[0].to(dtype)
     if op == "reduce":
@@ -226,32 +242,45 @@ def _reduce(kind: str, value: torch.Tensor, grid: _Grid) -> torch.Tensor:
     return reduced.reshape([*grid.shape[: grid.outer], *[1] * (len(grid.shape) - grid.outer)])
 
 
-def _argument(value: Any, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> Any:
+def _argument(value: Any, memory: dict[str, torch.Tensor], sizes: dict[Any, Any]) -> Any:
     if isinstance(value, View):
         tensor = memory[value.buffer]
         shape = [int(value_of(s, sizes)) for s in value.shape]
         strides = [int(value_of(s, sizes)) for s in value.strides]
         offset = tensor.storage_offset() + int(value_of(value.offset, sizes))
         return torch.as_strided(tensor, shape, strides, offset)
-    if isinstance(value, Expr):
-        return int(value_of(value, sizes))
+    if isinstance(value, (Expr, FloatExpr, BoolExpr)):
+        return evaluate(value, sizes)  # type: ignore[arg-type]
     if isinstance(value, (list, tuple)):
         return type(value)([_argument(v, memory, sizes) for v in value])
     return value
 
 
-def _run_extern(step: Extern, program: Program, memory: dict[str, torch.Tensor], sizes: dict[Symbol, int]) -> None:
+def _run_extern(step: Extern, program: Program, memory: dict[str, torch.Tensor], sizes: dict[Any, Any]) -> None:
     args = [_argument(a, memory, sizes) for a in step.args]
     kwargs = {k: _argument(v, memory, sizes) for k, v in step.kwargs.items()}
     if step.out_variant:
+        _provide(program, set(step.outputs), memory, sizes)
         outs = [r.name for r in step.op._schema.arguments if r.is_out]
         kwargs.update({name: memory[buffer] for name, buffer in zip(outs, step.outputs, strict=True)})
         step.op(*args, **kwargs)
         return
-    results = step.op(*args, **kwargs)
-    for name, result in zip(step.outputs, results if isinstance(results, (tuple, list)) else (results,), strict=True):
-        if name:
+    returned = step.op(*args, **kwargs)
+    results = returned if isinstance(returned, (tuple, list)) else () if returned is None else (returned,)
+    for bind in step.binds:
+        value = results[bind.result]
+        sizes[bind.symbol] = value.shape[bind.dim] // bind.factor if bind.dim is not None else _number(value, bind)
+    for name, result in zip(step.outputs, results, strict=True):
+        if name and why_not_dtype(result.dtype) is None and result.layout == torch.strided:
+            _provide(program, {name}, memory, sizes)
             memory[name].copy_(result)  # into the planned strides
+        elif name:
+            memory[name] = result
+
+
+def _number(value: Any, bind: Bind) -> Any:
+    """What `item` returned, as the value of an integer or float symbol."""
+    return float(value) if isinstance(bind.symbol, FloatExpr) else int(value)
 
 
 __all__ = ["interpret", "value_of"]

@@ -11,10 +11,10 @@ import torch
 
 from treadle_codegen.codegen.cpp import CppRenderer
 from treadle_codegen.codegen.host import Host, Plan
-from treadle_codegen.codegen.kernel import RenderedKernel, Renderer, Segment
+from treadle_codegen.codegen.kernel import RenderedKernel, Renderer, Segment, slot_key
 from treadle_codegen.codegen.probe import ENTRY, SOURCE, probe_of
 from treadle_codegen.errors import CodegenError, InternalError, OptionError
-from treadle_codegen.ir.loops import Extern, Program
+from treadle_codegen.ir.loops import Program
 from treadle_codegen.ir.text import format_program
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower.program import lower_graph
@@ -149,7 +149,6 @@ def _plan(program: Program, nodes: list[Node], renderer: Renderer) -> Plan:
     slots: dict[str, int] = {}
     for segment in segments:
         for kernel in segment.kernels:
-            for name in (*kernel.buffers, *(s.name for s in kernel.sizes)):
+            for name in (*kernel.buffers, *map(slot_key, kernel.numbers)):
                 slots.setdefault(name, len(slots) + 1)
-    assert all(isinstance(n.item, (Kernel, Extern)) for n in nodes)
     return Plan(program, nodes, segments, segment_at, slots)

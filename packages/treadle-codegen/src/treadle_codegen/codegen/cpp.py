@@ -11,8 +11,8 @@ from treadle_codegen.build import build_library
 from treadle_codegen.codegen.cpp_columns import column_printer, why_not_columns
 from treadle_codegen.codegen.cpp_ops import MEMORY_TYPES
 from treadle_codegen.codegen.cpp_section import SectionPrinter
-from treadle_codegen.codegen.kernel import RenderedKernel, Segment, function_name
-from treadle_codegen.ir.loops import Axis, Buffer, IntLike, Program
+from treadle_codegen.codegen.kernel import RenderedKernel, Segment, function_name, slot_key
+from treadle_codegen.ir.loops import Axis, BoolExpr, Buffer, Expr, FloatExpr, IntLike, Program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
@@ -37,6 +37,9 @@ class KernelWriter:
     checks_bounds: bool = False
     depth: int = 1
     values: int = 0
+    names: dict[Any, str] = field(
+        default_factory=dict
+    )  # parameters for the numbers, the same for any numbering of symbols
     outer_values: dict[Any, str] = field(default_factory=dict)  # value numbering at the outer level
     outer_stored: dict[tuple[str, IntLike], str] = field(default_factory=dict)  # buffer element -> name of its value
 
@@ -54,7 +57,10 @@ class KernelWriter:
         return self.params.setdefault(buffer, f"b{len(self.params)}")
 
     def index(self, e: IntLike) -> str:
-        return str(e) if isinstance(e, int) else to_cpp(e, self.ranges)
+        return str(e) if isinstance(e, int) else self.condition(e)
+
+    def condition(self, e: Any) -> str:
+        return to_cpp(e, self.ranges, self.names)
 
     def open_loop(self, axis: Axis) -> None:
         name = axis.symbol.name
@@ -80,16 +86,19 @@ class CppRenderer:
         for section in kernel.sections:
             writer.ranges.update(axis_ranges((*kernel.outer, *section.axes)))
         writer.written = {a.buffer for loop in kernel.loops for a in loop_writes(loop)}
+        numbers = numbers_of(kernel)
+        for number in numbers:
+            writer.names[number] = f"{'d' if isinstance(number, FloatExpr) else 'n'}{len(writer.names)}"
         _write_body(writer)
         memory = tuple(b for b in writer.params if b not in kernel.locals)
-        sizes = _size_symbols(kernel)
-        arguments = [_parameter(writer, b) for b in memory] + [f"i64 {s.name}" for s in sizes]
+        arguments = [_parameter(writer, b) for b in memory]
+        arguments += [f"{'double' if isinstance(n, FloatExpr) else 'i64'} {writer.names[n]}" for n in numbers]
         if writer.checks_bounds:
             arguments.append("i64* err")
             writer.lines.insert(0, "  int bad = 0;")
             writer.lines.append("  if (bad) *err = 1;")
         text = f"({', '.join(arguments)}) {{\n" + "\n".join(writer.lines) + "\n}\n"
-        return RenderedKernel(function_name(text), text, memory, sizes, writer.checks_bounds, kernel.name)
+        return RenderedKernel(function_name(text), text, memory, numbers, writer.checks_bounds, kernel.name)
 
     def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
         """The translation unit: the prelude, every distinct kernel once, and one exported function per segment."""
@@ -118,26 +127,29 @@ def _parameter(writer: KernelWriter, buffer: str) -> str:
 
 def _call(kernel: RenderedKernel, slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
     arguments = [f"({MEMORY_TYPES[buffers[b].dtype]}*)p[{slots[b]}]" for b in kernel.buffers]
-    arguments += [f"(i64)p[{slots[s.name]}]" for s in kernel.sizes]
+    for number in kernel.numbers:
+        slot = slots[slot_key(number)]
+        arguments.append(f"*(const double*)(p + {slot})" if isinstance(number, FloatExpr) else f"(i64)p[{slot}]")
     if kernel.checks_bounds:
         arguments.append(f"(i64*)p[{ERROR_SLOT}]")
     return f"{kernel.function}({', '.join(arguments)});"
 
 
-def _size_symbols(kernel: Kernel) -> tuple[Symbol, ...]:
-    """Size symbols (not loop variables) that the kernel mentions, by name."""
-    found: set[Symbol] = set()
-    own: set[Symbol] = set()
+def numbers_of(kernel: Kernel) -> tuple[Any, ...]:
+    """What the kernel takes beside buffers, in the order in which it mentions them: size symbols (not loop variables), and
+    floats that the host computes."""
+    found: dict[Any, None] = {}
+    axes = (*kernel.outer, *(a for s in kernel.sections for a in s.axes))
+    own = {axis.symbol for axis in axes}
 
     def visit(e: Any) -> None:
         if isinstance(e, (tuple, list)):
             for item in e:
                 visit(item)
-        elif hasattr(e, "free_symbols"):
-            found.update(e.free_symbols)
+        elif isinstance(e, (Expr, BoolExpr)):
+            found.update(dict.fromkeys(sorted(e.free_symbols - own, key=lambda s: s.order)))
 
-    for axis in (*kernel.outer, *(a for s in kernel.sections for a in s.axes)):
-        own.add(axis.symbol)
+    for axis in axes:
         visit(axis.extent)
     for section in kernel.sections:
         for loop in section.members:
@@ -148,7 +160,9 @@ def _size_symbols(kernel: Kernel) -> tuple[Symbol, ...]:
                     visit(instr.attr)
                 elif instr.op == "masked_load":
                     visit(instr.attr[1])
-    return tuple(sorted(found - own, key=lambda s: s.name))
+                elif instr.op == "scalar":
+                    found[instr.attr] = None
+    return tuple(found)
 
 
 def _work(kernel: Kernel) -> int:

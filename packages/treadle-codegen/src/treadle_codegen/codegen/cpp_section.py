@@ -12,7 +12,6 @@ from treadle_codegen.codegen.kernel import const_key, split_at_reduce
 from treadle_codegen.ir.loops import Axis, Instr, IntLike, Loop
 from treadle_codegen.schedule.access import split_index
 from treadle_codegen.schedule.kernel import Section
-from treadle_shapes.expr import to_cpp
 
 if TYPE_CHECKING:
     from treadle_codegen.codegen.cpp import KernelWriter
@@ -244,13 +243,15 @@ class SectionPrinter:
         if op == "masked_load":
             load, condition, other = instr.attr
             value = read_memory(self._place(load.buffer, load.index), dtype)
-            return f"{to_cpp(condition, self.writer.ranges)} ? {value} : {constant(other, dtype)}"
+            return f"{self.writer.condition(condition)} ? {value} : {constant(other, dtype)}"
         if op == "indirect_load":
             return read_memory(self._indirect(instr.attr, args), dtype)
         if op == "const":
             return constant(instr.attr, dtype)
         if op == "index":
             return self.writer.index(instr.attr)
+        if op == "scalar":
+            return self.writer.names[instr.attr]
         if op == "cast":
             return cast(args[0], loop.body[instr.args[0]].dtype, dtype)
         return expression(op, args, dtype, loop.body[instr.args[0]].dtype)

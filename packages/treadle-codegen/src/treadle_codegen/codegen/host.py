@@ -1,28 +1,44 @@
 """The host: turns a scheduled plan into one straight Python function, and holds what it needs between calls.
 
-A *workspace* is what one call in flight needs: the arena with all planned temporaries, tensor views of them for extern calls
-(made once), and the pointer table that the kernels read. Workspaces are taken from a free list and put back, so
-concurrent and re-entrant calls each have their own, and the memory stays mapped from call to call.
+Workspaces (codegen/workspace.py) are taken from a free list and put back, so concurrent and re-entrant calls each have
+their own, and the memory stays mapped from call to call. What depends on numbers known only at run time (the size of
+`nonzero`) is allocated where they are known, and let go after its last use.
 """
 
 from __future__ import annotations
 
+import builtins
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from treadle_codegen.codegen.host_externs import callee_of, needs_schema_call
-from treadle_codegen.codegen.kernel import Segment
-from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, IntLike, Program, View
+from treadle_codegen.codegen.kernel import Segment, slot_key
+from treadle_codegen.codegen.workspace import MemoryPlanner, Workspace
+from treadle_codegen.ir.loops import (
+    Bind,
+    BoolExpr,
+    Buffer,
+    BufferKind,
+    Check,
+    Define,
+    Expr,
+    Extern,
+    FloatExpr,
+    NumberLike,
+    Program,
+    View,
+    symbols_of,
+)
 from treadle_codegen.schedule.fuse import Node
-from treadle_codegen.schedule.memory import Lifetime, plan_arena
-from treadle_shapes.expr import Expr, Symbol, evaluate, to_python
+from treadle_codegen.schedule.kernel import Kernel
+from treadle_shapes.expr import to_python
 
 _INDENT = "    "
-_SIZES_KEPT = 8  # a dynamic graph keeps the workspaces of this many different sizes
 
 
 @dataclass(slots=True)
@@ -36,27 +52,6 @@ class Plan:
     slots: dict[str, int]
 
 
-class Workspace:
-    """Memory of one call in flight; `views` hold the tensors that externs use, `table` the kernels' pointers."""
-
-    __slots__ = ("address", "arena", "error", "table", "views")
-
-    def __init__(self, table_size: int, arena_size: int) -> None:
-        self.table = (ctypes.c_void_p * table_size)()
-        self.address = ctypes.addressof(self.table)
-        self.error = ctypes.c_int64(0)
-        self.table[0] = ctypes.addressof(self.error)
-        self.arena = torch.empty(arena_size, dtype=torch.uint8)
-        self.views: tuple[torch.Tensor, ...] = ()
-
-
-def storage_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements from the first to the last one of a strided tensor; 0 for an empty one."""
-    if any(n == 0 for n in shape):
-        return 0
-    return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-
-
 @dataclass(slots=True)
 class HostWriter:
     """Text of the host function under construction and the objects it refers to."""
@@ -68,7 +63,10 @@ class HostWriter:
     statics: dict[View, int] = field(default_factory=dict)  # views of static inputs, made once per memory address
     names: dict[str, str] = field(default_factory=dict)
     planned: set[str] = field(default_factory=set)
-    symbols: dict[str, str] = field(default_factory=dict)
+    run_time: frozenset[Any] = frozenset()  # symbols that steps define
+    allocated: set[str] = field(default_factory=set)  # buffers of run-time sizes that have memory
+    last_use: dict[str, int] = field(default_factory=dict)  # of buffers allocated or returned by operators on the way
+    computed: set[str] = field(default_factory=set)  # floats that are in the table
 
     def line(self, text: str) -> None:
         self.lines.append(_INDENT + text)
@@ -77,15 +75,21 @@ class HostWriter:
         self.constants.append(value)
         return f"c[{len(self.constants) - 1}]"
 
-    def size(self, e: IntLike) -> str:
-        return str(e) if isinstance(e, int) else to_python(e)
+    def number(self, e: NumberLike) -> str:
+        return to_python(e) if isinstance(e, (Expr, FloatExpr, BoolExpr)) else repr(e)
 
-    def tuple_of(self, items: Sequence[IntLike]) -> str:
-        return "(" + "".join(self.size(i) + ", " for i in items) + ")"
+    def tuple_of(self, items: Sequence[NumberLike]) -> str:
+        return "(" + "".join(self.number(i) + ", " for i in items) + ")"
+
+    def late(self, *values: Any) -> bool:
+        """Whether something depends on numbers known only at run time."""
+        return bool(self.run_time) and not self.run_time.isdisjoint(symbols_of(values))
 
 
 def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
-    """First and last node that touches each temporary that can be planned (not made by a functional extern, not returned)."""
+    """First and last node that touches each temporary that can be planned: not made by a functional extern, not returned,
+    of a size known when the call starts."""
+    late = frozenset(plan.program.bound_symbols)
     returned = {v.buffer for v in plan.program.outputs if isinstance(v, View)}
     made_by_ops = {
         name for n in plan.nodes if isinstance(n.item, Extern) and not n.item.out_variant for name in n.item.outputs
@@ -96,6 +100,8 @@ def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
             buffer = plan.program.buffers.get(name)
             if buffer is None or buffer.kind is not BufferKind.TEMP or name in returned or name in made_by_ops:
                 continue
+            if late and not late.isdisjoint(symbols_of((buffer.shape, buffer.strides))):
+                continue
             spans[name] = (min(spans[name][0], k) if name in spans else k, k)
     return spans
 
@@ -105,13 +111,13 @@ class Host:
 
     def __init__(self, plan: Plan, entries: dict[str, Callable[..., Any]]) -> None:
         self.plan = plan
-        self.spans = lifetimes(plan)
-        self.free: dict[tuple[int, ...], list[Workspace]] = {}
-        writer = HostWriter(plan, planned=set(self.spans))
-        for symbol in plan.program.size_symbols:
-            writer.symbols[symbol.name] = symbol.name
-        _write_host(writer)
-        self.view_keys = list(writer.views)
+        self.free: list[Workspace] = []
+        spans = lifetimes(plan)
+        writer = HostWriter(plan, planned=set(spans), run_time=frozenset(plan.program.bound_symbols))
+        writer.last_use = _last_uses(plan)
+        body = _write_body(writer)
+        self.planner = MemoryPlanner.of(plan.program.buffers, spans, list(writer.views), plan.slots)
+        _write_host(writer, body, self.planner.symbols)
         self.source = "\n".join(writer.lines) + "\n"
         self.static_views: list[torch.Tensor | None] = [None] * len(writer.statics)
         self.static_keys = list(writer.statics)
@@ -121,13 +127,14 @@ class Host:
             entry.restype = None
         scope: dict[str, Any] = {
             "c": writer.constants,
-            "free": self.workspaces(()),
-            "workspaces": self.workspaces,
-            "make": self.make,
+            "math": math,
+            "free": self.free,
+            "make": self.planner.new,
+            "fit": self.planner.fit,
+            "fail": self.fail,
             "sv": self.static_views,
             "sp": self.static_pointers,
             "refresh": self.refresh,
-            "out_of_range": _out_of_range,
             "with_strides": _with_strides,
             "empty_strided": torch.empty_strided,
             "as_strided": torch.as_strided,
@@ -138,53 +145,11 @@ class Host:
         exec(compile(self.source, "<treadle host>", "exec"), scope)  # our own text, nothing of the user's
         self.run: Callable[..., list[Any]] = scope["run"]
 
-    def workspaces(self, sizes: tuple[int, ...]) -> list[Workspace]:
-        """The free workspaces for these values of the size symbols; a few sizes keep theirs."""
-        free = self.free.get(sizes)
-        if free is None:
-            if len(self.free) >= _SIZES_KEPT:
-                self.free.clear()
-            free = self.free.setdefault(sizes, [])
-        return free
-
-    def make(self, sizes: tuple[int, ...]) -> Workspace:
-        """Plan and allocate a workspace for these sizes."""
-        program = self.plan.program
-        env = dict(zip(program.size_symbols, sizes, strict=True))
-
-        def number(e: IntLike) -> int:
-            return e if isinstance(e, int) else evaluate(e, env)
-
-        def numbers(items: Sequence[IntLike]) -> tuple[int, ...]:
-            return tuple(map(number, items))
-
-        lives = []
-        for name, (first, last) in self.spans.items():
-            b = program.buffers[name]
-            size = storage_elements(numbers(b.shape), numbers(b.strides)) * b.dtype.itemsize
-            lives.append(Lifetime(name, size, first, last))
-        arena_plan = plan_arena(lives)
-        workspace = Workspace(len(self.plan.slots) + 1, arena_plan.size)
-        base = workspace.arena.data_ptr()
-        for name, offset in arena_plan.offsets.items():
-            slot = self.plan.slots.get(name)
-            if slot is not None:
-                workspace.table[slot] = base + offset
-        for symbol, value in env.items():
-            slot = self.plan.slots.get(symbol.name)
-            if slot is not None:
-                workspace.table[slot] = value
-        views = []
-        for key in self.view_keys:
-            buffer = program.buffers[key if isinstance(key, str) else key.buffer]
-            shape, strides, offset = (
-                (buffer.shape, buffer.strides, 0) if isinstance(key, str) else (key.shape, key.strides, key.offset)
-            )
-            typed = workspace.arena[arena_plan.offsets[buffer.name] :]
-            typed = typed[: len(typed) // buffer.dtype.itemsize * buffer.dtype.itemsize].view(buffer.dtype)
-            views.append(typed.as_strided(numbers(shape), numbers(strides), typed.storage_offset() + number(offset)))
-        workspace.views = tuple(views)
-        return workspace
+    def fail(self, workspace: Workspace, error: str, message: str) -> NoReturn:
+        """Raise what a check found; the workspace is fit for the next call."""
+        workspace.error.value = 0
+        self.free.append(workspace)
+        raise getattr(builtins, error)(message)
 
     def refresh(self, position: int, tensor: torch.Tensor) -> None:
         """Make the views of a static input anew: it is seen for the first time, or its memory was replaced."""
@@ -197,42 +162,120 @@ class Host:
         self.static_pointers[position] = tensor.data_ptr()
 
 
-def _out_of_range(workspace: Workspace) -> None:
-    workspace.error.value = 0
-    raise IndexError("index out of range in self")
+def _last_uses(plan: Plan) -> dict[str, int]:
+    """The last node that touches each temporary that is not planned ahead and not returned."""
+    returned = {v.buffer for v in plan.program.outputs if isinstance(v, View)}
+    uses: dict[str, int] = {}
+    for k, node in enumerate(plan.nodes):
+        for name in node.reads | node.writes:
+            buffer = plan.program.buffers.get(name)
+            if buffer is not None and buffer.kind is BufferKind.TEMP and name not in returned:
+                uses[name] = k
+    return uses
 
 
-def _write_host(writer: HostWriter) -> None:
+def _write_body(writer: HostWriter) -> list[str]:
+    """The lines that run the plan's nodes; texts of the outputs are returned."""
     plan, program = writer.plan, writer.plan.program
-    inputs = ", ".join(f"a{k}" for k in range(len(program.inputs)))
-    writer.lines.append(f"def run({inputs}):")
     for k, name in enumerate(program.inputs):
         writer.names[name] = f"a{k}"
-    for symbol in program.size_symbols:
-        writer.line(f"{symbol.name} = {_size_source(writer, symbol)}")
-    sizes = "(" + "".join(f"{s.name}, " for s in program.size_symbols) + ")"
-    if program.size_symbols:
-        writer.line(f"free = workspaces({sizes})")
-    writer.line("try: w = free.pop()")
-    writer.line(f"except IndexError: w = make({sizes})")
-    writer.line("p = w.table")
-    body_start = len(writer.lines)
     for k, node in enumerate(plan.nodes):
         segment = plan.segment_at.get(k)
         if segment is not None:
+            end = k + len(segment.kernels)
+            _allocate(writer, [name for n in plan.nodes[k:end] for name in sorted(n.writes)])
             _write_segment(writer, segment)
+            _release(writer, range(k, end))
         elif isinstance(node.item, Extern):
+            if node.item.out_variant:
+                _allocate(writer, node.item.outputs)
             _write_extern(writer, node.item)
-    outputs = [_output(writer, out) for out in program.outputs]
-    _write_head(writer, body_start)
+            _release(writer, range(k, k + 1))
+        elif isinstance(node.item, Check):
+            _write_check(writer, node.item.condition, node.item.error, node.item.message)
+        elif isinstance(node.item, Define):
+            writer.line(f"{node.item.symbol.name} = {writer.number(node.item.value)}")
+            _to_table(writer, node.item.symbol)
+    outputs = [out for out in program.outputs if isinstance(out, View)]
+    _allocate(writer, [out.buffer for out in outputs])  # an empty result has no step that writes it
+    return [_output(writer, out) for out in program.outputs]
+
+
+def _write_host(writer: HostWriter, outputs: list[str], fitted: tuple[Any, ...]) -> None:
+    """The whole function: head, body (written already), result. `fitted` are the symbols a workspace is fitted to."""
+    plan, program = writer.plan, writer.plan.program
+    body, writer.lines = writer.lines, []
+    inputs = ", ".join(f"a{k}" for k in range(len(program.inputs)))
+    writer.lines.append(f"def run({inputs}):")
+    for symbol in program.size_symbols:
+        writer.line(f"{symbol.name} = {_size_source(writer, symbol)}")
+    writer.line("try: w = free.pop()")
+    writer.line("except IndexError: w = make()")
+    if fitted:
+        sizes = writer.tuple_of(fitted)
+        writer.line(f"if w.sizes != {sizes}: fit(w, {sizes})")
+    writer.line("p = w.table")
+    if any(isinstance(n, FloatExpr) for s in plan.segments for kernel in s.kernels for n in kernel.numbers):
+        writer.line("pf = w.floats")
+    for symbol in program.size_symbols:
+        if symbol not in fitted:
+            _to_table(writer, symbol)
+    _write_head(writer)
+    writer.lines += body
     if any(kernel.checks_bounds for s in plan.segments for kernel in s.kernels):
-        writer.line("if w.error.value: out_of_range(w)")
+        writer.line("if w.error.value: fail(w, 'IndexError', 'index out of range in self')")
     writer.line(f"result = [{', '.join(outputs)}]")
     writer.line("free.append(w)")
     writer.line("return result")
 
 
-def _size_source(writer: HostWriter, symbol: Symbol) -> str:
+def _to_table(writer: HostWriter, symbol: Any) -> None:
+    """Tell the kernels the value of an integer symbol, if one takes it."""
+    slot = writer.plan.slots.get(slot_key(symbol)) if not isinstance(symbol, FloatExpr) else None
+    if slot is not None:
+        writer.line(f"p[{slot}] = {symbol.name}")
+
+
+def _allocate(writer: HostWriter, names: Sequence[str]) -> None:
+    """Memory for buffers whose sizes are known only now."""
+    for name in names:
+        buffer = writer.plan.program.buffers.get(name)
+        if buffer is None or name in writer.allocated or buffer.kind not in (BufferKind.TEMP, BufferKind.OUTPUT):
+            continue
+        if name in writer.planned or name in writer.names or not writer.late(buffer.shape, buffer.strides):
+            continue
+        writer.allocated.add(name)
+        for line in _fresh(writer, buffer):
+            writer.line(line)
+
+
+def _fresh(writer: HostWriter, buffer: Buffer) -> list[str]:
+    variable = _variable(writer, buffer.name)
+    shape, strides = writer.tuple_of(buffer.shape), writer.tuple_of(buffer.strides)
+    lines = [f"{variable} = empty_strided({shape}, {strides}, dtype={writer.constant(buffer.dtype)})"]
+    if buffer.name in writer.plan.slots:
+        lines.append(f"p[{writer.plan.slots[buffer.name]}] = {variable}.data_ptr()")
+    return lines
+
+
+def _release(writer: HostWriter, nodes: range) -> None:
+    """Let go of memory that nothing needs after these nodes."""
+    done = [name for k in nodes for name in writer.plan.nodes[k].reads | writer.plan.nodes[k].writes]
+    variables = {
+        writer.names[name]
+        for name in done
+        if name in writer.names and name not in writer.planned and writer.last_use.get(name) in nodes
+    }
+    if variables:
+        writer.line(f"{' = '.join(sorted(variables))} = None")
+
+
+def _write_check(writer: HostWriter, condition: Any, error: str, message: str) -> None:
+    failure = f"fail(w, {error!r}, {writer.constant(message)})"
+    writer.line(f"if not ({writer.number(condition)}): {failure}")
+
+
+def _size_source(writer: HostWriter, symbol: Any) -> str:
     """Where a call finds the value of a size symbol: its own argument, or a size (else a stride) of an input tensor."""
     if symbol.name in writer.names:
         return writer.names[symbol.name]
@@ -246,48 +289,48 @@ def _size_source(writer: HostWriter, symbol: Symbol) -> str:
     raise ValueError(f"no input has a size or stride {symbol.name}")
 
 
-def _write_head(writer: HostWriter, at: int) -> None:
+def _write_head(writer: HostWriter) -> None:
     """Pointers of inputs and constants, fresh outputs and static views: known only after the body is written."""
     plan, program = writer.plan, writer.plan.program
-    head: list[str] = []
     static_used = {key.buffer for key in writer.statics}
     for k, name in enumerate(program.inputs):
         buffer = program.buffers.get(name)
         if buffer is None:
             continue
         if name in static_used:
-            head.append(f"q = a{k}.data_ptr()")
-            head.append(f"if q != sp[{k}]: refresh({k}, a{k})")
+            writer.line(f"q = a{k}.data_ptr()")
+            writer.line(f"if q != sp[{k}]: refresh({k}, a{k})")
             if name in plan.slots:
-                head.append(f"p[{plan.slots[name]}] = q")
+                writer.line(f"p[{plan.slots[name]}] = q")
         elif name in plan.slots:
-            head.append(f"p[{plan.slots[name]}] = a{k}.data_ptr()")
+            writer.line(f"p[{plan.slots[name]}] = a{k}.data_ptr()")
     for name in program.constants:
         if name in plan.slots:
-            head.append(f"p[{plan.slots[name]}] = t_constants[{name!r}].data_ptr()")
+            writer.line(f"p[{plan.slots[name]}] = t_constants[{name!r}].data_ptr()")
     made_by_ops = {
         name for n in plan.nodes if isinstance(n.item, Extern) and not n.item.out_variant for name in n.item.outputs
     }
-    inside = {name for n in plan.nodes if not isinstance(n.item, Extern) for name in n.item.locals}
+    inside = {name for n in plan.nodes if isinstance(n.item, Kernel) for name in n.item.locals}
     touched = {name for n in plan.nodes for name in n.reads | n.writes}
     touched |= {v.buffer for v in program.outputs if isinstance(v, View)}  # an empty result has no step that writes it
     for name, buffer in program.buffers.items():
         fresh = buffer.kind in (BufferKind.OUTPUT, BufferKind.TEMP) and name not in writer.planned
-        if not fresh or name in made_by_ops or name in inside or name not in touched:
+        if not fresh or name in made_by_ops or name in inside or name not in touched or name in writer.allocated:
             continue
-        variable = _variable(writer, name)
-        shape, strides = writer.tuple_of(buffer.shape), writer.tuple_of(buffer.strides)
-        head.append(f"{variable} = empty_strided({shape}, {strides}, dtype={writer.constant(buffer.dtype)})")
-        if name in plan.slots:
-            head.append(f"p[{plan.slots[name]}] = {variable}.data_ptr()")
+        for line in _fresh(writer, buffer):
+            writer.line(line)
     if writer.views:
         names = "".join(f"w{k}, " for k in range(len(writer.views)))
-        head.append(f"{names}= w.views")
-    writer.lines[at:at] = [_INDENT + text for text in head]
+        writer.line(f"{names}= w.views")
 
 
 def _write_segment(writer: HostWriter, segment: Segment) -> None:
     labels = ", ".join(kernel.label for kernel in segment.kernels)
+    for number in dict.fromkeys(n for kernel in segment.kernels for n in kernel.numbers):
+        key = slot_key(number)
+        if isinstance(number, FloatExpr) and key not in writer.computed:
+            writer.computed.add(key)
+            writer.line(f"pf[{writer.plan.slots[key]}] = {writer.number(number)}")
     writer.line(f"{segment.name}(w.address)  # {labels}")
 
 
@@ -305,6 +348,8 @@ def _tensor(writer: HostWriter, view: View | str) -> str:
     """Text of the tensor that a view stands for."""
     program = writer.plan.program
     buffer = program.buffers[view if isinstance(view, str) else view.buffer]
+    if buffer.name in writer.planned and isinstance(view, View) and writer.late(view):
+        return _as_strided(writer, _tensor(writer, view.buffer), view)
     if buffer.name in writer.planned:
         key: View | str = buffer.name if isinstance(view, str) or _whole(view, buffer) else view
         return f"w{writer.views.setdefault(key, len(writer.views))}"
@@ -314,9 +359,7 @@ def _tensor(writer: HostWriter, view: View | str) -> str:
         if isinstance(view, str):
             view = View(view, buffer.shape, buffer.strides)
         if not all(isinstance(n, int) for n in (*view.shape, *view.strides, view.offset)):
-            whole = _tensor(writer, view.buffer)
-            offset = f"{whole}.storage_offset() + {writer.size(view.offset)}"
-            return f"as_strided({whole}, {writer.tuple_of(view.shape)}, {writer.tuple_of(view.strides)}, {offset})"
+            return _as_strided(writer, _variable(writer, buffer.name), view)
         return f"sv[{writer.statics.setdefault(view, len(writer.statics))}]"
     if buffer.kind is BufferKind.CONSTANT:
         name = f"t_constants[{buffer.name!r}]"
@@ -324,15 +367,19 @@ def _tensor(writer: HostWriter, view: View | str) -> str:
         name = _variable(writer, buffer.name)
     if isinstance(view, str) or _whole(view, buffer):
         return name
-    offset = f"{name}.storage_offset() + {writer.size(view.offset)}"
-    return f"as_strided({name}, {writer.tuple_of(view.shape)}, {writer.tuple_of(view.strides)}, {offset})"
+    return _as_strided(writer, name, view)
+
+
+def _as_strided(writer: HostWriter, tensor: str, view: View) -> str:
+    offset = f"{tensor}.storage_offset() + {writer.number(view.offset)}"
+    return f"as_strided({tensor}, {writer.tuple_of(view.shape)}, {writer.tuple_of(view.strides)}, {offset})"
 
 
 def _argument(writer: HostWriter, arg: Any) -> str:
     if isinstance(arg, View):
         return _tensor(writer, arg)
-    if isinstance(arg, Expr):
-        return writer.size(arg)
+    if isinstance(arg, (Expr, FloatExpr, BoolExpr)):
+        return writer.number(arg)
     if isinstance(arg, (list, tuple)):
         items = "".join(_argument(writer, a) + ", " for a in arg)
         return f"[{items}]" if isinstance(arg, list) else f"({items})"
@@ -357,14 +404,37 @@ def _write_extern(writer: HostWriter, step: Extern) -> None:
         writer.line(call)
         return
     wanted = [name for name in step.outputs if name]
-    results = ", ".join(_variable(writer, name) if name else "_" for name in step.outputs)
+    bound = {bind.result for bind in step.binds}
+    variables = [
+        _variable(writer, name) if name else f"r{k}" if k in bound else "_" for k, name in enumerate(step.outputs)
+    ]
+    results = ", ".join(variables)
     returns = step.op._schema.returns
     many = len(returns) > 1 or (len(returns) == 1 and isinstance(returns[0].type, torch.ListType))
-    writer.line(f"{results}{',' if many and len(step.outputs) == 1 else ''} = {call}" if wanted else call)
+    writer.line(f"{results}{',' if many and len(step.outputs) == 1 else ''} = {call}" if wanted or bound else call)
+    for bind in step.binds:
+        _write_bind(writer, bind, variables[bind.result])
     for name in wanted:
         _fix_result(writer, name)
         if name in plan.slots:
             writer.line(f"p[{plan.slots[name]}] = {_variable(writer, name)}.data_ptr()")
+
+
+def _write_bind(writer: HostWriter, bind: Bind, variable: str) -> None:
+    """The value of a symbol, once it is known."""
+    symbol, text = bind.symbol, variable if bind.dim is None else f"{variable}.size({bind.dim})"
+    if bind.factor != 1:
+        text = f"{text} // {bind.factor}"
+    if symbol.upper == 1 and bind.dim is None:
+        text = f"int({text})"  # of a bool
+    writer.line(f"{symbol.name} = {text}")
+    for k, end in enumerate(("lower", "upper")):
+        limit = getattr(symbol, end)
+        if limit is not None and not (end == "lower" and limit <= 0 and bind.dim is not None):
+            sign, words = ((">=", "at least"), ("<=", "at most"))[k]
+            message = f"{bind.source} must be {words} {limit}"
+            writer.line(f"if not ({symbol.name} {sign} {limit}): fail(w, 'RuntimeError', {writer.constant(message)})")
+    _to_table(writer, symbol)
 
 
 def _fix_result(writer: HostWriter, name: str) -> None:
@@ -386,11 +456,11 @@ def _with_strides(
     return torch.empty_strided(shape, strides, dtype=dtype).copy_(x)
 
 
-def _output(writer: HostWriter, out: View | IntLike | None) -> str:
+def _output(writer: HostWriter, out: View | NumberLike | None) -> str:
     if out is None:
         return "None"
     if not isinstance(out, View):
-        return writer.size(out)
+        return writer.number(out)
     text = _tensor(writer, out)
     kind = writer.plan.program.buffers[out.buffer].kind
     return f"{text}.clone()" if kind in (BufferKind.CONSTANT, BufferKind.STATIC) else text

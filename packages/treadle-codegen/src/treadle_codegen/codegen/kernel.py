@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from treadle_codegen.ir.loops import Buffer, Instr, Loop, Program
+from treadle_codegen.ir.loops import Buffer, FloatExpr, Instr, Loop, Program
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_shapes.expr import Symbol
 
@@ -16,14 +16,15 @@ from treadle_shapes.expr import Symbol
 class RenderedKernel:
     """A kernel as text. Two kernels with equal `text` are one function called with different buffers.
 
-    `buffers` and `sizes` are the arguments in order; `checks_bounds` adds a pointer to an int64 that the kernel sets
+    `buffers` and `numbers` are the arguments in order: pointers, then an int64 for each Symbol and a double for each
+    FloatExpr, which the host computes; `checks_bounds` adds a pointer to an int64 that the kernel sets
     to 1 when an index read from data is out of range.
     """
 
     function: str
     text: str
     buffers: tuple[str, ...]
-    sizes: tuple[Symbol, ...]
+    numbers: tuple[Symbol | FloatExpr, ...]
     checks_bounds: bool
     label: str
 
@@ -44,12 +45,18 @@ class Renderer(Protocol):
         ...
 
     def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
-        """The whole source: every distinct kernel once, and the entry points; `slots` maps buffers and sizes to the host's table."""
+        """The whole source: every distinct kernel once, and the entry points; `slots` maps buffers and numbers (`slot_key`)
+        to the host's table."""
         ...
 
     def load(self, source: str, names: Sequence[str]) -> tuple[dict[str, Callable[..., Any]], bool]:
         """Build the source: (entry point by name, whether it came from the cache)."""
         ...
+
+
+def slot_key(number: Any) -> str:
+    """The name under which a number that kernels take stands in the host's table."""
+    return f"double {number}" if isinstance(number, FloatExpr) else number.name
 
 
 def function_name(text: str) -> str:

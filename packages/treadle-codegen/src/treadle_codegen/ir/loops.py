@@ -1,8 +1,11 @@
 """The loop IR: what lowering produces, the scheduler fuses and the renderers print.
 
-A `Program` is a list of steps over named buffers. A step is either a `Loop` (one perfect loop nest whose body is a
-short SSA program over scalars) or an `Extern` (a call of an ATen operator on whole tensors). Nothing here knows a
-target language.
+A `Program` is a list of steps over named buffers. A step is a `Loop` (one perfect loop nest whose body is a short SSA
+program over scalars), an `Extern` (a call of an ATen operator on whole tensors) or a `Check` (a condition that must
+hold). Nothing here knows a target language.
+
+Sizes and numbers may be expressions over symbols. `Program.size_symbols` come with the inputs; others are defined by
+the externs that `bind` them (the number of elements that `nonzero` finds, the value of `item`), and exist from there on.
 
 Contract of a `Loop` (checked by `ir.verify`):
 
@@ -32,8 +35,13 @@ from typing import Any
 import torch
 
 from treadle_shapes.expr import BoolExpr, Expr, Symbol
+from treadle_shapes.floats import FloatExpr
+from treadle_shapes.intern import Node
+from treadle_shapes.nodes import children
 
 IntLike = int | Expr
+# A number of the graph: known while compiling, or an expression over the sizes and numbers of a call.
+NumberLike = int | float | bool | Expr | FloatExpr | BoolExpr
 
 
 class BufferKind(Enum):
@@ -100,6 +108,7 @@ class Instr:
     """One SSA instruction. `op` is a key of `ir.ops.OPS`; `args` are indices of earlier instructions.
 
     `attr` by op: `load` Load, `store` Store, `const` the Python number, `index` an Expr (the integer value of an index expression),
+    `scalar` a FloatExpr over symbols (a float that the host computes once per call of the kernel),
     `reduce` the kind ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), `indirect_load`/`indirect_store` a
     `(buffer, strides, sizes)` triple whose args are the per-dimension indices (bounds are checked at run time where eager checks them),
     `masked_load` (Load, condition BoolExpr, other number) for padding and cat: reads memory only where the condition holds,
@@ -124,11 +133,24 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
+class Bind:
+    """A symbol whose value is known once an extern has run: size `dim` of its result number `result`, divided by `factor`,
+    or the result itself (a number) where `dim` is None. `source` is the user's text for it, for messages."""
+
+    symbol: Any  # a Symbol, or a FloatExpr leaf with a name
+    result: int
+    dim: int | None
+    factor: int = 1
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Extern:
     """A call of `op` (an OpOverload). `args`/`kwargs` hold `View`s, numbers, dtypes and nested lists of them.
 
     `outputs` are the buffers that receive the results. With `out_variant` the op is an `.out` overload and the host passes
     the (pre-allocated, planned) output buffers as its out arguments; otherwise the results are fresh tensors made by the op.
+    `binds` are the symbols that its results define.
     """
 
     name: str
@@ -138,23 +160,89 @@ class Extern:
     outputs: tuple[str, ...]
     out_variant: bool = False
     origins: tuple[str, ...] = ()
+    binds: tuple[Bind, ...] = ()
 
 
-Step = Loop | Extern
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition on run-time values: the call raises `error` ("RuntimeError" or "IndexError") where it does not hold.
+
+    What follows and mentions one of its symbols may rely on it.
+    """
+
+    name: str
+    condition: BoolExpr | bool
+    message: str
+    error: str = "RuntimeError"
+
+
+@dataclass(frozen=True, slots=True)
+class Define:
+    """A symbol for a number computed from others, such as the length of a slice, that later expressions need not repeat."""
+
+    name: str
+    symbol: Symbol
+    value: NumberLike
+
+
+Step = Loop | Extern | Check | Define
 
 
 @dataclass(slots=True)
 class Program:
-    """A whole graph. `outputs` are Views of buffers, integers (sizes), or None, in the order of the graph's output node."""
+    """A whole graph. `outputs` are Views of buffers, numbers, or None, in the order of the graph's output node."""
 
     buffers: dict[str, Buffer]
     inputs: tuple[str, ...]  # buffer or size-symbol names in the order of the placeholders
-    outputs: tuple[View | IntLike | None, ...]
+    outputs: tuple[View | NumberLike | None, ...]
     steps: list[Step]
-    size_symbols: tuple[Symbol, ...] = ()
+    size_symbols: tuple[Any, ...] = ()
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    @property
+    def bound_symbols(self) -> list[Any]:
+        """The symbols that steps define, in order."""
+        return [symbol for step in self.steps for symbol in bound_symbols(step)]
+
+
+def bound_symbols(step: Step) -> tuple[Any, ...]:
+    """The symbols a step defines."""
+    if isinstance(step, Define):
+        return (step.symbol,)
+    return tuple([bind.symbol for bind in step.binds]) if isinstance(step, Extern) and step.binds else ()
+
+
+def symbols_of(value: Any) -> frozenset[Any]:
+    """The symbols in an expression, a View, or nested lists of them."""
+    if isinstance(value, View):
+        value = (value.shape, value.strides, value.offset)
+    if isinstance(value, (tuple, list)):
+        return frozenset().union(*map(symbols_of, value))
+    return getattr(value, "free_symbols", frozenset())
+
+
+def has_float(value: Any) -> bool:
+    """Whether a number is computed with floats."""
+    return isinstance(value, FloatExpr) or (isinstance(value, Node) and any(map(has_float, children(value))))
+
+
+def step_symbols(step: Step) -> frozenset[Any]:
+    """The symbols a step mentions, those of its loop axes excepted."""
+    if isinstance(step, (Check, Define)):
+        return symbols_of(step.condition if isinstance(step, Check) else step.value)
+    if isinstance(step, Extern):
+        return symbols_of((step.args, tuple(step.kwargs.values())))
+    axes = (*step.axes, *step.reduce_axes)
+    found = symbols_of([axis.extent for axis in axes])
+    for instr in step.body:
+        attr = instr.attr
+        found |= symbols_of((attr.index,) if isinstance(attr, (Load, Store)) else attr)
+        if instr.op == "masked_load":
+            found |= symbols_of(attr[0].index)
+    return found - {axis.symbol for axis in axes}
 
 
 __all__ = [
-    "Axis", "BoolExpr", "Buffer", "BufferKind", "Extern", "Instr", "IntLike", "Load", "Loop", "Program", "Step", "Store", "View",
+    "Axis", "Bind", "BoolExpr", "Buffer", "BufferKind", "Check", "Define", "Expr", "Extern", "FloatExpr", "Instr", "IntLike",
+    "Load", "Loop", "NumberLike", "Program", "Step", "Store", "Symbol", "View", "bound_symbols", "has_float", "step_symbols", "symbols_of",
 ]  # fmt: skip

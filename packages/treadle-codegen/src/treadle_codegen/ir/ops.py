@@ -78,6 +78,10 @@ def _indices(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
     return f"indices must be int64, are {', '.join(wrong)}" if wrong else _load((), result)
 
 
+def _number(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
+    return None if result == torch.float64 else f"a float known at run time is float64, not {result}"
+
+
 def _stored(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
     return None if args[0] == result else f"stores {args[0]} as {result}"
 
@@ -132,6 +136,7 @@ def _table() -> dict[str, OpInfo]:
         OpInfo("indirect_store", None, _indirect_stored, divide, pure=False),
         OpInfo("const", 0, _load, free),
         OpInfo("index", 0, _indices, free),
+        OpInfo("scalar", 0, _number, free),
         OpInfo("cast", 1, _cast, cheap),
         OpInfo("reduce", 1, _reduce, cheap),
         OpInfo("where", 3, _where, cheap, torch.where),

@@ -11,23 +11,50 @@
       %4 = store sum[i0] %3 : float32
     extern extern_mm aten.mm.out (view(x, [4, 8], [8, 1], 0), 1.5) {} -> mm out origins mm
 
-Expressions are printed by treadle_shapes (Python syntax). Symbols are declared by the axes and by a `symbols` line.
-Constants (tensors) are not part of the text: `parse_program` takes them beside it.
+    extern extern_nonzero aten.nonzero.default (view(x, [4], [1], 0), ) {} -> nonzero origins nonzero
+      bind u0 0 0 1 'x.nonzero()'
+    check check_u0 (u0 <= 3) RuntimeError 'too many'
+    define define_n n = max(u0 - 1, 0)
+
+Expressions are printed by treadle_shapes (Python syntax), those with floats inside as calls of the constructors of their
+nodes (`f_` float, `i_` integer, `b_` condition). Symbols are declared by the axes, by `symbol` lines (they come with the
+inputs) and by `runtime` lines (steps bind them). Constants (tensors) are not part of the text: `parse_program` takes
+them beside it.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Extern, Instr, Load, Loop, Program, Store, View
+from treadle_codegen.ir.loops import (
+    Axis,
+    Bind,
+    Buffer,
+    BufferKind,
+    Check,
+    Define,
+    Extern,
+    Instr,
+    Load,
+    Loop,
+    Program,
+    Store,
+    View,
+    has_float,
+)
 from treadle_codegen.ir.ops import OPS
 from treadle_shapes import expr as E
 from treadle_shapes.expr import Symbol, symbol, to_python
+from treadle_shapes.floats import FloatExpr, FloatSymbol, float_fn, float_symbol
+from treadle_shapes.intern import Node
+from treadle_shapes.nodes import make_bool, make_fn
 
 # -- printing ----------------------------------------------------------------------------------------------------------
 
@@ -37,9 +64,9 @@ def format_program(program: Program) -> str:
     outputs = ", ".join(_value(out) for out in program.outputs)
     lines = [f"program inputs {', '.join(program.inputs)} outputs {outputs}"]
     lines += [f"symbol {_declare(s)}" for s in program.size_symbols]
+    lines += [f"runtime {_declare(s)}" for s in program.bound_symbols]
     lines += [_buffer(b) for b in program.buffers.values()]
-    for step in program.steps:
-        lines.append(format_loop(step) if isinstance(step, Loop) else _extern(step))
+    lines += [_STEPS[type(step)](step) for step in program.steps]
     return "\n".join(lines) + "\n"
 
 
@@ -52,8 +79,8 @@ def format_loop(loop: Loop) -> str:
     return "\n".join(lines)
 
 
-def _declare(s: Symbol) -> str:
-    return f"{s.name} {s.lower} {s.upper}"
+def _declare(s: Any) -> str:
+    return f"{s.name} {s.lower} {s.upper}" if isinstance(s, Symbol) else f"{s.name} float"
 
 
 def _axes(axes: tuple[Axis, ...]) -> str:
@@ -61,7 +88,26 @@ def _axes(axes: tuple[Axis, ...]) -> str:
 
 
 def _expr(value: Any) -> str:
-    return to_python(value) if isinstance(value, (E.Expr, E.BoolExpr)) else repr(value)
+    if not isinstance(value, Node):
+        return repr(value)
+    return _calls(value) if has_float(value) else to_python(value)
+
+
+def _calls(value: Any) -> str:
+    """An expression as calls of the constructors of its nodes, since floats inside have no operators to print."""
+    if not isinstance(value, Node):
+        return repr(value)
+    if not has_float(value):
+        return to_python(value)
+    if isinstance(value, FloatSymbol):
+        return value.name
+    if isinstance(value, E.Sum):
+        terms = [f"{c} * {_calls(m)}" for m, c in value.coefficients.items()]
+        return f"({' + '.join([*terms, str(value.const)])})"
+    if isinstance(value, E.Product):
+        return f"({' * '.join(_calls(atom) for atom, power in value.powers.items() for _ in range(power))})"
+    prefix = "f_" if isinstance(value, FloatExpr) else "b_" if isinstance(value, E.BoolExpr) else "i_"
+    return f"{prefix}{value.op}({', '.join(_calls(a) for a in value.args)})"  # type: ignore[attr-defined]
 
 
 def _list(values: Any) -> str:
@@ -97,7 +143,7 @@ def _attribute(instr: Instr) -> str:
         return f" {attr[0]} strides {_list(attr[1])} sizes {_list(attr[2])}{mode}"
     if instr.op == "const":
         return f" {attr!r}"
-    if instr.op == "index":
+    if instr.op in ("index", "scalar"):
         return f" {_expr(attr)}"
     return f" {attr}" if instr.op == "reduce" else ""
 
@@ -106,7 +152,7 @@ def _value(value: Any) -> str:
     """An argument of an extern or an output."""
     if isinstance(value, View):
         return f"view({value.buffer}, {_list(value.shape)}, {_list(value.strides)}, {_expr(value.offset)})"
-    if isinstance(value, (E.Expr, E.BoolExpr)):
+    if isinstance(value, Node):
         return f"expr({_expr(value)})"
     if isinstance(value, list):
         return "[" + ", ".join(_value(v) for v in value) + "]"
@@ -122,8 +168,20 @@ def _extern(step: Extern) -> str:
     kwargs = ", ".join(f"{k}: {_value(v)}" for k, v in step.kwargs.items())
     outputs = ", ".join(name or "_" for name in step.outputs)
     out = " out" if step.out_variant else ""
-    return f"extern {step.name} {step.op} ({args}) {{{kwargs}}} -> {outputs}{out} origins {', '.join(step.origins)}".rstrip()
+    text = f"extern {step.name} {step.op} ({args}) {{{kwargs}}} -> {outputs}{out} origins {', '.join(step.origins)}".rstrip()
+    binds = [f"  bind {b.symbol.name} {b.result} {b.dim} {b.factor} {b.source!r}" for b in step.binds]
+    return "\n".join([text, *binds])
 
+
+def _check(step: Check) -> str:
+    return f"check {step.name} ({_expr(step.condition)}) {step.error} {step.message!r}"
+
+
+def _define(step: Define) -> str:
+    return f"define {step.name} {step.symbol.name} = {_expr(step.value)}"
+
+
+_STEPS: dict[type, Callable[[Any], str]] = {Loop: format_loop, Extern: _extern, Check: _check, Define: _define}
 
 # -- parsing -----------------------------------------------------------------------------------------------------------
 
@@ -135,6 +193,23 @@ _FUNCTIONS = {
 
 class ParseError(ValueError):
     """The text is not that of a program; the message has the line."""
+
+
+_BUILD: dict[str, Callable[..., Any]] = {
+    "f": float_fn,
+    "i": lambda op, *args: make_fn(op, args),
+    "b": lambda op, *args: make_bool(op, args),
+}
+
+
+class _Names(dict[str, Any]):
+    """Names in scope; `f_`, `i_` and `b_` with the name of an operation are the constructors of its nodes."""
+
+    def __missing__(self, name: str) -> Any:
+        kind, _, op = name.partition("_")
+        if kind not in _BUILD or not op:
+            raise KeyError(name)
+        return partial(_BUILD[kind], op)
 
 
 _COMPARISONS = {ast.Eq: "Eq", ast.NotEq: "Ne", ast.Lt: "Lt", ast.LtE: "Le", ast.Gt: "Gt", ast.GtE: "Ge"}
@@ -171,7 +246,7 @@ class _Symbolic(ast.NodeTransformer):
 def _evaluate(text: str, names: Mapping[str, Any]) -> Any:
     """The value of an expression of our own text format, with nothing but `names` in scope."""
     tree = ast.fix_missing_locations(_Symbolic().visit(ast.parse(text.strip(), mode="eval")))
-    return eval(compile(tree, "<ir text>", "eval"), {"__builtins__": {}}, dict(names))
+    return eval(compile(tree, "<ir text>", "eval"), {"__builtins__": {}}, _Names(names))
 
 
 def parse_program(text: str, constants: Mapping[str, torch.Tensor] | None = None) -> Program:
@@ -184,7 +259,7 @@ class _Parser:
     def __init__(self, lines: Iterator[str], constants: dict[str, torch.Tensor]) -> None:
         self.lines = lines
         self.constants = constants
-        self.sizes: dict[str, Symbol] = {}
+        self.sizes: dict[str, Any] = {}
         self.scope: dict[str, Any] = {}
         self.buffers: dict[str, Buffer] = {}
 
@@ -195,9 +270,12 @@ class _Parser:
         inputs = tuple(name for name in header[1].split(", ") if name)
         steps: list[Any] = []
         body: list[Instr] = []
+        runtime: set[str] = set()
         for line in self.lines:
             word = line.split()[0]
-            if line.startswith("  "):
+            if word == "bind":
+                steps[-1] = replace(steps[-1], binds=(*steps[-1].binds, self.bind(line)))
+            elif line.startswith("  "):
                 body.append(self.instr(line))
                 steps[-1] = Loop(**{**_fields(steps[-1]), "body": tuple(body)})
             elif word == "loop":
@@ -205,14 +283,45 @@ class _Parser:
                 steps.append(self.loop(line))
             elif word == "extern":
                 steps.append(self.extern(line))
-            elif word == "symbol":
-                _, name, lower, upper = line.split()
-                self.sizes[name] = symbol(name, *(None if b == "None" else int(b) for b in (lower, upper)))
+            elif word in ("check", "define"):
                 self.scope = dict(self.sizes)
+                steps.append(self.check(line) if word == "check" else self.define(line))
+            elif word in ("symbol", "runtime"):
+                name = self.declare(line)
+                runtime |= {name} if word == "runtime" else set()
             else:
                 self.buffer(line)
         outputs = self.values(f"({header[2]},)" if header[2] else "()")
-        return Program(self.buffers, inputs, outputs, steps, tuple(self.sizes.values()), self.constants)
+        symbols = tuple(s for name, s in self.sizes.items() if name not in runtime)
+        return Program(self.buffers, inputs, outputs, steps, symbols, self.constants)
+
+    def declare(self, line: str) -> str:
+        _, name, *ends = line.split()
+        ranged = ends != ["float"]
+        self.sizes[name] = (
+            symbol(name, *(None if b == "None" else int(b) for b in ends)) if ranged else float_symbol(name)
+        )
+        self.scope = dict(self.sizes)
+        return name
+
+    def bind(self, line: str) -> Bind:
+        m = re.fullmatch(r"  bind (\S+) (\d+) (\w+) (\d+) (.*)", line)
+        if m is None:
+            raise ParseError(f"not a bind: {line}")
+        dim = None if m[3] == "None" else int(m[3])
+        return Bind(self.sizes[m[1]], int(m[2]), dim, int(m[4]), ast.literal_eval(m[5]))
+
+    def check(self, line: str) -> Check:
+        m = re.fullmatch(r"check (\S+) \((.*)\) (\w+) ('.*'|\".*\")", line)
+        if m is None:
+            raise ParseError(f"not a check: {line}")
+        return Check(m[1], self.expr(m[2]), ast.literal_eval(m[4]), m[3])
+
+    def define(self, line: str) -> Define:
+        m = re.fullmatch(r"define (\S+) (\S+) = (.*)", line)
+        if m is None:
+            raise ParseError(f"not a definition: {line}")
+        return Define(m[1], self.sizes[m[2]], self.expr(m[3]))
 
     def expr(self, text: str) -> Any:
         return _evaluate(text, {**_FUNCTIONS, **self.scope})
@@ -253,6 +362,8 @@ class _Parser:
     def attribute(self, op: str, text: str, dtype: torch.dtype) -> Any:
         if op == "cast":
             return dtype
+        if op == "scalar":
+            return self.expr(text)
         if op in ("const", "index"):
             return {"inf": float("inf"), "-inf": -float("inf"), "nan": float("nan")}.get(text) if text.strip("-") in (
                 "inf", "nan") else self.expr(text)  # fmt: skip

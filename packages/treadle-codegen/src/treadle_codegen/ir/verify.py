@@ -6,6 +6,8 @@ A program is well-formed when
 - every buffer named by a step, view or output exists; names of steps are distinct;
 - a TEMP or OUTPUT buffer with elements is written before it is read, and no step writes an INPUT, STATIC or CONSTANT buffer;
 - outputs are views of OUTPUT buffers, integers or None, and no two of them share a buffer;
+- a symbol is an input's or bound by one earlier extern wherever it is used: in a loop, an argument, a check, a buffer's
+  shape when the buffer is written, an output;
 - views and, as far as bounds can be proven from constant extents, loads and stores stay inside their buffers;
 
 and each loop obeys the contract of `ir.loops`:
@@ -20,14 +22,32 @@ and each loop obeys the contract of `ir.loops`:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Extern, Instr, IntLike, Load, Loop, Program, Store, View
+from treadle_codegen.ir.loops import (
+    Axis,
+    Buffer,
+    BufferKind,
+    Check,
+    Define,
+    Extern,
+    Instr,
+    IntLike,
+    Load,
+    Loop,
+    Program,
+    Step,
+    Store,
+    View,
+    bound_symbols,
+    step_symbols,
+    symbols_of,
+)
 from treadle_codegen.ir.ops import LOW_FLOATS, OPS, REDUCTIONS, VALUE_DTYPES, reduced_dtype
-from treadle_shapes.expr import Expr, Symbol, bounds
+from treadle_shapes.expr import Expr, bounds
 
 _READ_ONLY = (BufferKind.INPUT, BufferKind.STATIC, BufferKind.CONSTANT)
 _MEMORY = ("load", "masked_load", "indirect_load", "store", "indirect_store")
@@ -42,16 +62,52 @@ def _program(program: Program) -> Iterator[str]:
     yield from _interface(program)
     written = {name for name, b in program.buffers.items() if b.kind in _READ_ONLY or 0 in b.shape}
     names: set[str] = set()
+    known: set[Any] = set(program.size_symbols)
     for step in program.steps:
         if step.name in names:
             yield f"{step.name}: two steps have this name"
         names.add(step.name)
-        problems = _loop(step, program, written) if isinstance(step, Loop) else _extern(step, program, written)
-        for problem in problems:
+        for problem in _step(step, program, written, known):
             yield f"{step.name}: {problem}"
     for k, out in enumerate(program.outputs):
+        if unknown := symbols_of(out) - known:
+            yield f"output {k}: unknown symbols {_names(unknown)}"
         if isinstance(out, View) and out.buffer in program.buffers and out.buffer not in written:
             yield f"output {k}: buffer {out.buffer} is never written"
+
+
+def _step(step: Step, program: Program, written: set[str], known: set[Any]) -> Iterator[str]:
+    if isinstance(step, (Check, Define)):
+        if unknown := step_symbols(step) - known:
+            yield f"unknown symbols {_names(unknown)}"
+        known |= set(bound_symbols(step))
+        return
+    if isinstance(step, Loop):
+        yield from _loop(step, program, written, known)
+        stored = {_buffer_of(i) for i in step.body if "store" in i.op}
+    else:
+        if unknown := symbols_of((step.args, tuple(step.kwargs.values()))) - known:
+            yield f"unknown symbols {_names(unknown)} in its arguments"
+        yield from _extern(step, program, written)
+        yield from _binds(step, known)
+        stored = set(step.outputs)
+    for name in sorted(stored & program.buffers.keys()):
+        buffer = program.buffers[name]
+        if unknown := symbols_of((buffer.shape, buffer.strides)) - known:
+            yield f"writes {name}, whose shape has unknown symbols {_names(unknown)}"
+
+
+def _names(symbols: Iterable[Any]) -> list[str]:
+    return sorted(s.name for s in symbols)
+
+
+def _binds(step: Extern, known: set[Any]) -> Iterator[str]:
+    for bind in step.binds:
+        if bind.symbol in known:
+            yield f"binds {bind.symbol.name}, which is known already"
+        if not 0 <= bind.result < max(len(step.outputs), 1):
+            yield f"binds {bind.symbol.name} to result {bind.result} of {len(step.outputs)}"
+        known.add(bind.symbol)
 
 
 def _interface(program: Program) -> Iterator[str]:
@@ -131,13 +187,15 @@ def _views(value: Any) -> Iterator[View]:
             yield from _views(v)
 
 
-def _loop(loop: Loop, program: Program, written: set[str]) -> Iterator[str]:
+def _loop(loop: Loop, program: Program, written: set[str], defined: set[Any]) -> Iterator[str]:
     axes = loop.axes + loop.reduce_axes
     symbols = {axis.symbol for axis in axes}
     if len(symbols) != len(axes):
         yield "two axes have the same symbol"
     yield from (f"axis {axis.symbol} has extent 1" for axis in axes if axis.extent == 1)
-    known = symbols | set(program.size_symbols)
+    known = symbols | defined
+    if unknown := symbols_of([axis.extent for axis in axes]) - defined:
+        yield f"unknown symbols {_names(unknown)} in its extents"
     stored, loaded = set(), set()
     for k, instr in enumerate(loop.body):
         yield from (f"%{k} {instr.op}: {problem}" for problem in _instr(k, instr, loop, program, known))
@@ -160,7 +218,7 @@ def _buffer_of(instr: Instr) -> str:
     return first.buffer if isinstance(first, Load) else first
 
 
-def _instr(k: int, instr: Instr, loop: Loop, program: Program, known: set[Symbol]) -> Iterator[str]:
+def _instr(k: int, instr: Instr, loop: Loop, program: Program, known: set[Any]) -> Iterator[str]:
     info = OPS.get(instr.op)
     if info is None:
         yield "no such operation"
@@ -179,8 +237,8 @@ def _instr(k: int, instr: Instr, loop: Loop, program: Program, known: set[Symbol
     if instr.dtype in LOW_FLOATS and instr.op not in (*_MEMORY, "cast"):
         yield f"computes in {instr.dtype}"
     for expr in _expressions(instr):
-        if isinstance(expr, Expr) and not expr.free_symbols <= known:
-            yield f"unknown symbols {sorted(s.name for s in expr.free_symbols - known)} in {expr}"
+        if unknown := symbols_of(expr) - known:
+            yield f"unknown symbols {_names(unknown)} in {expr}"
     if instr.op in _MEMORY:
         yield from _access(instr, loop, program)
     if instr.op == "reduce":
@@ -207,7 +265,7 @@ def _expressions(instr: Instr) -> tuple[Any, ...]:
         return (instr.attr.index,)
     if instr.op == "masked_load":
         return (instr.attr[0].index,)
-    if instr.op == "index":
+    if instr.op in ("index", "scalar"):
         return (instr.attr,)
     return (*instr.attr[1], *instr.attr[2]) if instr.op in ("indirect_load", "indirect_store") else ()
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Buffer, BufferKind, IntLike, Loop, Program, Step, View
+from treadle_codegen.ir.loops import Buffer, BufferKind, IntLike, Loop, NumberLike, Program, Step, View
 from treadle_codegen.ir.ops import BUFFER_DTYPES, OPS, Cost, compute_dtype, reduced_dtype
 from treadle_codegen.lower.indexing import (
     Shape,
+    as_shape,
     broadcast_index,
     contiguous,
     is_dense,
@@ -23,7 +24,6 @@ from treadle_codegen.lower.lazy import NOTHING, Index, Lazy
 from treadle_codegen.lower.nest import LoopElement, Nest, layout_of_reads, record_nest
 from treadle_codegen.lower.recorder import Recorder
 from treadle_codegen.lower.split_axes import split_axes
-from treadle_shapes.expr import Expr, Symbol
 
 # Recomputing is cheaper than a store and a load up to about this much arithmetic per element.
 RECOMPUTE_COST = int(Cost.DIVIDE)
@@ -48,7 +48,8 @@ class Lowering:
         self.name = ""
         self.node: torch.fx.Node | None = None
         self.used_results: frozenset[int] = frozenset()  # which results of a node with several are used
-        self.number_inputs: set[Symbol] = set()
+        self.symbols: set[Any] = set()  # defined so far: by the inputs, by externs
+        self.input_symbols: frozenset[Any] = frozenset()
         self._taken: dict[str, int] = {}
 
     # -- names and buffers ---------------------------------------------------------------------------------------------
@@ -104,10 +105,8 @@ class Lowering:
             for x in operands:
                 if isinstance(x, Lazy):
                     value = x.element(o, index if x.shape == shape else broadcast_index(index, x.shape))
-                elif isinstance(x, Expr):
-                    value = o.index(x)
                 else:
-                    value = o.const(x, compute or _number_dtype(x))
+                    value = o.number(x, compute or _number_dtype(x))
                 scalars.append(value if compute is None else o.cast(value, compute))
             return o.cast(fn(o, *scalars), result_dtype)
 
@@ -131,9 +130,7 @@ class Lowering:
         """A tensor of one number (or size expression)."""
 
         def element(o: Recorder, _index: Index) -> int:
-            if isinstance(value, Expr):
-                return o.cast(o.index(value), compute_dtype(dtype))
-            return o.const(value, compute_dtype(dtype))
+            return o.cast(o.number(value, compute_dtype(dtype)), compute_dtype(dtype))
 
         return Lazy.computed(shape, dtype, element, 0)
 
@@ -254,8 +251,8 @@ class Lowering:
         """Strides that eager gives the node being lowered, when it has this shape and dense memory."""
         val = self.val
         if isinstance(val, torch.Tensor) and len(val.shape) == len(shape):
-            strides = tuple(val.stride())
-            if all(isinstance(s, int) for s in strides) and tuple(val.shape) == shape and is_dense(shape, strides):
+            strides = as_shape(val.stride())
+            if as_shape(val.shape) == shape and is_dense(shape, strides):
                 return strides
         return None
 
@@ -292,14 +289,9 @@ class Lowering:
         loop = Loop(self.fresh(f"loop_{buffer.name}"), nest.axes, nest.reduce_axes, tuple(o.body), tuple(origins))
         self.steps.append(split_axes(loop))
 
-    def program(self, inputs: Sequence[str], outputs: Sequence[View | IntLike | None]) -> Program:
+    def program(self, inputs: Sequence[str], outputs: Sequence[View | NumberLike | None]) -> Program:
         """Everything lowered so far as a program."""
-        symbols = set(self.number_inputs)  # may be used as values only
-        for buffer in self.buffers.values():
-            for size in (*buffer.shape, *buffer.strides):
-                if isinstance(size, Expr):
-                    symbols |= size.free_symbols
-        ordered = tuple(sorted(symbols, key=lambda s: s.name))
+        ordered = tuple(sorted(self.input_symbols, key=lambda s: s.name))
         return Program(self.buffers, tuple(inputs), tuple(outputs), self.steps, ordered, self.constants)
 
 

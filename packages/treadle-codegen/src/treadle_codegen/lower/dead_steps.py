@@ -3,20 +3,36 @@
     before   loop a -> x;  loop b -> y;  return x
     after    loop a -> x;  return x
 
-Random operators are kept: leaving one out would change what the following ones draw.
+Random operators are kept: leaving one out would change what the following ones draw. So are checks, and operators that
+define a symbol which something kept mentions.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import BufferKind, Extern, Load, Program, Step, View
+from treadle_codegen.ir.loops import (
+    BufferKind,
+    Check,
+    Define,
+    Extern,
+    Load,
+    Program,
+    Step,
+    View,
+    bound_symbols,
+    step_symbols,
+    symbols_of,
+)
 
 
 def step_reads(step: Step) -> set[str]:
     """Names of the buffers a step reads."""
+    if isinstance(step, (Check, Define)):
+        return set()
     if isinstance(step, Extern):
         found: set[str] = set()
         _collect((step.args, tuple(step.kwargs.values())), found)
@@ -33,6 +49,8 @@ def step_reads(step: Step) -> set[str]:
 
 def step_writes(step: Step) -> set[str]:
     """Names of the buffers a step writes."""
+    if isinstance(step, (Check, Define)):
+        return set()
     if isinstance(step, Extern):
         return {name for name in step.outputs if name}
     return {i.attr.buffer if i.op == "store" else i.attr[0] for i in step.body if i.op in ("store", "indirect_store")}
@@ -46,6 +64,11 @@ def _collect(value: Any, found: set[str]) -> None:
             _collect(v, found)
 
 
+def has_effect(step: Step) -> bool:
+    """Whether a step matters beyond its results: a check, or an operator without results (`_assert_async`)."""
+    return isinstance(step, Check) or (isinstance(step, Extern) and not step.op._schema.returns)
+
+
 def is_random(step: Step) -> bool:
     """Whether the step draws from a random generator."""
     return isinstance(step, Extern) and torch.Tag.nondeterministic_seeded in getattr(step.op, "tags", ())
@@ -54,18 +77,22 @@ def is_random(step: Step) -> bool:
 def remove_dead_steps(program: Program) -> Program:
     """Also replaces dead results of live externs by "" and drops unused buffers."""
     needed = {out.buffer for out in program.outputs if isinstance(out, View)}
+    symbols = symbols_of(program.outputs)
     kept: list[Step] = []
     for step in reversed(program.steps):
-        if step_writes(step) & needed or is_random(step):
+        written = step_writes(step)
+        binds = any(symbol in symbols for symbol in bound_symbols(step))
+        if written & needed or binds or is_random(step) or has_effect(step):
             needed |= step_reads(step)
+            buffers = [program.buffers[name] for name in written]
+            symbols |= step_symbols(step).union(*[symbols_of((b.shape, b.strides)) for b in buffers])
             kept.append(step)
     kept.reverse()
     live = needed | set(program.inputs)
     steps: list[Step] = []
     for step in kept:
         if isinstance(step, Extern) and any(name and name not in needed for name in step.outputs):
-            names = tuple(name if name in needed else "" for name in step.outputs)
-            step = Extern(step.name, step.op, step.args, step.kwargs, names, step.out_variant, step.origins)
+            step = replace(step, outputs=tuple(name if name in needed else "" for name in step.outputs))
         steps.append(step)
     buffers = {name: b for name, b in program.buffers.items() if name in live or b.kind is BufferKind.OUTPUT}
     constants = {name: t for name, t in program.constants.items() if name in buffers}

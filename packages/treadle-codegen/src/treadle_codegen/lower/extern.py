@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Extern, View
+from treadle_codegen.ir.loops import Bind, Extern, View
 from treadle_codegen.lower.context import Lowering, view_of
-from treadle_codegen.lower.indexing import as_intlike, as_shape, contiguous, is_dense, same_strides
+from treadle_codegen.lower.indexing import (
+    as_intlike,
+    as_shape,
+    contiguous,
+    dense_strides,
+    is_dense,
+    raw_number,
+    same_strides,
+)
 from treadle_codegen.lower.lazy import Lazy
 
 aten = torch.ops.aten
@@ -27,10 +36,13 @@ OUT_VARIANTS = {
 }
 
 
-def lower_extern(lowering: Lowering, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], origin: Any = None) -> Any:
-    """A call of `op`; returns Lazies in the structure of its result (`lowering.val`).
+def lower_extern(
+    lowering: Lowering, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], binds: tuple[Bind, ...] = ()
+) -> Any:
+    """A call of `op`; returns Lazies in the structure of its result (`lowering.val`), None for results that are no tensors.
 
-    Arguments hold Lazies, which become views of memory; they are stored first where they are not.
+    Arguments hold Lazies, which become views of memory; they are stored first where they are not. `binds` are the
+    symbols that the results define.
     """
     name = str(op)
     op = functional_copy(op)
@@ -39,9 +51,10 @@ def lower_extern(lowering: Lowering, op: Any, args: tuple[Any, ...], kwargs: dic
     new_kwargs = {k: _map_lazies(v, lambda x: prepare(lowering, x)) for k, v in kwargs.items()}
     val = lowering.val
     many = isinstance(val, (tuple, list))
-    outputs = [_output(lowering, v) for v in val] if many else [_output(lowering, val)]
+    results = val if many else [val] if op._schema.returns else []
+    outputs = [_output(lowering, v, raw=bool(binds)) for v in results]
     out_op = OUT_VARIANTS.get(name)
-    if out_op is not None:
+    if out_op is not None and not binds:
         buffer = lowering.buffers[_buffer_name(outputs[0])]
         if not same_strides(buffer.shape, buffer.strides, contiguous(buffer.shape)):
             out_op = None
@@ -54,9 +67,10 @@ def lower_extern(lowering: Lowering, op: Any, args: tuple[Any, ...], kwargs: dic
         names,
         out_op is not None,
         (lowering.name,),
+        binds,
     )
     lowering.steps.append(step)
-    return tuple(outputs) if many else outputs[0]
+    return tuple(outputs) if many else outputs[0] if outputs else None
 
 
 def _buffer_name(x: Any) -> str:
@@ -84,11 +98,17 @@ def why_not_extern(op: Any) -> str | None:
     return None
 
 
-def _output(lowering: Lowering, val: Any) -> Any:
+def _output(lowering: Lowering, val: Any, *, raw: bool) -> Any:
+    """`raw`: in the symbols that the call itself defines, whatever is learnt about them afterwards."""
     if not isinstance(val, torch.Tensor):
         return as_intlike(val) if isinstance(val, torch.SymInt) else val
-    buffer = lowering.new_buffer(as_shape(val.shape), val.dtype, as_shape(val.stride()))
-    return Lazy.stored(view_of(buffer), val.dtype)
+    of = _raw_shape if raw else as_shape
+    buffer = lowering.new_buffer(of(val.shape), val.dtype, of(val.stride()))
+    return Lazy.stored(replace(view_of(buffer), strides=dense_strides(val)), val.dtype)
+
+
+def _raw_shape(values: Any) -> Any:
+    return tuple([raw_number(v) if isinstance(v, torch.SymInt) else v for v in values])
 
 
 def _exact_argument(lowering: Lowering, x: Lazy) -> View:

@@ -8,7 +8,7 @@ it then becomes a view of the buffer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -86,6 +86,13 @@ class Lazy:
         """From now on the elements are read from there."""
         self._storage = view
         self.cost, self.reads = 0, frozenset((view.buffer,))
+
+    def relabel(self, shape: Shape) -> None:
+        """The same sizes in another writing, that of the graph."""
+        if self.shape != shape:
+            self.shape = shape
+            if self._storage is not None:
+                self._storage = replace(self._storage, shape=shape)
 
     def element(self, o: Recorder, index: Index) -> int:
         """The scalar at `index`, of the compute dtype."""

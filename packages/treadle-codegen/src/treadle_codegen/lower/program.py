@@ -7,23 +7,40 @@ program  input x;  loop_sum [i0:4] reduce [r0:8];  return view(sum)
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from treadle_codegen.errors import InternalError
-from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, IntLike, Program, View
+from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, IntLike, NumberLike, Program, View, symbols_of
 from treadle_codegen.ir.ops import why_not_dtype
 from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.dead_steps import remove_dead_steps
 from treadle_codegen.lower.extern import lower_extern, why_not_extern
-from treadle_codegen.lower.indexing import as_intlike, as_shape, is_dense, linear, same_strides
+from treadle_codegen.lower.indexing import (
+    Shape,
+    as_intlike,
+    as_shape,
+    dense_strides,
+    is_dense,
+    linear,
+    raw_number,
+    same_strides,
+)
 from treadle_codegen.lower.lazy import Lazy
+from treadle_codegen.lower.numbers import (
+    CHECKS,
+    RUN_TIME,
+    SYMBOLIC,
+    lower_definition,
+    new_symbols,
+    run_time_numbers,
+    size_of,
+)
 from treadle_codegen.lower.table import LOWERINGS
 from treadle_codegen.lower.view import STRIDED_VIEWS, identity, narrow
-from treadle_shapes.expr import Symbol
 
 
 def lower_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> Program:
@@ -36,7 +53,7 @@ def lower_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) ->
     lowering = Lowering()
     values: dict[torch.fx.Node, Any] = {}
     inputs: list[str] = []
-    outputs: list[View | IntLike | None] = []
+    outputs: list[View | NumberLike | None] = []
     for node in gm.graph.nodes:
         lowering.val, lowering.name, lowering.node = node.meta.get("val"), node.name, node
         try:
@@ -72,17 +89,21 @@ def _placeholder(lowering: Lowering, node: torch.fx.Node, inputs: list[str]) -> 
             lowering.fresh(node.name), val.dtype, as_shape(val.shape), as_shape(val.stride()), kind, device=val.device
         )
         buffer = replace(buffer, opaque=bool(node.meta.get("opaque")))
+        lowering.symbols |= symbols_of((buffer.shape, buffer.strides))
+        lowering.input_symbols = frozenset(lowering.symbols)
         lowering.buffers[buffer.name] = buffer
         inputs.append(buffer.name)
         x = Lazy.stored(view_of(buffer), val.dtype)
         x.layout = buffer.strides
         return x
-    value = as_intlike(val) if isinstance(val, torch.SymInt) else val
     # A plain number is baked into the graph (the caller guards it); its slot in the arguments is kept.
-    if isinstance(value, Symbol):
-        lowering.number_inputs.add(value)
-    inputs.append(value.name if isinstance(value, Symbol) else lowering.fresh(node.name))
-    return value
+    value: Any = raw_number(val) if isinstance(val, SYMBOLIC) else val
+    symbol = value in symbols_of(value)
+    if symbol:
+        lowering.symbols.add(value)
+        lowering.input_symbols = frozenset(lowering.symbols)
+    inputs.append(value.name if symbol else lowering.fresh(node.name))
+    return as_intlike(val) if isinstance(val, torch.SymInt) else value
 
 
 def _attribute(lowering: Lowering, gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:
@@ -102,12 +123,21 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
     kwargs = torch.fx.map_arg(node.kwargs, lambda n: values[n])
     if node.target is operator.getitem:
         return args[0][args[1]]  # type: ignore[index]
-    if (size := _size_of(node, args)) is not None:
+    name = str(node.target)
+    if name in CHECKS:
+        return CHECKS[name](lowering, *args, **kwargs)
+    lowering.used_results = frozenset(u.args[1] for u in node.users if u.target is operator.getitem and u.users)  # type: ignore[misc]
+    if fresh := new_symbols(lowering, node.meta.get("val")):
+        return _finish(lowering, node, lower_definition(lowering, node, args, dict(kwargs), fresh))  # type: ignore[arg-type]
+    if (size := size_of(lowering, node, args)) is not None:
         return size
     if not isinstance(node.target, torch._ops.OpOverload):
         raise TypeError(f"not an ATen overload: {node.target}")
     result = None
-    lowering.used_results = frozenset(u.args[1] for u in node.users if u.target is operator.getitem and u.users)  # type: ignore[misc]
+    if name in RUN_TIME and why_not_loops(node) is None and run_time_numbers(lowering, args):
+        result = RUN_TIME[name](lowering, *args, **kwargs)
+    if result is not None:
+        return _finish(lowering, node, result)
     if why_not_loops(node) is None:
         result = LOWERINGS[str(node.target)](lowering, *args, **kwargs)
     elif why_not_memory_view(node, args) is None:
@@ -120,24 +150,6 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
             raise TypeError(reason)
         result = lower_extern(lowering, node.target, tuple(args), dict(kwargs))  # type: ignore[arg-type]
     return _finish(lowering, node, result)
-
-
-def _size_of(node: torch.fx.Node, args: Any) -> IntLike | None:
-    """The value of a node that is a number: a size or stride of a tensor, or arithmetic on such; None for others."""
-    val = node.meta.get("val")
-    if isinstance(val, (int, torch.SymInt)):
-        return as_intlike(val)
-    if isinstance(node.target, torch._ops.OpOverload):
-        name = str(node.target)
-        if (
-            name == "aten.sym_stride.int" and args[0].storage is not None
-        ):  # of an input: others' strides are ours to choose
-            return args[0].storage.strides[args[1]]
-        return args[0].shape[args[1]] if name == "aten.sym_size.int" else None
-    if val is not None or not callable(node.target):
-        return None
-    target: Callable[..., Any] = node.target
-    return target(*args)
 
 
 def why_not_loops(node: torch.fx.Node) -> str | None:
@@ -191,9 +203,10 @@ def _same(x: Lazy) -> Lazy:
 
 
 def _settle(lowering: Lowering, node: torch.fx.Node, x: Lazy, val: torch.Tensor, users: int) -> None:
-    shape, strides = as_shape(val.shape), as_shape(val.stride())
-    if x.shape != shape or x.dtype != val.dtype:
+    shape, strides = as_shape(val.shape), dense_strides(val)
+    if not _same_shape(lowering, x.shape, shape) or x.dtype != val.dtype:
         raise AssertionError(f"lowering gave {x.dtype}{list(x.shape)}, expected {val.dtype}{list(shape)}")
+    x.relabel(shape)
     x.origin = node.name
     if is_dense(shape, strides):
         x.layout = strides
@@ -201,11 +214,20 @@ def _settle(lowering: Lowering, node: torch.fx.Node, x: Lazy, val: torch.Tensor,
         lowering.realize(x)
 
 
-def _outputs(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> list[View | IntLike | None]:
+def _same_shape(lowering: Lowering, mine: Shape, expected: Shape) -> bool:
+    """Whether two shapes agree; sizes known at run time only may be written in two ways, which a check has made equal."""
+    return len(mine) == len(expected) and all(
+        a == b or (symbols_of((a, b)) - lowering.input_symbols) for a, b in zip(mine, expected, strict=True)
+    )
+
+
+def _outputs(
+    lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, Any]
+) -> list[View | NumberLike | None]:
     """Views of OUTPUT buffers with eager's strides. Two outputs never share memory, nor does an output with an input."""
     (returned,) = node.args
     used: set[str] = set()
-    outputs: list[View | IntLike | None] = []
+    outputs: list[View | NumberLike | None] = []
     for item in returned if isinstance(returned, (tuple, list)) else (returned,):  # type: ignore[union-attr]
         x: Any = values[item] if isinstance(item, torch.fx.Node) else item
         if not isinstance(x, Lazy):
@@ -217,7 +239,7 @@ def _outputs(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node
 
 
 def _output(lowering: Lowering, x: Lazy, val: torch.Tensor, used: set[str]) -> View:
-    shape, strides = as_shape(val.shape), as_shape(val.stride())
+    shape, strides = as_shape(val.shape), dense_strides(val)
     if x.storage is None and x.base is not None:
         # Strides with gaps or overlaps are those of a view of something larger, which must be in memory then.
         lowering.realize(x if is_dense(shape, strides) else _root(x))
@@ -232,7 +254,11 @@ def _output(lowering: Lowering, x: Lazy, val: torch.Tensor, used: set[str]) -> V
         else:
             lowering.buffers[buffer.name] = replace(buffer, kind=BufferKind.OUTPUT)
     used.add(view.buffer)
-    return View(view.buffer, shape, strides, view.offset)
+    exact = as_shape(val.stride())
+    buffer = lowering.buffers[view.buffer]
+    if exact != strides and buffer.strides == strides and buffer.shape == shape:
+        lowering.buffers[view.buffer] = replace(buffer, strides=exact)  # they differ for empty tensors only
+    return View(view.buffer, shape, exact, view.offset)
 
 
 def _root(x: Lazy) -> Lazy:

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Instr, IntLike, Load, Store
+from treadle_codegen.ir.loops import Expr, FloatExpr, Instr, IntLike, Load, NumberLike, Store, has_float
 from treadle_codegen.ir.ops import FLOATS, INTS, LOW_FLOATS, OPS
-from treadle_shapes.expr import And, BoolExpr
+from treadle_shapes.expr import And, BoolExpr, where
+from treadle_shapes.floats import to_float
 
 _COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "signbit"})
 _NARROW_INTS = frozenset({torch.uint8, torch.int8, torch.int16})
@@ -65,8 +66,8 @@ class Recorder:
         return self.emit("const", dtype=dtype, attr=number(value, dtype))
 
     def like(self, value: Any, other: int) -> int:
-        """A constant of another value's dtype."""
-        return self.const(value, self.dtype_of(other))
+        """A number as another value's dtype."""
+        return self.cast(self.number(value, self.dtype_of(other)), self.dtype_of(other))
 
     def cast(self, value: int, dtype: torch.dtype) -> int:
         """Conversion as eager does it; constants are converted at once."""
@@ -86,6 +87,17 @@ class Recorder:
         if isinstance(expr, int):
             return self.const(expr, torch.int64)
         return self.emit("index", dtype=torch.int64, attr=expr)
+
+    def number(self, value: NumberLike, dtype: torch.dtype) -> int:
+        """A number of the graph: a constant of `dtype`, or what is known at run time as int64, float64 or bool."""
+        if isinstance(value, FloatExpr):
+            return self.emit("scalar", dtype=torch.float64, attr=value)
+        if isinstance(value, BoolExpr):
+            return self.cast(self.number(where(value, 1, 0), torch.int64), torch.bool)
+        if isinstance(value, Expr) and has_float(value):
+            # Kernels know no float arithmetic on sizes: the host computes it, exactly up to 2**53.
+            return self.cast(self.emit("scalar", dtype=torch.float64, attr=to_float(value)), torch.int64)
+        return self.index(value) if isinstance(value, Expr) else self.const(value, dtype)
 
     def load(self, buffer: str, index: IntLike, dtype: torch.dtype) -> int:
         """Element of a buffer, as its compute dtype; under a mask it is read only where the mask holds (else it is 0)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from treadle_codegen.ir.loops import Axis, Extern, Instr, IntLike, Load, Loop, Store, View
+from treadle_codegen.ir.loops import Axis, Extern, Instr, IntLike, Load, Loop, Step, Store, View
 from treadle_shapes.expr import Expr, Range, Symbol, bounds, linear_coefficients, simplify, substitute
 
 
@@ -69,17 +69,21 @@ def extern_reads(step: Extern) -> set[str]:
     return found
 
 
-def step_reads(step: Loop | Extern) -> set[str]:
+def step_reads(step: Step) -> set[str]:
     """Names of the buffers a step reads; a loop that accumulates also reads what it writes."""
     if isinstance(step, Extern):
         return extern_reads(step)
+    if not isinstance(step, Loop):
+        return set()
     reads = {a.buffer for a in loop_reads(step)}
     return reads | {a.buffer for a in loop_writes(step)} if accumulates(step) else reads
 
 
-def step_writes(step: Loop | Extern) -> set[str]:
+def step_writes(step: Step) -> set[str]:
     """Names of the buffers a step writes."""
-    return set(step.outputs) if isinstance(step, Extern) else {a.buffer for a in loop_writes(step)}
+    if isinstance(step, Loop):
+        return {a.buffer for a in loop_writes(step)}
+    return set(step.outputs) if isinstance(step, Extern) else set()
 
 
 def rename_loop(

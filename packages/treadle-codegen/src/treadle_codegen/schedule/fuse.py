@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from treadle_codegen.ir.loops import BufferKind, Extern, Loop, Program, View
+from treadle_codegen.ir.loops import BufferKind, Check, Define, Extern, Loop, Program, View
 from treadle_codegen.schedule.access import accumulates, loop_reads, step_reads, step_writes
 from treadle_codegen.schedule.kernel import Kernel, local_buffer, merge_axes, single, why_not_join
+from treadle_codegen.schedule.order import NOTHING, run_time_order
 
 _WINDOW = 24  # how far back a loop looks for a kernel to join; further back its data has left the caches anyway
 
@@ -20,7 +21,7 @@ _WINDOW = 24  # how far back a loop looks for a kernel to join; further back its
 class Node:
     """One step of the plan with the buffers it reads and writes."""
 
-    item: Kernel | Extern
+    item: Kernel | Extern | Check | Define
     reads: set[str]
     writes: set[str]
     fusable: bool = True
@@ -30,21 +31,24 @@ class Node:
 def fuse(program: Program, *, max_members: int = 48, parallel: bool = False) -> list[Node]:
     """The program's steps as fused nodes in execution order, kernels finished (locals found, axes merged)."""
     nodes: list[Node] = []
+    order = run_time_order(program)
     for step in program.steps:
-        if isinstance(step, Extern):
-            nodes.append(Node(step, step_reads(step), step_writes(step), fusable=False))
-        elif not _join(nodes, step, max_members, parallel):
-            nodes.append(Node(single(step), step_reads(step), step_writes(step), fusable=not accumulates(step)))
+        reads, writes = order.get(step.name, (NOTHING, NOTHING))
+        if not isinstance(step, Loop):
+            nodes.append(Node(step, step_reads(step) | reads, step_writes(step) | writes, fusable=False))
+        elif not _join(nodes, step, reads, max_members, parallel):
+            nodes.append(Node(single(step), step_reads(step) | reads, step_writes(step), fusable=not accumulates(step)))
     return _finish(nodes, program)
 
 
-def _join(nodes: list[Node], loop: Loop, max_members: int, parallel: bool) -> bool:
+def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], max_members: int, parallel: bool) -> bool:
     """Put the loop into the best kernel that takes it; False when it has to stand alone."""
     if accumulates(loop):
         return False
     reads, writes = step_reads(loop), step_writes(loop)
     first = max(0, len(nodes) - _WINDOW)
-    last_dependency = max((k for k in range(len(nodes)) if nodes[k].writes & (reads | writes)), default=-1)
+    needed = reads | writes | symbols
+    last_dependency = max((k for k in range(len(nodes)) if nodes[k].writes & needed), default=-1)
     producers = [k for k in range(len(nodes) - 1, first - 1, -1) if nodes[k].writes & reads]
     sharers = [k for k in range(len(nodes) - 1, max(first, last_dependency + 1) - 1, -1) if nodes[k].reads & reads]
     for k in [*producers, *sharers]:
@@ -58,7 +62,7 @@ def _join(nodes: list[Node], loop: Loop, max_members: int, parallel: bool) -> bo
                 reason = why_not_parallel(joined) if parallel and not joined.outer and node.item.outer else None
                 if reason is None:
                     node.item = joined
-                    node.reads |= reads
+                    node.reads |= reads | symbols
                     node.writes |= writes
                     if k < last_dependency:
                         nodes.insert(last_dependency, nodes.pop(k))
