@@ -33,7 +33,7 @@ from .output.resume import forget_continuations, starts_in_loop
 from .output.retreat import plan_or_retreat
 from .output.tensor_check import why_global_state_unfit
 from .skips import why_no_tensors, why_not_trace, why_not_trace_file
-from .source import Source
+from .source import LocalSource, Source
 from .trace.frame import TraceResult, trace_frame
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
