@@ -190,11 +190,9 @@ class GuardSet:
         """
         found = self.dynamic_numbers(env)
         if found is not None:
-            text = (
-                " and ".join(str(env.describe(decision)) for decision in found.decisions)
-                or "dynamic sizes are in range"
-            )
-            self.add(found.sources[0], "call_many", (found.guard, found.sources[1:]), f"sizes: {text}")
+            decided = [f"{found.describe(guard.expr)} (decided at {guard.where})" for guard in found.decisions]
+            text = " and ".join(decided) or f"{', '.join(found.texts)} are in range"
+            self.add(found.sources[0], "call_many", (found.guard, found.sources[1:]), text)
             places = self._places()
             for symbol, other in env.shared:
                 first = places[env.source_of(symbol)]
