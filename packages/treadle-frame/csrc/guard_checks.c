@@ -8,16 +8,16 @@
 
 typedef int32_t (*ForeignFunction)(void *handle, void *out);
 
-typedef enum { KIND_i32, KIND_i64, KIND_bool, KIND_i64_array } ForeignKind;
+typedef enum { KIND_i32, KIND_i64, KIND_bool, KIND_i64_array, KIND_dense } ForeignKind;
 
-static const char *const foreign_kind_names[] = {"i32", "i64", "bool", "i64_array"};
+static const char *const foreign_kind_names[] = {"i32", "i64", "bool", "i64_array", "dense"};
 
 typedef struct {
     ForeignFunction function;
+    ForeignFunction sizes;      /* dense: a second function */
     ForeignKind kind;
-    Py_ssize_t n_expected;      /* i64_array: length; others: 1 */
-    int64_t *expected;          /* owned */
-    bool *any;                  /* owned: this element matches anything */
+    Py_ssize_t n_expected;      /* i64_array: length; dense: number of dimensions; others: 1 */
+    int64_t *lower, *upper;     /* owned: the interval of each element; dense: `lower` has the dimensions, outermost first */
 } ForeignQuery;
 
 struct ForeignTest {
@@ -238,6 +238,30 @@ test_call_many(const GuardCheck *check, PyObject *value, PyObject *const *others
 
 /* ---- foreign: queries through a C ABI --------------------------------------------------------------------------------- */
 
+static inline bool
+in_interval(const ForeignQuery *query, Py_ssize_t i, int64_t value)
+{
+    return query->lower[i] <= value && value <= query->upper[i];
+}
+
+/* Whether the strides are those of a dense array whose dimensions are laid out in the expected order. */
+static bool
+is_dense(const ForeignQuery *query, const int64_t *strides, void *handle)
+{
+    int64_t *sizes = NULL;
+    if (query->sizes(handle, &sizes) != 0) {
+        return false;
+    }
+    int64_t reach = 1;
+    for (Py_ssize_t i = query->n_expected - 1; i >= 0; i--) {
+        int64_t dim = query->lower[i];
+        if (strides[dim] != reach || (sizes[dim] > 1 && __builtin_mul_overflow(reach, sizes[dim], &reach))) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static bool
 query_holds(const ForeignQuery *query, void *handle)
 {
@@ -252,18 +276,20 @@ query_holds(const ForeignQuery *query, void *handle)
     }
     switch (query->kind) {
     case KIND_i32:
-        return query->any[0] || out.i32 == query->expected[0];
+        return in_interval(query, 0, out.i32);
     case KIND_i64:
-        return query->any[0] || out.i64 == query->expected[0];
+        return in_interval(query, 0, out.i64);
     case KIND_bool:
-        return query->any[0] || out.boolean == (query->expected[0] != 0);
+        return in_interval(query, 0, out.boolean);
     case KIND_i64_array:
         for (Py_ssize_t i = 0; i < query->n_expected; i++) {
-            if (!query->any[i] && out.array[i] != query->expected[i]) {
+            if (!in_interval(query, i, out.array[i])) {
                 return false;
             }
         }
         return true;
+    case KIND_dense:
+        return is_dense(query, out.array, handle);
     }
     Py_UNREACHABLE();
 }
@@ -295,8 +321,8 @@ static void
 free_foreign(ForeignTest *test)
 {
     for (Py_ssize_t i = 0; test != NULL && i < test->n_queries; i++) {
-        PyMem_Free(test->queries[i].expected);
-        PyMem_Free(test->queries[i].any);
+        PyMem_Free(test->queries[i].lower);
+        PyMem_Free(test->queries[i].upper);
     }
     PyMem_Free(test);
 }
@@ -313,33 +339,74 @@ address_from(PyObject *number, PyObject *where, const char *what)
 }
 
 static int
+fill_bound(PyObject *item, int64_t open_end, int64_t *bound, PyObject *where)
+{
+    *bound = open_end;
+    if (item == Py_None) {
+        return 0;
+    }
+    if (!PyLong_Check(item)) {
+        PyErr_Format(tf_guard_error, "%U: an expected value must be an int, None or a pair (lower, upper) of these, not %R",
+                     where, item);
+        return -1;
+    }
+    *bound = PyLong_AsLongLong(item);
+    return *bound == -1 && PyErr_Occurred() ? -1 : 0;
+}
+
+static int
+fill_interval(ForeignQuery *query, Py_ssize_t i, PyObject *item, PyObject *where)
+{
+    PyObject *lower = item, *upper = item;
+    if (PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 2) {
+        lower = PyTuple_GET_ITEM(item, 0);
+        upper = PyTuple_GET_ITEM(item, 1);
+    }
+    if (fill_bound(lower, INT64_MIN, &query->lower[i], where) < 0) {
+        return -1;
+    }
+    return fill_bound(upper, INT64_MAX, &query->upper[i], where);
+}
+
+/* dense: (address of the function that gives the sizes, dimensions from outermost to innermost) */
+static PyObject *
+fill_dense(ForeignQuery *query, PyObject *expected, PyObject *where)
+{
+    if (!PyTuple_Check(expected) || PyTuple_GET_SIZE(expected) != 2 || !PyTuple_Check(PyTuple_GET_ITEM(expected, 1))) {
+        PyErr_Format(tf_guard_error, "%U: the expected value of a dense query must be (address, tuple of dimensions), "
+                     "not %R", where, expected);
+        return NULL;
+    }
+    *(void **)&query->sizes = address_from(PyTuple_GET_ITEM(expected, 0), where, "the function that gives the sizes");
+    return query->sizes == NULL ? NULL : PyTuple_GET_ITEM(expected, 1);
+}
+
+static int
 fill_expected(ForeignQuery *query, PyObject *expected, PyObject *where)
 {
-    bool array = query->kind == KIND_i64_array;
+    bool dense = query->kind == KIND_dense, array = dense || query->kind == KIND_i64_array;
+    if (dense && (expected = fill_dense(query, expected, where)) == NULL) {
+        return -1;
+    }
     if (array && !PyTuple_Check(expected)) {
         PyErr_Format(tf_guard_error, "%U: the expected value of an i64_array query must be a tuple, not %R", where,
                      expected);
         return -1;
     }
     query->n_expected = array ? PyTuple_GET_SIZE(expected) : 1;
-    query->expected = PyMem_Calloc((size_t)query->n_expected + 1, sizeof(int64_t));
-    query->any = PyMem_Calloc((size_t)query->n_expected + 1, sizeof(bool));
-    if (query->expected == NULL || query->any == NULL) {
+    query->lower = PyMem_Calloc((size_t)query->n_expected + 1, sizeof(int64_t));
+    query->upper = PyMem_Calloc((size_t)query->n_expected + 1, sizeof(int64_t));
+    if (query->lower == NULL || query->upper == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     for (Py_ssize_t i = 0; i < query->n_expected; i++) {
-        PyObject *item = array ? PyTuple_GET_ITEM(expected, i) : expected;
-        query->any[i] = item == Py_None;
-        if (item == Py_None) {
-            continue;
-        }
-        if (!PyLong_Check(item)) {
-            PyErr_Format(tf_guard_error, "%U: an expected value must be an int or None, not %R", where, item);
+        if (fill_interval(query, i, array ? PyTuple_GET_ITEM(expected, i) : expected, where) < 0) {
             return -1;
         }
-        query->expected[i] = PyLong_AsLongLong(item);
-        if (query->expected[i] == -1 && PyErr_Occurred()) {
+        if (dense && (query->lower[i] != query->upper[i] || query->lower[i] < 0 || query->lower[i] >= query->n_expected)) {
+            PyErr_Format(tf_guard_error, "%U: the dimensions of a dense query must be the ints from 0 to %zd, not %R", where,
+                         query->n_expected - 1, expected);
             return -1;
         }
     }
@@ -359,13 +426,13 @@ fill_query(ForeignQuery *query, PyObject *given, PyObject *where)
     }
     PyObject *kind = PyTuple_GET_ITEM(given, 1);
     int found = -1;
-    for (int i = 0; i <= KIND_i64_array; i++) {
+    for (int i = 0; i <= KIND_dense; i++) {
         if (PyUnicode_Check(kind) && PyUnicode_CompareWithASCIIString(kind, foreign_kind_names[i]) == 0) {
             found = i;
         }
     }
     if (found < 0) {
-        PyErr_Format(tf_guard_error, "%U: a query's kind must be i32, i64, bool or i64_array, not %R", where, kind);
+        PyErr_Format(tf_guard_error, "%U: a query's kind must be i32, i64, bool, i64_array or dense, not %R", where, kind);
         return -1;
     }
     query->kind = (ForeignKind)found;

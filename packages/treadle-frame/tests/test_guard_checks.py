@@ -207,7 +207,12 @@ def test_checks_on_several_paths_come_last() -> None:
         ("foreign", ForeignCheck(int, 0, ((0, "i32", 1),)), "non-zero address"),
         ("foreign", ForeignCheck(int, 0, ((1, "i16", 1),)), "'i16'"),
         ("foreign", ForeignCheck(int, 0, ((1, "i64_array", 1),)), "tuple"),
-        ("foreign", ForeignCheck(int, 0, ((1, "i64", "1"),)), "int or None"),
+        ("foreign", ForeignCheck(int, 0, ((1, "i64", "1"),)), "an int, None or a pair"),
+        ("foreign", ForeignCheck(int, 0, ((1, "i64", (1, "2")),)), "an int, None or a pair"),
+        ("foreign", ForeignCheck(int, 0, ((1, "dense", (0, 1)),)), "dense query must be"),
+        ("foreign", ForeignCheck(int, 0, ((1, "dense", (0, (0, 1))),)), "non-zero address"),
+        ("foreign", ForeignCheck(int, 0, ((1, "dense", (1, (0, 2))),)), "ints from 0 to 1"),
+        ("foreign", ForeignCheck(int, 0, ((1, "dense", (1, (0, (0, 1)))),)), "ints from 0 to 1"),
         ("foreign", ForeignCheck(int, 0, ((1, "i64"),)), "query"),  # type: ignore[arg-type]
     ],
 )
@@ -302,6 +307,42 @@ def test_foreign(library: ctypes.PyDLL) -> None:
     assert not foreign(types=int)
     assert not foreign(types=(int, str))
     assert not holds("foreign", ForeignCheck(bytes, HEAD, ()), x=Other(value))
+
+
+def test_foreign_intervals(library: ctypes.PyDLL) -> None:
+    rank, sizes = address_of(library, "get_rank"), address_of(library, "get_sizes")
+    value = packed(3, (2, 5, 7), 0, False)
+
+    def foreign(*query: Any) -> bool:
+        return holds("foreign", ForeignCheck(bytes, HEAD, (query,)), x=value)
+
+    for interval in ((3, 3), (2, 4), (None, 3), (3, None), (None, None)):
+        assert foreign(rank, "i64", interval)
+    for interval in ((4, 4), (4, 2), (None, 2), (4, None)):
+        assert not foreign(rank, "i64", interval)
+    assert foreign(sizes, "i64_array", ((2, None), 5, (1, 7)))
+    assert not foreign(sizes, "i64_array", ((3, None), 5, (1, 7)))
+    assert not foreign(sizes, "i64_array", ((2, None), 5, (1, 6)))
+
+
+def test_foreign_dense_order() -> None:
+    torch = pytest.importorskip("torch")
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    strides, sizes = (address_of(library, f"aoti_torch_get_{name}") for name in ("strides", "sizes"))
+
+    def dense(tensor: Any, *order: int) -> bool:
+        return holds("foreign", ForeignCheck(torch.Tensor, 16, ((strides, "dense", (sizes, order)),)), x=tensor)
+
+    x = torch.empty(2, 3, 4, 5)
+    assert dense(x, 0, 1, 2, 3)
+    assert not dense(x, 0, 2, 3, 1)
+    assert dense(x.to(memory_format=torch.channels_last), 0, 2, 3, 1)
+    assert not dense(x[:, :, ::2], 0, 1, 2, 3)
+    assert not dense(x[:, :2], 0, 1, 2, 3)
+    assert dense(x[:1], 0, 1, 2, 3)
+    assert not dense(torch.empty(3, 1).expand(3, 4), 0, 1)
+    assert dense(torch.empty(0, 4), 0, 1) and dense(torch.empty(4, 0), 0, 1)
+    assert dense(torch.tensor(1.0))
 
 
 def test_foreign_queries_stop_at_the_first_that_fails(library: ctypes.PyDLL) -> None:

@@ -58,10 +58,14 @@ class ForeignCheck(NamedTuple):
     The value's type must be exactly `type` (or one of the tuple). The handle is the address `id(value) + handle_offset`.
     Each query is `(function address, kind, expected)`; the function is `int32_t f(void *handle, void *out)`, returns 0
     when it worked and writes an int32 (`i32`), int64 (`i64`), bool (`bool`), or a pointer to as many int64 as `expected`
-    has (`i64_array`: ask for the length first, queries run in order and stop at the first that fails). An expected None
-    matches anything. The functions are called with the GIL held and must not run Python code.
+    has (`i64_array`: ask for the length first, queries run in order and stop at the first that fails). An expected value
+    or element is an int, a pair (lower, upper) of ints for an interval that holds both ends, or None, which matches
+    anything (as an end of an interval: no bound).
+    Kind `dense`: the function gives strides as an `i64_array` does, and `expected` is (address of the function that
+    gives the sizes, dimensions from outermost to innermost): the strides must be those of an array that is dense in
+    that order. (A size of 0 counts as 1.) The functions are called with the GIL held and must not run Python code.
     """
 
     type: type | tuple[type, ...]
     handle_offset: int
-    queries: tuple[tuple[int, str, int | tuple[int | None, ...] | None], ...]
+    queries: tuple[tuple[int, str, Any], ...]

@@ -26,11 +26,12 @@ from .errors import InternalError, Unsupported
 from .marks import Mark
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
-from .output.entry import Payload, changed_dimensions, finish_entry, follow
+from .output.entry import Payload, changed_dimensions, finish_entry, follow, with_admitted_ones
 from .output.misses import why_missed
 from .output.ones import admit, why_not_served
 from .output.resume import forget_continuations, starts_in_loop
 from .output.retreat import plan_or_retreat
+from .output.size_ranges import size_program
 from .output.tensor_check import why_global_state_unfit
 from .skips import why_no_tensors, why_not_trace, why_not_trace_file
 from .source import LocalSource, Source
@@ -203,15 +204,17 @@ class Handler:
             dynamic = entry.payload.dynamic
             if dynamic is None:
                 continue
+            cells = dict(zip(frame.code.co_freevars, frame.closure or (), strict=True))
             with dynamic.guard.admitting_all():
-                holds = entry.guard.check(frame.locals, frame.globals, frame.closure, frame.builtins)
+                program = size_program(entry.guard.checks, dynamic, any_ones=True)
+                holds = program.check(frame.locals, frame.globals, cells, frame.builtins)
             if not holds:
                 continue
             with _torch_state_kept():
                 admitted = admit(entry.payload.graph_module, entry.payload.inputs, dynamic, frame)
             if admitted:
-                treadle_frame.remove_entry(frame.code, entry)  # it is added again as the answer of the handler
-                return entry
+                treadle_frame.remove_entry(frame.code, entry)
+                return with_admitted_ones(entry)
         return None
 
     def _compile(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
@@ -270,8 +273,10 @@ class Handler:
         with observer.phase("codegen"):
             payload = Payload(gm, result.guards.tensors, result.reason, _module_argument(frame))
             entry = finish_entry(plan, compiled, payload)
-        if pretended and not (payload.dynamic and admit(gm, payload.inputs, payload.dynamic, frame)):
-            return None  # the backend has made a decision of its own
+        if pretended:
+            if not (payload.dynamic and admit(gm, payload.inputs, payload.dynamic, frame)):
+                return None  # the backend has made a decision of its own
+            entry = with_admitted_ones(entry)
         observer.on_entry(entry)
         return entry
 
@@ -315,7 +320,10 @@ class Handler:
             if payload.dynamic is not None:
                 admit(None, (), payload.dynamic, frame)
         payload.numbers = result.guards.numbers
-        return treadle_frame.Entry(frame.code, result.guards.program(), payload)
+        program = result.guards.program()
+        if payload.dynamic is not None:
+            program = size_program(program.checks, payload.dynamic)
+        return treadle_frame.Entry(frame.code, program, payload)
 
     def _model(self, code: CodeType) -> CodeModel:
         if code not in self._models:

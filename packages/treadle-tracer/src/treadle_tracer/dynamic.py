@@ -168,6 +168,16 @@ class SizesGuard:
         """From now on the guard holds when exactly these sizes are 1."""
         self._admitted.add(ones)
 
+    def has_admitted(self, position: int) -> bool:
+        """Whether the size at this position may be 1, at least where certain others are."""
+        return any(position in ones for ones in self._admitted)
+
+    @property
+    def admits_each(self) -> bool:
+        """Whether what has been admitted are ranges: any of certain sizes may be 1, whatever the others are."""
+        may_be_one = {position for ones in self._admitted for position in ones}
+        return len(self._admitted - {()}) + 1 == 2 ** len(may_be_one)
+
     @contextlib.contextmanager
     def admitting_all(self) -> Iterator[None]:
         """In this thread, the guard admits everything for the moment: to find out whether the rest of a program holds."""

@@ -22,6 +22,7 @@ from ..source import Path, Source
 from .emit import FrameCode
 from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes, settled
 from .resume import Break
+from .size_ranges import size_program
 
 if TYPE_CHECKING:
     import torch.fx
@@ -124,6 +125,8 @@ def finish_entry(plan: Plan, compiled: Callable[..., Any] | None, payload: Paylo
         payload.dynamic = result.guards.add_sizes(result.env)
         payload.inputs = tuple(result.graph.input_sources)
     program = result.guards.program()
+    if payload.dynamic is not None:
+        program = size_program(program.checks, payload.dynamic)
     payload.guards = tuple(guard.reason for guard in result.guards)
     payload.numbers = result.guards.numbers
     direct = None if compiled is None or result.protected else _direct(plan, compiled)
@@ -145,6 +148,12 @@ def _direct(plan: Plan, compiled: Callable[..., Any]) -> Any:
     if len(names) != len(result.graph.input_sources) or any(name not in slots for name in names):
         return None
     return (compiled, tuple(names), True)
+
+
+def with_admitted_ones(entry: Any) -> Any:
+    """The same entry, for the sizes of 1 that are admitted by now."""
+    program = size_program(entry.guard.checks, entry.payload.dynamic)
+    return treadle_frame.Entry(entry.code, program, entry.payload, direct=entry.direct)
 
 
 # ---- torch's own state

@@ -76,8 +76,10 @@ class TensorGuard:
 class DynamicNumbers(NamedTuple):
     """The dynamic numbers of an entry: their symbols, where each is found, the guard over all of them, and what it says.
 
-    decisions   `treadle_shapes` guards: an expression over the symbols, and the user's line that needed it
-    texts       what a person calls each number
+    decisions      `treadle_shapes` guards: an expression over the symbols, and the user's line that needed it
+    texts          what a person calls each number
+    box            the interval of each number (None: open)
+    has_relations  whether some decision is more than an interval
     """
 
     symbols: tuple[Any, ...]
@@ -85,12 +87,20 @@ class DynamicNumbers(NamedTuple):
     guard: SizesGuard
     decisions: tuple[Any, ...]
     texts: tuple[str, ...]
+    box: tuple[tuple[int | None, int | None], ...]
+    has_relations: bool
 
     def describe(self, expr: Any) -> str:
         """An expression over the symbols in the user's terms."""
         from treadle_shapes import to_python
 
         return to_python(expr, dict(zip(self.symbols, self.texts, strict=True)))
+
+    @property
+    def text(self) -> str:
+        """All decisions, with the lines that needed them."""
+        decided = [f"{self.describe(guard.expr)} (decided at {guard.where})" for guard in self.decisions]
+        return " and ".join(decided) or f"{', '.join(self.texts)} are in range"
 
 
 class GuardSet:
@@ -190,9 +200,7 @@ class GuardSet:
         """
         found = self.dynamic_numbers(env)
         if found is not None:
-            decided = [f"{found.describe(guard.expr)} (decided at {guard.where})" for guard in found.decisions]
-            text = " and ".join(decided) or f"{', '.join(found.texts)} are in range"
-            self.add(found.sources[0], "call_many", (found.guard, found.sources[1:]), text)
+            self.add(found.sources[0], "call_many", (found.guard, found.sources[1:]), found.text)
             places = self._places()
             for symbol, other in env.shared:
                 first = places[env.source_of(symbol)]
@@ -209,7 +217,10 @@ class GuardSet:
         decisions = env.compile_guards(symbols)
         is_size = tuple(i for i, symbol in enumerate(symbols) if ".size()[" in env.source_of(symbol))
         check = SizesGuard(decisions.check, is_size)
-        return DynamicNumbers(symbols, sources, check, decisions.guards, tuple(map(env.source_of, symbols)))
+        texts = tuple(map(env.source_of, symbols))
+        return DynamicNumbers(
+            symbols, sources, check, decisions.guards, texts, decisions.box, bool(decisions.relations)
+        )
 
     @property
     def has_integers(self) -> bool:

@@ -12,6 +12,7 @@ import torch
 
 import treadle_frame
 
+from ..dynamic import SizesGuard
 from .entry import follow
 
 if TYPE_CHECKING:
@@ -62,14 +63,19 @@ def _differences(
             continue  # it fails because of what has been told
         failed.add(check.path)
         owner = next((tensors[path] for path in _prefixes(check.path) if path in tensors), None)
-        if check.op == "call_many" and payload.dynamic is not None:
+        found: list[str] = []
+        if owner is not None and not owner.by_identity and check.op != "call_many":
+            found = _tensor_differences(owner, frame, dynamic.get(owner.source, {}))
+        if not found and payload.dynamic is not None and (check.op == "foreign" or _is_of_sizes(check)):
             found = _broken_decisions(payload.dynamic, frame)
-        elif owner is not None and not owner.by_identity:
-            found = _tensor_differences(owner, frame, dynamic.get(owner.source, {})) or [_plainly(check, frame)]
-        else:
+        if not found:
             found = [_plainly(check, frame) + _from_now_on(any(s.path == check.path for s in dynamic))]
         texts.update(dict.fromkeys(found))
     return list(texts)
+
+
+def _is_of_sizes(check: Any) -> bool:
+    return check.op == "call_many" and isinstance(check.arg[0], SizesGuard)
 
 
 def _prefixes(path: Path) -> Iterator[Path]:

@@ -47,8 +47,8 @@ def checks(tensor: torch.Tensor, dynamic_dims: tuple[int, ...] = ()) -> list[Ten
     """
     order = stride_order(tensor) if dynamic_dims else None
     sizes = tuple(None if d in dynamic_dims else int(s) for d, s in enumerate(tensor.shape))
-    found = [_metadata_check(tensor, sizes, any_strides=order is not None)]
-    if dynamic_dims:
+    found = [_metadata_check(tensor, sizes, order)]
+    if dynamic_dims and found[0][1] != "foreign":
         text = f"sizes of dimensions {list(dynamic_dims)} are at least 1" + (
             f", dense in order {list(order)}" if order else ""
         )
@@ -64,34 +64,47 @@ def checks(tensor: torch.Tensor, dynamic_dims: tuple[int, ...] = ()) -> list[Ten
     return found
 
 
-def _metadata_check(tensor: torch.Tensor, sizes: tuple[int | None, ...], any_strides: bool) -> TensorCheck:
+def _metadata_check(tensor: torch.Tensor, sizes: tuple[int | None, ...], order: tuple[int, ...] | None) -> TensorCheck:
+    """`sizes`: None for a dynamic one; `order`: the dimensions of a dense tensor with dynamic sizes, else None."""
     text = metadata_text(tensor, sizes)
     if tensor.layout is not torch.strided or _handle_offset() is None:
-        return ((), "call", PythonMetadata(tensor, sizes, any_strides), text)
+        return ((), "call", PythonMetadata(tensor, sizes, any_strides=order is not None), text)
     import treadle_frame
 
     functions, offset = _functions(), _handle_offset()
     assert functions is not None
     assert offset is not None
-    strides = tuple(None if any_strides else int(s) for s in tensor.stride())
-    device_index = tensor.device.index if tensor.device.index is not None else -1
     expected = {
         "dtype": _query(tensor, "dtype"),
         "dim": tensor.dim(),
-        "sizes": sizes,
-        "strides": strides,
+        "sizes": tuple((1, None) if s is None else s for s in sizes),
+        "strides": tuple(int(s) for s in tensor.stride()) if order is None else None,
         "device_type": _query(tensor, "device_type"),
-        "device_index": device_index,
+        "device_index": tensor.device.index if tensor.device.index is not None else -1,
         "layout": _query(tensor, "layout"),
     }
-    queries = tuple(
+    queries = [
         (functions[name][1], QUERIES[name][1], expected[name])
         for name in QUERIES
-        if not (
-            name in ("sizes", "strides") and all(item is None for item in expected[name])
-        )  # also: a scalar has none
+        if expected[name] is not None and expected[name] != ()  # a scalar has neither sizes nor strides
+    ]
+    if order:
+        queries.append((functions["strides"][1], "dense", (functions["sizes"][1], order)))
+    return ((), "foreign", treadle_frame.ForeignCheck(type(tensor), offset, tuple(queries)), text)
+
+
+def with_size_ranges(check: Any, ranges: Sequence[tuple[int | None, int | None] | None]) -> Any:
+    """A `foreign` check of `checks` with other ranges of its dynamic sizes; None: the size stays as it is."""
+    functions = _functions()
+    assert functions is not None
+    address = functions["sizes"][1]
+    queries = tuple(
+        (query[0], query[1], tuple(new or old for new, old in zip(ranges, query[2], strict=True)))
+        if query[0] == address and query[1] == "i64_array"
+        else query
+        for query in check.arg.queries
     )
-    return ((), "foreign", treadle_frame.ForeignCheck(type(tensor), offset, queries), text)
+    return check._replace(arg=check.arg._replace(queries=queries))
 
 
 def metadata_text(tensor: torch.Tensor, sizes: Sequence[int | None]) -> str:

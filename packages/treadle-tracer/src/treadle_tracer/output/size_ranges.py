@@ -1,0 +1,66 @@
+"""The guard program of an entry with dynamic sizes: ranges of sizes are checked in C with the rest of a tensor's metadata, and Python is
+called only for decisions that relate several numbers, or while a size may be 1 only where certain others are.
+
+Which sizes may be 1 changes in the life of an entry (`output.ones` admits them), and a guard program does not: so the program is made
+anew from the old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import treadle_frame
+
+from ..dynamic import SizesGuard
+from ..source import Path
+from .tensor_check import with_size_ranges
+
+if TYPE_CHECKING:
+    from .guards import DynamicNumbers
+
+Range = tuple[int | None, int | None]
+
+
+def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool = False) -> treadle_frame.GuardProgram:
+    """The program of these checks for the sizes of 1 that are admitted now (`any_ones`: for all of them).
+
+    checks: of `GuardSet.program`, or of a program that this function has made.
+    """
+    ranges = {source.path: _range(dynamic, position, any_ones) for position, source in enumerate(dynamic.sources)}
+    checked: set[Path] = set()
+    kept = []
+    for check in checks:
+        if check.op == "foreign":
+            of_sizes = [(*check.path, ("attr", "shape"), ("tuple_item", dim)) for dim in range(_rank(check.arg))]
+            if any(path in ranges for path in of_sizes):
+                check = with_size_ranges(check, [ranges.get(path) for path in of_sizes])
+                checked.update(of_sizes)
+        elif check.op == "call_many" and isinstance(check.arg[0], SizesGuard):
+            continue
+        kept.append(check)
+    if _needs_function(dynamic, ranges, checked, any_ones):
+        paths = [source.path for source in dynamic.sources]
+        kept.append(treadle_frame.Check(paths[0], "call_many", (dynamic.guard, tuple(paths[1:])), dynamic.text))
+    return treadle_frame.GuardProgram(kept)
+
+
+def _range(dynamic: DynamicNumbers, position: int, any_ones: bool) -> Range:
+    """The sizes that a dynamic dimension may have by itself."""
+    lower, upper = dynamic.box[position]
+    if position in dynamic.guard.sizes and not any_ones and not dynamic.guard.has_admitted(position):
+        lower = max(lower or 0, 2)
+    return lower, upper
+
+
+def _needs_function(dynamic: DynamicNumbers, ranges: dict[Path, Range], checked: set[Path], any_ones: bool) -> bool:
+    """Whether something is left that the ranges do not say."""
+    if dynamic.has_relations or not (any_ones or dynamic.guard.admits_each):
+        return True
+    return any(path not in checked and ends != (None, None) for path, ends in ranges.items())
+
+
+def _rank(check: Any) -> int:
+    """The number of dimensions that a foreign check of a tensor looks at."""
+    sizes: Sequence[Any] = next((expected for _, kind, expected in check.queries if kind == "i64_array"), ())
+    return len(sizes)
