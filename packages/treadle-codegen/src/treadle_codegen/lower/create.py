@@ -16,12 +16,15 @@ from treadle_codegen.lower.lazy import Index, Lazy
 from treadle_codegen.lower.recorder import Recorder, number
 from treadle_codegen.lower.registry import lowering
 from treadle_shapes.expr import Expr
+from treadle_shapes.floats import FloatExpr
 
 
 def _filled(lw: Lowering, value: Any) -> Lazy | None:
     """A tensor like the node's fake result, of one number."""
     if isinstance(value, torch.SymInt):
         value = as_intlike(value)
+    if isinstance(value, FloatExpr) and lw.val.dtype.is_floating_point:
+        return lw.full(as_shape(lw.val.shape), value, lw.val.dtype)
     if not isinstance(value, (bool, int, float, Expr)):
         return None
     if lw.val.dtype in INTS and (isinstance(value, float) and not math.isfinite(value)):

@@ -14,23 +14,30 @@ from typing import Any
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
 
-from treadle_codegen.ir.ops import FLOATS, INTS, OPS, Cost, compute_dtype
+from treadle_codegen.ir.ops import FLOATS, INTS, LOW_FLOATS, OPS, Cost, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape
 from treadle_codegen.lower.lazy import Lazy
 from treadle_codegen.lower.recorder import Recorder, number
 from treadle_codegen.lower.registry import lowering
 from treadle_shapes.expr import Expr
+from treadle_shapes.floats import FloatExpr
 
 HARD, DIVIDE = int(Cost.TRANSCENDENTAL), int(Cost.DIVIDE)
 
 
 def pointwise(
-    *names: str, operands: int = 1, promote: str = "result", cost: int = 1, allow: frozenset[torch.dtype] | None = None
+    *names: str,
+    operands: int = 1,
+    promote: str = "result",
+    cost: int = 1,
+    allow: frozenset[torch.dtype] | None = None,
+    narrow: bool = False,
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Register a scalar function as the lowering of elementwise overloads; the first `operands` arguments are tensors or numbers.
 
-    `allow` limits the compute dtype; anything else is left to ATen.
+    `allow` limits the compute dtype; anything else is left to ATen. `narrow`: eager rounds a number among the operands to the
+    low-precision dtype of the tensor; elsewhere it goes into the arithmetic as float32.
     """
 
     def register(fn: Callable[..., int]) -> Callable[..., int]:
@@ -42,14 +49,28 @@ def pointwise(
                 return None
             if promote == "operands" and not all(_fits(x, compute) for x in inputs):
                 return None
+            prepare = _rounding_numbers(lw, inputs) if narrow else None
             return lw.pointwise(
-                lambda o, *values: fn(o, *values, *args[operands:], **kwargs),
+                lambda o, *values: fn(o, *(prepare(o, values) if prepare else values), *args[operands:], **kwargs),
                 inputs, lw.val.dtype, shape=as_shape(lw.val.shape), compute=compute, cost=cost,
             )  # fmt: skip
 
         return fn
 
     return register
+
+
+def _rounding_numbers(lw: Lowering, operands: Sequence[Any]) -> Callable[[Recorder, Sequence[int]], list[int]] | None:
+    """Rounds the numbers among the operands to the low-precision dtype of the tensors; None where there is nothing to round."""
+    low = next((x.dtype for x in operands if isinstance(x, Lazy) and x.dtype in LOW_FLOATS), None)
+    numbers = [not isinstance(x, Lazy) for x in operands]
+    if low is None or not any(numbers) or any(isinstance(x, Lazy) and x.dtype in FLOATS for x in operands):
+        return None
+
+    def prepare(o: Recorder, values: Sequence[int]) -> list[int]:
+        return [o.cast(o.cast(v, low), torch.float32) if n else v for v, n in zip(values, numbers, strict=True)]
+
+    return prepare
 
 
 def operand_dtype(operands: Sequence[Any]) -> torch.dtype | None:
@@ -60,14 +81,14 @@ def operand_dtype(operands: Sequence[Any]) -> torch.dtype | None:
     if len(dtypes) == 1 and (next(iter(dtypes)).is_floating_point or not numbers):
         return compute_dtype(next(iter(dtypes)))
     stand_ins = [torch.empty((1,) * x.dim, dtype=x.dtype, device="meta") for x in tensors]
-    numbers = [1 if isinstance(x, Expr) else x for x in numbers]
+    numbers = [1 if isinstance(x, Expr) else 1.0 if isinstance(x, FloatExpr) else x for x in numbers]
     kind = ELEMENTWISE_TYPE_PROMOTION_KIND.DEFAULT
     return compute_dtype(elementwise_dtypes(*stand_ins, *numbers, type_promotion_kind=kind)[1])
 
 
 def _fits(x: Any, dtype: torch.dtype) -> bool:
     """Whether a number survives conversion to an integer dtype; eager has rules of its own when it does not."""
-    return isinstance(x, (Lazy, Expr)) or dtype not in INTS or number(x, dtype) == x
+    return isinstance(x, (Lazy, Expr)) or dtype not in INTS or (not isinstance(x, FloatExpr) and number(x, dtype) == x)
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
@@ -77,19 +98,19 @@ def _scaled(o: Recorder, value: int, alpha: Any) -> int:
     return value if alpha == 1 else o.op("mul", value, o.like(alpha, value))
 
 
-@pointwise("aten.add.Tensor", "aten.add.Scalar", operands=2)
+@pointwise("aten.add.Tensor", "aten.add.Scalar", operands=2, narrow=True)
 def add(o: Recorder, a: int, b: int, alpha: Any = 1) -> int:
     if o.dtype_of(a) == torch.bool:
         return o.op("bitwise_or", a, b if alpha else o.const(False, torch.bool))
     return o.op("add", a, _scaled(o, b, alpha))
 
 
-@pointwise("aten.sub.Tensor", "aten.sub.Scalar", operands=2)
+@pointwise("aten.sub.Tensor", "aten.sub.Scalar", operands=2, narrow=True)
 def sub(o: Recorder, a: int, b: int, alpha: Any = 1) -> int:
     return o.op("sub", a, _scaled(o, b, alpha))
 
 
-@pointwise("aten.rsub.Tensor", "aten.rsub.Scalar", operands=2)
+@pointwise("aten.rsub.Tensor", "aten.rsub.Scalar", operands=2, narrow=True)
 def rsub(o: Recorder, a: int, b: int, alpha: Any = 1) -> int:
     return o.op("sub", b, _scaled(o, a, alpha))
 
@@ -257,7 +278,7 @@ def logit(o: Recorder, x: int, eps: float | None = None) -> int:
 
 
 def _comparison(name: str) -> None:
-    @pointwise(f"aten.{name}.Tensor", f"aten.{name}.Scalar", operands=2, promote="operands")
+    @pointwise(f"aten.{name}.Tensor", f"aten.{name}.Scalar", operands=2, promote="operands", narrow=True)
     def fn(o: Recorder, a: int, b: int) -> int:
         return o.op(name, a, b)
 
@@ -490,8 +511,12 @@ def prelu_kernel(o: Recorder, x: int, weight: int) -> int:
 
 @pointwise("aten.elu.default", cost=HARD + 3, allow=FLOATS)
 def elu(o: Recorder, x: int, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> int:
-    negative = o.op("mul", o.op("expm1", o.op("mul", x, o.like(input_scale, x))), o.like(alpha * scale, x))
-    return o.op("where", o.op("le", x, o.like(0.0, x)), negative, o.op("mul", x, o.like(scale, x)))
+    if isinstance(alpha, FloatExpr) or isinstance(scale, FloatExpr):
+        factor = o.op("mul", o.like(alpha, x), o.like(scale, x))
+    else:
+        factor = o.like(alpha * scale, x)
+    negative = o.op("mul", o.op("expm1", o.op("mul", x, o.like(input_scale, x))), factor)
+    return o.op("where", o.op("lt", x, o.like(0.0, x)), negative, o.op("mul", x, o.like(scale, x)))
 
 
 def _softplus(o: Recorder, x: int, beta: float, threshold: float) -> int:
@@ -554,16 +579,20 @@ def threshold(o: Recorder, x: int, threshold: Any, value: Any) -> int:
     return o.op("where", o.op("le", x, o.like(threshold, x)), o.like(value, x), x)
 
 
+def _minus(o: Recorder, value: Any, other: int) -> int:
+    return o.op("neg", o.like(value, other)) if isinstance(value, FloatExpr) else o.like(-value, other)
+
+
 @pointwise("aten.hardshrink.default", cost=3, allow=FLOATS)
 def hardshrink(o: Recorder, x: int, lambd: float = 0.5) -> int:
-    inside = o.op("bitwise_and", o.op("ge", x, o.like(-lambd, x)), o.op("le", x, o.like(lambd, x)))
+    inside = o.op("bitwise_and", o.op("ge", x, _minus(o, lambd, x)), o.op("le", x, o.like(lambd, x)))
     return o.op("where", inside, o.like(0.0, x), x)
 
 
 @pointwise("aten.softshrink.default", cost=4, allow=FLOATS)
 def softshrink(o: Recorder, x: int, lambd: float = 0.5) -> int:
     limit = o.like(lambd, x)
-    low = o.op("where", o.op("lt", x, o.like(-lambd, x)), o.op("add", x, limit), o.op("mul", x, o.like(0.0, x)))
+    low = o.op("where", o.op("lt", x, _minus(o, lambd, x)), o.op("add", x, limit), o.op("mul", x, o.like(0.0, x)))
     return o.op("where", o.op("gt", x, limit), o.op("sub", x, limit), low)
 
 

@@ -19,6 +19,7 @@ from treadle_codegen.ir.ops import why_not_dtype
 from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.dead_steps import remove_dead_steps
 from treadle_codegen.lower.extern import lower_extern, why_not_extern
+from treadle_codegen.lower.floats import why_not_float
 from treadle_codegen.lower.indexing import (
     Shape,
     as_intlike,
@@ -138,7 +139,7 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
         result = RUN_TIME[name](lowering, *args, **kwargs)
     if result is not None:
         return _finish(lowering, node, result)
-    if why_not_loops(node) is None:
+    if why_not_loops(node) is None and why_not_float(name, args, kwargs) is None:
         result = LOWERINGS[str(node.target)](lowering, *args, **kwargs)
     elif why_not_memory_view(node, args) is None:
         result = LOWERINGS[str(node.target)](lowering, *args, **kwargs)
