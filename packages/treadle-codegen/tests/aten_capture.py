@@ -20,6 +20,8 @@ class _Recorder(TorchDispatchMode):
         self.alive: list[Any] = []
         self.constants: dict[str, torch.Tensor] = {}
         self.decompositions = decompositions
+        self.adapter: Any = None  # the face of a ShapeEnv, for graphs with numbers known only at run time
+        self.asserted = 0
 
     def bind(self, tensor: torch.Tensor, node: torch.fx.Node) -> None:
         self.nodes[id(tensor)] = node
@@ -27,9 +29,26 @@ class _Recorder(TorchDispatchMode):
         node.meta["val"] = tensor
 
     def node_of(self, value: Any) -> Any:
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self.number(value)
         if not isinstance(value, torch.Tensor):
             return value
         return self.nodes[id(value)]
+
+    def number(self, value: Any) -> torch.fx.Node:
+        """A node for a symbolic number: its `val` alone says what it is."""
+        node = self.graph.call_function(operator.pos, (0,))
+        node.meta["val"] = value
+        return node
+
+    def assert_what_was_learnt(self) -> None:
+        """Nodes for the runtime assertions since the last call, as a tracer would put them."""
+        if self.adapter is None:
+            return
+        for condition, message, _ in self.adapter.env.runtime_asserts[self.asserted :]:
+            node = self.number(self.adapter.wrap(condition))
+            self.graph.call_function(torch.ops.aten._assert_scalar.default, (node, message))
+        self.asserted = len(self.adapter.env.runtime_asserts)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -43,8 +62,11 @@ class _Recorder(TorchDispatchMode):
                 result = func.decompose(*args, **kwargs)
             if result is not NotImplemented:
                 return result
+        self.assert_what_was_learnt()
         result = func(*args, **kwargs)
-        if func.namespace != "aten" and not any(isinstance(r, torch.Tensor) for r in tree_leaves(result)):
+        if func.namespace != "aten" and not any(
+            isinstance(r, torch.Tensor) for r in tree_leaves(result)
+        ):  # prim.device
             return result
         node = self.graph.call_function(func, tree_map(self.node_of, tuple(args)), tree_map(self.node_of, kwargs))
         node.meta["val"] = result
@@ -69,6 +91,7 @@ def capture(
     With `mode` the inputs are fake tensors of it already.
     """
     recorder = _Recorder(decompositions or {})
+    recorder.adapter = None if mode is None else mode.shape_env
     given = mode is not None
     with mode or FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
         fakes = [mode.from_tensor(x) if isinstance(x, torch.Tensor) and not given else x for x in inputs]
@@ -80,6 +103,7 @@ def capture(
                     node.meta["static_input"] = True
         with recorder:
             result = fn(*fakes)
+    recorder.assert_what_was_learnt()
     leaves = [r for r in tree_leaves(result)]
     recorder.graph.output(tuple(recorder.node_of(r) for r in leaves))
     return torch.fx.GraphModule(torch.nn.Module(), recorder.graph)

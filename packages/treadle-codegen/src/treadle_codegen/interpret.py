@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import Bind, Buffer, BufferKind, Check, Define, Extern, Instr, Loop, Program, View
-from treadle_codegen.ir.ops import OPS, why_not_dtype
+from treadle_codegen.ir.ops import OPS, reduced_dtype, why_not_dtype
 from treadle_codegen.lower.dead_steps import step_writes
 from treadle_shapes.expr import BoolExpr, Expr, Fn, Product, Sum, Symbol, evaluate
 from treadle_shapes.floats import FloatExpr
@@ -228,7 +228,17 @@ def _put(tensor: torch.Tensor, index: torch.Tensor, value: torch.Tensor, mode: s
 
 def _reduce(kind: str, value: torch.Tensor, grid: _Grid) -> torch.Tensor:
     """Over the reduce axes, which stay as axes of size 1."""
-    flat = value.reshape([*grid.shape[: grid.outer], -1 if value.numel() else math.prod(grid.shape[grid.outer :])])
+    count = math.prod(grid.shape[grid.outer :])
+    flat = value.reshape([*grid.shape[: grid.outer], count])
+    if count == 0 and kind in ("max", "min", "argmax", "argmin"):
+        # Of no elements: the value that every other one replaces. No program lets it out.
+        worst = {"max": 0, "min": 1}.get(kind, -1)
+        fill = worst if value.dtype == torch.bool or worst == -1 else _extreme(value.dtype, highest=kind == "min")
+        return torch.full(
+            [*grid.shape[: grid.outer], *[1] * (len(grid.shape) - grid.outer)],
+            fill,
+            dtype=reduced_dtype(kind, value.dtype),
+        )
     reduced = {
         "sum": lambda: flat.sum(-1, dtype=flat.dtype),
         "prod": lambda: flat.prod(-1, dtype=flat.dtype),
@@ -240,6 +250,12 @@ def _reduce(kind: str, value: torch.Tensor, grid: _Grid) -> torch.Tensor:
         "argmin": lambda: flat.min(-1).indices,
     }[kind]()
     return reduced.reshape([*grid.shape[: grid.outer], *[1] * (len(grid.shape) - grid.outer)])
+
+
+def _extreme(dtype: torch.dtype, *, highest: bool) -> float:
+    if dtype.is_floating_point:
+        return math.inf if highest else -math.inf
+    return torch.iinfo(dtype).max if highest else torch.iinfo(dtype).min
 
 
 def _argument(value: Any, memory: dict[str, torch.Tensor], sizes: dict[Any, Any]) -> Any:

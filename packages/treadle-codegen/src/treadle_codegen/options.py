@@ -36,7 +36,7 @@ class CodegenOptions:
     pack_weights: bool = True
     verify: bool = False
     max_fusion_members: int = 48
-    max_row_bytes: int = 1 << 16
+    max_row_bytes: int = 1 << 18
     cache_dir: Path = field(default_factory=default_cache_dir)
     cache_bytes: int = 1 << 30
 

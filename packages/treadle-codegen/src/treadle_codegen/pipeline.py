@@ -108,7 +108,9 @@ def compile_graph(
         with phase("verify"):
             _require_valid(program)
     with phase("fuse"):
-        nodes = fuse(program, max_members=options.max_fusion_members, parallel=threads > 1)
+        nodes = fuse(
+            program, max_members=options.max_fusion_members, parallel=threads > 1, max_row_bytes=options.max_row_bytes
+        )
     with phase("render"):
         plan = _plan(program, nodes, renderer)
         kernels = [kernel for segment in plan.segments for kernel in segment.kernels]

@@ -7,7 +7,18 @@ import torch
 
 from treadle_codegen.ir.ops import FLOATS, INTS, OPS, REDUCTIONS, Cost, compute_dtype, reduced_dtype, why_not_dtype
 
-STRUCTURE = {"load", "masked_load", "indirect_load", "store", "indirect_store", "const", "index", "scalar", "cast", "reduce"}
+STRUCTURE = {
+    "load",
+    "masked_load",
+    "indirect_load",
+    "store",
+    "indirect_store",
+    "const",
+    "index",
+    "scalar",
+    "cast",
+    "reduce",
+}
 
 
 def test_every_operation_has_a_meaning_or_is_structure() -> None:

@@ -15,7 +15,7 @@ from treadle_codegen.codegen.kernel import RenderedKernel, Segment, function_nam
 from treadle_codegen.ir.loops import Axis, BoolExpr, Buffer, Expr, FloatExpr, IntLike, Program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
-from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.schedule.kernel import Kernel, LocalBuffer
 from treadle_shapes.expr import Range, Symbol, to_cpp
 
 PRELUDE = Path(__file__).with_name("prelude.hpp")
@@ -32,6 +32,9 @@ class KernelWriter:
     threads: int
     lines: list[str] = field(default_factory=list)
     params: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, str] = field(
+        default_factory=dict
+    )  # parameters for the memory of local buffers too long for an array
     written: set[str] = field(default_factory=set)
     ranges: dict[Symbol, Range] = field(default_factory=dict)
     checks_bounds: bool = False
@@ -55,6 +58,10 @@ class KernelWriter:
         if buffer in self.kernel.locals:
             return self.params.setdefault(buffer, f"l{len(self.params)}")
         return self.params.setdefault(buffer, f"b{len(self.params)}")
+
+    def row_param(self, buffer: str) -> str:
+        """The parameter for the memory of a buffer of which rows stay inside where they fit."""
+        return self.rows.setdefault(buffer, f"{self.param(buffer)}m")
 
     def index(self, e: IntLike) -> str:
         return str(e) if isinstance(e, int) else self.condition(e)
@@ -90,8 +97,9 @@ class CppRenderer:
         for number in numbers:
             writer.names[number] = f"{'d' if isinstance(number, FloatExpr) else 'n'}{len(writer.names)}"
         _write_body(writer)
-        memory = tuple(b for b in writer.params if b not in kernel.locals)
-        arguments = [_parameter(writer, b) for b in memory]
+        parameters = {b: p for b, p in writer.params.items() if b not in kernel.locals} | writer.rows
+        memory = tuple(parameters)
+        arguments = [_parameter(writer, b, parameters[b]) for b in memory]
         arguments += [f"{'double' if isinstance(n, FloatExpr) else 'i64'} {writer.names[n]}" for n in numbers]
         if writer.checks_bounds:
             arguments.append("i64* err")
@@ -120,9 +128,9 @@ class CppRenderer:
         return {name: library[name] for name in names}, cached
 
 
-def _parameter(writer: KernelWriter, buffer: str) -> str:
+def _parameter(writer: KernelWriter, buffer: str, name: str) -> str:
     const = "" if buffer in writer.written else "const "
-    return f"{const}{MEMORY_TYPES[writer.buffers[buffer].dtype]}* __restrict__ {writer.params[buffer]}"
+    return f"{const}{MEMORY_TYPES[writer.buffers[buffer].dtype]}* __restrict__ {name}"
 
 
 def _call(kernel: RenderedKernel, slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
@@ -191,15 +199,25 @@ def _write_body(writer: KernelWriter) -> None:
         writer.open_loop(axis)
     later_reads = _read_in_later_sections(kernel)
     for name, local in kernel.locals.items():
-        if name in later_reads and local.length > 1:
-            ctype = MEMORY_TYPES[writer.buffers[name].dtype]
-            writer.line(f"alignas(64) {ctype} {writer.param(name)}[{local.length}];")
+        if name in later_reads and local.is_row:
+            _declare_row(writer, name, local)
     if columns:
         column_printer(writer, later_reads, parallel=parallel and not outer).write()
     for section in () if columns else kernel.sections:
         over_section = parallel and not kernel.outer and not any(m.reduce_axes for m in section.members)
         SectionPrinter(writer, section, later_reads, parallel=over_section).write()
     writer.close(len(outer))
+
+
+def _declare_row(writer: KernelWriter, buffer: str, local: LocalBuffer) -> None:
+    """The array of a row that stays inside the kernel; a row of unknown length that does not fit one lies in memory."""
+    ctype, name = MEMORY_TYPES[writer.buffers[buffer].dtype], writer.param(buffer)
+    if local.most is None:
+        writer.line(f"alignas(64) {ctype} {name}[{local.length}];")
+        return
+    writer.line(f"alignas(64) {ctype} {name}a[{local.most}];")
+    row = f"{writer.row_param(buffer)} + {writer.index(local.row)}"
+    writer.line(f"{ctype}* __restrict__ const {name} = {writer.index(local.length)} <= {local.most} ? {name}a : {row};")
 
 
 def _may_check(kernel: Kernel) -> bool:

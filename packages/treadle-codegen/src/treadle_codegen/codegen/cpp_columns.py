@@ -35,7 +35,7 @@ def why_not_columns(kernel: Kernel) -> str | None:
         return "nothing to reduce over or to"
     if any(later.axes for later in kernel.sections[1:]):
         return "a second loop nest below the outer axes"
-    if any(local.length > 1 for local in kernel.locals.values()):
+    if any(local.is_row for local in kernel.locals.values()):
         return "rows stay inside the kernel"
     section, column = kernel.sections[0], kernel.outer[-1]
     if not all(member.reduce_axes for member in section.members):

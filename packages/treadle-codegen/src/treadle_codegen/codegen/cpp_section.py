@@ -48,6 +48,8 @@ class SectionPrinter:
         self.inner_stored: dict[tuple[str, IntLike], str] = {}
         self.accumulators: dict[tuple[int, int], Accumulator] = {}
         self.checks = False
+        # With one axis the last block, mostly the only one, stays in the accumulator: short sums never become double.
+        self.last_block = len(section.axes) == 1
 
     def write(self) -> None:
         writer, axes = self.writer, self.section.axes
@@ -67,9 +69,13 @@ class SectionPrinter:
             self._instructions(m, loop, 0, end, outer=False)
         writer.close(1)
         if blocked:
+            if self.last_block:
+                writer.line(f"if ({axes[-1].symbol.name}e >= {writer.index(axes[-1].extent)}) break;")
             for acc in self.accumulators.values():
                 if acc.total is not None:
                     writer.line(f"{acc.total} += {acc.name};")
+            if self.last_block:
+                writer.line(f"{axes[-1].symbol.name}b = {axes[-1].symbol.name}e;")
             writer.close(1)
         writer.close(len(axes) - 1)
         self._finish()
@@ -88,6 +94,8 @@ class SectionPrinter:
                 if instr.attr == "sum" and dtype.is_floating_point and not single:
                     acc.total = acc.name + "t"
                     self.writer.line(f"double {acc.total} = 0;")
+                    if self.last_block:
+                        self.writer.line(f"{acc.c_type} {acc.name};")
                 else:
                     self._declare_accumulator(acc)
                 self.accumulators[(m, k)] = acc
@@ -116,11 +124,11 @@ class SectionPrinter:
             for acc in totals:
                 writer.line(f"{acc.c_type} {acc.name} = 0;")
         if blocked:
-            writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {BLOCK}) {{")
+            writer.line(f"for (i64 {name}b = 0;{self._block_step(name, extent)}) {{")
             writer.depth += 1
             for acc in totals:
-                writer.line(f"{acc.c_type} {acc.name} = 0;")
-            writer.line(f"i64 {name}e = {name}b + {BLOCK} < {extent} ? {name}b + {BLOCK} : {extent};")
+                writer.line(f"{'' if self.last_block else acc.c_type + ' '}{acc.name} = 0;")
+            writer.line(f"const i64 {name}e = {name}b + {BLOCK} < {extent} ? {name}b + {BLOCK} : {extent};")
         if any(acc.kind in ("argmax", "argmin") for acc in self.accumulators.values()):
             pass  # positions are found one by one
         elif self.parallel and len(self.section.axes) == 1:
@@ -131,6 +139,9 @@ class SectionPrinter:
         writer.line(f"for (i64 {name} = {first}; {name} < {end}; ++{name}) {{")
         writer.depth += 1
         return bool(totals)
+
+    def _block_step(self, name: str, extent: str) -> str:
+        return ";" if self.last_block else f" {name}b < {extent}; {name}b += {BLOCK}"
 
     def _bad_clause(self) -> str:
         return " reduction(|:bad)" if self.checks else ""
@@ -174,7 +185,10 @@ class SectionPrinter:
         """After the loops: results of reductions get their names, and what follows them is computed at the outer level."""
         for (m, k), acc in self.accumulators.items():
             name = self.writer.fresh()
-            if acc.total is not None:
+            if acc.total is not None and self.last_block:
+                extent = self.writer.index(self.section.axes[-1].extent)
+                text = f"{extent} > {BLOCK} ? ({acc.c_type})({acc.total} + {acc.name}) : {acc.name}"
+            elif acc.total is not None:
                 text = f"({acc.c_type}){acc.total}"
             elif acc.kind in ("argmax", "argmin"):
                 text = acc.name + "p"
@@ -291,7 +305,7 @@ class SectionPrinter:
             return
         stored = self.writer.outer_stored if outer else self.inner_stored
         stored[(buffer, index)] = args[0]
-        if local is None or (local.length > 1 and buffer in self.later_reads):
+        if local is None or (local.is_row and buffer in self.later_reads):
             line(f"{self._place(buffer, index)} = {write_memory(args[0], instr.dtype)};")
 
 

@@ -235,10 +235,8 @@ def step_symbols(step: Step) -> frozenset[Any]:
     axes = (*step.axes, *step.reduce_axes)
     found = symbols_of([axis.extent for axis in axes])
     for instr in step.body:
-        attr = instr.attr
-        found |= symbols_of((attr.index,) if isinstance(attr, (Load, Store)) else attr)
-        if instr.op == "masked_load":
-            found |= symbols_of(attr[0].index)
+        attr = (instr.attr,) if instr.op != "masked_load" else instr.attr
+        found |= symbols_of([a.index if isinstance(a, (Load, Store)) else a for a in attr])
     return found - {axis.symbol for axis in axes}
 
 

@@ -336,7 +336,7 @@ class _Parser:
 
     def axes(self, text: str) -> tuple[Axis, ...]:
         axes = []
-        for part in text.split(", ") if text else ():
+        for part in re.split(r", (?=i\d+:|r\d+:)", text) if text else ():
             name, extent = part.split(":")
             size = self.expr(extent)
             s = symbol(name, 0, max(size - 1, 0) if isinstance(size, int) else None)

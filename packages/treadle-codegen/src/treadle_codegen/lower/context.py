@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Buffer, BufferKind, IntLike, Loop, NumberLike, Program, Step, View
+from treadle_codegen.ir.loops import Buffer, BufferKind, Check, IntLike, Loop, NumberLike, Program, Step, View
 from treadle_codegen.ir.ops import BUFFER_DTYPES, OPS, Cost, compute_dtype, reduced_dtype
 from treadle_codegen.lower.indexing import (
     Shape,
@@ -24,6 +24,7 @@ from treadle_codegen.lower.lazy import NOTHING, Index, Lazy
 from treadle_codegen.lower.nest import LoopElement, Nest, layout_of_reads, record_nest
 from treadle_codegen.lower.recorder import Recorder
 from treadle_codegen.lower.split_axes import split_axes
+from treadle_shapes.expr import Expr, Ne, Symbol
 
 # Recomputing is cheaper than a store and a load up to about this much arithmetic per element.
 RECOMPUTE_COST = int(Cost.DIVIDE)
@@ -49,6 +50,7 @@ class Lowering:
         self.node: torch.fx.Node | None = None
         self.used_results: frozenset[int] = frozenset()  # which results of a node with several are used
         self.symbols: set[Any] = set()  # defined so far: by the inputs, by externs
+        self.offsets: set[Any] = set()  # symbols for where views start in memory, which nothing here needs
         self.input_symbols: frozenset[Any] = frozenset()
         self._taken: dict[str, int] = {}
 
@@ -241,6 +243,19 @@ class Lowering:
             return f"recomputing costs {x.cost}"
         full = [name for name in x.reads if self.buffers[name].shape and _may_be_large(self.buffers[name], x)]
         return f"it reads {len(full)} tensors" if len(full) > 1 else None
+
+    def require_elements(self, operator: str, x: Lazy, dims: Sequence[int], *, whole: bool = False) -> None:
+        """Raise at run time, as eager does, where a reduction without identity runs over nothing; `whole`: no dim was given."""
+        for d in dims:
+            size = x.shape[d]
+            if isinstance(size, Expr) and not (isinstance(size, Symbol) and (size.lower or 0) > 0):
+                given = f"dim {d} to have non-zero size."
+                missing = (
+                    "dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument."
+                )
+                message = f"{operator}(): Expected reduction {missing if whole else given}"
+                error = "RuntimeError" if whole and operator in ("max", "min") else "IndexError"
+                self.steps.append(Check(self.fresh("check_elements"), Ne(size, 0), message, error))
 
     def write_into(self, target: View, x: Lazy) -> None:
         """A loop that stores `x` into a part of a buffer; shapes agree."""

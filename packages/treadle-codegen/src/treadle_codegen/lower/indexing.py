@@ -22,7 +22,7 @@ def as_intlike(value: Any) -> IntLike:
 
 def raw_number(value: Any) -> Any:
     """The expression under a symbolic number as it was computed: nothing learnt about it later is put in."""
-    node = getattr(value, "node", None)
+    node: Any = getattr(value, "node", None)
     return node.value if hasattr(node, "value") else as_intlike(value)
 
 

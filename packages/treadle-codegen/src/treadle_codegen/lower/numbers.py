@@ -59,8 +59,13 @@ def new_symbols(lowering: Lowering, val: Any) -> frozenset[Any]:
         return frozenset().union(*[new_symbols(lowering, v) for v in val])
     if isinstance(val, torch.Tensor):
         sizes = [raw_number(size) for size in val.shape if isinstance(size, torch.SymInt)]
-        return symbols_of(sizes) - lowering.symbols
-    return symbols_of(raw_number(val)) - lowering.symbols if isinstance(val, SYMBOLIC) else frozenset()
+        fresh = symbols_of(sizes) - lowering.symbols
+        if val.layout == torch.strided and isinstance(val.storage_offset(), torch.SymInt):
+            # Where a view starts in memory is ours to know; a tracer may have a symbol for it.
+            lowering.offsets |= symbols_of(raw_number(val.storage_offset())) - lowering.symbols - fresh
+        return fresh
+    known = lowering.symbols | lowering.offsets
+    return symbols_of(raw_number(val)) - known if isinstance(val, SYMBOLIC) else frozenset()
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
@@ -225,7 +230,7 @@ DEFINITIONS: dict[str, Callable[..., Any]] = {
 def _check(lowering: Lowering, condition: Any, message: str) -> None:
     if isinstance(condition, Expr):
         condition = Ne(condition, 0)
-    if condition is not True:
+    if condition is not True and lowering.offsets.isdisjoint(symbols_of(condition)):
         lowering.steps.append(Check(lowering.fresh("check"), condition, message))
 
 

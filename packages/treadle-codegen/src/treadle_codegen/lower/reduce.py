@@ -75,21 +75,29 @@ def extremum(lw: Lowering, kind: str, x: Lazy, dims: Sequence[int], keepdim: boo
 
 @lowering("aten.amax.default")
 def amax(lw: Lowering, x: Lazy, dim: Any = (), keepdim: bool = False) -> Lazy:
-    return extremum(lw, "max", x, normalize_dims(dim, x.dim), keepdim)
+    return _amextremum(lw, "max", x, dim, keepdim)
 
 
 @lowering("aten.amin.default")
 def amin(lw: Lowering, x: Lazy, dim: Any = (), keepdim: bool = False) -> Lazy:
-    return extremum(lw, "min", x, normalize_dims(dim, x.dim), keepdim)
+    return _amextremum(lw, "min", x, dim, keepdim)
+
+
+def _amextremum(lw: Lowering, kind: str, x: Lazy, dim: Any, keepdim: bool) -> Lazy:
+    dims = normalize_dims(dim, x.dim)
+    lw.require_elements(f"a{kind}", x, dims)
+    return extremum(lw, kind, x, dims, keepdim)
 
 
 @lowering("aten.max.default")
 def max_all(lw: Lowering, x: Lazy) -> Lazy:
+    lw.require_elements("max", x, range(x.dim), whole=True)
     return extremum(lw, "max", x, range(x.dim), False)
 
 
 @lowering("aten.min.default")
 def min_all(lw: Lowering, x: Lazy) -> Lazy:
+    lw.require_elements("min", x, range(x.dim), whole=True)
     return extremum(lw, "min", x, range(x.dim), False)
 
 
@@ -97,6 +105,7 @@ def _with_positions(lw: Lowering, kind: str, x: Lazy, dim: int, keepdim: bool) -
     if x.dtype == torch.bool:
         return None
     dims = [normalize_dim(dim, x.dim)] if x.dim else []
+    lw.require_elements(kind, x, dims)
     lw.realize_for_reuse(x)
     return extremum(lw, kind, x, dims, keepdim), position(lw, kind, x, dims, keepdim)
 
@@ -120,12 +129,14 @@ def _arg(lw: Lowering, kind: str, x: Lazy, dim: int | None, keepdim: bool) -> La
     if x.dtype == torch.bool:
         return None
     dims = normalize_dims(dim, x.dim)
+    lw.require_elements(f"arg{kind}", x, dims, whole=dim is None)
     return position(lw, kind, x, dims, keepdim)
 
 
 @lowering("aten.aminmax.default")
 def aminmax(lw: Lowering, x: Lazy, *, dim: int | None = None, keepdim: bool = False) -> tuple[Lazy, Lazy]:
     dims = normalize_dims(dim, x.dim)
+    lw.require_elements("aminmax", x, dims)
     lw.realize_for_reuse(x)
     return extremum(lw, "min", x, dims, keepdim), extremum(lw, "max", x, dims, keepdim)
 

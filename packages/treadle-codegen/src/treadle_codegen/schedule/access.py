@@ -139,23 +139,21 @@ def split_index(index: IntLike, outer: Sequence[Symbol]) -> tuple[tuple[IntLike,
     return tuple(linear[0].get(s, 0) for s in outer), linear[1]
 
 
-def dense_extent(rest: IntLike, axes: Sequence[Axis]) -> tuple[int, int] | None:
+def dense_extent(rest: IntLike, axes: Sequence[Axis]) -> tuple[IntLike, IntLike] | None:
     """(start, length) when `rest` runs over every integer of [start, start + length) exactly once over the axes, else None."""
-    if not all(isinstance(a.extent, int) for a in axes):
-        return None
     if isinstance(rest, int):
         return (rest, 1) if all(a.extent == 1 for a in axes) else None
     linear = linear_coefficients(rest, [a.symbol for a in axes])
-    if linear is None or not isinstance(linear[1], int):
+    if linear is None:
         return None
     steps = [(linear[0].get(a.symbol, 0), a.extent) for a in axes if a.extent != 1]
-    if not all(isinstance(c, int) for c, _ in steps):
-        return None
-    length = 1
-    for coefficient, extent in sorted(steps):  # type: ignore[type-var]
-        if coefficient != length:
+    length: IntLike = 1
+    while steps:
+        found = next((step for step in steps if step[0] == length), None)
+        if found is None:
             return None
-        length *= extent  # type: ignore[operator]
+        steps.remove(found)
+        length = length * found[1]
     return linear[1], length
 
 
@@ -164,6 +162,6 @@ def interval(e: IntLike, axes: Sequence[Axis]) -> tuple[int, int] | None:
     if isinstance(e, int):
         return e, e
     found = bounds(e, axis_ranges(axes))
-    if found.lower is None or found.upper is None:
+    if not isinstance(found.lower, int) or not isinstance(found.upper, int):
         return None
     return found.lower, found.upper

@@ -28,7 +28,9 @@ class Node:
     reasons: dict[str, str] = field(default_factory=dict)  # loop name -> why it did not join this kernel
 
 
-def fuse(program: Program, *, max_members: int = 48, parallel: bool = False) -> list[Node]:
+def fuse(
+    program: Program, *, max_members: int = 48, parallel: bool = False, max_row_bytes: int = 1 << 18
+) -> list[Node]:
     """The program's steps as fused nodes in execution order, kernels finished (locals found, axes merged)."""
     nodes: list[Node] = []
     order = run_time_order(program)
@@ -38,7 +40,7 @@ def fuse(program: Program, *, max_members: int = 48, parallel: bool = False) -> 
             nodes.append(Node(step, step_reads(step) | reads, step_writes(step) | writes, fusable=False))
         elif not _join(nodes, step, reads, max_members, parallel):
             nodes.append(Node(single(step), step_reads(step) | reads, step_writes(step), fusable=not accumulates(step)))
-    return _finish(nodes, program)
+    return _finish(nodes, program, max_row_bytes)
 
 
 def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], max_members: int, parallel: bool) -> bool:
@@ -101,7 +103,7 @@ def why_not_parallel(joined: Kernel) -> str | None:
     return None
 
 
-def _finish(nodes: list[Node], program: Program) -> list[Node]:
+def _finish(nodes: list[Node], program: Program, max_row_bytes: int) -> list[Node]:
     """Find the temporaries that stay inside a kernel, and simplify the kernels' loop nests."""
     readers: dict[str, int] = {}
     for node in nodes:
@@ -118,10 +120,11 @@ def _finish(nodes: list[Node], program: Program) -> list[Node]:
                 continue
             if readers.get(name, 0) > (1 if name in inside else 0):
                 continue
-            local = local_buffer(kernel, name)
+            local = local_buffer(kernel, name, max_row_bytes // program.buffers[name].dtype.itemsize)
             if local is not None:
                 kernel.locals[name] = local
         node.item = merge_axes(kernel)
-        node.writes -= set(kernel.locals)
-        node.reads -= set(kernel.locals)
+        inside_only = {name for name, local in kernel.locals.items() if local.most is None}
+        node.writes -= inside_only
+        node.reads -= inside_only
     return nodes

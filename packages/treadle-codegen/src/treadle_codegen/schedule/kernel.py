@@ -10,9 +10,10 @@ differences, normalise) over the columns. Loops with equal section axes share on
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from treadle_codegen.ir.loops import Axis, IntLike, Loop
+from treadle_codegen.lower.indexing import linear
 from treadle_codegen.schedule.access import (
     Access,
     dense_extent,
@@ -22,7 +23,7 @@ from treadle_codegen.schedule.access import (
     rename_loop,
     split_index,
 )
-from treadle_shapes.expr import Expr, Symbol, symbol
+from treadle_shapes.expr import Expr, Symbol, substitute, symbol
 
 MAX_ROW_ELEMENTS = 1 << 16  # a consumer in a later section should still find the producer's row in the L2 cache
 _MAX_AXES = 24
@@ -58,10 +59,21 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class LocalBuffer:
-    """A temporary that never leaves the kernel: `length` elements, indexed by its index with the outer part taken off."""
+    """A temporary that never leaves the kernel: `length` elements, indexed by its index with the outer part and `start` taken off.
 
-    length: int
-    start: int
+    With a symbolic length it has `most` elements, and where the row is longer it is a row of the buffer in memory after
+    all, which begins at the element `row` there.
+    """
+
+    length: IntLike
+    start: IntLike
+    most: int | None = None
+    row: IntLike = 0
+
+    @property
+    def is_row(self) -> bool:
+        """Whether it may have more than one element."""
+        return self.length != 1
 
 
 def section_axes(loop: Loop, prefix: int) -> tuple[Axis, ...]:
@@ -228,15 +240,26 @@ def _earliest_section(
         return f"{read.buffer} is read at other outer points than it is written"
     row = dense_extent(written[1], () if reduces else writer_axes)
     span = interval(wanted[1], axes)
-    if row is None or span is None or span[0] < row[0] or span[1] >= row[0] + row[1]:
+    if row is None or not (dense_extent(wanted[1], axes) == row or _inside(span, row)):
         return f"{read.buffer} is read outside the row written at the same outer point"
-    if row[1] > MAX_ROW_ELEMENTS:
+    if isinstance(row[1], int) and row[1] > MAX_ROW_ELEMENTS:
         return f"the row of {read.buffer} does not fit a cache"
     return writer.section + 1
 
 
-def local_buffer(kernel: Kernel, buffer: str) -> LocalBuffer | None:
-    """How a temporary read only inside the kernel can be kept per outer point, None when it has to stay in memory."""
+def _inside(span: tuple[int, int] | None, row: tuple[IntLike, IntLike]) -> bool:
+    """Whether what is read lies in the row (start, length)."""
+    start, length = row
+    if span is None or not isinstance(start, int) or not isinstance(length, int):
+        return False
+    return start <= span[0] and span[1] < start + length
+
+
+def local_buffer(kernel: Kernel, buffer: str, most: int) -> LocalBuffer | None:
+    """How a temporary read only inside the kernel can be kept per outer point, None when it has to stay in memory.
+
+    A row of more than `most` elements has to; a row of unknown length does where it turns out longer.
+    """
     symbols = [a.symbol for a in kernel.outer]
     for section in kernel.sections:
         for loop in section.members:
@@ -245,7 +268,11 @@ def local_buffer(kernel: Kernel, buffer: str) -> LocalBuffer | None:
                     continue
                 split = None if write.index is None else split_index(write.index, symbols)
                 row = None if split is None else dense_extent(split[1], () if loop.reduce_axes else section.axes)
-                return None if row is None else LocalBuffer(row[1], row[0])
+                if split is None or row is None or (isinstance(row[1], int) and row[1] > most):
+                    return None
+                if isinstance(row[1], int) and isinstance(row[0], int):
+                    return LocalBuffer(row[1], row[0])
+                return LocalBuffer(row[1], row[0], most, linear([a.symbol for a in kernel.outer], split[0], row[0]))
     return None
 
 
@@ -318,7 +345,8 @@ def _join_outer(kernel: Kernel, k: int) -> Kernel:
         for old in kernel.loops
     }
     sections = [Section(s.axes, [new[id(m)] for m in s.members]) for s in kernel.sections]
-    return Kernel(joined, sections, [new[id(loop)] for loop in kernel.loops], kernel.locals)
+    rows = {name: replace(local, row=substitute(local.row, mapping)) for name, local in kernel.locals.items()}
+    return Kernel(joined, sections, [new[id(loop)] for loop in kernel.loops], rows)
 
 
 def _join_inner(section: Section, k: int) -> None:

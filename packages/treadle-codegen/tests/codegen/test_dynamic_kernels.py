@@ -1,0 +1,144 @@
+"""Kernels over symbolic sizes: one compile, many sizes, against eager; rows of unknown length, sums in blocks, columns."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from aten_capture import capture
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
+from treadle_shapes.env import ShapeEnv
+from treadle_shapes.fake import fake_mode
+from treadle_shapes.torch import fake_shape_env, fake_tensor, symbolic_dispatch
+
+Shapes = Callable[..., Sequence[tuple[int, ...]]]
+
+
+def compile_dynamic(
+    function: Any, shapes: Shapes, first: tuple[int, ...], cache: Path, **options: Any
+) -> CompiledGraph:
+    """The function compiled with a symbol for each of the sizes `first`; `shapes(*sizes)` are the inputs' shapes."""
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    symbols = [env.create_symbol(n, f"size {k}", "dynamic") for k, n in enumerate(first)]
+    named = {n: s for n, s in zip(first, symbols, strict=True)}
+    assert len(named) == len(first), "the first sizes tell the symbols apart"
+    fakes = [
+        fake_tensor(mode, torch.empty(shape), [named.get(n) for n in shape], source=f"x{k}")
+        for k, shape in enumerate(shapes(*first))
+    ]
+    with symbolic_dispatch():
+        gm = capture(function, fakes, mode=mode)
+    settings = {"threads": 1, "cache_dir": cache, "verify": True, **options}
+    return compile_graph(gm, fakes, options=CodegenOptions(**settings))
+
+
+def check(function: Any, compiled: CompiledGraph, inputs: Sequence[torch.Tensor]) -> None:
+    """Equal to eager up to rounding: the error allowed follows from a float64 run of eager."""
+    (actual,), expected = compiled(*inputs), function(*inputs)
+    exact = function(*[x.double() for x in inputs])
+    assert actual.shape == expected.shape
+    assert actual.stride() == expected.stride() or actual.numel() < 2 or 1 in actual.shape
+    own = (expected.double() - exact).abs().max().item()
+    scale = exact.abs().max().item()
+    assert (actual.double() - exact).abs().max().item() <= 4 * own + 4e-6 * scale
+
+
+PLAIN = lambda n, c: [(n, c)]  # noqa: E731
+IMAGE = lambda n, h, w: [(n, 8, h, w)]  # noqa: E731
+
+CASES: dict[str, tuple[Any, Shapes]] = {
+    "softmax": (lambda x: x.softmax(-1), PLAIN),
+    "softmax of columns": (lambda x: x.softmax(0), PLAIN),
+    "log softmax": (lambda x: x.log_softmax(-1), PLAIN),
+    "layer norm": (lambda x, y, w: F.layer_norm(x + y, (x.shape[-1],), w), lambda n, c: [(n, c), (n, c), (c,)]),
+    "sums": (lambda x: (x * x).sum(-1) + x.amax(-1), PLAIN),
+    "column sums": (lambda x: x.exp().sum(0) + x.amax(0), PLAIN),
+    "mean of all": (lambda x: (x + 3).mean(), PLAIN),
+    "columns of an image": (lambda x: x.permute(0, 2, 3, 1).contiguous().mean((1, 2)), IMAGE),
+    "to channels last": (lambda x: (x * 2).contiguous(memory_format=torch.channels_last), IMAGE),
+    "variance of images": (lambda x: x.var((2, 3), correction=0), IMAGE),
+    "transpose": (lambda x: (x.t() + 1).contiguous(), PLAIN),
+    "cat": (lambda x, y: torch.cat((x, y), 1) * 2, lambda n, c: [(n, c), (n, 5)]),
+    "pad": (lambda x: F.pad(x, (1, 2, 0, 1)), IMAGE),
+    "average pooling": (lambda x: F.avg_pool2d(x, 2), IMAGE),
+    "max pooling": (lambda x: F.max_pool2d(x, 3, 2, 1), IMAGE),
+    "roll": (lambda x: torch.roll(x, (-3, 1), (0, 1)) + 1, PLAIN),
+}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+@functools.cache
+def _compiled(name: str, cache: Path) -> tuple[CompiledGraph, int]:
+    function, shapes = CASES[name]
+    rank = shapes.__code__.co_argcount
+    return compile_dynamic(function, shapes, (6, 14, 10)[:rank] if rank > 2 else (6, 37), cache), rank
+
+
+def run_at(name: str, cache: Path, sizes: Sequence[int]) -> None:
+    graph, rank = _compiled(name, cache)
+    function, shapes = CASES[name]
+    if name == "average pooling":  # the window has to fit
+        sizes = [max(2, n) for n in sizes]
+    torch.manual_seed(0)
+    check(function, graph, [torch.randn(shape) for shape in shapes(*sizes[:rank])])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_sizes_at_the_edges(name: str, cache: Path) -> None:
+    for sizes in ((1, 1, 1), (2, 1, 3), (1, 2, 2), (3, 17, 5), (7, 64, 9), (33, 127, 16), (2, 4099, 3)):
+        run_at(name, cache, sizes)
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sizes=st.tuples(st.integers(1, 40), st.integers(1, 150), st.integers(1, 40)))
+def test_random_sizes(name: str, cache: Path, sizes: tuple[int, int, int]) -> None:
+    run_at(name, cache, sizes)
+
+
+def test_rows_that_do_not_fit_the_stack(cache: Path) -> None:
+    """Both places of a row of unknown length, on one thread and on two."""
+    function = lambda x: (x * 1.5).softmax(-1)  # noqa: E731
+    for threads in (1, 2):
+        graph = compile_dynamic(function, PLAIN, (6, 37), cache, max_row_bytes=256, threads=threads)
+        assert "[64]" in graph.source
+        for n, c in ((5, 64), (5, 65), (300, 200), (1, 1)):
+            torch.manual_seed(n)
+            check(function, graph, [torch.randn(n, c)])
+
+
+def test_a_long_constant_row_stays_in_memory(cache: Path) -> None:
+    """A softmax over six million elements needs 24 MB for its powers: more than a stack has."""
+    torch.manual_seed(0)
+    x = torch.randn(6_000_000)
+    graph = compile_graph(
+        capture(lambda x: x.softmax(0), [x]), [x], options=CodegenOptions(threads=1, cache_dir=cache, verify=True)
+    )
+    torch.testing.assert_close(graph(x)[0], x.softmax(0))
+
+
+def test_long_sums_of_unknown_length_are_added_up_in_double(cache: Path) -> None:
+    function = lambda x: x.sum(-1)  # noqa: E731
+    graph = compile_dynamic(function, PLAIN, (6, 37), cache)
+    for c in (4095, 4096, 4097, 300_000):
+        torch.manual_seed(0)
+        x = torch.rand(2, c)
+        torch.testing.assert_close(graph(x)[0], x.double().sum(-1).float(), rtol=2e-6, atol=0)
+
+
+def test_a_row_of_unknown_length_is_an_array_on_the_stack(cache: Path) -> None:
+    graph, _ = _compiled("softmax", cache)
+    assert "<= 65536 ?" in graph.source
