@@ -68,26 +68,6 @@ def compile_call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], x: torc
 def values_of(dtype: torch.dtype) -> torch.Tensor:
     small = [0.0, -0.0, 1e-40, 1e-3, 0.1, 1.0, -1.5, 2.5, 3.0]
     floats = torch.tensor([*small, 6.0, -7.25, 20.0, 100.0, 65504.0, math.inf, -math.inf, math.nan])
-        [
-            0.0,
-            -0.0,
-            1.0,
-            -1.5,
-            0.1,
-            3.0,
-            math.inf,
-            -math.inf,
-            math.nan,
-            1e-40,
-            65504.0,
-            2.5,
-            -7.25,
-            20.0,
-            100.0,
-            6.0,
-            1e-3,
-        ]
-    )
     return floats.to(dtype) if dtype.is_floating_point else torch.arange(17).to(dtype)
 
 
