@@ -52,6 +52,10 @@ class Unsupported(Exception):
         return f"{self.code}: {text}{where}"
 
 
+class PathEnds(Exception):
+    """A way through the program that is only tried out (`trace.merge`) comes to something it must not do. Never leaves `trace.merge`."""
+
+
 class InternalError(RuntimeError):
     """A bug of the tracer: the pass it happened in, and the user's line where known."""
 

@@ -241,6 +241,47 @@ _FRAME_READERS: dict[str, frozenset[str]] = {
 """Functions that see the variables of the frame that calls them, by how they are loaded."""
 
 
+def _always_live(model: CodeModel) -> frozenset[str]:
+    """Variables that may be read at any time: all of them if the code names a function that lists them, and the first argument of a
+    method with a ``__class__`` cell, for ``super()`` looks it up in the frame."""
+    if any(i.argval in _FRAME_READERS.get(i.opname, ()) for i in model.instructions):
+        return frozenset(model.localsplus)
+    return frozenset(model.arguments[:1]) if "__class__" in model.freevars else frozenset()
+
+
+def live_names(model: CodeModel) -> list[frozenset[str]]:
+    """For every instruction all variables whose values matter from there on: those of `live_variables`, and what the frame shows."""
+    always = _always_live(model)
+    return [live | always for live in live_variables(model)]
+
+
+def joins(model: CodeModel) -> list[int | None]:
+    """For every instruction the nearest later one that every way to a return or raise comes through (its immediate post-dominator),
+    exceptions aside; None if there is none."""
+    parts = blocks(model)
+    number = {block.start: position for position, block in enumerate(parts)}
+    after = [[number[s] for s in block.successors if s in number] for block in parts]
+    everything = (1 << len(parts)) - 1
+    through = [everything if after[position] else 1 << position for position in range(len(parts))]
+    changed = True
+    while changed:
+        changed = False
+        for position in reversed(range(len(parts))):
+            common = everything
+            for successor in after[position]:
+                common &= through[successor]
+            found = common | 1 << position if after[position] else 1 << position
+            if found != through[position]:
+                through[position], changed = found, True
+    result: list[int | None] = []
+    for position, block in enumerate(parts):
+        later = [p for p in range(len(parts)) if through[position] >> p & 1 and p != position]
+        nearest = max(later, key=lambda p: through[p].bit_count(), default=None)
+        own = [index + 1 for index in range(block.start, block.end)]
+        result += [*own, None if nearest is None else parts[nearest].start]
+    return result
+
+
 def live_locals(model: CodeModel, index: int) -> tuple[str, ...]:
     """Locals and cells of the function itself (no free variables) live before instruction ``index``, in slot order.
 
@@ -249,11 +290,7 @@ def live_locals(model: CodeModel, index: int) -> tuple[str, ...]:
     """
     liveness = _Liveness(model)
     (block,) = (block for block in liveness.blocks if block.start <= index <= block.end)
-    live = set(next(names for at, names in liveness.inside(block) if at == index))
-    if any(i.argval in _FRAME_READERS.get(i.opname, ()) for i in model.instructions):
-        live.update(model.localsplus)
-    if "__class__" in model.freevars:
-        live.update(model.arguments[:1])
+    live = next(names for at, names in liveness.inside(block) if at == index) | _always_live(model)
     own = model.localsplus[: len(model.localsplus) - len(model.freevars)]
     return tuple(name for name in own if name in live)
 

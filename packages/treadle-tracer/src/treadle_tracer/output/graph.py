@@ -5,12 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
 
 from ..source import Source
+
+
+class Watch(Protocol):
+    """Who wants to know of calls while they are made."""
+
+    def check_node(self, target: Any) -> None:
+        """Before the node is made; may raise."""
+
+    def note_node(self, node: fx.Node) -> None:
+        """After it is made."""
 
 
 class GraphBuilder:
@@ -26,6 +36,7 @@ class GraphBuilder:
         self.example_inputs: list[Any] = []
         self.placeholders: list[fx.Node] = []
         self.calls = 0
+        self.watch: Watch | None = None
         self._last_input: fx.Node | None = None
         self._first_call: fx.Node | None = None
         self._names: set[str] = set()
@@ -65,13 +76,24 @@ class GraphBuilder:
         stack_trace: str,
     ) -> fx.Node:
         """A `call_function` or `call_method` node."""
+        if self.watch is not None:
+            self.watch.check_node(target)
         node = self.graph.create_node(op, target, args, kwargs)
         node.meta["example_value"] = example_value
         node.meta["stack_trace"] = stack_trace
         if self._first_call is None:
             self._first_call = node
         self.calls += 1
+        if self.watch is not None:
+            self.watch.note_node(node)
         return node
+
+    def erase(self, node: fx.Node) -> None:
+        """Take back a call that nothing uses and that has no effect."""
+        if node is self._first_call:
+            self._first_call = None if node.next.op == "root" else node.next
+        self.graph.erase_node(node)
+        self.calls -= 1
 
     def finish(self, output_nodes: Sequence[fx.Node]) -> fx.GraphModule:
         """The graph module whose output is a flat tuple of exactly these nodes.

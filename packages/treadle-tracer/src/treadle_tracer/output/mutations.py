@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ..errors import PathEnds
+
 if TYPE_CHECKING:
     from ..source import Source
     from ..values.base import Value
@@ -34,9 +36,11 @@ class Mutations:
         self._globals: dict[tuple[Source | None, str], Stored] = {}
         self._cells: dict[int, Stored] = {}
         self._values: dict[int, Value] = {}  # keeps the keys' Values alive
+        self.frozen = False  # a way is only tried out: see trace.merge
 
     def store_attr(self, obj: Value, name: str, value: Value) -> None:
         """`obj.name = value` as `object.__setattr__` does it; descriptors and `__setattr__` are the caller's business."""
+        self._check()
         attrs = self._attrs.setdefault(self._key(obj), {})
         if attrs.get(name) is DELETED:
             del attrs[name]  # a name stored again after a deletion stands at the end, as in a real __dict__
@@ -44,6 +48,7 @@ class Mutations:
 
     def delete_attr(self, obj: Value, name: str) -> None:
         """`del obj.name`; an object made in the trace simply loses the name."""
+        self._check()
         attrs = self._attrs.setdefault(self._key(obj), {})
         attrs.pop(name, None)
         attrs[name] = DELETED
@@ -66,6 +71,7 @@ class Mutations:
 
     def mutated(self, container: Value) -> None:
         """The contents of an outside container differ from what it holds now; `container.reconstruct` gives them at the end."""
+        self._check()
         self._containers.setdefault(self._key(container), container)
 
     def is_mutated(self, container: Value) -> bool:
@@ -74,6 +80,7 @@ class Mutations:
 
     def store_global(self, globals_source: Source | None, name: str, value: Stored) -> None:
         """`global name; name = value` in the module whose dict is at `globals_source` (None: the root frame's globals)."""
+        self._check()
         self._globals[globals_source, name] = value
 
     def load_global(self, globals_source: Source | None, name: str) -> Stored | None:
@@ -82,11 +89,16 @@ class Mutations:
 
     def store_cell(self, cell: Value, value: Stored) -> None:
         """Store into a cell that exists outside the trace or may outlive it."""
+        self._check()
         self._cells[self._key(cell)] = value
 
     def load_cell(self, cell: Value) -> Stored | None:
         """What the trace last stored there, DELETED (an emptied cell), or None."""
         return self._cells.get(id(cell))
+
+    def _check(self) -> None:
+        if self.frozen:
+            raise PathEnds("a write")
 
     def _key(self, value: Value) -> int:
         self._values[id(value)] = value

@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from treadle_tracer.bytecode import CodeModel, ExceptionEntry, read
+from treadle_tracer.bytecode import CodeModel, ExceptionEntry, joins, live_names, read
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE, compare_converts_to_bool
 from treadle_tracer.code_map import CodeMap
 from treadle_tracer.errors import InternalError, Unsupported
@@ -31,15 +31,29 @@ _CO_ASYNC = 0x80 | 0x200
 class Program:
     """A code model with its handlers looked up: what the loop runs."""
 
-    __slots__ = ("handled_at", "model", "steps")
+    __slots__ = ("_joins", "_live", "handled_at", "model", "steps")
 
     def __init__(self, model: CodeModel):
         self.model = model
         self.steps = [(HANDLERS[i.opname], i) for i in model.instructions]
         self.handled_at: list[ExceptionEntry | None] = [None] * len(self.steps)
+        self._live: list[frozenset[str]] | None = None
+        self._joins: list[int | None] | None = None
         for entry in model.exceptions:
             for index in range(entry.start, entry.end + 1):
                 self.handled_at[index] = entry
+
+    def live_at(self, index: int) -> frozenset[str]:
+        """Variables that instruction `index` or a later one may read."""
+        if self._live is None:
+            self._live = live_names(self.model)
+        return self._live[index]
+
+    def join_of(self, index: int) -> int | None:
+        """Where all ways from instruction `index` come together again."""
+        if self._joins is None:
+            self._joins = joins(self.model)
+        return self._joins[index]
 
     def outer(self, entry: ExceptionEntry) -> ExceptionEntry | None:
         """The entry that covers the handler of `entry`, other than the handler's own cleanup."""
@@ -74,6 +88,7 @@ class Frame:
         self.pc = 0
         self.at = 0
         self.keyword_names: tuple[str, ...] = ()
+        self.stop_at: int | None = None
         self.result: Value | None = None
         self.yielded: Value | None = None
         self.name = program.model.name
@@ -129,6 +144,9 @@ class Frame:
 
     def run(self) -> None:
         """Evaluate up to the next return or yield."""
+        if self.tx.speculation is not None:
+            self.tx.speculation.run(self)
+            return
         steps = self.program.steps
         while True:
             at = self.at = self.pc

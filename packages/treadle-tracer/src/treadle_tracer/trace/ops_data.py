@@ -8,6 +8,7 @@ from treadle_tracer.trace.table import op
 from treadle_tracer.values.base import NONE, NULL, Constant, Value, boolean
 from treadle_tracer.values.functions import CellValue
 from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.merged import Undecided
 from treadle_tracer.values.sequences import ListValue, TupleValue
 
 if TYPE_CHECKING:
@@ -250,7 +251,12 @@ def _binary_op(frame: Frame, i: Instruction) -> None:
 def _compare_op(frame: Frame, i: Instruction) -> None:
     b, a = frame.stack.pop(), frame.stack.pop()
     result = frame.tx.compare(i.argval, a, b)
-    frame.stack.append(boolean(frame.tx.truth(result)) if frame.converts_to_bool(i.arg or 0) else result)
+    frame.stack.append(_as_bool(frame, result) if frame.converts_to_bool(i.arg or 0) else result)
+
+
+def _as_bool(frame: Frame, value: Value) -> Value:
+    """`bool(value)`; one that is open stays so."""
+    return value if isinstance(value, Undecided) else boolean(frame.tx.truth(value))
 
 
 @op("IS_OP")
@@ -272,7 +278,7 @@ def _unary_not(frame: Frame, i: Instruction) -> None:
 
 @op("TO_BOOL")
 def _to_bool(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(boolean(frame.tx.truth(frame.stack.pop())))
+    frame.stack.append(_as_bool(frame, frame.stack.pop()))
 
 
 @op("UNARY_NEGATIVE")

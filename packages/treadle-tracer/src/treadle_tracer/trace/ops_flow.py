@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treadle_tracer.bytecode import OPS
+from treadle_tracer.trace.merge import branch
 from treadle_tracer.trace.table import op, unsupported
 from treadle_tracer.values.base import MISSING, NONE, NULL, Constant, Raised, Value, boolean
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.generators import GeneratorValue
 from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.merged import Undecided
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import Sequence, TupleValue
 
@@ -28,16 +30,28 @@ def _jump(frame: Frame, i: Instruction) -> None:
     frame.pc = i.argval
 
 
-@op("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
-def _pop_jump_if_true(frame: Frame, i: Instruction) -> None:
-    if frame.stack.pop().truth(frame.tx):
+def _jump_if(frame: Frame, i: Instruction, when: bool, keeps: bool = False) -> bool:
+    """Jump if the value on top of the stack is `when`, where it then stays if `keeps`; whether the frame is left."""
+    value = frame.stack[-1]
+    if value.__class__ is Undecided:
+        return branch(frame, value, when, i.argval, keeps)  # type: ignore[arg-type]
+    if not keeps:
+        frame.stack.pop()
+    if value.truth(frame.tx) is when:
         frame.pc = i.argval
+    elif keeps:
+        frame.stack.pop()
+    return False
+
+
+@op("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
+def _pop_jump_if_true(frame: Frame, i: Instruction) -> bool:
+    return _jump_if(frame, i, True)
 
 
 @op("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
-def _pop_jump_if_false(frame: Frame, i: Instruction) -> None:
-    if not frame.stack.pop().truth(frame.tx):
-        frame.pc = i.argval
+def _pop_jump_if_false(frame: Frame, i: Instruction) -> bool:
+    return _jump_if(frame, i, False)
 
 
 def _is_none(value: Value) -> bool:
@@ -57,19 +71,13 @@ def _pop_jump_if_not_none(frame: Frame, i: Instruction) -> None:
 
 
 @op("JUMP_IF_TRUE_OR_POP")
-def _jump_if_true_or_pop(frame: Frame, i: Instruction) -> None:
-    if frame.stack[-1].truth(frame.tx):
-        frame.pc = i.argval
-    else:
-        frame.stack.pop()
+def _jump_if_true_or_pop(frame: Frame, i: Instruction) -> bool:
+    return _jump_if(frame, i, True, keeps=True)
 
 
 @op("JUMP_IF_FALSE_OR_POP")
-def _jump_if_false_or_pop(frame: Frame, i: Instruction) -> None:
-    if not frame.stack[-1].truth(frame.tx):
-        frame.pc = i.argval
-    else:
-        frame.stack.pop()
+def _jump_if_false_or_pop(frame: Frame, i: Instruction) -> bool:
+    return _jump_if(frame, i, False, keeps=True)
 
 
 # ---- loops

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import collections
 import contextlib
 import importlib.util
 import linecache
@@ -30,6 +31,7 @@ from treadle_tracer.values.base import MISSING, Constant, Lazy, Value
 from treadle_tracer.values.functions import BoundMethod, CellValue, ClassValue, FunctionValue, ModuleObject
 from treadle_tracer.values.instance_dict import InstanceDict
 from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.merged import MergedTensor
 from treadle_tracer.values.objects import ObjectValue, SuperValue
 from treadle_tracer.values.sequences import ListValue, SequenceIterator, TupleValue
 from treadle_tracer.values.symbols import Symbols
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from treadle_tracer.trace.frame import Frame
+    from treadle_tracer.trace.merge import Speculation
 
 _MAX_DEPTH = 200
 _ROOM = 10_000  # Python frames of ours for _MAX_DEPTH traced ones; a call of Python from Python takes no C stack
@@ -92,6 +95,8 @@ class Tracer:
         self.protected = 0
         self.was_protected = False
         self.autocast_nesting = 0
+        self.speculation: Speculation | None = None
+        self.failed_merges: collections.Counter[tuple[int, int]] = collections.Counter()
         self.deleted = DELETED
         self._inline = inline
         self._fakes: dict[int, TensorValue] = {}
@@ -371,6 +376,10 @@ class Tracer:
         self._fakes[id(fake)] = made
         return made
 
+    def adopt(self, value: TensorValue) -> None:
+        """From now on the tensor's fake stands for this Value."""
+        self._fakes[id(value.fake)] = value
+
     def tensor_of_fake(self, fake: torch.Tensor) -> TensorValue | None:
         found = self._fakes.get(id(fake))
         return found if found is not None and found.fake is fake else None
@@ -383,12 +392,18 @@ class Tracer:
         return self.graph.placeholder(value.source, value.obj, value.fake)
 
     def note_mutation(self, value: TensorValue) -> None:
-        """A graph call has written into a known tensor; calls stay in order, so there is nothing to record."""
+        """A graph call has written into a known tensor. Calls stay in order, so there is nothing to record."""
+        if isinstance(value, MergedTensor):
+            value.settle()
 
     def note_protection(self) -> None:
         self.was_protected = self.was_protected or self.protected > 0
 
     # ---- dynamic numbers
+
+    def decide_condition(self, condition: Any) -> bool:
+        """The truth of a condition on sizes, decided for good; on a way that is only tried out, what follows there."""
+        return self.symbols.env.decide(condition) if self.speculation is None else self.speculation.decide(condition)
 
     def number(self, value: Any, node: fx.Node | None) -> Value:
         if isinstance(value, (int, float, bool)):

@@ -28,6 +28,7 @@ from treadle_tracer.values.base import (
 )
 from treadle_tracer.values.functions import BoundMethod, FunctionValue
 from treadle_tracer.values.mappings import DictValue, DictView, SetValue, entries_of
+from treadle_tracer.values.merged import Undecided
 from treadle_tracer.values.objects import ObjectValue, lookup
 from treadle_tracer.values.sequences import (
     HostIterator,
@@ -94,7 +95,15 @@ def fold(tx: Tracer, function: Callable[..., Any], args: list[Value], kwargs: di
 
 def is_same(a: Value, b: Value) -> bool:
     """`a is b` of the traced program."""
-    return a is b or a.identity() is b.identity()
+    if a is b:
+        return True
+    if (isinstance(a, Undecided) and not _may_be_bool(b)) or (isinstance(b, Undecided) and not _may_be_bool(a)):
+        return False
+    return a.identity() is b.identity()
+
+
+def _may_be_bool(value: Value) -> bool:
+    return isinstance(value, Undecided) or (isinstance(value, Constant) and type(value.obj) is bool)
 
 
 def same_or_equal(tx: Tracer, a: Value, b: Value) -> bool:
@@ -369,7 +378,7 @@ def unary_op(tx: Tracer, text: str, a: Value) -> Value:
 
 
 def not_(tx: Tracer, a: Value) -> Value:
-    return boolean(not truth(tx, a))
+    return a.negated() if isinstance(a, Undecided) else boolean(not truth(tx, a))
 
 
 def compare(tx: Tracer, text: str, a: Value, b: Value) -> Value:

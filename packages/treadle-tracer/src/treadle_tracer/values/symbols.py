@@ -172,5 +172,10 @@ class Symbols:
             raise InternalError("symbols", f"no graph node computes {value.sym}")
         return node
 
+    def forget_nodes(self, gone: set[fx.Node]) -> None:
+        """These nodes have been taken back."""
+        if gone:
+            self._nodes = {key: node for key, node in self._nodes.items() if node not in gone}
+
     def _key(self, number: Any) -> Any:
         return (type(number), number.node.value)

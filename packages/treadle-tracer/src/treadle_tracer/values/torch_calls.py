@@ -21,6 +21,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import floats
 from treadle_tracer.values.base import MISSING, NONE, Constant, Known, Lazy, Method, NotConstant, Value
 from treadle_tracer.values.mappings import DictValue, DictView
+from treadle_tracer.values.merged import undecided
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 
@@ -319,7 +320,7 @@ def symbolic_op(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> 
     if not isinstance(result, _SYMBOLIC):
         return tx.from_constant(result)
     if isinstance(result, torch.SymBool):
-        return Constant(bool(result))
+        return undecided(tx, result.node.value)
     nodes = tuple(arg.node(tx) if isinstance(arg, SymbolicValue) else arg.constant() for arg in args)
     node = tx.graph.call("call_function", function, nodes, {}, result, tx.stack_trace())
     return tx.number(result, node)

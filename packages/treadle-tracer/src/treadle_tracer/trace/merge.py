@@ -1,0 +1,271 @@
+"""Jumps whose outcome does not matter: both ways are followed without effects until they meet, and nothing is decided about sizes.
+
+    is_causal = q_length > 1 and mask is None and is_causal      # with a mask: False, whatever q_length is
+
+A way is followed on a copy of the frame's stack and variables, as long as its instructions have no effect (`trace.pure`), no question
+needs a guard, and not past the point where all ways of the function come together. Where a state of one way stands at the same
+instruction as a state of the other, and the rest of the function sees no difference between them or one that can be decided when it is
+looked at (`trace.meeting`), the frame goes on from there. Otherwise the condition is decided at the jump.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from treadle_shapes.errors import ShapesError
+from treadle_tracer.errors import PathEnds, Unsupported
+from treadle_tracer.trace.meeting import EXPANSIONS, Meeting
+from treadle_tracer.trace.pure import is_pure
+from treadle_tracer.values.base import NotConstant, Raised, Value, boolean
+from treadle_tracer.values.merged import Undecided
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from treadle_tracer.trace.frame import Frame
+    from treadle_tracer.trace.tracer import Tracer
+
+_STEPS = 600  # instructions evaluated for one jump, all ways and calls together
+_DEPTH = 4  # open jumps inside one another
+_ATTEMPTS = 3  # failures after which a jump is decided at once: a loop that counts to a size
+
+_ENDS = (PathEnds, Raised, Unsupported, NotConstant, ShapesError)
+_HARMLESS_NODES = frozenset({torch.ops.aten.sym_size.int, operator.add, operator.sub, operator.mul, operator.neg})
+_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
+_RETURNED = "returned"  # the key of all states before a return
+_LEAVES = -1  # the place of a state that has returned what is on its stack
+
+
+class Speculation:
+    """Ways being followed. `suppositions`: what holds on the present one; `computes`: it is the way of the sizes at hand, which may
+    expand tensors."""
+
+    def __init__(self, tx: Tracer):
+        self.tx = tx
+        self.suppositions: list[Any] = []
+        self.computes = True
+        self.steps = _STEPS
+        self.nodes: list[fx.Node] = []
+
+    def decide(self, condition: Any) -> bool:
+        """The truth of a condition on the present way. Raises PathEnds where that would need a guard."""
+        known = self.known(condition)
+        if known is None:
+            raise PathEnds(f"{condition} is open")
+        return known
+
+    def known(self, condition: Any) -> bool | None:
+        env = self.tx.symbols.env
+        known = env.prove(condition)
+        return env.prove_if(self.suppositions, condition) if known is None else known
+
+    def check_node(self, target: Any) -> None:
+        """Raises PathEnds unless a node that calls `target` does no harm on a way that is not taken."""
+        if target not in _HARMLESS_NODES and not (self.computes and target in EXPANSIONS):
+            raise PathEnds(f"{target} in the graph")
+
+    def note_node(self, node: fx.Node) -> None:
+        self.nodes.append(node)
+
+    def step(self, frame: Frame) -> bool:
+        """Evaluate the frame's next instruction; whether it leaves the frame."""
+        at = frame.pc
+        handler, instruction = frame.program.steps[at]
+        self.steps -= 1
+        if self.steps < 0 or not is_pure(frame, instruction, self.computes):
+            raise PathEnds(instruction.opname)
+        frame.at, frame.pc = at, at + 1
+        return bool(handler(frame, instruction))
+
+    def run(self, frame: Frame) -> None:
+        """Evaluate the frame of a call to its return."""
+        while not self.step(frame):
+            pass
+
+    def forget_nodes(self, since: int) -> None:
+        """Take back the nodes made since then that nothing uses."""
+        gone: set[fx.Node] = set()
+        for node in reversed(self.nodes[since:]):
+            if not node.users:
+                self.tx.graph.erase(node)
+                gone.add(node)
+        del self.nodes[since:]
+        self.tx.symbols.forget_nodes(gone)
+
+
+class State(NamedTuple):
+    """What a frame is before an instruction. At a return, only what is returned."""
+
+    pc: int
+    stack: list[Value]
+    locals: dict[str, Value]
+    cells: dict[str, Any]
+    keyword_names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, frame: Frame) -> State:
+        return cls(frame.pc, frame.stack, frame.locals, frame.cells, frame.keyword_names)
+
+    def copy(self) -> State:
+        return State(self.pc, list(self.stack), dict(self.locals), dict(self.cells), self.keyword_names)
+
+    def install(self, frame: Frame) -> None:
+        frame.pc, frame.stack, frame.locals, frame.cells, frame.keyword_names = self
+
+
+class _Way:
+    """One way from a jump, followed step by step. `frame` is borrowed for each step."""
+
+    def __init__(self, speculation: Speculation, frame: Frame, start: State, supposition: Any, is_taken: bool):
+        self.speculation = speculation
+        self.frame = frame
+        self.supposition = supposition
+        self.is_taken = is_taken
+        self._state = start.copy()
+        self._join = frame.program.join_of(frame.at)
+
+    def states(self) -> Iterator[State]:
+        """The states before each instruction, the last one before what cannot be followed or need not be."""
+        while True:
+            yield self._state.copy()
+            pc = self._state.pc
+            if pc == self._join or self.frame.program.steps[pc][1].opname in _RETURNS or pc == self.frame.stop_at:
+                return
+            try:
+                self._advance()
+            except _ENDS:
+                return
+
+    def _advance(self) -> None:
+        speculation, frame = self.speculation, self.frame
+        kept, at, computes = State.of(frame), frame.at, speculation.computes
+        self._state.install(frame)
+        speculation.suppositions.append(self.supposition)
+        speculation.computes = computes and self.is_taken
+        try:
+            if speculation.step(frame):
+                raise PathEnds("the ways of an inner jump have met at their return")
+            self._state = State.of(frame)
+        finally:
+            kept.install(frame)
+            frame.at = at
+            speculation.suppositions.pop()
+            speculation.computes = computes
+
+
+def branch(frame: Frame, condition: Undecided, when: bool, target: int, keeps: bool) -> bool:
+    """A jump to `target` if the bool on top of the stack, which is `condition`, is `when`; there it stays on the stack if `keeps`.
+
+    Whether the frame is left: both ways may have met at their return.
+    """
+
+    def side(truth: bool) -> State:
+        jumps = truth is when
+        stack = frame.stack[:-1]
+        if jumps and keeps:
+            stack.append(boolean(truth))
+        return State(target if jumps else frame.pc, stack, frame.locals, frame.cells, frame.keyword_names)
+
+    tx = frame.tx
+    known = tx.speculation.known(condition.condition) if tx.speculation else tx.symbols.env.prove(condition.condition)
+    if known is None:
+        met = _meet(frame, condition.condition, side)
+        if met is not None:
+            met.install(frame)
+            frame.result = met.stack[-1] if met.pc == _LEAVES else None
+            return met.pc == _LEAVES
+        known = condition.obj
+    side(known).install(frame)
+    return False
+
+
+def _meet(frame: Frame, condition: Any, side: Any) -> State | None:
+    """A state to go on from without deciding `condition`, None if there is none."""
+    from treadle_shapes.logic import Not
+
+    tx = frame.tx
+    place = (id(frame.program), frame.at)
+    hint = tx.symbols.env.hint(condition)
+    if hint is None or tx.failed_merges[place] >= _ATTEMPTS:
+        return None
+    taken, other = (condition, Not(condition)) if hint else (Not(condition), condition)
+    with _speculating(tx) as speculation:
+        if len(speculation.suppositions) >= _DEPTH:
+            return None
+        before = len(speculation.nodes)
+        others: dict[Any, list[State]] = {}
+        for state in _Way(speculation, frame, side(not hint), other, is_taken=False).states():
+            others.setdefault(_key(frame, state), []).append(state)
+        for state in _Way(speculation, frame, side(bool(hint)), taken, is_taken=True).states():
+            for candidate in others.get(_key(frame, state), ()):
+                meeting = Meeting(tx, tuple(speculation.suppositions), taken, other)
+                found = _merged(meeting, frame, state, candidate)
+                if found is not None and meeting.accounts_for(speculation.nodes[before:]):
+                    return found
+        speculation.forget_nodes(before)
+    tx.failed_merges[place] += 1
+    return None
+
+
+def _key(frame: Frame, state: State) -> Any:
+    """States with equal keys may be one. Inside a call's instructions no state is: a break goes back to the first of them."""
+    instructions = frame.instructions
+    if instructions[state.pc].opname in _RETURNS:
+        return _RETURNED
+    if state.pc and instructions[state.pc - 1].opname in ("KW_NAMES", "PRECALL"):
+        return object()
+    return state.pc, len(state.stack), state.keyword_names
+
+
+def _merged(meeting: Meeting, frame: Frame, taken: State, other: State) -> State | None:
+    """One state for both, None if the rest of the function could tell them apart."""
+    if _key(frame, taken) == _RETURNED:
+        result = meeting.value(_returned(frame, taken), _returned(frame, other))
+        return None if result is None else taken._replace(pc=_LEAVES, stack=[result])
+    if taken.cells != other.cells:
+        return None
+    names = frame.program.live_at(taken.pc)
+    stack: list[Value] = []
+    for one, two in zip(taken.stack, other.stack, strict=True):
+        value = meeting.value(one, two)
+        if value is None:
+            return None
+        stack.append(value)
+    variables: dict[str, Value] = {}
+    for name, one in taken.locals.items():
+        two = other.locals.get(name)
+        value = one if one is two else None if two is None else meeting.value(one, two)
+        if value is not None:
+            variables[name] = value
+        elif name in names:
+            return None
+    if any(name in names and name not in taken.locals for name in other.locals):
+        return None
+    return State(taken.pc, stack, variables, taken.cells, taken.keyword_names)
+
+
+def _returned(frame: Frame, state: State) -> Value:
+    instruction = frame.instructions[state.pc]
+    return frame.tx.from_constant(instruction.argval) if instruction.opname == "RETURN_CONST" else state.stack[-1]
+
+
+@contextlib.contextmanager
+def _speculating(tx: Tracer) -> Iterator[Speculation]:
+    """Nothing inside is recorded, except guards on outside objects that hold anyway."""
+    if tx.speculation is not None:
+        yield tx.speculation
+        return
+    speculation = tx.speculation = Speculation(tx)
+    tx.graph.watch = speculation
+    tx.mutations.frozen = True
+    try:
+        with tx.symbols.env.refusing_guards():
+            yield speculation
+    finally:
+        tx.speculation = tx.graph.watch = None
+        tx.mutations.frozen = False

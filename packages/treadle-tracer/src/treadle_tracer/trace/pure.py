@@ -1,0 +1,200 @@
+"""Which instructions may be evaluated on a path that may turn out not to be taken: those without any effect. A table.
+
+An effect is whatever the program could see later: a write to an object that exists already, an iterator moved on, a tensor
+operation. Reading outside objects adds guards on them, which hold for the call at hand.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
+from treadle_tracer.values.base import NULL, Constant, Known, Method, Value
+from treadle_tracer.values.callables import CallableValue
+from treadle_tracer.values.functions import BoundMethod, FunctionValue
+from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.torch_functions import goes_into_graph, handler_of
+
+if TYPE_CHECKING:
+    from treadle_tracer.bytecode import Instruction
+    from treadle_tracer.trace.frame import Frame
+
+Test = Callable[["Frame", "Instruction"], bool]
+
+
+def is_pure(frame: Frame, instruction: Instruction, computes: bool) -> bool:
+    """Whether evaluating the instruction now leaves no trace. `computes`: tensors may be expanded."""
+    test = _PURE.get(instruction.opname)
+    if test is None:
+        return False
+    return test is _always or test(frame, instruction) or (computes and _is_expansion(frame, instruction))
+
+
+def _always(frame: Frame, i: Instruction) -> bool:
+    return True
+
+
+def _is_plain(value: Value) -> bool:
+    """Numbers, strings, None and tuples of such: operators on them are pure."""
+    if isinstance(value, TupleValue):
+        return all(map(_is_plain, value.items))
+    return isinstance(value, (Known, SymbolicValue))
+
+
+def _testable(frame: Frame, i: Instruction) -> bool:
+    """The truth of a tensor is no question of sizes."""
+    return not isinstance(frame.stack[-1], TensorValue)
+
+
+def _top_is_plain(frame: Frame, i: Instruction) -> bool:
+    return _is_plain(frame.stack[-1])
+
+
+def _both_are_plain(frame: Frame, i: Instruction) -> bool:
+    return all(map(_is_plain, frame.stack[-2:]))
+
+
+def _arithmetic(frame: Frame, i: Instruction) -> bool:
+    """Of constants anything; of dynamic numbers what is defined for all of them."""
+    operands = frame.stack[-2:]
+    if all(isinstance(operand, Constant) for operand in operands):
+        return True
+    return i.argval.removesuffix("=") in ("+", "-", "*") and all(
+        isinstance(operand, (Constant, SymbolicValue)) for operand in operands
+    )
+
+
+def _membership(frame: Frame, i: Instruction) -> bool:
+    container, item = frame.stack[-1], frame.stack[-2]
+    if not isinstance(item, Known):
+        return False
+    if isinstance(container, (TupleValue, ListValue)):
+        return all(map(_is_plain, container.items))
+    return isinstance(container, (Constant, SetValue)) or (isinstance(container, DictValue) and container.cls is dict)
+
+
+_METADATA = frozenset(
+    "shape dtype device layout ndim size dim is_floating_point is_complex is_cuda is_cpu expand expand_as".split()
+)
+
+
+def _attribute(frame: Frame, i: Instruction) -> bool:
+    owner = frame.stack[-1]
+    return i.argval in _METADATA if isinstance(owner, TensorValue) else True
+
+
+def _item(frame: Frame, i: Instruction) -> bool:
+    owner, key = frame.stack[-2], frame.stack[-1]
+    if not isinstance(key, Constant):
+        return False
+    return isinstance(owner, (TupleValue, ListValue)) or (isinstance(owner, DictValue) and owner.cls is dict)
+
+
+def _unpacking(frame: Frame, i: Instruction) -> bool:
+    return isinstance(frame.stack[-1], (TupleValue, ListValue))
+
+
+def _import(frame: Frame, i: Instruction) -> bool:
+    """Of a module that is there already: nothing is run."""
+    level = frame.stack[-2]
+    return level.is_constant() and level.constant() == 0 and i.argval in sys.modules
+
+
+# ---- calls
+
+
+def _callee(frame: Frame, i: Instruction) -> tuple[Value, list[Value]]:
+    """The callable of a CALL, and its positional and named arguments."""
+    stack = frame.stack[:-1] if i.opname == "CALL_KW" else frame.stack
+    at = len(stack) - (i.arg or 0) - 2
+    first, second = stack[at : at + 2]
+    if NULL_AFTER_CALLABLE:
+        return first, [*([] if second is NULL else [second]), *stack[at + 2 :]]
+    return (second, stack[at + 2 :]) if first is NULL else (first, stack[at + 1 :])
+
+
+def _call(frame: Frame, i: Instruction) -> bool:
+    function, args = _callee(frame, i)
+    if isinstance(function, BoundMethod):
+        function = function.function
+    if isinstance(function, FunctionValue):
+        return True  # evaluated in place, instruction by instruction, under the same rules
+    if isinstance(function, CallableValue):
+        return _is_pure_callable(function.obj)
+    return isinstance(function, Method) and _is_pure_method(function, args)
+
+
+_PURE_FUNCTIONS = frozenset({isinstance, issubclass, len, callable, hasattr, getattr})
+_METHODS: tuple[tuple[type[Value], frozenset[str]], ...] = (
+    (TensorValue, frozenset("size dim is_floating_point is_complex".split())),
+    (DictValue, frozenset({"get"})),
+)
+
+
+def _is_pure_callable(obj: Any) -> bool:
+    """Built-in questions, what is answered at once while tracing, and cached functions of Python."""
+    if obj in _PURE_FUNCTIONS:
+        return True
+    handler = handler_of(obj)
+    if handler is not None:
+        return handler.__qualname__.partition(".")[0] in ("_always", "_fold")
+    if isinstance(obj, functools._lru_cache_wrapper):
+        inner = obj.__wrapped__
+        return isinstance(inner, types.FunctionType) and handler_of(inner) is None and not goes_into_graph(inner)
+    return False
+
+
+def _is_pure_method(method: Method, args: list[Value]) -> bool:
+    if isinstance(method.owner, Constant):
+        return all(isinstance(arg, Constant) for arg in args)
+    plain = all(map(_is_plain, args))
+    return plain and any(isinstance(method.owner, kind) and method.name in names for kind, names in _METHODS)
+
+
+def _is_expansion(frame: Frame, i: Instruction) -> bool:
+    """`x.expand(...)`: reads no element, and gives x itself in other clothes where no size changes."""
+    if i.opname != "CALL":
+        return False
+    function, args = _callee(frame, i)
+    return (
+        isinstance(function, Method)
+        and isinstance(function.owner, TensorValue)
+        and function.name in ("expand", "expand_as")
+        and not function.owner.fake.requires_grad
+        and all(_is_plain(arg) or isinstance(arg, TensorValue) for arg in args)
+    )
+
+
+_PURE: dict[str, Test] = {
+    **dict.fromkeys(
+        "NOP RESUME PRECALL COPY_FREE_VARS MAKE_CELL POP_TOP PUSH_NULL COPY SWAP LOAD_CONST LOAD_FAST LOAD_FAST_CHECK "
+        "LOAD_FAST_AND_CLEAR STORE_FAST LOAD_FAST_LOAD_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST DELETE_FAST "
+        "LOAD_CLOSURE LOAD_DEREF LOAD_GLOBAL LOAD_ASSERTION_ERROR IS_OP KW_NAMES BUILD_TUPLE BUILD_SLICE "
+        "RETURN_VALUE RETURN_CONST JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split(),
+        _always,
+    ),
+    **dict.fromkeys("UNARY_NOT TO_BOOL JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP".split(), _testable),
+    **{
+        f"POP_JUMP_{direction}IF_{when}": test
+        for direction in ("", "FORWARD_", "BACKWARD_")
+        for when, test in (("TRUE", _testable), ("FALSE", _testable), ("NONE", _always), ("NOT_NONE", _always))
+    },
+    "LOAD_ATTR": _attribute,
+    "LOAD_METHOD": _attribute,
+    "COMPARE_OP": _both_are_plain,
+    "CONTAINS_OP": _membership,
+    "BINARY_OP": _arithmetic,
+    "UNARY_NEGATIVE": _top_is_plain,
+    "BINARY_SUBSCR": _item,
+    "UNPACK_SEQUENCE": _unpacking,
+    "IMPORT_NAME": _import,
+    "IMPORT_FROM": _always,
+    "CALL": _call,
+    "CALL_KW": _call,
+}

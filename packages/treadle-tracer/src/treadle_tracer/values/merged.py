@@ -1,0 +1,108 @@
+"""Values that leave a decision about sizes open until something depends on it: bools, and tensors that one branch has expanded.
+
+Deciding late is always right: sizes do not change during a call, and the trace goes the way of the sizes at hand all along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.errors import InternalError
+from treadle_tracer.values.base import Constant, Value, boolean
+from treadle_tracer.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from treadle_tracer.trace.tracer import Tracer
+
+Decide = Callable[[Any], bool]
+
+
+class Undecided(Constant):
+    """A bool that is the truth of `condition`, about sizes with hints. Whoever looks at `obj` has it decided, and so guarded.
+
+    Code that knows constants only can take it for one; a jump on it may turn out not to matter (`trace.merge`).
+    """
+
+    __slots__ = ("_decide", "condition")
+
+    def __init__(self, condition: Any, decide: Decide):
+        self.source = None
+        self.condition = condition
+        self._decide = decide
+
+    @property
+    def obj(self) -> bool:  # type: ignore[override]
+        return self._decide(self.condition)
+
+    def python_type(self) -> type:
+        return bool
+
+    def describe(self) -> str:
+        return f"dynamic bool {self.condition}"
+
+    def negated(self) -> Undecided:
+        """`not self`, still open."""
+        from treadle_shapes.logic import Not
+
+        return Undecided(Not(self.condition), self._decide)
+
+
+def undecided(tx: Tracer, condition: Any) -> Constant:
+    """The bool `condition` (an expression of treadle_shapes about values with hints): plain where it follows from facts."""
+    known = tx.symbols.env.prove(condition)
+    return Undecided(condition, tx.decide_condition) if known is None else boolean(known)
+
+
+class MergedTensor(TensorValue):
+    """A tensor that is an expanded view of another one where `condition` holds, as it does for the sizes at hand, and where it does
+    not hold the other tensor itself, which then has these very sizes.
+
+    Both read the same elements. Which of the two it is shows in identity, in attributes of the object, and where it leaves the trace.
+    """
+
+    __slots__ = ("_decide", "condition")
+
+    def __init__(self, node: fx.Node | None, fake: Any, condition: Any, decide: Decide):
+        super().__init__(node, fake)
+        self.condition = condition
+        self._decide = decide
+
+    def settle(self) -> None:
+        """Decide which tensor it is: the expanded one."""
+        if not self._decide(self.condition):
+            raise InternalError("merge", f"{self.condition} holds for the sizes at hand, yet was decided to be false")
+
+    def identity(self) -> Any:
+        self.settle()
+        return self
+
+    def hash_key(self, tx: Tracer) -> Any:
+        self.settle()
+        return self
+
+    def get_attr(self, tx: Tracer, name: str) -> Value:
+        if name in _OF_THE_OBJECT:
+            self.settle()
+        return super().get_attr(tx, name)
+
+    def own_attr(self, tx: Tracer, name: str) -> Value:
+        self.settle()
+        return super().own_attr(tx, name)
+
+    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+        self.settle()
+        super().set_attr(tx, name, value)
+
+    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+        self.settle()
+        super().set_item(tx, key, value)
+
+    def reconstruct(self, cg: Any) -> None:
+        self.settle()
+        super().reconstruct(cg)
+
+
+_OF_THE_OBJECT = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn", "data", "names", "__dict__", "__class__"})
