@@ -1,6 +1,6 @@
-"""Turn the benchmarks' JSON into Markdown tables, and put them into README.md between its markers.
+"""Turn the benchmarks' JSON into Markdown tables, and put them into README.md and docs/figures.md between their markers.
 
-python tools/readme_table.py           rewrite the tables in README.md
+python tools/readme_table.py           rewrite the tables
 python tools/readme_table.py --check   exit status 1 when they are not what the JSON says
 """
 
@@ -13,31 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from compare import Row, geometric_mean
+from dynamic_tables import matrix_section, shapes_section, speed_section
+from markdown_table import MISSING, markdown, number, times
 
 ROOT = Path(__file__).resolve().parents[1]
-README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks" / "results"
-MISSING = "–"
-
-
-def number(value: float | None, digits: int = 1, scale: float = 1.0) -> str:
-    return MISSING if value is None else f"{value * scale:.{digits}f}"
-
-
-def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column is text, the others are numbers."""
-    lines = [headings, ["---", *["---:"] * (len(headings) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 # ------------------------------------------------------------------------------------------------ the twelve models
 
 COMPILED = ("torch.compile", "treadle")
 EVERY = ("eager", *COMPILED)
-
-
-def times(value: float | None, digits: int = 2) -> str:
-    return MISSING if value is None else f"{value:.{digits}f} ×"
 
 
 def graphs_of(row: Row) -> str:
@@ -122,12 +108,13 @@ def overhead_table(nanoseconds: Mapping[str, float]) -> str:
 # ------------------------------------------------------------------------------------------------ README
 
 
-def provenance(results: Mapping[str, Any]) -> str:
+def provenance(name: str, results: Mapping[str, Any]) -> str:
     """One sentence: command, processor, versions, day."""
     machine = results["machine"]
+    command = results.get("command", f"python benchmarks/{SCRIPTS.get(name, name)}.py")
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
     return (
-        f"`{results['command']}` on {machine['processor']} ({machine['cores']} cores, one thread used), "
+        f"`{command}` on {machine['processor']} ({machine['cores']} cores, one thread used), "
         f"Python {machine['python']}, {versions}; {machine['date']}, commit {machine['commit']}."
     )
 
@@ -140,41 +127,53 @@ def overhead_section(results: Mapping[str, Any]) -> str:
     return overhead_table(results["nanoseconds"])
 
 
-SECTIONS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
-    "models": models_section,
-    "call_overhead": overhead_section,
+Sections = Mapping[str, Callable[[Mapping[str, Any]], str]]
+SCRIPTS = {"shapes": "shapes_figures"}  # where the script is not called like its results
+DOCUMENTS: Mapping[str, Sections] = {
+    "README.md": {
+        "models": models_section,
+        "call_overhead": overhead_section,
+        "dynamic_matrix": matrix_section,
+    },
+    "docs/figures.md": {
+        "shapes": shapes_section,
+        "dynamic_speed": speed_section,
+    },
 }
 
 
-def section(name: str, results_directory: Path = RESULTS) -> str:
+def section(name: str, make: Callable[[Mapping[str, Any]], str], results_directory: Path = RESULTS) -> str:
     """The text between the markers of a section: table and provenance, or a sentence that nothing is measured yet."""
     path = results_directory / f"{name}.json"
     if not path.exists():
-        return f"Not measured yet: `python benchmarks/{name}.py`."
+        return f"Not measured yet: `python benchmarks/{SCRIPTS.get(name, name)}.py`."
     results = json.loads(path.read_text(encoding="utf-8"))
-    return f"{SECTIONS[name](results)}\n\n{provenance(results)}"
+    return f"{make(results)}\n\n{provenance(name, results)}"
 
 
-def with_sections(text: str, results_directory: Path = RESULTS) -> str:
-    """The README's text with every section between `<!-- name:begin -->` and `<!-- name:end -->` made anew."""
-    for name in SECTIONS:
+def with_sections(text: str, sections: Sections, results_directory: Path = RESULTS) -> str:
+    """A document's text with every section between `<!-- name:begin -->` and `<!-- name:end -->` made anew."""
+    for name, make in sections.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         if text.count(begin) != 1 or text.count(end) != 1:
-            raise ValueError(f"README.md must hold {begin} and {end} once each")
+            raise ValueError(f"the document must hold {begin} and {end} once each")
         before, _, rest = text.partition(begin)
-        text = f"{before}{begin}\n{section(name, results_directory)}\n{end}{rest.partition(end)[2]}"
+        text = f"{before}{begin}\n{section(name, make, results_directory)}\n{end}{rest.partition(end)[2]}"
     return text
 
 
 def main(arguments: Sequence[str]) -> int:
-    text = README.read_text(encoding="utf-8")
-    wanted = with_sections(text)
-    if wanted == text:
-        return 0
-    if "--check" in arguments:
-        print("README.md is not what the benchmarks' JSON says: python tools/readme_table.py")
+    stale = []
+    for name, sections in DOCUMENTS.items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        wanted = with_sections(text, sections)
+        if wanted != text:
+            stale.append(name)
+            if "--check" not in arguments:
+                (ROOT / name).write_text(wanted, encoding="utf-8")
+    if stale and "--check" in arguments:
+        print(f"{', '.join(stale)}: not what the benchmarks' JSON says: python tools/readme_table.py")
         return 1
-    README.write_text(wanted, encoding="utf-8")
     return 0
 
 

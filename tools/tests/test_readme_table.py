@@ -57,6 +57,9 @@ def test_overhead_table_is_sorted_and_relative_to_eager() -> None:
     assert [cells(line) for line in lines[2:]] == [["eager", "2.00", "1.00 ×"], ["torch.compile", "9.00", "4.50 ×"]]
 
 
+SECTIONS = {name: readme_table.DOCUMENTS["README.md"][name] for name in ("models", "call_overhead")}
+
+
 def test_sections_replace_what_is_between_the_markers(tmp_path: Path) -> None:
     machine = {
         "processor": "P",
@@ -71,20 +74,20 @@ def test_sections_replace_what_is_between_the_markers(tmp_path: Path) -> None:
     text = (
         "top <!-- models:begin -->old<!-- models:end --> <!-- call_overhead:begin -->old<!-- call_overhead:end --> end"
     )
-    once = readme_table.with_sections(text, tmp_path)
+    once = readme_table.with_sections(text, SECTIONS, tmp_path)
     assert "old" not in once
     assert "Not measured yet: `python benchmarks/models.py`." in once
     assert "| eager | 2.00 | 1.00 × |" in once
     assert "`run it` on P (2 cores, one thread used), Python 3.11, torch 2.13; D, commit C." in once
     assert once.startswith("top <!-- models:begin -->")
     assert once.endswith("<!-- call_overhead:end --> end")
-    assert readme_table.with_sections(once, tmp_path) == once
+    assert readme_table.with_sections(once, SECTIONS, tmp_path) == once
 
 
 def test_missing_markers_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="models:begin"):
-        readme_table.with_sections("nothing here", tmp_path)
+        readme_table.with_sections("nothing here", SECTIONS, tmp_path)
 
 
-def test_the_readme_is_what_the_json_says() -> None:
+def test_the_documents_are_what_the_json_says() -> None:
     assert readme_table.main(["--check"]) == 0
