@@ -199,3 +199,12 @@ def test_a_guard_on_zero_and_nan_is_on_the_bits():
         check = env.compile_guards()
         assert check(value), value
         assert not any(check(other) for other in others), value
+
+
+def test_a_guard_that_cannot_be_computed_does_not_hold():
+    env = ShapeEnv()
+    f = env.create_float(0.5, "f")
+    env.check_float(float_fn("fdiv", 1.0, f))
+    check = env.compile_guards()
+    assert check(2.0) and check(math.nan) and not check(0.0)
+    assert check.why_fails(0.0) is not None and check.why_fails(2.0) is None

@@ -8,7 +8,7 @@ integers below 2**53 (tensor sizes are): `floor(a / b)` is `a // b`, `floor(a * 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, Union
 
 from treadle_shapes import rules
@@ -18,7 +18,7 @@ from treadle_shapes.intern import InternTable, Node
 from treadle_shapes.logic import And
 from treadle_shapes.nodes import CONSTRUCT, BoolLike, Expr, IntLike, Symbol, children, make_bool, make_fn
 from treadle_shapes.ranges import Range
-from treadle_shapes.rewrite import EVALUATE
+from treadle_shapes.rewrite import EVALUATE, evaluate
 
 FloatLike: TypeAlias = Union[float, "FloatExpr"]
 
@@ -182,6 +182,14 @@ def same(x: FloatLike, value: float) -> BoolLike:
     if value == 0.0:
         return And(compare("eq", x, value), compare("eq", float_fn("fcopysign", 1.0, x), math.copysign(1.0, value)))
     return compare("eq", x, value)
+
+
+def holds(condition: BoolLike, values: Mapping[Any, Any]) -> bool:
+    """Whether a guard holds for these values of the symbols; one that cannot be computed for them (see `defined`) does not."""
+    try:
+        return bool(evaluate(condition, values))
+    except (ArithmeticError, ValueError):
+        return False
 
 
 def floor_divide(a: FloatLike, b: FloatLike) -> FloatLike:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from treadle_shapes.errors import ContradictionError, UsageError
 from treadle_shapes.facts import Facts
+from treadle_shapes.floats import has_float_symbol, holds
 from treadle_shapes.nodes import BoolExpr, BoolLike, Symbol, as_terms
 from treadle_shapes.printers import to_python
 from treadle_shapes.prove import follows, prove
-from treadle_shapes.rewrite import evaluate
 
 
 class Frame(NamedTuple):
@@ -220,7 +220,11 @@ class GuardFunction:
         ]
         conditions += [to_python(guard.expr, names) for guard in self.relations]
         body = " and ".join([f"({c})" for c in conditions]) or "True"
-        return f"def check({', '.join(names.values())}):\n    return {body}\n"
+        head = f"def check({', '.join(names.values())}):\n"
+        if any(has_float_symbol(guard.expr) for guard in self.relations):
+            # Float arithmetic may raise, which the guard was recorded to exclude.
+            return f"{head}    try:\n        return {body}\n    except (ArithmeticError, ValueError):\n        return False\n"
+        return f"{head}    return {body}\n"
 
     def _compiled(self) -> Callable[..., bool]:
         namespace: dict = {"math": math}
@@ -240,7 +244,7 @@ class GuardFunction:
             if value not in s.range:
                 return f"{s.name} == {value} is outside [{s.lower}, {'inf' if s.upper is None else s.upper}]"
         for guard in self.guards:
-            if not evaluate(guard.expr, known):
+            if not holds(guard.expr, known):
                 shown = ", ".join(f"{s.name}={known[s]}" for s in self.symbols if s in guard.expr.free_symbols)
                 return f"{to_python(guard.expr)} fails for {shown} (needed by {guard.where})"
         return None

@@ -136,7 +136,7 @@ def _a_tensor(guard: TensorGuard) -> str:
 
 def _broken_decisions(dynamic: DynamicNumbers, frame: Any) -> list[str]:
     """The recorded decisions that do not hold for this call, with the line that each was needed by."""
-    from treadle_shapes import evaluate
+    from treadle_shapes.floats import holds
 
     values = [follow(source.path, frame) for source in dynamic.sources]
     if not all(isinstance(value, (int, float)) for value in values):
@@ -148,7 +148,7 @@ def _broken_decisions(dynamic: DynamicNumbers, frame: Any) -> list[str]:
         if isinstance(value, int) and value not in symbol.range
     ]
     for decision in dynamic.decisions:
-        if not evaluate(decision.expr, numbers):  # type: ignore[arg-type]
+        if not holds(decision.expr, numbers):
             named = [
                 (text, numbers[s])
                 for s, text in zip(dynamic.symbols, dynamic.texts, strict=True)
