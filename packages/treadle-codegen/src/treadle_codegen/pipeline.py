@@ -14,7 +14,7 @@ from treadle_codegen.codegen.host import Host, Plan
 from treadle_codegen.codegen.kernel import RenderedKernel, Renderer, Segment, slot_key
 from treadle_codegen.codegen.probe import ENTRY, SOURCE, probe_of
 from treadle_codegen.errors import CodegenError, InternalError, OptionError
-from treadle_codegen.ir.loops import Program
+from treadle_codegen.ir.loops import Program, symbols_of
 from treadle_codegen.ir.text import format_program
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower.program import lower_graph
@@ -104,7 +104,7 @@ def compile_graph(
             gm, prologue = rewrite_graph(gm, example_inputs)
     with phase("lower"):
         program = lower_graph(gm, example_inputs)
-    if options.verify:
+    if options.verify or program.bound_symbols:  # a number used before it is known would be garbage, not an error
         with phase("verify"):
             _require_valid(program)
     with phase("fuse"):
@@ -148,9 +148,12 @@ def _plan(program: Program, nodes: list[Node], renderer: Renderer) -> Plan:
             segments.append(segment)
             segment_at[start] = segment
             run = []
+    known = {*program.size_symbols, *program.bound_symbols}
     slots: dict[str, int] = {}
     for segment in segments:
         for kernel in segment.kernels:
+            if unknown := symbols_of(kernel.numbers) - known:
+                raise ValueError(f"{kernel.label} takes {unknown}, which nothing defines")
             for name in (*kernel.buffers, *map(slot_key, kernel.numbers)):
                 slots.setdefault(name, len(slots) + 1)
     return Plan(program, nodes, segments, segment_at, slots)

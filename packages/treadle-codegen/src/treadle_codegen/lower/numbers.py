@@ -19,6 +19,7 @@ from treadle_codegen.lower.extern import lower_extern, why_not_extern
 from treadle_codegen.lower.indexing import as_intlike, as_shape, raw_number
 from treadle_codegen.lower.lazy import Lazy, normalize_dim
 from treadle_codegen.lower.view import select, slice_of
+from treadle_shapes.env import ShapeEnv
 from treadle_shapes.expr import (
     And,
     BoolExpr,
@@ -27,6 +28,7 @@ from treadle_shapes.expr import (
     Le,
     Lt,
     Ne,
+    Symbol,
     linear_coefficients,
     maximum,
     minimum,
@@ -114,6 +116,7 @@ def lower_definition(
         result = DEFINITIONS[name](lowering, fresh, *args, **kwargs)
         if result is not None:
             lowering.symbols |= fresh
+            _define_equals(lowering, [node.meta["val"]], fresh)
             return result
     if not isinstance(node.target, torch._ops.OpOverload):
         raise TypeError(f"{node.target} gives a number that nothing defines")
@@ -126,11 +129,22 @@ def lower_definition(
         raise TypeError(f"no size of the result tells {', '.join(map(describe(results), missing))}")
     lowering.symbols |= fresh
     result = lower_extern(lowering, node.target, tuple(args), kwargs, binds=tuple(binds))
+    _define_equals(lowering, results, fresh)
     if isinstance(result, tuple):
         return tuple(
             number_of(lowering, v) if isinstance(v, SYMBOLIC) else x for x, v in zip(result, results, strict=True)
         )
     return number_of(lowering, val) if isinstance(val, SYMBOLIC) else result
+
+
+def _define_equals(lowering: Lowering, results: Sequence[Any], fresh: Iterable[Any]) -> None:
+    """Define what the environment writes for a new symbol: an earlier trace of the program may have called it otherwise."""
+    env = environment(results)
+    for own in fresh:
+        equal = own if env is None or isinstance(own, FloatExpr) else env.simplify(own)
+        if isinstance(equal, Symbol) and equal not in lowering.symbols:
+            lowering.steps.append(Define(lowering.fresh(f"define_{equal.name}"), equal, own))
+            lowering.symbols.add(equal)
 
 
 def bindings(results: Sequence[Any], fresh: Iterable[Any]) -> list[Bind]:
@@ -163,11 +177,16 @@ def _symbol_and_factor(value: NumberLike, *, whole: bool) -> tuple[Any, int] | N
 
 def describe(results: Sequence[Any]) -> Callable[[Any], str]:
     """How the user's program writes a symbol, by the environment of the fake results."""
+    env = environment(results)
+    return lambda symbol: "a value read from a tensor" if env is None else env.source_of(symbol)
+
+
+def environment(results: Sequence[Any]) -> ShapeEnv | None:
+    """The environment of the symbols in fake results."""
     from treadle_shapes.torch import env_of  # only graphs with symbols need the torch adapter
 
     numbers = [n for v in results for n in (v.shape if isinstance(v, torch.Tensor) else (v,))]
-    env = next((env for env in map(env_of, numbers) if env is not None), None)
-    return lambda symbol: "a value read from a tensor" if env is None else env.source_of(symbol)
+    return next((env for env in map(env_of, numbers) if env is not None), None)
 
 
 def defined(lowering: Lowering, value: NumberLike, name: str) -> IntLike:
