@@ -241,7 +241,7 @@ class GuardFunction:
         """The first range or guard that these values do not satisfy, in words."""
         known = dict(zip(self.symbols, values, strict=True))
         for s, value in known.items():
-            if value not in s.range:
+            if isinstance(value, int) and value not in s.range:
                 return f"{s.name} == {value} is outside [{s.lower}, {'inf' if s.upper is None else s.upper}]"
         for guard in self.guards:
             if not holds(guard.expr, known):
