@@ -14,7 +14,7 @@ Positions count graph outputs, `input` counts graph placeholders (static inputs 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -62,7 +62,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class FreshOutput:
-    """Graph output `position`, given out as it is."""
+    """Graph output `position`, given out as it is: a tensor, or a number that only the run of the graph can tell."""
 
     position: int
 
@@ -106,9 +106,9 @@ class Constant:
 
 @dataclass(frozen=True)
 class SymbolicValue:
-    """An integer computed from the sizes of the inputs."""
+    """A number computed from the sizes of the inputs and the numbers among them."""
 
-    value: torch.SymInt
+    value: torch.SymInt | torch.SymFloat | torch.SymBool
 
 
 OutputDescription: TypeAlias = (
@@ -118,11 +118,15 @@ OutputDescription: TypeAlias = (
 
 @dataclass(frozen=True)
 class Contract:
-    """Descriptions of all inputs, of the inputs written back, and of all outputs in the order of the traced graph's output."""
+    """Descriptions of all inputs, of the inputs written back, and of all outputs in the order of the traced graph's output.
+
+    `numbers`: (symbol, position) of the graph outputs that geometries need beside the inputs: sizes known only after the graph has run.
+    """
 
     inputs: tuple[InputDescription, ...]
     mutations: tuple[Mutation, ...]
     outputs: tuple[OutputDescription, ...]
+    numbers: tuple[tuple[Any, int], ...] = ()
 
     @property
     def static_tensors(self) -> tuple[torch.Tensor, ...]:

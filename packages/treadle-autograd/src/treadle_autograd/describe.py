@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from treadle_shapes.nodes import Node, free_symbols
+
 from .contract import (
     Constant,
     FreshOutput,
@@ -29,7 +31,7 @@ from .contract import (
 )
 from .errors import UnsupportedGraph
 from .functional import Recorder, storage_key, unwrap
-from .symbolic import expression_of
+from .symbolic import SYMBOLIC, SizeReader, expression_of
 
 
 def geometry_of(tensor: torch.Tensor, relative_to: torch.Tensor | None = None) -> Geometry:
@@ -124,6 +126,15 @@ class GraphOutputs:
         self.nodes.append(self.recorder.node_of(fake))
         return len(self.nodes) - 1
 
+    def add_number(self, value: Any) -> int:
+        """Return a symbolic number from the graph; gives the position."""
+        return self.add_expression(expression_of(value))
+
+    def add_expression(self, expression: Any) -> int:
+        """Return the number that `expression` stands for from the graph; gives the position."""
+        self.nodes.append(self.recorder.symbolic.node_of_expression(expression))
+        return len(self.nodes) - 1
+
 
 def why_not_metadata(inputs: Inputs) -> str | None:
     """Why the inputs' sizes, strides or storages are not what they were (``x.t_()``, ``x.resize_(..)``, ``x.data = ..``)."""
@@ -168,7 +179,7 @@ def describe_outputs(
     described: list[OutputDescription] = []
     for i, value in enumerate(values):
         if not isinstance(value, torch.Tensor):
-            described.append(SymbolicValue(value) if isinstance(value, torch.SymInt) else _constant(value))
+            described.append(_number(value, inputs, outputs) if isinstance(value, SYMBOLIC) else Constant(value))
         elif id(value) in input_by_id:
             described.append(InputItself(input_by_id[id(value)]))
         elif id(value) in first_seen:
@@ -184,10 +195,26 @@ def describe_outputs(
     return tuple(described)
 
 
-def _constant(value: object) -> Constant:
-    if isinstance(value, (torch.SymFloat, torch.SymBool)):
-        raise UnsupportedGraph(f"a symbolic {type(value).__name__} is an output")
-    return Constant(value)
+def _number(value: Any, inputs: Inputs, outputs: GraphOutputs) -> OutputDescription:
+    """A symbolic number: from the inputs where they suffice, else an output of the graph."""
+    if not isinstance(expression_of(value), Node):
+        return Constant(expression_of(value))
+    return SymbolicValue(value) if SizeReader(inputs.fakes, {}).knows(value) else FreshOutput(outputs.add_number(value))
+
+
+def output_numbers(
+    inputs: Inputs, described: Sequence[OutputDescription], outputs: GraphOutputs
+) -> tuple[tuple[Any, int], ...]:
+    """The symbols in the geometries of outputs that only the run of the graph can tell, as outputs of the graph."""
+    geometries = [found.geometry for found in described if isinstance(found, (ViewOfInput, ViewOfFresh))]
+    reader = SizeReader(inputs.fakes, {})
+    unknown: dict[Any, int] = {}
+    for geometry in geometries:
+        for value in (*geometry.size, *geometry.stride, geometry.offset):
+            for symbol in () if reader.knows(value) else sorted(free_symbols(expression_of(value)), key=str):
+                if not reader.knows_symbol(symbol) and symbol not in unknown:
+                    unknown[symbol] = outputs.add_expression(symbol)
+    return tuple(unknown.items())
 
 
 def _view_of_input(value: torch.Tensor, truth: torch.Tensor, index: int, inputs: Inputs) -> ViewOfInput:

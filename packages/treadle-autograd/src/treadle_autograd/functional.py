@@ -24,11 +24,13 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from treadle_shapes.fake import fake_like
+from treadle_shapes.rewrite import substitute
 
 from .contract import CallInput, InputDescription, StaticInput
 from .decomp import Decompositions, decompose_composite
 from .errors import UnsupportedGraph
-from .symbolic import SymbolicNodes
+from .run_time import adapter_of, is_assert, is_number_call, same_symbols
+from .symbolic import SYMBOLIC, SymbolicNodes
 
 aten = torch.ops.aten
 
@@ -126,16 +128,20 @@ class Recorder(TorchDispatchMode):
         self._nodes: dict[int, fx.Node] = {}
         self._alive: list[torch.Tensor] = []  # keeps the ids above unique
         self._constants: dict[int, fx.Node] = {}
+        self.traced_asserts: set[Any] = set()
+        self._renamed: dict[Any, Any] = {}
+        adapter = adapter_of(mode)
+        self._n_asserts = 0 if adapter is None else len(adapter.env.runtime_asserts)
 
     def bind(self, value: Any, node: fx.Node) -> None:
-        """Declare that `node` computes `value` (a fake tensor or a SymInt)."""
+        """Declare that `node` computes `value` (a fake tensor or a symbolic number)."""
         if isinstance(value, torch.Tensor):
             self._nodes[id(value)] = node
             self._alive.append(value)
             if node.op == "placeholder":
                 self.symbolic.bind_sizes(value, node)
                 self.input_storages.add(storage_key(value))
-        elif isinstance(value, torch.SymInt):
+        else:
             self.symbolic.bind(value, node)
 
     def node_of(self, tensor: torch.Tensor) -> fx.Node:
@@ -161,11 +167,7 @@ class Recorder(TorchDispatchMode):
         if isinstance(value, (list, tuple)):
             items = [self.to_argument(item) for item in value]
             return items if isinstance(value, list) else tuple(items)
-        if isinstance(value, torch.SymInt):
-            return self.symbolic.node_for(value)
-        if isinstance(value, (torch.SymFloat, torch.SymBool)):
-            raise UnsupportedGraph(f"a symbolic {type(value).__name__} is an operator's argument", self.line())
-        return value
+        return self.symbolic.node_for(value) if isinstance(value, SYMBOLIC) else value
 
     def line(self) -> str:
         return user_line(self.meta.get("stack_trace"))
@@ -205,7 +207,8 @@ class Recorder(TorchDispatchMode):
     def _record(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         node_args = tuple([self.to_argument(a) for a in args])
         node_kwargs = {name: self.to_argument(value) for name, value in kwargs.items()}
-        result = _FAKE_AS_EAGER.get(func, func)(*args, **kwargs)
+        compute: Any = _FAKE_AS_EAGER.get(func, func)
+        result = compute(*args, **kwargs)
         node = self.recorded.graph.call_function(func, node_args, node_kwargs)
         node.meta.update(self.meta)
         node.meta["val"] = result
@@ -215,11 +218,18 @@ class Recorder(TorchDispatchMode):
             ):  # an operator that answered with its argument: the name must stay the argument's
                 node.graph.erase_node(node)
             else:
-                self._nodes[id(result)] = node
-                self._alive.append(result)
+                self._bind_result(node, result)
         elif isinstance(result, (list, tuple)):
             self._bind_items(node, result)
+        elif isinstance(result, SYMBOLIC):
+            self.symbolic.bind(result, node)
         return result
+
+    def _bind_result(self, node: fx.Node, result: torch.Tensor) -> None:
+        self._nodes[id(result)] = node
+        self._alive.append(result)
+        if result._has_symbolic_sizes_strides:
+            self.symbolic.bind_sizes(result, node)
 
     def _bind_items(self, node: fx.Node, result: Sequence[Any]) -> None:
         for position, item in enumerate(result):
@@ -227,8 +237,34 @@ class Recorder(TorchDispatchMode):
                 item_node = self.recorded.graph.call_function(operator.getitem, (node, position))
                 item_node.meta.update(self.meta)
                 item_node.meta["val"] = item
-                self._nodes[id(item)] = item_node
-                self._alive.append(item)
+                self._bind_result(item_node, item)
+
+    def settle(self, expected: Any, result: Any) -> None:
+        """After a node of the traced graph: its new symbols are those of the tracer's run (`expected`), and what operators have needed to
+        know of values that only the run can tell is asserted, unless the tracer has written that assert."""
+        adapter = adapter_of(self.mode)
+        if adapter is None:
+            return
+        for new, old in same_symbols(adapter, expected, result).items():
+            self.symbolic.alias(new, old)
+            self._renamed[new] = old
+        found = adapter.env.runtime_asserts[self._n_asserts :]
+        self._n_asserts += len(found)
+        for needed in found:
+            condition = substitute(needed.condition, self._renamed)
+            if condition not in self.traced_asserts:
+                self.add_assert(condition, f"{adapter.env.describe(condition)} does not hold")
+
+    def add_assert(self, condition: Any, message: str) -> None:
+        """A node that checks `condition` (an expression, or a truth value) when the graph runs."""
+        if condition is True:
+            return
+        node = self.recorded.graph.call_function(
+            aten._assert_scalar.default, (self.symbolic.node_of_expression(condition), message)
+        )
+        node.meta.update(self.meta)
+        node.meta["val"] = None
+        self.traced_asserts.add(condition)
 
     def _lift(self, constant: torch.Tensor) -> torch.Tensor:
         """``torch.tensor(3.0)`` inside the graph: the tensor made at trace time becomes a static input."""
@@ -325,11 +361,19 @@ def run_functional(
     holders = [value for value in (*arguments, *attributes.values()) if isinstance(value, torch.Tensor)]
     layouts: Layouts = {}
     mutated = False
+    recorder.traced_asserts = {
+        n.args[0].meta["example_value"].node.value for n in filter(is_assert, gm.graph.nodes) if _is_open(n)
+    }  # type: ignore[union-attr]
 
     def run_node(node: fx.Node, args: Any, kwargs: Any) -> Any:
         nonlocal mutated
         recorder.meta = {"stack_trace": node.meta["stack_trace"]} if node.meta.get("stack_trace") else {}
+        if is_assert(node):
+            recorder.add_assert(getattr(getattr(args[0], "node", None), "value", args[0]), args[1])
+            return None
         result = _run_node(node, args, kwargs)
+        recorder.settle(node.meta.get("example_value"), result)
+        result = _canonical(node, result)
         if recorder.stat_updates:
             _flush_stat_updates(recorder, holders)
             mutated = True
@@ -343,12 +387,23 @@ def run_functional(
     return FunctionalRun(outputs, mutated, layouts)
 
 
+def _is_open(node: fx.Node) -> bool:
+    condition = node.args[0]
+    return isinstance(condition, fx.Node) and isinstance(condition.meta.get("example_value"), torch.SymBool)
+
+
+def _canonical(node: fx.Node, result: Any) -> Any:
+    """A float read from a tensor as the tracer knows it: nothing says to the environment that two float symbols are one number."""
+    expected = node.meta.get("example_value")
+    return expected if isinstance(result, torch.SymFloat) and isinstance(expected, torch.SymFloat) else result
+
+
 def _is_changed(tensor: torch.Tensor) -> bool:
     return torch._is_functional_tensor(tensor) and torch._functionalize_mutation_counter(tensor) > 0
 
 
 def run_plain(
-    gm: fx.GraphModule, arguments: Sequence[Any], attributes: Mapping[str, Any], expected: Layouts
+    gm: fx.GraphModule, arguments: Sequence[Any], attributes: Mapping[str, Any], expected: Layouts, mode: FakeTensorMode
 ) -> list[Any]:
     """Interpret `gm` on plain fake tensors; returns the items of its output.
 
@@ -357,10 +412,17 @@ def run_plain(
     functionalisation would add up.
     """
 
+    adapter = adapter_of(mode)
+
     def run_node(node: fx.Node, args: Any, kwargs: Any) -> Any:
+        if is_assert(node):
+            return None
         overlapping = [(t, t._version) for t in _tensors_in((args, kwargs)) if _shares_elements(t)]
         result = _run_node(node, args, kwargs)
         line = user_line(node.meta.get("stack_trace"))
+        if adapter is not None:
+            same_symbols(adapter, node.meta.get("example_value"), result)
+            result = _canonical(node, result)
         if any(tensor._version != version for tensor, version in overlapping):
             raise UnsupportedGraph("a tensor whose elements share memory is written to", line)
         if isinstance(result, torch.Tensor):
@@ -419,6 +481,8 @@ def _interpret(
 
 
 def _run_node(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    if is_number_call(node):
+        return node.meta["example_value"]
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     assert callable(node.target), node.target

@@ -19,11 +19,12 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from treadle_shapes.errors import UnbackedError
 from treadle_shapes.fake import fake_like, fake_mode
 
 from .contract import Contract
 from .decomp import Decompositions
-from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs, why_not_metadata
+from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs, output_numbers, why_not_metadata
 from .errors import InternalError, UnsupportedGraph
 from .functional import (
     FunctionalRun,
@@ -36,6 +37,7 @@ from .functional import (
     why_not_functional,
     wrap,
 )
+from .run_time import hoist_asserts
 from .runtime import wrap_compiled
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
@@ -124,7 +126,12 @@ def trace_inference(
         raise UnsupportedGraph(reason)
     with torch.inference_mode(False), torch.no_grad():
         job = _Trace(gm, example_inputs, decompositions)
-        contract = job.describe(job.run())
+        try:
+            contract = job.describe(job.run())
+        except UnbackedError as error:
+            raise UnsupportedGraph(
+                f"a size must be known before the graph runs: {error}", job.recorder.line()
+            ) from error
     return InferenceTrace(job.finish(), contract, tuple(job.inputs.fakes))
 
 
@@ -190,7 +197,7 @@ class _Trace:
         try:
             with self.mode, self.recorder, functionalisation(), self._symbolic_kernels():
                 return run_functional(self.gm, self.arguments, self.attributes, self.recorder)
-        except UnsupportedGraph:
+        except (UnsupportedGraph, UnbackedError):
             raise
         except _DATA_DEPENDENT as needs_data:
             raise UnsupportedGraph(
@@ -225,8 +232,9 @@ class _Trace:
             mutations = describe_mutations(self.inputs, self.outputs)
             truths = self._true_outputs(run)
             outputs = describe_outputs(run.outputs, truths, self.inputs, self.outputs)
+            numbers = output_numbers(self.inputs, outputs, self.outputs)
         assert len(self.recorded.inputs) == n_before
-        return Contract(tuple(self.recorded.inputs), mutations, outputs)
+        return Contract(tuple(self.recorded.inputs), mutations, outputs, numbers)
 
     def _make_room_for_constants(self) -> None:
         """Constants met while recording stand among the graph's inputs, behind the parameters: count them in here too."""
@@ -247,11 +255,12 @@ class _Trace:
         self.inputs.truths = fresh
         arguments = [of_wrapper.get(id(a), a) for a in self.arguments]
         attributes = {name: of_wrapper.get(id(a), a) for name, a in self.attributes.items()}
-        return run_plain(self.gm, arguments, attributes, run.layouts)
+        return run_plain(self.gm, arguments, attributes, run.layouts, self.mode)
 
     def finish(self) -> fx.GraphModule:
         graph = self.recorded.graph
         graph.output(tuple(self.outputs.nodes))
+        hoist_asserts(graph)
         remove_dead_nodes(graph)
         return fx.GraphModule(torch.nn.Module(), graph, class_name="AtenGraph")
 

@@ -29,12 +29,14 @@ Compiled = Callable[..., Sequence[Any]]
 Rebuild = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
 
 
-def _as_strided(geometry: Geometry, sizes: SizeReader) -> Callable[[torch.Tensor, Sequence[Any]], torch.Tensor]:
-    """A function (tensor, inputs) -> the view of the tensor's storage with `geometry`."""
+def _as_strided(
+    geometry: Geometry, sizes: SizeReader
+) -> Callable[[torch.Tensor, Sequence[Any], Sequence[Any]], torch.Tensor]:
+    """A function (tensor, inputs, outputs of the graph) -> the view of the tensor's storage with `geometry`."""
     if geometry.static:
         size, stride, offset = geometry.size, geometry.stride, geometry.offset
 
-        def static(tensor: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
+        def static(tensor: torch.Tensor, inputs: Sequence[Any], fresh: Sequence[Any]) -> torch.Tensor:
             return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
 
         return static
@@ -42,10 +44,10 @@ def _as_strided(geometry: Geometry, sizes: SizeReader) -> Callable[[torch.Tensor
     stride_readers = [sizes.reader(value) for value in geometry.stride]
     offset_reader = sizes.reader(geometry.offset)
 
-    def symbolic(tensor: torch.Tensor, inputs: Sequence[Any]) -> torch.Tensor:
-        shape = [read(inputs) for read in size_readers]
-        strides = [read(inputs) for read in stride_readers]
-        return tensor.as_strided(shape, strides, tensor.storage_offset() + offset_reader(inputs))
+    def symbolic(tensor: torch.Tensor, inputs: Sequence[Any], fresh: Sequence[Any]) -> torch.Tensor:
+        shape = [read(inputs, fresh) for read in size_readers]
+        strides = [read(inputs, fresh) for read in stride_readers]
+        return tensor.as_strided(shape, strides, tensor.storage_offset() + offset_reader(inputs, fresh))
 
     return symbolic
 
@@ -59,17 +61,17 @@ def _rebuild(output: OutputDescription, sizes: SizeReader) -> Rebuild:
             return lambda inputs, fresh, done: inputs[index]
         case ViewOfInput(index, geometry):
             of_input = _as_strided(geometry, sizes)
-            return lambda inputs, fresh, done: of_input(inputs[index], inputs)
+            return lambda inputs, fresh, done: of_input(inputs[index], inputs, fresh)
         case ViewOfFresh(position, geometry):
             of_fresh = _as_strided(geometry, sizes)
-            return lambda inputs, fresh, done: of_fresh(fresh[position], inputs)
+            return lambda inputs, fresh, done: of_fresh(fresh[position], inputs, fresh)
         case SameAsOutput(earlier):
             return lambda inputs, fresh, done: done[earlier]
         case Constant(value):
             return lambda inputs, fresh, done: value
         case SymbolicValue(value):
             read = sizes.reader(value)
-            return lambda inputs, fresh, done: read(inputs)
+            return lambda inputs, fresh, done: read(inputs, fresh)
 
 
 def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
@@ -106,7 +108,7 @@ def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence
         if not static:
             return compiled
         return lambda *args: compiled(*static, *args)
-    sizes = SizeReader(input_values)
+    sizes = SizeReader(input_values, dict(contract.numbers))
     rebuild = [_rebuild(output, sizes) for output in contract.outputs]
 
     def finish(inputs: Sequence[Any], fresh: Sequence[Any]) -> tuple[Any, ...]:

@@ -1,141 +1,156 @@
-"""Sizes that are not constants: the graph nodes that compute them, and the Python function that computes them at run time.
+"""Numbers that are not constants: the graph nodes that compute them, and the Python functions that compute them at run time.
 
-A `torch.SymInt` carries an expression of treadle_shapes over symbols; every symbol is the size of some input (or an integer input).
-`SymbolicNodes` writes ``aten.sym_size.int(input, dim)`` for a symbol the first time it is needed, and arithmetic nodes above it.
+A `torch.SymInt`, `SymFloat` or `SymBool` carries an expression of treadle_shapes over symbols. A symbol is a size of some input, a number
+among the inputs, or what an operator of the graph gives: `t.item()`, the number of rows of `x.nonzero()`. `SymbolicNodes` writes
+``aten.sym_size.int(node, dim)`` for a size the first time it is needed, and arithmetic nodes above it.
 """
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
+from treadle_shapes.errors import UsageError
 from treadle_shapes.expr import evaluate
-from treadle_shapes.nodes import Expr, Fn, Product, Sum, Symbol
+from treadle_shapes.nodes import BoolExpr, Node, Symbol, free_symbols
 
 from .errors import UnsupportedGraph
 
 aten = torch.ops.aten
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "floordiv": operator.floordiv,
-    "mod": operator.mod,
-    "min": torch.sym_min,
-    "max": torch.sym_max,
-}
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+# (inputs of the graph, outputs of the graph) -> number
+Read = Callable[[Sequence[Any], Sequence[Any]], Any]
 
 
-def expression_of(value: int | torch.SymInt) -> int | Expr:
-    """The treadle_shapes expression of a size."""
-    if isinstance(value, int):
+def expression_of(value: Any) -> Any:
+    """The treadle_shapes expression of a number, with all that is known put in."""
+    if not isinstance(value, SYMBOLIC):
         return value
     from treadle_shapes.torch import expr_of
 
     return expr_of(value)
 
 
+def is_symbol(expression: Any) -> bool:
+    """Whether it is a bare unknown, an int or a float."""
+    return isinstance(expression, Symbol) or (
+        isinstance(expression, Node) and not free_symbols(expression) - {expression} and bool(free_symbols(expression))
+    )
+
+
 class SymbolicNodes:
-    """Writes and reuses the nodes of `graph` that compute symbolic sizes."""
+    """Writes and reuses the nodes of `graph` that compute symbolic numbers."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
-        self._sources: dict[Symbol, tuple[Any, fx.Node, int]] = {}
-        self._nodes: dict[Expr, fx.Node] = {}
+        self._sources: dict[Any, tuple[Any, fx.Node, tuple[int, ...]]] = {}
+        self._nodes: dict[Any, Any] = {}
 
-    def bind(self, value: torch.SymInt, node: fx.Node) -> None:
-        """Declare that `node` computes `value`; the first declaration of a symbol wins."""
-        expression = expression_of(value)
-        if isinstance(expression, Expr):
-            self._nodes.setdefault(expression, node)
+    def bind(self, value: Any, node: fx.Node) -> None:
+        """Declare that `node` computes `value`; the first declaration of an expression wins."""
+        if not isinstance(value, SYMBOLIC):
+            return
+        for expression in (value.node.value, expression_of(value)):  # type: ignore[union-attr]
+            if isinstance(expression, Node):
+                self._nodes.setdefault(expression, node)
+            if isinstance(
+                expression, BoolExpr
+            ):  # a truth value read from a tensor is `u != 0` of a symbol that is 0 or 1
+                for symbol in free_symbols(expression) if len(free_symbols(expression)) == 1 else ():
+                    self._nodes.setdefault(symbol, node)
 
     def bind_sizes(self, tensor: torch.Tensor, node: fx.Node) -> None:
-        """Declare the symbols that are sizes or strides of the input `tensor`."""
-        for function, values in ((aten.sym_size.int, tensor.size()), (aten.sym_stride.int, tensor.stride())):
-            for dim, value in enumerate(values):
-                if isinstance(value, torch.SymInt):
-                    expression = expression_of(value)
+        """Declare the symbols that are sizes, strides or the offset of `tensor`, which `node` computes."""
+        places: list[Any] = [(aten.sym_size.int, (dim,), size) for dim, size in enumerate(tensor.size())]
+        places += [(aten.sym_stride.int, (dim,), stride) for dim, stride in enumerate(tensor.stride())]
+        places.append((aten.sym_storage_offset.default, (), tensor.storage_offset()))
+        for function, arguments, value in places:
+            if isinstance(value, torch.SymInt):
+                for expression in (value.node.value, expression_of(value)):  # type: ignore[attr-defined]
                     if isinstance(expression, Symbol):
-                        self._sources.setdefault(expression, (function, node, dim))
+                        self._sources.setdefault(expression, (function, node, arguments))
 
-    def node_for(self, value: torch.SymInt) -> Any:
-        """A node (or an int, when the expression is constant) that computes `value`."""
-        expression = expression_of(value)
-        if not isinstance(expression, Expr):
-            return int(expression)
-        known = expression in self._nodes
-        node = self._emit(expression)
-        if not known:
-            node.meta["val"] = value
+    def alias(self, symbol: Any, other: Any) -> None:
+        """Declare that what computes `symbol` computes the symbol `other` too."""
+        for table in (self._nodes, self._sources):
+            if symbol in table:
+                table.setdefault(other, table[symbol])
+
+    def node_for(self, value: Any) -> Any:
+        """A node (or a number, when the expression is constant) that computes `value`."""
+        return self.node_of_expression(expression_of(value))
+
+    def node_of_expression(self, expression: Any) -> Any:
+        """A node that computes `expression` as it stands."""
+        from treadle_shapes.graph_calls import build
+
+        try:
+            return build(expression, self._leaf, self._call, self._nodes)
+        except UsageError as error:
+            raise UnsupportedGraph(f"the number {expression} has no graph form: {error}") from error
+
+    def _leaf(self, symbol: Any) -> fx.Node:
+        if symbol not in self._sources:
+            raise UnsupportedGraph(f"no input has the size {symbol}")
+        function, source, arguments = self._sources[symbol]
+        return self._call(function, (source, *arguments))
+
+    def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> fx.Node:
+        values = [argument.meta["val"] if isinstance(argument, fx.Node) else argument for argument in arguments]
+        node = self.graph.call_function(function, arguments)
+        node.meta["val"] = _SIZE_QUERIES.get(function, function)(*values)
         return node
 
-    def _emit(self, expression: int | Expr) -> Any:
-        if not isinstance(expression, Expr):
-            return expression
-        node = self._nodes.get(expression)
-        if node is None:
-            node = self._nodes[expression] = self._emit_new(expression)
-        return node
 
-    def _emit_new(self, expression: Expr) -> fx.Node:
-        if isinstance(expression, Symbol):
-            if expression not in self._sources:
-                raise UnsupportedGraph(f"no input has the size {expression}")
-            function, source, dim = self._sources[expression]
-            return self.graph.call_function(function, (source, dim))
-        if isinstance(expression, Sum):
-            total: Any = None
-            for monomial, coefficient in expression.coefficients.items():
-                term = self._emit(monomial)
-                if coefficient != 1:
-                    term = self.graph.call_function(operator.mul, (term, coefficient))
-                total = term if total is None else self.graph.call_function(operator.add, (total, term))
-            return self.graph.call_function(operator.add, (total, expression.const)) if expression.const else total
-        if isinstance(expression, Product):
-            product: Any = None
-            for atom, power in expression.powers.items():
-                for _ in range(power):
-                    factor = self._emit(atom)
-                    product = factor if product is None else self.graph.call_function(operator.mul, (product, factor))
-            return product
-        if isinstance(expression, Fn) and expression.op in _FUNCTIONS:
-            arguments = tuple(self._emit(argument) for argument in expression.args)
-            return self.graph.call_function(_FUNCTIONS[expression.op], arguments)
-        raise UnsupportedGraph(f"the size expression {expression} has no graph form")
+_SIZE_QUERIES: dict[Any, Callable[..., Any]] = {
+    aten.sym_size.int: lambda tensor, dim: tensor.size(dim),
+    aten.sym_stride.int: lambda tensor, dim: tensor.stride(dim),
+    aten.sym_storage_offset.default: lambda tensor: tensor.storage_offset(),
+}
 
 
 class SizeReader:
-    """Evaluates symbolic values from the real inputs of a call.
+    """Evaluates symbolic values of a call.
 
-    `inputs` are the fake values of the graph's placeholders (static inputs included), in order.
+    `inputs` are the fake values of the graph's placeholders (static inputs included), in order; `outputs` says which graph output is
+    the value of a symbol that no input has.
     """
 
-    def __init__(self, inputs: Sequence[Any]) -> None:
-        self._read: dict[Symbol, Callable[[Sequence[Any]], int]] = {}
+    def __init__(self, inputs: Sequence[Any], outputs: Mapping[Any, int]) -> None:
+        self._read: dict[Any, Read] = {}
         for position, value in enumerate(inputs):
             if isinstance(value, torch.Tensor):
                 for dim, (size, stride) in enumerate(zip(value.size(), value.stride(), strict=True)):
-                    self._add(size, lambda real, p=position, d=dim: real[p].size(d))
-                    self._add(stride, lambda real, p=position, d=dim: real[p].stride(d))
+                    self._add(size, lambda real, fresh, p=position, d=dim: real[p].size(d))
+                    self._add(stride, lambda real, fresh, p=position, d=dim: real[p].stride(d))
             else:
-                self._add(value, lambda real, p=position: real[p])
+                self._add(value, lambda real, fresh, p=position: real[p])
+        for symbol, position in outputs.items():
+            self._read.setdefault(symbol, lambda real, fresh, p=position: fresh[p])
 
-    def _add(self, value: Any, read: Callable[[Sequence[Any]], int]) -> None:
-        if isinstance(value, torch.SymInt):
-            expression = expression_of(value)
-            if isinstance(expression, Symbol):
-                self._read.setdefault(expression, read)
-
-    def reader(self, value: Any) -> Callable[[Sequence[Any]], int]:
-        """A function from the real inputs to the integer that `value` stands for."""
+    def _add(self, value: Any, read: Read) -> None:
         expression = expression_of(value)
-        if not isinstance(expression, Expr):
-            constant = int(expression)
-            return lambda inputs: constant
-        missing = expression.free_symbols - self._read.keys()
+        if is_symbol(expression):
+            self._read.setdefault(expression, read)
+
+    def knows(self, value: Any) -> bool:
+        """Whether all symbols of `value` can be read."""
+        return all(map(self.knows_symbol, free_symbols(expression_of(value))))
+
+    def knows_symbol(self, symbol: Any) -> bool:
+        return symbol in self._read
+
+    def reader(self, value: Any) -> Read:
+        """A function from the real inputs and the graph's outputs to the number that `value` stands for."""
+        expression = expression_of(value)
+        if not isinstance(expression, Node):
+            return lambda inputs, fresh: expression
+        missing = free_symbols(expression) - self._read.keys()
         if missing:
             raise UnsupportedGraph(f"no input has the size {', '.join(map(str, missing))}")
-        readers = {free: self._read[free] for free in expression.free_symbols}
-        return lambda inputs: int(evaluate(expression, {free: read(inputs) for free, read in readers.items()}))
+        readers = {free: self._read[free] for free in free_symbols(expression)}
+        number: Any = expression
+        return lambda inputs, fresh: evaluate(number, {free: read(inputs, fresh) for free, read in readers.items()})

@@ -14,9 +14,12 @@ class TracerOptions:
                            False: sizes are always specialised
     raise_internal_errors  a bug of the tracer is raised as InternalError, instead of a warning and eager execution
     recompile_limit        entries kept for one code object (per module instance where the first argument is one); then it runs eagerly
+    capture_scalars        numbers and sizes that only the data can tell (`.item()`, `nonzero`, boolean masks) stay in the graph, as always
+                           under `fullgraph`; otherwise they are graph breaks
     """
 
     fullgraph: bool = False
     dynamic: bool | None = None
     raise_internal_errors: bool = False
     recompile_limit: int = 8
+    capture_scalars: bool = False

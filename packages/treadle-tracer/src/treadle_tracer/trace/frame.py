@@ -6,6 +6,7 @@ import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from treadle_shapes.errors import UnbackedError
 from treadle_tracer.bytecode import CodeModel, ExceptionEntry, joins, live_names, read
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE, compare_converts_to_bool
 from treadle_tracer.code_map import CodeMap
@@ -19,6 +20,7 @@ from treadle_tracer.trace.tracer import Tracer, room_to_recurse
 from treadle_tracer.values.base import NULL, Constant, Lazy, NotConstant, Raised, Value
 from treadle_tracer.values.functions import BoundMethod, CellValue, FunctionValue
 from treadle_tracer.values.generators import GeneratorValue
+from treadle_tracer.values.unbacked import refusal
 
 if TYPE_CHECKING:
     import treadle_frame
@@ -161,6 +163,8 @@ class Frame:
                 if not error.user_stack:
                     error.user_stack = self.tx.user_stack()
                 raise
+            except UnbackedError as error:
+                raise refusal(self.tx, error) from None
             except NotConstant as error:
                 raise Unsupported(
                     "not-constant", error.args[0].describe() if error.args else "", self.tx.user_stack()
@@ -278,6 +282,8 @@ class RootFrame(Frame):
                 if self.program.handled_at[at] is None:
                     raise Unsupported("raises", _describe_exception(raised), self.tx.user_stack()) from raised
                 self.handle(raised, at)
+            except UnbackedError as error:
+                raise refusal(self.tx, error) from None
             except NotConstant as error:
                 raise Unsupported("not-constant", error.args[0].describe(), self.tx.user_stack()) from None
             except Unsupported as error:

@@ -24,7 +24,7 @@ from treadle_tracer.output.graph import GraphBuilder
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.mutations import DELETED, Mutations
 from treadle_tracer.source import AttrSource, BuiltinSource, ConstSource, GlobalSource, InstanceDictSource, Source
-from treadle_tracer.values import builtin_functions, copying, objects, protocol, text, torch_calls
+from treadle_tracer.values import builtin_functions, copying, objects, protocol, text, torch_calls, unbacked
 from treadle_tracer.values import construct as construction
 from treadle_tracer.values import wrap as wrapping
 from treadle_tracer.values.base import MISSING, Constant, Lazy, Value
@@ -416,11 +416,15 @@ class Tracer:
     def symbol_node(self, value: SymbolicValue) -> fx.Node:
         return self.symbols.node_of(self, value)
 
-    def specialise(self, value: SymbolicValue) -> Any:
-        return value.python_type()(value.sym)
+    specialise = unbacked.specialise
+    decide = unbacked.decide
+
+    def tensor_at(self, source: Source) -> TensorValue:
+        """The outside tensor at `source`, which the trace has met."""
+        return next(v for v in self._fakes.values() if v.source == source)
 
     def concrete_int(self, size: Any) -> int:
-        return int(size)
+        return size if isinstance(size, int) else self.specialise(SymbolicValue(None, size))
 
     def symbolic_extreme(self, text: str, items: list[Value]) -> Value:
         if any(item.python_type() is float for item in items):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.values import unbacked
 from treadle_tracer.values.base import FALSE, MISSING, NONE, Constant, Known, Lazy, NotConstant, Value, boolean
 from treadle_tracer.values.builtin_functions import HANDLERS
 from treadle_tracer.values.functions import ClassValue, FunctionValue, PartialValue
@@ -195,7 +196,7 @@ def _new_number(cls: type) -> _Constructor:
         if len(args) == 1 and not kwargs:
             (value,) = args
             if isinstance(value, TensorValue):
-                raise Unsupported("data-dependent", f"{cls.__name__}() of {value.describe()}")
+                return unbacked.to_number(tx, value, cls)
             if isinstance(value, SymbolicValue):
                 return value if cls is value.python_type() else tx.convert_symbolic(value, cls)
             if isinstance(value, ObjectValue):
@@ -207,7 +208,8 @@ def _new_number(cls: type) -> _Constructor:
 
 
 def _new_bool(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return boolean(tx.truth(args[0])) if args else FALSE
+    found = unbacked.truth_value(tx, args[0]) if args else FALSE
+    return boolean(tx.truth(args[0])) if found is None else found
 
 
 def _new_str(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:

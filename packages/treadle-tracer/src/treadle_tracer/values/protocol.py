@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import floats
+from treadle_tracer.values import floats, unbacked
 from treadle_tracer.values.base import (
     FALSE,
     MISSING,
@@ -378,6 +378,9 @@ def unary_op(tx: Tracer, text: str, a: Value) -> Value:
 
 
 def not_(tx: Tracer, a: Value) -> Value:
+    found = unbacked.truth_value(tx, a)
+    if isinstance(found, SymbolicValue):
+        return tx.operator_in_graph(torch.sym_not, [found])
     return a.negated() if isinstance(a, Undecided) else boolean(not truth(tx, a))
 
 

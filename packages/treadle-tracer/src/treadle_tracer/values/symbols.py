@@ -12,6 +12,7 @@ from treadle_tracer.dynamic import Known, create_size, hints_of, is_small_intege
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant, Value
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.unbacked import RunTimeNumbers
 
 if TYPE_CHECKING:
     from torch import fx
@@ -41,6 +42,8 @@ class Symbols:
         self.where = where
         self.env: Any = None
         self.sources: dict[Any, tuple[Source, int]] = {}
+        self.captures = options.capture_scalars or options.fullgraph
+        self.run_time = RunTimeNumbers()
         self._nodes: dict[Any, fx.Node] = {}
         self._integers: dict[Source, SymbolicValue] = {}
 
@@ -62,7 +65,7 @@ class Symbols:
     def _dynamic_fake(self, source: Source, tensor: torch.Tensor, dims: tuple[int, ...]) -> torch.Tensor:
         import treadle_shapes.torch
 
-        self._need_env()
+        self.need_env()
         sizes: list[Any] = [None] * tensor.dim()
         hints = hints_of(tensor, source, self.dynamic, self.options)
         for dim in dims:
@@ -103,7 +106,8 @@ class Symbols:
                     if symbol in self.sources:
                         self.env.decide(Ge(symbol, 2))
 
-    def _need_env(self) -> None:
+    def need_env(self) -> None:
+        """Make the environment if there is none."""
         if self.env is None:
             import treadle_shapes.torch
 
@@ -122,7 +126,7 @@ class Symbols:
         if found is None:
             import treadle_shapes.torch
 
-            self._need_env()
+            self.need_env()
             symbol = self.env.create_symbol(number, source.text, size=False)
             sym = treadle_shapes.torch.sym_int(self.env, symbol, number)
             found = self._integers[source] = SymbolicValue(None, sym, source, number)
@@ -139,7 +143,7 @@ class Symbols:
         if found is None:
             import treadle_shapes.torch
 
-            self._need_env()
+            self.need_env()
             sym = treadle_shapes.torch.sym_float(self.env, self.env.create_float(number, source.text))
             found = self._integers[source] = SymbolicValue(None, sym, source, number)
         return found
@@ -147,7 +151,9 @@ class Symbols:
     def value(self, tx: Tracer, number: Any, node: fx.Node | None) -> Value:
         """The Value of a SymInt, SymFloat or SymBool; plain when it is constant after all."""
         if isinstance(number, torch.SymBool):
-            return Constant(bool(number))
+            truth = self._truth(number)
+            if truth is not None:
+                return Constant(truth)
         if node is not None:
             self._nodes.setdefault(self._key(number), node)
         return SymbolicValue(self._nodes.get(self._key(number)), number)
@@ -176,6 +182,25 @@ class Symbols:
         """These nodes have been taken back."""
         if gone:
             self._nodes = {key: node for key, node in self._nodes.items() if node not in gone}
+            self.run_time.forget_nodes(gone)
+
+    def _truth(self, condition: torch.SymBool) -> bool | None:
+        """Decided here, except about what is known only at run time, unless that follows from facts."""
+        expr = condition.node.value  # type: ignore[attr-defined]
+        return self.env.prove(expr) if self.env.is_unbacked(expr) else bool(condition)
+
+    def node_of_symbol(self, tx: Tracer, symbol: Any) -> fx.Node:
+        """The node that computes a symbol with a value: a size of an input, or an input itself."""
+        place = self.sources.get(symbol)
+        if place is not None:
+            owner = tx.tensor_at(place[0])
+            return self.size_value(tx, owner, place[1], owner.fake.shape[place[1]]).node(tx)
+        for number in self._integers.values():
+            if number.sym.node.value is symbol:
+                return number.node(tx)
+        from treadle_tracer.errors import Unsupported
+
+        raise Unsupported("data-dependent", f"{self.env.source_of(symbol)} stands in no graph node")
 
     def _key(self, number: Any) -> Any:
         return (type(number), number.node.value)

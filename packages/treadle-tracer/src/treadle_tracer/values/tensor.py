@@ -259,7 +259,7 @@ class SymbolicValue(Value):
         return tx.specialise(self)
 
     def truth(self, tx: Tracer) -> bool:
-        return bool(self.sym)
+        return tx.decide(self)
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
         return Method(self, name, getattr(self.python_type(), name))

@@ -17,8 +17,9 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
 )
 
+from treadle_shapes.errors import UnbackedError
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import floats
+from treadle_tracer.values import floats, unbacked
 from treadle_tracer.values.base import MISSING, NONE, Constant, Known, Lazy, Method, NotConstant, Value
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.merged import undecided
@@ -94,6 +95,16 @@ def run_in_graph(
         result = run_fake(tx, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
     if _name(target) in _LAYOUT_QUERIES:
         tx.symbols.exclude_ones(pairs[0][1])
+    run_time = tx.symbols.run_time
+    if run_time.allowed:
+        run_time.write_asserts(tx)
+    value = _result_value(tx, op, target, pairs, named, result)
+    if run_time.allowed:
+        run_time.close_call(tx, value)
+    return value
+
+
+def _result_value(tx: Tracer, op: str, target: Any, pairs: list[Any], named: dict[str, Any], result: Any) -> Value:
     if not _has_tensors(result):
         if result is None:
             _make_node(tx, op, target, pairs, named, None)
@@ -140,7 +151,10 @@ def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str
                 return getattr(args[0], target)(*args[1:], **kwargs)
             return target(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise Unsupported("data-dependent", f"{_name(target)}: {error}") from error
+            if not tx.symbols.captures or tx.symbols.run_time.allowed:
+                raise Unsupported("data-dependent", f"{_name(target)}: {error}") from error
+        except UnbackedError as error:
+            raise unbacked.refusal(tx, error) from error
         except UnsupportedFakeTensorException as error:
             raise Unsupported("no-fake-kernel", f"{_name(target)}: {error}") from error
         except NotImplementedError as error:
@@ -149,6 +163,8 @@ def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str
             raise Unsupported("torch-call-raises", f"{_name(target)}: {type(error).__name__}: {error}") from error
         finally:
             _fake_log.disabled = False
+    tx.symbols.run_time.allow(tx)
+    return run_fake(tx, op, target, args, kwargs)
 
 
 def _name(target: Any) -> str:
@@ -268,8 +284,13 @@ def _requires_grad_(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: d
 
 _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = {
     "requires_grad_": _requires_grad_,
-    **dict.fromkeys(("item", "tolist", "__int__", "__float__", "__complex__", "__index__"), _unsupported("data-dependent")),
-    **dict.fromkeys(("__bool__", "__contains__", "is_nonzero"), _unsupported("branch-on-tensor")),
+    "item": lambda tx, owner, args, kwargs: unbacked.item(tx, owner),
+    "tolist": lambda tx, owner, args, kwargs: unbacked.to_list(tx, owner),
+    "__int__": lambda tx, owner, args, kwargs: unbacked.to_number(tx, owner, int),
+    "__float__": lambda tx, owner, args, kwargs: unbacked.to_number(tx, owner, float),
+    **dict.fromkeys(("__bool__", "is_nonzero"), lambda tx, owner, args, kwargs: unbacked.to_bool(tx, owner)),
+    **dict.fromkeys(("__complex__", "__index__"), _unsupported("data-dependent")),
+    "__contains__": _unsupported("branch-on-tensor"),
     **dict.fromkeys(("numpy", "__array__", "data_ptr", "storage", "untyped_storage", "share_memory_", "__reduce_ex__",
                      "__deepcopy__", "backward", "register_hook", "retain_grad", "set_",
                      "__repr__", "__str__", "__format__", "apply_", "map_", "is_shared", "pin_memory"),
@@ -310,6 +331,8 @@ def operator_in_graph(tx: Tracer, function: Callable[..., Any], args: list[Value
 
 def symbolic_op(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> Value:
     """Arithmetic of dynamic numbers; a comparison is a node only if it stays undecided."""
+    if any(unbacked.is_run_time(tx, arg) for arg in args):
+        return unbacked.operate(tx, function, args)
     if any(map(floats.is_float, args)):
         return floats.operate(tx, function, args)
     plain = [arg.sym if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]

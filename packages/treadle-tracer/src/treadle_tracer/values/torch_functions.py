@@ -12,6 +12,7 @@ import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.values import unbacked
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Handler, Lazy, Value
 from treadle_tracer.values.builtin_functions import HANDLERS
 from treadle_tracer.values.floats import is_float
@@ -164,6 +165,46 @@ def _nesting(step: int) -> Handler:
 HANDLERS[torch.autocast_increment_nesting] = _nesting(1)
 HANDLERS[torch.autocast_decrement_nesting] = _nesting(-1)
 HANDLERS[torch.clear_autocast_cache] = _always(NONE)
+
+
+# ---- checks
+
+
+def _check(error: type) -> Handler:
+    return lambda tx, args, kwargs: unbacked.check(tx, args[0] if args else kwargs["cond"], error)
+
+
+for _name, _error in {
+    "_check": RuntimeError,
+    "_check_index": IndexError,
+    "_check_value": ValueError,
+    "_check_type": TypeError,
+    "_check_not_implemented": NotImplementedError,
+}.items():
+    for _function in _existing(torch, _name):
+        HANDLERS[_function] = _check(_error)
+
+
+def _check_with(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    return unbacked.check(tx, args[1] if len(args) > 1 else kwargs["cond"], args[0].constant())
+
+
+def _constrain(lowest: int | None) -> Handler:
+    """`torch.sym_constrain_range(number, min=, max=)` and its like; `lowest`: what holds without being said."""
+
+    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        given = {name: value.constant() for name, value in kwargs.items() if name in ("min", "max")}
+        lower = lowest if given.get("min") is None else given["min"]
+        return unbacked.constrain(tx, args[0] if args else kwargs["size"], lower, given.get("max"))
+
+    return run
+
+
+HANDLERS[torch._check_with] = _check_with
+for _function in _existing(torch, "_check_is_size sym_constrain_range_for_size"):
+    HANDLERS[_function] = _constrain(0)
+for _function in _existing(torch, "sym_constrain_range"):
+    HANDLERS[_function] = _constrain(None)
 
 
 # ---- left to Python

@@ -1,0 +1,132 @@
+"""What is known only when a graph runs: its symbols in a second trace, and the asserts that protect what follows from them.
+
+The tracer's graph has been run on fake tensors once; `example_value` holds what every node gave. A node that makes symbols of its own
+(`t.item()`, `x.nonzero()`) makes new ones when it is run again, which are the same numbers: `same_symbols` says so to the environment.
+Every fact about such symbols is checked by an `aten._assert_scalar` node, which `hoist_asserts` puts right behind the last node that it
+needs. So nothing that relies on a fact comes before its check, whatever uses the facts later.
+
+    %u = aten._local_scalar_dense(%t)                  %u = aten._local_scalar_dense(%t)
+    %zeros = aten.full([%u], 0)               ==>      %ge = operator.ge(%u, 0)
+    %ge = operator.ge(%u, 0)                           %_ = aten._assert_scalar(%ge, "n >= 0 does not hold")
+    %_ = aten._assert_scalar(%ge, "n >= 0 ...")        %zeros = aten.full([%u], 0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from treadle_shapes.logic import Eq
+from treadle_shapes.nodes import BoolExpr, Symbol, free_symbols
+
+from .symbolic import SYMBOLIC
+
+if TYPE_CHECKING:
+    from treadle_shapes.torch import FakeShapeEnv
+
+aten = torch.ops.aten
+
+
+def adapter_of(mode: Any) -> FakeShapeEnv | None:
+    """The environment of a fake mode, if it is one of treadle_shapes."""
+    if mode.shape_env is None:
+        return None
+    from treadle_shapes.torch import FakeShapeEnv
+
+    return mode.shape_env if isinstance(mode.shape_env, FakeShapeEnv) else None
+
+
+def same_symbols(adapter: FakeShapeEnv, expected: Any, result: Any) -> dict[Any, Any]:
+    """Tell the environment that symbols just made are those that stand in the same places of `expected`; gives new symbol -> old one."""
+    fresh = {adapter.from_sympy(s) for s in adapter.pending_fresh_unbacked_symbols}
+    adapter.pending_fresh_unbacked_symbols.clear()
+    found: dict[Any, Any] = {}
+    for theirs, mine in _numbers(expected, result) if fresh else ():
+        old, new = _symbol_of(theirs), _symbol_of(mine)
+        if new in fresh and old is not None and new is not old and new not in found:
+            found[new] = old
+            if isinstance(new, Symbol):  # nothing is learnt about floats that could be put in for them
+                adapter.env.assume(Eq(new, old))
+    return found
+
+
+def _symbol_of(number: Any) -> Any:
+    """The symbol that a number is, or that makes a truth value (`u != 0`)."""
+    expression = number.node.value
+    free = free_symbols(expression)
+    return next(iter(free)) if len(free) == 1 and (expression in free or isinstance(expression, BoolExpr)) else None
+
+
+def _numbers(expected: Any, result: Any) -> Iterator[tuple[Any, Any]]:
+    """Pairs of symbolic numbers in the same places of two results."""
+    if isinstance(expected, SYMBOLIC) and type(result) is type(expected):
+        yield expected, result
+    elif isinstance(expected, torch.Tensor) and isinstance(result, torch.Tensor):
+        if expected.dim() == result.dim():
+            numbers = ((t.storage_offset(), *t.size(), *t.stride()) for t in (expected, result))
+            yield from (pair for pair in zip(*numbers, strict=True) if all(isinstance(n, torch.SymInt) for n in pair))
+    elif isinstance(expected, (list, tuple)) and isinstance(result, (list, tuple)) and len(expected) == len(result):
+        for one, other in zip(expected, result, strict=True):
+            yield from _numbers(one, other)
+
+
+def is_number_call(node: fx.Node) -> bool:
+    """Whether the node computes a number from numbers, so that the tracer's result is the result."""
+    return (
+        node.op == "call_function"
+        and not isinstance(node.target, torch._ops.OpOverload)
+        and isinstance(node.meta.get("example_value"), (*SYMBOLIC, int, float))
+        and bool(node.all_input_nodes)
+        and all(isinstance(n.meta.get("example_value"), (*SYMBOLIC, int, float)) for n in node.all_input_nodes)
+    )
+
+
+def is_assert(node: fx.Node) -> bool:
+    return node.target is aten._assert_scalar.default
+
+
+# ---- the place of asserts
+
+_SIZE_QUERIES = frozenset({aten.sym_size.int, aten.sym_stride.int, aten.sym_storage_offset.default})
+
+
+def _is_arithmetic(node: fx.Node) -> bool:
+    """A node without effects that computes a number from numbers or from the metadata of a tensor."""
+    if node.op != "call_function":
+        return False
+    return node.target in _SIZE_QUERIES or (
+        not isinstance(node.target, torch._ops.OpOverload)
+        and isinstance(node.meta.get("val"), (*SYMBOLIC, bool, int, float))
+    )
+
+
+def hoist_asserts(graph: fx.Graph) -> None:
+    """Move every assert, with the arithmetic it needs, right behind the last operator or input that it depends on."""
+    nodes = list(graph.nodes)
+    if not any(map(is_assert, nodes)):
+        return
+    needs: dict[fx.Node, dict[fx.Node, None]] = {}  # node -> arithmetic below it, in order of computation
+    waits: dict[fx.Node, set[fx.Node]] = {}  # node -> operators and inputs below it
+    for node in nodes:
+        if is_assert(node) or _is_arithmetic(node):
+            needs[node], waits[node] = {}, set()
+            for used in node.all_input_nodes:
+                needs[node].update(needs.get(used, {}))
+                waits[node] |= waits.get(used, {used})
+            needs[node][node] = None
+    pending = [node for node in nodes if is_assert(node)]
+    placed: dict[fx.Node, None] = {}
+    for node in nodes:
+        placed.setdefault(node)
+        following = node.next
+        if pending and not (node.op == "placeholder" and following.op == "placeholder"):
+            ready = [found for found in pending if waits[found] <= placed.keys()]
+            pending = [found for found in pending if found not in ready]
+            for found in ready:
+                placed.update(needs[found])
+    order = list(placed)
+    for before, node in zip(order, order[1:], strict=False):
+        before.append(node)
