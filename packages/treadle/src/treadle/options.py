@@ -63,6 +63,14 @@ OPTIONS: tuple[Option, ...] = (
         "dump_dir", Path, None, "directory for reproducers of internal errors; None: the system's temporary directory"
     ),
     Option("recompile_limit", int, 8, "compiled versions kept of one function before it runs in eager", owner="tracer"),
+    Option(
+        "capture_scalars",
+        bool,
+        False,
+        "keep .item(), nonzero, boolean masks and other sizes that depend on data in the graph (as fullgraph=True does), not breaking it there",
+        owner="tracer",
+        environment="TREADLE_CAPTURE_SCALARS",
+    ),
     Option("threads", int, 0, "threads of generated kernels; 0: as many as torch.get_num_threads()", owner="codegen"),
     Option(
         "pack_weights",
