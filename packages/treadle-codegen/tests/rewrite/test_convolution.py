@@ -14,6 +14,9 @@ from aten_capture import capture
 from torch import nn
 
 from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
+from treadle_shapes.env import ShapeEnv
+from treadle_shapes.fake import fake_mode
+from treadle_shapes.torch import fake_shape_env, fake_tensor, symbolic_dispatch
 
 
 class _Block(nn.Module):
@@ -194,3 +197,47 @@ def test_results_used_twice_stay(tmp_path: Path) -> None:
     _randomise(module)
     compiled, state = compile_module(module, x, tmp_path)
     torch.testing.assert_close(compiled(*state, x)[0], module(x), rtol=1e-4, atol=1e-3)
+
+
+def dynamic_graph(
+    module: nn.Module, x: torch.Tensor, dims: tuple[int, ...]
+) -> tuple[Any, list[torch.Tensor], ShapeEnv]:
+    """The module's evaluation graph with its parameters as static inputs and the sizes `dims` of x symbolic."""
+    state = [*module.named_parameters(), *module.named_buffers()]
+    names = [name for name, _ in state]
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    sizes = [env.create_symbol(n, f"size {d}", "dynamic") if d in dims else None for d, n in enumerate(x.shape)]
+    fakes = [fake_tensor(mode, t, [None] * t.dim(), source=name) for name, t in state]
+    fakes.append(fake_tensor(mode, x, sizes, source="x"))
+
+    def run(*args: torch.Tensor) -> Any:
+        return torch.func.functional_call(module, dict(zip(names, args, strict=False)), (args[-1],))
+
+    with torch.no_grad(), symbolic_dispatch():
+        gm = capture(run, fakes, mode=mode)
+    for node in list(gm.graph.nodes)[: len(names)]:
+        node.meta["static_input"] = True
+    return gm, [t for _, t in state], env
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dims", [(0,), (2, 3), (0, 2, 3)])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_symbolic_sizes_are_packed_too(
+    dims: tuple[int, ...], layout: torch.memory_format, block: _Block, tmp_path: Path
+) -> None:
+    """One compile for many batches and image sizes, channels-last inside, eager's strides outside, no decision taken."""
+    x = torch.randn(3, 16, 14, 12).to(memory_format=layout)
+    gm, state, env = dynamic_graph(block, x, dims)
+    guards = len(env.guards)
+    compiled = compile_graph(gm, [*state, x], options=CodegenOptions(cache_dir=tmp_path, threads=1, verify=True))
+    assert compiled.ir_text.count("mkldnn._convolution_pointwise") == 2
+    assert len(env.guards) == guards
+    for batch, height, width in ((3, 14, 12), (1, 14, 12), (2, 9, 1), (5, 31, 17)):
+        sizes = [n if d in dims else x.shape[d] for d, n in ((0, batch), (1, 16), (2, height), (3, width))]
+        y = torch.randn(sizes).to(memory_format=layout)
+        expected, (actual,) = block(y), compiled(*state, y)
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.abs().max().item())
+        if 1 not in sizes:
+            assert actual.stride() == expected.stride()

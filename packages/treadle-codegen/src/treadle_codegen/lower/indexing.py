@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
 
 from treadle_codegen.ir.loops import IntLike
 from treadle_shapes.expr import Expr, Fn, Product, Sum, Symbol, bounds, symbol
@@ -26,14 +28,34 @@ def raw_number(value: Any) -> Any:
     return node.value if hasattr(node, "value") else as_intlike(value)
 
 
+def hint_of(value: Any) -> int | None:
+    """The number that a size was at the first call, None for one known only while running: to choose by, never to rely on."""
+    if isinstance(value, int):
+        return value
+    from treadle_shapes.torch import env_of
+
+    expr, env = as_intlike(value), env_of(value)
+    return expr if isinstance(expr, int) else None if env is None else env.hint(expr)
+
+
 def as_shape(values: Sequence[Any]) -> Shape:
     return tuple([v if type(v) is int else as_intlike(v) for v in values])
+
+
+def is_plain(val: Any) -> bool:
+    """Whether a tensor is no more than strided memory; others (sparse, oneDNN) only operators can handle."""
+    return val.layout == torch.strided and not val.is_quantized
+
+
+def exact_strides(val: Any, of: Callable[[Sequence[Any]], Shape] = as_shape) -> Shape:
+    """The strides of a fake tensor; zeros for a tensor that has none."""
+    return of(val.stride()) if is_plain(val) else (0,) * val.dim()
 
 
 def dense_strides(val: Any) -> Shape:
     """The strides of a fake tensor, with `n` where PyTorch writes `max(n, 1)`: that differs for tensors without elements
     only, and keeps products of sizes recognisable."""
-    return tuple([s if type(s) is int else without_floor(as_intlike(s)) for s in val.stride()])
+    return tuple([s if type(s) is int else without_floor(s) for s in exact_strides(val)])
 
 
 def without_floor(e: IntLike) -> IntLike:

@@ -9,6 +9,7 @@ and out and the weights on every call. Measured on resnet18's first layer, one t
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from treadle_codegen.lower.indexing import is_dense
+from treadle_codegen.lower.indexing import Shape, as_shape, hint_of, is_dense, same_strides, slowest_first
 from treadle_codegen.rewrite.propagate import insert_call, propagate_layouts
 from treadle_codegen.rewrite.static import static_nodes
 
@@ -82,7 +83,7 @@ def pack_convolutions(graph: fx.Graph, mode: FakeTensorMode) -> int:
     output = next(iter(reversed(graph.nodes)))
     if not chosen or why_not_relayout(output) is not None:
         return 0
-    wanted = [n.meta["val"].stride() if isinstance(n, fx.Node) else None for n in output.args[0]]  # type: ignore[union-attr]
+    wanted = [_strides_of(n) for n in output.args[0]]  # type: ignore[union-attr]
     packed = {_pack(graph, conv, mode) for conv in chosen}
     propagate_layouts(graph, mode, _FAKE_RULES, packed)
     _drop_needless_copies(graph)
@@ -103,11 +104,14 @@ def why_not_pack(conv: fx.Node, static: set[fx.Node]) -> str | None:
         return "its weight is computed from inputs"
     if isinstance(bias, fx.Node) and bias not in static:
         return "its bias is computed from inputs"
-    if not isinstance(x, fx.Node) or not all(isinstance(n, int) for n in (*x.meta["val"].shape, *value.shape)):
-        return "symbolic sizes"
-    if 0 in value.shape or 0 in x.meta["val"].shape:
+    if not isinstance(x, fx.Node) or not all(isinstance(n, int) for n in weight.meta["val"].shape):
+        return "its weight has symbolic sizes"
+    sizes = [hint_of(n) for n in (*value.shape, *x.meta["val"].shape)]
+    if None in sizes:
+        return "sizes that nothing is known about"
+    if 0 in sizes:
         return "an empty tensor"
-    work = value.numel() * weight.meta["val"][0].numel()
+    work = math.prod(sizes[:4]) * weight.meta["val"][0].numel()  # type: ignore[arg-type]
     return "too little work" if work < _MIN_WORK else None
 
 
@@ -118,9 +122,9 @@ def _pack(graph: fx.Graph, conv: fx.Node, mode: FakeTensorMode) -> fx.Node:
     chain, other, alpha, post = _what_follows(conv)
     last = chain[-1]
     with graph.inserting_before(last):
-        packed = graph.call_function(
-            pack_weight, (weight, padding, stride, dilation, groups, list(x.meta["val"].shape))
-        )
+        # With symbolic sizes, for those of the first call: the layout hardly depends on them, and oneDNN takes any.
+        likely = [hint_of(n) for n in x.meta["val"].shape]
+        packed = graph.call_function(pack_weight, (weight, padding, stride, dilation, groups, likely))
         packed.meta.update(val=weight.meta["val"], opaque=True)
         arranged = _channels_last(graph, x, conv, mode)
         geometry = (padding, stride, dilation, groups)
@@ -186,7 +190,9 @@ def _only_user(node: fx.Node) -> fx.Node | None:
 
 def _same_kind(a: fx.Node, b: fx.Node) -> bool:
     x, y = a.meta.get("val"), b.meta.get("val")
-    return isinstance(x, torch.Tensor) and x.shape == y.shape and x.dtype == y.dtype
+    if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
+        return False
+    return as_shape(x.shape) == as_shape(y.shape) and x.dtype == y.dtype
 
 
 def _drop_needless_copies(graph: fx.Graph) -> None:
@@ -201,17 +207,20 @@ def _drop_needless_copies(graph: fx.Graph) -> None:
 
 def _dense_as(a: Any, b: fx.Node) -> bool:
     x, y = a.meta["val"], b.meta["val"]
-    return all(n == 1 or s == t for n, s, t in zip(x.shape, x.stride(), y.stride(), strict=True))
+    return same_strides(as_shape(x.shape), as_shape(x.stride()), as_shape(y.stride()))
 
 
-def _restore_outputs(
-    graph: fx.Graph, output: fx.Node, wanted: list[tuple[int, ...] | None], mode: FakeTensorMode
-) -> None:
+def _strides_of(node: Any) -> Shape | None:
+    value = node.meta["val"] if isinstance(node, fx.Node) else None
+    return as_shape(value.stride()) if isinstance(value, torch.Tensor) else None
+
+
+def _restore_outputs(graph: fx.Graph, output: fx.Node, wanted: list[Shape | None], mode: FakeTensorMode) -> None:
     """Outputs have eager's strides although layouts changed inside."""
     results = list(output.args[0])  # type: ignore[arg-type]
     for k, (node, strides) in enumerate(zip(results, wanted, strict=True)):
-        if isinstance(node, fx.Node) and strides is not None and node.meta["val"].stride() != strides:
-            order = sorted(range(len(strides)), key=lambda d: -strides[d])
+        if isinstance(node, fx.Node) and strides is not None and _strides_of(node) != strides:
+            order = slowest_first(range(len(strides)), strides)
             inverse = [order.index(d) for d in range(len(strides))]
             with graph.inserting_before(output):
                 turned = insert_call(graph, mode, node, aten.permute.default, node, order)
@@ -229,6 +238,6 @@ def why_not_relayout(output: fx.Node) -> str | None:
     """Why layouts inside the graph must not change: an output whose strides could not be given back."""
     for node in output.args[0]:  # type: ignore[union-attr]
         value = node.meta.get("val") if isinstance(node, fx.Node) else None
-        if isinstance(value, torch.Tensor) and not is_dense(tuple(value.shape), value.stride()):
+        if isinstance(value, torch.Tensor) and not is_dense(as_shape(value.shape), as_shape(value.stride())):
             return f"output {node} is not dense"
     return None

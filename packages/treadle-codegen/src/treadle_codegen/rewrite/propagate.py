@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
+
+from treadle_codegen.lower.indexing import as_shape
 
 _VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
 
@@ -22,6 +25,19 @@ def fake_mode_of(graph: fx.Graph) -> FakeTensorMode | None:
     return None
 
 
+@contextmanager
+def running(mode: FakeTensorMode) -> Iterator[None]:
+    """Operators give fake results; with symbolic sizes, without deciding anything about them."""
+    with mode:
+        if mode.shape_env is None:
+            yield
+            return
+        from treadle_shapes.torch import symbolic_dispatch  # only graphs with symbolic sizes need the torch adapter
+
+        with symbolic_dispatch():
+            yield
+
+
 def value_of(arg: Any) -> Any:
     """An argument with every node replaced by its fake value."""
     return tree_map(lambda a: a.meta["val"] if isinstance(a, fx.Node) else a, arg)
@@ -30,7 +46,7 @@ def value_of(arg: Any) -> Any:
 def insert_call(graph: fx.Graph, mode: FakeTensorMode, like: fx.Node, op: Callable[..., Any], *args: Any) -> fx.Node:
     """A new call at the graph's insertion point with its fake value; user line and trace come from `like`."""
     node = graph.call_function(op, args)
-    with mode:
+    with running(mode):
         node.meta["val"] = op(*value_of(list(args)))
     if "stack_trace" in like.meta:
         node.meta["stack_trace"] = like.meta["stack_trace"]
@@ -46,7 +62,7 @@ def propagate_layouts(
     contiguous copy.
     """
     changed = set(changed)
-    with mode:
+    with running(mode):
         for node in list(graph.nodes):
             if node.op != "call_function" or node.meta.get("opaque"):
                 continue
@@ -80,7 +96,7 @@ def _contiguous(x: torch.Tensor) -> torch.Tensor:
 def same_layout(a: Any, b: Any) -> bool:
     """Whether two results of a node have the same strides throughout."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return a.stride() == b.stride()
+        return as_shape(a.stride()) == as_shape(b.stride())
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
         return len(a) == len(b) and all(map(same_layout, a, b))
     return not isinstance(a, torch.Tensor) and not isinstance(b, torch.Tensor)
