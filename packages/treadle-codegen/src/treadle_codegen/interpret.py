@@ -52,7 +52,8 @@ def interpret(program: Program, inputs: Sequence[Any]) -> list[Any]:
 
 
 def _bind_sizes(buffer: Buffer, value: torch.Tensor, sizes: dict[Any, Any]) -> None:
-    for expr, number in zip((*buffer.shape, *buffer.strides), (*value.shape, *value.stride()), strict=True):
+    strides = buffer.strides if buffer.opaque else value.stride()
+    for expr, number in zip((*buffer.shape, *buffer.strides), (*value.shape, *strides), strict=True):
         if isinstance(expr, Symbol):
             sizes[expr] = number
 
@@ -261,6 +262,8 @@ def _extreme(dtype: torch.dtype, *, highest: bool) -> float:
 def _argument(value: Any, memory: dict[str, torch.Tensor], sizes: dict[Any, Any]) -> Any:
     if isinstance(value, View):
         tensor = memory[value.buffer]
+        if tensor.layout != torch.strided:
+            return tensor
         shape = [int(value_of(s, sizes)) for s in value.shape]
         strides = [int(value_of(s, sizes)) for s in value.strides]
         offset = tensor.storage_offset() + int(value_of(value.offset, sizes))
@@ -287,7 +290,7 @@ def _run_extern(step: Extern, program: Program, memory: dict[str, torch.Tensor],
         value = results[bind.result]
         sizes[bind.symbol] = value.shape[bind.dim] // bind.factor if bind.dim is not None else _number(value, bind)
     for name, result in zip(step.outputs, results, strict=True):
-        if name and why_not_dtype(result.dtype) is None and result.layout == torch.strided:
+        if name and why_not_dtype(result.dtype) is None and not program.buffers[name].opaque:
             _provide(program, {name}, memory, sizes)
             memory[name].copy_(result)  # into the planned strides
         elif name:

@@ -440,6 +440,8 @@ def _write_bind(writer: HostWriter, bind: Bind, variable: str) -> None:
 def _fix_result(writer: HostWriter, name: str) -> None:
     """A functional extern may choose strides of its own; what follows counts on the planned ones."""
     buffer, variable = writer.plan.program.buffers[name], _variable(writer, name)
+    if buffer.opaque:
+        return
     shape, strides = writer.tuple_of(buffer.shape), writer.tuple_of(buffer.strides)
     dtype = writer.constant(buffer.dtype)
     writer.line(

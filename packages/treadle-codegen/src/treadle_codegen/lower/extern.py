@@ -15,7 +15,9 @@ from treadle_codegen.lower.indexing import (
     as_shape,
     contiguous,
     dense_strides,
+    exact_strides,
     is_dense,
+    is_plain,
     raw_number,
     same_strides,
 )
@@ -53,8 +55,8 @@ def lower_extern(
     many = isinstance(val, (tuple, list))
     results = val if many else [val] if op._schema.returns else []
     outputs = [_output(lowering, v, raw=bool(binds)) for v in results]
-    out_op = OUT_VARIANTS.get(name)
-    if out_op is not None and not binds:
+    out_op = None if _takes_opaque(lowering, new_args) else OUT_VARIANTS.get(name)
+    if out_op is not None:
         buffer = lowering.buffers[_buffer_name(outputs[0])]
         if not same_strides(buffer.shape, buffer.strides, contiguous(buffer.shape)):
             out_op = None
@@ -71,6 +73,10 @@ def lower_extern(
     )
     lowering.steps.append(step)
     return tuple(outputs) if many else outputs[0] if outputs else None
+
+
+def _takes_opaque(lowering: Lowering, args: tuple[Any, ...]) -> bool:
+    return any(isinstance(a, View) and lowering.buffers[a.buffer].opaque for a in args)
 
 
 def _buffer_name(x: Any) -> str:
@@ -103,7 +109,9 @@ def _output(lowering: Lowering, val: Any, *, raw: bool) -> Any:
     if not isinstance(val, torch.Tensor):
         return as_intlike(val) if isinstance(val, torch.SymInt) else val
     of = _raw_shape if raw else as_shape
-    buffer = lowering.new_buffer(of(val.shape), val.dtype, of(val.stride()))
+    buffer = lowering.new_buffer(of(val.shape), val.dtype, exact_strides(val, of))
+    if not is_plain(val):
+        buffer = lowering.buffers[buffer.name] = replace(buffer, opaque=True)
     return Lazy.stored(replace(view_of(buffer), strides=dense_strides(val)), val.dtype)
 
 
@@ -126,7 +134,7 @@ def _exact_argument(lowering: Lowering, x: Lazy) -> View:
 
 def _blas_argument(lowering: Lowering, x: Lazy) -> View:
     view = lowering.realize(x)
-    if x.dim < 2:
+    if x.dim < 2 or lowering.buffers[view.buffer].opaque:
         return view
     (rows, columns), (outer, inner) = view.shape[-2:], view.strides[-2:]
     dense = inner == 1 or columns == 1 or outer == 1 or rows == 1

@@ -25,7 +25,9 @@ from treadle_codegen.lower.indexing import (
     as_intlike,
     as_shape,
     dense_strides,
+    exact_strides,
     is_dense,
+    is_plain,
     linear,
     raw_number,
     same_strides,
@@ -42,6 +44,10 @@ from treadle_codegen.lower.numbers import (
 )
 from treadle_codegen.lower.table import LOWERINGS
 from treadle_codegen.lower.view import STRIDED_VIEWS, identity, narrow
+
+# Operators whose result has as many elements as a sparse tensor holds.
+_PARTS = "values _values indices _indices crow_indices col_indices ccol_indices row_indices _nnz".split()
+SPARSE_PARTS = frozenset([*_PARTS, *(f"{name}_copy" for name in _PARTS)])
 
 
 def lower_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> Program:
@@ -87,15 +93,15 @@ def _placeholder(lowering: Lowering, node: torch.fx.Node, inputs: list[str]) -> 
         static = node.meta.get("static_input")  # the tensor itself, or a truth value
         kind = BufferKind.INPUT if static is None or static is False else BufferKind.STATIC
         buffer = Buffer(
-            lowering.fresh(node.name), val.dtype, as_shape(val.shape), as_shape(val.stride()), kind, device=val.device
+            lowering.fresh(node.name), val.dtype, as_shape(val.shape), exact_strides(val), kind, device=val.device
         )
-        buffer = replace(buffer, opaque=bool(node.meta.get("opaque")))
+        buffer = replace(buffer, opaque=bool(node.meta.get("opaque")) or not is_plain(val))
         lowering.symbols |= symbols_of((buffer.shape, buffer.strides))
         lowering.input_symbols = frozenset(lowering.symbols)
         lowering.buffers[buffer.name] = buffer
         inputs.append(buffer.name)
         x = Lazy.stored(view_of(buffer), val.dtype)
-        x.layout = buffer.strides
+        x.layout = None if buffer.opaque else buffer.strides
         return x
     # A plain number is baked into the graph (the caller guards it); its slot in the arguments is kept.
     value: Any = raw_number(val) if isinstance(val, SYMBOLIC) else val
@@ -147,7 +153,7 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
         if any(x is None or x.storage is None for x in views):
             result = None  # not strided: a loop would have to copy
     if result is None:
-        if (reason := why_not_extern(node.target)) is not None:
+        if (reason := why_not_extern(node.target) or why_not_sizes(node)) is not None:
             raise TypeError(reason)
         result = lower_extern(lowering, node.target, tuple(args), dict(kwargs))  # type: ignore[arg-type]
     return _finish(lowering, node, result)
@@ -168,6 +174,16 @@ def why_not_loops(node: torch.fx.Node) -> str | None:
                 if v.is_conj() or v.is_neg():
                     return "lazy conjugate or negative"
     return None
+
+
+def why_not_sizes(node: torch.fx.Node) -> str | None:
+    """Why the sizes of a fake result cannot be relied on: how many elements a sparse tensor holds is not traced."""
+    packet = str(node.target).split(".")[1]
+    if packet not in SPARSE_PARTS:
+        return None
+    sources = [n.meta.get("val") for n in node.all_input_nodes]
+    sparse = any(isinstance(v, torch.Tensor) and v.layout != torch.strided for v in sources)
+    return f"the size of {packet} of a sparse tensor is not known" if sparse else None
 
 
 def why_not_memory_view(node: torch.fx.Node, args: Any) -> str | None:
@@ -209,7 +225,7 @@ def _settle(lowering: Lowering, node: torch.fx.Node, x: Lazy, val: torch.Tensor,
         raise AssertionError(f"lowering gave {x.dtype}{list(x.shape)}, expected {val.dtype}{list(shape)}")
     x.relabel(shape)
     x.origin = node.name
-    if is_dense(shape, strides):
+    if is_plain(val) and is_dense(shape, strides):
         x.layout = strides
     if users > 1 and lowering.why_store_for_reuse(x):
         lowering.realize(x)
@@ -241,6 +257,8 @@ def _outputs(
 
 def _output(lowering: Lowering, x: Lazy, val: torch.Tensor, used: set[str]) -> View:
     shape, strides = as_shape(val.shape), dense_strides(val)
+    if not is_plain(val):
+        return _opaque_output(lowering, x, used)
     if x.storage is None and x.base is not None:
         # Strides with gaps or overlaps are those of a view of something larger, which must be in memory then.
         lowering.realize(x if is_dense(shape, strides) else _root(x))
@@ -255,11 +273,23 @@ def _output(lowering: Lowering, x: Lazy, val: torch.Tensor, used: set[str]) -> V
         else:
             lowering.buffers[buffer.name] = replace(buffer, kind=BufferKind.OUTPUT)
     used.add(view.buffer)
-    exact = as_shape(val.stride())
+    exact = exact_strides(val)
     buffer = lowering.buffers[view.buffer]
     if exact != strides and buffer.strides == strides and buffer.shape == shape:
         lowering.buffers[view.buffer] = replace(buffer, strides=exact)  # they differ for empty tensors only
     return View(view.buffer, shape, exact, view.offset)
+
+
+def _opaque_output(lowering: Lowering, x: Lazy, used: set[str]) -> View:
+    """A sparse tensor, or another that is not strided memory: the one that an operator returned, or a clone of it."""
+    view = x.storage
+    assert view is not None, "only operators make such tensors"
+    buffer = lowering.buffers[view.buffer]
+    if buffer.kind is not BufferKind.TEMP or buffer.name in used:
+        view = _cloned(lowering, x, buffer.strides)
+    lowering.buffers[view.buffer] = replace(lowering.buffers[view.buffer], kind=BufferKind.OUTPUT, opaque=True)
+    used.add(view.buffer)
+    return view
 
 
 def _root(x: Lazy) -> Lazy:
