@@ -24,6 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from treadle_shapes.fake import fake_like
+from treadle_shapes.general import answering_for
 from treadle_shapes.rewrite import substitute
 
 from .contract import CallInput, InputDescription, StaticInput
@@ -371,7 +372,7 @@ def run_functional(
         if is_assert(node):
             recorder.add_assert(getattr(getattr(args[0], "node", None), "value", args[0]), args[1])
             return None
-        result = _run_node(node, args, kwargs)
+        result = _run_node(node, args, kwargs, recorder.mode)
         recorder.settle(node.meta.get("example_value"), result)
         result = _canonical(node, result)
         if recorder.stat_updates:
@@ -418,7 +419,7 @@ def run_plain(
         if is_assert(node):
             return None
         overlapping = [(t, t._version) for t in _tensors_in((args, kwargs)) if _shares_elements(t)]
-        result = _run_node(node, args, kwargs)
+        result = _run_node(node, args, kwargs, mode)
         line = user_line(node.meta.get("stack_trace"))
         if adapter is not None:
             same_symbols(adapter, node.meta.get("example_value"), result)
@@ -480,13 +481,14 @@ def _interpret(
     raise AssertionError("the graph has no output node")
 
 
-def _run_node(node: fx.Node, args: Any, kwargs: Any) -> Any:
+def _run_node(node: fx.Node, args: Any, kwargs: Any, mode: FakeTensorMode) -> Any:
     if is_number_call(node):
         return node.meta["example_value"]
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     assert callable(node.target), node.target
-    return node.target(*args, **kwargs)
+    with answering_for(mode.shape_env, node.target):  # as in the trace that made the graph
+        return node.target(*args, **kwargs)
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

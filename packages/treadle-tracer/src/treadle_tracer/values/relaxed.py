@@ -1,0 +1,57 @@
+"""Torch functions whose answer does not depend on a decision about sizes that their arguments or kernels ask for: handlers.
+
+- An argument that is an open bool is taken as True or False where both give the same for the sizes that make a difference.
+- Kernels that ask for sizes of 1 without need get the general answer (`treadle_shapes.general`).
+What such a call gives at sizes of 1 is compared with eager's metadata before an entry serves them (`output.ones`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from treadle_shapes.general import answering_for
+from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Value
+from treadle_tracer.values.builtin_functions import HANDLERS
+from treadle_tracer.values.merged import Undecided
+from treadle_tracer.values.tensor import TensorValue
+
+if TYPE_CHECKING:
+    from treadle_tracer.trace.tracer import Tracer
+
+_attention = torch.nn.functional.scaled_dot_product_attention
+_PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+
+def attention(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A call of scaled_dot_product_attention in the graph."""
+    named = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
+    causal = named.get("is_causal")
+    if isinstance(causal, Undecided):
+        relaxed = _causal(tx, causal, named)
+        position = _PARAMETERS.index("is_causal")
+        if "is_causal" in kwargs:
+            kwargs = {**kwargs, "is_causal": relaxed}
+        else:
+            args = [*args[:position], relaxed, *args[position + 1 :]]
+    with answering_for(tx.symbols.env, _attention):
+        return tx.run_in_graph("call_function", _attention, args, kwargs)
+
+
+def _causal(tx: Tracer, causal: Undecided, named: dict[str, Value]) -> Constant:
+    """A constant for `is_causal`: one query sees one key either way. Decided where more than that depends on it."""
+    from treadle_shapes import And, Eq, Not
+    from treadle_shapes.torch import expr_of
+
+    query, key, mask = named.get("query"), named.get("key"), named.get("attn_mask", NONE)
+    if isinstance(query, TensorValue) and isinstance(key, TensorValue) and mask.is_constant():
+        lengths = [expr_of(t.fake.shape[-2]) for t in (query, key) if t.fake.dim() >= 2]
+        alone = And(*(Eq(length, 1) for length in lengths)) if len(lengths) == 2 and mask.constant() is None else False
+        for condition, answer in ((Not(causal.condition), TRUE), (causal.condition, FALSE)):
+            if tx.symbols.env.prove_if((condition,), alone):
+                return answer
+    return TRUE if causal.obj else FALSE
+
+
+HANDLERS[_attention] = attention
