@@ -8,16 +8,17 @@
 
 typedef int32_t (*ForeignFunction)(void *handle, void *out);
 
-typedef enum { KIND_i32, KIND_i64, KIND_bool, KIND_i64_array, KIND_dense } ForeignKind;
+typedef enum { KIND_i32, KIND_i64, KIND_bool, KIND_i64_array, KIND_layout } ForeignKind;
 
-static const char *const foreign_kind_names[] = {"i32", "i64", "bool", "i64_array", "dense"};
+static const char *const foreign_kind_names[] = {"i32", "i64", "bool", "i64_array", "layout"};
 
 typedef struct {
     ForeignFunction function;
-    ForeignFunction sizes;      /* dense: a second function */
+    ForeignFunction sizes;      /* layout: a second function */
     ForeignKind kind;
-    Py_ssize_t n_expected;      /* i64_array: length; dense: number of dimensions; others: 1 */
-    int64_t *lower, *upper;     /* owned: the interval of each element; dense: `lower` has the dimensions, outermost first */
+    Py_ssize_t n_expected;      /* i64_array, layout: length; others: 1 */
+    int64_t *lower, *upper;     /* owned: the interval of each element */
+    int64_t *chain;             /* owned, layout only: the dimension whose extent the stride is, or -1 */
 } ForeignQuery;
 
 struct ForeignTest {
@@ -244,18 +245,23 @@ in_interval(const ForeignQuery *query, Py_ssize_t i, int64_t value)
     return query->lower[i] <= value && value <= query->upper[i];
 }
 
-/* Whether the strides are those of a dense array whose dimensions are laid out in the expected order. */
+/* Whether each stride is in its interval, or is the size of another dimension times its stride. */
 static bool
-is_dense(const ForeignQuery *query, const int64_t *strides, void *handle)
+has_layout(const ForeignQuery *query, const int64_t *strides, void *handle)
 {
     int64_t *sizes = NULL;
     if (query->sizes(handle, &sizes) != 0) {
         return false;
     }
-    int64_t reach = 1;
-    for (Py_ssize_t i = query->n_expected - 1; i >= 0; i--) {
-        int64_t dim = query->lower[i];
-        if (strides[dim] != reach || (sizes[dim] > 1 && __builtin_mul_overflow(reach, sizes[dim], &reach))) {
+    for (Py_ssize_t i = 0; i < query->n_expected; i++) {
+        int64_t inner = query->chain[i], extent;
+        if (inner < 0) {
+            if (!in_interval(query, i, strides[i])) {
+                return false;
+            }
+        }
+        else if (__builtin_mul_overflow(sizes[inner] > 1 ? sizes[inner] : 1, strides[inner], &extent)
+                 || strides[i] != extent) {
             return false;
         }
     }
@@ -288,8 +294,8 @@ query_holds(const ForeignQuery *query, void *handle)
             }
         }
         return true;
-    case KIND_dense:
-        return is_dense(query, out.array, handle);
+    case KIND_layout:
+        return has_layout(query, out.array, handle);
     }
     Py_UNREACHABLE();
 }
@@ -323,6 +329,7 @@ free_foreign(ForeignTest *test)
     for (Py_ssize_t i = 0; test != NULL && i < test->n_queries; i++) {
         PyMem_Free(test->queries[i].lower);
         PyMem_Free(test->queries[i].upper);
+        PyMem_Free(test->queries[i].chain);
     }
     PyMem_Free(test);
 }
@@ -368,24 +375,39 @@ fill_interval(ForeignQuery *query, Py_ssize_t i, PyObject *item, PyObject *where
     return fill_bound(upper, INT64_MAX, &query->upper[i], where);
 }
 
-/* dense: (address of the function that gives the sizes, dimensions from outermost to innermost) */
+/* layout: (address of the function that gives the sizes, tuple of what is expected of each stride) */
 static PyObject *
-fill_dense(ForeignQuery *query, PyObject *expected, PyObject *where)
+fill_layout(ForeignQuery *query, PyObject *expected, PyObject *where)
 {
     if (!PyTuple_Check(expected) || PyTuple_GET_SIZE(expected) != 2 || !PyTuple_Check(PyTuple_GET_ITEM(expected, 1))) {
-        PyErr_Format(tf_guard_error, "%U: the expected value of a dense query must be (address, tuple of dimensions), "
-                     "not %R", where, expected);
+        PyErr_Format(tf_guard_error, "%U: the expected value of a layout query must be (address, tuple), not %R", where,
+                     expected);
         return NULL;
     }
     *(void **)&query->sizes = address_from(PyTuple_GET_ITEM(expected, 0), where, "the function that gives the sizes");
     return query->sizes == NULL ? NULL : PyTuple_GET_ITEM(expected, 1);
 }
 
+/* An element (dimension,) of a layout. */
+static int
+fill_chain(ForeignQuery *query, Py_ssize_t i, PyObject *item, PyObject *where)
+{
+    PyObject *inner = PyTuple_GET_ITEM(item, 0);
+    query->chain[i] = PyLong_Check(inner) ? PyLong_AsLongLong(inner) : -1;
+    PyErr_Clear();
+    if (query->chain[i] < 0 || query->chain[i] >= query->n_expected) {
+        PyErr_Format(tf_guard_error, "%U: (dimension,) in a layout query must name one of 0 to %zd, not %R", where,
+                     query->n_expected - 1, item);
+        return -1;
+    }
+    return 0;
+}
+
 static int
 fill_expected(ForeignQuery *query, PyObject *expected, PyObject *where)
 {
-    bool dense = query->kind == KIND_dense, array = dense || query->kind == KIND_i64_array;
-    if (dense && (expected = fill_dense(query, expected, where)) == NULL) {
+    bool layout = query->kind == KIND_layout, array = layout || query->kind == KIND_i64_array;
+    if (layout && (expected = fill_layout(query, expected, where)) == NULL) {
         return -1;
     }
     if (array && !PyTuple_Check(expected)) {
@@ -396,17 +418,16 @@ fill_expected(ForeignQuery *query, PyObject *expected, PyObject *where)
     query->n_expected = array ? PyTuple_GET_SIZE(expected) : 1;
     query->lower = PyMem_Calloc((size_t)query->n_expected + 1, sizeof(int64_t));
     query->upper = PyMem_Calloc((size_t)query->n_expected + 1, sizeof(int64_t));
-    if (query->lower == NULL || query->upper == NULL) {
+    query->chain = PyMem_Calloc((size_t)query->n_expected + 1, sizeof(int64_t));
+    if (query->lower == NULL || query->upper == NULL || query->chain == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     for (Py_ssize_t i = 0; i < query->n_expected; i++) {
-        if (fill_interval(query, i, array ? PyTuple_GET_ITEM(expected, i) : expected, where) < 0) {
-            return -1;
-        }
-        if (dense && (query->lower[i] != query->upper[i] || query->lower[i] < 0 || query->lower[i] >= query->n_expected)) {
-            PyErr_Format(tf_guard_error, "%U: the dimensions of a dense query must be the ints from 0 to %zd, not %R", where,
-                         query->n_expected - 1, expected);
+        PyObject *item = array ? PyTuple_GET_ITEM(expected, i) : expected;
+        bool chained = layout && PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 1;
+        query->chain[i] = -1;
+        if ((chained ? fill_chain(query, i, item, where) : fill_interval(query, i, item, where)) < 0) {
             return -1;
         }
     }
@@ -426,13 +447,13 @@ fill_query(ForeignQuery *query, PyObject *given, PyObject *where)
     }
     PyObject *kind = PyTuple_GET_ITEM(given, 1);
     int found = -1;
-    for (int i = 0; i <= KIND_dense; i++) {
+    for (int i = 0; i <= KIND_layout; i++) {
         if (PyUnicode_Check(kind) && PyUnicode_CompareWithASCIIString(kind, foreign_kind_names[i]) == 0) {
             found = i;
         }
     }
     if (found < 0) {
-        PyErr_Format(tf_guard_error, "%U: a query's kind must be i32, i64, bool, i64_array or dense, not %R", where, kind);
+        PyErr_Format(tf_guard_error, "%U: a query's kind must be i32, i64, bool, i64_array or layout, not %R", where, kind);
         return -1;
     }
     query->kind = (ForeignKind)found;

@@ -209,10 +209,11 @@ def test_checks_on_several_paths_come_last() -> None:
         ("foreign", ForeignCheck(int, 0, ((1, "i64_array", 1),)), "tuple"),
         ("foreign", ForeignCheck(int, 0, ((1, "i64", "1"),)), "an int, None or a pair"),
         ("foreign", ForeignCheck(int, 0, ((1, "i64", (1, "2")),)), "an int, None or a pair"),
-        ("foreign", ForeignCheck(int, 0, ((1, "dense", (0, 1)),)), "dense query must be"),
-        ("foreign", ForeignCheck(int, 0, ((1, "dense", (0, (0, 1))),)), "non-zero address"),
-        ("foreign", ForeignCheck(int, 0, ((1, "dense", (1, (0, 2))),)), "ints from 0 to 1"),
-        ("foreign", ForeignCheck(int, 0, ((1, "dense", (1, (0, (0, 1)))),)), "ints from 0 to 1"),
+        ("foreign", ForeignCheck(int, 0, ((1, "layout", (0, 1)),)), "layout query must be"),
+        ("foreign", ForeignCheck(int, 0, ((1, "layout", (0, (0, 1))),)), "non-zero address"),
+        ("foreign", ForeignCheck(int, 0, ((1, "layout", (1, (1, (2,)))),)), "one of 0 to 1"),
+        ("foreign", ForeignCheck(int, 0, ((1, "layout", (1, (1, ("0",)))),)), "one of 0 to 1"),
+        ("foreign", ForeignCheck(int, 0, ((1, "layout", (1, (1, "0"))),)), "an int, None or a pair"),
         ("foreign", ForeignCheck(int, 0, ((1, "i64"),)), "query"),  # type: ignore[arg-type]
     ],
 )
@@ -325,24 +326,28 @@ def test_foreign_intervals(library: ctypes.PyDLL) -> None:
     assert not foreign(sizes, "i64_array", ((2, None), 5, (1, 6)))
 
 
-def test_foreign_dense_order() -> None:
+def test_foreign_layout() -> None:
     torch = pytest.importorskip("torch")
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     strides, sizes = (address_of(library, f"aoti_torch_get_{name}") for name in ("strides", "sizes"))
 
-    def dense(tensor: Any, *order: int) -> bool:
-        return holds("foreign", ForeignCheck(torch.Tensor, 16, ((strides, "dense", (sizes, order)),)), x=tensor)
+    def layout(tensor: Any, *expected: Any) -> bool:
+        return holds("foreign", ForeignCheck(torch.Tensor, 16, ((strides, "layout", (sizes, expected)),)), x=tensor)
 
     x = torch.empty(2, 3, 4, 5)
-    assert dense(x, 0, 1, 2, 3)
-    assert not dense(x, 0, 2, 3, 1)
-    assert dense(x.to(memory_format=torch.channels_last), 0, 2, 3, 1)
-    assert not dense(x[:, :, ::2], 0, 1, 2, 3)
-    assert not dense(x[:, :2], 0, 1, 2, 3)
-    assert dense(x[:1], 0, 1, 2, 3)
-    assert not dense(torch.empty(3, 1).expand(3, 4), 0, 1)
-    assert dense(torch.empty(0, 4), 0, 1) and dense(torch.empty(4, 0), 0, 1)
-    assert dense(torch.tensor(1.0))
+    contiguous = ((1,), (2,), (3,), 1)
+    assert layout(x, *contiguous)
+    assert layout(x[:1], *contiguous)
+    for other in (x.to(memory_format=torch.channels_last), x[:, :, ::2], x[:, :2], x[..., :3]):
+        assert not layout(other, *contiguous)
+    assert layout(x.to(memory_format=torch.channels_last), (2,), 1, (3,), (1,))
+    assert layout(x[:, :2], (60, 60), (2,), (3,), 1)
+    assert layout(x[:, :2], (1, None), (2,), (3,), 1) and layout(x[:, :2], None, (2,), (3,), 1)
+    assert not layout(x[:, :2], (61, None), (2,), (3,), 1)
+    assert layout(torch.empty(3, 1).expand(3, 4), 1, 0)
+    assert layout(torch.empty(0, 4), (1,), 1) and layout(torch.empty(4, 0), (1,), 1)
+    assert layout(torch.tensor(1.0))
+    assert not layout(torch.empty_strided((2, 2), (2**62, 2**62), device="meta"), (1,), 2**62)
 
 
 def test_foreign_queries_stop_at_the_first_that_fails(library: ctypes.PyDLL) -> None:

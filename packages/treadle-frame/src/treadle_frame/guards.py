@@ -61,9 +61,9 @@ class ForeignCheck(NamedTuple):
     has (`i64_array`: ask for the length first, queries run in order and stop at the first that fails). An expected value
     or element is an int, a pair (lower, upper) of ints for an interval that holds both ends, or None, which matches
     anything (as an end of an interval: no bound).
-    Kind `dense`: the function gives strides as an `i64_array` does, and `expected` is (address of the function that
-    gives the sizes, dimensions from outermost to innermost): the strides must be those of an array that is dense in
-    that order. (A size of 0 counts as 1.) The functions are called with the GIL held and must not run Python code.
+    Kind `layout`: the function gives strides as an `i64_array` does, and `expected` is (address of the function that
+    gives the sizes, tuple): an element is as above, or `(dimension,)`: the stride is that dimension's size (at least 1)
+    times its stride. The functions are called with the GIL held and must not run Python code.
     """
 
     type: type | tuple[type, ...]

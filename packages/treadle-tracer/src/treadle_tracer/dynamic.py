@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -53,7 +53,7 @@ def hints_of(tensor: torch.Tensor, source: Source, known: Known, options: Tracer
         return {}
     marks = marks_of(tensor)
     seen = known.get(source, {})
-    may_pretend = known.pretend and stride_order(tensor) is not None
+    may_pretend = known.pretend
     found = {}
     for dim, size in enumerate(tensor.shape):
         mark = marks.get(dim)
@@ -95,39 +95,70 @@ def create_size(env: ShapeEnv, tensor: torch.Tensor, source: Source, dim: int, h
     return env.create_symbol(hint, text, lower=lower, upper=mark.upper)
 
 
-def stride_order(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Dimensions from outermost to innermost if the tensor is dense in that order without overlap (contiguous: 0, 1, 2, ...), else None."""
-    return _dense_order(tuple(tensor.shape), tuple(tensor.stride())) if tensor.layout is torch.strided else None
+class Chain(NamedTuple):
+    """A stride that is the extent of dimension `inner`: its size times its stride."""
+
+    inner: int
 
 
-def _dense_order(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
-    order = tuple(sorted(range(len(sizes)), key=lambda d: (-strides[d], -sizes[d], d)))
-    return order if _is_dense(sizes, strides, order) else None
+# What is relied on about one stride of a tensor: this number, an extent, or (None) nothing: it is a symbol of its own.
+StrideRule = int | Chain | None
 
 
-def _is_dense(sizes: Sequence[int], strides: Sequence[int], order: Sequence[int]) -> bool:
-    expected = 1
-    for d in reversed(order):
-        if strides[d] != expected:
-            return False
-        expected *= max(sizes[d], 1)
-    return True
+def stride_rules(tensor: torch.Tensor, dynamic_dims: Sequence[int]) -> tuple[StrideRule, ...]:
+    """How the strides of a tensor follow from its sizes when those of `dynamic_dims` change.
+
+    A dense tensor is a chain of extents, in whatever order its dimensions lie; what is expanded has stride 0. A stride that is no extent
+    (a part of a larger tensor) stays what it is if no size of a dimension within it is dynamic, and is a number of its own otherwise.
+    """
+    sizes, strides = tensor.shape, tensor.stride()
+    rules: list[StrideRule] = list(strides)
+    extents: list[tuple[int, StrideRule]] = [(1, 1)]
+    has_dynamic = False
+    for d in sorted(range(len(sizes)), key=lambda d: (strides[d], sizes[d] != 1, -d)):
+        if strides[d] == 0:
+            continue
+        match = next((rule for extent, rule in reversed(extents) if extent == strides[d]), None)
+        if match is not None:
+            rules[d] = match
+        elif has_dynamic:
+            rules[d] = None
+        has_dynamic = has_dynamic or d in dynamic_dims
+        extents.append((max(sizes[d], 1) * strides[d], Chain(d)))
+    return tuple(rules)
+
+
+def strides_by(rules: Sequence[StrideRule], sizes: Sequence[Any], free: Callable[[int], Any]) -> list[Any]:
+    """Strides that follow the rules, for sizes that may be expressions; `free` gives the stride of a dimension without a rule."""
+    strides: dict[int, Any] = {}
+
+    def of(d: int) -> Any:
+        if d not in strides:
+            rule = rules[d]
+            if isinstance(rule, Chain):
+                size = sizes[rule.inner]
+                strides[d] = of(rule.inner) * (max(size, 1) if isinstance(size, int) else size)
+            else:
+                strides[d] = free(d) if rule is None else rule
+        return strides[d]
+
+    return [of(d) for d in range(len(rules))]
 
 
 class DynamicSizes:
-    """Guard callable of a tensor whose `dims` are not specialised: none of them is empty; if `order` is given, it is dense in it."""
+    """Guard callable of a tensor whose `dims` are not specialised: none of them is empty, and the strides follow their rules."""
 
-    __slots__ = ("dims", "order")
+    __slots__ = ("dims", "rules")
 
-    def __init__(self, dims: tuple[int, ...], order: tuple[int, ...] | None):
+    def __init__(self, dims: tuple[int, ...], rules: tuple[StrideRule, ...]):
         self.dims = dims
-        self.order = order
+        self.rules = rules
 
     def __call__(self, tensor: torch.Tensor) -> bool:
-        sizes = tensor.shape
+        sizes, strides = tensor.shape, tensor.stride()
         if any(sizes[d] < 1 for d in self.dims):
             return False
-        return self.order is None or _is_dense(sizes, tensor.stride(), self.order)
+        return strides_by(self.rules, sizes, lambda d: strides[d]) == list(strides)
 
 
 def is_small_integer(number: int) -> bool:

@@ -176,8 +176,17 @@ def test_dynamic_dimensions():
     assert not program.check({"x": torch.zeros(2, 3, 8, 6)})
     sliced = torch.zeros(4, 10)[:, :6]
     program = tensor_program(sliced, dynamic_dims=(1,))
-    assert program.check({"x": torch.zeros(4, 10)[:, :8]})
-    assert not program.check({"x": torch.zeros(4, 8)})
+    for rows_apart in (8, 9, 10, 12):  # the size of a row is dynamic, so the distance of rows is a number of its own
+        assert program.check({"x": torch.zeros(4, rows_apart)[:, :8]})
+    assert not program.check({"x": torch.zeros(8, 4).t()})
+    program = tensor_program(sliced, dynamic_dims=(0,))
+    assert program.check({"x": torch.zeros(5, 10)[:, :6]})
+    assert not program.check({"x": torch.zeros(5, 11)[:, :6]})
+    expanded = torch.zeros(1, 3, 5).expand(4, 3, 5)
+    program = tensor_program(expanded, dynamic_dims=(0, 1, 2))
+    assert program.check({"x": torch.zeros(1, 7, 8).expand(2, 7, 8)})
+    assert not program.check({"x": torch.zeros(2, 7, 8)})
+    assert not program.check({"x": torch.zeros(1, 7, 9)[..., :8].expand(2, 7, 8)})
 
 
 def test_global_state():

@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 import treadle_frame
 
 from ..dynamic import SizesGuard
 from ..source import Path
-from .tensor_check import with_size_ranges
+from .tensor_check import Range, with_ranges
 
 if TYPE_CHECKING:
     from .guards import DynamicNumbers
-
-Range = tuple[int | None, int | None]
 
 
 def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool = False) -> treadle_frame.GuardProgram:
@@ -32,10 +32,12 @@ def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool 
     kept = []
     for check in checks:
         if check.op == "foreign":
-            of_sizes = [(*check.path, ("attr", "shape"), ("tuple_item", dim)) for dim in range(_rank(check.arg))]
-            if any(path in ranges for path in of_sizes):
-                check = with_size_ranges(check, [ranges.get(path) for path in of_sizes])
-                checked.update(of_sizes)
+            dims = range(_rank(check.arg))
+            sizes = [(*check.path, ("attr", "shape"), ("tuple_item", dim)) for dim in dims]
+            strides = [(*check.path, ("apply", torch.Tensor.stride), ("tuple_item", dim)) for dim in dims]
+            if any(path in ranges for path in sizes):
+                check = with_ranges(check, [ranges.get(path) for path in sizes], [ranges.get(path) for path in strides])
+                checked.update(sizes, strides)
         elif check.op == "call_many" and isinstance(check.arg[0], SizesGuard):
             continue
         kept.append(check)

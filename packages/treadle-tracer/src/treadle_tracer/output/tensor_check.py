@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..dynamic import DynamicSizes, stride_order
+from ..dynamic import Chain, DynamicSizes, StrideRule, stride_rules
 from ..source import Path
 
 # what is asked -> (symbol, kind of the out parameter in treadle_frame.ForeignCheck)
@@ -43,16 +43,14 @@ TensorCheck = tuple[Path, str, Any, str]  # accessors behind the tensor's own so
 def checks(tensor: torch.Tensor, dynamic_dims: tuple[int, ...] = ()) -> list[TensorCheck]:
     """The checks that recognise a tensor of the same metadata; sizes of `dynamic_dims` may be anything but 0 (see `dynamic.SizesGuard`).
 
-    A dense tensor with dynamic dimensions is recognised by its order of strides, any other tensor by its strides.
+    The strides of a tensor with dynamic dimensions are those that `dynamic.stride_rules` says.
     """
-    order = stride_order(tensor) if dynamic_dims else None
+    rules = stride_rules(tensor, dynamic_dims) if dynamic_dims else None
     sizes = tuple(None if d in dynamic_dims else int(s) for d, s in enumerate(tensor.shape))
-    found = [_metadata_check(tensor, sizes, order)]
-    if dynamic_dims and found[0][1] != "foreign":
-        text = f"sizes of dimensions {list(dynamic_dims)} are at least 1" + (
-            f", dense in order {list(order)}" if order else ""
-        )
-        found.append(((), "call", DynamicSizes(dynamic_dims, order), text))
+    found = [_metadata_check(tensor, sizes, rules)]
+    if rules is not None and found[0][1] != "foreign":
+        text = f"sizes of dimensions {list(dynamic_dims)} are at least 1, and the strides follow"
+        found.append(((), "call", DynamicSizes(dynamic_dims, rules), text))
     text = f"requires_grad is {tensor.requires_grad}"
     found.append(((("attr", "requires_grad"),), "is", tensor.requires_grad, text))
     if tensor.dtype.is_complex:
@@ -64,11 +62,13 @@ def checks(tensor: torch.Tensor, dynamic_dims: tuple[int, ...] = ()) -> list[Ten
     return found
 
 
-def _metadata_check(tensor: torch.Tensor, sizes: tuple[int | None, ...], order: tuple[int, ...] | None) -> TensorCheck:
-    """`sizes`: None for a dynamic one; `order`: the dimensions of a dense tensor with dynamic sizes, else None."""
+def _metadata_check(
+    tensor: torch.Tensor, sizes: tuple[int | None, ...], rules: tuple[StrideRule, ...] | None
+) -> TensorCheck:
+    """`sizes`: None for a dynamic one; `rules`: of the strides where sizes are dynamic."""
     text = metadata_text(tensor, sizes)
     if tensor.layout is not torch.strided or _handle_offset() is None:
-        return ((), "call", PythonMetadata(tensor, sizes, any_strides=order is not None), text)
+        return ((), "call", PythonMetadata(tensor, sizes, any_strides=rules is not None), text)
     import treadle_frame
 
     functions, offset = _functions(), _handle_offset()
@@ -78,7 +78,7 @@ def _metadata_check(tensor: torch.Tensor, sizes: tuple[int | None, ...], order: 
         "dtype": _query(tensor, "dtype"),
         "dim": tensor.dim(),
         "sizes": tuple((1, None) if s is None else s for s in sizes),
-        "strides": tuple(int(s) for s in tensor.stride()) if order is None else None,
+        "strides": tuple(int(s) for s in tensor.stride()) if rules is None else None,
         "device_type": _query(tensor, "device_type"),
         "device_index": tensor.device.index if tensor.device.index is not None else -1,
         "layout": _query(tensor, "layout"),
@@ -88,23 +88,36 @@ def _metadata_check(tensor: torch.Tensor, sizes: tuple[int | None, ...], order: 
         for name in QUERIES
         if expected[name] is not None and expected[name] != ()  # a scalar has neither sizes nor strides
     ]
-    if order:
-        queries.append((functions["strides"][1], "dense", (functions["sizes"][1], order)))
+    if rules:
+        layout = tuple((1, None) if rule is None else _as_expected(rule) for rule in rules)
+        queries.append((functions["strides"][1], "layout", (functions["sizes"][1], layout)))
     return ((), "foreign", treadle_frame.ForeignCheck(type(tensor), offset, tuple(queries)), text)
 
 
-def with_size_ranges(check: Any, ranges: Sequence[tuple[int | None, int | None] | None]) -> Any:
-    """A `foreign` check of `checks` with other ranges of its dynamic sizes; None: the size stays as it is."""
+def _as_expected(rule: int | Chain) -> int | tuple[int]:
+    """A rule as an element of a `layout` query."""
+    return (rule.inner,) if isinstance(rule, Chain) else rule
+
+
+Range = tuple[int | None, int | None]
+
+
+def with_ranges(check: Any, sizes: Sequence[Range | None], strides: Sequence[Range | None]) -> Any:
+    """A `foreign` check of `checks` with other ranges of its dynamic sizes and free strides; None: as it is."""
     functions = _functions()
     assert functions is not None
     address = functions["sizes"][1]
-    queries = tuple(
-        (query[0], query[1], tuple(new or old for new, old in zip(ranges, query[2], strict=True)))
-        if query[0] == address and query[1] == "i64_array"
-        else query
-        for query in check.arg.queries
-    )
-    return check._replace(arg=check.arg._replace(queries=queries))
+
+    def changed(expected: Any, ranges: Sequence[Range | None]) -> tuple[Any, ...]:
+        return tuple(new or old for new, old in zip(ranges, expected, strict=True))
+
+    def query(asked: Any) -> Any:
+        function, kind, expected = asked
+        if kind == "layout":
+            return (function, kind, (expected[0], changed(expected[1], strides)))
+        return (function, kind, changed(expected, sizes)) if function == address else asked
+
+    return check._replace(arg=check.arg._replace(queries=tuple(map(query, check.arg.queries))))
 
 
 def metadata_text(tensor: torch.Tensor, sizes: Sequence[int | None]) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from treadle_tracer.dynamic import Known, create_size, hints_of, is_small_integer, stride_order
+from treadle_tracer.dynamic import Known, create_size, hints_of, is_small_integer, stride_rules, strides_by
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant, Value
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -72,21 +73,8 @@ class Symbols:
             symbol = create_size(self.env, tensor, source, dim, hints[dim])
             sizes[dim] = symbol
             self.sources[symbol] = (source, dim)
-        if any(tensor.shape[dim] == 1 for dim in dims):
-            return self._dense_fake(tensor, sizes)
-        return treadle_shapes.torch.fake_tensor(self.mode, tensor, tuple(sizes), source.text)
-
-    def _dense_fake(self, tensor: torch.Tensor, sizes: list[Any]) -> torch.Tensor:
-        """As large as the symbols are taken to be, where the tensor at hand has a size of 1; dense in the order of its strides."""
-        import treadle_shapes.torch
-
-        order = stride_order(tensor)
-        assert order is not None, "hints_of lets no other tensor pass"
         exprs = [tensor.shape[d] if size is None else size for d, size in enumerate(sizes)]
-        strides: list[Any] = [1] * tensor.dim()
-        reach: Any = 1
-        for d in reversed(order):
-            strides[d], reach = reach, reach * exprs[d]
+        strides = strides_by(stride_rules(tensor, dims), exprs, partial(self._free_stride, tensor, source))
         with self.mode:
             return torch.empty_strided(
                 [treadle_shapes.torch.sym_int(self.env, e) for e in exprs],
@@ -94,6 +82,9 @@ class Symbols:
                 dtype=tensor.dtype,
                 device=tensor.device,
             )
+
+    def _free_stride(self, tensor: torch.Tensor, source: Source, dim: int) -> Any:
+        return self.env.create_symbol(tensor.stride(dim), f"{source.text}.stride()[{dim}]")
 
     def exclude_ones(self, fake: torch.Tensor) -> None:
         """The program has asked for the layout of a tensor: what it was told need not be right where a dynamic size is 1."""
