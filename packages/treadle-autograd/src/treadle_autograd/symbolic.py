@@ -88,7 +88,7 @@ class SymbolicNodes:
         from treadle_shapes.graph_calls import build
 
         try:
-            return build(expression, self._leaf, self._call, self._nodes)
+            return build(expression, self._leaf, self._call, self._nodes, self._call_float)
         except UsageError as error:
             raise UnsupportedGraph(f"the number {expression} has no graph form: {error}") from error
 
@@ -97,6 +97,15 @@ class SymbolicNodes:
             raise UnsupportedGraph(f"no input has the size {symbol}")
         function, source, arguments = self._sources[symbol]
         return self._call(function, (source, *arguments))
+
+    def _call_float(self, function: Callable[..., Any], arguments: tuple[Any, ...], expression: Any) -> fx.Node:
+        from treadle_shapes.torch import env_of, sym_float
+
+        values = [argument.meta["val"] for argument in arguments if isinstance(argument, fx.Node)]
+        env = next(env for env in map(env_of, values) if env is not None)
+        node = self.graph.call_function(function, arguments)
+        node.meta["val"] = sym_float(env, expression)
+        return node
 
     def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> fx.Node:
         values = [argument.meta["val"] if isinstance(argument, fx.Node) else argument for argument in arguments]

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 
 from treadle_shapes.errors import UsageError
-from treadle_shapes.floats import FLOAT_OPS
+from treadle_shapes.floats import FLOAT_OPS, FloatExpr
 from treadle_shapes.nodes import Node, Product, Sum, Symbol, as_terms, make_sum
 
 Leaf = Callable[[Any], Any]
 Call = Callable[[Callable[..., Any], tuple[Any, ...]], Any]
+CallFloat = Callable[[Callable[..., Any], tuple[Any, ...], FloatExpr], Any]
 
 
 def _math_function(name: str) -> Callable[..., Any]:
@@ -52,10 +53,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fdiv": operator.truediv,
     "fpow": operator.pow,
     "fmod": operator.mod,
+    "ffloordiv": operator.floordiv,
+    "fcopysign": math.copysign,
     "fneg": operator.neg,
     "fabs": operator.abs,
-    "fmin": torch.sym_min,
-    "fmax": torch.sym_max,
+    "fmin": min,
+    "fmax": max,
     "fwhere": torch.sym_ite,
     "fround": round,
     **{name: _math_function(name.removeprefix("math_")) for name in FLOAT_OPS if name.startswith("math_")},
@@ -73,18 +76,23 @@ _WITH_ZERO = {"le0": operator.le, "eq0": operator.eq, "ne0": operator.ne}
 _MIRRORED = {"le0": operator.ge, "eq0": operator.eq, "ne0": operator.ne}
 
 
-def build(e: Any, leaf: Leaf, call: Call, done: dict[Any, Any] | None = None) -> Any:
+def build(
+    e: Any, leaf: Leaf, call: Call, done: dict[Any, Any] | None = None, call_float: CallFloat | None = None
+) -> Any:
     """What `call(function, arguments)` gives for the outermost operation of `e`; constants stay as they are.
 
-    leaf: what stands for a symbol. done: what stands for expressions met before, looked up and added to.
+    leaf: what stands for a symbol. done: what stands for expressions met before, looked up and added to. call_float: like
+    `call`, with the expression as third argument, for operations that give floats: `math.log` and its like, called on a
+    `torch.SymFloat`, fix its value.
     Raises UsageError for an operation that no function of a graph computes.
     """
-    return _Builder(leaf, call, {} if done is None else done).build(e)
+    return _Builder(leaf, call, {} if done is None else done, call_float).build(e)
 
 
 class _Builder:
-    def __init__(self, leaf: Leaf, call: Call, done: dict[Any, Any]) -> None:
+    def __init__(self, leaf: Leaf, call: Call, done: dict[Any, Any], call_float: CallFloat | None) -> None:
         self.leaf = leaf
+        self.call_float = call_float
         self.call = call
         self.done = done
 
@@ -111,6 +119,8 @@ class _Builder:
         args = [self.build(arg) for arg in e.args]
         while e.op in _OF_ANY_NUMBER and len(args) > 2:
             args[:2] = [self.call(function, (args[0], args[1]))]
+        if self.call_float is not None and isinstance(e, FloatExpr):
+            return self.call_float(function, tuple(args), e)
         return self.call(function, tuple(args))
 
     def _comparison(self, e: Any) -> Any:

@@ -7,6 +7,7 @@ user's names, for the messages of asserts and of decisions that cannot be made.
 
 from __future__ import annotations
 
+import functools
 import linecache
 import operator
 from collections.abc import Callable
@@ -99,8 +100,13 @@ class RunTimeNumbers:
 
     def _write(self, tx: Tracer, condition: Any, message: str) -> None:
         from treadle_shapes.graph_calls import build
+        from treadle_shapes.torch import sym_float
 
-        node = build(condition, lambda s: self._node_of(tx, s), lambda f, args: _number_call(tx, f, args), self._done)
+        def call_float(function: Callable[..., Any], args: tuple[Any, ...], e: Any) -> fx.Node:
+            return tx.graph.call("call_function", function, args, {}, sym_float(tx.symbols.env, e), tx.stack_trace())
+
+        call = functools.partial(_number_call, tx)
+        node = build(condition, lambda s: self._node_of(tx, s), call, self._done, call_float)
         tx.graph.call("call_function", aten._assert_scalar.default, (node, message), {}, None, tx.stack_trace())
 
     def _node_of(self, tx: Tracer, symbol: Any) -> fx.Node:
