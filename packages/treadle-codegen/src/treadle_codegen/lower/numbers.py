@@ -32,6 +32,7 @@ from treadle_shapes.expr import (
     linear_coefficients,
     maximum,
     minimum,
+    substitute,
     symbol,
     where,
 )
@@ -50,24 +51,41 @@ def number_of(lowering: Lowering, value: Any) -> NumberLike:
         return value
     raw = raw_number(value)
     if not isinstance(raw, Expr):
-        return raw
+        unknown = [s for s in symbols_of(raw) - lowering.symbols if isinstance(s, Symbol)]
+        return substitute(raw, {s: value.node.env.simplify(s) for s in unknown}) if unknown else raw
     simple = as_intlike(value)
     return simple if symbols_of(simple) <= lowering.symbols else raw
 
 
-def new_symbols(lowering: Lowering, val: Any) -> frozenset[Any]:
-    """The symbols in a fake result that nothing defined before."""
-    if isinstance(val, (list, tuple)):
-        return frozenset().union(*[new_symbols(lowering, v) for v in val])
-    if isinstance(val, torch.Tensor):
-        sizes = [raw_number(size) for size in val.shape if isinstance(size, torch.SymInt)]
-        fresh = symbols_of(sizes) - lowering.symbols
-        if val.layout == torch.strided and isinstance(val.storage_offset(), torch.SymInt):
-            # Where a view starts in memory is ours to know; a tracer may have a symbol for it.
-            lowering.offsets |= symbols_of(raw_number(val.storage_offset())) - lowering.symbols - fresh
-        return fresh
-    known = lowering.symbols | lowering.offsets
-    return symbols_of(raw_number(val)) - known if isinstance(val, SYMBOLIC) else frozenset()
+def new_symbols(lowering: Lowering, node: torch.fx.Node) -> frozenset[Any]:
+    """The symbols in a node's fake result that nothing defined before, so that this node does."""
+    val = node.meta.get("val")
+    tags = getattr(node.target, "tags", ())
+    defines = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
+    found: frozenset[Any] = frozenset()
+    for v in val if isinstance(val, (list, tuple)) else (val,):
+        found |= _new_symbols(lowering, v, defines)
+    return found
+
+
+def _new_symbols(lowering: Lowering, val: Any, defines: bool) -> frozenset[Any]:
+    if isinstance(val, SYMBOLIC):
+        return _unknown(lowering, val, defines) - lowering.offsets
+    if not isinstance(val, torch.Tensor):
+        return frozenset()
+    fresh = frozenset().union(*[_unknown(lowering, n, defines) for n in val.shape if isinstance(n, torch.SymInt)])
+    if val.layout == torch.strided and isinstance(val.storage_offset(), torch.SymInt):
+        # Where a view starts in memory is ours to know; a tracer may have a symbol for it.
+        lowering.offsets |= symbols_of(raw_number(val.storage_offset())) - lowering.symbols - fresh
+    return fresh
+
+
+def _unknown(lowering: Lowering, value: Any, defines: bool) -> frozenset[Any]:
+    """Unknown symbols of a number; those that its environment can write with known ones only count where a value is defined."""
+    unknown = symbols_of(raw_number(value)) - lowering.symbols
+    if unknown and not defines and symbols_of(number_of(lowering, value)) <= lowering.symbols:
+        return frozenset()
+    return unknown
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
