@@ -17,6 +17,7 @@ from treadle_codegen.codegen.cpp_ops import C_TYPES, constant
 from treadle_codegen.codegen.cpp_section import BLOCK, IDENTITY, Accumulator, SectionPrinter, worst
 from treadle_codegen.codegen.kernel import split_at_reduce
 from treadle_codegen.ir.loops import Axis
+from treadle_codegen.ir.ops import OPS, Cost
 from treadle_codegen.schedule.access import loop_reads
 from treadle_codegen.schedule.kernel import Kernel, linear_coefficients_of
 from treadle_shapes.expr import Expr
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 _WIDTH = 64  # columns per block where nothing better divides their number
 _MAX_WIDTH = 256  # accumulators stay in the first-level cache
 _MIN_COLUMNS = 8
+_ROWS = 4  # rows per pass over the accumulators
+_LIGHT_BODY = 16  # instructions
 
 
 def why_not_columns(kernel: Kernel) -> str | None:
@@ -63,7 +66,7 @@ def block_width(columns: Axis) -> int:
     """Columns per block: a multiple of the vector length that divides their number, if there is one."""
     n = columns.extent
     if not isinstance(n, int):
-        return _WIDTH
+        return _MAX_WIDTH
     if n <= _MAX_WIDTH:
         return n
     return next((w for w in range(_MAX_WIDTH, 15, -16) if n % w == 0), _WIDTH)
@@ -90,11 +93,7 @@ class ColumnPrinter(SectionPrinter):
         for axis in axes[:-1]:
             writer.open_loop(axis)
         totals = [acc for acc in self.accumulators.values() if acc.total is not None]
-        self._open_rows(axes[-1], totals)
-        self._open_lanes()
-        for m, loop in enumerate(self.section.members):
-            self._instructions(m, loop, 0, split_at_reduce(loop), outer=False)
-        writer.close(2)
+        self._write_rows(axes[-1], totals)
         if totals:
             for acc in totals:
                 writer.line(f"for (i64 l = 0; l < {self.lanes}; ++l) {acc.total}[l] += {acc.name}[l];")
@@ -138,8 +137,11 @@ class ColumnPrinter(SectionPrinter):
     def _fill(self, array: str, value: str) -> None:
         self.writer.line(f"for (i64 l = 0; l < {self.lanes}; ++l) {array}[l] = {value};")
 
-    def _open_rows(self, axis: Axis, totals: list[Accumulator]) -> None:
-        """The innermost reduction loop, in blocks where long float sums have to be added up in double."""
+    def _write_rows(self, axis: Axis, totals: list[Accumulator]) -> None:
+        """The innermost reduction loop, in blocks where long float sums have to be added up in double (the block is left open).
+
+        Light bodies take several rows per pass over the accumulators, which lie in memory when there are many columns.
+        """
         name, extent = axis.symbol.name, self.writer.index(axis.extent)
         first, end = "0", extent
         if totals:
@@ -149,8 +151,34 @@ class ColumnPrinter(SectionPrinter):
                 self._fill(acc.name, "0")
             self.writer.line(f"const i64 {name}e = {name}b + {BLOCK} < {extent} ? {name}b + {BLOCK} : {extent};")
             first, end = f"{name}b", f"{name}e"
+        if self._is_light() and not (isinstance(axis.extent, int) and axis.extent < 2 * _ROWS):
+            self.writer.line(f"i64 {name}q = {first};")
+            self.writer.line(f"for (; {name}q + {_ROWS} <= {end}; {name}q += {_ROWS}) {{")
+            self.writer.depth += 1
+            self._open_lanes()
+            for row in range(_ROWS):
+                self.writer.line(f"{{ const i64 {name} = {name}q + {row};")
+                self.writer.depth += 1
+                self._write_members()
+                self.writer.close(1)
+            self.writer.close(2)
+            first = f"{name}q"
         self.writer.line(f"for (i64 {name} = {first}; {name} < {end}; ++{name}) {{")
         self.writer.depth += 1
+        self._open_lanes()
+        self._write_members()
+        self.writer.close(2)
+
+    def _is_light(self) -> bool:
+        """Whether repeating the body costs little text and few registers."""
+        costs = [OPS[instr.op].cost for member in self.section.members for instr in member.body if instr.op in OPS]
+        return len(costs) <= _LIGHT_BODY and max(costs, default=0) < Cost.DIVIDE
+
+    def _write_members(self) -> None:
+        self.inner_values.clear()  # of another row
+        self.inner_stored.clear()
+        for m, loop in enumerate(self.section.members):
+            self._instructions(m, loop, 0, split_at_reduce(loop), outer=False)
 
     def _open_lanes(self) -> None:
         name = self.writer.kernel.outer[-1].symbol.name

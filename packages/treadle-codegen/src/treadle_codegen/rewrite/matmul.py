@@ -67,15 +67,17 @@ def _row_major(x: torch.Tensor) -> torch.Tensor:
     return aten.clone.default(x, memory_format=torch.contiguous_format)
 
 
-def release_biases(graph: fx.Graph, mode: FakeTensorMode) -> int:
+def release_biases(graph: fx.Graph) -> int:
     """Turn `addmm` into `mm` and an addition where kernels of ours read the result; the number turned."""
     turned = 0
     for node in list(graph.nodes):
         if node.target is aten.addmm.default and why_not_release(node) is None:
             bias, left, right = node.args
             with graph.inserting_before(node):
-                product = insert_call(graph, mode, node, aten.mm.default, left, right)
-                total = insert_call(graph, mode, node, aten.add.Tensor, product, bias)
+                product = graph.call_function(aten.mm.default, (left, right))
+                total = graph.call_function(aten.add.Tensor, (product, bias))
+            for replacement in (product, total):  # of addmm's shape and strides both
+                replacement.meta.update({k: v for k, v in node.meta.items() if k in ("val", "stack_trace")})
             node.replace_all_uses_with(total)
             graph.erase_node(node)
             turned += 1

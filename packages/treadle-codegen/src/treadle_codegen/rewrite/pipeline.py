@@ -41,7 +41,7 @@ def rewrite_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Rewritte
     fold_batch_norm(graph, mode)
     pack_convolutions(graph, mode)
     lay_out_weights(graph, mode)
-    release_biases(graph, mode)
+    release_biases(graph)
     hoisted = hoist_static(graph)
     view = cast(fx.GraphModule, GraphView(graph, gm))
     return (view, None) if hoisted is None else (view, (fx.GraphModule(gm, hoisted[0]), tuple(hoisted[1])))
