@@ -254,6 +254,28 @@ def test_a_failed_check_raises_its_message_and_the_next_call_works(cache: Path) 
     assert compiled(*sample(6, [True, True, False, False, False, False]))[0].shape == (2, 8)
 
 
+def test_numbers_read_from_parameters_are_read_on_every_call(cache: Path) -> None:
+    """They are not hoisted out of the graph with what else follows from parameters, nor are the checks on them."""
+
+    def fn(x: torch.Tensor, weight: torch.Tensor, mask: torch.Tensor) -> Any:
+        n = mask.sum().item()
+        torch._check(n <= 2, lambda: "too many")
+        return (weight * 2).exp()[mask.nonzero().squeeze(1)] @ x
+
+    inputs = [torch.ones(3), torch.ones(4, 3), torch.tensor([True, False, True, False])]
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True))
+    with symbolic_dispatch():
+        gm = capture(fn, [fake_tensor(mode, x, (None,) * x.dim()) for x in inputs], static=(1, 2), mode=mode)
+    compiled = compile_graph(gm, inputs, options=CodegenOptions(cache_dir=cache, verify=True, threads=1))
+    torch.testing.assert_close(compiled(*inputs)[0], fn(*inputs))
+    inputs[2].copy_(torch.tensor([False, False, False, True]))
+    torch.testing.assert_close(compiled(*inputs)[0], fn(*inputs))
+    inputs[2].fill_(True)
+    with pytest.raises(RuntimeError, match="too many|<= 2"):
+        compiled(*inputs)
+
+
 # -- what a program is made of -----------------------------------------------------------------------------------------
 
 

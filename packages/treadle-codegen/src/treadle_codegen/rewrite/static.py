@@ -95,6 +95,11 @@ def why_not_once(node: fx.Node) -> str | None:
     schema = getattr(node.target, "_schema", None)
     if schema is not None and schema.is_mutable:
         return "it mutates its arguments"
+    values = node.meta.get("val")
+    if not all(isinstance(v, torch.Tensor) for v in (values if isinstance(values, (list, tuple)) else (values,))):
+        return "it is a number, or a check"
+    if torch.Tag.dynamic_output_shape in tags:
+        return "its size depends on what the parameter holds"
     return None
 
 
