@@ -107,6 +107,17 @@ def _hashable(key: Any) -> Any:
         return id(key)
 
 
+def path_key(path: Path) -> Any:
+    """Hashable, and equal for equal paths: objects that cannot be hashed (a dict of globals) count by identity."""
+    return tuple((accessor[0], *map(_key_of, accessor[1:])) for accessor in path)
+
+
+def _key_of(value: Any) -> Any:
+    return (
+        value if isinstance(value, _COMPARED_KEYS) and not isinstance(value, tuple) else (_hashable(value), type(value))
+    )
+
+
 def _same_key(a: Any, b: Any) -> bool:
     return a is b or (type(a) is type(b) and isinstance(a, _COMPARED_KEYS) and a == b)
 

@@ -5,7 +5,7 @@ Only looked at when a call misses, so it may be slow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,10 +13,11 @@ import torch
 import treadle_frame
 
 from ..dynamic import SizesGuard
+from ..source import path_key
 from .entry import follow
 
 if TYPE_CHECKING:
-    from ..source import Path, Source
+    from ..source import Source
     from .entry import Payload
     from .guards import DynamicNumbers, TensorGuard
 
@@ -55,21 +56,23 @@ def _differences(
     payload: Payload, checks: Sequence[Any], frame: Any, dynamic: Mapping[Source, Mapping[int, Any]]
 ) -> list[str]:
     """One text per difference, each once. What is wrong with a tensor hides all that is said about its sizes elsewhere."""
-    tensors = {guard.source.path: guard for guard in payload.tensors}
+    tensors = {path_key(guard.source.path): guard for guard in payload.tensors}
+    numbers = {path_key(source.path) for source, dims in dynamic.items() if not dims}
     texts: dict[str, None] = {}
-    failed: set[Path] = set()
+    failed: set[Any] = set()
     for check in checks:
-        if any(path in failed for path in _prefixes(check.path[:-1])) or (texts and check.op in _ON_SEVERAL_PATHS):
+        keys = _prefixes(path_key(check.path))
+        if not failed.isdisjoint(keys[1:]) or (texts and check.op in _ON_SEVERAL_PATHS):
             continue  # it fails because of what has been told
-        failed.add(check.path)
-        owner = next((tensors[path] for path in _prefixes(check.path) if path in tensors), None)
+        failed.add(keys[0])
+        owner = next((tensors[key] for key in keys if key in tensors), None)
         found: list[str] = []
         if owner is not None and not owner.by_identity and check.op != "call_many":
             found = _tensor_differences(owner, frame, dynamic.get(owner.source, {}))
         if not found and payload.dynamic is not None and (check.op == "foreign" or _is_of_sizes(check)):
             found = _broken_decisions(payload.dynamic, frame)
         if not found:
-            found = [_plainly(check, frame) + _from_now_on(any(s.path == check.path for s in dynamic))]
+            found = [_plainly(check, frame) + _from_now_on(keys[0] in numbers)]
         texts.update(dict.fromkeys(found))
     return list(texts)
 
@@ -78,10 +81,9 @@ def _is_of_sizes(check: Any) -> bool:
     return check.op == "call_many" and isinstance(check.arg[0], SizesGuard)
 
 
-def _prefixes(path: Path) -> Iterator[Path]:
-    """The path itself and the paths above it, longest first."""
-    for end in range(len(path), 0, -1):
-        yield path[:end]
+def _prefixes(key: tuple[Any, ...]) -> list[Any]:
+    """The key of a path and of the paths above it, longest first."""
+    return [key[:end] for end in range(len(key), 0, -1)]
 
 
 def _from_now_on(is_dynamic: bool) -> str:

@@ -15,7 +15,7 @@ import torch
 import treadle_frame
 
 from ..dynamic import SizesGuard
-from ..source import Path
+from ..source import path_key
 from .tensor_check import Range, with_ranges
 
 if TYPE_CHECKING:
@@ -27,14 +27,16 @@ def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool 
 
     checks: of `GuardSet.program`, or of a program that this function has made.
     """
-    ranges = {source.path: _range(dynamic, position, any_ones) for position, source in enumerate(dynamic.sources)}
-    checked: set[Path] = set()
+    ranges = {
+        path_key(source.path): _range(dynamic, position, any_ones) for position, source in enumerate(dynamic.sources)
+    }
+    checked: set[Any] = set()
     kept = []
     for check in checks:
         if check.op == "foreign":
             dims = range(_rank(check.arg))
-            sizes = [(*check.path, ("attr", "shape"), ("tuple_item", dim)) for dim in dims]
-            strides = [(*check.path, ("apply", torch.Tensor.stride), ("tuple_item", dim)) for dim in dims]
+            sizes = [path_key((*check.path, ("attr", "shape"), ("tuple_item", dim))) for dim in dims]
+            strides = [path_key((*check.path, ("apply", torch.Tensor.stride), ("tuple_item", dim))) for dim in dims]
             if any(path in ranges for path in sizes):
                 check = with_ranges(check, [ranges.get(path) for path in sizes], [ranges.get(path) for path in strides])
                 checked.update(sizes, strides)
@@ -55,7 +57,7 @@ def _range(dynamic: DynamicNumbers, position: int, any_ones: bool) -> Range:
     return lower, upper
 
 
-def _needs_function(dynamic: DynamicNumbers, ranges: dict[Path, Range], checked: set[Path], any_ones: bool) -> bool:
+def _needs_function(dynamic: DynamicNumbers, ranges: dict[Any, Range], checked: set[Any], any_ones: bool) -> bool:
     """Whether something is left that the ranges do not say."""
     if dynamic.has_relations or not (any_ones or dynamic.guard.admits_each):
         return True
