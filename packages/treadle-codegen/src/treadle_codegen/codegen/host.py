@@ -66,6 +66,10 @@ class HostWriter:
     run_time: frozenset[Any] = frozenset()  # symbols that steps define
     allocated: set[str] = field(default_factory=set)  # buffers of run-time sizes that have memory
     last_use: dict[str, int] = field(default_factory=dict)  # of buffers allocated or returned by operators on the way
+    in_externs: set[str] = field(default_factory=set)  # buffers that operators take: they need a tensor
+    pool: list[tuple[torch.dtype, int]] = field(
+        default_factory=list
+    )  # pieces for run-time sizes: dtype, busy up to this node
     computed: set[str] = field(default_factory=set)  # floats that are in the table
 
     def line(self, text: str) -> None:
@@ -115,8 +119,11 @@ class Host:
         spans = lifetimes(plan)
         writer = HostWriter(plan, planned=set(spans), run_time=frozenset(plan.program.bound_symbols))
         writer.last_use = _last_uses(plan)
+        writer.in_externs = {name for n in plan.nodes if isinstance(n.item, Extern) for name in n.reads | n.writes}
         body = _write_body(writer)
-        self.planner = MemoryPlanner.of(plan.program.buffers, spans, list(writer.views), plan.slots)
+        self.planner = MemoryPlanner.of(
+            plan.program.buffers, spans, list(writer.views), plan.slots, [d for d, _ in writer.pool]
+        )
         _write_host(writer, body, self.planner.symbols)
         self.source = "\n".join(writer.lines) + "\n"
         self.static_views: list[torch.Tensor | None] = [None] * len(writer.statics)
@@ -183,12 +190,12 @@ def _write_body(writer: HostWriter) -> list[str]:
         segment = plan.segment_at.get(k)
         if segment is not None:
             end = k + len(segment.kernels)
-            _allocate(writer, [name for n in plan.nodes[k:end] for name in sorted(n.writes)])
+            _allocate(writer, [name for n in plan.nodes[k:end] for name in sorted(n.writes)], k)
             _write_segment(writer, segment)
             _release(writer, range(k, end))
         elif isinstance(node.item, Extern):
             if node.item.out_variant:
-                _allocate(writer, node.item.outputs)
+                _allocate(writer, node.item.outputs, k)
             _write_extern(writer, node.item)
             _release(writer, range(k, k + 1))
         elif isinstance(node.item, Check):
@@ -197,7 +204,7 @@ def _write_body(writer: HostWriter) -> list[str]:
             writer.line(f"{node.item.symbol.name} = {writer.number(node.item.value)}")
             _to_table(writer, node.item.symbol)
     outputs = [out for out in program.outputs if isinstance(out, View)]
-    _allocate(writer, [out.buffer for out in outputs])  # an empty result has no step that writes it
+    _allocate(writer, [out.buffer for out in outputs], len(plan.nodes))  # an empty result has no step that writes it
     return [_output(writer, out) for out in program.outputs]
 
 
@@ -236,8 +243,8 @@ def _to_table(writer: HostWriter, symbol: Any) -> None:
         writer.line(f"p[{slot}] = {symbol.name}")
 
 
-def _allocate(writer: HostWriter, names: Sequence[str]) -> None:
-    """Memory for buffers whose sizes are known only now."""
+def _allocate(writer: HostWriter, names: Sequence[str], node: int) -> None:
+    """Memory for buffers whose sizes are known only now, before `node` runs."""
     for name in names:
         buffer = writer.plan.program.buffers.get(name)
         if buffer is None or name in writer.allocated or buffer.kind not in (BufferKind.TEMP, BufferKind.OUTPUT):
@@ -245,8 +252,27 @@ def _allocate(writer: HostWriter, names: Sequence[str]) -> None:
         if name in writer.planned or name in writer.names or not writer.late(buffer.shape, buffer.strides):
             continue
         writer.allocated.add(name)
-        for line in _fresh(writer, buffer):
+        pooled = buffer.kind is BufferKind.TEMP and name in writer.last_use
+        for line in _pooled(writer, buffer, node) if pooled else _fresh(writer, buffer):
             writer.line(line)
+
+
+def _pooled(writer: HostWriter, buffer: Buffer, node: int) -> list[str]:
+    """A piece of the workspace's pool whose last user is done before `node`: its memory is mapped already."""
+    last = writer.last_use[buffer.name]
+    free = (k for k, (dtype, busy) in enumerate(writer.pool) if dtype == buffer.dtype and busy < node)
+    piece = next(free, len(writer.pool))
+    writer.pool[piece : piece + 1] = [(buffer.dtype, last)]
+    elements = 1 + sum((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True))
+    lines = []
+    if buffer.name in writer.plan.slots:
+        lines.append(f"p[{writer.plan.slots[buffer.name]}] = w.room({piece}, {writer.number(elements)})")
+    if buffer.name in writer.in_externs:
+        if not lines:
+            lines.append(f"w.room({piece}, {writer.number(elements)})")
+        shape, strides = writer.tuple_of(buffer.shape), writer.tuple_of(buffer.strides)
+        lines.append(f"{_variable(writer, buffer.name)} = as_strided(w.pool[{piece}], {shape}, {strides})")
+    return lines
 
 
 def _fresh(writer: HostWriter, buffer: Buffer) -> list[str]:

@@ -35,9 +35,12 @@ class Workspace:
     """Memory of one call in flight; `views` hold the tensors that externs use, `table` the kernels' pointers and integers,
     `floats` is the same table seen as doubles. `sizes` are what it is fitted to, None at first."""
 
-    __slots__ = ("address", "arena", "error", "floats", "known_views", "sizes", "table", "views")
+    __slots__ = (
+        *("address", "arena", "error", "floats", "known_views", "pool", "pool_bases", "pool_rooms"),
+        *("sizes", "table", "views"),
+    )
 
-    def __init__(self, table_size: int) -> None:
+    def __init__(self, table_size: int, pool: Sequence[torch.dtype] = ()) -> None:
         self.table = (ctypes.c_void_p * table_size)()
         self.floats = (ctypes.c_double * table_size).from_buffer(self.table)
         self.address = ctypes.addressof(self.table)
@@ -47,6 +50,18 @@ class Workspace:
         self.sizes: Sizes | None = None
         self.views: tuple[torch.Tensor, ...] = ()
         self.known_views: dict[Sizes, tuple[torch.Tensor, ...]] = {}
+        # Memory for temporaries of sizes known only during a call, kept and grown from call to call.
+        self.pool = [torch.empty(0, dtype=dtype) for dtype in pool]
+        self.pool_rooms = [0] * len(pool)  # elements
+        self.pool_bases = [0] * len(pool)  # addresses
+
+    def room(self, k: int, elements: int) -> int:
+        """Address of at least so many elements in the pool's `k`-th piece; what was there is lost when it has to grow."""
+        if self.pool_rooms[k] < elements:
+            grown = elements + elements // 8
+            self.pool[k] = torch.empty(grown, dtype=self.pool[k].dtype)
+            self.pool_rooms[k], self.pool_bases[k] = grown, self.pool[k].data_ptr()
+        return self.pool_bases[k]
 
     def reserve(self, size: int) -> None:
         """An arena of at least `size` bytes."""
@@ -61,7 +76,7 @@ class MemoryPlanner:
     """What a graph's workspaces have in common.
 
     spans: first and last step of every planned buffer; keys: the views of them that the host uses; slots: table positions.
-    `symbols` are the inputs' symbols that their sizes depend on.
+    `symbols` are the inputs' symbols that their sizes depend on; pool: dtypes of the pieces of memory for sizes known later.
     """
 
     buffers: Mapping[str, Buffer]
@@ -69,6 +84,7 @@ class MemoryPlanner:
     keys: Sequence[View | str]
     slots: Mapping[str, int]
     symbols: tuple[Any, ...]
+    pool: Sequence[torch.dtype]
     layouts: dict[Sizes, ArenaPlan]
 
     @classmethod
@@ -78,14 +94,15 @@ class MemoryPlanner:
         spans: Mapping[str, tuple[int, int]],
         keys: Sequence[View | str],
         slots: Mapping[str, int],
+        pool: Sequence[torch.dtype] = (),
     ) -> MemoryPlanner:
         symbols = symbols_of([(buffers[name].shape, buffers[name].strides) for name in spans])
         symbols |= symbols_of([key for key in keys if isinstance(key, View)])
-        return cls(buffers, spans, keys, slots, tuple(sorted(symbols, key=lambda s: s.name)), {})
+        return cls(buffers, spans, keys, slots, tuple(sorted(symbols, key=lambda s: s.name)), pool, {})
 
     def new(self) -> Workspace:
         """A workspace, ready for use when the graph has static sizes only."""
-        workspace = Workspace(len(self.slots) + 1)
+        workspace = Workspace(len(self.slots) + 1, self.pool)
         if not self.symbols:
             self.fit(workspace, ())
         return workspace
