@@ -106,6 +106,10 @@ def test_conditions_fold_by_range():
 def test_bounds_of_symbolic_extent():
     assert bounds(i * n + j - m * n, {i: Range(0, m - 1), j: Range(0, n - 1)}).upper == -1
     assert bounds(n * m - n).lower == 0
+    # n - 2 <= 3 * (n // 3) <= n, with either sign, and through the end of a range
+    assert bounds(3 * (n // 3) - n) == Range(-2, 0)
+    assert bounds(2 * n - 6 * (n // 3)) == Range(0, 4)
+    assert bounds(2 * i + 2 - n, {i: Range(0, n // 2 - 1)}).upper == 0
     assert bounds(FREE) == Range(None, None)
 
 

@@ -99,6 +99,8 @@ class Known:
             low, high = ranges.add((low, high), part)
         if self._symbolic and (low == -INF or high == INF or len(e.coefficients) > 1):
             low, high = self._eliminate(e, low, high)
+        if len(e.coefficients) > 1:
+            low, high = self._quotients(e, low, high)
         if low == -INF and len(e.coefficients) > 1:
             low = self._from_corner(e)
         if high == INF and len(e.coefficients) > 1:
@@ -123,6 +125,22 @@ class Known:
                 low = max(low, self.lower(rest + factor * at_low))
             if at_high is not None:
                 high = min(high, self.upper(rest + factor * at_high))
+        return low, high
+
+    def _quotients(self, e: Sum, low: int | float, high: int | float) -> Interval:
+        """x - n + 1 <= n * (x // n) <= x for a constant n > 0, put in the place of the first such term that leaves a tighter sum."""
+        for atom, c in e.coefficients.items():
+            if not isinstance(atom, Fn) or atom.op != "floordiv":
+                continue
+            x, n = atom.args
+            if not isinstance(x, Expr) or not isinstance(n, int) or n <= 0 or c % n:
+                continue
+            k = c // n
+            most = e - atom * c + x * k
+            least = most - k * (n - 1)
+            if k < 0:
+                most, least = least, most
+            return max(low, self.lower(least)), min(high, self.upper(most))
         return low, high
 
     def _from_corner(self, e: IntLike) -> int | float:

@@ -116,7 +116,10 @@ def _rename_instr(instr: Instr, sub, mapping, ranges) -> Instr:
         condition = attr[1]
         if not isinstance(condition, bool):
             condition = simplify(substitute(condition, mapping), ranges)
-        attr = (Load(attr[0].buffer, sub(attr[0].index)), condition, attr[2])
+        load = Load(attr[0].buffer, sub(attr[0].index))
+        if condition is True:
+            return Instr("load", (), instr.dtype, load)
+        attr = (load, condition, attr[2])
     else:
         return instr
     return Instr(instr.op, instr.args, instr.dtype, attr)
@@ -124,7 +127,7 @@ def _rename_instr(instr: Instr, sub, mapping, ranges) -> Instr:
 
 def axis_ranges(axes: Sequence[Axis]) -> dict[Symbol, Range]:
     """0 <= symbol < extent for every axis."""
-    return {a.symbol: Range(0, a.extent - 1 if isinstance(a.extent, int) else None) for a in axes}
+    return {a.symbol: Range(0, a.extent - 1) for a in axes}
 
 
 def split_index(index: IntLike, outer: Sequence[Symbol]) -> tuple[tuple[IntLike, ...], IntLike] | None:
