@@ -30,7 +30,7 @@ from treadle_shapes.rewrite import substitute
 from .contract import CallInput, InputDescription, StaticInput
 from .decomp import Decompositions, decompose_composite
 from .errors import UnsupportedGraph
-from .run_time import adapter_of, is_assert, is_number_call, same_symbols
+from .run_time import adapter_of, explain_offset, is_assert, is_number_call, same_symbols
 from .symbolic import SYMBOLIC, SymbolicNodes
 
 aten = torch.ops.aten
@@ -131,6 +131,7 @@ class Recorder(TorchDispatchMode):
         self._constants: dict[int, fx.Node] = {}
         self.traced_asserts: set[Any] = set()
         self._renamed: dict[Any, Any] = {}
+        self._offsets: set[Any] = set()
         adapter = adapter_of(mode)
         self._n_asserts = 0 if adapter is None else len(adapter.env.runtime_asserts)
 
@@ -220,6 +221,9 @@ class Recorder(TorchDispatchMode):
                 node.graph.erase_node(node)
             else:
                 self._bind_result(node, result)
+                adapter = adapter_of(self.mode)
+                if adapter is not None:
+                    self._offsets |= explain_offset(adapter, func, args, result)
         elif isinstance(result, (list, tuple)):
             self._bind_items(node, result)
         elif isinstance(result, SYMBOLIC):
@@ -253,7 +257,7 @@ class Recorder(TorchDispatchMode):
         self._n_asserts += len(found)
         for needed in found:
             condition = substitute(needed.condition, self._renamed)
-            if condition not in self.traced_asserts:
+            if condition not in self.traced_asserts and not needed.condition.free_symbols <= self._offsets:
                 self.add_assert(condition, f"{adapter.env.describe(condition)} does not hold")
 
     def add_assert(self, condition: Any, message: str) -> None:

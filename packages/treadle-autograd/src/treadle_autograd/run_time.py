@@ -13,13 +13,14 @@ needs. So nothing that relies on a fact comes before its check, whatever uses th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from treadle_shapes.logic import Eq
+from treadle_shapes.expr import maximum, minimum, where
+from treadle_shapes.logic import Eq, Lt
 from treadle_shapes.nodes import BoolExpr, Symbol, free_symbols
 
 from .symbolic import SYMBOLIC
@@ -73,6 +74,35 @@ def _numbers(expected: Any, result: Any) -> Iterator[tuple[Any, Any]]:
             yield from _numbers(one, other)
 
 
+def explain_offset(adapter: FakeShapeEnv, func: Any, args: Sequence[Any], result: torch.Tensor) -> set[Any]:
+    """Where a view begins whose position only the run can tell: fake kernels make a symbol for it, which is the formula of the operator.
+    Gives the symbols explained.
+
+    x.select(d, i)    offset + (i + size if i < 0 else i) * stride
+    x[start:]         offset + max(0, min(start + size if start < 0 else start, size)) * stride
+    """
+    offset = result.storage_offset()
+    symbol = offset.node.value if isinstance(offset, torch.SymInt) else None  # type: ignore[attr-defined]
+    if not isinstance(symbol, Symbol) or func not in (aten.select.int, aten.slice.Tensor):
+        return set()
+    x, dim, position = (*args, 0, 0)[:3]
+    if position is None:
+        return set()
+    size, stride, start, at = (raw_expression(n) for n in (x.size(dim), x.stride(dim), x.storage_offset(), position))
+    at = where(Lt(at, 0), at + size, at)
+    if func is aten.slice.Tensor:
+        at = maximum(0, minimum(at, size))
+    if symbol in free_symbols(at) or symbol in free_symbols(start):
+        return set()
+    adapter.env.assume(Eq(symbol, start + at * stride))
+    return {symbol}
+
+
+def raw_expression(number: Any) -> Any:
+    """The expression of a number as it was made, no facts put in."""
+    return number.node.value if isinstance(number, SYMBOLIC) else number  # type: ignore[union-attr]
+
+
 def is_number_call(node: fx.Node) -> bool:
     """Whether the node computes a number from numbers, so that the tracer's result is the result."""
     return (
@@ -90,7 +120,7 @@ def is_assert(node: fx.Node) -> bool:
 
 # ---- the place of asserts
 
-_SIZE_QUERIES = frozenset({aten.sym_size.int, aten.sym_stride.int, aten.sym_storage_offset.default})
+_SIZE_QUERIES = frozenset({aten.sym_size.int, aten.sym_stride.int})
 
 
 def _is_arithmetic(node: fx.Node) -> bool:

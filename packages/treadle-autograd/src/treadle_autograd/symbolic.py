@@ -63,10 +63,9 @@ class SymbolicNodes:
                     self._nodes.setdefault(symbol, node)
 
     def bind_sizes(self, tensor: torch.Tensor, node: fx.Node) -> None:
-        """Declare the symbols that are sizes, strides or the offset of `tensor`, which `node` computes."""
+        """Declare the symbols that are sizes or strides of `tensor`, which `node` computes."""
         places: list[Any] = [(aten.sym_size.int, (dim,), size) for dim, size in enumerate(tensor.size())]
         places += [(aten.sym_stride.int, (dim,), stride) for dim, stride in enumerate(tensor.stride())]
-        places.append((aten.sym_storage_offset.default, (), tensor.storage_offset()))
         for function, arguments, value in places:
             if isinstance(value, torch.SymInt):
                 for expression in (value.node.value, expression_of(value)):  # type: ignore[attr-defined]
@@ -108,16 +107,18 @@ class SymbolicNodes:
         return node
 
     def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> fx.Node:
+        from treadle_shapes.graph_calls import call_on
+
         values = [argument.meta["val"] if isinstance(argument, fx.Node) else argument for argument in arguments]
         node = self.graph.call_function(function, arguments)
-        node.meta["val"] = _SIZE_QUERIES.get(function, function)(*values)
+        query = _SIZE_QUERIES.get(function)
+        node.meta["val"] = query(*values) if query is not None else call_on(function, tuple(values))
         return node
 
 
 _SIZE_QUERIES: dict[Any, Callable[..., Any]] = {
     aten.sym_size.int: lambda tensor, dim: tensor.size(dim),
     aten.sym_stride.int: lambda tensor, dim: tensor.stride(dim),
-    aten.sym_storage_offset.default: lambda tensor: tensor.storage_offset(),
 }
 
 

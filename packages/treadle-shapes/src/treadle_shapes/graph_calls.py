@@ -89,6 +89,15 @@ def build(
     return _Builder(leaf, call, {} if done is None else done, call_float).build(e)
 
 
+def call_on(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    """`function(*args)` on symbolic numbers; `torch.sym_ite` takes two of a kind only."""
+    if function is torch.sym_ite and isinstance(args[0], torch.SymBool):
+        node = args[0].node
+        then, other = (getattr(arg, "node", None) or node._wrap(arg) for arg in args[1:])  # type: ignore[attr-defined]
+        return node.adapter.wrap(node.sym_ite(then, other).value)  # type: ignore[attr-defined]
+    return function(*args)
+
+
 class _Builder:
     def __init__(self, leaf: Leaf, call: Call, done: dict[Any, Any], call_float: CallFloat | None) -> None:
         self.leaf = leaf

@@ -418,6 +418,8 @@ class Tracer:
 
     specialise = unbacked.specialise
     decide = unbacked.decide
+    select_at_run_time = unbacked.get_item
+    store_at_run_time = unbacked.set_item
 
     def tensor_at(self, source: Source) -> TensorValue:
         """The outside tensor at `source`, which the trace has met."""

@@ -114,10 +114,12 @@ class TensorValue(Value):
         return tx.concrete_int(self.fake.shape[0])
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
-        return tx.run_in_graph("call_function", operator.getitem, [self, key], {})
+        found = tx.select_at_run_time(self, key)
+        return found if found is not None else tx.run_in_graph("call_function", operator.getitem, [self, key], {})
 
     def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
-        tx.run_in_graph("call_function", operator.setitem, [self, key, value], {})
+        if not tx.store_at_run_time(self, key, value):
+            tx.run_in_graph("call_function", operator.setitem, [self, key, value], {})
 
     def iterate(self, tx: Tracer) -> Value:
         if self.fake.dim() == 0:

@@ -145,7 +145,8 @@ def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str
     """The call on fake tensors. What it raises, the real call would raise too, or cannot be known: a graph break either way."""
     _fake_log.disabled = True  # a failing kernel is the traced program's business, not a message
     # With dynamic sizes PyTorch's Python kernels are preferred: some in C++ read sizes as plain ints and so fix them.
-    with tx.fake_mode, enable_python_dispatcher() if tx.symbols.env is not None else nullcontext():
+    python_kernels = enable_python_dispatcher() if tx.symbols.env is not None else nullcontext()
+    with tx.fake_mode, python_kernels, tx.symbols.run_time.naming(tx):
         try:
             if op == "call_method":
                 return getattr(args[0], target)(*args[1:], **kwargs)

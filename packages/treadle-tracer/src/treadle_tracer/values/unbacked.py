@@ -11,6 +11,7 @@ import functools
 import linecache
 import operator
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,7 @@ from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.values import floats
 from treadle_tracer.values.base import NONE, Constant, Value
 from treadle_tracer.values.mappings import DictValue
-from treadle_tracer.values.sequences import Sequence
+from treadle_tracer.values.sequences import Sequence, SliceValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class RunTimeNumbers:
     def __init__(self) -> None:
         self.allowed = False
         self._places: dict[Any, tuple[Value, int | None]] = {}
+        self._offsets: set[Any] = set()  # where views start in memory: not negative, which nobody need check
         self._written = 0
         self._done: dict[Any, Any] = {}
 
@@ -50,6 +52,10 @@ class RunTimeNumbers:
         env = tx.symbols.env
         fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
         self.allowed = True
+
+    def naming(self, tx: Tracer) -> AbstractContextManager[None]:
+        """What a call reads from tensors goes by the name of its result until it is known better."""
+        return tx.symbols.env.adapter.naming(result_name(tx.frames[-1])) if self.allowed else nullcontext()
 
     def close_call(self, tx: Tracer, result: Value) -> None:
         """After a call has its node: name the symbols it has made, and write the asserts about them."""
@@ -75,6 +81,9 @@ class RunTimeNumbers:
             for dim, size in enumerate(value.fake.shape):
                 if isinstance(size, torch.SymInt) and size.node.value in fresh:
                     self._places.setdefault(size.node.value, (value, dim))
+            offset = value.fake.storage_offset()
+            if isinstance(offset, torch.SymInt) and offset.node.value in fresh:  # type: ignore[attr-defined]
+                self._offsets.add(offset.node.value)  # type: ignore[attr-defined]
         elif isinstance(value, Sequence):
             for item in value.items:
                 self._find(item, fresh)
@@ -90,6 +99,9 @@ class RunTimeNumbers:
         while self._written < len(env.runtime_asserts):
             found = env.runtime_asserts[self._written]
             unknown = [s for s in found.condition.free_symbols if s not in env.hints and s not in self._places]
+            if unknown and found.condition.free_symbols <= self._offsets:
+                self._written += 1
+                continue
             if unknown and not complete:
                 return
             if unknown:
@@ -124,8 +136,10 @@ class RunTimeNumbers:
 def _number_call(tx: Tracer, function: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
     from torch import fx
 
-    examples = [arg.meta["example_value"] if isinstance(arg, fx.Node) else arg for arg in args]
-    return tx.graph.call("call_function", function, args, {}, function(*examples), tx.stack_trace())
+    from treadle_shapes.graph_calls import call_on
+
+    examples = tuple(arg.meta["example_value"] if isinstance(arg, fx.Node) else arg for arg in args)
+    return tx.graph.call("call_function", function, args, {}, call_on(function, examples), tx.stack_trace())
 
 
 def _symbols_of(number: Any) -> frozenset[Any]:
@@ -357,6 +371,87 @@ def _name_item(tx: Tracer, value: Value, name: str) -> None:
     elif isinstance(value, Sequence):
         for position, part in enumerate(value.items):
             _name_item(tx, part, f"{name}[{position}]")
+
+
+# ---- indexing with numbers known only at run time
+
+
+def get_item(tx: Tracer, owner: TensorValue, key: Value) -> Value | None:
+    """`owner[key]` where integers among the keys are known only at run time: a `select` for each; None for any other key."""
+    keys = key.items if isinstance(key, TupleValue) else [key]
+    if not any(_is_position(tx, k) for k in keys) or not all(_is_basic(tx, k) for k in keys):
+        return None
+    kept = TupleValue([Constant(slice(None)) if _is_position(tx, k) else k for k in keys])
+    found = owner if len(keys) == 1 else tx.run_in_graph("call_function", operator.getitem, [owner, kept], {})
+    assert isinstance(found, TensorValue)
+    for dim, position in reversed(_selected(owner, keys, tx)):
+        found = _select(tx, found, dim, position)
+    return found
+
+
+def _selected(owner: TensorValue, keys: Any, tx: Tracer) -> list[tuple[int, Value]]:
+    """(dimension of `owner[keys with slices instead]`, position) of each run-time integer among the keys."""
+    consumed = sum(not _is_new_axis(k) and not _is_ellipsis(k) for k in keys)
+    dim, found = 0, []
+    for k in keys:
+        if _is_position(tx, k):
+            found.append((dim, k))
+            dim += 1
+        elif _is_ellipsis(k):
+            dim += owner.fake.dim() - consumed
+        elif not isinstance(k, Constant) or not isinstance(k.obj, int):
+            dim += 1
+    return found
+
+
+def _is_position(tx: Tracer, key: Value) -> bool:
+    if isinstance(key, TensorValue):
+        plain = key.fake.dtype in _INDEX_TYPES
+        return plain and key.fake.dim() == 0 and tx.symbols.captures
+    return is_run_time(tx, key) and key.python_type() is int
+
+
+_INDEX_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+def _is_new_axis(key: Value) -> bool:
+    return isinstance(key, Constant) and key.obj is None
+
+
+def _is_ellipsis(key: Value) -> bool:
+    return isinstance(key, Constant) and key.obj is Ellipsis
+
+
+def _is_basic(tx: Tracer, key: Value) -> bool:
+    """Whether it is a key of basic indexing."""
+    if isinstance(key, Constant):
+        return key.obj is None or key.obj is Ellipsis or type(key.obj) in (int, slice)
+    return isinstance(key, SliceValue) or _is_position(tx, key)
+
+
+def _select(tx: Tracer, owner: TensorValue, dim: int, position: Value) -> TensorValue:
+    """`owner.select(dim, position)`; the graph checks that there is such a position."""
+    number = item(tx, position) if isinstance(position, TensorValue) else position
+    size = Constant(owner.fake.shape[dim]) if isinstance(owner.fake.shape[dim], int) else tx.shape_of(owner).items[dim]
+    for text, end in (("<", size), (">=", tx.unary_op("-", size))):
+        check(tx, tx.compare(text, number, end), IndexError)
+    found = tx.run_in_graph("call_method", "select", [owner, Constant(dim), number], {})
+    assert isinstance(found, TensorValue)
+    return found
+
+
+def set_item(tx: Tracer, owner: TensorValue, key: Value, value: Value) -> bool:
+    """`owner[key] = value` for the keys that `get_item` knows; False for any other."""
+    if isinstance(value, TensorValue):
+        target = get_item(tx, owner, key) if value.fake.dim() < owner.fake.dim() else None
+        if not isinstance(target, TensorValue) or value.fake.dim() > target.fake.dim():
+            return False
+        tx.run_in_graph("call_method", "copy_", [target, value], {})
+        return True
+    target = get_item(tx, owner, key) if value.python_type() in (int, float, bool) else None
+    if target is not None:
+        tx.run_in_graph("call_method", "fill_", [target, value], {})
+    return target is not None
 
 
 # ---- arithmetic
