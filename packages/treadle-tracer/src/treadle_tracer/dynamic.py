@@ -181,7 +181,7 @@ class SizesGuard:
     def __init__(self, check: Callable[..., bool], sizes: tuple[int, ...]):
         self.check = check
         self.sizes = sizes
-        self.refused: set[tuple[int, ...]] = set()
+        self.refused: dict[tuple[int, ...], str] = {}
         self._admitted: set[tuple[int, ...]] = set()
         self._trying: int | None = None
 

@@ -63,6 +63,11 @@ def test_the_nearest_version_is_told_about():
     assert told == "x.size()[0]: expected 4, found 5 (dynamic from now on) (the nearest of 2 compiled versions)"
 
 
+def test_another_layout_at_changing_sizes():
+    told = last_reason(double, (t(4, 8),), (t(5, 9),), (t(7, 6).t(),))
+    assert told.startswith("x has strides (1, 6) at sizes (6, 7), another layout than strides (9, 1) at sizes (5, 9)")
+
+
 def test_a_size_of_0_is_told_from_a_decision():
     assert last_reason(double, (t(4),), (t(5),), (t(0),)).startswith("x.size()[0] is 0, which is compiled on its own (")
 
@@ -90,7 +95,9 @@ def test_a_decision_about_two_sizes():
 
 def test_operations_that_do_something_else_at_1():
     told = last_reason(lambda x: x.squeeze(0) * 2, (t(4, 3),), (t(5, 3),), (t(1, 3),))
-    assert told.startswith("x.size()[0] is 1, and operations of the graph do something else at that size")
+    assert told.startswith(
+        "x.size()[0] is 1, and at that size the graph does something else (squeeze: sizes (3,) instead of (1, 3))"
+    )
 
 
 def test_no_reason_shows_an_internal_symbol():

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..dynamic import SizesGuard, is_small_integer
+from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
 from ..source import AttrSource, ConstSource, Path, Source, TupleItemSource
 from . import tensor_check
@@ -63,13 +63,15 @@ class TensorGuard:
     device: torch.device
     layout: torch.layout
     strides: tuple[int, ...] | None
+    rules: tuple[StrideRule, ...] | None
     requires_grad: bool
 
     @classmethod
     def of(cls, source: Source, tensor: torch.Tensor, dims: tuple[int, ...], by_identity: bool) -> TensorGuard:
         """What `tensor` is now."""
         strides = tuple(tensor.stride()) if tensor.layout is torch.strided else None
-        kept = (tensor.dtype, tensor.device, tensor.layout, strides, tensor.requires_grad)
+        rules = stride_rules(tensor, dims) if dims else None
+        kept = (tensor.dtype, tensor.device, tensor.layout, strides, rules, tensor.requires_grad)
         return cls(source, tuple(tensor.shape), dims, by_identity, type(tensor), *kept)
 
 

@@ -12,7 +12,7 @@ import torch
 
 import treadle_frame
 
-from ..dynamic import SizesGuard
+from ..dynamic import SizesGuard, strides_by
 from ..source import path_key
 from .entry import follow
 
@@ -120,13 +120,16 @@ def _other_differences(guard: TensorGuard, found: torch.Tensor) -> list[str]:
     text = guard.source.text
     if found.requires_grad != guard.requires_grad:
         return [f"{text}.requires_grad: expected {guard.requires_grad}, found {found.requires_grad}"]
-    if guard.strides is None or found.layout is not torch.strided or tuple(found.stride()) == guard.strides:
+    if guard.strides is None:
         return []
-    if guard.dynamic_dims:
-        return [
-            f"{text} has strides {tuple(found.stride())} at sizes {tuple(found.shape)}, another layout than {guard.strides} had"
-        ]
-    return [f"{text}.stride(): expected {guard.strides}, found {tuple(found.stride())}"]
+    strides = tuple(found.stride())
+    if guard.rules is None:
+        return [] if strides == guard.strides else [f"{text}.stride(): expected {guard.strides}, found {strides}"]
+    if strides_by(guard.rules, found.shape, strides.__getitem__) == list(strides):
+        return []
+    return [
+        f"{text} has strides {strides} at sizes {tuple(found.shape)}, another layout than strides {guard.strides} at sizes {guard.sizes}"
+    ]
 
 
 def _a_tensor(guard: TensorGuard) -> str:
@@ -163,8 +166,10 @@ def _broken_decisions(dynamic: DynamicNumbers, frame: Any) -> list[str]:
             )
             found.append(f"{dynamic.describe(decision.expr)} (decided at {decision.where}), but {but}")
     if not found:
-        ones = [dynamic.texts[position] for position in dynamic.guard.ones(values)]
-        found = [f"{text} is 1, and operations of the graph do something else at that size" for text in ones]
+        ones = dynamic.guard.ones(values)
+        why = dynamic.guard.refused.get(ones)
+        does = f"the graph does something else ({why})" if why else "the graph has not been tried"
+        found = [f"{dynamic.texts[position]} is 1, and at that size {does}" for position in ones]
     return found
 
 

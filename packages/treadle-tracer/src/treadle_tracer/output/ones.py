@@ -48,7 +48,7 @@ def why_not_served(
         why_not = why_not_general(gm, given, dict(zip(dynamic.symbols, values, strict=True)))
         if why_not is None:
             return None
-        dynamic.guard.refused.add(ones)
+        dynamic.guard.refused[ones] = why_not
     return "calls of the graph do something else at sizes of 1"
 
 
@@ -133,14 +133,15 @@ class _Replay:
             elif isinstance(want, (int, float, torch.SymInt, torch.SymFloat)) and not is_same_number(
                 self._number(want), have
             ):
-                return f"gives {have} instead of {want}"
+                return f"gives {have} instead of {self._number(want)}"
         return None
 
     def _why_tensors_differ(self, want: torch.Tensor, have: torch.Tensor) -> str | None:
         if want.dtype != have.dtype or want.requires_grad != have.requires_grad:
             return "another dtype"
-        if tuple(map(self._number, want.shape)) != tuple(have.shape):
-            return f"sizes {tuple(have.shape)} instead of {tuple(want.shape)}"
+        sizes = tuple(map(self._number, want.shape))
+        if sizes != tuple(have.shape):
+            return f"sizes {tuple(have.shape)} instead of {sizes}"
         return None
 
     def _why_aliases_differ(self, want: torch.Tensor, have: torch.Tensor) -> str | None:
