@@ -287,6 +287,8 @@ def test_suppositions_prove_and_leave_no_trace():
     assert env.prove_if([Le(n, 1)], Eq(m, 1)) is None
     assert env.prove_if([Le(n, 0)], Eq(m, 1)) is None  # sizes here are never 0: nothing follows from nonsense
     assert env.prove(Eq(n, 1)) is None and not env.guards
+    assert env.simplify_if([Le(n, 1)], m * n + n) == m + 1
+    assert env.simplify_if([Le(n, 0)], m * n) == m * n
 
 
 def test_refusing_guards():

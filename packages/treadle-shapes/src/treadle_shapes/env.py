@@ -256,13 +256,22 @@ class ShapeEnv:
 
         Records nothing. None also when the suppositions contradict each other or what is known.
         """
+        facts = self._supposing(suppositions)
+        return None if facts is None else prove(condition, facts, self.steps)
+
+    def simplify_if(self, suppositions: Iterable[BoolLike], e: IntLike) -> IntLike:
+        """`e` where all `suppositions` hold besides what is known; as it is when they contradict that."""
+        facts = self._supposing(suppositions)
+        return e if facts is None else facts.simplify(e)
+
+    def _supposing(self, suppositions: Iterable[BoolLike]) -> Facts | None:
         facts = self.facts.copy()
         try:
             for supposition in suppositions:
                 facts.add(supposition)
         except ContradictionError:
             return None
-        return prove(condition, facts, self.steps)
+        return facts
 
     def decide(self, condition: BoolLike) -> bool:
         """The truth of a condition: from facts, or from the hints and then recorded as a guard.

@@ -3,8 +3,11 @@
 A trace with symbolic sizes takes the general answer wherever a size of 1 would only make more layouts and broadcasts possible, and
 records no guard for it. At 1 eager may then squeeze, return a view instead of a copy, or give other strides. So the graph is run once
 more on fake tensors of the very sizes at hand: every call must give the shapes and dtypes that the symbolic trace says for these sizes,
-every output also the same strides, and the same tensors must share memory (only inputs and outputs where nothing is written to). That
-costs one run on fake tensors, once for each combination of sizes that are 1, and no compile.
+every output also the same strides, and of inputs, outputs and tensors that are written to the same ones must share memory. That costs
+one run on fake tensors, once for each combination of sizes that are 1, and no compile.
+
+A tensor that the trace has computed only because two ways of the program met there (`meta["merged"]`: a condition, and the tensor that
+eager has where it does not hold) is replaced by what eager has: so the run is that of eager.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 Numbers = Mapping[Any, int]  # symbol -> its value in the call at hand
 
 # What a call on fake tensors raises when an operator refuses its arguments or needs to know values.
-_REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, AssertionError)
+_REFUSALS = (RuntimeError, ValueError, TypeError, LookupError, NotImplementedError, AssertionError)
 
 
 def why_not_served(
@@ -79,23 +82,29 @@ class _Replay:
         self.at = ""
         self._inputs = iter(inputs)
         self._values: dict[torch.fx.Node, Any] = {}
-        self._kept: list[Any] = []  # storages are told apart by address
         self._expected_storages: dict[int, int] = {}
         self._storages: dict[int, int] = {}
-        # Whether a tensor in the middle is a view or a copy shows only where something is written to.
-        self._has_writes = any(node.op[:5] == "call_" and written_arguments(node) for node in gm.graph.nodes)
 
     def run(self) -> str | None:
         for node in self.gm.graph.nodes:
             self.at = node.name
             if node.op == "output":
-                return self._why_outputs_differ(node)
+                return self._why_written_differ() or self._why_outputs_differ(node)
             found = self._evaluate(node)
-            self._values[node] = found
+            self._values[node] = self._of_eager(node, found)
             why_not = self._why_differs(node, found)
             if why_not is not None:
                 return f"{node.name}: {why_not}"
         return None
+
+    def _of_eager(self, node: torch.fx.Node, found: Any) -> Any:
+        """What eager has in place of `found`, which the graph computes."""
+        if "merged" not in node.meta:
+            return found
+        from treadle_shapes import evaluate
+
+        condition, other = node.meta["merged"]
+        return found if evaluate(condition, self.numbers) else self._values[other]
 
     def _evaluate(self, node: torch.fx.Node) -> Any:
         if node.op == "placeholder":
@@ -126,8 +135,6 @@ class _Replay:
                 return f"gives {type(have).__name__} instead of {type(want).__name__}"
             if isinstance(want, torch.Tensor):
                 why_not = self._why_tensors_differ(want, have)
-                if why_not is None and (self._has_writes or node.op[:5] != "call_"):
-                    why_not = self._why_aliases_differ(want, have)
                 if why_not is not None:
                     return why_not
             elif isinstance(want, (int, float, torch.SymInt, torch.SymFloat)) and not is_same_number(
@@ -144,8 +151,20 @@ class _Replay:
             return f"sizes {tuple(have.shape)} instead of {sizes}"
         return None
 
+    def _why_written_differ(self) -> str | None:
+        """Whether a tensor in the middle is a view or a copy shows only where something is written to."""
+        nodes = [node for node in self.gm.graph.nodes if node.op != "output"]
+        written = [argument for node in nodes if node.op[:5] == "call_" for argument in written_arguments(node)]
+        expected = {s for node in written for s in _storages(node.meta.get("example_value"))}
+        found = {s for node in written for s in _storages(self._values[node])}
+        for node in nodes:
+            for want, have in _pairs(node.meta.get("example_value"), self._values[node]):
+                shows = node.op[:5] != "call_" or _storages(want) & expected or _storages(have) & found
+                if shows and isinstance(want, torch.Tensor) and self._why_aliases_differ(want, have) is not None:
+                    return f"{node.name}: another alias"
+        return None
+
     def _why_aliases_differ(self, want: torch.Tensor, have: torch.Tensor) -> str | None:
-        self._kept += [want, have]
         if _group(want, self._expected_storages) != _group(have, self._storages):
             return "another alias"
         return None
@@ -170,6 +189,13 @@ class _Replay:
 
         expr = expr_of(value)
         return expr if isinstance(expr, (int, float)) else evaluate(expr, self.numbers)  # type: ignore[arg-type]
+
+
+def _storages(value: Any) -> set[int]:
+    """The storages of a tensor, or of a tuple or list of them, told apart by address."""
+    if isinstance(value, (tuple, list)):
+        return {storage for item in value for storage in _storages(item)}
+    return {value.untyped_storage()._cdata} if isinstance(value, torch.Tensor) else set()
 
 
 def _group(tensor: torch.Tensor, seen: dict[int, int]) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.trace.elements import Elements
+from treadle_tracer.trace.pure import COMPUTED
 from treadle_tracer.values.base import Constant, Known, Lazy, Value
 from treadle_tracer.values.merged import MergedTensor, Undecided, undecided
 from treadle_tracer.values.sequences import TupleValue
@@ -15,7 +18,6 @@ if TYPE_CHECKING:
 
     from treadle_tracer.trace.tracer import Tracer
 
-EXPANSIONS = ("expand", "expand_as")
 _BY_VALUE = (type(None), bool, int, str, bytes)
 
 
@@ -29,6 +31,7 @@ class Meeting:
         self._on_taken = (*supposed, taken)
         self._on_other = (*supposed, other)
         self._tensors: dict[tuple[int, int], MergedTensor] = {}
+        self._origins: dict[fx.Node, fx.Node] = {}
 
     def value(self, one: Value, two: Value) -> Value | None:
         """What stands for `one` on the taken way and for `two` on the other one; None if nothing does."""
@@ -40,10 +43,25 @@ class Meeting:
                 return found
         return None
 
-    def accounts_for(self, nodes: Sequence[fx.Node]) -> bool:
-        """Whether every expansion among the nodes has gone into a merged tensor, and so is right on both ways."""
-        merged = {tensor.known_node for tensor in self._tensors.values()}
-        return all(node.target not in EXPANSIONS or node in merged for node in nodes)
+    def allows(self, nodes: Sequence[fx.Node]) -> bool:
+        """Whether what the taken way has computed may be computed on the other way, too: if that is one of sizes of 1, `output.ones`
+        finds out whether the graph runs there."""
+        return self._is_about_ones or not any(node.target in COMPUTED for node in nodes)
+
+    def commit(self) -> None:
+        """The trace goes on with the values made here. `output.ones` reads from the nodes which tensor stands there on the other way."""
+        for tensor in self._tensors.values():
+            self.tx.adopt(tensor)
+        for node, other in self._origins.items():
+            node.meta["merged"] = (self.taken, other)
+
+    @functools.cached_property
+    def _is_about_ones(self) -> bool:
+        """Whether some size of an input is 1 on the other way."""
+        from treadle_shapes.logic import Eq
+
+        sizes = [s for s in getattr(self.taken, "free_symbols", ()) if s in self.tx.symbols.sources]
+        return any(self.tx.symbols.env.prove_if(self._on_other, Eq(s, 1)) for s in sizes)
 
     def _tuple(self, one: Value, two: Value) -> Value | None:
         """Tuples made on both ways, item by item."""
@@ -84,35 +102,23 @@ class Meeting:
         return None
 
     def _tensor(self, one: Value, two: Value) -> Value | None:
-        """x.expand(sizes), where the other way has x and the sizes are those of x there."""
+        """What the taken way has computed, where the other way has a tensor with the same elements."""
         if not isinstance(one, TensorValue) or isinstance(one, MergedTensor) or not isinstance(two, TensorValue):
             return None
-        node = one.known_node
-        if node is None or node.target not in EXPANSIONS or node.args[0] is not two.known_node:
+        node, other = one.known_node, two.known_node
+        if node is None or other is None or node.target not in COMPUTED or not self._is_about_ones:
             return None
-        if len(one.fake.shape) != len(two.fake.shape):
-            return None
-        sizes = zip(one.fake.shape, two.fake.shape, strict=True)
-        if not all(self._is_same_size(expanded, size) for expanded, size in sizes):
+        if self._origins.get(node, other) is not other or "merged" in node.meta:
             return None
         found = self._tensors.get((id(one), id(two)))
         if found is None:
+            origin = Elements(self.tx.symbols.env, self._on_other).origin(node)
+            if origin is not other or one.fake.requires_grad != two.fake.requires_grad:
+                return None
             found = MergedTensor(node, one.fake, self.taken, self.tx.decide_condition)
             self._tensors[id(one), id(two)] = found
-            self.tx.adopt(found)
+            self._origins[node] = other
         return found
-
-    def _is_same_size(self, expanded: Any, size: Any) -> bool:
-        """The same always, or 1 expanded to a size of an input that is 1 on the other way: what a size of 1 does to layouts and
-        aliases, `output.ones` looks at."""
-        from treadle_shapes.logic import Eq
-        from treadle_shapes.torch import expr_of
-
-        env, symbols = self.tx.symbols.env, self.tx.symbols
-        a, b = expr_of(expanded), expr_of(size)
-        if env.prove(Eq(a, b)):
-            return True
-        return b == 1 and a in symbols.sources and env.prove_if(self._on_other, Eq(a, 1)) is True
 
 
 def is_same(one: Value, two: Value) -> bool:

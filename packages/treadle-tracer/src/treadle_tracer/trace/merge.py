@@ -19,8 +19,8 @@ import torch
 
 from treadle_shapes.errors import ShapesError
 from treadle_tracer.errors import PathEnds, Unsupported
-from treadle_tracer.trace.meeting import EXPANSIONS, Meeting
-from treadle_tracer.trace.pure import is_pure
+from treadle_tracer.trace.meeting import Meeting
+from treadle_tracer.trace.pure import COMPUTED, is_pure
 from treadle_tracer.values.base import NotConstant, Raised, Value, boolean
 from treadle_tracer.values.merged import Undecided
 
@@ -43,7 +43,7 @@ _LEAVES = -1  # the place of a state that has returned what is on its stack
 
 class Speculation:
     """Ways being followed. `suppositions`: what holds on the present one; `computes`: it is the way of the sizes at hand, which may
-    expand tensors."""
+    make tensors."""
 
     def __init__(self, tx: Tracer):
         self.tx = tx
@@ -66,7 +66,7 @@ class Speculation:
 
     def check_node(self, target: Any) -> None:
         """Raises PathEnds unless a node that calls `target` does no harm on a way that is not taken."""
-        if target not in _HARMLESS_NODES and not (self.computes and target in EXPANSIONS):
+        if target not in _HARMLESS_NODES and not (self.computes and target in COMPUTED):
             raise PathEnds(f"{target} in the graph")
 
     def note_node(self, node: fx.Node) -> None:
@@ -205,7 +205,8 @@ def _meet(frame: Frame, condition: Any, side: Any) -> State | None:
             for candidate in others.get(_key(frame, state), ()):
                 meeting = Meeting(tx, tuple(speculation.suppositions), taken, other)
                 found = _merged(meeting, frame, state, candidate)
-                if found is not None and meeting.accounts_for(speculation.nodes[before:]):
+                if found is not None and meeting.allows(speculation.nodes[before:]):
+                    meeting.commit()
                     return found
         speculation.forget_nodes(before)
     tx.failed_merges[place] += 1

@@ -7,17 +7,20 @@ operation. Reading outside objects adds guards on them, which hold for the call 
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
 from treadle_tracer.values.base import NULL, Constant, Known, Method, Value
 from treadle_tracer.values.callables import CallableValue
 from treadle_tracer.values.functions import BoundMethod, FunctionValue
 from treadle_tracer.values.mappings import DictValue, SetValue
-from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.sequences import ListValue, SliceValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.torch_functions import goes_into_graph, handler_of
 
@@ -29,11 +32,11 @@ Test = Callable[["Frame", "Instruction"], bool]
 
 
 def is_pure(frame: Frame, instruction: Instruction, computes: bool) -> bool:
-    """Whether evaluating the instruction now leaves no trace. `computes`: tensors may be expanded."""
+    """Whether evaluating the instruction now leaves no trace. `computes`: tensors may be made."""
     test = _PURE.get(instruction.opname)
     if test is None:
         return False
-    return test is _always or test(frame, instruction) or (computes and _is_expansion(frame, instruction))
+    return test is _always or test(frame, instruction) or (computes and _is_computed(frame, instruction))
 
 
 def _always(frame: Frame, i: Instruction) -> bool:
@@ -79,14 +82,12 @@ def _membership(frame: Frame, i: Instruction) -> bool:
     return isinstance(container, (Constant, SetValue)) or (isinstance(container, DictValue) and container.cls is dict)
 
 
-_METADATA = frozenset(
-    "shape dtype device layout ndim size dim is_floating_point is_complex is_cuda is_cpu expand expand_as".split()
-)
+_METADATA = frozenset("shape dtype device layout ndim size dim is_floating_point is_complex is_cuda is_cpu".split())
 
 
 def _attribute(frame: Frame, i: Instruction) -> bool:
     owner = frame.stack[-1]
-    return i.argval in _METADATA if isinstance(owner, TensorValue) else True
+    return i.argval in _METADATA or i.argval in COMPUTED if isinstance(owner, TensorValue) else True
 
 
 def _item(frame: Frame, i: Instruction) -> bool:
@@ -157,17 +158,42 @@ def _is_pure_method(method: Method, args: list[Value]) -> bool:
     return plain and any(isinstance(method.owner, kind) and method.name in names for kind, names in _METHODS)
 
 
-def _is_expansion(frame: Frame, i: Instruction) -> bool:
-    """`x.expand(...)`: reads no element, and gives x itself in other clothes where no size changes."""
-    if i.opname != "CALL":
+# ---- tensor operations that read no element of what exists already, or every element where it stands; all of them can be run for nothing
+
+COMPUTED: frozenset[Any] = frozenset(
+    {
+        *"expand expand_as view reshape unsqueeze contiguous where".split(),
+        *(torch.arange, torch.where, torch.ones, torch.zeros, torch.full),
+        *(operator.ge, operator.gt, operator.le, operator.lt, operator.eq, operator.ne, operator.getitem),
+    }
+)
+"""Functions and names of methods."""
+
+
+def _is_computed(frame: Frame, i: Instruction) -> bool:
+    """Whether the instruction makes a tensor by one of these operations."""
+    if i.opname == "CALL":
+        function, args = _callee(frame, i)
+        operands = [*args, function.owner] if isinstance(function, Method) else args
+        name = function.name if isinstance(function, Method) else getattr(function, "obj", None)
+        known = isinstance(function, (Method, CallableValue)) and name in COMPUTED
+    elif i.opname == "COMPARE_OP":
+        operands, known = frame.stack[-2:], True
+    elif i.opname == "BINARY_SUBSCR":
+        operands, known = frame.stack[-2:-1], _is_range_key(frame.stack[-1])
+    else:
         return False
-    function, args = _callee(frame, i)
-    return (
-        isinstance(function, Method)
-        and isinstance(function.owner, TensorValue)
-        and function.name in ("expand", "expand_as")
-        and not function.owner.fake.requires_grad
-        and all(_is_plain(arg) or isinstance(arg, TensorValue) for arg in args)
+    return known and all(isinstance(operand, TensorValue) or _is_plain(operand) for operand in operands)
+
+
+def _is_range_key(key: Value) -> bool:
+    """An index of slices, None and `...`, which is never out of range."""
+    if isinstance(key, TupleValue):
+        return all(map(_is_range_key, key.items))
+    if isinstance(key, SliceValue):
+        return all(map(_is_plain, key.parts))
+    return key.__class__ is Constant and (
+        key.constant() is None or key.constant() is ... or type(key.constant()) is slice
     )
 
 
