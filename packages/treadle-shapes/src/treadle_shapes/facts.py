@@ -53,7 +53,8 @@ class Facts:
         if self.substitutions:
             e = substitute(e, self.substitutions)
         e = simplify(e, self.known)
-        if isinstance(e, BoolExpr):
+        # Inequalities are in `ranges` and `not_positive`, never in `holding`.
+        if isinstance(e, BoolExpr) and e.op != "le0" and self.holding:
             if e in self.holding:
                 return True
             if Not(e) in self.holding:

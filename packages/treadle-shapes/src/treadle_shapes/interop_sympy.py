@@ -61,7 +61,7 @@ def to_sympy(e: Any, symbols: dict[Symbol, Any] | None = None) -> Any:
 
 
 def from_sympy(s: Any, symbols: dict[Any, Expr] | None = None) -> Any:
-    """The expression or condition a SymPy form stands for; `symbols` maps SymPy symbols to ours.
+    """The expression or condition a SymPy form stands for; `symbols` maps SymPy symbols (and whole forms) to ours.
 
     Symbols not in the map become symbols of the same name, non-negative or positive where SymPy says so. Rational
     factors are understood inside floor only. Raises UsageError for anything else.
@@ -99,8 +99,10 @@ def from_sympy(s: Any, symbols: dict[Any, Expr] | None = None) -> Any:
             return bool(node)
         if isinstance(node, sympy.Integer):
             return int(node)
+        if node in chosen:
+            return chosen[node]
         if isinstance(node, sympy.Symbol):
-            return chosen[node] if node in chosen else number(node)
+            return number(node)
         if isinstance(node, (sympy.Add, sympy.Mul)):
             add = isinstance(node, sympy.Add)
             return fold([visit(a) for a in node.args], (lambda x, y: x + y) if add else (lambda x, y: x * y))

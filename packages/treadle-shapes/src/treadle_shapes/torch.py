@@ -19,6 +19,7 @@ import torch
 from torch._subclasses import fake_impls
 from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
 
+from treadle_shapes import fast_views
 from treadle_shapes.env import ShapeEnv
 from treadle_shapes.errors import UsageError
 from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol
@@ -179,16 +180,26 @@ class FakeShapeEnv:
 
         if isinstance(value, FloatSymbol):
             return sympy.Symbol(value.name, real=True)
-        if isinstance(value, (FloatExpr, BoolExpr)) or (isinstance(value, Expr) and _has_opaque(value)):
-            # Opaque to PyTorch, whose Python side only asks such expressions for their free symbols.
-            opaque = sympy.Function("treadle_opaque", integer=True)
-            return opaque(sympy.Integer(len(self._ours)), *[self.to_sympy(s) for s in _sorted(value.free_symbols)])
-        return sympy.sympify(value) if isinstance(value, (int, float)) else to_sympy(value)
+        if isinstance(value, Symbol) or not isinstance(value, Node):
+            return to_sympy(value) if isinstance(value, Symbol) else sympy.sympify(value)
+        from treadle_shapes.deferred import Deferred
+
+        symbols = frozenset([self.to_sympy(s) for s in value.free_symbols])  # type: ignore[attr-defined]
+        number = len(self._ours)
+
+        def make() -> Any:
+            if isinstance(value, (FloatExpr, BoolExpr)) or _has_opaque(value):
+                return sympy.Function("treadle_opaque", integer=True)(sympy.Integer(number), *symbols)
+            return to_sympy(value, {s: self.to_sympy(s) for s in value.free_symbols})  # type: ignore[attr-defined]
+
+        return Deferred(make, symbols)
 
     def from_sympy(self, expr: Any) -> Any:
         found = self._ours.get(expr)
         if found is None:
-            found = from_sympy(expr, {sympy: ours for sympy, ours in self._ours.items() if isinstance(ours, Symbol)})
+            # What was looked into comes back as made from the real form.
+            made = {getattr(known, "_made", None) or known: ours for known, ours in self._ours.items()}
+            found = from_sympy(expr, made)
         return found
 
     # -- settings and modes FakeTensorMode reads ----------------------------------------------------------------------
@@ -336,6 +347,10 @@ def _sorted(symbols: Any) -> list[Symbol]:
     return sorted(symbols, key=lambda s: s.order)
 
 
+def _is_ours(shape_env: Any) -> bool:
+    return isinstance(shape_env, FakeShapeEnv)
+
+
 def fake_shape_env(
     env: ShapeEnv, *, allow_scalar_outputs: bool = False, allow_dynamic_output_shape_ops: bool = False
 ) -> FakeShapeEnv:
@@ -344,6 +359,7 @@ def fake_shape_env(
     allow_scalar_outputs: `.item()` gives an unbacked symbol instead of an error; allow_dynamic_output_shape_ops: the same
     for `nonzero`, boolean masks, `unique`, `repeat_interleave`.
     """
+    fast_views.install(_is_ours)
     adapter = env.adapter
     if adapter is None:
         adapter = env.adapter = FakeShapeEnv(env, allow_scalar_outputs, allow_dynamic_output_shape_ops)

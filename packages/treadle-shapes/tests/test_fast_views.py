@@ -1,0 +1,129 @@
+"""The formulas for views give PyTorch's layouts, and leave alone what would take a decision."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies_shapes import EXAMPLES
+
+torch = pytest.importorskip("torch")
+
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+from treadle_shapes import ShapeEnv, evaluate, fast_views, symbol  # noqa: E402
+from treadle_shapes.fast_views import Layout  # noqa: E402
+from treadle_shapes.torch import expr_of, fake_shape_env, fake_tensor  # noqa: E402
+
+DIMS = st.integers(-4, 4)
+
+
+@st.composite
+def tensors(draw):
+    """A tensor of up to four dims, dense, permuted or strided."""
+    sizes = draw(st.lists(st.integers(1, 4), min_size=0, max_size=4))
+    t = torch.empty(sizes)
+    if sizes and draw(st.booleans()):
+        t = t.permute(*draw(st.permutations(range(len(sizes)))))
+    return t[..., ::2] if sizes and draw(st.booleans()) else t
+
+
+def agree(found, run):
+    """`found` is what `run` gives; where it says nothing, or PyTorch refuses, so does the other."""
+    try:
+        real = run()
+    except (RuntimeError, IndexError):
+        real = None
+    if real is None:
+        assert found is None
+    elif found is not None:
+        assert (list(real.shape), list(real.stride())) == (found.sizes, found.strides)
+    return found is not None
+
+
+def layout(t):
+    return Layout(list(t.shape), list(t.stride()))
+
+
+@settings(max_examples=2 * EXAMPLES, deadline=None)
+@given(tensors(), st.data())
+def test_formulas_on_numbers(t, data):
+    a, b = data.draw(DIMS), data.draw(DIMS)
+    agree(fast_views.unsqueeze(layout(t), a), lambda: t.unsqueeze(a))
+    if t.dim():
+        agree(fast_views.transpose(layout(t), a, b), lambda: t.transpose(a, b))
+    order = data.draw(st.lists(DIMS, min_size=t.dim(), max_size=t.dim()))
+    agree(fast_views.permute(layout(t), order), lambda: t.permute(order))
+    sizes = data.draw(st.lists(st.sampled_from([-1, 1, 2, 3]), max_size=2))
+    sizes += [data.draw(st.sampled_from([n, n, -1, 1, 3])) for n in t.shape]
+    found = fast_views.expand(layout(t), sizes)
+    if found is not None:
+        agree(found, lambda: t.expand(sizes))
+
+
+@settings(max_examples=2 * EXAMPLES, deadline=None)
+@given(tensors(), st.lists(st.sampled_from([-1, 1, 2, 3, 4, 6, 8, 12, 24]), max_size=4))
+def test_views_on_numbers(t, sizes):
+    found = fast_views.view(layout(t), sizes)
+    if found is not None:
+        agree(found, lambda: t.view(sizes))
+
+
+def test_symbolic_layouts_hold_at_every_size():
+    b, s = symbol("b", 1), symbol("s", 1)
+    t = Layout([b, s, 8], [s * 8, 8, 1])
+    cases = {
+        "unsqueeze": (fast_views.unsqueeze(t, 1), lambda x: x.unsqueeze(1)),
+        "transpose": (fast_views.transpose(t, 1, 2), lambda x: x.transpose(1, 2)),
+        "permute": (fast_views.permute(t, [2, 0, 1]), lambda x: x.permute(2, 0, 1)),
+        "merge": (fast_views.view(t, [-1, 8]), lambda x: x.view(-1, 8)),
+        "split": (fast_views.view(t, [b, s, 2, -1]), lambda x: x.view(x.shape[0], x.shape[1], 2, -1)),
+        "expand": (
+            fast_views.expand(Layout([b, 1, 8], [8, 8, 1]), [b, s, 8]),
+            lambda x: torch.empty(x.shape[0], 1, 8).expand(x.shape),
+        ),
+    }
+    for name, (found, run) in cases.items():
+        assert found is not None, name
+        for n, m in ((4, 6), (1, 6), (3, 1)):
+            real, values = run(torch.empty(n, m, 8)), {b: n, s: m}
+            assert [evaluate(e, values) for e in found.sizes] == list(real.shape), name
+            assert [evaluate(e, values) for e in found.strides] == list(real.stride()), name
+
+
+def test_what_needs_a_decision_is_not_answered():
+    b, s = symbol("b", 1), symbol("s", 1)
+    assert fast_views.view(Layout([b, s], [s, 1]), [s, b, 2]) is None
+    assert fast_views.view(Layout([b, s], [s, 1]), [-1, 2]) is None
+    assert fast_views.view(Layout([b, 4], [1, b]), [-1]) is None
+    assert fast_views.expand(Layout([b], [1]), [s]) is None
+
+
+@pytest.mark.parametrize("shape", [(8,), (6, 8)])
+def test_layer_norm(shape):
+    real = torch.rand(4, 6, 8)
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    b = env.create_symbol(4, "b")
+    fake = fake_tensor(mode, real, (b, None, None))
+    weight = torch.rand(shape)
+    want = torch.native_layer_norm(real, shape, weight, None, 1e-5)
+    with mode:
+        got = torch.native_layer_norm(fake, shape, fake_tensor(mode, weight, (None,) * len(shape)), None, 1e-5)
+    for g, w in zip(got, want, strict=True):
+        assert [evaluate(expr_of(n), {b: 4}) for n in g.shape] == list(w.shape)
+        assert [evaluate(expr_of(n), {b: 4}) for n in g.stride()] == list(w.stride()) and g.dtype == w.dtype
+    assert not env.guards
+
+
+def test_pytorchs_own_environment_keeps_its_way():
+    pytest.importorskip("torch.fx.experimental.symbolic_shapes")
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv as Theirs
+
+    fake_shape_env(ShapeEnv())  # enters the formulas
+    mode = FakeTensorMode(shape_env=Theirs())
+    x = mode.from_tensor(torch.rand(4, 6, 8))
+    with mode:
+        y = x.unsqueeze(0).transpose(1, 2).expand(3, -1, -1, -1)
+        z = torch.nn.functional.layer_norm(x.view(-1, 8), (8,))
+    assert (y.dim(), z.dim()) == (4, 2)
