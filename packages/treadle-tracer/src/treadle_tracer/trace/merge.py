@@ -3,7 +3,7 @@
     is_causal = q_length > 1 and mask is None and is_causal      # with a mask: False, whatever q_length is
 
 A way is followed on a copy of the frame's stack and variables, as long as its instructions have no effect (`trace.pure`), no question
-needs a guard, and not past the point where all ways of the function come together. Where a state of one way stands at the same
+needs a guard, and hardly past the point where all ways of the function come together. Where a state of one way stands at the same
 instruction as a state of the other, and the rest of the function sees no difference between them or one that can be decided when it is
 looked at (`trace.meeting`), the frame goes on from there. Otherwise the condition is decided at the jump.
 """
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 _STEPS = 600  # instructions evaluated for one jump, all ways and calls together
 _DEPTH = 4  # open jumps inside one another
+_PAST_THE_JOIN = 4  # further instructions, which may drop what still differs there: a store to a variable nobody reads
 _ATTEMPTS = 3  # failures after which a jump is decided at once: a loop that counts to a size
 
 _ENDS = (PathEnds, Raised, Unsupported, NotConstant, ShapesError)
@@ -128,13 +129,20 @@ class _Way:
         self.is_taken = is_taken
         self._state = start.copy()
         self._join = frame.program.join_of(frame.at)
+        self._past = 0
 
     def states(self) -> Iterator[State]:
         """The states before each instruction, the last one before what cannot be followed or need not be."""
         while True:
             yield self._state.copy()
             pc = self._state.pc
-            if pc == self._join or self.frame.program.steps[pc][1].opname in _RETURNS or pc == self.frame.stop_at:
+            if pc == self._join or self._past:
+                self._past += 1
+            if (
+                self._past > _PAST_THE_JOIN
+                or self.frame.program.steps[pc][1].opname in _RETURNS
+                or pc == self.frame.stop_at
+            ):
                 return
             try:
                 self._advance()
