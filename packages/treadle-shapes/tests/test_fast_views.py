@@ -88,7 +88,9 @@ def test_symbolic_layouts_hold_at_every_size():
         for n, m in ((4, 6), (1, 6), (3, 1)):
             real, values = run(torch.empty(n, m, 8)), {b: n, s: m}
             assert [evaluate(e, values) for e in found.sizes] == list(real.shape), name
-            assert [evaluate(e, values) for e in found.strides] == list(real.stride()), name
+            # The stride of a size of 1 addresses nothing.
+            pairs = zip(found.strides, real.stride(), real.shape, strict=True)
+            assert all(evaluate(e, values) == stride for e, stride, size in pairs if size > 1), name
 
 
 def test_what_needs_a_decision_is_not_answered():
@@ -112,7 +114,8 @@ def test_layer_norm(shape):
         got = torch.native_layer_norm(fake, shape, fake_tensor(mode, weight, (None,) * len(shape)), None, 1e-5)
     for g, w in zip(got, want, strict=True):
         assert [evaluate(expr_of(n), {b: 4}) for n in g.shape] == list(w.shape)
-        assert [evaluate(expr_of(n), {b: 4}) for n in g.stride()] == list(w.stride()) and g.dtype == w.dtype
+        assert g.dtype == w.dtype
+        assert [evaluate(expr_of(n), {b: 4}) for n in g.stride()] == list(w.stride())
     assert not env.guards
 
 
