@@ -84,8 +84,8 @@ def flag_that_nobody_uses(x):
     if single:
         scale = 3
     else:
-        scale = 4
-    name = "one" if single else "many"
+        scale = 4  # noqa: F841
+    name = "one" if single else "many"  # noqa: F841
     return x + 1
 
 
