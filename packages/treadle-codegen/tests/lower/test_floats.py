@@ -161,6 +161,15 @@ def test_other_calls(name, dtype):
         torch.testing.assert_close(compiled(x, f)[0], want, equal_nan=True, **(close or {"rtol": 0, "atol": 0}))
 
 
+@pytest.mark.parametrize("args", [(), (-2.0,), (-1.0, 1.0), (-3.0, 1.0), (F, 1.0), (-1.0, F)])
+def test_bounds_that_are_the_defaults_are_left_out_of_a_call(args):
+    """The dispatcher drops arguments that equal their defaults."""
+    x = torch.linspace(-3, 3, 17)
+    dropped = (X, *args) if args[1:] != (1.0,) else (X, args[0])
+    compiled, eager = compile_call(aten.hardtanh.default, dropped, {}, x)
+    same(compiled(x, 0.5)[0], eager(x, 0.5))
+
+
 def test_the_kernel_does_not_hold_the_value():
     x = torch.randn(8)
     first, _ = compile_call(aten.mul.Tensor, (X, F), {}, x)

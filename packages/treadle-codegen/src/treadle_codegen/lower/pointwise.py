@@ -392,7 +392,7 @@ def masked_fill(lw: Lowering, x: Lazy, mask: Lazy, value: Any) -> Lazy | None:
     return where(lw, mask, value, x)
 
 
-@lowering("aten.clamp.default", "aten.clamp.Tensor", "aten.hardtanh.default", "aten.clip.default")
+@lowering("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default")
 def clamp(lw: Lowering, x: Lazy, min: Any = None, max: Any = None) -> Lazy | None:
     dtype = compute_dtype(lw.val.dtype)
     if dtype == torch.bool:
@@ -410,6 +410,11 @@ def clamp(lw: Lowering, x: Lazy, min: Any = None, max: Any = None) -> Lazy | Non
         return o.op("minimum", v, rest.pop(0)) if max is not None else v
 
     return lw.pointwise(fn, [x, *bounds], lw.val.dtype, shape=as_shape(lw.val.shape), compute=dtype, cost=2)
+
+
+@lowering("aten.hardtanh.default")
+def hardtanh(lw: Lowering, x: Lazy, min_val: Any = -1, max_val: Any = 1) -> Lazy | None:
+    return clamp(lw, x, min_val, max_val)
 
 
 @lowering("aten.clamp_min.default", "aten.clamp_min.Tensor")
