@@ -1,4 +1,4 @@
-"""Random programs on tensors of changing sizes and every layout, against eager: values, strides, aliases; and what they cost in compiles."""
+"""Random programs on changing sizes and every layout, against eager: values, strides, aliases; and what they cost in compiles."""
 
 from __future__ import annotations
 

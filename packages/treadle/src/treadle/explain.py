@@ -9,6 +9,7 @@ from typing import Any
 from torch import fx
 
 from treadle_tracer.compile import compile_handler
+from treadle_tracer.output.entry import Payload
 
 from .api import attach
 from .backends import eager
@@ -19,11 +20,15 @@ from .stats import Break, StatsRecorder
 
 @dataclass
 class Explanation:
-    """The graphs, breaks and guards of one call, and what the call returned."""
+    """The graphs, breaks and guards of one call, and what the call returned.
+
+    sizes: for every dimension of an input whether it is dynamic, with its range and the lines of the program that constrain it.
+    """
 
     graphs: list[fx.GraphModule] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
     guards: list[str] = field(default_factory=list)
+    sizes: list[str] = field(default_factory=list)
     result: Any = None
 
     @property
@@ -43,13 +48,15 @@ class Explanation:
             lines.append(f"graph {number}: {len(calls)} operations")
         for number, broke in enumerate(self.breaks):
             lines.append(f"break {number}: {broke.code} at {broke.where}\n    {broke.reason}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self.sizes])
 
 
-def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
+def explain(fn: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Explanation]:
     """A function that calls `fn` with the arguments it is given, traced but not compiled, and tells what tracing did.
 
-    >>> print(treadle.explain(model)(x))  # doctest: +SKIP
+    dynamic: as in `treadle.compile`; True shows which sizes can vary, and which lines of the program keep the others constant.
+
+    >>> print(treadle.explain(model, dynamic=True)(x))  # doctest: +SKIP
     """
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
@@ -62,11 +69,58 @@ def explain(fn: Callable[..., Any]) -> Callable[..., Explanation]:
                 explanation.breaks.append(value)
             elif event == "entry":
                 explanation.guards.append(guards_text(value))
+                explanation.sizes += describe_sizes(value.payload)
 
-        options = compile_options(False, None, None, None, own_backend=True)
+        options = compile_options(False, dynamic, None, None, own_backend=True)
         backend: Callable[[fx.GraphModule, Sequence[Any]], Any] = eager(options)
         handler = compile_handler(backend, options.for_tracer(), Reporter(StatsRecorder(), listen))
         explanation.result = attach(fn, handler)(*args, **kwargs)
         return explanation
 
     return run
+
+
+def describe_sizes(payload: Payload) -> list[str]:
+    """Every size of an entry's inputs and every other dynamic number, each with the decisions about it on lines of their own."""
+    numbers = payload.dynamic
+    dynamic = {} if numbers is None else {text: i for i, text in enumerate(numbers.texts)}
+    lines = []
+    for guard in payload.tensors:
+        for dim, size in enumerate(() if guard.by_identity else guard.sizes):
+            text = f"{guard.source.text}.size()[{dim}]"
+            if text in dynamic:
+                lines += _describe_number(payload, dynamic.pop(text))
+            elif dim not in guard.dynamic_dims:
+                lines.append(f"{text}: static, {size}")
+    return lines + [line for position in dynamic.values() for line in _describe_number(payload, position)]
+
+
+def _describe_number(payload: Payload, position: int) -> list[str]:
+    """What the decisions leave open of one dynamic number."""
+    from treadle_shapes.facts import Facts
+
+    numbers = payload.dynamic
+    assert numbers is not None
+    symbol = numbers.symbols[position]
+    facts = Facts()
+    for decision in numbers.decisions:
+        facts.add(decision.expr)
+    value = facts.simplify(symbol)
+    if isinstance(value, int):
+        state = f"static, it must be {value}"
+    elif value is not symbol:
+        state = f"always {numbers.describe(value)}"
+    else:
+        state = _state(*numbers.box[position])
+    about = [decision for decision in numbers.decisions if symbol in decision.expr.free_symbols]
+    decided = [f"    {numbers.describe(decision.expr)}, decided at {decision.where}" for decision in about]
+    return [f"{numbers.texts[position]}: {state}", *decided]
+
+
+def _state(lower: int | None, upper: int | None) -> str:
+    """The interval of a number in words."""
+    if lower is None and upper is None:
+        return "dynamic, any number"
+    if upper is None:
+        return f"dynamic, {lower} or more"
+    return f"dynamic, at most {upper}" if lower is None else f"dynamic, {lower} to {upper}"
