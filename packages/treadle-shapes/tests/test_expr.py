@@ -106,6 +106,11 @@ def test_conditions_fold_by_range():
 def test_bounds_of_symbolic_extent():
     assert bounds(i * n + j - m * n, {i: Range(0, m - 1), j: Range(0, n - 1)}).upper == -1
     assert bounds(n * m - n).lower == 0
+    # a choice by a comparison knows which side it is on
+    wrapped = where(Lt(i + m, n), i + m, i + m - n)
+    assert bounds(wrapped, {i: Range(0, n - 1), m: Range(0, n - 1)}).lower == 0
+    assert bounds(wrapped - n, {i: Range(0, n - 1), m: Range(0, n - 1)}).upper is None
+    assert bounds(where(Lt(i, 4), i, i - 4), {i: Range(0, 6)}) == Range(0, 3)
     # n - 2 <= 3 * (n // 3) <= n, with either sign, and through the end of a range
     assert bounds(3 * (n // 3) - n) == Range(-2, 0)
     assert bounds(2 * n - 6 * (n // 3)) == Range(0, 4)

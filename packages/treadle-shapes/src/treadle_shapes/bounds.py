@@ -67,6 +67,8 @@ class Known:
         if isinstance(e, Product):
             return self._product(e)
         assert isinstance(e, Fn)
+        if e.op == "where" and isinstance(e.args[0], BoolExpr) and e.args[0].op == "le0":
+            return self._chosen(e.args[0].args[0], e.args[1], e.args[2])
         transfer = ranges.TRANSFER.get(e.op)
         if transfer is None:
             return EVERYTHING
@@ -81,6 +83,17 @@ class Known:
         low = own[0] if lower is None else max(own[0], self.lower(lower))
         high = own[1] if upper is None else min(own[1], self.upper(upper))
         return (low, high) if low <= high else own
+
+    def _chosen(self, p: IntLike, a: IntLike, b: IntLike) -> Interval:
+        """where(p <= 0, a, b): there a == (a - p) + p <= a - p, and b == (b - p) + p >= b - p + 1.
+        where(i < n, i, i - n) with 0 <= i < 2*n lies between 0 and n - 1 this way."""
+        low_a, high_a = self.interval(a)
+        low_b, high_b = self.interval(b)
+        low_a, high_a = max(low_a, self.lower(a + p)), min(high_a, self.upper(a - p))
+        low_b, high_b = max(low_b, self.lower(b - p) + 1), min(high_b, self.upper(b + p) - 1)
+        if low_a > high_a or low_b > high_b:  # a side that is never taken
+            low_a, high_a, low_b, high_b = (*self.interval(a), *self.interval(b))
+        return min(low_a, low_b), max(high_a, high_b)
 
     def _product(self, e: Product) -> Interval:
         result: Interval = (1, 1)
