@@ -171,6 +171,8 @@ def unravel(position: IntLike, shape: Sequence[IntLike]) -> list[IntLike]:
     """Row-major coordinates of a position. The first is not reduced by its size: positions are in range."""
     index: list[IntLike] = []
     for size in reversed(shape[1:]):
+        if size == 0:
+            return [0] * len(shape)  # there is no such position
         index.append(position % size)
         position = position // size
     index.append(position)

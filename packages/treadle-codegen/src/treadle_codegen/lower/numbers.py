@@ -110,15 +110,18 @@ def size_of(lowering: Lowering, node: torch.fx.Node, args: Any) -> NumberLike | 
     val = node.meta.get("val")
     symbolic_args = any(isinstance(a, (Expr, FloatExpr, BoolExpr)) for a in args)
     if isinstance(val, NUMBERS) and not (isinstance(val, bool) and symbolic_args):
-        return number_of(lowering, val)
+        value = number_of(lowering, val)
+        if symbols_of(value) <= lowering.symbols or not symbolic_args:
+            return value
     if isinstance(node.target, torch._ops.OpOverload):
         name = str(node.target)
         if name == "aten.sym_stride.int" and args[0].storage is not None:
             return args[0].storage.strides[args[1]]  # of an input: others' strides are ours to choose
         return args[0].shape[args[1]] if name == "aten.sym_size.int" else None
-    if (val is not None and not isinstance(val, bool)) or not callable(node.target):
+    if isinstance(val, torch.Tensor) or not callable(node.target):
         return None
-    # A condition that tracing took for true holds because of a check; the check itself must ask.
+    # A condition that tracing took for true holds because of a check; the check itself must ask. And a value in the
+    # symbols of an earlier trace follows from the arguments as well.
     return compute(node.target, args)
 
 

@@ -134,7 +134,7 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
     if name in CHECKS:
         return CHECKS[name](lowering, *args, **kwargs)
     lowering.used_results = frozenset(u.args[1] for u in node.users if u.target is operator.getitem and u.users)  # type: ignore[misc]
-    if fresh := new_symbols(lowering, node):
+    if isinstance(node.target, torch._ops.OpOverload) and (fresh := new_symbols(lowering, node)):
         return _finish(lowering, node, lower_definition(lowering, node, args, dict(kwargs), fresh))  # type: ignore[arg-type]
     if (size := size_of(lowering, node, args)) is not None:
         return size
