@@ -11,7 +11,7 @@ from strategies_shapes import EXAMPLES, conditions, expressions, points
 pytest.importorskip("torch")
 
 from treadle_shapes.errors import ShapesError
-from treadle_shapes.expr import Le, evaluate, symbol
+from treadle_shapes.expr import Eq, Ge, Le, Lt, evaluate, symbol
 from treadle_shapes.floats import float_fn, round_to_int, to_float
 from treadle_shapes.graph_calls import build
 
@@ -69,6 +69,14 @@ def test_equal_parts_are_built_once():
     assert calls == [
         (operator.mul, ("n", "n")),
         (operator.add, ("t1", 1)),
-        (operator.add, ("t1", -9)),
-        (operator.le, ("t3", 0)),
+        (operator.le, ("t1", 9)),
     ]
+
+
+def test_comparisons_read_as_people_write_them():
+    n, m = symbol("n", 0), symbol("m", 0)
+    text = lambda c: build(c, str, lambda function, args: f"{function.__name__}({', '.join(map(str, args))})")
+    assert text(Ge(n, 2)) == "ge(n, 2)"
+    assert text(Le(n, 2)) == "le(n, 2)"
+    assert text(Lt(n, m)) == "le(n, add(m, -1))"
+    assert text(Eq(n, m)) == "eq(m, n)"
