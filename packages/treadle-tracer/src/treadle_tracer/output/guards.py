@@ -202,7 +202,8 @@ class GuardSet:
         """
         found = self.dynamic_numbers(env)
         if found is not None:
-            self.add(found.sources[0], "call_many", (found.guard, found.sources[1:]), found.text)
+            test = found.guard if found.guard.sizes else found.guard.check  # no size, no admission of ones
+            self.add(found.sources[0], "call_many", (test, found.sources[1:]), found.text)
             places = self._places()
             for symbol, other in env.shared:
                 first = places[env.source_of(symbol)]
