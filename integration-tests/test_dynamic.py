@@ -1,11 +1,9 @@
-"""Models over batch sizes and sequence lengths: right everywhere, compiled twice unless the model itself looks at a size of 1.
+"""Models over batch sizes and sequence lengths: right everywhere, compiled twice.
 
 The whole models over the whole matrix: benchmarks/dynamic_matrix.py.
 """
 
 from __future__ import annotations
-
-import itertools
 
 import pytest
 import torch
@@ -14,20 +12,45 @@ import treadle
 import zoo
 from torchvision_schemas import define_missing_schemas
 
+SMALL = {"vocab_size": 50, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+
 
 def _bert():
     from transformers import BertConfig, BertModel
 
-    return BertModel(
-        BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
-    )
+    return BertModel(BertConfig(**SMALL))
+
+
+def _gpt2():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    return GPT2LMHeadModel(GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2))
 
 
 def _llama():
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-    return LlamaForCausalLM(LlamaConfig(vocab_size=50, **sizes))
+    return LlamaForCausalLM(LlamaConfig(**SMALL, num_key_value_heads=1))
+
+
+def _t5():
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+    return T5ForConditionalGeneration(T5Config(vocab_size=50, **sizes))
+
+
+def _vit():
+    from transformers import ViTConfig, ViTModel
+
+    small = {name: size for name, size in SMALL.items() if name != "vocab_size"}
+    return ViTModel(ViTConfig(**small, image_size=32, patch_size=8))
+
+
+def _resnet():
+    from transformers import ResNetConfig, ResNetModel
+
+    return ResNetModel(ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1]))
 
 
 class Vision(torch.nn.Module):
@@ -51,27 +74,42 @@ def agree(compiled, model, inputs):
         assert have.stride() == want.stride()
 
 
-@pytest.mark.parametrize(
-    ("build", "compiles", "with_ones"),
-    [
-        # `q_length > 1` in the attention of transformers: a sequence of 1 is a case of its own
-        (_bert, 2, 3),
-        # and `batch_size != position_ids.shape[0]`, where position_ids has one row
-        (_llama, 2, 5),
-    ],
-)
-def test_token_models(build, compiles, with_ones):
+ORDERS = {
+    "ones last": [(2, 8), (3, 17), (16, 100), (7, 64), (3, 1), (1, 1), (1, 17), (1, 8), (7, 1), (2, 9)],
+    "ones first": [(1, 64), (3, 1), (4, 64), (1, 1), (1, 17), (7, 8), (2, 1), (16, 100)],
+    "one at a time": [(1, 8), (1, 17), (1, 1), (2, 8), (3, 1), (1, 100)],
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("build", [_bert, _gpt2, _llama, _t5])
+def test_token_models_are_compiled_twice(build, order):
     torch.manual_seed(0)
     define_missing_schemas()
     model = build().eval()
     compiled = treadle.compile(model)
     with torch.no_grad():
-        for batch, length in [(2, 8), (3, 17), (16, 100), *itertools.product((2, 4, 7), (8, 17, 64))]:
-            agree(compiled, model, {"input_ids": torch.randint(50, (batch, length))})
-        assert treadle.stats().graphs == compiles
-        for batch, length in [(3, 1), (1, 1), (1, 17), (1, 8), (7, 1), (2, 9)]:
-            agree(compiled, model, {"input_ids": torch.randint(50, (batch, length))})
-    assert treadle.stats().graphs <= with_ones
+        for batch, length in ORDERS[order]:
+            inputs = {"input_ids": torch.randint(50, (batch, length))}
+            if build is _t5:
+                inputs["decoder_input_ids"] = torch.randint(50, (batch, length))
+            agree(compiled, model, inputs)
+    # where sizes change one after the other, each change is one compile
+    assert treadle.stats().graphs <= (3 if order == "one at a time" else 2)
+    assert treadle.stats().eager_graphs == ()
+
+
+@pytest.mark.parametrize("batches", [(2, 3, 1, 16, 7), (1, 4, 1, 3)])
+@pytest.mark.parametrize("build", [_vit, _resnet])
+def test_image_models_are_compiled_twice(build, batches):
+    torch.manual_seed(0)
+    define_missing_schemas()
+    model = build().eval()
+    compiled = treadle.compile(model)
+    with torch.no_grad():
+        for batch in batches:
+            agree(compiled, model, {"pixel_values": torch.randn(batch, 3, 32, 32)})
+    assert treadle.stats().graphs == 2
     assert treadle.stats().eager_graphs == ()
 
 

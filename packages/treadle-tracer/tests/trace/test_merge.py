@@ -97,7 +97,9 @@ def nested(x):
         y = 2
     else:
         y = 2
-    return x * y
+    x = x * y  # enough that the compiler does not copy it into the branches
+    x = (x + 1).relu() - x.sum(1, keepdim=True)
+    return x * 2 + 1
 
 
 def expands_to_the_batch(x):
