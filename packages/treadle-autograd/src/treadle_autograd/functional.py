@@ -30,7 +30,7 @@ from treadle_shapes.rewrite import substitute
 from .contract import CallInput, InputDescription, StaticInput
 from .decomp import Decompositions, decompose_composite
 from .errors import UnsupportedGraph
-from .run_time import adapter_of, explain_offset, is_assert, is_number_call, same_symbols
+from .run_time import adapter_of, explain_offset, has_elements, is_assert, is_number_call, same_symbols
 from .symbolic import SYMBOLIC, SymbolicNodes
 
 aten = torch.ops.aten
@@ -209,6 +209,9 @@ class Recorder(TorchDispatchMode):
     def _record(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         node_args = tuple([self.to_argument(a) for a in args])
         node_kwargs = {name: self.to_argument(value) for name, value in kwargs.items()}
+        adapter = adapter_of(self.mode)
+        if adapter is not None and not has_elements(adapter, func, args, kwargs):
+            raise UnsupportedGraph(f"{func} has nothing to reduce", self.line())
         compute: Any = _FAKE_AS_EAGER.get(func, func)
         result = compute(*args, **kwargs)
         node = self.recorded.graph.call_function(func, node_args, node_kwargs)
@@ -221,7 +224,6 @@ class Recorder(TorchDispatchMode):
                 node.graph.erase_node(node)
             else:
                 self._bind_result(node, result)
-                adapter = adapter_of(self.mode)
                 if adapter is not None:
                     self._offsets |= explain_offset(adapter, func, args, result)
         elif isinstance(result, (list, tuple)):

@@ -203,9 +203,8 @@ class _Trace:
             raise UnsupportedGraph(
                 f"the values of a tensor are needed: {needs_data}", self.recorder.line()
             ) from needs_data
-        except (
-            RuntimeError
-        ) as refused:  # torch's own: operators that its functionalisation or its meta kernels do not know
+        except (RuntimeError, IndexError) as refused:
+            # torch's own: operators that its functionalisation or its meta kernels do not know, and calls that always raise
             raise UnsupportedGraph(
                 f"torch has no functional form of an operator: {refused}", self.recorder.line()
             ) from refused

@@ -13,14 +13,14 @@ needs. So nothing that relies on a fact comes before its check, whatever uses th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from treadle_shapes.expr import maximum, minimum, where
-from treadle_shapes.logic import Eq, Lt
+from treadle_shapes.logic import Eq, Lt, Ne
 from treadle_shapes.nodes import BoolExpr, Symbol, free_symbols
 
 from .symbolic import SYMBOLIC
@@ -96,6 +96,37 @@ def explain_offset(adapter: FakeShapeEnv, func: Any, args: Sequence[Any], result
         return set()
     adapter.env.assume(Eq(symbol, start + at * stride))
     return {symbol}
+
+
+# Reductions that have no value over no elements: operator -> the position of its dimension(s), None where it reduces all.
+_NOT_OF_NOTHING: dict[Any, int | None] = {
+    aten.max.default: None,
+    aten.min.default: None,
+    aten.median.default: None,
+    aten.max.dim: 1,
+    aten.min.dim: 1,
+    aten.median.dim: 1,
+    aten.argmax.default: 1,
+    aten.argmin.default: 1,
+    aten.amax.default: 1,
+    aten.amin.default: 1,
+    aten.kthvalue.default: 2,
+    aten.mode.default: 1,
+}
+
+
+def has_elements(adapter: FakeShapeEnv, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Eager raises where such a reduction has nothing to reduce; a kernel would give a number. So that is a fact which the graph checks;
+    False if it is known not to hold."""
+    if func not in _NOT_OF_NOTHING or not args[0]._has_symbolic_sizes_strides:
+        return True
+    x, at = args[0], _NOT_OF_NOTHING[func]
+    given = kwargs.get("dim", args[at] if at is not None and len(args) > at else None)
+    if given is None and func is aten.mode.default:
+        given = -1
+    dims = [given] if isinstance(given, int) else list(given) if given else range(x.dim())
+    sizes = [raw_expression(x.size(dim)) for dim in dims]
+    return all(adapter.env.expect(Ne(size, 0)) for size in sizes if adapter.env.is_unbacked(size))
 
 
 def raw_expression(number: Any) -> Any:

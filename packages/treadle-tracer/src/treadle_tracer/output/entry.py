@@ -22,6 +22,7 @@ from ..source import Path, Source
 from .emit import FrameCode
 from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes, settled
 from .resume import Break
+from .run_time import raising_as_asked
 from .size_ranges import size_program
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def finish_entry(plan: Plan, compiled: Callable[..., Any] | None, payload: Paylo
     if compiled is not None and not rerun and result.protected:
         raise Unsupported("write-under-handler", f"{plan.code.co_qualname}")
     if compiled is not None and payload.graph_module is not None:
-        compiled = keeping_state(compiled, payload.graph_module)
+        compiled = raising_as_asked(keeping_state(compiled, payload.graph_module), payload.graph_module)
     replacement = plan.replacement(compiled, rerun)
     if result.env is not None:
         payload.dynamic = result.guards.add_sizes(result.env)

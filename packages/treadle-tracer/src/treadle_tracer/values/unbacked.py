@@ -40,7 +40,9 @@ class RunTimeNumbers:
     def __init__(self) -> None:
         self.allowed = False
         self._places: dict[Any, tuple[Value, int | None]] = {}
-        self._offsets: set[Any] = set()  # where views start in memory: not negative, which nobody need check
+        self._inner: set[Any] = (
+            set()
+        )  # what stands in no result: offsets of views, and what calls make inside themselves and check there
         self._written = 0
         self._done: dict[Any, Any] = {}
 
@@ -65,6 +67,7 @@ class RunTimeNumbers:
             fresh = {env.adapter.from_sympy(s) for s in pending}
             pending.clear()
             self._find(result, fresh)
+            self._inner |= fresh - self._places.keys()
             _rename(tx, {s: place for s, place in self._places.items() if s in fresh})
         self.write_asserts(tx, complete=True)
 
@@ -81,9 +84,6 @@ class RunTimeNumbers:
             for dim, size in enumerate(value.fake.shape):
                 if isinstance(size, torch.SymInt) and size.node.value in fresh:
                     self._places.setdefault(size.node.value, (value, dim))
-            offset = value.fake.storage_offset()
-            if isinstance(offset, torch.SymInt) and offset.node.value in fresh:  # type: ignore[attr-defined]
-                self._offsets.add(offset.node.value)  # type: ignore[attr-defined]
         elif isinstance(value, Sequence):
             for item in value.items:
                 self._find(item, fresh)
@@ -93,13 +93,16 @@ class RunTimeNumbers:
 
     # ---- asserts
 
-    def write_asserts(self, tx: Tracer, complete: bool = False) -> None:
-        """Nodes for what was learnt since the last time. Unless `complete`, what is about symbols of the call at hand is left for later."""
+    def write_asserts(self, tx: Tracer, complete: bool = False, error: type = RuntimeError) -> None:
+        """Nodes for what was learnt since the last time. Unless `complete`, what is about symbols of the call at hand is left for later.
+
+        error: what the program raises where it does not hold.
+        """
         env = tx.symbols.env
         while self._written < len(env.runtime_asserts):
             found = env.runtime_asserts[self._written]
             unknown = [s for s in found.condition.free_symbols if s not in env.hints and s not in self._places]
-            if unknown and found.condition.free_symbols <= self._offsets:
+            if unknown and all(s in env.hints or s in self._inner for s in found.condition.free_symbols):
                 self._written += 1
                 continue
             if unknown and not complete:
@@ -108,9 +111,9 @@ class RunTimeNumbers:
                 sources = ", ".join(env.source_of(s) for s in unknown)
                 raise Unsupported("data-dependent", f"{env.describe(found.condition)} cannot be checked: {sources}")
             self._written += 1
-            self._write(tx, found.condition, _assert_text(env, found))
+            self._write(tx, found.condition, _assert_text(env, found), error)
 
-    def _write(self, tx: Tracer, condition: Any, message: str) -> None:
+    def _write(self, tx: Tracer, condition: Any, message: str, error: type) -> None:
         from treadle_shapes.graph_calls import build
         from treadle_shapes.torch import sym_float
 
@@ -119,7 +122,8 @@ class RunTimeNumbers:
 
         call = functools.partial(_number_call, tx)
         node = build(condition, lambda s: self._node_of(tx, s), call, self._done, call_float)
-        tx.graph.call("call_function", aten._assert_scalar.default, (node, message), {}, None, tx.stack_trace())
+        check = tx.graph.call("call_function", aten._assert_scalar.default, (node, message), {}, None, tx.stack_trace())
+        check.meta["raises"] = error
 
     def _node_of(self, tx: Tracer, symbol: Any) -> fx.Node:
         place = self._places.get(symbol)
@@ -234,7 +238,7 @@ def decide(tx: Tracer, value: SymbolicValue) -> bool:
     if known is not None:
         return known
     if _is_asserted(tx.frames[-1]):
-        state_fact(tx, condition, f"assert {env.describe(condition)}")
+        state_fact(tx, condition, f"assert {env.describe(condition)}", AssertionError)
         return True
     try:
         return env.decide(condition)
@@ -247,12 +251,12 @@ def _is_asserted(frame: Frame) -> bool:
     return frame.instructions[frame.at + 1].opname == "LOAD_ASSERTION_ERROR"
 
 
-def state_fact(tx: Tracer, condition: Any, message: str) -> None:
-    """Take a condition on run-time values as true from here on, and have the graph check it."""
+def state_fact(tx: Tracer, condition: Any, message: str, error: type = RuntimeError) -> None:
+    """Take a condition on run-time values as true from here on, and have the graph check it and raise `error` where it does not hold."""
     if tx.speculation is not None:
         raise PathEnds("a fact about numbers known only at run time")
     tx.symbols.env.expect(condition, message)
-    tx.symbols.run_time.write_asserts(tx, complete=True)
+    tx.symbols.run_time.write_asserts(tx, complete=True, error=error)
 
 
 def is_run_time(tx: Tracer, value: Value) -> bool:
@@ -301,7 +305,7 @@ def state_truth(tx: Tracer, expr: Any, error: type) -> None:
     if known is False:
         tx.raise_exception(error, f"{tx.symbols.env.describe(expr)} does not hold")
     if known is None:
-        state_fact(tx, expr, "")
+        state_fact(tx, expr, "", error)
 
 
 def constrain(tx: Tracer, number: Value, lower: Any, upper: Any) -> Value:
@@ -517,4 +521,4 @@ def _expect_divisor(tx: Tracer, divisor: Value) -> None:
         condition = Ne(divisor.sym.node.value, 0)  # type: ignore[attr-defined]
         if tx.symbols.env.prove(condition) is False:
             tx.raise_exception(ZeroDivisionError, "integer division or modulo by zero")
-        state_fact(tx, condition, "")
+        state_fact(tx, condition, "", ZeroDivisionError)

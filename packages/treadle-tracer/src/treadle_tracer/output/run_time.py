@@ -1,0 +1,32 @@
+"""Asserts of a graph about numbers known only at run time raise what the program itself would raise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def raising_as_asked(compiled: Callable[..., Any], gm: torch.fx.GraphModule) -> Callable[..., Any]:
+    """`compiled`, with the RuntimeErrors of `aten._assert_scalar` nodes turned into what their `meta["raises"]` says.
+
+    Backends raise RuntimeError(message); `x[n]` out of bounds is an IndexError.
+    """
+    errors: dict[str, type[Exception]] = {}
+    for node in gm.graph.nodes:
+        if node.target is torch.ops.aten._assert_scalar.default and node.meta.get("raises") is not RuntimeError:
+            errors[node.args[1]] = node.meta.get("raises", RuntimeError)
+    if not errors:
+        return compiled
+
+    def run(*args: Any) -> Any:
+        try:
+            return compiled(*args)
+        except RuntimeError as error:
+            found = errors.get(str(error))
+            if found is None:
+                raise
+            raise found(str(error)) from None
+
+    return run
