@@ -8,6 +8,8 @@ The value of such a node is an int, float or bool, or an expression over symbols
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -28,6 +30,8 @@ from treadle_shapes.expr import (
     Le,
     Lt,
     Ne,
+    Not,
+    Or,
     Symbol,
     linear_coefficients,
     maximum,
@@ -36,7 +40,7 @@ from treadle_shapes.expr import (
     symbol,
     where,
 )
-from treadle_shapes.floats import FloatExpr
+from treadle_shapes.floats import FLOAT_OPS, FloatExpr, float_fn, to_float
 from treadle_shapes.node import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT_UNARY, INT_BINARY, INT_UNARY
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -92,17 +96,46 @@ def _unknown(lowering: Lowering, value: Any, defines: bool) -> frozenset[Any]:
 
 
 def compute(target: Callable[..., Any], args: Sequence[Any]) -> NumberLike:
-    """The result of a Python operator, `torch.sym_*` or math function on numbers of the graph."""
+    """The result of a function that graphs compute numbers with (`treadle_shapes.graph_calls.FUNCTIONS`)."""
     if not any(isinstance(a, (Expr, FloatExpr, BoolExpr)) for a in args):
         return target(*args)
-    name = target.__name__
-    kind = float if any(isinstance(a, (float, FloatExpr)) for a in args) else int
+    if target is torch.sym_ite:
+        return _if_then_else(*args)
+    kind: type = float if any(isinstance(a, (float, FloatExpr)) for a in args) else int
     if all(isinstance(a, (bool, BoolExpr)) for a in args):
         kind = bool
+    if kind is float and target in (op := _float_operations()):
+        return float_fn(op[target], *[a if i and op[target] == "fround" else _as_float(a) for i, a in enumerate(args)])
+    name = _ROUNDING.get(target, target.__name__)
     table = _TABLES[kind][len(args) == 1]
     if name not in table:
         raise TypeError(f"{target} on {', '.join(type(a).__name__ for a in args)} is not known")
-    return table[name](*args)
+    return table[name](*(map(_as_float, args) if kind is float else args))
+
+
+_ROUNDING = {math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc", int: "trunc"}
+
+
+@functools.cache
+def _float_operations() -> dict[Any, str]:
+    """Function -> the float operation that it is on floats."""
+    from treadle_shapes.graph_calls import FUNCTIONS  # needs torch's symbolic functions: for graphs with numbers only
+
+    return {fn: op for op, fn in FUNCTIONS.items() if op in FLOAT_OPS and op not in ("float", "truediv", "fwhere")}
+
+
+def _as_float(value: Any) -> Any:
+    return to_float(value) if isinstance(value, Expr) else float(value) if isinstance(value, int) else value
+
+
+def _if_then_else(condition: Any, a: Any, b: Any) -> NumberLike:
+    if isinstance(condition, bool):
+        return a if condition else b
+    if any(isinstance(x, (float, FloatExpr)) for x in (a, b)):
+        return float_fn("fwhere", condition, _as_float(a), _as_float(b))
+    if any(isinstance(x, (bool, BoolExpr)) for x in (a, b)):
+        return Or(And(condition, a), And(Not(condition), b))
+    return where(condition, a, b)
 
 
 def size_of(lowering: Lowering, node: torch.fx.Node, args: Any) -> NumberLike | None:
