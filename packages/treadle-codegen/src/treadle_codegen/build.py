@@ -17,12 +17,14 @@ from treadle_codegen.cache import FileCache, content_key
 from treadle_codegen.errors import CodegenUnavailable, CompilerFailed
 from treadle_codegen.options import CodegenOptions
 
-# No -ffast-math: NaN and infinity must behave as in eager. errno and trapping exceptions are not observable from Python.
+# No -ffast-math: NaN and infinity must behave as in eager. No contraction to fma: with it a maximum minus itself, both the product
+# of x and a scale, need not be 0. errno and trapping exceptions are not observable from Python.
 _FLAGS = (
     "-O3",
     "-march=native",
     "-fno-math-errno",
     "-fno-trapping-math",
+    "-ffp-contract=off",
     "-fno-semantic-interposition",
     "-fopenmp-simd",
     "-fno-exceptions",

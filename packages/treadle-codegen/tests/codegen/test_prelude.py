@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from aten_capture import capture
 
 from treadle_codegen.build import build_library
 from treadle_codegen.codegen.cpp import PRELUDE
 from treadle_codegen.options import CodegenOptions
+from treadle_codegen.pipeline import compile_graph
 
 # function -> (domain sampled, largest error in units of the last place)
 FUNCTIONS = {
@@ -86,3 +90,16 @@ def test_within_a_few_units_in_the_last_place(library: ctypes.CDLL, name: str) -
 def test_special_values_as_in_eager(library: ctypes.CDLL, name: str) -> None:
     x = torch.tensor(SPECIAL)
     torch.testing.assert_close(_run(library, name, x), getattr(torch, name)(x), rtol=1e-5, atol=1e-44, equal_nan=True)
+
+
+def test_products_are_rounded_before_they_are_subtracted(tmp_path: Path) -> None:
+    """exp((x - max) * scale) with a huge scale: contracted to an fma, x * scale minus the largest x * scale is not 0."""
+    torch.manual_seed(0)
+    x = torch.randn(7, 33)
+    for scale in (1e30, 100.0, 0.3):
+        graph = compile_graph(
+            capture(lambda x, s=scale: F.softmax(x * s, -1), [x]),
+            [x],
+            options=CodegenOptions(cache_dir=tmp_path, threads=1),
+        )
+        torch.testing.assert_close(graph(x)[0], F.softmax(x * scale, -1))

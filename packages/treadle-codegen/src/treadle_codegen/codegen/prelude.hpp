@@ -21,39 +21,44 @@ INLINE i32 as_int(float x) { return __builtin_bit_cast(i32, x); }
 // 2^n for -126 <= n <= 127
 INLINE float pow2i(i32 n) { return as_float((n + 127) << 23); }
 
-// NaN falls through every comparison and then through the arithmetic; overflow and denormals come from the last product.
-INLINE float f_exp(float x) {
-  float c = x > 89.0f ? 89.0f : x;
-  c = c < -104.0f ? -104.0f : c;
-  float t = c * 1.44269504f + 12582912.0f;  // adding 1.5 * 2^23 rounds to an integer, which stands in the low bits
+// a * b + c, rounded once where the processor does that in one instruction. The compiler contracts nothing by itself
+// (-ffp-contract=off): what the program computes is rounded as in eager.
+#if defined(__FMA__) || defined(__aarch64__) || defined(__ARM_FEATURE_FMA)
+INLINE float mul_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+#else
+INLINE float mul_add(float a, float b, float c) { return a * b + c; }
+#endif
+
+// exp(x) == (1 + m) * 2^k with |m| < 0.42, for |x| < 2^21; elsewhere m and k mean nothing, and m is NaN for NaN.
+struct ExpParts { float m; i32 bits; };  // bits == k + EXP_BIAS
+constexpr i32 EXP_BIAS = 0x4b400000;  // 1.5 * 2^23 as a float; its last 9 bits are 0
+INLINE ExpParts exp_parts(float x) {
+  float t = mul_add(x, 1.44269504f, 12582912.0f);  // adding 1.5 * 2^23 rounds to an integer, which stands in the low bits
   float n = t - 12582912.0f;
-  float r = c - n * 0.693145751953125f;
-  r = r - n * 1.4286068e-06f;
+  float r = mul_add(n, -0.693145751953125f, x);
+  r = mul_add(n, -1.4286068e-06f, r);
   float q = 1.392625039e-03f;
-  q = q * r + 8.363232948e-03f;
-  q = q * r + 4.166655242e-02f;
-  q = q * r + 1.666657627e-01f;
-  q = q * r + 5.000000000e-01f;
-  float p = (q * r) * r + r + 1.0f;
-  i32 k = as_int(t) - 0x4b400000;
-  i32 h = k >> 1;  // 2^k in two factors: k reaches from -150 (denormals) to 128
-  return p * pow2i(h) * pow2i(k - h);
+  q = mul_add(q, r, 8.363232948e-03f);
+  q = mul_add(q, r, 4.166655242e-02f);
+  q = mul_add(q, r, 1.666657627e-01f);
+  q = mul_add(q, r, 5.000000000e-01f);
+  return {mul_add(q * r, r, r), as_int(t)};
+}
+
+// NaN comes through the arithmetic and then falls through every comparison; overflow and denormals come from the product.
+INLINE float f_exp(float x) {
+  ExpParts e = exp_parts(x);
+  i32 k = e.bits - EXP_BIAS, h = k >> 1;  // 2^k in two factors: k reaches from -150 (denormals) to 128
+  float y = (e.m + 1.0f) * pow2i(h) * pow2i(k - h);
+  y = x > 89.0f ? __builtin_inff() : y;  // chosen last, the comparisons do not delay the polynomial
+  return x < -104.0f ? 0.0f : y;
 }
 INLINE float f_expm1(float x) {
   float c = x > 88.8f ? 88.8f : x;
   c = c < -30.0f ? -30.0f : c;
-  float n = __builtin_rintf(c * 1.44269504f);
-  float r = c - n * 0.693145751953125f;
-  r = r - n * 1.4286068e-06f;
-  float q = 1.989098091e-04f;
-  q = q * r + 1.393364160e-03f;
-  q = q * r + 8.333310485e-03f;
-  q = q * r + 4.166646674e-02f;
-  q = q * r + 1.666666716e-01f;
-  q = q * r + 5.000000000e-01f;
-  float m = (q * r) * r + r;
-  float half = pow2i((i32)n - 1);
-  float y = 2.0f * (half * m + (half - 0.5f));
+  ExpParts e = exp_parts(c);
+  float half = pow2i(e.bits - EXP_BIAS - 1);
+  float y = 2.0f * mul_add(half, e.m, half - 0.5f);
   y = x > 88.8f ? __builtin_inff() : y;
   y = x == 0.0f ? x : y;
   return x != x ? x : y;
@@ -65,16 +70,17 @@ INLINE float f_log(float x) {
   float f = as_float(bits - (e << 23)) - 1.0f;
   float k = (float)e - (x < 1.17549435e-38f ? 23.0f : 0.0f);
   float q = 6.971611828e-02f;
-  q = q * f - 1.147973388e-01f;
-  q = q * f + 1.168541983e-01f;
-  q = q * f - 1.242568716e-01f;
-  q = q * f + 1.424905807e-01f;
-  q = q * f - 1.666780263e-01f;
-  q = q * f + 2.000071555e-01f;
-  q = q * f - 2.499999702e-01f;
-  q = q * f + 3.333333135e-01f;
+  q = mul_add(q, f, -1.147973388e-01f);
+  q = mul_add(q, f, 1.168541983e-01f);
+  q = mul_add(q, f, -1.242568716e-01f);
+  q = mul_add(q, f, 1.424905807e-01f);
+  q = mul_add(q, f, -1.666780263e-01f);
+  q = mul_add(q, f, 2.000071555e-01f);
+  q = mul_add(q, f, -2.499999702e-01f);
+  q = mul_add(q, f, 3.333333135e-01f);
   float s = f * f;
-  float y = q * (s * f) + k * 1.4286068e-06f - 0.5f * s + f + k * 0.693145751953125f;
+  float y = mul_add(-0.5f, s, mul_add(q, s * f, k * 1.4286068e-06f));
+  y = mul_add(k, 0.693145751953125f, y + f);
   y = x == __builtin_inff() ? x : y;
   y = x == 0.0f ? -__builtin_inff() : y;
   return x < 0.0f || x != x ? __builtin_nanf("") : y;
@@ -90,11 +96,11 @@ INLINE float f_log1p(float x) {
 INLINE float f_tanh(float x) {
   float a = __builtin_fabsf(x), s = x * x;
   float q = -6.096714176e-03f;
-  q = q * s + 2.099717967e-02f;
-  q = q * s - 5.385090783e-02f;
-  q = q * s + 1.333276927e-01f;
-  q = q * s - 3.333332837e-01f;
-  float small = x + x * (s * q);
+  q = mul_add(q, s, 2.099717967e-02f);
+  q = mul_add(q, s, -5.385090783e-02f);
+  q = mul_add(q, s, 1.333276927e-01f);
+  q = mul_add(q, s, -3.333332837e-01f);
+  float small = mul_add(x, s * q, x);
   float big = 1.0f - 2.0f / (f_exp(2.0f * a) + 1.0f);
   return a >= 0.625f ? __builtin_copysignf(big, x) : small;
 }
@@ -102,33 +108,24 @@ INLINE float f_sigmoid(float x) { return 1.0f / (1.0f + f_exp(-x)); }
 INLINE float f_erf(float x) {
   float t = __builtin_fabsf(x), s = x * x;
   float q = 7.875874871e-05f;
-  q = q * s - 8.016864303e-04f;
-  q = q * s + 5.189087242e-03f;
-  q = q * s - 2.685421146e-02f;
-  q = q * s + 1.128359437e-01f;
-  q = q * s - 3.761262596e-01f;
-  q = q * s + 1.283791661e-01f;
-  float small = x + x * q;
+  q = mul_add(q, s, -8.016864303e-04f);
+  q = mul_add(q, s, 5.189087242e-03f);
+  q = mul_add(q, s, -2.685421146e-02f);
+  q = mul_add(q, s, 1.128359437e-01f);
+  q = mul_add(q, s, -3.761262596e-01f);
+  q = mul_add(q, s, 1.283791661e-01f);
+  float small = mul_add(x, q, x);
   float c = t > 4.0f ? 4.0f : t;
   float l = -1.327236168e-05f;
-  l = l * c + 3.169370175e-04f;
-  l = l * c - 3.432351397e-03f;
-  l = l * c + 2.260477282e-02f;
-  l = l * c - 1.032811180e-01f;
-  l = l * c - 6.391412616e-01f;
-  l = l * c - 1.125893593e+00f;
-  l = l * c - 7.658977993e-04f;
-  float u = l * 1.44269504f + 12582912.0f;  // exp(l), which lies in [1e-8, 1]: no clamping, no denormals
-  float n = u - 12582912.0f;
-  float r = l - n * 0.693145751953125f;
-  r = r - n * 1.4286068e-06f;
-  float p = 1.392625039e-03f;
-  p = p * r + 8.363232948e-03f;
-  p = p * r + 4.166655242e-02f;
-  p = p * r + 1.666657627e-01f;
-  p = p * r + 5.000000000e-01f;
-  p = (p * r) * r + r + 1.0f;
-  p = as_float(as_int(p) + (as_int(u) << 23));
+  l = mul_add(l, c, 3.169370175e-04f);
+  l = mul_add(l, c, -3.432351397e-03f);
+  l = mul_add(l, c, 2.260477282e-02f);
+  l = mul_add(l, c, -1.032811180e-01f);
+  l = mul_add(l, c, -6.391412616e-01f);
+  l = mul_add(l, c, -1.125893593e+00f);
+  l = mul_add(l, c, -7.658977993e-04f);
+  ExpParts e = exp_parts(l);  // exp(l) lies in [1e-8, 1]: no clamping, no denormals
+  float p = as_float(as_int(e.m + 1.0f) + (e.bits << 23));
   return t >= 1.0f ? __builtin_copysignf(1.0f - p, x) : small;  // NaN takes the small branch, and is NaN there
 }
 INLINE float f_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
