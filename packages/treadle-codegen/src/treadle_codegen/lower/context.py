@@ -8,7 +8,18 @@ from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Buffer, BufferKind, Check, IntLike, Loop, NumberLike, Program, Step, View
+from treadle_codegen.ir.loops import (
+    Buffer,
+    BufferKind,
+    Check,
+    IntLike,
+    Loop,
+    NumberLike,
+    Program,
+    Step,
+    View,
+    symbols_of,
+)
 from treadle_codegen.ir.ops import BUFFER_DTYPES, OPS, Cost, compute_dtype, reduced_dtype
 from treadle_codegen.lower.indexing import (
     Shape,
@@ -18,13 +29,14 @@ from treadle_codegen.lower.indexing import (
     is_dense,
     linear,
     product,
+    raw_number,
     same_strides,
 )
 from treadle_codegen.lower.lazy import NOTHING, Index, Lazy
 from treadle_codegen.lower.nest import LoopElement, Nest, layout_of_reads, record_nest
 from treadle_codegen.lower.recorder import Recorder
 from treadle_codegen.lower.split_axes import split_axes
-from treadle_shapes.expr import Expr, Ne, Symbol
+from treadle_shapes.expr import Expr, Ne, Symbol, substitute
 
 # Recomputing is cheaper than a store and a load up to about this much arithmetic per element.
 RECOMPUTE_COST = int(Cost.DIVIDE)
@@ -53,6 +65,12 @@ class Lowering:
         self.offsets: set[Any] = set()  # symbols for where views start in memory, which nothing here needs
         self.input_symbols: frozenset[Any] = frozenset()
         self._taken: dict[str, int] = {}
+
+    def as_traced(self, value: Any) -> Any:
+        """The expression under a symbolic number as it was computed; symbols unknown here as its environment writes them."""
+        raw = raw_number(value)
+        unknown = [s for s in symbols_of(raw) - self.symbols if isinstance(s, Symbol)]
+        return substitute(raw, {s: value.node.env.simplify(s) for s in unknown}) if unknown else raw
 
     # -- names and buffers ---------------------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from treadle_codegen.lower.indexing import (
     exact_strides,
     is_dense,
     is_plain,
-    raw_number,
     same_strides,
 )
 from treadle_codegen.lower.lazy import Lazy
@@ -108,15 +107,15 @@ def _output(lowering: Lowering, val: Any, *, raw: bool) -> Any:
     """`raw`: in the symbols that the call itself defines, whatever is learnt about them afterwards."""
     if not isinstance(val, torch.Tensor):
         return as_intlike(val) if isinstance(val, torch.SymInt) else val
-    of = _raw_shape if raw else as_shape
+
+    def of(values: Any) -> Any:
+        traced = [lowering.as_traced(v) if raw and isinstance(v, torch.SymInt) else v for v in values]
+        return as_shape(traced)
+
     buffer = lowering.new_buffer(of(val.shape), val.dtype, exact_strides(val, of))
     if not is_plain(val):
         buffer = lowering.buffers[buffer.name] = replace(buffer, opaque=True)
     return Lazy.stored(replace(view_of(buffer), strides=dense_strides(val)), val.dtype)
-
-
-def _raw_shape(values: Any) -> Any:
-    return tuple([raw_number(v) if isinstance(v, torch.SymInt) else v for v in values])
 
 
 def _exact_argument(lowering: Lowering, x: Lazy) -> View:

@@ -36,7 +36,6 @@ from treadle_shapes.expr import (
     linear_coefficients,
     maximum,
     minimum,
-    substitute,
     symbol,
     where,
 )
@@ -55,8 +54,7 @@ def number_of(lowering: Lowering, value: Any) -> NumberLike:
         return value
     raw = raw_number(value)
     if not isinstance(raw, Expr):
-        unknown = [s for s in symbols_of(raw) - lowering.symbols if isinstance(s, Symbol)]
-        return substitute(raw, {s: value.node.env.simplify(s) for s in unknown}) if unknown else raw
+        return lowering.as_traced(value)
     simple = as_intlike(value)
     return simple if symbols_of(simple) <= lowering.symbols else raw
 
@@ -87,9 +85,11 @@ def _new_symbols(lowering: Lowering, val: Any, defines: bool) -> frozenset[Any]:
 def _unknown(lowering: Lowering, value: Any, defines: bool) -> frozenset[Any]:
     """Unknown symbols of a number; those that its environment can write with known ones only count where a value is defined."""
     unknown = symbols_of(raw_number(value)) - lowering.symbols
-    if unknown and not defines and symbols_of(number_of(lowering, value)) <= lowering.symbols:
+    if not unknown:
+        return unknown
+    if not defines and symbols_of(number_of(lowering, value)) <= lowering.symbols:
         return frozenset()
-    return unknown
+    return frozenset(s for s in unknown if s not in value.node.env.hints)
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
