@@ -46,6 +46,20 @@ else:
     raise AssertionError
 """
 
+CHANGING_SIZES_AND_NUMBERS = """
+def function(x, k, f):
+    return x * k + f * 2 + x.shape[0], f + 1
+
+calls = [(3, 2, 0.5), (4, 3, 0.25), (5, 4, 0.125), (4, 5, 2.0), (5, 4, 0.125)]
+with torch.no_grad():
+    for backend in ("inductor", "aot_eager_decomp_partition"):
+        compiled = treadle.compile(function, backend=backend)
+        for size, k, f in calls:
+            x = torch.arange(float(size))
+            have, want = compiled(x, k, f), function(x, k, f)
+            assert torch.equal(have[0], want[0]) and have[1] == want[1], (backend, size, k, f)
+"""
+
 IMPORTS = """
 import sys
 with torch.no_grad():
@@ -56,7 +70,10 @@ assert not heavy, heavy
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [TREADLE_UNDER_TORCH, INDUCTOR_UNDER_TREADLE, TORCH_EAGER_UNDER_TREADLE, IMPORTS])
+@pytest.mark.parametrize(
+    "program",
+    [TREADLE_UNDER_TORCH, INDUCTOR_UNDER_TREADLE, TORCH_EAGER_UNDER_TREADLE, CHANGING_SIZES_AND_NUMBERS, IMPORTS],
+)
 def test_program(program, tmp_path):
     # The entry point as an installed distribution would declare it, for trees that are on the path without being installed.
     metadata = tmp_path / "treadle_entry-0.0.0.dist-info"
