@@ -34,3 +34,16 @@ def test_what_python_raises_is_raised_each_time():
         with pytest.raises(ValueError, match="n is 3"):
             compiled(torch.ones(2), 3)
         torch.testing.assert_close(compiled(torch.ones(2), 2), torch.full((2,), 2.0))
+
+
+def test_an_exception_that_the_program_handles():
+    def pick(x, i):
+        try:
+            return x.index_select(0, i)
+        except IndexError:
+            return x
+
+    compiled, x = optimize(pick, run_graph), torch.randn(3, 4)
+    for position in (1, 7, 2):
+        i = torch.tensor([position])
+        torch.testing.assert_close(compiled(x, i), pick(x, i))

@@ -22,7 +22,7 @@ from ..source import Path, Source
 from .emit import FrameCode
 from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes, settled
 from .resume import Break
-from .run_time import raising_as_asked
+from .run_time import has_asserts, raising_as_asked
 from .size_ranges import size_program
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def finish_entry(plan: Plan, compiled: Callable[..., Any] | None, payload: Paylo
         program = size_program(program.checks, payload.dynamic)
     payload.guards = tuple(guard.reason for guard in result.guards)
     payload.numbers = result.guards.numbers
-    direct = None if compiled is None or result.protected else _direct(plan, compiled)
+    frameless = compiled is not None and not result.protected and not has_asserts(payload.graph_module)
+    direct = _direct(plan, compiled) if frameless else None
     if direct is None:
         return treadle_frame.Entry(replacement, program, payload)
     return treadle_frame.Entry(replacement, program, payload, direct=direct)

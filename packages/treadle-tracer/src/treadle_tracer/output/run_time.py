@@ -8,6 +8,11 @@ from typing import Any
 import torch
 
 
+def has_asserts(gm: torch.fx.GraphModule | None) -> bool:
+    """Whether the graph may refuse numbers that only its run can tell, so that Python must be able to run the program instead."""
+    return gm is not None and any(node.target is torch.ops.aten._assert_scalar.default for node in gm.graph.nodes)
+
+
 def raising_as_asked(compiled: Callable[..., Any], gm: torch.fx.GraphModule) -> Callable[..., Any]:
     """`compiled`, with the RuntimeErrors of `aten._assert_scalar` nodes turned into what their `meta["raises"]` says.
 

@@ -397,7 +397,8 @@ class Tracer:
             value.settle()
 
     def note_protection(self) -> None:
-        self.was_protected = self.was_protected or self.protected > 0
+        """Note that the graph is written to where the traced program may catch what the graph raises."""
+        self.was_protected = self.was_protected or self.protected > 0 or self.frames[-1].is_protected()
 
     # ---- dynamic numbers
 
