@@ -18,7 +18,7 @@ from treadle_codegen.lower.indexing import (
 )
 from treadle_codegen.lower.lazy import Index, Lazy, ViewMap, normalize_dim
 from treadle_codegen.lower.registry import lowering
-from treadle_shapes.expr import Expr, Lt, where
+from treadle_shapes.expr import Expr, Lt, maximum, where
 
 # -- the maps ----------------------------------------------------------------------------------------------------------
 
@@ -223,12 +223,18 @@ def slice_(lw: Lowering, x: Lazy, dim: int = 0, start: Any = None, end: Any = No
     d = normalize_dim(dim, x.dim)
     # The length of the result is known from the fake result, so only the start needs torch's clamping rule.
     length = as_shape(lw.val.shape)[d]
-    first = clamped_start(x.shape[d], start)
+    size = x.shape[d]
+    to_end = end is None or (isinstance(end, int) and end >= _NO_END)
+    # A slice up to the end begins where its length says, whichever way the fake run has decided about its start.
+    first = size - length if to_end and step == 1 and start is not None else clamped_start(size, start)
     if first is None:
         return None
     if length == 0:
         first = 0
     return x.view(slice_of(x.shape, d, first, length, step))
+
+
+_NO_END = 2**63 - 1  # what torch writes for a slice without end
 
 
 def clamped_start(size: IntLike, start: Any) -> IntLike | None:
@@ -239,7 +245,8 @@ def clamped_start(size: IntLike, start: Any) -> IntLike | None:
     if isinstance(first, int) and isinstance(size, int):
         return max(first + size, 0) if first < 0 else min(first, size)
     if isinstance(first, int):
-        return size + first if first < 0 else first
+        # -n is before the first position of a dimension that turns out to be shorter than n.
+        return maximum(size + first, 0) if first < 0 else first
     return first if getattr(first, "lower", -1) >= 0 else None
 
 

@@ -1,0 +1,144 @@
+"""Changing sizes through the whole stack: every layout of the input, sizes of 0 and 1 anywhere, marks and names, slices, what it costs."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import treadle
+
+LAYOUTS = {
+    "contiguous": lambda a, b, c: torch.randn(a, b, c),
+    "transposed outside": lambda a, b, c: torch.randn(b, a, c).transpose(0, 1),
+    "transposed inside": lambda a, b, c: torch.randn(a, c, b).transpose(1, 2),
+    "columns": lambda a, b, c: torch.randn(a, b, c + 3)[:, :, :c],
+    "every other row": lambda a, b, c: torch.randn(a, 2 * b, c)[:, ::2],
+    "at an offset": lambda a, b, c: torch.randn(a + 2, b, c)[2:],
+    "expanded outside": lambda a, b, c: torch.randn(1, b, c).expand(a, b, c),
+    "expanded inside": lambda a, b, c: torch.randn(a, b, 1).expand(a, b, c),
+}
+
+
+def block(x):
+    """Pointwise, a reduction, a product: one kernel or more of each kind."""
+    x = F.gelu(x) + x.mean(1, keepdim=True)
+    return (x @ x.transpose(1, 2)).softmax(-1)
+
+
+def agree(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+    if expected.numel():  # which strides an empty tensor has cannot be seen in what it holds
+        assert found.stride() == expected.stride()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_has_one_graph_for_all_sizes(layout):
+    compiled = treadle.compile(block)
+    for sizes in [(4, 3, 5), (6, 7, 2), (2, 9, 8), (5, 2, 17), (33, 4, 3)]:
+        x = LAYOUTS[layout](*sizes)
+        agree(compiled(x), block(x))
+    assert treadle.stats().graphs == 2
+    assert treadle.stats().eager_graphs == ()
+
+
+def test_every_combination_of_small_sizes():
+    compiled = treadle.compile(lambda x: F.gelu(x) * 2 + x.sum(1, keepdim=True))
+    for sizes in [(4, 3, 5), (6, 7, 2), *itertools.product((0, 1, 3), repeat=3)]:
+        x = torch.randn(sizes)
+        agree(compiled(x), F.gelu(x) * 2 + x.sum(1, keepdim=True))
+    assert treadle.stats().graphs <= 2 + 7  # and one for each combination of empty dimensions
+
+
+def test_the_sequence_that_costs_torch_compile_three():
+    compiled = treadle.compile(block)
+    for n in (4, 5, 6, 1):
+        x = torch.randn(n, 3, 8)
+        agree(compiled(x), block(x))
+    stats = treadle.stats()
+    assert stats.graphs == 2
+    assert [r.reason for r in stats.recompiles[:1]] == ["x.size()[0]: expected 4, found 5 (dynamic from now on)"]
+
+
+def test_all_sizes_from_the_first_call_on():
+    compiled = treadle.compile(block, dynamic=True)
+    for sizes in [(4, 3, 5), (6, 7, 2), (2, 9, 8), (5, 2, 17)]:
+        x = torch.randn(sizes)
+        agree(compiled(x), block(x))
+    assert treadle.stats().graphs == 1
+
+
+def test_no_size_ever():
+    compiled = treadle.compile(block, dynamic=False)
+    for n in (4, 5, 6, 4, 5):
+        x = torch.randn(n, 3, 8)
+        agree(compiled(x), block(x))
+    assert treadle.stats().graphs == 3
+
+
+def test_images_of_all_sizes_in_both_layouts():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(2)
+    ).eval()
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        treadle.reset()
+        compiled = treadle.compile(model)
+        with torch.no_grad():
+            for n, h, w in [(2, 8, 9), (3, 12, 7), (5, 16, 16), (4, 6, 21), (1, 10, 11)]:
+                x = torch.randn(n, 3, h, w).to(memory_format=memory_format)
+                agree(compiled(x), model(x))
+        assert treadle.stats().graphs <= 3
+        assert treadle.stats().eager_graphs == ()
+
+
+@pytest.mark.parametrize("window", [4, 20])
+def test_slices_from_the_end_of_dimensions_shorter_and_longer(window):
+    """What a sliding window keeps: all of it while the sequence is shorter."""
+
+    def keep(x):
+        y = x * 2
+        return y[:, -window:] + 1, y[:, -window:]
+
+    compiled = treadle.compile(keep)
+    for n in (8, 9, 17, 30, 3, 21):
+        x = torch.randn(2, n, 3)
+        for have, want in zip(compiled(x), keep(x), strict=True):
+            agree(have, want)
+    assert treadle.stats().eager_graphs == ()
+
+
+def test_marks_ranges_and_names():
+    def attend(query, keys):
+        return (query @ keys.transpose(1, 2)).softmax(-1) @ keys
+
+    def arguments(batch, q, k):
+        query, keys = torch.randn(batch, q, 4), torch.randn(batch, k, 4)
+        for tensor, length in ((query, "q"), (keys, "k")):
+            treadle.mark_dynamic(tensor, 0, name="batch", max=64)
+            treadle.mark_dynamic(tensor, 1, name=length)
+        return query, keys
+
+    compiled = treadle.compile(attend)
+    for shape in [(2, 3, 5), (4, 8, 3), (7, 2, 9), (3, 6, 6)]:
+        given = arguments(*shape)
+        agree(compiled(*given), attend(*given))
+    assert treadle.stats().graphs == 1
+    with pytest.raises(
+        treadle.ConstraintError, match=r"'batch' is 2 at query\.size\(\)\[0\] but 3 at keys\.size\(\)\[0\]"
+    ):
+        compiled(arguments(2, 3, 5)[0], arguments(3, 3, 5)[1])
+
+
+def test_two_compiled_modules_of_one_class():
+    torch.manual_seed(0)
+    models = [torch.nn.Linear(4, 3).eval(), torch.nn.Linear(6, 3).eval()]
+    compiled = [treadle.compile(model) for model in models]
+    with torch.no_grad():
+        for n in (2, 5, 1, 7):
+            for model, fast in zip(models, compiled, strict=True):
+                x = torch.randn(n, model.in_features)
+                agree(fast(x), model(x))
+    assert treadle.stats().graphs == 4
