@@ -128,3 +128,26 @@ def test_a_proof_ends_within_its_steps():
     assert prove(Le(many[0] * 7, many[-1] * 5), facts, 200) is None
     # Not a benchmark: without the budget this search takes minutes.
     assert time.process_time() - start < 20
+
+
+@given(
+    st.lists(st.integers(-3, 3), min_size=6, max_size=6),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(0, 6),
+    st.integers(0, 6),
+)
+def test_polynomials_that_fall_from_the_lower_bounds(coefficients, low_a, low_b, more_a, more_b):
+    a, b = symbol("a", low_a), symbol("b", low_b)
+    monomials = (1, a, b, a * a, a * b, b * b)
+    p = sum((c * m for c, m in zip(coefficients, monomials, strict=True)), 0)
+    answer = prove(Le(p, 0))
+    value = evaluate(p, {a: low_a + more_a, b: low_b + more_b})
+    assert answer is None or answer is (value <= 0)
+
+
+def test_a_square_grows_faster():
+    a, b = symbol("a", 2), symbol("b", 2)
+    assert prove(Lt(a, a * a)) is True
+    assert prove(Lt(a, a * b)) is True
+    assert prove(Lt(symbol("c", 1), symbol("c", 1) ** 2)) is None

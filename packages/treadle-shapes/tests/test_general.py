@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from treadle_shapes import Eq, ShapeEnv, evaluate  # noqa: E402
-from treadle_shapes.general import GENERAL, answering_for  # noqa: E402
+from treadle_shapes.general import GENERAL, answering_for, run_for_metadata  # noqa: E402
 from treadle_shapes.torch import expr_of, fake_shape_env, fake_tensor, symbolic_dispatch  # noqa: E402
 
 attention = torch.nn.functional.scaled_dot_product_attention
@@ -51,3 +51,16 @@ def test_only_what_is_listed_gets_the_general_answer():
     assert env.guards and torch.add not in GENERAL
     with answering_for(None, attention), answering_for(env, "add"):
         pass
+
+
+def test_answers_of_kernels_are_guarded_and_layouts_are_not():
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=fake_shape_env(env), static_shapes=False)
+    x = fake_tensor(mode, torch.randn(5, 3), [env.create_symbol(5, "n"), None], "x")
+    one = fake_tensor(mode, torch.randn(1, 3), [None, None], "one")
+    with mode, symbolic_dispatch():
+        out = run_for_metadata(mode.shape_env, torch.nn.functional.adaptive_avg_pool1d, (x[None], 1), {})
+        assert out.shape[-1] == 1 and not env.guards
+        assert run_for_metadata(env, torch.is_same_size, (x, one), {}) is False
+    assert [str(g.expr) for g in env.guards] == ["s0 != 1"]
+    assert run_for_metadata(None, torch.is_same_size, (torch.ones(2), torch.ones(2)), {}) is True

@@ -21,6 +21,9 @@ from treadle_shapes.nodes import (
 )
 from treadle_shapes.ranges import EVERYTHING, INF, Interval, Range
 
+# Bounds that ask for the bounds of new sums do so at every level of nesting: below this depth only.
+_DEPTH = 6
+
 
 class Known:
     """What is known about symbols while one question is answered; remembers the interval of every node it has seen.
@@ -67,7 +70,7 @@ class Known:
         if isinstance(e, Product):
             return self._product(e)
         assert isinstance(e, Fn)
-        if e.op == "where" and isinstance(e.args[0], BoolExpr) and e.args[0].op == "le0":
+        if e.op == "where" and isinstance(e.args[0], BoolExpr) and e.args[0].op == "le0" and e.depth <= _DEPTH:
             return self._chosen(e.args[0].args[0], e.args[1], e.args[2])
         transfer = ranges.TRANSFER.get(e.op)
         if transfer is None:
@@ -143,7 +146,7 @@ class Known:
     def _quotients(self, e: Sum, low: int | float, high: int | float) -> Interval:
         """x - n + 1 <= n * (x // n) <= x for a constant n > 0, put in the place of the first such term that leaves a tighter sum."""
         for atom, c in e.coefficients.items():
-            if not isinstance(atom, Fn) or atom.op != "floordiv":
+            if not isinstance(atom, Fn) or atom.op != "floordiv" or atom.depth > _DEPTH:
                 continue
             x, n = atom.args
             if not isinstance(x, Expr) or not isinstance(n, int) or n <= 0 or c % n:

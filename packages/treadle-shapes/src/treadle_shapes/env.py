@@ -25,7 +25,7 @@ from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol, defined, fl
 from treadle_shapes.guards import Dropped, Guard, GuardFunction, Stack, user_stack
 from treadle_shapes.logic import Eq, Ge, Le, Ne, Not
 from treadle_shapes.nodes import BoolExpr, BoolLike, IntLike, Node, Symbol, free_symbols, symbol
-from treadle_shapes.printers import to_python
+from treadle_shapes.printers import text
 from treadle_shapes.prove import DEFAULT_STEPS, prove, settle
 from treadle_shapes.ranges import Range, to_range
 from treadle_shapes.rewrite import evaluate, substitute
@@ -214,7 +214,7 @@ class ShapeEnv:
         """Text of an expression in the user's terms: sources instead of symbol names."""
         if not isinstance(e, Node):
             return str(e)
-        return to_python(e, {s: self.source_of(s) for s in free_symbols(e)})
+        return text(e, {s: self.source_of(s) for s in free_symbols(e)})
 
     def is_unbacked(self, e: IntLike | BoolLike) -> bool:
         """Whether the value needs a symbol that has no hint, after all that is known is put in."""

@@ -41,6 +41,10 @@ class UndecidedError(ShapesError):
     """Inside `ShapeEnv.refusing_guards`: the facts do not settle a question, and its answer must not be recorded."""
 
 
+class ExpressionTooLargeError(ShapesError, ValueError):
+    """An expression whose text or value cannot be worked out because it is too long or nested too deeply."""
+
+
 class MissingValueError(ShapesError, KeyError):
     """`evaluate` met a symbol that has no value."""
 

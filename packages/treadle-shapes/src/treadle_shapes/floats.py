@@ -16,7 +16,7 @@ from treadle_shapes.bounds import OWN
 from treadle_shapes.errors import UsageError
 from treadle_shapes.intern import InternTable, Node
 from treadle_shapes.logic import And
-from treadle_shapes.nodes import CONSTRUCT, BoolLike, Expr, IntLike, Symbol, children, make_bool, make_fn
+from treadle_shapes.nodes import CONSTRUCT, BoolLike, Expr, IntLike, Symbol, find_free, make_bool, make_fn
 from treadle_shapes.ranges import Range
 from treadle_shapes.rewrite import EVALUATE, evaluate
 
@@ -36,10 +36,7 @@ class FloatExpr(Node):
 
     @property
     def free_symbols(self) -> frozenset[Symbol]:
-        free = self._free
-        if free is None:
-            free = self._free = frozenset().union(*(child.free_symbols for child in children(self)))
-        return free
+        return find_free(self) if self._free is None else self._free
 
     def __bool__(self) -> bool:
         raise UsageError(f"the truth of {self} is not known")
@@ -59,12 +56,6 @@ class FloatSymbol(FloatExpr):
     lower = upper = None
     range = Range(None, None)
 
-    @property
-    def free_symbols(self) -> frozenset[Any]:
-        if self._free is None:
-            self._free = frozenset((self,))
-        return self._free
-
     def __reduce__(self) -> tuple:
         return float_symbol, (self.name,)
 
@@ -82,6 +73,7 @@ def float_symbol(name: str) -> FloatSymbol:
         node = object.__new__(FloatSymbol)
         node._free = node._own = None
         node.order, node.op, node.args, node.name = (6, "symbol", name), "symbol", (), name
+        node._free = frozenset((node,))
         node = _floats.add(key, node)
     assert isinstance(node, FloatSymbol)
     return node

@@ -9,6 +9,7 @@ What belongs here is found by running the operator samples with dynamic sizes; e
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,13 @@ GENERAL: frozenset[Any] = frozenset(
         torch.nn.functional.scaled_dot_product_attention,
         torch.ops.aten.scaled_dot_product_attention,
         torch.ops.aten.scaled_dot_product_attention.default,
+        # ask whether a contracted extent is 1, in order to add up the other side first
+        torch.tensordot,
+        torch.inner,
+        torch.einsum,
+        # asks whether there is one slope, which is broadcast like several
+        torch.prelu,
+        torch.nn.functional.prelu,
     }
 )
 
@@ -32,4 +40,26 @@ def answering_for(shape_env: Any, target: Any) -> contextlib.AbstractContextMana
     return env.general_answers()
 
 
-__all__ = ["GENERAL", "answering_for"]
+def run_for_metadata(shape_env: Any, kernel: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """`kernel(*args, **kwargs)` on fake tensors, asked for sizes and layouts only: what it computes is decided by others.
+
+    Its questions about sizes of 1 get the general answer, so that no guard excludes 1; what the metadata are at 1 is for the caller
+    to find out. A result of plain numbers and flags is an answer itself (`torch.is_same_size`), and is worked out with guards.
+    shape_env as in `answering_for`.
+    """
+    env = getattr(shape_env, "env", shape_env)
+    if env is None:
+        return kernel(*args, **kwargs)
+    with env.general_answers():
+        result = kernel(*args, **kwargs)
+    return kernel(*args, **kwargs) if _is_plain(result) else result
+
+
+def _is_plain(result: Any) -> bool:
+    """Whether a result is a number, a flag, or a sequence of such."""
+    if isinstance(result, (tuple, list)):
+        return bool(result) and all(map(_is_plain, result))
+    return isinstance(result, (bool, int, float))
+
+
+__all__ = ["GENERAL", "answering_for", "run_for_metadata"]

@@ -30,6 +30,7 @@ def _math_function(name: str) -> Callable[..., Any]:
 
 #: the function of every operation of an expression, by its name in `rewrite.EVALUATE`
 FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "product": operator.mul,
     "floordiv": operator.floordiv,
     "mod": operator.mod,
     "min": torch.sym_min,

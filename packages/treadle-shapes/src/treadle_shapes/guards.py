@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from treadle_shapes.errors import ContradictionError, UsageError
+from treadle_shapes.errors import ContradictionError, ExpressionTooLargeError, UsageError
 from treadle_shapes.facts import Facts
 from treadle_shapes.floats import has_float_symbol, holds
 from treadle_shapes.nodes import BoolExpr, BoolLike, Symbol, as_terms
-from treadle_shapes.printers import to_python
+from treadle_shapes.printers import text, to_python
 from treadle_shapes.prove import follows, prove
 
 
@@ -65,7 +65,7 @@ class Guard:
         return str(self.stack[0]) if self.stack else "unknown place"
 
     def __str__(self) -> str:
-        return f"{to_python(self.expr)}  # {self.reason or self.where}"
+        return f"{text(self.expr)}  # {self.reason or self.where}"
 
 
 class Dropped:
@@ -228,8 +228,21 @@ class GuardFunction:
 
     def _compiled(self) -> Callable[..., bool]:
         namespace: dict = {"math": math}
-        exec(compile(self.source, "<treadle_shapes guards>", "exec"), namespace)
+        try:
+            code = compile(self.source, "<treadle_shapes guards>", "exec")
+        except (ExpressionTooLargeError, SyntaxError, MemoryError):
+            return self._evaluated()  # too long, or more parentheses than Python's parser takes
+        exec(code, namespace)
         return namespace["check"]
+
+    def _evaluated(self) -> Callable[..., bool]:
+        inside, symbols, relations = _box_check(self.box), self.symbols, self.relations
+
+        def check(*values: int) -> bool:
+            known = dict(zip(symbols, values, strict=True))
+            return inside(*values) and all(holds(guard.expr, known) for guard in relations)
+
+        return check
 
     def __call__(self, *values: int) -> bool:
         return self.check(*values)
@@ -246,7 +259,7 @@ class GuardFunction:
         for guard in self.guards:
             if not holds(guard.expr, known):
                 shown = ", ".join(f"{s.name}={known[s]}" for s in self.symbols if s in guard.expr.free_symbols)
-                return f"{to_python(guard.expr)} fails for {shown} (needed by {guard.where})"
+                return f"{text(guard.expr)} fails for {shown} (needed by {guard.where})"
         return None
 
 

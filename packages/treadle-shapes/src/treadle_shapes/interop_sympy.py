@@ -30,6 +30,7 @@ def to_sympy(e: Any, symbols: dict[Symbol, Any] | None = None) -> Any:
         "mod": lambda a, b: a - b * sympy.floor(a / b) if not getattr(b, "is_positive", False) else sympy.Mod(a, b),
         "min": sympy.Min,
         "max": sympy.Max,
+        "product": lambda a, b: a * b,
         "pow": lambda a, n: a**n,
         "shl": lambda a, n: a * 2**n,
         "shr": lambda a, n: sympy.floor(a / 2**n),

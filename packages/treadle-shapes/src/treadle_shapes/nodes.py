@@ -28,6 +28,10 @@ BoolLike: TypeAlias = Union[bool, "BoolExpr"]
 CONSTRUCT: dict[str, Callable[..., Any]] = {}
 
 _CACHE_SIZE = 1 << 15
+# Products of sums with more terms than this (before like ones are added) stay products: multiplied out they would take forever.
+MAX_EXPANSION = 2048
+# Beyond this depth of nested functions, what looks at whole structures takes shortcuts.
+_DEEP = 8
 _NOTHING: frozenset[Symbol] = frozenset()
 _by_order = attrgetter("order")
 
@@ -39,10 +43,7 @@ class Expr(Node):
 
     @property
     def free_symbols(self) -> frozenset[Symbol]:
-        free = self._free
-        if free is None:
-            free = self._free = frozenset().union(*(child.free_symbols for child in children(self)))
-        return free
+        return find_free(self) if self._free is None else self._free
 
     def __add__(self, other: IntLike) -> IntLike:
         return _add(self, other) if isinstance(other, (Expr, int)) else NotImplemented
@@ -121,12 +122,6 @@ class Symbol(Expr):
     upper: int | None
 
     @property
-    def free_symbols(self) -> frozenset[Symbol]:
-        if self._free is None:
-            self._free = frozenset((self,))
-        return self._free
-
-    @property
     def range(self) -> Range:
         return Range(self.lower, self.upper)
 
@@ -165,9 +160,11 @@ class Product(Expr):
 class Fn(Expr):
     """An atom: a function `op` of `args`, which are ints, Exprs or (for where) a BoolExpr."""
 
-    __slots__ = ("args", "op")
+    __slots__ = ("args", "depth", "op")
     op: str
     args: tuple
+    depth: int
+    """How many functions stand inside each other here; work that grows with every level is done up to some depth only."""
 
     def __reduce__(self) -> tuple:
         return make_fn, (self.op, self.args)
@@ -182,10 +179,7 @@ class BoolExpr(Node):
 
     @property
     def free_symbols(self) -> frozenset[Symbol]:
-        free = self._free
-        if free is None:
-            free = self._free = frozenset().union(*(child.free_symbols for child in children(self)))
-        return free
+        return find_free(self) if self._free is None else self._free
 
     def __and__(self, other: BoolLike) -> BoolLike:
         return CONSTRUCT["and"](self, other) if isinstance(other, (BoolExpr, bool)) else NotImplemented
@@ -219,6 +213,19 @@ def children(node: Node) -> Iterable[Any]:
     if isinstance(node, Symbol):
         return ()
     return [arg for arg in getattr(node, "args", ()) if isinstance(arg, Node)]
+
+
+def find_free(node: Any) -> frozenset[Symbol]:
+    """The symbols below a node, from the leaves up: without recursion, however deep the nesting is."""
+    stack = [node]
+    while stack:
+        below = children(stack[-1])
+        missing = [child for child in below if child._free is None]
+        if missing:
+            stack += missing
+        else:
+            stack.pop()._free = frozenset().union(*[child._free for child in below])
+    return node._free
 
 
 def free_symbols(value: Any) -> frozenset[Symbol]:
@@ -255,6 +262,7 @@ def symbol(name: str, lower: int | None = 0, upper: int | None = None) -> Symbol
         # None sorts before every bound.
         node = _blank(Symbol, (1, name, lower is not None, lower or 0, upper is not None, upper or 0))
         node.name, node.lower, node.upper = name, lower, upper
+        node._free = frozenset((node,))
         node = _symbols.add(key, node)
     return node
 
@@ -307,13 +315,28 @@ def make_product(powers: dict[Expr, int]) -> IntLike:
     return _products.add(key, node)
 
 
+def _digest(order: tuple) -> tuple:
+    """A sort key of fixed length in place of one that grows with every level. (Not `hash`: it differs between processes.)"""
+    from hashlib import blake2b
+
+    return ((9, int.from_bytes(blake2b(repr(order).encode(), digest_size=8).digest(), "big")),)
+
+
+def _depth_of(value: Any) -> int:
+    if isinstance(value, Fn):
+        return value.depth
+    return max([_depth_of(child) for child in children(value)], default=0) if isinstance(value, Node) else 0
+
+
 def make_fn(op: str, args: tuple) -> Fn:
     """The atom op(*args), with no simplification."""
     key = (op, *args)
     node = _fns.get(key)
     if node is None:
-        node = _blank(Fn, (3, op, len(args), tuple(order_of(arg) for arg in args)))
-        node.op, node.args = op, args
+        depth = 1 + max([_depth_of(arg) for arg in args], default=0)
+        below = tuple([order_of(arg) for arg in args])
+        node = _blank(Fn, (3, op, len(args), below if depth <= _DEEP else _digest(below)))
+        node.op, node.args, node.depth = op, args, depth
         node = _fns.add(key, node)
     return node
 
@@ -397,6 +420,8 @@ def _mul(a: Expr, b: IntLike) -> IntLike:
     if not isinstance(a, Sum) and not isinstance(b, Sum):
         return _times(a, b)
     (left, left_const), (right, right_const) = as_terms(a), as_terms(b)
+    if len(left) * len(right) > MAX_EXPANSION:
+        return make_fn("product", (a, b) if a.order <= b.order else (b, a))
     total: dict[Expr, int] = {}
     for x, c in left.items():
         for y, d in right.items():

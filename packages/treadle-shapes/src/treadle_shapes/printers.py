@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from treadle_shapes.bounds import OWN, Known
-from treadle_shapes.errors import UsageError
+from treadle_shapes.errors import ExpressionTooLargeError, UsageError
 from treadle_shapes.nodes import (
     CONSTRUCT,
     BoolExpr,
@@ -24,6 +24,7 @@ from treadle_shapes.nodes import (
     Symbol,
     as_powers,
     as_terms,
+    free_symbols,
     make_sum,
 )
 from treadle_shapes.ranges import Range
@@ -58,6 +59,16 @@ def treadle_mod(a, b):
     return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
 """
 
+# Shared parts are written out wherever they stand, so the text of a small graph can be endless.
+_MAX_PARTS = 20_000
+
+_ADVICE = "compute parts of it separately and make symbols of them"
+
+
+def _symbols_of(e: Any) -> str:
+    return ", ".join(sorted([s.name for s in free_symbols(e)])) or "constants"
+
+
 # Binding strength of what a text is made of; an operand weaker than its place needs gets parentheses.
 _OR, _AND, _NOT, _COMPARE, _ADD, _MUL, _UNARY, _ATOM = range(8)
 
@@ -70,7 +81,17 @@ class _Printer:
 
     def __init__(self, known: Known, names: Mapping[Symbol, str] | None = None) -> None:
         self.known = known
+        self.left = _MAX_PARTS
         self.names = names or {}
+
+    def whole(self, e: Any) -> str:
+        """The text of an expression, with nothing written so far."""
+        try:
+            return self.text(e)
+        except RecursionError:
+            raise ExpressionTooLargeError(
+                f"an expression of {_symbols_of(e)} is nested too deeply to be written as text; {_ADVICE}"
+            ) from None
 
     def text(self, e: Any) -> str:
         return self.render(e)[0]
@@ -83,6 +104,11 @@ class _Printer:
         return str(value)
 
     def render(self, e: Any) -> tuple[str, int]:
+        self.left -= 1
+        if self.left < 0:
+            raise ExpressionTooLargeError(
+                f"an expression of {_symbols_of(e)} has more than {_MAX_PARTS} parts as text; {_ADVICE}"
+            )
         if isinstance(e, bool):
             return self.truth[e], _ATOM
         if isinstance(e, int):
@@ -196,6 +222,7 @@ _FLOAT_COMPARISONS = {"float_lt": " < ", "float_ge": " >= ", "float_eq": " == ",
 
 class _Python(_Printer):
     functions = {
+        "product": lambda p, e: p.infix(e, "*", _MUL),
         "floordiv": lambda p, e: p.infix(e, "//", _MUL),
         "mod": lambda p, e: p.infix(e, "%", _MUL),
         "shl": lambda p, e: (f"({p.inside(e.args[0], _ADD)} << {p.inside(e.args[1], _ADD)})", _ATOM),
@@ -253,6 +280,7 @@ def _ternary(p: _Printer, e: Fn) -> tuple[str, int]:
 
 
 _C_FUNCTIONS: dict[str, Callable[..., tuple[str, int]]] = {
+    "product": lambda p, e: p.infix(e, "*", _MUL),
     "floordiv": lambda p, e: p.division(e),
     "mod": lambda p, e: p.remainder(e),
     "shl": lambda p, e: p.shift(e, "<<"),
@@ -304,7 +332,7 @@ def _known(known: Mapping[Symbol, Range] | Known | None) -> Known:
 
 def to_python(e: Any, names: Mapping[Symbol, str] | None = None) -> str:
     """Python source of an expression or condition over the symbols' names, or over the names given for them."""
-    return _Python(OWN, names).text(e)
+    return _Python(OWN, names).whole(e)
 
 
 def to_cpp(
@@ -314,16 +342,21 @@ def to_cpp(
 
     names: what to write for symbols other than their own names.
     """
-    return _Cpp(_known(known), names).text(e)
+    return _Cpp(_known(known), names).whole(e)
 
 
 def to_triton(e: Any, known: Mapping[Symbol, Range] | Known | None = None) -> str:
     """Triton source; needs `TRITON_HELPERS` unless every division is plain."""
-    return _Triton(_known(known)).text(e)
+    return _Triton(_known(known)).whole(e)
 
 
-def text(e: Node) -> str:
-    return to_python(e)
+def text(e: Node, names: Mapping[Symbol, str] | None = None) -> str:
+    """Python source for people: of a part only where the whole is too long, or nested too deeply."""
+    try:
+        return to_python(e, names)
+    except ExpressionTooLargeError:
+        symbols = sorted([s.name if names is None else names.get(s, s.name) for s in free_symbols(e)])
+        return f"<a large expression of {', '.join(symbols)}>"
 
 
 CONSTRUCT["text"] = text

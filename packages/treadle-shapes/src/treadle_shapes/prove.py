@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from treadle_shapes.facts import Facts
-from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, IntLike, as_terms
+from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, IntLike, Product, Symbol, as_powers, as_terms
+from treadle_shapes.rewrite import substitute
 
 DEFAULT_STEPS = 400
+_DEGREE = 6  # of polynomials that are multiplied out
 
 
 class _Prover:
@@ -31,6 +33,8 @@ class _Prover:
         if depth == 0 or not isinstance(p, Expr):
             return False
         terms, _ = as_terms(p)
+        if any(isinstance(monomial, Product) for monomial in terms) and self._falls(p):
+            return True
         for q in self.facts.not_positive:
             q_terms, _ = as_terms(q)
             for monomial, c in terms.items():
@@ -41,6 +45,19 @@ class _Prover:
                 if self.steps <= 0:
                     return False
         return False
+
+    def _falls(self, p: Expr) -> bool:
+        """Whether p <= 0 shows once every symbol is its lower bound and something more:
+        s - s*s + 2 with s = 2 + t is -3*t - t*t."""
+        terms, _ = as_terms(p)
+        powers = [as_powers(monomial) for monomial in terms]
+        if any(sum(power.values()) > _DEGREE or not all(isinstance(s, Symbol) for s in power) for power in powers):
+            return False
+        lower = {s: self.facts.known.lower(s) for s in p.free_symbols}
+        if not all(isinstance(low, int) for low in lower.values()):
+            return False
+        coefficients, const = as_terms(substitute(p, {s: s + int(low) for s, low in lower.items()}))
+        return const <= 0 and all(c <= 0 for c in coefficients.values())
 
     def less_or_equal(self, c: BoolExpr) -> bool | None:
         p = c.args[0]
@@ -113,9 +130,15 @@ def prove(condition: BoolLike, facts: Facts | None = None, steps: int = DEFAULT_
 
 def settle(simple: BoolLike, facts: Facts, steps: int = DEFAULT_STEPS) -> bool | None:
     """`prove` for a condition that `facts` have simplified already."""
-    return simple if isinstance(simple, bool) else _Prover(facts, steps).condition(simple)
+    try:
+        return simple if isinstance(simple, bool) else _Prover(facts, steps).condition(simple)
+    except RecursionError:
+        return None
 
 
 def follows(simple: BoolLike, facts: Facts, steps: int = DEFAULT_STEPS) -> bool:
     """Whether a condition that `facts` have simplified already is proved true."""
-    return _Prover(facts, steps).must_hold(simple)
+    try:
+        return _Prover(facts, steps).must_hold(simple)
+    except RecursionError:
+        return False

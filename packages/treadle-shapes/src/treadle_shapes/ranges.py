@@ -241,6 +241,7 @@ def anything(*_parts: object) -> Interval:
 TRANSFER: dict[str, Callable[..., Interval]] = {
     "floordiv": floordiv,
     "mod": mod,
+    "product": mul,
     "pow": power,
     "shl": shift_left,
     "shr": shift_right,

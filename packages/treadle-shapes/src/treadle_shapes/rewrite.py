@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from treadle_shapes import logic, rules
 from treadle_shapes.bounds import OWN, Known
-from treadle_shapes.errors import DivisionByZeroError, MissingValueError, UsageError
+from treadle_shapes.errors import DivisionByZeroError, ExpressionTooLargeError, MissingValueError, UsageError
 from treadle_shapes.nodes import (
     CONSTRUCT,
     BoolLike,
@@ -34,6 +34,7 @@ BUILD: dict[str, Callable[..., Any]] = {
     "max": lambda *args: rules._extremum("max", args[:-1], args[-1]),
     "where": lambda c, a, b, _known: rules.where(c, a, b),
     "pow": lambda a, n, _known: rules.power(a, n),
+    "product": lambda a, b, _known: a * b,
     "shl": lambda a, n, _known: rules.shift_left(a, n),
     "shr": lambda a, n, _known: rules.shift_right(a, n),
 }
@@ -93,7 +94,10 @@ def substitute(e: IntLike, values: Mapping[Symbol, IntLike]) -> IntLike: ...
 def substitute(e: BoolLike, values: Mapping[Symbol, IntLike]) -> BoolLike: ...
 def substitute(e: Any, values: Mapping[Symbol, IntLike]) -> Any:
     """`e` with symbols replaced by expressions or ints, all at once, normalised again."""
-    return _substitute(e, values, {})
+    try:
+        return _substitute(e, values, {})
+    except RecursionError:
+        raise ExpressionTooLargeError(_too_deep("substitute", e)) from None
 
 
 # -- evaluation -------------------------------------------------------------------------------------------------------
@@ -117,8 +121,9 @@ EVALUATE: dict[str, Callable[..., Any]] = {
     "mod": _mod,
     "min": min,
     "max": max,
-    "pow": lambda a, n: a**n,
-    "shl": lambda a, n: a << n,
+    "product": lambda a, b: a * b,
+    "pow": rules.integer_power,
+    "shl": rules.integer_shift,
     "shr": lambda a, n: a >> n,
     "bitand": lambda a, b: a & b,
     "bitor": lambda a, b: a | b,
@@ -168,8 +173,20 @@ def evaluate(e: BoolLike, values: Mapping[Symbol, int]) -> bool: ...  # type: ig
 @overload
 def evaluate(e: IntLike, values: Mapping[Symbol, int]) -> int: ...
 def evaluate(e: Any, values: Mapping[Symbol, int]) -> Any:
-    """The value of an expression or condition; MissingValueError for a symbol without one, DivisionByZeroError."""
-    return _evaluate(e, values, {})
+    """The value of an expression or condition.
+
+    Raises MissingValueError for a symbol without one, DivisionByZeroError, SizeOverflowError for a power or shift that no machine
+    computes, ExpressionTooLargeError.
+    """
+    try:
+        return _evaluate(e, values, {})
+    except RecursionError:
+        raise ExpressionTooLargeError(_too_deep("evaluate", e)) from None
+
+
+def _too_deep(what: str, e: Any) -> str:
+    names = ", ".join(sorted([s.name for s in e.free_symbols]))
+    return f"{what}: an expression of {names} is nested too deeply; compute parts of it separately and make symbols of them"
 
 
 # -- simplification ---------------------------------------------------------------------------------------------------
@@ -273,7 +290,10 @@ def simplify(e: Any, known: Mapping[Symbol, Range] | Known | None = None) -> Any
         known = _known(tuple(known.items()) if known else ())
         if len(known.memo) > 1 << 14:
             known.memo.clear()
-    return _simplify(e, known)
+    try:
+        return _simplify(e, known)
+    except RecursionError:
+        return e
 
 
 def make_opaque(op: str) -> Callable[[IntLike, IntLike], IntLike]:

@@ -13,7 +13,7 @@ from math import gcd
 from typing import TypeAlias
 
 from treadle_shapes.bounds import OWN, Known
-from treadle_shapes.errors import DivisionByZeroError, UsageError
+from treadle_shapes.errors import DivisionByZeroError, SizeOverflowError, UsageError
 from treadle_shapes.nodes import (
     _CACHE_SIZE,
     CONSTRUCT,
@@ -403,13 +403,31 @@ def where(condition: BoolLike, a: IntLike, b: IntLike) -> IntLike:
     return a if a is b or (isinstance(a, int) and a == b) else make_fn("where", (condition, a, b))
 
 
+# No size has more bits than this, not even as an intermediate result.
+_MAX_BITS = 4096
+
+
+def integer_power(base: int, exponent: int) -> int:
+    """base ** exponent of plain ints; SizeOverflowError when it would be so long that computing it is the problem."""
+    if exponent > 1 and base.bit_length() * exponent > _MAX_BITS and base not in (-1, 0, 1):
+        raise SizeOverflowError(f"{base} ** {exponent} does not fit in the 64 bits of a size; use a smaller exponent")
+    return base**exponent
+
+
+def integer_shift(a: int, n: int) -> int:
+    """a << n of plain ints; SizeOverflowError as for `integer_power`."""
+    if a and n > _MAX_BITS:
+        raise SizeOverflowError(f"{a} << {n} does not fit in the 64 bits of a size; use a smaller shift count")
+    return a << n
+
+
 def power(base: IntLike, exponent: IntLike) -> IntLike:
     """base ** exponent for exponent >= 0; a constant exponent is multiplied out (to 16, an atom beyond)."""
     if isinstance(exponent, int):
         if exponent < 0:
             raise UsageError(f"({base}) ** {exponent}: a negative exponent gives no integer")
         if isinstance(base, int):
-            return base**exponent
+            return integer_power(base, exponent)
         if exponent <= 16:
             result: IntLike = 1
             for _ in range(exponent):
@@ -425,7 +443,7 @@ def shift_left(a: IntLike, n: IntLike) -> IntLike:
     if isinstance(n, int):
         if n < 0:
             raise UsageError(f"({a}) << {n}: negative shift count")
-        return a * 2**n
+        return a * integer_shift(1, n)
     return 0 if isinstance(a, int) and a == 0 else make_fn("shl", (a, n))
 
 
@@ -434,7 +452,7 @@ def shift_right(a: IntLike, n: IntLike) -> IntLike:
     if isinstance(n, int):
         if n < 0:
             raise UsageError(f"({a}) >> {n}: negative shift count")
-        return floordiv(a, 2**n)
+        return floordiv(a, integer_shift(1, n))
     return 0 if isinstance(a, int) and a == 0 else make_fn("shr", (a, n))
 
 

@@ -25,7 +25,7 @@ from treadle_shapes.errors import UsageError
 from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol
 from treadle_shapes.interop_sympy import from_sympy, to_sympy
 from treadle_shapes.logic import Ge, Le, Ne
-from treadle_shapes.node import SymNode
+from treadle_shapes.node import SymNode, strides_ascend
 from treadle_shapes.nodes import BoolExpr, Expr, IntLike, Node, Symbol
 
 
@@ -95,6 +95,25 @@ def _with_layout(original: Any) -> Any:
     return convolution
 
 
+def _ask_layouts_without_guards() -> None:
+    """Let the fake tensor cache, which notes the layout of every tensor, take the general answer for ours: whether strides are
+    channels-last differs at sizes of 1 only, and PyTorch's function asks one of its questions without a default."""
+    original = torch._prims_common.are_strides_like_channels_last_or_false
+
+    def are_strides_like_channels_last_or_false(shape: Any, strides: Any) -> bool:
+        order = _CHANNELS_LAST.get(len(shape))
+        env = None if order is None else next((e for n in (*shape, *strides) if (e := env_of(n)) is not None), None)
+        if order is None or env is None:
+            return original(shape, strides)
+        sizes, steps = (
+            [n.node.value if isinstance(n, torch.SymInt) else n for n in numbers] for numbers in (shape, strides)
+        )
+        return env.guard_or_false(strides_ascend(order, sizes, steps))
+
+    torch._prims_common.are_strides_like_channels_last_or_false = are_strides_like_channels_last_or_false
+
+
+_CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}
 _CONVOLUTIONS = (
     torch.ops.aten.convolution.default,
     torch.ops.aten._convolution.default,
@@ -119,6 +138,7 @@ class _KeptNode(_DeconstructedSymNode):
 
 _keep_our_nodes()
 _keep_convolution_layouts()
+_ask_layouts_without_guards()
 
 
 class FakeShapeEnv:
