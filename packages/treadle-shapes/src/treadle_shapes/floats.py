@@ -132,7 +132,7 @@ def float_fn(op: str, *args: Any) -> FloatLike:
     if not any(isinstance(arg, Node) for arg in args):
         return FLOAT_OPS[op](*args)
     # 0.0 == -0.0 and 1 == 1.0 as dict keys, but they are different operands.
-    key = (op, *[(type(arg), repr(arg)) if isinstance(arg, (int, float)) else arg for arg in args])
+    key = (op, *[_constant_key(arg) if isinstance(arg, (int, float)) else arg for arg in args])
     node = _floats.get(key)
     if node is None:
         node = object.__new__(FloatExpr)
@@ -141,6 +141,11 @@ def float_fn(op: str, *args: Any) -> FloatLike:
         node.op, node.args = op, args
         node = _floats.add(key, node)
     return node
+
+
+def _constant_key(value: float) -> tuple:
+    # Two nans differ in their sign, which copysign sees.
+    return type(value), repr(value), math.copysign(1.0, value) if value != value else 0.0
 
 
 def to_float(e: IntLike) -> FloatLike:

@@ -211,7 +211,9 @@ class _Printer:
 
 
 def _float_text(value: float) -> str:
-    return repr(value) if math.isfinite(value) else "math.nan" if value != value else f"{'-' * (value < 0)}math.inf"
+    if math.isfinite(value):
+        return repr(value)
+    return f"{'-' * (math.copysign(1.0, value) < 0)}math.{'nan' if value != value else 'inf'}"
 
 
 _FLOAT_INFIX = {"fadd": " + ", "fsub": " - ", "fmul": "*", "fdiv": " / ", "truediv": " / ", "fmod": " % ",
