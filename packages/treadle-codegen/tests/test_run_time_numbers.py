@@ -22,7 +22,7 @@ from treadle_codegen.ir.text import format_program, parse_program
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower import lower_graph
 from treadle_shapes.env import ShapeEnv
-from treadle_shapes.torch import fake_shape_env, fake_tensor, symbolic_dispatch
+from treadle_shapes.torch import fake_shape_env, fake_tensor, sym_int, symbolic_dispatch
 
 
 @pytest.fixture(scope="session")
@@ -320,6 +320,29 @@ def test_one_workspace_serves_all_sizes(cache: Path) -> None:
         torch.testing.assert_close(compiled(x, m)[0].double(), exact, rtol=1e-4, atol=1e-4)
     (workspace,) = compiled._host.free
     assert 64 * 64 * 4 <= workspace.arena.numel() < 4 * 64 * 64 * 4
+
+
+def test_ints_that_are_only_values_do_not_lay_memory_out_anew(cache: Path) -> None:
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    graph = torch.fx.Graph()
+    x, n = graph.placeholder("x"), graph.placeholder("n")
+    with mode:
+        x.meta["val"] = torch.empty(4, 4)
+    n.meta["val"] = sym_int(env, env.create_symbol(7, "n", size=False))
+    square = graph.call_function(torch.ops.aten.mm.default, (x, x))
+    scaled = graph.call_function(torch.ops.aten.mul.Tensor, (square, n))
+    both = graph.call_function(torch.ops.aten.mm.default, (scaled, x))
+    square.meta["val"] = scaled.meta["val"] = both.meta["val"] = x.meta["val"]
+    graph.output((both, n))
+    gm = torch.fx.GraphModule(torch.nn.Module(), graph)
+    compiled = compile_graph(gm, [torch.ones(4, 4), 7], options=CodegenOptions(cache_dir=cache, verify=True, threads=1))
+    for number in range(-20, 20):
+        result, same = compiled(torch.eye(4), number)
+        assert same == number
+        torch.testing.assert_close(result, torch.eye(4) * number)
+    (workspace,) = compiled._host.free
+    assert list(workspace.known_views) == [()]
 
 
 def test_temporaries_of_run_time_sizes_are_let_go_after_their_last_use(cache: Path) -> None:

@@ -21,12 +21,14 @@ _BINDINGS: dict[str, Callable[..., Any]] = {
     "aten.baddbmm.default": torch.baddbmm,
     "aten.convolution.default": torch.convolution,
     "aten.embedding.default": torch.embedding,
+    "aten._local_scalar_dense.default": torch.Tensor.item,
+    "aten.nonzero.default": torch.nonzero,
 }
 
 
 def callee_of(step: Extern) -> Callable[..., Any]:
     """What to call for this extern."""
-    return _BINDINGS.get(str(step.op), step.op)
+    return _BINDINGS.get(str(step.op)) or step.op
 
 
 def needs_schema_call(step: Extern) -> bool:
