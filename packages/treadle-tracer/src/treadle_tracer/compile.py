@@ -341,7 +341,7 @@ class Handler:
                         sizes[dim] = max(size, sizes.get(dim, 0))
         if self.options.dynamic:
             for name, value in frame.locals.items():
-                if type(value) is float:
+                if type(value) in (int, float):
                     known.setdefault(LocalSource(name), {})
         constant = self._constant.get(frame.code, ())
         return Known({source: dims for source, dims in known.items() if source not in constant})

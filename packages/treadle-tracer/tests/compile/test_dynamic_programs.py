@@ -217,3 +217,16 @@ def test_two_instances_of_one_class_compile_once_each_for_all_sizes():
             x = torch.randn(n, layer.weight.shape[0])
             torch.testing.assert_close(fast(layer, x), x @ layer.weight)
     assert len(recorder.graphs) == 4
+
+
+def test_ints_are_symbols_from_the_first_call_on_if_asked_for():
+    def scaled(x, n, axis=0):
+        return x.sum(axis) * n + x.new_zeros(n).numel()
+
+    fast, recorder = compiled(scaled, dynamic=True)
+    for rows, n in [(4, 2), (5, 3), (1, 7), (6, 1), (3, 0)]:
+        x = torch.randn(rows, 3)
+        assert torch.equal(fast(x, n), scaled(x, n))
+    assert len(recorder.graphs) == 1
+    assert torch.equal(fast(x, 2, 1), scaled(x, 2, 1))
+    assert len(recorder.graphs) == 2
