@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from treadle_shapes.fake import fake_like
-from treadle_shapes.general import answering_for
+from treadle_shapes.general import answering_for, run_for_metadata
 from treadle_shapes.rewrite import substitute
 
 from .contract import CallInput, InputDescription, StaticInput
@@ -213,7 +213,7 @@ class Recorder(TorchDispatchMode):
         if adapter is not None and not has_elements(adapter, func, args, kwargs):
             raise UnsupportedGraph(f"{func} has nothing to reduce", self.line())
         compute: Any = _FAKE_AS_EAGER.get(func, func)
-        result = compute(*args, **kwargs)
+        result = run_for_metadata(adapter, compute, args, kwargs)
         node = self.recorded.graph.call_function(func, node_args, node_kwargs)
         node.meta.update(self.meta)
         node.meta["val"] = result

@@ -98,7 +98,11 @@ def writes_into_a_copy(x):
     return x * 1 + y.sum()
 
 
-@pytest.mark.parametrize("function", [squeezed, branches, asks_layout, asks_stride, writes_into_a_copy])
+def compares_sizes(x):
+    return x * 2 if torch.is_same_size(x, torch.ones(1, 8)) else x * 3
+
+
+@pytest.mark.parametrize("function", [squeezed, branches, asks_layout, asks_stride, compares_sizes, writes_into_a_copy])
 def test_a_size_of_1_is_compiled_anew_where_something_depends_on_it(function):
     assert graphs_over(function, lambda n: (torch.ones(n, 8),), (4, 5, 6, 1, 7, 1)) == 3
     assert graphs_over(function, lambda n: (torch.ones(n, 8),), (4, 1, 5, 1)) == 3

@@ -212,7 +212,7 @@ class GuardSet:
 
     def dynamic_numbers(self, env: Any) -> DynamicNumbers | None:
         """What `add_sizes` guards, as decided so far."""
-        symbols = tuple(s for s, info in env.symbols.items() if not info.unbacked)
+        symbols = () if env is None else tuple(s for s, info in env.symbols.items() if not info.unbacked)
         if not symbols:
             return None
         places = self._places()

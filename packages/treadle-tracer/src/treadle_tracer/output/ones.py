@@ -131,6 +131,8 @@ class _Replay:
 
     def _why_differs(self, node: torch.fx.Node, found: Any) -> str | None:
         for want, have in _pairs(node.meta.get("example_value"), found):
+            if isinstance(want, (tuple, list)):
+                return f"gives {have} instead of {want}"
             if isinstance(want, torch.Tensor) != isinstance(have, torch.Tensor):
                 return f"gives {type(have).__name__} instead of {type(want).__name__}"
             if isinstance(want, torch.Tensor):

@@ -1,8 +1,6 @@
-"""Torch functions whose answer does not depend on a decision about sizes that their arguments or kernels ask for: handlers.
+"""Torch functions whose answer does not depend on a decision about sizes that an argument asks for: handlers.
 
-- An argument that is an open bool is taken as True or False where both give the same for the sizes that make a difference.
-- Kernels that ask for sizes of 1 without need get the general answer (`treadle_shapes.general`).
-What such a call gives at sizes of 1 is compared with eager's metadata before an entry serves them (`output.ones`).
+An open bool is taken as True or False where both give the same for the sizes that make a difference.
 """
 
 from __future__ import annotations
@@ -11,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from treadle_shapes.general import answering_for
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Value
 from treadle_tracer.values.builtin_functions import HANDLERS
 from treadle_tracer.values.merged import Undecided
@@ -35,8 +32,7 @@ def attention(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
             kwargs = {**kwargs, "is_causal": relaxed}
         else:
             args = [*args[:position], relaxed, *args[position + 1 :]]
-    with answering_for(tx.symbols.env, _attention):
-        return tx.run_in_graph("call_function", _attention, args, kwargs)
+    return tx.run_in_graph("call_function", _attention, args, kwargs)
 
 
 def _causal(tx: Tracer, causal: Undecided, named: dict[str, Value]) -> Constant:

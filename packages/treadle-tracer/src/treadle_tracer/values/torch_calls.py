@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from treadle_shapes.errors import UnbackedError
+from treadle_shapes.general import run_for_metadata
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import floats, unbacked
 from treadle_tracer.values.base import MISSING, NONE, Constant, Known, Lazy, Method, NotConstant, Value
@@ -94,7 +95,9 @@ def run_in_graph(
         pairs, named = floats.retry_with_constants(failed, pairs, named)
         result = run_fake(tx, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
     if _name(target) in _LAYOUT_QUERIES:
-        tx.symbols.exclude_ones(pairs[0][1])
+        for _, fake in pairs:
+            if isinstance(fake, torch.Tensor):
+                tx.symbols.exclude_ones(fake)
     run_time = tx.symbols.run_time
     if run_time.allowed:
         run_time.write_asserts(tx)
@@ -133,7 +136,9 @@ _MAY_GIVE_ITS_ARGUMENT = frozenset(
 before has written into it."""
 
 
-_LAYOUT_QUERIES = frozenset("stride is_contiguous storage_offset is_non_overlapping_and_dense".split())
+_LAYOUT_QUERIES = frozenset(
+    "stride is_contiguous storage_offset is_non_overlapping_and_dense is_same_size is_set_to".split()
+)
 """Questions whose answers for sizes of 1 cannot be told from the answers for other sizes."""
 
 
@@ -143,14 +148,16 @@ def _is_pure(target: Any, named: dict[str, Any]) -> bool:
 
 def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The call on fake tensors. What it raises, the real call would raise too, or cannot be known: a graph break either way."""
+    given = args
     _fake_log.disabled = True  # a failing kernel is the traced program's business, not a message
     # With dynamic sizes PyTorch's Python kernels are preferred: some in C++ read sizes as plain ints and so fix them.
     python_kernels = enable_python_dispatcher() if tx.symbols.env is not None else nullcontext()
     with tx.fake_mode, python_kernels, tx.symbols.run_time.naming(tx):
         try:
+            function: Any = target
             if op == "call_method":
-                return getattr(args[0], target)(*args[1:], **kwargs)
-            return target(*args, **kwargs)
+                function, args = getattr(args[0], str(target)), args[1:]
+            return run_for_metadata(tx.symbols.env, function, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             if not tx.symbols.captures or tx.symbols.run_time.allowed:
                 raise Unsupported("data-dependent", f"{_name(target)}: {error}") from error
@@ -165,7 +172,7 @@ def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str
         finally:
             _fake_log.disabled = False
     tx.symbols.run_time.allow(tx)
-    return run_fake(tx, op, target, args, kwargs)
+    return run_fake(tx, op, target, given, kwargs)
 
 
 def _name(target: Any) -> str:
