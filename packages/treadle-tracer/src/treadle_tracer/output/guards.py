@@ -212,7 +212,9 @@ class GuardSet:
 
     def dynamic_numbers(self, env: Any) -> DynamicNumbers | None:
         """What `add_sizes` guards, as decided so far."""
-        symbols = () if env is None else tuple(s for s, info in env.symbols.items() if not info.unbacked)
+        if env is None:
+            return None
+        symbols = tuple(s for s, info in env.symbols.items() if not info.unbacked)
         if not symbols:
             return None
         places = self._places()
