@@ -78,10 +78,10 @@ class TensorGuard:
 class DynamicNumbers(NamedTuple):
     """The dynamic numbers of an entry: their symbols, where each is found, the guard over all of them, and what it says.
 
-    decisions      `treadle_shapes` guards: an expression over the symbols, and the user's line that needed it
-    texts          what a person calls each number
-    box            the interval of each number (None: open)
-    has_relations  whether some decision is more than an interval
+    decisions  `treadle_shapes` guards: an expression over the symbols, and the user's line that needed it
+    texts      what a person calls each number
+    box        the interval of each number (None: open)
+    relations  the decisions that are more than intervals, as a `treadle_shapes` GuardFunction of the numbers in them; None if there is none
     """
 
     symbols: tuple[Any, ...]
@@ -90,13 +90,18 @@ class DynamicNumbers(NamedTuple):
     decisions: tuple[Any, ...]
     texts: tuple[str, ...]
     box: tuple[tuple[int | None, int | None], ...]
-    has_relations: bool
+    relations: Any
 
     def describe(self, expr: Any) -> str:
         """An expression over the symbols in the user's terms."""
         from treadle_shapes import to_python
 
         return to_python(expr, dict(zip(self.symbols, self.texts, strict=True)))
+
+    def is_guarded_by(self, check: Any) -> bool:
+        """Whether a check of a guard program calls the function of these numbers, in one of its forms."""
+        forms = (self.guard, self.guard.check, self.relations and self.relations.check)
+        return check.op == "call_many" and any(check.arg[0] is form for form in forms)
 
     @property
     def text(self) -> str:
@@ -224,7 +229,7 @@ class GuardSet:
         check = SizesGuard(decisions.check, is_size)
         texts = tuple(map(env.source_of, symbols))
         return DynamicNumbers(
-            symbols, sources, check, decisions.guards, texts, decisions.box, bool(decisions.relations)
+            symbols, sources, check, decisions.guards, texts, decisions.box, _function_of(decisions.relations)
         )
 
     @property
@@ -301,6 +306,20 @@ def _compiled_test(guard: Guard) -> tuple[str, Any]:
     if guard.op == "is" and isinstance(guard.arg, torch.nn.Module):
         return "refers", weakref.ref(guard.arg)
     return guard.op, _arg_paths(guard.op, guard.arg)
+
+
+def _function_of(relations: Sequence[Any]) -> Any:
+    """One function of the symbols in these `treadle_shapes` guards, None if there are none."""
+    if not relations:
+        return None
+    from treadle_shapes import GuardFunction
+
+    used = dict.fromkeys(symbol for guard in relations for symbol in sorted(guard.expr.free_symbols, key=_order))
+    return GuardFunction(tuple(used), tuple(relations))
+
+
+def _order(symbol: Any) -> Any:
+    return symbol.order
 
 
 class _Derived(Source):

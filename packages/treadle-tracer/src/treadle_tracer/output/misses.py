@@ -12,7 +12,7 @@ import torch
 
 import treadle_frame
 
-from ..dynamic import SizesGuard, strides_by
+from ..dynamic import strides_by
 from ..source import path_key
 from .entry import follow
 
@@ -69,16 +69,13 @@ def _differences(
         found: list[str] = []
         if owner is not None and not owner.by_identity and check.op != "call_many":
             found = _tensor_differences(owner, frame, dynamic.get(owner.source, {}))
-        if not found and payload.dynamic is not None and (check.op == "foreign" or _is_of_sizes(check)):
-            found = _broken_decisions(payload.dynamic, frame)
+        numbers_of = payload.dynamic
+        if not found and numbers_of is not None and (check.op == "foreign" or numbers_of.is_guarded_by(check)):
+            found = _broken_decisions(numbers_of, frame)
         if not found:
             found = [_plainly(check, frame) + _from_now_on(keys[0] in numbers)]
         texts.update(dict.fromkeys(found))
     return list(texts)
-
-
-def _is_of_sizes(check: Any) -> bool:
-    return check.op == "call_many" and isinstance(check.arg[0], SizesGuard)
 
 
 def _prefixes(key: tuple[Any, ...]) -> list[Any]:

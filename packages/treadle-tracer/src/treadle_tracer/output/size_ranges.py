@@ -14,7 +14,6 @@ import torch
 
 import treadle_frame
 
-from ..dynamic import SizesGuard
 from ..source import path_key
 from .tensor_check import Range, with_ranges
 
@@ -40,13 +39,28 @@ def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool 
             if any(path in ranges for path in sizes):
                 check = with_ranges(check, [ranges.get(path) for path in sizes], [ranges.get(path) for path in strides])
                 checked.update(sizes, strides)
-        elif check.op == "call_many" and isinstance(check.arg[0], SizesGuard):
+        elif dynamic.is_guarded_by(check):
             continue
         kept.append(check)
-    if _needs_function(dynamic, ranges, checked, any_ones):
-        paths = [source.path for source in dynamic.sources]
-        kept.append(treadle_frame.Check(paths[0], "call_many", (dynamic.guard, tuple(paths[1:])), dynamic.text))
+    kept += _function_check(dynamic, ranges, checked, any_ones)
     return treadle_frame.GuardProgram(kept)
+
+
+def _function_check(
+    dynamic: DynamicNumbers, ranges: dict[Any, Range], checked: set[Any], any_ones: bool
+) -> list[treadle_frame.Check]:
+    """The check of what the ranges do not say: none, one of the relations alone, or one of everything."""
+    is_checked = all(path in checked or ends == (None, None) for path, ends in ranges.items())
+    if not is_checked or not (any_ones or dynamic.guard.admits_each):
+        test = dynamic.guard if dynamic.guard.sizes else dynamic.guard.check  # no size, no admission of ones
+        sources = dynamic.sources
+    elif dynamic.relations is not None:
+        places = dict(zip(dynamic.symbols, dynamic.sources, strict=True))
+        test, sources = dynamic.relations.check, tuple(places[symbol] for symbol in dynamic.relations.symbols)
+    else:
+        return []
+    first, *others = (source.path for source in sources)
+    return [treadle_frame.Check(first, "call_many", (test, tuple(others)), dynamic.text)]
 
 
 def _range(dynamic: DynamicNumbers, position: int, any_ones: bool) -> Range:
@@ -55,13 +69,6 @@ def _range(dynamic: DynamicNumbers, position: int, any_ones: bool) -> Range:
     if position in dynamic.guard.sizes and not any_ones and not dynamic.guard.has_admitted(position):
         lower = max(lower or 0, 2)
     return lower, upper
-
-
-def _needs_function(dynamic: DynamicNumbers, ranges: dict[Any, Range], checked: set[Any], any_ones: bool) -> bool:
-    """Whether something is left that the ranges do not say."""
-    if dynamic.has_relations or not (any_ones or dynamic.guard.admits_each):
-        return True
-    return any(path not in checked and ends != (None, None) for path, ends in ranges.items())
 
 
 def _rank(check: Any) -> int:
