@@ -231,3 +231,24 @@ def test_two_sizes_and_a_float():
         x = torch.ones(n, 3)
         torch.testing.assert_close(fast(x, f), x * f + f, rtol=0, atol=0, equal_nan=True)
     assert len(recorder.graphs) == 2
+
+
+READ = {
+    "root": lambda x, f: (x[0].item() ** f, x * 2),
+    "scaled": lambda x, f: x * (x[0].item() ** f),
+    "divided": lambda x, f: x * (f / x[0].item()),
+    "rounded": lambda x, f: (int(x[0].item() + f), round(x[0].item(), 1), x * f),
+    "smaller": lambda x, f: (min(x[0].item(), f), math.floor(x[0].item() * f)),
+    "logarithm": lambda x, f: x * math.log(x[0].item()) + f,
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_floats_read_from_tensors_beside_floats(name):
+    """A negative base makes a power complex, which no graph computes: Python does then."""
+    function = READ[name]
+    fast, recorder = compiled(function, capture_scalars=True)
+    for first, f in ((4.0, 0.5), (9.0, 0.25), (2.25, 1.5), (-1.0, 0.5), (0.0, 2.0), (math.nan, 3.0)):
+        x = torch.tensor([first, 1.0, 2.0])
+        assert_same(outcome(fast, x, f), outcome(function, x, f))
+    assert len(recorder.graphs) == 2

@@ -182,11 +182,13 @@ def _rounded(tx: Tracer, function: Callable[..., Any], value: SymbolicValue) -> 
 def _computed(tx: Tracer, function: Callable[..., Any], args: list[Value], name: str, operands: list[Any]) -> Value:
     """The value of an operation, with a guard that Python gives a float for later values too, where it need not."""
     from treadle_shapes import UsageError
-    from treadle_shapes.floats import PARTIAL, float_fn
+    from treadle_shapes.floats import PARTIAL, compare, float_fn
     from treadle_shapes.torch import sym_float
 
     env = tx.symbols.env
     result = float_fn(name, *operands)
+    if name == "fpow" and env.is_unbacked(result) and not _is_whole(operands[1]):
+        env.expect(compare("ge", operands[0], 0.0))  # a complex number otherwise
     if name in PARTIAL:
         try:
             env.check_float(result)
@@ -198,6 +200,11 @@ def _computed(tx: Tracer, function: Callable[..., Any], args: list[Value], name:
     nodes = tuple(arg.node(tx) if isinstance(arg, SymbolicValue) else arg.constant() for arg in args)
     node = tx.graph.call("call_function", function, nodes, {}, number, tx.stack_trace())
     return tx.number(number, node)
+
+
+def _is_whole(exponent: Any) -> bool:
+    """Whether powers with it are real numbers whatever the base."""
+    return isinstance(exponent, float) and (exponent.is_integer() or math.isinf(exponent))
 
 
 def _with_constants(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> Value:
