@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from treadle_shapes.errors import UsageError
-from treadle_shapes.expr import evaluate
+from treadle_shapes.expr import Ne, evaluate
 from treadle_shapes.nodes import BoolExpr, Node, Symbol, free_symbols
 
 from .errors import UnsupportedGraph
@@ -56,11 +56,11 @@ class SymbolicNodes:
         for expression in (value.node.value, expression_of(value)):  # type: ignore[union-attr]
             if isinstance(expression, Node):
                 self._nodes.setdefault(expression, node)
-            if isinstance(
-                expression, BoolExpr
-            ):  # a truth value read from a tensor is `u != 0` of a symbol that is 0 or 1
-                for symbol in free_symbols(expression) if len(free_symbols(expression)) == 1 else ():
-                    self._nodes.setdefault(symbol, node)
+            if isinstance(expression, BoolExpr) and len(free_symbols(expression)) == 1:
+                (symbol,) = free_symbols(
+                    expression
+                )  # a truth value read from a tensor is `u != 0` of a symbol that is 0 or 1
+                self._sources.setdefault(symbol, (torch.sym_ite, node, (1, 0)))
 
     def bind_sizes(self, tensor: torch.Tensor, node: fx.Node) -> None:
         """Declare the symbols that are sizes or strides of `tensor`, which `node` computes."""
@@ -77,6 +77,9 @@ class SymbolicNodes:
         for table in (self._nodes, self._sources):
             if symbol in table:
                 table.setdefault(other, table[symbol])
+        truth = Ne(symbol, 0) if isinstance(symbol, Symbol) else None
+        if truth in self._nodes:
+            self._nodes.setdefault(Ne(other, 0), self._nodes[truth])
 
     def node_for(self, value: Any) -> Any:
         """A node (or a number, when the expression is constant) that computes `value`."""

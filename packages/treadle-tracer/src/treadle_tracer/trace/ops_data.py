@@ -10,6 +10,7 @@ from treadle_tracer.values.functions import CellValue
 from treadle_tracer.values.mappings import DictValue, SetValue
 from treadle_tracer.values.merged import Undecided
 from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.unbacked import truth_value
 
 if TYPE_CHECKING:
     from treadle_tracer.bytecode import Instruction
@@ -255,8 +256,11 @@ def _compare_op(frame: Frame, i: Instruction) -> None:
 
 
 def _as_bool(frame: Frame, value: Value) -> Value:
-    """`bool(value)`; one that is open stays so."""
-    return value if isinstance(value, Undecided) else boolean(frame.tx.truth(value))
+    """`bool(value)`; one that is open or known only at run time stays so."""
+    if isinstance(value, Undecided):
+        return value
+    found = truth_value(frame.tx, value)
+    return boolean(frame.tx.truth(value)) if found is None else found
 
 
 @op("IS_OP")
