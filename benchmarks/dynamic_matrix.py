@@ -48,6 +48,15 @@ INTEGERS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
     "scale by n": lambda x, n: x * n,
     "first n": lambda x, n: x[:n].sum(0),
 }
+# Inputs of other layouts, all sizes of which change at once: makers of a tensor for the n-th call.
+LAYOUTS: dict[str, Callable[[int], torch.Tensor]] = {
+    "contiguous": lambda n: torch.randn(n, n + 3, 2 * n),
+    "transposed": lambda n: torch.randn(n + 3, n, 2 * n).transpose(0, 1),
+    "columns": lambda n: torch.randn(n, n + 3, 2 * n + 5)[..., : 2 * n],
+    "every other row": lambda n: torch.randn(n, 2 * n + 6, 2 * n)[:, ::2],
+    "expanded": lambda n: torch.randn(1, n + 3, 2 * n).expand(n, n + 3, 2 * n),
+    "channels last": lambda n: torch.randn(n, 4, n + 3, 2 * n).to(memory_format=torch.channels_last),
+}
 
 
 class Engine:
@@ -131,6 +140,12 @@ def run_functions(engine: Engine) -> dict[str, dict[str, int]]:
                 x = torch.randn(size, 8)
                 torch.testing.assert_close(compiled(x), function(x))
             table.setdefault(name, {})[" ".join(map(str, sequence))] = engine.count
+    for layout, make in LAYOUTS.items():
+        compiled = engine.compile(FUNCTIONS["softmax"])
+        for n in (4, 5, 7, 6, 9):
+            x = make(n)
+            torch.testing.assert_close(compiled(x), FUNCTIONS["softmax"](x))
+        table[f"softmax, {layout}"] = {"4 5 7 6 9": engine.count}
     for name, of_integer in INTEGERS.items():
         compiled = engine.compile(of_integer)
         for n in range(2, 12):
