@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from treadle_codegen import CodegenOptions, CodegenUnavailable, CompiledGraph, OptionError, build, compile_graph
 from treadle_codegen.codegen.workspace import Workspace
+from treadle_codegen.lower.indexing import same_strides
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +118,8 @@ def test_random_programs_agree_with_eager(cache: Path, program: Any) -> None:
     got = compiled_of(lambda *args: _run(steps, *args), inputs, cache)(*inputs)
     for mine, eager, exact in zip(got, want, reference, strict=True):
         assert mine.shape == eager.shape
-        assert mine.stride() == eager.stride()
+        # along sizes of 1 strides mean nothing, and torch's fake kernels do not always agree with the real ones there
+        assert same_strides(tuple(mine.shape), mine.stride(), eager.stride())
         allowed = 10 * (eager.double() - exact).abs().max().item() + 1e-6 * max(1.0, exact.abs().max().item())
         assert (mine.double() - exact).abs().max().item() <= allowed
 
