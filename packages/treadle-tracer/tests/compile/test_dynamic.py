@@ -119,6 +119,16 @@ def test_writes_show_outside_at_every_size():
         assert torch.equal(x, y)
 
 
+def test_dropout_that_drops_nothing_is_its_argument():
+    def f(x):
+        y = x * 2
+        z = torch.nn.functional.dropout(y, 0.3, False)
+        z.add_(1)
+        return y * 1
+
+    assert graphs_over(f, rows, (4, 5, 1, 6)) == 2
+
+
 def test_several_sizes_of_1_are_admitted_one_by_one():
     def two(x, y):
         return x.unsqueeze(1) + y.unsqueeze(0)

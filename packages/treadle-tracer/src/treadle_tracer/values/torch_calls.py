@@ -146,12 +146,19 @@ def _is_pure(target: Any, named: dict[str, Any]) -> bool:
     return _name(target) in _MAY_GIVE_ITS_ARGUMENT and "inplace" not in named
 
 
+_ONLY_IN_C = frozenset(
+    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout".split()
+)
+"""Calls whose Python kernels copy where eager gives its argument."""
+
+
 def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The call on fake tensors. What it raises, the real call would raise too, or cannot be known: a graph break either way."""
     given = args
     _fake_log.disabled = True  # a failing kernel is the traced program's business, not a message
     # With dynamic sizes PyTorch's Python kernels are preferred: some in C++ read sizes as plain ints and so fix them.
-    python_kernels = enable_python_dispatcher() if tx.symbols.env is not None else nullcontext()
+    in_python = tx.symbols.env is not None and _name(target) not in _ONLY_IN_C
+    python_kernels = enable_python_dispatcher() if in_python else nullcontext()
     with tx.fake_mode, python_kernels, tx.symbols.run_time.naming(tx):
         try:
             function: Any = target
