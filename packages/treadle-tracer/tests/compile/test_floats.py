@@ -252,3 +252,24 @@ def test_floats_read_from_tensors_beside_floats(name):
         x = torch.tensor([first, 1.0, 2.0])
         assert_same(outcome(fast, x, f), outcome(function, x, f))
     assert len(recorder.graphs) == 2
+
+
+class Counter:
+    def __init__(self):
+        self.scale, self.count = 0.5, 3
+
+    def run(self, x):
+        result = x * self.scale + self.count
+        self.scale, self.count = 0.9, 7
+        return result
+
+
+def test_a_store_of_the_number_that_happens_to_be_there_is_made():
+    """Where the number is a symbol, the next call may find another one."""
+    plain, other = Counter(), Counter()
+    fast, _ = compiled(Counter.run)
+    x = torch.ones(2)
+    for scale, count in ((0.25, 4), (0.125, 7), (0.5, 6), (0.9, 8), (0.5, 7)):
+        plain.scale, plain.count = other.scale, other.count = scale, count
+        assert torch.equal(fast(other, x), Counter.run(plain, x))
+        assert (other.scale, other.count) == (plain.scale, plain.count)

@@ -471,8 +471,9 @@ class Tracer:
                 continue
             before = getattr(obj, "__dict__", {}).get(name, MISSING)
             if wrapping.is_constant_object(before) and before is value.obj:
-                self.wrap(before, InstanceDictSource(owner.source, name))
-                self.mutations.forget_attr(owner, name)
+                # A number that is a symbol may be another one in the next call, and then the store counts.
+                if not isinstance(self.wrap(before, InstanceDictSource(owner.source, name)), SymbolicValue):
+                    self.mutations.forget_attr(owner, name)
 
     # ---- torch's global state
 
