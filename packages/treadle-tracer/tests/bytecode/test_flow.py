@@ -12,6 +12,7 @@ from treadle_tracer.bytecode import (
     accesses,
     blocks,
     handlers,
+    joins,
     live_locals,
     live_variables,
     max_stack,
@@ -224,3 +225,65 @@ def test_ways_that_disagree():
     builder.return_value()
     with pytest.raises(BytecodeError, match="of f is reached with 0 and with 1|of f is reached with 1 and with 0"):
         builder.finish()
+
+
+def _model_of(text):
+    scope: dict = {}
+    exec(text, scope)
+    return read(scope["f"].__code__)
+
+
+def test_joins_are_where_both_ways_come_through():
+    model = _model_of(
+        "def f(a, b):\n"
+        "    if a:\n"
+        "        x = 1\n"
+        "    else:\n"
+        "        x = b\n"
+        "    y = [x]\n"
+        "    for i in y:\n"
+        "        if i:\n"
+        "            x = 5\n"
+        "        y = g(x)\n"
+        "    return h(x)\n"
+    )
+    found = joins(model)
+    lines = [i.line for i in model.instructions]
+    conditional = [n for n, i in enumerate(model.instructions) if "_IF_" in i.opname]
+    assert [lines[found[n]] for n in conditional] == [6, 10]
+    ends = [n for n, i in enumerate(model.instructions) if i.opname == "RETURN_VALUE"]
+    assert all(found[n] is None for n in ends)
+
+
+def test_joins_by_brute_force():
+    """A join lies on every way from the instruction to an end, and no nearer instruction does."""
+    model = _model_of(
+        "def f(a, b):\n"
+        "    while a:\n"
+        "        if b:\n"
+        "            if a > b:\n"
+        "                return g(a)\n"
+        "            b = 1\n"
+        "        a = b and (a if b else 3)\n"
+        "    return a\n"
+    )
+    found = joins(model)
+    ends = {n for n in range(len(model.instructions)) if not successors(model, n)}
+
+    def reaches_an_end_without(start, avoided):
+        seen, work = set(), [start]
+        while work:
+            n = work.pop()
+            if n in ends:
+                return True
+            for after in successors(model, n):
+                if after != avoided and after not in seen:
+                    seen.add(after)
+                    work.append(after)
+        return False
+
+    live = reachable(model)
+    for n in live - ends:
+        common = [m for m in live if m != n and not reaches_an_end_without(n, m)]
+        assert (found[n] in common) if common else found[n] is None
+        assert not any(m != found[n] and reaches_an_end_without(found[n], m) for m in common)

@@ -423,6 +423,21 @@ def test_the_graph_keeps_no_node_of_a_way_that_is_given_up():
     assert len([t for t in targets if getattr(t, "__name__", "") == "sub"]) == 1
 
 
+@pytest.mark.parametrize("numbers", [(3, 4, 0, 5, 1, 0), (0, 1, 2, 0, 7)])
+def test_the_truth_of_an_int(numbers):
+    def f(x, n):
+        offset = n or 0
+        if n and x.dim() == 9:
+            return x
+        return x + offset + (n and 1 and 0)
+
+    fast, recorder = compiled(f)
+    x = torch.randn(3)
+    for n in numbers:
+        assert torch.equal(fast(x, n), f(x, n))
+    assert len(recorder.graphs) == 2
+
+
 def test_keywords_after_a_merged_argument():
     def scale(x, *, by=1, flag=False):
         return x * by if not flag else x

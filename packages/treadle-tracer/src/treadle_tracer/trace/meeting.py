@@ -88,18 +88,16 @@ class Meeting:
         return value.condition if known is None else known
 
     def _integer(self, one: Value, two: Value) -> Value | None:
-        """A dynamic int, where the other way has the number that it is there."""
+        """An int that the one way has, where it is the one that the other way has, too."""
         from treadle_shapes.logic import Eq
 
         here, there = _integer_of(one), _integer_of(two)
         if here is None or there is None:
             return None
         equal, env = Eq(here, there), self.tx.symbols.env
-        if isinstance(one, SymbolicValue) and env.prove_if(self._on_other, equal):
+        if env.prove_if(self._on_other, equal):
             return one
-        if isinstance(two, SymbolicValue) and env.prove_if(self._on_taken, equal):
-            return two
-        return None
+        return two if env.prove_if(self._on_taken, equal) else None
 
     def _tensor(self, one: Value, two: Value) -> Value | None:
         """What the taken way has computed, where the other way has a tensor with the same elements."""

@@ -167,16 +167,17 @@ class _Way:
 
 
 def branch(frame: Frame, condition: Undecided, when: bool, target: int, keeps: bool) -> bool:
-    """A jump to `target` if the bool on top of the stack, which is `condition`, is `when`; there it stays on the stack if `keeps`.
+    """A jump to `target` if `condition`, the truth of what is on top of the stack, is `when`; there it stays on the stack if `keeps`.
 
     Whether the frame is left: both ways may have met at their return.
     """
+    top = frame.stack[-1]
 
     def side(truth: bool) -> State:
         jumps = truth is when
         stack = frame.stack[:-1]
         if jumps and keeps:
-            stack.append(boolean(truth))
+            stack.append(boolean(truth) if top is condition else top)
         return State(target if jumps else frame.pc, stack, frame.locals, frame.cells, frame.keyword_names)
 
     tx = frame.tx

@@ -11,7 +11,7 @@ from treadle_tracer.values.base import MISSING, NONE, NULL, Constant, Raised, Va
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.generators import GeneratorValue
 from treadle_tracer.values.mappings import DictValue
-from treadle_tracer.values.merged import Undecided
+from treadle_tracer.values.merged import open_truth
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import Sequence, TupleValue
 
@@ -33,8 +33,9 @@ def _jump(frame: Frame, i: Instruction) -> None:
 def _jump_if(frame: Frame, i: Instruction, when: bool, keeps: bool = False) -> bool:
     """Jump if the value on top of the stack is `when`, where it then stays if `keeps`; whether the frame is left."""
     value = frame.stack[-1]
-    if value.__class__ is Undecided:
-        return branch(frame, value, when, i.argval, keeps)  # type: ignore[arg-type]
+    condition = open_truth(frame.tx, value)
+    if condition is not None:
+        return branch(frame, condition, when, i.argval, keeps)
     if not keeps:
         frame.stack.pop()
     if value.truth(frame.tx) is when:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import InternalError
 from treadle_tracer.values.base import Constant, Value, boolean
-from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 
 if TYPE_CHECKING:
     from torch import fx
@@ -54,6 +54,21 @@ def undecided(tx: Tracer, condition: Any) -> Constant:
     """The bool `condition` (an expression of treadle_shapes about values with hints): plain where it follows from facts."""
     known = tx.symbols.env.prove(condition)
     return Undecided(condition, tx.decide_condition) if known is None else boolean(known)
+
+
+def open_truth(tx: Tracer, value: Value) -> Undecided | None:
+    """`bool(value)` of a bool that is open, or of an int with a hint; None for everything else, and where facts tell."""
+    if isinstance(value, Undecided):
+        return value
+    if not isinstance(value, SymbolicValue) or value.python_type() is not int:
+        return None
+    number = value.sym.node.value
+    if tx.symbols.env.hint(number) is None:
+        return None
+    from treadle_shapes.logic import Ne
+
+    found = undecided(tx, Ne(number, 0))
+    return found if isinstance(found, Undecided) else None
 
 
 class MergedTensor(TensorValue):
