@@ -124,13 +124,13 @@ class ShapeEnv:
         if isinstance(hint, bool) or not isinstance(hint, int):
             raise UsageError(f"create_symbol: the hint of {source} must be an int, got {hint!r}")
         if not -INT64_MAX - 1 <= hint <= INT64_MAX:
-            raise SizeOverflowError(f"{source} == {hint} does not fit in 64 bits")
+            raise SizeOverflowError(f"{source} == {hint} does not fit in 64 bits; {self._at()}; use smaller sizes")
         if dynamic == "static":
             return hint
         if (lower is not None and hint < lower) or (upper is not None and hint > upper):
             raise ConstraintError(
                 f"{source} == {hint} is outside its declared range [{lower}, {'inf' if upper is None else upper}]; "
-                f"declare a range that holds it, or do not mark {source} as dynamic"
+                f"{self._at()}; declare a range that holds it, or do not mark {source} as dynamic"
             )
         if size and dynamic == "auto" and hint < 2:
             return hint
@@ -166,7 +166,7 @@ class ShapeEnv:
         if size != hint:
             first = self.source_of(known) if isinstance(known, Symbol) else str(known)
             raise ConstraintError(
-                f"the dimension named {name!r} is {size} at {first} but {hint} at {source}; "
+                f"the dimension named {name!r} is {size} at {first} but {hint} at {source}; {self._at()}; "
                 f"give the same sizes, or use two names"
             )
         if isinstance(known, Symbol):
@@ -352,7 +352,9 @@ class ShapeEnv:
         if value is None:
             raise UnbackedError(self._unbacked_message(simple), simple)
         if not -INT64_MAX - 1 <= value <= INT64_MAX:
-            raise SizeOverflowError(f"{self.describe(simple)} == {value} does not fit in 64 bits; {self._at()}")
+            raise SizeOverflowError(
+                f"{self.describe(simple)} == {value} does not fit in 64 bits; {self._at()}; use smaller sizes"
+            )
         self.decide(Eq(simple, int(value)))  # type: ignore[arg-type]
         return int(value)
 
@@ -389,7 +391,9 @@ class ShapeEnv:
             return
         what = self.describe(divisor)
         if known is False or self.hint(divisor) == 0:
-            raise DivisionByZeroError(f"division by {what}, which is 0; {self._at()}")
+            raise DivisionByZeroError(
+                f"division by {what}, which is 0; {self._at()}; check that {what} is not 0 before that line"
+            )
         raise DivisionByZeroError(
             f"division by {what}, which is known only at run time and can be 0; {self._at()}; "
             f"state that it is not: torch._check({what} > 0), or env.expect(Ne(divisor, 0))"
@@ -521,11 +525,7 @@ class ShapeEnv:
         declared = Guard(condition, self.where(), reason) if isinstance(condition, BoolExpr) else None
         known = self.prove(condition)
         if known is False:
-            against = "; ".join(str(self.describe(g.expr)) + " declared at " + g.where for g in self.declared)
-            ranges = ", ".join(f"{self.source_of(s)} in [{s.lower}, {s.upper}]" for s in self._free(condition))
-            raise ContradictionError(
-                f"{self.describe(condition)} contradicts what was declared before: {against or ranges}; drop one of them"
-            )
+            raise ContradictionError(self._contradiction_message(condition))
         if declared is None or known:
             return
         if self.hint(condition) is False:
@@ -535,6 +535,21 @@ class ShapeEnv:
             )
         self._learn(self.facts.simplify(condition))
         self.declared.append(declared)
+
+    def _contradiction_message(self, condition: BoolLike) -> str:
+        """With what a promise does not go together. (A condition that the ranges of its symbols settle arrives as False.)"""
+        concerned = self._free(condition) or [s for s in self.symbols if s in self.hints]
+        before = [f"{self.describe(g.expr)} declared at {g.where}" for g in self.declared]
+        before += [f"{self.describe(g.expr)} needed at {g.where}" for g in self.guards]
+        before += [f"the range {self._declared_range(s)}" for s in concerned]
+        what = "this condition" if isinstance(condition, bool) else self.describe(condition)
+        return f"{what} ({self._at()}) contradicts what was declared before: {'; '.join(before)}: drop one of them"
+
+    def _declared_range(self, s: Symbol) -> str:
+        """The range of a symbol and where it was declared."""
+        stack = self.symbols[s].stack if s in self.symbols else ()
+        upper = "inf" if s.upper is None else s.upper
+        return f"[{s.lower}, {upper}] of {self.source_of(s)}" + (f" declared at {stack[0]}" if stack else "")
 
     @staticmethod
     def _free(condition: BoolLike) -> list[Symbol]:
@@ -555,7 +570,7 @@ class ShapeEnv:
                     upper = "inf" if s.upper is None else s.upper
                     found.append(
                         f"{info.source} is declared to range over [{s.lower}, {upper}], but {self.describe(guard.expr)} "
-                        f"is needed at {guard.where}: only [{low}, {high}] works"
+                        f"is needed at {guard.where}: only [{low}, {high}] works; declare that, or change that line"
                     )
         return found
 
@@ -570,8 +585,11 @@ class ShapeEnv:
         for s, value in values.items():
             if value not in s.range:
                 upper = "inf" if s.upper is None else s.upper
+                where = self.symbols[s].stack if s in self.symbols else ()
                 raise ConstraintError(
                     f"{self.source_of(s)} == {value} is outside its declared range [{s.lower}, {upper}]"
+                    + (f" (declared at {where[0]})" if where else "")
+                    + "; declare a range that holds it, or give another size"
                 )
         for promise in self.declared:
             if not evaluate(promise.expr, values):

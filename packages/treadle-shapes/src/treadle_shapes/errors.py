@@ -37,7 +37,7 @@ class UnbackedError(ShapesError, ValueError):
         self.expr = expr
 
 
-class UndecidedError(ShapesError):
+class UndecidedError(ShapesError, ValueError):
     """Inside `ShapeEnv.refusing_guards`: the facts do not settle a question, and its answer must not be recorded."""
 
 

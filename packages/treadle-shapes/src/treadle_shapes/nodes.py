@@ -17,7 +17,7 @@ from functools import lru_cache
 from operator import attrgetter
 from typing import Any, TypeAlias, Union
 
-from treadle_shapes.errors import UsageError
+from treadle_shapes.errors import SizeOverflowError, UsageError
 from treadle_shapes.intern import InternTable, Node
 from treadle_shapes.ranges import Range
 
@@ -29,9 +29,14 @@ CONSTRUCT: dict[str, Callable[..., Any]] = {}
 
 _CACHE_SIZE = 1 << 15
 # Products of sums with more terms than this (before like ones are added) stay products: multiplied out they would take forever.
-MAX_EXPANSION = 2048
-# Beyond this depth of nested functions, what looks at whole structures takes shortcuts.
-_DEEP = 8
+MAX_EXPANSION = 512
+# So do powers beyond this.
+MAX_POWER = 64
+# No size has a coefficient with more bits than this, not even as an intermediate result.
+MAX_BITS = 4096
+_LARGEST = 1 << MAX_BITS
+# Sort keys of functions heavier than this are digests.
+_HEAVY = 200
 _NOTHING: frozenset[Symbol] = frozenset()
 _by_order = attrgetter("order")
 
@@ -160,11 +165,13 @@ class Product(Expr):
 class Fn(Expr):
     """An atom: a function `op` of `args`, which are ints, Exprs or (for where) a BoolExpr."""
 
-    __slots__ = ("args", "depth", "op")
+    __slots__ = ("args", "depth", "op", "weight")
     op: str
     args: tuple
     depth: int
     """How many functions stand inside each other here; work that grows with every level is done up to some depth only."""
+    weight: int
+    """How many nodes the text would have, shared ones counted wherever they stand."""
 
     def __reduce__(self) -> tuple:
         return make_fn, (self.op, self.args)
@@ -322,10 +329,17 @@ def _digest(order: tuple) -> tuple:
     return ((9, int.from_bytes(blake2b(repr(order).encode(), digest_size=8).digest(), "big")),)
 
 
-def _depth_of(value: Any) -> int:
-    if isinstance(value, Fn):
-        return value.depth
-    return max([_depth_of(child) for child in children(value)], default=0) if isinstance(value, Node) else 0
+def _shape_of(parts: Iterable[Any]) -> tuple[int, int]:
+    """(depth, weight) of expressions together, see `Fn`."""
+    depth = weight = 0
+    for part in parts:
+        weight += 1
+        if isinstance(part, Fn):
+            depth, weight = max(depth, part.depth), weight + part.weight
+        elif isinstance(part, Node) and not isinstance(part, Symbol):
+            inner, more = _shape_of(children(part))
+            depth, weight = max(depth, inner), weight + more
+    return depth, min(weight, 1 << 30)
 
 
 def make_fn(op: str, args: tuple) -> Fn:
@@ -333,10 +347,10 @@ def make_fn(op: str, args: tuple) -> Fn:
     key = (op, *args)
     node = _fns.get(key)
     if node is None:
-        depth = 1 + max([_depth_of(arg) for arg in args], default=0)
+        depth, weight = _shape_of(args)
         below = tuple([order_of(arg) for arg in args])
-        node = _blank(Fn, (3, op, len(args), below if depth <= _DEEP else _digest(below)))
-        node.op, node.args, node.depth = op, args, depth
+        node = _blank(Fn, (3, op, len(args), below if weight <= _HEAVY else _digest(below)))
+        node.op, node.args, node.depth, node.weight = op, args, depth + 1, weight + 1
         node = _fns.add(key, node)
     return node
 
@@ -401,7 +415,9 @@ def _times(x: Expr, y: Expr) -> Expr:
     """Product of two monomials."""
     powers = dict(as_powers(x))
     for atom, power in as_powers(y).items():
-        powers[atom] = powers.get(atom, 0) + power
+        powers[atom] = power = powers.get(atom, 0) + power
+        if power > MAX_POWER:
+            return make_fn("product", (x, y) if x.order <= y.order else (y, x))
     product = make_product(powers)
     assert isinstance(product, Expr)
     return product
@@ -430,7 +446,13 @@ def _mul(a: Expr, b: IntLike) -> IntLike:
         total[x] = total.get(x, 0) + c * right_const
     for y, d in right.items():
         total[y] = total.get(y, 0) + d * left_const
-    return make_sum({m: c for m, c in total.items() if c}, left_const * right_const)
+    const = left_const * right_const
+    if any(not -_LARGEST < c < _LARGEST for c in total.values()) or not -_LARGEST < const < _LARGEST:
+        names = ", ".join(sorted([s.name for s in a.free_symbols | b.free_symbols]))
+        raise SizeOverflowError(
+            f"a product of {names} has coefficients that do not fit in 64 bits; use smaller factors"
+        )
+    return make_sum({m: c for m, c in total.items() if c}, const)
 
 
 def add(*terms: IntLike) -> IntLike:

@@ -61,6 +61,7 @@ def treadle_mod(a, b):
 
 # Shared parts are written out wherever they stand, so the text of a small graph can be endless.
 _MAX_PARTS = 20_000
+_MAX_READABLE = 500
 
 _ADVICE = "compute parts of it separately and make symbols of them"
 
@@ -98,6 +99,7 @@ class _Printer:
 
     def inside(self, e: Any, strength: int) -> str:
         text, own = self.render(e)
+        self.left -= len(text) >> 6  # a power is its base many times over
         return text if own >= strength else f"({text})"
 
     def number(self, value: int) -> str:
@@ -354,8 +356,10 @@ def to_triton(e: Any, known: Mapping[Symbol, Range] | Known | None = None) -> st
 
 def text(e: Node, names: Mapping[Symbol, str] | None = None) -> str:
     """Python source for people: of a part only where the whole is too long, or nested too deeply."""
+    printer = _Python(OWN, names)
+    printer.left = _MAX_READABLE
     try:
-        return to_python(e, names)
+        return printer.whole(e)
     except ExpressionTooLargeError:
         symbols = sorted([s.name if names is None else names.get(s, s.name) for s in free_symbols(e)])
         return f"<a large expression of {', '.join(symbols)}>"

@@ -18,6 +18,7 @@ EVERYTHING: Interval = (-INF, INF)
 
 # Powers and shifts with more bits than this are widened to infinity, so that no bound costs more than a shape does.
 _MAX_BITS = 256
+_LARGEST = 1 << 4096
 
 
 class Range(NamedTuple):
@@ -59,6 +60,15 @@ def _times(a: int | float, b: int | float) -> int | float:
     return a * b
 
 
+def _widened(low: int | float, high: int | float) -> Interval:
+    """The interval with ends that stay cheap to compute with: outwards to infinity, inwards to a number that is closer."""
+    if low > _LARGEST or low < -_LARGEST:
+        low = _LARGEST if low > 0 else -INF
+    if high > _LARGEST or high < -_LARGEST:
+        high = -_LARGEST if high < 0 else INF
+    return low, high
+
+
 def add(x: Interval, y: Interval) -> Interval:
     return _plus(x[0], y[0]), _plus(x[1], y[1])
 
@@ -71,7 +81,7 @@ def scale(x: Interval, c: int) -> Interval:
 
 def mul(x: Interval, y: Interval) -> Interval:
     ends = [_times(a, b) for a, b in product(x, y)]
-    return min(ends), max(ends)
+    return _widened(min(ends), max(ends))
 
 
 def _quotient(a: int | float, b: int | float) -> int | float | None:

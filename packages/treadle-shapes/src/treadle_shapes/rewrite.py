@@ -121,7 +121,7 @@ EVALUATE: dict[str, Callable[..., Any]] = {
     "mod": _mod,
     "min": min,
     "max": max,
-    "product": lambda a, b: a * b,
+    "product": rules.integer_product,
     "pow": rules.integer_power,
     "shl": rules.integer_shift,
     "shr": lambda a, n: a >> n,
@@ -155,7 +155,8 @@ def _evaluate_node(e: Any, values: Mapping[Symbol, int], done: dict) -> Any:
     if isinstance(e, Product):
         result = 1
         for atom, power in e.powers.items():
-            result *= _evaluate(atom, values, done) ** power
+            factor = _evaluate(atom, values, done)
+            result *= factor if power == 1 else rules.integer_power(factor, power)
         return result
     # Short-circuit: the side that is not taken may divide by zero.
     if e.op in ("where", "fwhere"):

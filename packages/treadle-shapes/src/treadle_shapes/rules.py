@@ -17,6 +17,7 @@ from treadle_shapes.errors import DivisionByZeroError, SizeOverflowError, UsageE
 from treadle_shapes.nodes import (
     _CACHE_SIZE,
     CONSTRUCT,
+    MAX_BITS,
     BoolExpr,
     BoolLike,
     Expr,
@@ -403,20 +404,23 @@ def where(condition: BoolLike, a: IntLike, b: IntLike) -> IntLike:
     return a if a is b or (isinstance(a, int) and a == b) else make_fn("where", (condition, a, b))
 
 
-# No size has more bits than this, not even as an intermediate result.
-_MAX_BITS = 4096
-
-
 def integer_power(base: int, exponent: int) -> int:
     """base ** exponent of plain ints; SizeOverflowError when it would be so long that computing it is the problem."""
-    if exponent > 1 and base.bit_length() * exponent > _MAX_BITS and base not in (-1, 0, 1):
+    if exponent > 1 and base.bit_length() * exponent > MAX_BITS and base not in (-1, 0, 1):
         raise SizeOverflowError(f"{base} ** {exponent} does not fit in the 64 bits of a size; use a smaller exponent")
     return base**exponent
 
 
+def integer_product(a: int, b: int) -> int:
+    """a * b of plain ints; SizeOverflowError as for `integer_power`."""
+    if a.bit_length() + b.bit_length() > MAX_BITS:
+        raise SizeOverflowError("a product does not fit in the 64 bits of a size; use smaller factors")
+    return a * b
+
+
 def integer_shift(a: int, n: int) -> int:
     """a << n of plain ints; SizeOverflowError as for `integer_power`."""
-    if a and n > _MAX_BITS:
+    if a and n > MAX_BITS:
         raise SizeOverflowError(f"{a} << {n} does not fit in the 64 bits of a size; use a smaller shift count")
     return a << n
 
