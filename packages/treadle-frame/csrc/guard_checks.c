@@ -300,18 +300,25 @@ query_holds(const ForeignQuery *query, void *handle)
     Py_UNREACHABLE();
 }
 
+/* Whether the value's type is exactly `types`, or one of that tuple. */
+static bool
+is_of_types(PyObject *value, PyObject *types)
+{
+    PyObject *type = (PyObject *)Py_TYPE(value);
+    bool known = type == types;
+    if (!known && PyTuple_Check(types)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(types) && !known; i++) {
+            known = type == PyTuple_GET_ITEM(types, i);
+        }
+    }
+    return known;
+}
+
 static int
 test_foreign(const GuardCheck *check, PyObject *value, PyObject *const *others)
 {
     const ForeignTest *test = check->foreign;
-    PyObject *type = (PyObject *)Py_TYPE(value);
-    bool known = type == test->types;
-    if (!known && PyTuple_Check(test->types)) {
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(test->types) && !known; i++) {
-            known = type == PyTuple_GET_ITEM(test->types, i);
-        }
-    }
-    if (!known) {
+    if (!is_of_types(value, test->types)) {
         return 0;
     }
     void *handle = (char *)value + test->handle_offset;
@@ -505,6 +512,47 @@ prepare_foreign(GuardCheck *check, PyObject *where)
     return 0;
 }
 
+/* ---- equal_items: elements of arrays that a C library gives for several values ----------------------------------------- */
+
+struct ItemPairs {
+    PyObject *types;            /* borrowed from the check's argument */
+    Py_ssize_t handle_offset;
+    ForeignFunction length, items;
+    Py_ssize_t n_values, n_pairs;
+    int64_t pairs[][4];         /* value, index, other value, its index */
+};
+
+static int
+test_equal_items(const GuardCheck *check, PyObject *value, PyObject *const *others)
+{
+    const ItemPairs *test = check->pairs;
+    int64_t *items_on_stack[TF_MAX_CAPTURES_ON_STACK], lengths_on_stack[TF_MAX_CAPTURES_ON_STACK];
+    int64_t **items = items_on_stack, *lengths = lengths_on_stack;
+    void *block = NULL;
+    if (test->n_values > TF_MAX_CAPTURES_ON_STACK) {
+        block = PyMem_Malloc((size_t)test->n_values * (sizeof(int64_t *) + sizeof(int64_t)));
+        if (block == NULL) {
+            return 0;
+        }
+        items = block;
+        lengths = (int64_t *)(items + test->n_values);
+    }
+    bool equal = true;
+    for (Py_ssize_t i = 0; i < test->n_values && equal; i++) {
+        PyObject *owner = i == 0 ? value : others[i - 1];
+        void *handle = (char *)owner + test->handle_offset;
+        equal = is_of_types(owner, test->types) && test->length(handle, &lengths[i]) == 0
+                && test->items(handle, &items[i]) == 0;
+    }
+    for (Py_ssize_t i = 0; i < test->n_pairs && equal; i++) {
+        const int64_t *pair = test->pairs[i];
+        equal = pair[1] < lengths[pair[0]] && pair[3] < lengths[pair[2]]
+                && items[pair[0]][pair[1]] == items[pair[2]][pair[3]];
+    }
+    PyMem_Free(block);
+    return equal;
+}
+
 /* ---- preparing arguments ----------------------------------------------------------------------------------------------- */
 
 static int
@@ -576,6 +624,63 @@ prepare_capsule(GuardCheck *check, PyObject *where)
     return check->context == NULL && PyErr_Occurred() ? -1 : 0;
 }
 
+/* (value, index, other value, its index) from a tuple of four ints. */
+static int
+fill_pair(int64_t *pair, PyObject *given, Py_ssize_t n_values, PyObject *where)
+{
+    bool good = PyTuple_Check(given) && PyTuple_GET_SIZE(given) == 4;
+    for (int i = 0; i < 4 && good; i++) {
+        PyObject *number = PyTuple_GET_ITEM(given, i);
+        pair[i] = PyLong_Check(number) ? PyLong_AsLongLong(number) : -1;
+        good = pair[i] >= 0 && (i % 2 == 1 || pair[i] < n_values);
+    }
+    if (!good) {
+        PyErr_Clear();
+        PyErr_Format(tf_guard_error, "%U: a pair must be (value, index, other value, its index) with values from 0 to %zd, "
+                     "not %R", where, n_values - 1, given);
+    }
+    return good ? 0 : -1;
+}
+
+static int
+prepare_equal_items(GuardCheck *check, PyObject *where)
+{
+    PyObject *spec = PyTuple_Check(check->arg) && PyTuple_GET_SIZE(check->arg) == 2 ? PyTuple_GET_ITEM(check->arg, 0) : NULL;
+    bool good = spec != NULL && PyTuple_Check(spec) && PyTuple_GET_SIZE(spec) == 5
+                && is_type_or_types(PyTuple_GET_ITEM(spec, 0)) && PyLong_Check(PyTuple_GET_ITEM(spec, 1))
+                && PyTuple_Check(PyTuple_GET_ITEM(spec, 4)) && PyTuple_Check(PyTuple_GET_ITEM(check->arg, 1));
+    if (require(good, check, where, "a pair (EqualItems, tuple of paths)") < 0) {
+        return -1;
+    }
+    PyObject *pairs = PyTuple_GET_ITEM(spec, 4);
+    Py_ssize_t n = PyTuple_GET_SIZE(pairs);
+    ItemPairs *test = PyMem_Calloc(1, sizeof(ItemPairs) + (size_t)n * sizeof(test->pairs[0]));
+    if (test == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    check->pairs = test;
+    test->types = PyTuple_GET_ITEM(spec, 0);
+    test->n_values = PyTuple_GET_SIZE(PyTuple_GET_ITEM(check->arg, 1)) + 1;
+    test->n_pairs = n;
+    test->handle_offset = PyLong_AsSsize_t(PyTuple_GET_ITEM(spec, 1));
+    if (test->handle_offset == -1 && PyErr_Occurred()) {
+        return -1;
+    }
+    *(void **)&test->length = address_from(PyTuple_GET_ITEM(spec, 2), where, "the function that gives the length");
+    *(void **)&test->items = test->length == NULL ? NULL
+                             : address_from(PyTuple_GET_ITEM(spec, 3), where, "the function that gives the items");
+    if (test->items == NULL) {
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (fill_pair(test->pairs[i], PyTuple_GET_ITEM(pairs, i), test->n_values, where) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
 static const struct {
     int (*prepare)(GuardCheck *, PyObject *where);
     int (*test)(const GuardCheck *, PyObject *value, PyObject *const *others);
@@ -598,6 +703,7 @@ static const struct {
     [OP_same_object] = {prepare_tuple, test_same_object, true},
     [OP_distinct_objects] = {prepare_nothing, test_distinct_objects, true},
     [OP_call_many] = {prepare_nothing, test_call_many, true},
+    [OP_equal_items] = {prepare_equal_items, test_equal_items, true},
 };
 
 int
@@ -624,4 +730,6 @@ tf_check_free_argument(GuardCheck *check)
 {
     free_foreign(check->foreign);
     check->foreign = NULL;
+    PyMem_Free(check->pairs);
+    check->pairs = NULL;
 }

@@ -270,7 +270,10 @@ add_other_paths(GuardProgram *program, GuardCheck *check, PyObject *where)
     }
     else {
         PyObject *given = check->arg;
-        if (check->op == OP_call_many) {
+        if (check->op == OP_equal_items) {
+            given = PyTuple_GET_ITEM(check->arg, 1);
+        }
+        else if (check->op == OP_call_many) {
             given = PyTuple_Check(check->arg) && PyTuple_GET_SIZE(check->arg) == 2 ? PyTuple_GET_ITEM(check->arg, 1)
                                                                                    : NULL;
             if (given == NULL || !PyCallable_Check(PyTuple_GET_ITEM(check->arg, 0))) {

@@ -41,6 +41,7 @@ typedef enum {
 } CheckOp;
 
 typedef struct ForeignTest ForeignTest;
+typedef struct ItemPairs ItemPairs;
 
 typedef struct GuardCheck {
     struct GuardCheck *next;    /* in the node, or in the program's list of checks on several paths */
@@ -52,6 +53,7 @@ typedef struct GuardCheck {
     int (*function)(PyObject *, void *);    /* capsule */
     void *context;              /* capsule */
     ForeignTest *foreign;       /* owned */
+    ItemPairs *pairs;           /* owned: equal_items */
     struct GuardNode **others;  /* owned array of borrowed nodes: further paths */
     Py_ssize_t n_others;
 } GuardCheck;

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from frame_helpers import address_of
 
-from treadle_frame import Check, Entry, ForeignCheck, GuardError, GuardProgram, add_entry, dispatcher
+from treadle_frame import Check, Entry, EqualItems, ForeignCheck, GuardError, GuardProgram, add_entry, dispatcher
 from treadle_frame.guards import OPS
 
 X = ("local", "x")
@@ -224,7 +224,8 @@ def test_wrong_arguments_are_named(op: str, arg: Any, message: str) -> None:
 
 
 def test_every_op_has_a_test_here() -> None:
-    tested = {op for op, *_ in TABLE} | {"same_object", "distinct_objects", "call_many", "capsule", "foreign"}
+    apart = {"same_object", "distinct_objects", "call_many", "equal_items", "capsule", "foreign"}
+    tested = {op for op, *_ in TABLE} | apart
     assert tested == set(OPS)
 
 
@@ -348,6 +349,45 @@ def test_foreign_layout() -> None:
     assert layout(torch.empty(0, 4), (1,), 1) and layout(torch.empty(4, 0), (1,), 1)
     assert layout(torch.tensor(1.0))
     assert not layout(torch.empty_strided((2, 2), (2**62, 2**62), device="meta"), (1,), 2**62)
+
+
+def test_equal_items(library: ctypes.PyDLL) -> None:
+    rank, sizes = address_of(library, "get_rank"), address_of(library, "get_sizes")
+    x, y, z = packed(3, (2, 5, 7), 0, False), packed(3, (5, 2, 9), 0, False), packed(2, (7, 7, 7), 0, False)
+
+    def equal(*pairs: Any, types: Any = bytes, **values: Any) -> bool:
+        given = {"x": x, "y": y, "z": z, **values}
+        others = tuple((("local", name),) for name in ("y", "z"))
+        spec = EqualItems(types, HEAD, rank, sizes, pairs)
+        return GuardProgram([Check((X,), "equal_items", (spec, others))]).check(given)
+
+    assert equal()
+    assert equal((0, 0, 1, 1), (0, 1, 1, 0), (0, 2, 2, 0), (2, 0, 2, 1), (1, 2, 1, 2))
+    assert not equal((0, 0, 1, 0))
+    assert not equal((0, 0, 1, 1), (0, 2, 2, 2)), "an index beyond the end"
+    assert not equal((0, 0, 1, 1), y=3) and not equal((0, 0, 1, 1), x=None)
+    assert not equal((0, 0, 1, 1), types=(int, str)) and equal((0, 0, 1, 1), types=(int, bytes))
+    for wrong in ((0, 0, 3, 0), (0, 0, 1), (-1, 0, 0, 0), ("0", 0, 0, 0), 3):
+        with pytest.raises(GuardError, match="a pair must be"):
+            equal(wrong)
+    for spec in (3, (bytes, HEAD, rank, sizes), (3, HEAD, rank, sizes, ()), (bytes, HEAD, rank, sizes, 0)):
+        with pytest.raises(GuardError, match="EqualItems"):
+            GuardProgram([Check((X,), "equal_items", (spec, ()))])
+    for spec in ((bytes, HEAD, 0, sizes, ()), (bytes, HEAD, rank, 0, ())):
+        with pytest.raises(GuardError, match="non-zero address"):
+            GuardProgram([Check((X,), "equal_items", (spec, ()))])
+
+
+def test_equal_items_of_many_values(library: ctypes.PyDLL) -> None:
+    rank, sizes = address_of(library, "get_rank"), address_of(library, "get_sizes")
+    names = [f"v{i}" for i in range(40)]
+    values = {name: packed(3, (2, i, 7), 0, False) for i, name in enumerate(names)}
+    pairs = tuple((0, 2, i, 2) for i in range(1, 40))
+    spec = EqualItems(bytes, HEAD, rank, sizes, pairs)
+    first, *others = ((("local", name),) for name in names)
+    program = GuardProgram([Check(first, "equal_items", (spec, tuple(others)))])
+    assert program.check(values)
+    assert not program.check({**values, "v39": packed(3, (2, 3, 8), 0, False)})
 
 
 def test_foreign_queries_stop_at_the_first_that_fails(library: ctypes.PyDLL) -> None:

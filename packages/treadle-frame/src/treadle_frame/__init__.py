@@ -24,7 +24,7 @@ from treadle_frame._core import (
     unskip,
 )
 from treadle_frame.errors import EvaluatorError, EvaluatorWarning, GuardError, LayoutError, StaleGuardWarning
-from treadle_frame.guards import Check, ForeignCheck
+from treadle_frame.guards import Check, EqualItems, ForeignCheck
 
 __all__ = [
     "RUN_CACHED",
@@ -32,6 +32,7 @@ __all__ = [
     "SKIP",
     "Check",
     "Entry",
+    "EqualItems",
     "EvaluatorError",
     "EvaluatorWarning",
     "ForeignCheck",

@@ -36,6 +36,7 @@ OPS = (
     "same_object",
     "distinct_objects",
     "call_many",
+    "equal_items",
 )
 
 
@@ -69,3 +70,18 @@ class ForeignCheck(NamedTuple):
     type: type | tuple[type, ...]
     handle_offset: int
     queries: tuple[tuple[int, str, Any], ...]
+
+
+class EqualItems(NamedTuple):
+    """The first half of an `equal_items` check's argument, `(EqualItems, other paths)`: elements of arrays are equal.
+
+    Values are numbered: 0 is the one the check stands on, 1 and up those at the other paths. All must be exactly of `type`
+    (or one of the tuple); handles and functions are as in `ForeignCheck`: `length` gives an int64, `items` a pointer to so
+    many int64. Each of `pairs` is (value, index, other value, its index); an index beyond the end makes the check fail.
+    """
+
+    type: type | tuple[type, ...]
+    handle_offset: int
+    length: int
+    items: int
+    pairs: tuple[tuple[int, int, int, int], ...]

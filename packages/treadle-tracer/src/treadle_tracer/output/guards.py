@@ -81,7 +81,8 @@ class DynamicNumbers(NamedTuple):
     decisions  `treadle_shapes` guards: an expression over the symbols, and the user's line that needed it
     texts      what a person calls each number
     box        the interval of each number (None: open)
-    relations  the decisions that are more than intervals, as a `treadle_shapes` GuardFunction of the numbers in them; None if there is none
+    equal      positions of pairs of sizes that must be equal
+    relations  the other decisions that are more than intervals, as a GuardFunction of the numbers in them; None if there is none
     """
 
     symbols: tuple[Any, ...]
@@ -90,6 +91,7 @@ class DynamicNumbers(NamedTuple):
     decisions: tuple[Any, ...]
     texts: tuple[str, ...]
     box: tuple[tuple[int | None, int | None], ...]
+    equal: tuple[tuple[int, int], ...]
     relations: Any
 
     def describe(self, expr: Any) -> str:
@@ -99,7 +101,9 @@ class DynamicNumbers(NamedTuple):
         return to_python(expr, dict(zip(self.symbols, self.texts, strict=True)))
 
     def is_guarded_by(self, check: Any) -> bool:
-        """Whether a check of a guard program calls the function of these numbers, in one of its forms."""
+        """Whether a check of a guard program is about these numbers together."""
+        if check.op == "equal_items":
+            return True
         forms = (self.guard, self.guard.check, self.relations and self.relations.check)
         return check.op == "call_many" and any(check.arg[0] is form for form in forms)
 
@@ -228,8 +232,16 @@ class GuardSet:
         is_size = tuple(i for i, symbol in enumerate(symbols) if ".size()[" in env.source_of(symbol))
         check = SizesGuard(decisions.check, is_size)
         texts = tuple(map(env.source_of, symbols))
+        pairs = {guard: _equal_sizes(guard, symbols, is_size) for guard in decisions.relations}
         return DynamicNumbers(
-            symbols, sources, check, decisions.guards, texts, decisions.box, _function_of(decisions.relations)
+            symbols,
+            sources,
+            check,
+            decisions.guards,
+            texts,
+            decisions.box,
+            equal=tuple(pair for pair in pairs.values() if pair is not None),
+            relations=_function_of([guard for guard, pair in pairs.items() if pair is None]),
         )
 
     @property
@@ -306,6 +318,19 @@ def _compiled_test(guard: Guard) -> tuple[str, Any]:
     if guard.op == "is" and isinstance(guard.arg, torch.nn.Module):
         return "refers", weakref.ref(guard.arg)
     return guard.op, _arg_paths(guard.op, guard.arg)
+
+
+def _equal_sizes(guard: Any, symbols: Sequence[Any], is_size: Sequence[int]) -> tuple[int, int] | None:
+    """The positions of the two sizes that a guard says are equal; None when it says something else."""
+    from treadle_shapes.nodes import as_terms
+
+    if guard.expr.op != "eq0":
+        return None
+    coefficients, constant = as_terms(guard.expr.args[0])
+    if constant != 0 or sorted(coefficients.values()) != [-1, 1] or not all(s in symbols for s in coefficients):
+        return None
+    first, second = (symbols.index(symbol) for symbol in coefficients)
+    return (first, second) if first in is_size and second in is_size else None
 
 
 def _function_of(relations: Sequence[Any]) -> Any:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .entry import Payload
     from .guards import DynamicNumbers, TensorGuard
 
-_ON_SEVERAL_PATHS = ("call_many", "same_object", "distinct_objects")
+_ON_SEVERAL_PATHS = ("call_many", "same_object", "distinct_objects", "equal_items")
 _SHOWN = 3  # differences of one entry that are told
 
 
@@ -67,7 +67,7 @@ def _differences(
         failed.add(keys[0])
         owner = next((tensors[key] for key in keys if key in tensors), None)
         found: list[str] = []
-        if owner is not None and not owner.by_identity and check.op != "call_many":
+        if owner is not None and not owner.by_identity and check.op not in ("call_many", "equal_items"):
             found = _tensor_differences(owner, frame, dynamic.get(owner.source, {}))
         numbers_of = payload.dynamic
         if not found and numbers_of is not None and (check.op == "foreign" or numbers_of.is_guarded_by(check)):

@@ -14,8 +14,8 @@ import torch
 
 import treadle_frame
 
-from ..source import path_key
-from .tensor_check import Range, with_ranges
+from ..source import Source, path_key
+from .tensor_check import Range, equal_sizes_check, with_ranges
 
 if TYPE_CHECKING:
     from .guards import DynamicNumbers
@@ -30,6 +30,7 @@ def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool 
         path_key(source.path): _range(dynamic, position, any_ones) for position, source in enumerate(dynamic.sources)
     }
     checked: set[Any] = set()
+    owners: dict[Any, tuple[Any, int]] = {}
     kept = []
     for check in checks:
         if check.op == "foreign":
@@ -39,28 +40,44 @@ def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool 
             if any(path in ranges for path in sizes):
                 check = with_ranges(check, [ranges.get(path) for path in sizes], [ranges.get(path) for path in strides])
                 checked.update(sizes, strides)
+                owners.update((path, (check, dim)) for dim, path in enumerate(sizes))
         elif dynamic.is_guarded_by(check):
             continue
         kept.append(check)
-    kept += _function_check(dynamic, ranges, checked, any_ones)
+    is_checked = all(path in checked or ends == (None, None) for path, ends in ranges.items())
+    if not is_checked or not (any_ones or dynamic.guard.admits_each):
+        kept.append(_check_of_everything(dynamic))
+    else:
+        kept += _checks_of_relations(dynamic, owners)
     return treadle_frame.GuardProgram(kept)
 
 
-def _function_check(
-    dynamic: DynamicNumbers, ranges: dict[Any, Range], checked: set[Any], any_ones: bool
-) -> list[treadle_frame.Check]:
-    """The check of what the ranges do not say: none, one of the relations alone, or one of everything."""
-    is_checked = all(path in checked or ends == (None, None) for path, ends in ranges.items())
-    if not is_checked or not (any_ones or dynamic.guard.admits_each):
-        test = dynamic.guard if dynamic.guard.sizes else dynamic.guard.check  # no size, no admission of ones
-        sources = dynamic.sources
-    elif dynamic.relations is not None:
-        places = dict(zip(dynamic.symbols, dynamic.sources, strict=True))
-        test, sources = dynamic.relations.check, tuple(places[symbol] for symbol in dynamic.relations.symbols)
-    else:
-        return []
+def _check_of_everything(dynamic: DynamicNumbers) -> treadle_frame.Check:
+    test = dynamic.guard if dynamic.guard.sizes else dynamic.guard.check  # no size, no admission of ones
+    return _call(test, dynamic.sources, dynamic.text)
+
+
+def _call(test: Any, sources: Sequence[Source], text: str) -> treadle_frame.Check:
     first, *others = (source.path for source in sources)
-    return [treadle_frame.Check(first, "call_many", (test, tuple(others)), dynamic.text)]
+    return treadle_frame.Check(first, "call_many", (test, tuple(others)), text)
+
+
+def _checks_of_relations(dynamic: DynamicNumbers, owners: dict[Any, tuple[Any, int]]) -> list[treadle_frame.Check]:
+    """What the ranges do not say; `owners`: the check of the tensor that a size belongs to, and the dimension."""
+    found = []
+    if dynamic.equal:
+        tensors: dict[int, tuple[int, Any]] = {}
+        pairs = []
+        for positions in dynamic.equal:
+            pair: list[int] = []
+            for check, dim in (owners[path_key(dynamic.sources[position].path)] for position in positions):
+                pair += (tensors.setdefault(id(check), (len(tensors), check))[0], dim)
+            pairs.append(tuple(pair))
+        found.append(equal_sizes_check([check for _, check in tensors.values()], pairs, dynamic.text))
+    if dynamic.relations is not None:
+        places = dict(zip(dynamic.symbols, dynamic.sources, strict=True))
+        found.append(_call(dynamic.relations.check, [places[s] for s in dynamic.relations.symbols], dynamic.text))
+    return found
 
 
 def _range(dynamic: DynamicNumbers, position: int, any_ones: bool) -> Range:

@@ -120,6 +120,19 @@ def with_ranges(check: Any, sizes: Sequence[Range | None], strides: Sequence[Ran
     return check._replace(arg=check.arg._replace(queries=tuple(map(query, check.arg.queries))))
 
 
+def equal_sizes_check(checks: Sequence[Any], pairs: Sequence[tuple[int, int, int, int]], text: str) -> Any:
+    """A check that sizes of tensors are equal; `checks`: the `foreign` check of each tensor, `pairs`: (tensor, dim, other tensor, dim)."""
+    import treadle_frame
+
+    functions, offset = _functions(), _handle_offset()
+    assert functions is not None
+    assert offset is not None
+    kinds = tuple(dict.fromkeys(check.arg.type for check in checks))
+    spec = treadle_frame.EqualItems(kinds, offset, functions["dim"][1], functions["sizes"][1], tuple(pairs))
+    first, *others = (check.path for check in checks)
+    return treadle_frame.Check(first, "equal_items", (spec, tuple(others)), text)
+
+
 def metadata_text(tensor: torch.Tensor, sizes: Sequence[int | None]) -> str:
     """`float32[2, s, 4] on cpu, strides (..)` for messages."""
     shape = ", ".join("?" if s is None else str(s) for s in sizes)
