@@ -43,7 +43,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("V", "TN", "{a}[{b}] * 2"),
     ("V", "TN", "{a}[:, {b}]"),
     ("T", "N", "torch.zeros({a}, 6) + 1"),
-    ("T", "N", "torch.ones(6).expand({a}, 6)"),
+    ("T", "N", "torch.ones(6).expand({a}, 6) + 0"),
     ("V", "N", "torch.arange({a}) * 0.5"),
     ("V", "N", "torch.full(({a},), 2.0)"),
     ("T", "TN", "{a}.repeat_interleave(torch.full(({a}.shape[0],), 2), dim=0) + {b}"),
@@ -77,6 +77,9 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("B", "M", "bool({a}.any())"),
     ("B", "B", "not {a}"),
     ("T", "TB", "{a} * {b}"),
+    ("V", "FN", "torch.tensor([{a}, {b}])"),
+    ("J", "NN", "torch.tensor([{a}, {b}])"),
+    ("T", "TF", "{a} - torch.tensor({b})"),
 )  # fmt: skip
 _STATEMENTS: tuple[tuple[str, str], ...] = (
     ("T", "{a}.mul_(2)"),
@@ -85,6 +88,8 @@ _STATEMENTS: tuple[tuple[str, str], ...] = (
     ("I", "{t}[{a}] += 1"),
     ("TN", "{a}[{b}] = 1.5"),
     ("TN", "{a}[:{b}] = 1.5"),
+    ("TN", "{a}[{b}:] *= 2"),
+    ("TN", "{a}[:, :{b}] = {a}[:, :{b}] + 1"),
     ("N", "torch._check({a} >= 0)"),
     ("N", "torch._check({a} < 1000)"),
     ("N", "assert {a} > -50"),

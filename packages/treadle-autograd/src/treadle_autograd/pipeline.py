@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from treadle_shapes.errors import UnbackedError
+from treadle_shapes.errors import ShapesError
 from treadle_shapes.fake import fake_like, fake_mode
 
 from .contract import Contract
@@ -128,9 +128,9 @@ def trace_inference(
         job = _Trace(gm, example_inputs, decompositions)
         try:
             contract = job.describe(job.run())
-        except UnbackedError as error:
+        except ShapesError as error:
             raise UnsupportedGraph(
-                f"a size must be known before the graph runs: {error}", job.recorder.line()
+                f"a number must be known before the graph runs: {error}", job.recorder.line()
             ) from error
     return InferenceTrace(job.finish(), contract, tuple(job.inputs.fakes))
 
@@ -197,7 +197,7 @@ class _Trace:
         try:
             with self.mode, self.recorder, functionalisation(), self._symbolic_kernels():
                 return run_functional(self.gm, self.arguments, self.attributes, self.recorder)
-        except (UnsupportedGraph, UnbackedError):
+        except (UnsupportedGraph, ShapesError):
             raise
         except _DATA_DEPENDENT as needs_data:
             raise UnsupportedGraph(

@@ -54,6 +54,21 @@ def stored_positions(a, t):
 
 
 @case(x(), number(3))
+def stored_slices(a, t):
+    n = t.item()
+    a[n:] = 0
+    a[:n] *= 2
+    a[:, 1:n] = a[:, :2] + 1
+    return a
+
+
+@case(number(3), number(0.5), number(True))
+def tensors_of_numbers(t, f, b):
+    n, g = t.item(), f.item()
+    return torch.tensor(n), torch.tensor([n, 2]), torch.tensor([g, n]), torch.tensor(b.item()), torch.as_tensor(g)
+
+
+@case(x(), number(3))
 def views(a, t):
     n = t.item()
     return a.view(n, -1), a.reshape(-1, n)

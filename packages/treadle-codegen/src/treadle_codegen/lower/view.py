@@ -247,7 +247,8 @@ def clamped_start(size: IntLike, start: Any) -> IntLike | None:
     if isinstance(first, int):
         # -n is before the first position of a dimension that turns out to be shorter than n.
         return maximum(size + first, 0) if first < 0 else first
-    return first if getattr(first, "lower", -1) >= 0 else None
+    lower = getattr(first, "lower", None)  # a number known only at run time has no bound of its own
+    return first if lower is not None and lower >= 0 else None
 
 
 @lowering("aten.narrow_copy.default")

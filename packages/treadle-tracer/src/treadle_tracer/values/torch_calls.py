@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
 )
 
-from treadle_shapes.errors import UnbackedError
+from treadle_shapes.errors import ShapesError, UnbackedError
 from treadle_shapes.general import run_for_metadata
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import floats, unbacked
@@ -170,6 +170,9 @@ def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str
                 raise Unsupported("data-dependent", f"{_name(target)}: {error}") from error
         except UnbackedError as error:
             raise unbacked.refusal(tx, error) from error
+        except ShapesError as error:
+            code = "unbacked-decision" if tx.symbols.run_time.allowed else "torch-call-raises"
+            raise Unsupported(code, f"{_name(target)}: {error}") from error
         except UnsupportedFakeTensorException as error:
             raise Unsupported("no-fake-kernel", f"{_name(target)}: {error}") from error
         except NotImplementedError as error:

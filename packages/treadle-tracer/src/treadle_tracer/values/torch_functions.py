@@ -18,7 +18,7 @@ from treadle_tracer.values.builtin_functions import HANDLERS
 from treadle_tracer.values.floats import is_float
 from treadle_tracer.values.objects import ObjectValue, find_in_mro
 from treadle_tracer.values.sequences import ListValue, TupleValue
-from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.tensor import TensorValue
 
 if TYPE_CHECKING:
     from treadle_tracer.trace.tracer import Tracer
@@ -267,7 +267,7 @@ def _checkpoint(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tx.call(args[0], args[1:], {name: value for name, value in kwargs.items() if name not in own})
 
 
-# ---- tensors of dynamic floats, which torch's constructors would read as plain ones
+# ---- tensors of dynamic floats and of numbers known only at run time, which torch's constructors would read as plain ones
 
 
 def _tensor_of_numbers(function: Callable[..., Any]) -> Handler:
@@ -276,12 +276,18 @@ def _tensor_of_numbers(function: Callable[..., Any]) -> Handler:
     def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
         items = args[0].unpack(tx) if len(args) == 1 and isinstance(args[0], (ListValue, TupleValue)) else args
         items = [item.force(tx) if isinstance(item, Lazy) else item for item in items]
-        dynamic = any(map(is_float, items)) and all(isinstance(item, (Constant, SymbolicValue)) for item in items)
+        kinds = {item.python_type() for item in items}
+        dynamic = any(is_float(item) or unbacked.is_run_time(tx, item) for item in items) and kinds <= {
+            int,
+            float,
+            bool,
+        }
         if len(args) != 1 or not dynamic or not kwargs.keys() <= {"dtype", "device"}:
             return tx.run_in_graph("call_function", function, args, kwargs)
-        options = {"dtype": Constant(torch.get_default_dtype()), **kwargs}
+        own = torch.get_default_dtype() if float in kinds else torch.int64 if int in kinds else torch.bool
+        options = {"dtype": Constant(own), **kwargs}
         if options["dtype"].constant() is None:
-            options["dtype"] = Constant(torch.get_default_dtype())
+            options["dtype"] = Constant(own)
         made = [tx.run_in_graph("call_function", torch.full, [TupleValue(()), item], options) for item in items]
         return made[0] if items == args else tx.run_in_graph("call_function", torch.stack, [ListValue(made)], {})
 

@@ -445,17 +445,27 @@ def _select(tx: Tracer, owner: TensorValue, dim: int, position: Value) -> Tensor
 
 
 def set_item(tx: Tracer, owner: TensorValue, key: Value, value: Value) -> bool:
-    """`owner[key] = value` for the keys that `get_item` knows; False for any other."""
-    if isinstance(value, TensorValue):
-        target = get_item(tx, owner, key) if value.fake.dim() < owner.fake.dim() else None
-        if not isinstance(target, TensorValue) or value.fake.dim() > target.fake.dim():
-            return False
-        tx.run_in_graph("call_method", "copy_", [target, value], {})
-        return True
-    target = get_item(tx, owner, key) if value.python_type() in (int, float, bool) else None
-    if target is not None:
+    """`owner[key] = value` where the key has integers known only at run time: written into the view; False for any other key."""
+    keys = key.items if isinstance(key, TupleValue) else [key]
+    if not all(_is_basic(tx, k) for k in keys) or not any(_is_position(tx, k) or _is_open_slice(tx, k) for k in keys):
+        return False
+    number = value.python_type() in (int, float, bool)
+    if not number and not isinstance(value, TensorValue):
+        return False
+    target = get_item(tx, owner, key) or tx.run_in_graph("call_function", operator.getitem, [owner, key], {})
+    assert isinstance(target, TensorValue)
+    if number:
         tx.run_in_graph("call_method", "fill_", [target, value], {})
-    return target is not None
+        return True
+    assert isinstance(value, TensorValue)
+    if value.fake.dim() > target.fake.dim():  # leading sizes of 1, which `copy_` does not take
+        raise Unsupported("data-dependent", f"{value.describe()} is stored at places known only at run time")
+    tx.run_in_graph("call_method", "copy_", [target, value], {})
+    return True
+
+
+def _is_open_slice(tx: Tracer, key: Value) -> bool:
+    return isinstance(key, SliceValue) and any(is_run_time(tx, part) for part in key.parts)
 
 
 # ---- arithmetic
