@@ -49,6 +49,29 @@ def test_linear_and_extrema_stay_inside(parts, c):
     assert low <= values[0] + values[-1] <= high
 
 
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(interval_with_member(), interval_with_member(), st.booleans())
+def test_a_selection_stays_inside(a, b, first):
+    low, high = TRANSFER["where"](None, a[0], b[0])
+    assert low <= (a if first else b)[1] <= high
+
+
+def test_every_integer_function_has_an_interval():
+    from treadle_shapes.nodes import CONSTRUCT
+    from treadle_shapes.rewrite import BUILD
+
+    rounding_of_floats = {"floor", "ceil", "trunc", "round"}
+    integer = set(BUILD) | {op for op in CONSTRUCT if op.startswith("bit")} | rounding_of_floats
+    assert integer - rounding_of_floats == set(TRANSFER)
+
+
+def test_ends_stay_cheap_to_compute_with():
+    low, high = (2, 3), (-(3**9), 2**7)
+    for _ in range(200):
+        low, high = ranges.mul(low, low), ranges.mul(high, high)
+    assert 0 < low[0] < 1 << 4200 and low[1] == INF and high == (-INF, INF)
+
+
 def test_tight_where_codegen_needs_it():
     assert ranges.floordiv((0, 63), (8, 8)) == (0, 7)
     assert ranges.mod((0, 7), (8, 8)) == (0, 7)
