@@ -142,3 +142,36 @@ def test_long_sums_of_unknown_length_are_added_up_in_double(cache: Path) -> None
 def test_a_row_of_unknown_length_is_an_array_on_the_stack(cache: Path) -> None:
     graph, _ = _compiled("softmax", cache)
     assert "<= 65536 ?" in graph.source
+
+
+@pytest.mark.parametrize("columns", [16, 17, 31, 49, 127, 200])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_odd_rows_of_known_length_are_walked_in_chunks(columns: int, threads: int, cache: Path) -> None:
+    """Sums, extrema with NaN, products, truth values and rows kept on the stack, where a few elements are left over."""
+    functions = (
+        lambda x: x.softmax(-1),
+        lambda x: F.layer_norm(x * 2, (x.shape[-1],)),
+        lambda x: x.amin(-1) + x.amax(-1),
+        lambda x: (x * 0.1 + 1).prod(-1),
+        lambda x: (x > 2).any(-1).float() + (x < 9).all(-1),
+    )
+    torch.manual_seed(0)
+    x = torch.randn(67, columns)
+    for function in functions:
+        options = CodegenOptions(threads=threads, cache_dir=cache, verify=True)
+        graph = compile_graph(capture(function, [x]), [x], options=options)
+        assert ("Lanes" in graph.source.partition("noinline")[2]) == (columns % 16 != 0)
+        check(function, graph, [x])
+    graph = compile_graph(capture(functions[2], [x]), [x], options=CodegenOptions(threads=threads, cache_dir=cache))
+    for at in (0, columns - 1):
+        y = x.clone()
+        y[5, at], y[6, at] = float("nan"), float("inf")
+        torch.testing.assert_close(graph(y)[0], functions[2](y), equal_nan=True)
+
+
+def test_infinities_leave_no_trace_in_later_blocks(cache: Path) -> None:
+    graph = compile_dynamic(lambda x: x.sum(-1), PLAIN, (6, 37), cache)
+    x = torch.ones(3, 10_000)
+    x[1, 17] = float("inf")
+    x[2, 9_999] = float("-inf")
+    torch.testing.assert_close(graph(x)[0], x.sum(-1))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from treadle_codegen.build import build_library
+from treadle_codegen.codegen.cpp_chunks import LANES, ChunkPrinter, rows_with_tails, why_not_chunks
 from treadle_codegen.codegen.cpp_columns import column_printer, why_not_columns
 from treadle_codegen.codegen.cpp_ops import MEMORY_TYPES
 from treadle_codegen.codegen.cpp_section import SectionPrinter
@@ -37,6 +38,7 @@ class KernelWriter:
     )  # parameters for the memory of local buffers too long for an array
     written: set[str] = field(default_factory=set)
     ranges: dict[Symbol, Range] = field(default_factory=dict)
+    tails: set[str] = field(default_factory=set)  # rows whose last, partial chunk has a place of its own
     checks_bounds: bool = False
     depth: int = 1
     values: int = 0
@@ -198,6 +200,7 @@ def _write_body(writer: KernelWriter) -> None:
             writer.line(f"#pragma omp parallel for num_threads({writer.threads}){collapse}{bad}")
         writer.open_loop(axis)
     later_reads = _read_in_later_sections(kernel)
+    writer.tails = set() if columns else rows_with_tails(kernel, parallel=parallel) & later_reads
     for name, local in kernel.locals.items():
         if name in later_reads and local.is_row:
             _declare_row(writer, name, local)
@@ -205,7 +208,9 @@ def _write_body(writer: KernelWriter) -> None:
         column_printer(writer, later_reads, parallel=parallel and not outer).write()
     for section in () if columns else kernel.sections:
         over_section = parallel and not kernel.outer and not any(m.reduce_axes for m in section.members)
-        SectionPrinter(writer, section, later_reads, parallel=over_section).write()
+        chunks = why_not_chunks(kernel, section, parallel=over_section) is None
+        printer = ChunkPrinter if chunks else SectionPrinter
+        printer(writer, section, later_reads, parallel=over_section).write()
     writer.close(len(outer))
 
 
@@ -213,11 +218,21 @@ def _declare_row(writer: KernelWriter, buffer: str, local: LocalBuffer) -> None:
     """The array of a row that stays inside the kernel; a row of unknown length that does not fit one lies in memory."""
     ctype, name = MEMORY_TYPES[writer.buffers[buffer].dtype], writer.param(buffer)
     if local.most is None:
-        writer.line(f"alignas(64) {ctype} {name}[{local.length}];")
+        assert isinstance(local.length, int)
+        writer.line(f"alignas(64) {ctype} {name}[{-(-local.length // LANES) * LANES}];")
+        if buffer in writer.tails:
+            writer.line(f"{ctype}* const {name}t = {name} + {local.length // LANES * LANES};")
         return
-    writer.line(f"alignas(64) {ctype} {name}a[{local.most}];")
+    most = -(-local.most // LANES) * LANES  # full vectors at the end
+    writer.line(f"alignas(64) {ctype} {name}a[{most}];")
     row = f"{writer.row_param(buffer)} + {writer.index(local.row)}"
-    writer.line(f"{ctype}* __restrict__ const {name} = {writer.index(local.length)} <= {local.most} ? {name}a : {row};")
+    length = writer.index(local.length)
+    writer.line(f"{ctype}* __restrict__ const {name} = {length} <= {local.most} ? {name}a : {row};")
+    if buffer in writer.tails:
+        writer.line(f"alignas(64) {ctype} {name}s[{LANES}];")
+        writer.line(
+            f"{ctype}* const {name}t = {length} <= {local.most} ? {name}a + (({length}) & ~{LANES - 1}LL) : {name}s;"
+        )
 
 
 def _may_check(kernel: Kernel) -> bool:

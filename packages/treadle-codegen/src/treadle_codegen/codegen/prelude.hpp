@@ -189,3 +189,25 @@ INLINE u16 to_bf16(float x) {
 }
 INLINE float from_f16(_Float16 x) { return (float)x; }
 INLINE _Float16 to_f16(float x) { return (_Float16)x; }
+
+// 16 accumulators of a reduction, and how two are combined; maximum and minimum are NaN once either is
+template <class T> struct Lanes { typedef T type __attribute__((vector_size(16 * sizeof(T)), may_alias)); };
+struct LanesSum { template <class V> static V of(V a, V b) { return a + b; } };
+struct LanesProduct { template <class V> static V of(V a, V b) { return a * b; } };
+struct LanesMax { template <class V> static V of(V a, V b) { return (b > a) | (b != b) ? b : a; } };
+struct LanesMin { template <class V> static V of(V a, V b) { return (b < a) | (b != b) ? b : a; } };
+struct LanesOr { template <class V> static V of(V a, V b) { return a | b; } };
+struct LanesAnd { template <class V> static V of(V a, V b) { return a & b; } };
+template <class Op, class T> INLINE T lanes_fold(typename Lanes<T>::type v) {
+#if __has_builtin(__builtin_shufflevector)
+  auto a = Op::of(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+  auto b = Op::of(__builtin_shufflevector(a, a, 0, 1, 2, 3), __builtin_shufflevector(a, a, 4, 5, 6, 7));
+  return Op::template of<T>(Op::template of<T>(b[0], b[1]), Op::template of<T>(b[2], b[3]));
+#else
+  T t[16];
+  __builtin_memcpy(t, &v, sizeof t);
+  for (int width = 8; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) t[l] = Op::template of<T>(t[l], t[l + width]);
+  return t[0];
+#endif
+}
