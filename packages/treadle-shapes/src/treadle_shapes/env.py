@@ -387,7 +387,11 @@ class ShapeEnv:
         if known:
             return
         if known is None and self.hint(divisor):
-            self.decide(nonzero)
+            before, self._general = self._general, False  # no short cut for 1, but a division that is there
+            try:
+                self.decide(nonzero)
+            finally:
+                self._general = before
             return
         what = self.describe(divisor)
         if known is False or self.hint(divisor) == 0:
