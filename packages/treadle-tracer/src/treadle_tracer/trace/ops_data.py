@@ -257,9 +257,7 @@ def _compare_op(frame: Frame, i: Instruction) -> None:
 
 def _as_bool(frame: Frame, value: Value) -> Value:
     """`bool(value)`; one that is open or known only at run time stays so."""
-    if isinstance(value, Undecided):
-        return value
-    found = truth_value(frame.tx, value)
+    found = open_truth(frame.tx, value) or truth_value(frame.tx, value)
     return boolean(frame.tx.truth(value)) if found is None else found
 
 
