@@ -41,7 +41,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import machine  # noqa: E402
 import shape_queries  # noqa: E402
 from shape_queries import KIND, MODELS, Operand, Query, Recording  # noqa: E402
-from treadle_shapes import ShapeEnv  # noqa: E402
+from treadle_shapes import ShapeEnv, Symbol  # noqa: E402
 from treadle_shapes.torch import sym_int  # noqa: E402
 
 DEFAULT_OUTPUT = ROOT / "benchmarks" / "results" / "shapes.json"
@@ -69,7 +69,7 @@ class Ours:
         return len(self.env.guards)
 
     def guard_function(self) -> Callable[..., Any]:
-        return self.env.compile_guards(self.symbols)
+        return self.env.compile_guards([s for s in self.symbols if isinstance(s, Symbol)])
 
 
 class Torchs:

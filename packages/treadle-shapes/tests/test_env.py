@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treadle_shapes import (
+    And,
     ConstraintError,
     ContradictionError,
     DivisionByZeroError,
@@ -18,6 +19,7 @@ from treadle_shapes import (
     UnbackedError,
     UndecidedError,
     UsageError,
+    maximum,
 )
 
 
@@ -318,3 +320,25 @@ def test_general_answers():
     one = env.create_symbol(1, "n", "dynamic")
     with env.general_answers():  # the size at hand is 1: no general answer to take
         assert env.decide(Ge(one * env.create_symbol(5, "m"), 6)) is False and env.guards
+
+
+@pytest.mark.parametrize(
+    ("condition", "constant"),
+    [
+        (lambda s: Eq(s % 8, 0), False),
+        (lambda s: Eq(s // 8, 2), False),
+        (lambda s: Eq(maximum(s, 4), s), False),
+        (lambda s: Eq(maximum(s, 16), 16), False),
+        (lambda s: Eq(2 * s + 1, 33), True),
+        (lambda s: Eq(s * s, 256), True),
+        (lambda s: And(Le(s, 16), Ge(s, 16)), True),
+    ],
+)
+def test_a_dynamic_dim_may_be_narrowed_but_not_fixed(condition, constant) -> None:
+    env = ShapeEnv()
+    s = env.create_symbol(16, "x.size()[0]", "dynamic")
+    if constant:
+        with pytest.raises(ConstraintError, match=r"x\.size\(\)\[0\] is declared dynamic, but .* the constant 16"):
+            env.decide(condition(s))
+    else:
+        assert env.decide(condition(s))

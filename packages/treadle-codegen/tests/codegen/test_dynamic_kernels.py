@@ -175,3 +175,15 @@ def test_infinities_leave_no_trace_in_later_blocks(cache: Path) -> None:
     x[1, 17] = float("inf")
     x[2, 9_999] = float("-inf")
     torch.testing.assert_close(graph(x)[0], x.sum(-1))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear", "bicubic", "area"])
+def test_sizes_rounded_from_floats_are_the_hosts(mode: str, cache: Path) -> None:
+    """int(n * 1.3) in double, as eager has it: a kernel is told the number."""
+
+    def enlarge(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, scale_factor=1.3, mode=mode) + 1
+
+    graph = compile_dynamic(enlarge, lambda h, w: [(2, 3, h, w)], (8, 10), cache)
+    for h, w in ((8, 10), (9, 7), (5, 30)):
+        check(enlarge, graph, [torch.randn(2, 3, h, w)])

@@ -24,7 +24,7 @@ from treadle_shapes.facts import Facts
 from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol, defined, float_symbol, has_float_symbol, same
 from treadle_shapes.guards import Dropped, Guard, GuardFunction, Stack, user_stack
 from treadle_shapes.logic import Eq, Ge, Le, Ne, Not
-from treadle_shapes.nodes import BoolExpr, BoolLike, IntLike, Node, Symbol, free_symbols, symbol
+from treadle_shapes.nodes import BoolExpr, BoolLike, IntLike, Node, Symbol, free_symbols, is_polynomial, symbol
 from treadle_shapes.printers import text
 from treadle_shapes.prove import DEFAULT_STEPS, prove, settle
 from treadle_shapes.ranges import Range, to_range
@@ -451,6 +451,9 @@ class ShapeEnv:
         for s, value in self.facts.substitutions.items():
             if isinstance(value, int):
                 self._check_specialised(s, value, recorded)
+        for s in guard.free_symbols:
+            if not isinstance(s, FloatExpr) and self.facts.known.lower(s) == self.facts.known.upper(s):
+                self._check_specialised(s, self.hints[s], recorded)
 
     def _learn(self, simple: BoolLike) -> None:
         """Make a fact of a condition that `facts` have simplified already."""
@@ -460,8 +463,12 @@ class ShapeEnv:
         self._generic = None
 
     def _check_dynamic(self, guard: Guard) -> None:
-        """Refuse a guard that fixes a dimension declared dynamic, before it becomes a fact."""
-        if guard.expr.op == "eq0" and len(guard.expr.free_symbols) == 1:
+        """Refuse a guard that fixes a dimension declared dynamic, before it becomes a fact.
+
+        A polynomial has finitely many roots. `s % 8 == 0` and `max(s, 4) == s` leave many sizes; whether an interval has
+        shrunk to one of them is seen when it has become a fact.
+        """
+        if guard.expr.op == "eq0" and len(guard.expr.free_symbols) == 1 and is_polynomial(guard.expr.args[0]):
             (s,) = guard.expr.free_symbols
             info = self.symbols.get(s)
             if info is not None and info.policy == "dynamic":

@@ -222,6 +222,11 @@ def children(node: Node) -> Iterable[Any]:
     return [arg for arg in getattr(node, "args", ()) if isinstance(arg, Node)]
 
 
+def is_polynomial(node: IntLike) -> bool:
+    """Whether an expression is made of +, - and * alone."""
+    return not isinstance(node, Fn) and all(map(is_polynomial, children(node))) if isinstance(node, Expr) else True
+
+
 def find_free(node: Any) -> frozenset[Symbol]:
     """The symbols below a node, from the leaves up: without recursion, however deep the nesting is."""
     stack = [node]

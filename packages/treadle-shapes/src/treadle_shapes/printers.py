@@ -80,7 +80,7 @@ class _Printer:
     conjunction, disjunction, negation = " and ", " or ", "not "
     truth = ("False", "True")
 
-    def __init__(self, known: Known, names: Mapping[Symbol, str] | None = None) -> None:
+    def __init__(self, known: Known, names: Mapping[Any, str] | None = None) -> None:
         self.known = known
         self.left = _MAX_PARTS
         self.names = names or {}
@@ -122,9 +122,9 @@ class _Printer:
         if isinstance(e, Product):
             return self.product(e, 1), _MUL
         if isinstance(e, Fn):
-            return self.function(e)
+            return (self.names[e], _ATOM) if e in self.names else self.function(e)
         if isinstance(e, BoolExpr):
-            return self.condition(e)
+            return (self.names[e], _ATOM) if e in self.names else self.condition(e)
         if isinstance(e, float):
             return _float_text(e), (_UNARY if math.copysign(1.0, e) < 0 else _ATOM)
         if isinstance(e, Node):
@@ -334,17 +334,15 @@ def _known(known: Mapping[Symbol, Range] | Known | None) -> Known:
     return Known(known) if known else OWN
 
 
-def to_python(e: Any, names: Mapping[Symbol, str] | None = None) -> str:
+def to_python(e: Any, names: Mapping[Any, str] | None = None) -> str:
     """Python source of an expression or condition over the symbols' names, or over the names given for them."""
     return _Python(OWN, names).whole(e)
 
 
-def to_cpp(
-    e: Any, known: Mapping[Symbol, Range] | Known | None = None, names: Mapping[Symbol, str] | None = None
-) -> str:
+def to_cpp(e: Any, known: Mapping[Symbol, Range] | Known | None = None, names: Mapping[Any, str] | None = None) -> str:
     """C++ source in int64_t arithmetic; needs `CPP_HELPERS` and <algorithm> unless every division is plain.
 
-    names: what to write for symbols other than their own names.
+    names: what to write for symbols other than their own names, and for parts that are computed elsewhere.
     """
     return _Cpp(_known(known), names).whole(e)
 
@@ -354,7 +352,7 @@ def to_triton(e: Any, known: Mapping[Symbol, Range] | Known | None = None) -> st
     return _Triton(_known(known)).whole(e)
 
 
-def text(e: Node, names: Mapping[Symbol, str] | None = None) -> str:
+def text(e: Node, names: Mapping[Any, str] | None = None) -> str:
     """Python source for people: of a part only where the whole is too long, or nested too deeply."""
     printer = _Python(OWN, names)
     printer.left = _MAX_READABLE

@@ -67,7 +67,7 @@ OPTIONS: tuple[Option, ...] = (
         "capture_scalars",
         bool,
         False,
-        "keep .item(), nonzero, boolean masks and other sizes that depend on data in the graph (as fullgraph=True does), not breaking it there",
+        "keep .item(), nonzero, boolean masks and other sizes that depend on data in the graph, as fullgraph=True does",
         owner="tracer",
         environment="TREADLE_CAPTURE_SCALARS",
     ),

@@ -12,7 +12,7 @@ from treadle_codegen.codegen.cpp_chunks import LANES, ChunkPrinter, rows_with_ta
 from treadle_codegen.codegen.cpp_columns import column_printer, why_not_columns
 from treadle_codegen.codegen.cpp_ops import MEMORY_TYPES
 from treadle_codegen.codegen.cpp_section import SectionPrinter
-from treadle_codegen.codegen.kernel import RenderedKernel, Segment, function_name, slot_key
+from treadle_codegen.codegen.kernel import RenderedKernel, Segment, function_name, rounded_floats, slot_key
 from treadle_codegen.ir.loops import Axis, BoolExpr, Buffer, Expr, FloatExpr, IntLike, Program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
@@ -147,7 +147,7 @@ def _call(kernel: RenderedKernel, slots: dict[str, int], buffers: dict[str, Buff
 
 def numbers_of(kernel: Kernel) -> tuple[Any, ...]:
     """What the kernel takes beside buffers, in the order in which it mentions them: size symbols (not loop variables), and
-    floats that the host computes."""
+    what the host computes: floats, and sizes rounded from floats."""
     found: dict[Any, None] = {}
     axes = (*kernel.outer, *(a for s in kernel.sections for a in s.axes))
     own = {axis.symbol for axis in axes}
@@ -157,7 +157,9 @@ def numbers_of(kernel: Kernel) -> tuple[Any, ...]:
             for item in e:
                 visit(item)
         elif isinstance(e, (Expr, BoolExpr)):
-            found.update(dict.fromkeys(sorted(e.free_symbols - own, key=lambda s: s.order)))
+            rounded, symbols = rounded_floats(e)
+            found.update(dict.fromkeys(rounded))
+            found.update(dict.fromkeys(sorted(symbols - own, key=lambda s: s.order)))
 
     for axis in axes:
         visit(axis.extent)

@@ -36,7 +36,7 @@ from treadle_codegen.ir.loops import (
 )
 from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.kernel import Kernel
-from treadle_shapes.expr import to_python
+from treadle_shapes.expr import Symbol, to_python
 
 _INDENT = "    "
 
@@ -354,9 +354,10 @@ def _write_segment(writer: HostWriter, segment: Segment) -> None:
     labels = ", ".join(kernel.label for kernel in segment.kernels)
     for number in dict.fromkeys(n for kernel in segment.kernels for n in kernel.numbers):
         key = slot_key(number)
-        if isinstance(number, FloatExpr) and key not in writer.computed:
+        if not isinstance(number, Symbol) and key not in writer.computed:
             writer.computed.add(key)
-            writer.line(f"pf[{writer.plan.slots[key]}] = {writer.number(number)}")
+            table = "pf" if isinstance(number, FloatExpr) else "p"
+            writer.line(f"{table}[{writer.plan.slots[key]}] = {writer.number(number)}")
     writer.line(f"{segment.name}(w.address)  # {labels}")
 
 

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from treadle_codegen.ir.loops import Buffer, FloatExpr, Instr, Loop, Program
+from treadle_codegen.ir.loops import BoolExpr, Buffer, Expr, FloatExpr, Instr, Loop, Program
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_shapes.expr import Symbol
+from treadle_shapes.nodes import children
 
 
 @dataclass(frozen=True, slots=True)
 class RenderedKernel:
     """A kernel as text. Two kernels with equal `text` are one function called with different buffers.
 
-    `buffers` and `numbers` are the arguments in order: pointers, then an int64 for each Symbol and a double for each
-    FloatExpr, which the host computes; `checks_bounds` adds a pointer to an int64 that the kernel sets
-    to 1 when an index read from data is out of range.
+    `buffers` and `numbers` are the arguments in order: pointers, then an int64 for each Symbol, and a double for each
+    FloatExpr and an int64 for each size rounded from one, which the host computes; `checks_bounds` adds a pointer to an
+    int64 that the kernel sets to 1 when an index read from data is out of range.
     """
 
     function: str
     text: str
     buffers: tuple[str, ...]
-    numbers: tuple[Symbol | FloatExpr, ...]
+    numbers: tuple[Symbol | Expr | FloatExpr, ...]
     checks_bounds: bool
     label: str
 
@@ -56,7 +58,27 @@ class Renderer(Protocol):
 
 def slot_key(number: Any) -> str:
     """The name under which a number that kernels take stands in the host's table."""
-    return f"double {number}" if isinstance(number, FloatExpr) else number.name
+    if isinstance(number, Symbol):
+        return number.name
+    return f"{'double' if isinstance(number, FloatExpr) else 'int'} {number}"
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def rounded_floats(e: Expr | BoolExpr) -> tuple[tuple[Any, ...], frozenset[Any]]:
+    """The parts of an integer expression that are made from floats (`int(n * 1.3)`), and the symbols of the rest.
+
+    Kernels take such parts as numbers: the host's floats are the ones that eager computed the size with.
+    """
+    if any(isinstance(part, FloatExpr) for part in children(e)):
+        return (e,), frozenset()
+    rounded: dict[Any, None] = {}
+    symbols: set[Any] = {e} if isinstance(e, Symbol) else set()
+    for part in children(e):
+        if isinstance(part, (Expr, BoolExpr)):
+            inner, own = rounded_floats(part)
+            rounded.update(dict.fromkeys(inner))
+            symbols |= own
+    return tuple(rounded), frozenset(symbols)
 
 
 def function_name(text: str) -> str:
