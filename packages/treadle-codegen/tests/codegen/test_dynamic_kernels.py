@@ -187,3 +187,15 @@ def test_sizes_rounded_from_floats_are_the_hosts(mode: str, cache: Path) -> None
     graph = compile_dynamic(enlarge, lambda h, w: [(2, 3, h, w)], (8, 10), cache)
     for h, w in ((8, 10), (9, 7), (5, 30)):
         check(enlarge, graph, [torch.randn(2, 3, h, w)])
+
+
+def test_what_a_mask_reads_need_not_be_in_memory(cache: Path) -> None:
+    """The sums of softmax's rows live in registers; the padding reads them under its mask."""
+
+    def shifted(x: torch.Tensor) -> torch.Tensor:
+        x = F.pad(x.softmax(-1)[:, 1:], (0, 0, 1, 0))
+        return x + x.sum(0)
+
+    graph = compile_dynamic(shifted, lambda *sizes: [sizes], (4, 3, 5), cache)
+    for sizes in ((4, 3, 5), (2, 6, 33), (1, 2, 100)):
+        check(shifted, graph, [torch.randn(*sizes)])

@@ -225,8 +225,8 @@ class ChunkPrinter(SectionPrinter):
         steps = linear_coefficients_of(index, last, last) if isinstance(index, Expr) else None
         return steps is not None and steps[0] == 1
 
-    def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...]) -> str:
-        text = super()._text(loop, instr, args)
+    def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
+        text = super()._text(loop, instr, args, outer=outer)
         masked = self.masked and instr.op in ("load", "masked_load")
         return f"on ? ({text}) : 0.0f" if masked else text  # what is computed from it stays in range
 

@@ -9,7 +9,7 @@ import torch
 
 from treadle_codegen.codegen.cpp_ops import C_TYPES, cast, constant, expression, read_memory, write_memory
 from treadle_codegen.codegen.kernel import const_key, split_at_reduce
-from treadle_codegen.ir.loops import Axis, Instr, IntLike, Loop
+from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop
 from treadle_codegen.schedule.access import split_index
 from treadle_codegen.schedule.kernel import Section
 
@@ -235,28 +235,33 @@ class SectionPrinter:
     def _known(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str | None:
         """The name of an equal value that is in scope: at the outer level, values of the inner loops are not."""
         if instr.op == "load":
-            element = (instr.attr.buffer, instr.attr.index)
-            stored = self.writer.outer_stored.get(element) or (None if outer else self.inner_stored.get(element))
+            stored = self._stored(instr.attr, outer=outer)
             if stored is not None:
                 return stored
         key = (instr.op, args, instr.dtype, const_key(instr))
         return self.writer.outer_values.get(key) or (None if outer else self.inner_values.get(key))
 
+    def _stored(self, load: Load, *, outer: bool) -> str | None:
+        """The name of what was stored to the very element: it need not stand in memory."""
+        element = (load.buffer, load.index)
+        return self.writer.outer_stored.get(element) or (None if outer else self.inner_stored.get(element))
+
     def _define(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
-        text = self._text(loop, instr, args)
+        text = self._text(loop, instr, args, outer=outer)
         name = self.writer.fresh()
         self.writer.line(f"const {C_TYPES[instr.dtype]} {name} = {text};")
         values = self.writer.outer_values if outer else self.inner_values
         values[(instr.op, args, instr.dtype, const_key(instr))] = name
         return name
 
-    def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...]) -> str:
+    def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
         op, dtype = instr.op, instr.dtype
         if op == "load":
             return read_memory(self._place(instr.attr.buffer, instr.attr.index), dtype)
         if op == "masked_load":
             load, condition, other = instr.attr
-            value = read_memory(self._place(load.buffer, load.index), dtype)
+            stored = self._stored(load, outer=outer)
+            value = stored or read_memory(self._place(load.buffer, load.index), dtype)
             return f"{self.writer.condition(condition)} ? {value} : {constant(other, dtype)}"
         if op == "indirect_load":
             return read_memory(self._indirect(instr.attr, args), dtype)
