@@ -211,10 +211,14 @@ class Frame:
     def is_protected(self) -> bool:
         """Whether an exception at the present instruction could be seen by the traced program before it leaves the frame.
 
-        The `with` statements of PyTorch's own context managers only put state back.
+        The `with` statements of PyTorch's own context managers only put state back. Since 3.12 every generator has a handler
+        that turns StopIteration into RuntimeError (PEP 479), which is INTRINSIC_STOPITERATION_ERROR and RERAISE.
         """
         entry = self.program.handled_at[self.at]
         while entry is not None:
+            if self.instructions[entry.target].opname == "CALL_INTRINSIC_1":
+                entry = self.program.outer(entry)
+                continue
             following = self.instructions[entry.target + 1]
             if following.opname != "WITH_EXCEPT_START" or len(self.stack) < entry.depth:
                 return True
