@@ -480,7 +480,7 @@ fill_direct_value(Entry *entry, Py_ssize_t number, PyObject *given)
     return 0;
 }
 
-/* direct = (callable, values, unpack) */
+/* direct = (callable, values, unpack[, retry]) */
 static int
 fill_direct(Entry *entry, PyObject *direct)
 {
@@ -488,15 +488,18 @@ fill_direct(Entry *entry, PyObject *direct)
     if (direct == Py_None) {
         return 0;
     }
-    if (!PyTuple_Check(direct) || PyTuple_GET_SIZE(direct) != 3 || !PyCallable_Check(PyTuple_GET_ITEM(direct, 0))
-        || !PyTuple_Check(PyTuple_GET_ITEM(direct, 1)) || !PyBool_Check(PyTuple_GET_ITEM(direct, 2))) {
+    Py_ssize_t parts = PyTuple_Check(direct) ? PyTuple_GET_SIZE(direct) : 0;
+    if ((parts != 3 && parts != 4) || !PyCallable_Check(PyTuple_GET_ITEM(direct, 0))
+        || !PyTuple_Check(PyTuple_GET_ITEM(direct, 1)) || !PyBool_Check(PyTuple_GET_ITEM(direct, 2))
+        || (parts == 4 && !PyBool_Check(PyTuple_GET_ITEM(direct, 3)))) {
         PyErr_Format(PyExc_ValueError,
-                     "direct: must be None or a tuple (callable, tuple of argument names, bool), not %R", direct);
+                     "direct: must be None or a tuple (callable, tuple of argument names, bool[, bool]), not %R", direct);
         return -1;
     }
     PyObject *values = PyTuple_GET_ITEM(direct, 1);
     entry->direct_callable = PyTuple_GET_ITEM(direct, 0);
     entry->direct_unpack = PyTuple_GET_ITEM(direct, 2) == Py_True;
+    entry->direct_retry = parts == 4 && PyTuple_GET_ITEM(direct, 3) == Py_True;
     entry->n_direct = PyTuple_GET_SIZE(values);
     entry->direct_slots = PyMem_Calloc((size_t)entry->n_direct + 1, sizeof(int));
     entry->direct_keys = PyMem_Calloc((size_t)entry->n_direct + 1, sizeof(PyObject *));
@@ -574,7 +577,7 @@ static PyMemberDef entry_members[] = {
     {"code", T_OBJECT, offsetof(Entry, code), READONLY, "The replacement code."},
     {"guard", T_OBJECT, offsetof(Entry, guard), READONLY, "The GuardProgram."},
     {"payload", T_OBJECT, offsetof(Entry, payload), 0, "Whatever the owner keeps here."},
-    {"direct", T_OBJECT, offsetof(Entry, direct), READONLY, "None, or (callable, values, unpack)."},
+    {"direct", T_OBJECT, offsetof(Entry, direct), READONLY, "None, or (callable, values, unpack[, retry])."},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, "How often this entry was chosen."},
     {NULL, 0, 0, 0, NULL},
 };
@@ -587,7 +590,8 @@ PyTypeObject Entry_Type = {
     .tp_doc = "Entry(code, guard, payload=None, direct=None)\n\nReplacement code and the guard under which it is right.\n"
               "direct=(callable, values, unpack): the entry's whole effect is callable(*values), whose result is returned as\n"
               "it is, or its item 0 when unpack is True; dispatchers then run no frame. A value is the name of an argument,\n"
-              "(name of *args, index) or (name of **kwargs, key).",
+              "(name of *args, index) or (name of **kwargs, key). A fourth item True: when the callable raises an Exception,\n"
+              "the code runs all the same, and what it raises or returns counts.",
     .tp_new = entry_new,
     .tp_dealloc = entry_dealloc,
     .tp_traverse = entry_traverse,

@@ -316,7 +316,10 @@ run_entry(Dispatcher *self, PyCodeObject *code, Entry *entry, PyObject *const *s
     tf_counters.dispatcher_hits++;
     PyObject *result = NULL;
     if (entry->direct_callable != NULL && run_direct(entry, slots, &result)) {
-        return result;
+        if (result != NULL || !entry->direct_retry || !PyErr_ExceptionMatches(PyExc_Exception)) {
+            return result;
+        }
+        PyErr_Clear(); /* the code knows what to do about it */
     }
     HandlerScope scope;
     PyObject *function = function_of_entry(self, code, entry);

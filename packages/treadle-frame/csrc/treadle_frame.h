@@ -123,6 +123,7 @@ typedef struct {
     PyObject **direct_keys;     /* owned array of borrowed keys: index into *args, name in **kwargs, NULL the slot itself */
     Py_ssize_t n_direct;
     bool direct_unpack;
+    bool direct_retry; /* the code runs when the callable has raised an Exception */
     unsigned long long hits;
     PyObject *weakrefs;
 } Entry;

@@ -595,3 +595,27 @@ def test_calls_bind_as_plain_calls_do(signature: str, calls: list[Any], way: str
         with handled(RUN_CACHED if way == "hook" else None):
             assert outcome(plain if way == "hook" else fast, args, kwargs) == expected
     treadle_frame.reset(function)
+
+
+@pytest.mark.parametrize("retry", [False, True])
+def test_the_code_may_run_when_the_direct_callable_raises(retry: bool) -> None:
+    def f(x: int) -> str:
+        return "original"
+
+    def g(x: int) -> str:
+        return f"code with {x}"
+
+    def fail(x: int) -> str:
+        raise (KeyboardInterrupt if x > 1 else ValueError)("direct")
+
+    add_entry(f, Entry(g.__code__, ALWAYS, direct=(fail, ("x",), False, retry)))
+    fast = dispatcher(f, never)
+    with pytest.raises(KeyboardInterrupt):
+        fast(2)
+    if retry:
+        assert fast(1) == "code with 1"
+    else:
+        with pytest.raises(ValueError, match="direct"):
+            fast(1)
+    with pytest.raises(ValueError, match="direct"):
+        Entry(g.__code__, ALWAYS, direct=(fail, ("x",), False, 1))  # type: ignore[arg-type]

@@ -12,7 +12,8 @@ RUN_CACHED: Final[Sentinel]
 SKIP: Final[Sentinel]
 RUN_ONCE: Final[Sentinel]
 
-_Direct: TypeAlias = tuple[Callable[..., Any], tuple[str | tuple[str, int | str], ...], bool]
+_Values: TypeAlias = tuple[str | tuple[str, int | str], ...]
+_Direct: TypeAlias = tuple[Callable[..., Any], _Values, bool] | tuple[Callable[..., Any], _Values, bool, bool]
 _HasCode: TypeAlias = CodeType | FunctionType | MethodType | Callable[..., Any]
 
 @final

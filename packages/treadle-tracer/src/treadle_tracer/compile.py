@@ -272,7 +272,7 @@ class Handler:
             check_still_dynamic(declared, result.env)
         with observer.phase("codegen"):
             payload = Payload(gm, result.guards.tensors, result.reason, _module_argument(frame))
-            entry = finish_entry(plan, compiled, payload)
+            entry = finish_entry(plan, compiled, payload, raise_internal_errors=self.options.raise_internal_errors)
         if pretended:
             if not (payload.dynamic and admit(gm, payload.inputs, payload.dynamic, frame)):
                 return None  # the backend has made a decision of its own

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from compile_runs import run_graph  # noqa: E402
 
-from treadle_tracer import optimize  # noqa: E402
+from treadle_tracer import InternalError, TracerOptions, optimize  # noqa: E402
 
 
 def test_what_only_tracing_raises_is_not_raised():
@@ -47,3 +49,56 @@ def test_an_exception_that_the_program_handles():
     for position in (1, 7, 2):
         i = torch.tensor([position])
         torch.testing.assert_close(compiled(x, i), pick(x, i))
+
+
+def _fails_at_run_time(gm, example_inputs):
+    def run(*args):
+        raise RuntimeError("out of cheese")
+
+    return run
+
+
+def test_a_graph_that_raises_alone_is_a_bug_and_is_said_so():
+    def add(x):
+        return x + 1
+
+    lenient, x = optimize(add, _fails_at_run_time), torch.ones(3)
+    for _ in range(2):
+        with pytest.warns(RuntimeWarning, match=r"graph of .*add raised RuntimeError: out of cheese; Python itself"):
+            torch.testing.assert_close(lenient(x), x + 1)
+
+    def sub(x):
+        return x - 1
+
+    strict = optimize(sub, _fails_at_run_time, TracerOptions(raise_internal_errors=True))
+    with pytest.raises(InternalError, match=r"run: the compiled graph of .*sub raised RuntimeError: out of cheese"):
+        strict(x)
+
+
+def test_what_does_not_hold_is_noted_on_the_programs_exception():
+    def first(x, t):
+        count = t.item()
+        torch._check(count <= 4, lambda: "too many")
+        return x[:count] + 1
+
+    compiled, x = optimize(first, run_graph, TracerOptions(fullgraph=True)), torch.arange(4.0)
+    torch.testing.assert_close(compiled(x, torch.tensor(3)), x[:3] + 1)
+    with pytest.raises(RuntimeError, match="too many") as caught:
+        compiled(x, torch.tensor(5))
+    (note,) = caught.value.__notes__
+    assert note.startswith("treadle: count <= 4 does not hold, needed at ")
+    assert "torch._check(count <= 4" in note
+
+
+def test_an_assumption_of_the_trace_is_warned_about_once():
+    def add(x):
+        return x[x > 0] + x[x <= 0]
+
+    compiled = optimize(add, run_graph, TracerOptions(fullgraph=True, raise_internal_errors=True))
+    compiled(torch.tensor([1.0, 2.0, -1.0, -2.0]))
+    broadcast = torch.tensor([1.0, 2.0, 3.0, -1.0])  # three and one: eager broadcasts
+    with pytest.warns(RuntimeWarning, match="does not hold, needed at .*Python itself runs the function"):
+        torch.testing.assert_close(compiled(broadcast), add(broadcast))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.testing.assert_close(compiled(broadcast), add(broadcast))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import operator
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType
@@ -21,6 +20,7 @@ from ..errors import Unsupported
 from ..source import Path, Source
 from .emit import FrameCode
 from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes, settled
+from .rerun import Rerun, only_exceptions
 from .resume import Break
 from .run_time import has_asserts, raising_as_asked
 from .size_ranges import size_program
@@ -86,8 +86,9 @@ class Plan:
         effects.push(value)
         builder.cb.return_value()
 
-    def replacement(self, compiled: Callable[..., Any] | None, rerun: bool) -> CodeType:
-        """The replacement code. `rerun`: a failing graph may be followed by running the original code from the start."""
+    def replacement(self, compiled: Callable[..., Any] | None, rerun: Rerun | None) -> CodeType:
+        """The replacement code. `rerun`: what is said when a failing graph is followed by running the original code from the
+        start; None: that may not be done."""
         cb = FrameCode(self.model)
         builder = ReplacementBuilder(self.result.mutations, self.usage, cb)
         if compiled is not None:
@@ -95,29 +96,43 @@ class Plan:
             cb.place(start)
             emit_graph_call(builder, compiled, self.result.graph.input_sources)
             cb.place(end)
-            if rerun:
+            if rerun is not None:
                 cb.protect(start, end, handler, depth=0)
             self._give_back(builder)
-            if rerun:
+            if rerun is not None:
                 cb.place(handler)
-                _emit_rerun(cb, self.code)
+                _emit_rerun(cb, self.code, rerun)
         else:
             self._give_back(builder)
         return cb.finish()
 
 
 def build_replacement(
-    code: CodeType, model: CodeModel, result: TraceResult, compiled: Callable[..., Any] | None, rerun: bool = False
+    code: CodeType,
+    model: CodeModel,
+    result: TraceResult,
+    compiled: Callable[..., Any] | None,
+    rerun: Rerun | None = None,
 ) -> CodeType:
     """The replacement code of a trace, for a compiled graph that returns `Plan(code, model, result).outputs`."""
     return Plan(code, model, result).replacement(compiled, rerun)
 
 
-def finish_entry(plan: Plan, compiled: Callable[..., Any] | None, payload: Payload) -> Any:
-    """The `treadle_frame.Entry` of a finished compile."""
+def finish_entry(
+    plan: Plan, compiled: Callable[..., Any] | None, payload: Payload, *, raise_internal_errors: bool = False
+) -> Any:
+    """The `treadle_frame.Entry` of a finished compile; raise_internal_errors: what a call does when the graph raises where
+    the program does not."""
     result = plan.result
-    rerun = compiled is not None and payload.graph_module is not None and why_not_rerun(payload.graph_module) is None
-    if compiled is not None and not rerun and result.protected:
+    rerun = None
+    if compiled is not None and payload.graph_module is not None and why_not_rerun(payload.graph_module) is None:
+        rerun = Rerun(
+            plan.code.co_qualname,
+            payload.graph_module,
+            has_handlers=result.protected,
+            raise_internal_errors=raise_internal_errors,
+        )
+    if compiled is not None and rerun is None and result.protected:
         raise Unsupported("write-under-handler", f"{plan.code.co_qualname}")
     if compiled is not None and payload.graph_module is not None:
         compiled = raising_as_asked(keeping_state(compiled, payload.graph_module), payload.graph_module)
@@ -131,14 +146,17 @@ def finish_entry(plan: Plan, compiled: Callable[..., Any] | None, payload: Paylo
     payload.guards = tuple(guard.reason for guard in result.guards)
     payload.numbers = result.guards.numbers
     frameless = compiled is not None and not result.protected and not has_asserts(payload.graph_module)
-    direct = _direct(plan, compiled) if frameless else None
+    direct = _direct(plan, compiled, retry=rerun is not None) if frameless else None
     if direct is None:
         return treadle_frame.Entry(replacement, program, payload)
     return treadle_frame.Entry(replacement, program, payload, direct=direct)
 
 
-def _direct(plan: Plan, compiled: Callable[..., Any]) -> Any:
-    """`(compiled, argument names, unpack)` when the frame does nothing but `return compiled(*arguments)[0]`, else None."""
+def _direct(plan: Plan, compiled: Callable[..., Any], *, retry: bool) -> Any:
+    """`(compiled, argument names, unpack, retry)` when the frame does nothing but `return compiled(*arguments)[0]`, else None.
+
+    retry: the replacement code knows what to do when the graph raises.
+    """
     result = plan.result
     if plan.leaving is not None or result.mutations or result.state_changes or len(plan.outputs) != 1:
         return None
@@ -149,7 +167,7 @@ def _direct(plan: Plan, compiled: Callable[..., Any]) -> Any:
     names = [source.path[0][1] for source in result.graph.input_sources if len(source.path) == 1]
     if len(names) != len(result.graph.input_sources) or any(name not in slots for name in names):
         return None
-    return (compiled, tuple(names), True)
+    return (compiled, tuple(names), True, retry)
 
 
 def with_admitted_ones(entry: Any) -> Any:
@@ -248,32 +266,42 @@ def _storages(node: torch.fx.Node) -> set[int]:
     return found
 
 
-def _emit_rerun(cb: FrameCode, code: CodeType) -> None:
+def _emit_rerun(cb: FrameCode, code: CodeType, rerun: Rerun) -> None:
     """The graph's exception is on the stack: run the original code with the same arguments."""
+    start, end, handler = cb.label("rerun"), cb.label("rerun end"), cb.label("rerun failed")
     error = cb.temp()
     cb.store_fast(error)
-    cb.push_null()
-    cb.load_const(_only_exceptions)
-    cb.load_fast(error)
-    cb.call(1)
-    cb.pop_top()
+    _call_with_locals(cb, only_exceptions, error)
     original = code.replace()  # a code object of its own, so that it has no entries
     treadle_frame.skip(original)
     result = cb.temp()
+    cb.place(start)
     cb.begin_call()
     cb.load_function(original)
     cb.callable_done()
     _push_arguments(cb)
     cb.call_ex(keywords=True)
     cb.store_fast(result)
-    cb.push_null()
-    cb.load_const(_note_difference)
-    cb.load_const(code.co_qualname)
-    cb.load_fast(error)
-    cb.call(2)
-    cb.pop_top()
+    cb.place(end)
+    cb.protect(start, end, handler, depth=0)
+    _call_with_locals(cb, rerun.succeeded, error)
     cb.load_fast(result)
     cb.return_value()
+    cb.place(handler)
+    raised = cb.temp()
+    cb.store_fast(raised)
+    _call_with_locals(cb, rerun.raised, error, raised)
+    cb.load_fast(raised)
+    cb.emit("RERAISE", 0)
+
+
+def _call_with_locals(cb: FrameCode, function: Callable[..., Any], *names: str) -> None:
+    cb.push_null()
+    cb.load_const(function)
+    for name in names:
+        cb.load_fast(name)
+    cb.call(len(names))
+    cb.pop_top()
 
 
 def _push_arguments(cb: FrameCode) -> None:
@@ -307,21 +335,6 @@ def _list_to_tuple(cb: FrameCode) -> None:
     cb.load_const(tuple)
     cb.load_fast(items)
     cb.call(1)
-
-
-def _only_exceptions(error: BaseException) -> None:
-    """KeyboardInterrupt and its like go on."""
-    if not isinstance(error, Exception):
-        raise error
-
-
-def _note_difference(name: str, error: Exception) -> None:
-    warnings.warn(
-        f"treadle: the compiled graph of {name} raised {type(error).__name__}: {error}; "
-        "Python itself runs the function without an error, and its result was used",
-        RuntimeWarning,
-        stacklevel=2,
-    )
 
 
 # ---- why an entry missed

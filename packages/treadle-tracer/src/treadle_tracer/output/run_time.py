@@ -13,6 +13,12 @@ def has_asserts(gm: torch.fx.GraphModule | None) -> bool:
     return gm is not None and any(node.target is torch.ops.aten._assert_scalar.default for node in gm.graph.nodes)
 
 
+def assert_messages(gm: torch.fx.GraphModule) -> frozenset[str]:
+    """The messages of the graph's asserts."""
+    nodes = [node for node in gm.graph.nodes if node.target is torch.ops.aten._assert_scalar.default]
+    return frozenset(str(node.args[1]) for node in nodes)
+
+
 def raising_as_asked(compiled: Callable[..., Any], gm: torch.fx.GraphModule) -> Callable[..., Any]:
     """`compiled`, with the RuntimeErrors of `aten._assert_scalar` nodes turned into what their `meta["raises"]` says.
 
