@@ -12,8 +12,8 @@ from markdown_table import markdown, number, times
 KINDS = {
     "arithmetic": "arithmetic operation",
     "decision": "decision",
-    "guard": "guard added",
-    "guard function": "guard function produced",
+    "guards": "guard added",
+    "guard functions": "guard function produced",
 }
 ENGINES = ("treadle_shapes", "torch ShapeEnv")
 
