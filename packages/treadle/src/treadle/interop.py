@@ -50,8 +50,7 @@ def _for_each_size(backend: Callable[..., Any]) -> Callable[..., Any]:
                 if found is None:
                     if len(compiled) >= _KEPT:
                         compiled.clear()
-                    static = _with_numbers(gm, args)
-                    found = compiled[key] = backend(static, [a for a in args if isinstance(a, torch.Tensor)], **options)
+                    found = compiled[key] = _compile_with_numbers(backend, gm, args, options)
             return found(*[a for a in args if isinstance(a, torch.Tensor)])
 
         return run
@@ -66,21 +65,47 @@ def _is_open(placeholder: fx.Node) -> bool:
     return any(isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)) for number in numbers)
 
 
-def _with_numbers(gm: fx.GraphModule, args: Sequence[Any]) -> fx.GraphModule:
-    """A copy of the graph in which the arguments that are numbers are constants, and no longer arguments."""
+def _compile_with_numbers(
+    backend: Callable[..., Any], gm: fx.GraphModule, args: Sequence[Any], options: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """The graph for these numbers; outputs that are numbers do not go through the backend, which may know tensors only."""
+    graph = _with_numbers(gm, args)
+    output = graph.output_node()
+    results = list(output.args[0])  # type: ignore[arg-type]
+    places = [k for k, result in enumerate(results) if isinstance(result, fx.Node)]
+    output.args = (tuple(results[k] for k in places),)
+    tensors = [a for a in args if isinstance(a, torch.Tensor)]
+    compiled = backend(fx.GraphModule(gm, graph), tensors, **options) if places else None
+
+    def run(*given: Any) -> Any:
+        returned = list(results)
+        for k, value in zip(places, compiled(*given) if compiled is not None else (), strict=True):
+            returned[k] = value
+        return tuple(returned)
+
+    return run
+
+
+def _with_numbers(gm: fx.GraphModule, args: Sequence[Any]) -> fx.Graph:
+    """A copy of the graph in which numbers among the arguments, sizes of arguments, and what follows from them are constants."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
-    for node, value in zip(list(graph.find_nodes(op="placeholder")), args, strict=True):
-        node.meta.pop("example_value", None)
-        if not isinstance(value, torch.Tensor):
-            for user in list(node.users):
-                user.args, user.kwargs = fx.node.map_arg(
-                    (user.args, user.kwargs), lambda n, node=node, value=value: value if n is node else n
-                )
-            graph.erase_node(node)
+    given = dict(zip(graph.find_nodes(op="placeholder"), args, strict=True))
+    known = {node: value for node, value in given.items() if not isinstance(value, torch.Tensor)}
     for node in graph.nodes:
+        if node.op == "placeholder":
+            continue
+        is_number = isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymFloat, torch.SymBool))
+        if node.target is torch.ops.aten.sym_size.int and node.args[0] in given:
+            known[node] = given[node.args[0]].shape[node.args[1]]
+        node.args, node.kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: known.get(n, n))
+        if is_number and node.op == "call_function" and not node.all_input_nodes:
+            known[node] = node.target(*node.args, **node.kwargs)
+    for node in reversed(list(graph.nodes)):
         node.meta.pop("example_value", None)
-    return fx.GraphModule(gm, graph)
+        if node in known:
+            graph.erase_node(node)
+    return graph
 
 
 def _inductor(
