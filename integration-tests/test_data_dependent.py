@@ -88,7 +88,7 @@ def test_fullgraph_errors_speak_the_users_language(program: Program):
     try:
         compiled(*_inputs(0))
     except Unsupported as error:
-        assert re.search(r"\b[usf]\d+\b", str(error)) is None
+        assert re.search(r"\b[usf]\d+\b", str(error).replace(__file__, "")) is None
         assert "<data dependent program" in str(error)
     except Exception as error:  # the program's own
         expected, _ = _outcome(program.run, 0)

@@ -309,7 +309,7 @@ def test_fullgraph_says_what_is_asked_and_what_to_write_instead(function, asked,
     message = str(error.value)
     for part in (asked, of, instead, f"in {function.__name__}", "test_run_time_numbers.py"):
         assert part in message
-    assert re.search(r"\b[usf]\d+\b", message) is None
+    assert re.search(r"\b[usf]\d+\b", message.replace(__file__, "")) is None  # the path may look like a symbol
 
 
 def test_facts_answer_later_questions():
