@@ -75,9 +75,12 @@ def _convolution_layout(adapter: FakeShapeEnv, mode: Any, func: Any, args: Any, 
 
 def _keep_convolution_layouts() -> None:
     """Give fake convolutions with symbolic sizes the layout of the real ones: for nodes without hint (see
-    `SymNode.has_hint`) PyTorch's fake kernel leaves out that step, and the result would always be contiguous."""
+    `SymNode.has_hint`) PyTorch's fake kernel leaves out that step, and the result would always be contiguous.
+    `_convolution` has a fake kernel of its own from torch 2.13 on; before, it runs as its parts."""
+    kernels = fake_impls.op_implementations_dict
     for func in _CONVOLUTIONS:
-        fake_impls.op_implementations_dict[func] = _with_layout(fake_impls.op_implementations_dict[func])
+        if func in kernels:
+            kernels[func] = _with_layout(kernels[func])
 
 
 def _with_layout(original: Any) -> Any:
