@@ -23,6 +23,8 @@ from treadle_shapes.ranges import EVERYTHING, INF, Interval, Range
 
 # Bounds that ask for the bounds of new sums do so at every level of nesting: below this depth only.
 _DEPTH = 6
+# Polynomials that would have more terms than this when shifted are left alone.
+_CORNER_TERMS = 64
 
 
 class Known:
@@ -160,30 +162,10 @@ class Known:
         return low, high
 
     def _from_corner(self, e: IntLike) -> int | float:
-        """A lower bound of a polynomial: with a = lower(a) + t for every atom a, multiplied out, if no coefficient
-        of a power of the t >= 0 is negative, the constant is the minimum.  m*n - m >= 0 for m, n >= 1 this way."""
-        coefficients, const = as_terms(e)
-        atoms: dict[Expr, int] = {}
-        size = 0
-        for monomial in coefficients:
-            powers = as_powers(monomial)
-            size += 2 ** sum(powers.values())
-            for atom in powers:
-                low = self.interval(atom)[0]
-                if low == -INF:
-                    return -INF
-                atoms[atom] = int(low)
-        if size > 64 or (len(atoms) == len(coefficients) and not any(isinstance(m, Product) for m in coefficients)):
-            return -INF
-        shifted: IntLike = const
-        for monomial, c in coefficients.items():
-            term: IntLike = c
-            for atom, power in as_powers(monomial).items():
-                for _ in range(power):
-                    term = term * (atom + atoms[atom])
-            shifted = shifted + term
-        terms, corner = as_terms(shifted)
-        return corner if all(c >= 0 for c in terms.values()) else -INF
+        """A lower bound of a polynomial whose least value is where all atoms are least: m*n - m >= 0 for m, n >= 1."""
+        terms, const = as_terms(e)
+        least = least_at_corner(terms, const, self)
+        return -INF if least is None else least
 
 
 class _Own(Known):
@@ -201,6 +183,41 @@ class _Own(Known):
 
 
 OWN = _Own({})
+
+
+def least_at_corner(terms: Mapping[Expr, int], const: int, known: Known) -> int | None:
+    """The value of const + sum(c * monomial) where every atom has its lower bound, if no atom above it makes that smaller.
+
+    With a = lower(a) + t for every atom a, multiplied out, no coefficient of a power of the t >= 0 may be negative. None otherwise,
+    and where that is not worth the work: for sums without products, whose interval says it all, and for very long ones.
+    """
+    degrees = [sum(m.powers.values()) if isinstance(m, Product) else 1 for m in terms]
+    top = max(degrees, default=1)
+    # The shift leaves the coefficients of the highest powers as they are.
+    if top == 1 or sum([1 << degree for degree in degrees]) > _CORNER_TERMS:
+        return None
+    if any(degree == top and c < 0 for degree, c in zip(degrees, terms.values(), strict=True)):
+        return None
+    shifted: dict[tuple[Expr, ...], int] = {}
+    for monomial, c in terms.items():
+        part: dict[tuple[Expr, ...], int] = {(): c}
+        for atom, power in as_powers(monomial).items():
+            low = known.interval(atom)[0]
+            if low == -INF:
+                return None
+            for _ in range(power):
+                larger: dict[tuple[Expr, ...], int] = {}
+                for factors, k in part.items():
+                    # Atoms come in one order in every monomial, so equal products have equal keys.
+                    key = (*factors, atom)
+                    larger[key] = larger.get(key, 0) + k
+                    if low:
+                        larger[factors] = larger.get(factors, 0) + k * int(low)
+                part = larger
+        for factors, k in part.items():
+            shifted[factors] = shifted.get(factors, 0) + k
+    corner = shifted.pop((), 0) + const
+    return corner if all(k >= 0 for k in shifted.values()) else None
 
 
 def split_linear(e: IntLike, s: Symbol) -> tuple[IntLike, IntLike] | None:

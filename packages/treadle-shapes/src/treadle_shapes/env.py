@@ -26,7 +26,7 @@ from treadle_shapes.guards import Dropped, Guard, GuardFunction, Stack, user_sta
 from treadle_shapes.logic import Eq, Ge, Le, Ne, Not
 from treadle_shapes.nodes import BoolExpr, BoolLike, IntLike, Node, Symbol, free_symbols, is_polynomial, symbol
 from treadle_shapes.printers import text
-from treadle_shapes.prove import DEFAULT_STEPS, prove, settle
+from treadle_shapes.prove import DEFAULT_STEPS, follows, prove, settle
 from treadle_shapes.ranges import Range, to_range
 from treadle_shapes.rewrite import evaluate, substitute
 
@@ -80,12 +80,14 @@ class ShapeEnv:
         self.specialize_zero_one = specialize_zero_one
         self.steps = steps
         self.where = where
-        self.facts = Facts()
         self.symbols: dict[Symbol, SymbolInfo] = {}
         self.hints: dict[Symbol, int] = {}
+        self.facts = Facts(self.hints)
         self.guards: list[Guard] = []
         self.declared: list[Guard] = []
         self.runtime_asserts: list[RuntimeAssert] = []
+        #: those of `runtime_asserts` that nobody has stated: answers taken for the usual ones, see `general_answers`
+        self.suppositions: list[BoolLike] = []
         #: later sources of a duck-shaped symbol: (symbol, source), to be checked for equality
         self.shared: list[tuple[Symbol, str]] = []
         #: the face this environment shows to another library (see treadle_shapes.torch), kept here to live as long
@@ -98,6 +100,7 @@ class ShapeEnv:
         self._recording = True
         self._refusing = False
         self._general = False
+        self._supposes = False
         self._generic: Facts | None = None
         self._counts = {"s": 0, "u": 0, "f": 0}
 
@@ -246,10 +249,19 @@ class ShapeEnv:
         known = self._decided.get(condition)
         if known is not None:
             return known
-        result = prove(condition, self.facts, self.steps)
+        result = self._settle(self.facts.simplify(condition), self.facts, self.steps)
         if result is not None:
             self._decided[condition] = result
         return result
+
+    @staticmethod
+    def _settle(simple: BoolLike, facts: Facts, steps: int) -> bool | None:
+        """What facts say about a condition that they have simplified."""
+        # All facts hold at the hints (unless run-time values contradict them), so what is false there cannot be proved.
+        true = None if isinstance(simple, bool) or facts.unbacked else facts.at_witness(simple)
+        if true is None:
+            return settle(simple, facts, steps)
+        return true if follows(simple if true else Not(simple), facts, steps) else None
 
     def prove_if(self, suppositions: Iterable[BoolLike], condition: BoolLike) -> bool | None:
         """True or False when that follows where all `suppositions` hold besides what is known, None otherwise.
@@ -285,7 +297,7 @@ class ShapeEnv:
         if result is not None:
             return result
         simple = self.facts.simplify(condition)
-        result = settle(simple, self.facts, self.steps)
+        result = self._settle(simple, self.facts, self.steps)
         if result is not None:
             self._decided[condition] = result
             return result
@@ -297,7 +309,10 @@ class ShapeEnv:
             raise UndecidedError(f"{self.describe(condition)} would need a guard; {self._at()}")
         value = self.hint(condition)
         if value is None:
-            raise UnbackedError(self._unbacked_message(condition), simple)
+            supposed = self._suppose(condition)
+            if supposed is None:
+                raise UnbackedError(self._unbacked_message(condition), simple)
+            return supposed
         if self._recording:
             self._guard(simple if value else self.facts.simplify(Not(simple)))
             self._decided[condition] = bool(value)
@@ -326,9 +341,8 @@ class ShapeEnv:
         return result
 
     def _find_answer(self, condition: BoolLike, default: bool) -> bool:
-        result = self.prove(condition)
-        if result is None:
-            result = self._prove_generic(condition)
+        # What follows from the facts follows where, besides, no size is 1.
+        result = self.prove(condition) if self.specialize_zero_one else self._prove_generic(condition)
         if result is not None:
             return result
         value = self.hint(condition)
@@ -337,11 +351,11 @@ class ShapeEnv:
     def _prove_generic(self, condition: BoolLike) -> bool | None:
         """The answer that holds when no size is 1. A dim of size 1 only makes more layouts and broadcasts possible than
         the general answer says, and who asks with a default takes the general answer."""
-        if self.specialize_zero_one:
-            return None
+        if isinstance(condition, bool) or self.specialize_zero_one:
+            return condition if isinstance(condition, bool) else None
         if self._generic is None:
             self._generic = self._facts_without_ones()
-        return prove(condition, self._generic, self.steps)
+        return self._settle(self._generic.simplify(condition), self._generic, self.steps)
 
     def specialize(self, e: IntLike) -> int:
         """The constant value of `e`, recorded as a guard where it is not known already."""
@@ -393,6 +407,8 @@ class ShapeEnv:
             finally:
                 self._general = before
             return
+        if known is None and self._suppose(nonzero):
+            return
         what = self.describe(divisor)
         if known is False or self.hint(divisor) == 0:
             raise DivisionByZeroError(
@@ -404,13 +420,9 @@ class ShapeEnv:
         )
 
     def _facts_without_ones(self) -> Facts:
-        facts = self.facts.copy()
-        try:
-            for s, info in self.symbols.items():
-                if info.size and info.hint != 1 and s not in facts.substitutions and facts.known.upper(s) >= 2:
-                    facts.add(Ge(s, 2))
-        except ContradictionError:
-            return self.facts.copy()
+        facts = self.facts.copy(keep_witness=True)
+        sizes = [s for s, info in self.symbols.items() if info.size and info.hint is not None and info.hint > 1]
+        facts.raise_lower([s for s in sizes if s not in facts.substitutions], 2)
         return facts
 
     @contextmanager
@@ -432,14 +444,36 @@ class ShapeEnv:
             self._refusing = before
 
     @contextmanager
-    def general_answers(self) -> Iterator[None]:
+    def general_answers(self, suppose: bool = False) -> Iterator[None]:
         """A decision that is settled as soon as no size is 1 gets that answer without a guard: for kernels whose code for
-        sizes of 1 only saves work. What they give at 1 is for the caller to check."""
-        before, self._general = self._general, True
+        sizes of 1 only saves work. What they give at 1 is for the caller to check.
+
+        suppose: a decision that is settled as soon as sizes known only at run time are 2 or more gets that answer, too, and a
+        runtime assertion (`suppositions` lists them): for callers that can do without the result where it does not hold.
+        """
+        before = self._general, self._supposes
+        self._general, self._supposes = True, suppose
         try:
             yield
         finally:
-            self._general = before
+            self._general, self._supposes = before
+
+    def _suppose(self, condition: BoolLike) -> bool | None:
+        """The usual answer to a question about sizes known only at run time, asserted from here on; None where there is none."""
+        if not self._supposes or not self._recording:
+            return None
+        numbers = [s for s in free_symbols(self.simplify(condition)) if s not in self.hints]
+        if any(isinstance(s, FloatExpr) or self.facts.known.lower(s) < 0 for s in numbers):
+            return None
+        answer = self.prove_if([Ge(s, 2) for s in numbers], condition)
+        if answer is not None:
+            self.suppose(condition if answer else Not(condition))
+        return answer
+
+    def suppose(self, condition: BoolLike) -> None:
+        """`expect` for what is only usual: callers must be able to do without what follows from it."""
+        self.expect(condition)
+        self.suppositions.append(condition)
 
     def _guard(self, guard: BoolLike) -> None:
         """Record a condition that holds at the hints and that `facts` have simplified but not settled."""
@@ -613,7 +647,7 @@ class ShapeEnv:
 
     def minimal_guards(self) -> tuple[list[Guard], list[Dropped]]:
         """(guards to check, guards dropped with the proof of what implies them)"""
-        return guards_module.minimal([*self.declared, *self.guards])
+        return guards_module.minimal([*self.declared, *self.guards], self.hints)
 
     def compile_guards(self, symbols: Iterable[Symbol] | None = None) -> GuardFunction:
         """One function of the values of `symbols` (default: all with hints, in order of creation) -> bool."""

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import overload
 
 from treadle_shapes import ranges
 from treadle_shapes.bounds import Known, split_linear
-from treadle_shapes.errors import ContradictionError
+from treadle_shapes.errors import ContradictionError, ShapesError
 from treadle_shapes.logic import Not
 from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, Symbol, as_terms, free_symbols
 from treadle_shapes.ranges import INF, Range
-from treadle_shapes.rewrite import simplify, substitute
+from treadle_shapes.rewrite import evaluate, simplify, substitute
 
 
 class Facts:
-    """A growing set of true conditions, applied to every expression that is simplified afterwards."""
+    """A growing set of true conditions, applied to every expression that is simplified afterwards.
 
-    def __init__(self) -> None:
+    witness: values of symbols at which every fact that they determine holds; what is false there need not be tried to prove.
+    """
+
+    def __init__(self, witness: Mapping[Symbol, int] | None = None) -> None:
+        self.witness = witness
         self.substitutions: dict[Symbol, IntLike] = {}
         self.ranges: dict[Symbol, Range] = {}
         self.remainders: dict[Expr, int] = {}
-        #: polynomials p with p <= 0, over more than one symbol
-        self.not_positive: dict[Expr, None] = {}
+        #: polynomials p with p <= 0, over more than one symbol, and their values at the witness (None: not determined)
+        self.not_positive: dict[Expr, int | None] = {}
         #: conditions that hold as they stand (p != 0, disjunctions, ...)
         self.holding: set[BoolExpr] = set()
         #: symbols without a value while tracing; what has one is never expressed by these
@@ -35,10 +40,26 @@ class Facts:
             self._known = Known(dict(self.ranges), dict(self.remainders))
         return self._known
 
-    def copy(self) -> Facts:
-        other = Facts()
+    @overload
+    def at_witness(self, e: IntLike) -> int | None: ...
+    @overload
+    def at_witness(self, e: BoolLike) -> bool | None: ...
+    def at_witness(self, e):
+        """The value of an expression or condition at the witness, None where that is not determined."""
+        if isinstance(e, (int, float)):
+            return e
+        try:
+            return None if self.witness is None else evaluate(e, self.witness)
+        except (ShapesError, ArithmeticError, ValueError):
+            return None
+
+    def copy(self, *, keep_witness: bool = False) -> Facts:
+        """The same facts; without a witness unless what is added to the copy will hold there."""
+        other = Facts(self.witness if keep_witness else None)
         other.substitutions, other.ranges = dict(self.substitutions), dict(self.ranges)
         other.remainders, other.not_positive = dict(self.remainders), dict(self.not_positive)
+        if not keep_witness:
+            other.not_positive = dict.fromkeys(self.not_positive)
         other.holding, other.unbacked = set(self.holding), set(self.unbacked)
         return other
 
@@ -84,7 +105,7 @@ class Facts:
     def _add_le(self, condition: BoolExpr) -> None:
         p = condition.args[0]
         if not self._narrow(p):
-            self.not_positive[p] = None
+            self.not_positive[p] = self.at_witness(p)
         if isinstance(p, Expr) and -p in self.not_positive:
             self._equal(p)
 
@@ -129,10 +150,22 @@ class Facts:
                 if s in self.unbacked or self.unbacked.isdisjoint(free_symbols(value)):
                     self._replace(s, value)
                     return
-        self.not_positive[p] = None
-        opposite = -p
-        if isinstance(opposite, Expr):
-            self.not_positive[opposite] = None
+        for side in (p, -p):
+            assert isinstance(side, Expr)
+            self.not_positive[side] = self.at_witness(side)
+
+    def raise_lower(self, symbols: Iterable[Symbol], low: int) -> None:
+        """low <= s for symbols that stand for themselves."""
+        known, points = self.known, []
+        for s in symbols:
+            old_low, high = known.interval(s)
+            if max(old_low, low) < high:
+                self.ranges[s] = ranges.to_range((max(old_low, low), high))
+            else:
+                points.append(s)
+        self._known = None
+        for s in points:
+            self._set_range(s, max(self.known.interval(s)[0], low), self.known.interval(s)[1])
 
     def _replace(self, s: Symbol, value: IntLike) -> None:
         """From now on s stands for `value`; what was known about s is known about the value."""

@@ -40,17 +40,19 @@ def answering_for(shape_env: Any, target: Any) -> contextlib.AbstractContextMana
     return env.general_answers()
 
 
-def run_for_metadata(shape_env: Any, kernel: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def run_for_metadata(
+    shape_env: Any, kernel: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, suppose: bool = False
+) -> Any:
     """`kernel(*args, **kwargs)` on fake tensors, asked for sizes and layouts only: what it computes is decided by others.
 
     Its questions about sizes of 1 get the general answer, so that no guard excludes 1; what the metadata are at 1 is for the caller
     to find out. A result of plain numbers and flags is an answer itself (`torch.is_same_size`), and is worked out with guards.
-    shape_env as in `answering_for`.
+    shape_env as in `answering_for`; suppose as in `ShapeEnv.general_answers`.
     """
     env = getattr(shape_env, "env", shape_env)
     if env is None:
         return kernel(*args, **kwargs)
-    with env.general_answers():
+    with env.general_answers(suppose):
         result = kernel(*args, **kwargs)
     return kernel(*args, **kwargs) if _is_plain(result) else result
 

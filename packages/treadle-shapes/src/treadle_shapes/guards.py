@@ -134,30 +134,29 @@ def bound_of(condition: BoolExpr) -> Bound | None:
     return (s, True, end - 1) if end == s.upper else None
 
 
-def _tightest(
-    guards: Sequence[Guard],
-) -> tuple[dict[tuple[Symbol, bool], Guard], list[tuple[Guard, tuple[Guard, ...]]]]:
-    """The guard with the narrowest end for each symbol and side, and the others with what implies each."""
-    best: dict[tuple[Symbol, bool], tuple[int, Guard]] = {}
+def _wider(guards: Sequence[Guard]) -> list[Dropped]:
+    """The guards that bound a symbol less narrowly than another one does."""
+    narrowest: dict[tuple[Symbol, bool], tuple[int, Guard]] = {}
     wider: list[tuple[Guard, tuple[Symbol, bool]]] = []
     for guard in guards:
         bound = bound_of(guard.expr)
         if bound is None:
             continue
         s, upper, end = bound
-        known = best.get((s, upper))
+        known = narrowest.get((s, upper))
         if known is None or (end < known[0] if upper else end > known[0]):
-            best[s, upper] = (end, guard)
+            narrowest[s, upper] = (end, guard)
             if known is not None:
                 wider.append((known[1], (s, upper)))
         else:
             wider.append((guard, (s, upper)))
-    kept = {key: guard for key, (_end, guard) in best.items()}
-    return kept, [(guard, (kept[key],)) for guard, key in wider]
+    return [Dropped(guard, (narrowest[side][1],)) for guard, side in wider]
 
 
-def minimal(guards: Sequence[Guard]) -> tuple[list[Guard], list[Dropped]]:
+def minimal(guards: Sequence[Guard], witness: Mapping[Symbol, int] | None = None) -> tuple[list[Guard], list[Dropped]]:
     """(the guards to check, the guards that follow from those); every dropped one has a proof.
+
+    witness: sizes at which all of them hold, which makes many proofs superfluous.
 
     Of several bounds of one symbol the narrowest implies the others. For the rest: goes from the last guard to the first, because a
     guard was recorded when the earlier ones did not imply it, so what makes it superfluous came later.
@@ -165,9 +164,8 @@ def minimal(guards: Sequence[Guard]) -> tuple[list[Guard], list[Dropped]]:
     unique: dict[BoolExpr, Guard] = {}
     for guard in guards:
         unique.setdefault(guard.expr, guard)
-    _narrowest, wider = _tightest(tuple(unique.values()))
-    dropped = {guard.expr: Dropped(guard, implied_by) for guard, implied_by in wider}
-    facts = Facts()
+    dropped = {drop.guard.expr: drop for drop in _wider(tuple(unique.values()))}
+    facts = Facts(witness)
     kept: list[Guard] = []
     mentioned: set[Symbol] = set()
     for guard in reversed(unique.values()):

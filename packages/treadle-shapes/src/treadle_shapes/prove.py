@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from math import gcd
+
+from treadle_shapes.bounds import least_at_corner
 from treadle_shapes.facts import Facts
-from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, IntLike, Product, Symbol, as_powers, as_terms
-from treadle_shapes.rewrite import substitute
+from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, as_terms, make_sum
+from treadle_shapes.ranges import plus, times
 
 DEFAULT_STEPS = 400
-_DEGREE = 6  # of polynomials that are multiplied out
+_DEPTH = 3  # how many facts a proof puts together
 
 
 class _Prover:
     def __init__(self, facts: Facts, steps: int) -> None:
         self.facts = facts
+        self.known = facts.known
         self.steps = steps
 
     def condition(self, c: BoolLike) -> bool | None:
@@ -23,41 +27,59 @@ class _Prover:
         handler = _BY_OP.get(c.op)
         return None if handler is None else handler(self, c)
 
-    def at_most_zero(self, p: IntLike, depth: int = 3) -> bool:
-        """Whether p <= 0 follows: by its range, or as r + k*q with known q <= 0 and r <= 0, at most `depth` times."""
-        if self.steps <= 0:
+    def at_most_zero(self, p: IntLike) -> bool:
+        """Whether p <= 0 follows: by its range, or as r + k*q with known q <= 0 and r <= 0, at most `_DEPTH` times."""
+        terms, const = as_terms(p)
+        return self._search(terms, const, self.facts.at_witness(p), _DEPTH)
+
+    def _search(self, terms: dict[Expr, int], const: int, value: int | None, depth: int) -> bool:
+        """`value`: that of the polynomial at the facts' witness. What is false where all facts hold follows from none of them."""
+        if self.steps <= 0 or (value is not None and value > 0):
             return False
         self.steps -= 1
-        if self.facts.known.upper(p) <= 0:
+        if self._upper(terms, const) <= 0:
             return True
-        if depth == 0 or not isinstance(p, Expr):
+        if depth == 0:
             return False
-        terms, _ = as_terms(p)
-        if any(isinstance(monomial, Product) for monomial in terms) and self._falls(p):
+        least = least_at_corner({m: -c for m, c in terms.items()}, -const, self.known)
+        if least is not None and least >= 0:
             return True
-        for q in self.facts.not_positive:
-            q_terms, _ = as_terms(q)
+        for q, q_value in self.facts.not_positive.items():
+            q_terms, q_const = as_terms(q)
             for monomial, c in terms.items():
                 d = q_terms.get(monomial, 0)
                 # The same sign on a monomial: a positive multiple of q takes the monomial out of a multiple of p.
-                if c * d > 0 and self.at_most_zero(p * abs(d) - q * abs(c), depth - 1):
+                if c * d <= 0:
+                    continue
+                g = gcd(c, d)
+                c, d = abs(c) // g, abs(d) // g
+                left = None if value is None or q_value is None else value * d - q_value * c
+                if left is not None and left > 0:
+                    continue
+                rest = {m: k * d for m, k in terms.items()}
+                for m, k in q_terms.items():
+                    k = rest.get(m, 0) - k * c
+                    if k:
+                        rest[m] = k
+                    else:
+                        del rest[m]
+                if self._search(rest, const * d - q_const * c, left, depth - 1):
                     return True
                 if self.steps <= 0:
                     return False
         return False
 
-    def _falls(self, p: Expr) -> bool:
-        """Whether p <= 0 shows once every symbol is its lower bound and something more:
-        s - s*s + 2 with s = 2 + t is -3*t - t*t."""
-        terms, _ = as_terms(p)
-        powers = [as_powers(monomial) for monomial in terms]
-        if any(sum(power.values()) > _DEGREE or not all(isinstance(s, Symbol) for s in power) for power in powers):
-            return False
-        lower = {s: self.facts.known.lower(s) for s in p.free_symbols}
-        if not all(isinstance(low, int) for low in lower.values()):
-            return False
-        coefficients, const = as_terms(substitute(p, {s: s + int(low) for s, low in lower.items()}))
-        return const <= 0 and all(c <= 0 for c in coefficients.values())
+    def _upper(self, terms: dict[Expr, int], const: int) -> int | float:
+        """An upper bound of const + sum(c * monomial)."""
+        interval = self.known.interval
+        high: int | float = const
+        plain = True
+        for monomial, c in terms.items():
+            part = interval(monomial)
+            high = plus(high, times(part[c > 0], c))
+            plain = plain and not (isinstance(monomial, Fn) and monomial.op == "floordiv")
+        # Besides products, for which there is `least_at_corner`, quotients are what a sum knows more about than its terms.
+        return high if plain or high <= 0 or len(terms) < 2 else self.known.upper(make_sum(dict(terms), const))
 
     def less_or_equal(self, c: BoolExpr) -> bool | None:
         p = c.args[0]
@@ -92,7 +114,7 @@ class _Prover:
             return all(self.must_hold(part) for part in args)
         if op == "or":
             return any(self.must_hold(part) for part in args)
-        return False
+        return op == "not" and self.condition(args[0]) is False
 
     def all_of(self, c: BoolExpr) -> bool | None:
         results = [self.condition(part) for part in c.args]

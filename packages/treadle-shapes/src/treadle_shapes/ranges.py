@@ -45,14 +45,16 @@ def to_range(interval: Interval) -> Range:
     return Range(None if low == -INF else int(low), None if high == INF else int(high))
 
 
-def _plus(a: int | float, b: int | float) -> int | float:
+def plus(a: int | float, b: int | float) -> int | float:
+    """a + b of ends of intervals."""
     # inf + huge int would overflow in float arithmetic, so infinities are passed through untouched.
     if a in (INF, -INF):
         return a
     return b if b in (INF, -INF) else a + b
 
 
-def _times(a: int | float, b: int | float) -> int | float:
+def times(a: int | float, b: int | float) -> int | float:
+    """a * b of ends of intervals, where 0 * INF is 0."""
     if a == 0 or b == 0:
         return 0
     if a in (INF, -INF) or b in (INF, -INF):
@@ -70,17 +72,17 @@ def _widened(low: int | float, high: int | float) -> Interval:
 
 
 def add(x: Interval, y: Interval) -> Interval:
-    return _plus(x[0], y[0]), _plus(x[1], y[1])
+    return plus(x[0], y[0]), plus(x[1], y[1])
 
 
 def scale(x: Interval, c: int) -> Interval:
     if c >= 0:
-        return _times(x[0], c), _times(x[1], c)
-    return _times(x[1], c), _times(x[0], c)
+        return times(x[0], c), times(x[1], c)
+    return times(x[1], c), times(x[0], c)
 
 
 def mul(x: Interval, y: Interval) -> Interval:
-    ends = [_times(a, b) for a, b in product(x, y)]
+    ends = [times(a, b) for a, b in product(x, y)]
     return _widened(min(ends), max(ends))
 
 
@@ -127,7 +129,7 @@ def _positive_mod(x: Interval, y: Interval) -> Interval:
         return x
     if y[0] == y[1] and x[0] != -INF and x[1] != INF and x[0] // y[0] == x[1] // y[0]:
         return x[0] % y[0], x[1] % y[0]
-    high = _plus(y[1], -1)
+    high = plus(y[1], -1)
     return 0, (min(high, x[1]) if x[0] >= 0 else high)
 
 
@@ -240,7 +242,7 @@ def bit_xor(x: Interval, y: Interval) -> Interval:
 def _signed_bits(x: Interval, y: Interval) -> Interval:
     reach = max(abs(end) for end in (*x, *y))
     top = _all_ones(reach)
-    return _plus(-top, -1), top
+    return plus(-top, -1), top
 
 
 def anything(*_parts: object) -> Interval:
