@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
+from treadle_shapes import explain
 from treadle_shapes import guards as guards_module
 from treadle_shapes.errors import (
     ConstraintError,
@@ -23,12 +24,12 @@ from treadle_shapes.errors import (
 from treadle_shapes.facts import Facts
 from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol, defined, float_symbol, has_float_symbol, same
 from treadle_shapes.guards import Dropped, Guard, GuardFunction, Stack, user_stack
-from treadle_shapes.logic import Eq, Ge, Le, Ne, Not
+from treadle_shapes.logic import Eq, Ge, Ne, Not
 from treadle_shapes.nodes import BoolExpr, BoolLike, IntLike, Node, Symbol, free_symbols, is_polynomial, symbol
 from treadle_shapes.printers import text
 from treadle_shapes.prove import DEFAULT_STEPS, follows, prove, settle
 from treadle_shapes.ranges import Range, to_range
-from treadle_shapes.rewrite import evaluate, substitute
+from treadle_shapes.rewrite import evaluate
 
 Policy = Literal["static", "auto", "dynamic"]
 POLICIES: tuple[str, ...] = ("static", "auto", "dynamic")
@@ -127,13 +128,15 @@ class ShapeEnv:
         if isinstance(hint, bool) or not isinstance(hint, int):
             raise UsageError(f"create_symbol: the hint of {source} must be an int, got {hint!r}")
         if not -INT64_MAX - 1 <= hint <= INT64_MAX:
-            raise SizeOverflowError(f"{source} == {hint} does not fit in 64 bits; {self._at()}; use smaller sizes")
+            raise SizeOverflowError(
+                f"{source} == {hint} does not fit in 64 bits; {explain.place(self)}; use smaller sizes"
+            )
         if dynamic == "static":
             return hint
         if (lower is not None and hint < lower) or (upper is not None and hint > upper):
             raise ConstraintError(
-                f"{source} == {hint} is outside its declared range [{lower}, {'inf' if upper is None else upper}]; "
-                f"{self._at()}; declare a range that holds it, or do not mark {source} as dynamic"
+                f"{source} == {hint} is outside its declared range {explain.interval(lower, upper)}; "
+                f"{explain.place(self)}; declare a range that holds it, or do not mark {source} as dynamic"
             )
         if size and dynamic == "auto" and hint < 2:
             return hint
@@ -169,7 +172,7 @@ class ShapeEnv:
         if size != hint:
             first = self.source_of(known) if isinstance(known, Symbol) else str(known)
             raise ConstraintError(
-                f"the dimension named {name!r} is {size} at {first} but {hint} at {source}; {self._at()}; "
+                f"the dimension named {name!r} is {size} at {first} but {hint} at {source}; {explain.place(self)}; "
                 f"give the same sizes, or use two names"
             )
         if isinstance(known, Symbol):
@@ -306,12 +309,12 @@ class ShapeEnv:
             if result is not None:
                 return result
         if self._refusing and self._recording:
-            raise UndecidedError(f"{self.describe(condition)} would need a guard; {self._at()}")
+            raise UndecidedError(f"{self.describe(condition)} would need a guard; {explain.place(self)}")
         value = self.hint(condition)
         if value is None:
             supposed = self._suppose(condition)
             if supposed is None:
-                raise UnbackedError(self._unbacked_message(condition), simple)
+                raise UnbackedError(explain.unbacked(self, condition), simple)
             return supposed
         if self._recording:
             self._guard(simple if value else self.facts.simplify(Not(simple)))
@@ -364,10 +367,10 @@ class ShapeEnv:
             return simple
         value = self.hint(simple)
         if value is None:
-            raise UnbackedError(self._unbacked_message(simple), simple)
+            raise UnbackedError(explain.unbacked(self, simple), simple)
         if not -INT64_MAX - 1 <= value <= INT64_MAX:
             raise SizeOverflowError(
-                f"{self.describe(simple)} == {value} does not fit in 64 bits; {self._at()}; use smaller sizes"
+                f"{self.describe(simple)} == {value} does not fit in 64 bits; {explain.place(self)}; use smaller sizes"
             )
         self.decide(Eq(simple, int(value)))  # type: ignore[arg-type]
         return int(value)
@@ -378,7 +381,7 @@ class ShapeEnv:
             return e
         value = self.hint(e)  # type: ignore[arg-type]
         if value is None:
-            raise UnbackedError(self._unbacked_message(e), e)  # type: ignore[arg-type]
+            raise UnbackedError(explain.unbacked(self, e), e)  # type: ignore[arg-type]
         self.decide(same(e, float(value)))
         return float(value)
 
@@ -391,7 +394,7 @@ class ShapeEnv:
             return
         value = evaluate(e, self.hints)  # type: ignore[call-overload]
         if not isinstance(value, float):
-            raise UsageError(f"{self.describe(e)} is {value}, not a float; {self._at()}")  # type: ignore[arg-type]
+            raise UsageError(f"{self.describe(e)} is {value}, not a float; {explain.place(self)}")  # type: ignore[arg-type]
         self.decide(defined(e))
 
     def check_divisor(self, divisor: IntLike) -> None:
@@ -412,10 +415,10 @@ class ShapeEnv:
         what = self.describe(divisor)
         if known is False or self.hint(divisor) == 0:
             raise DivisionByZeroError(
-                f"division by {what}, which is 0; {self._at()}; check that {what} is not 0 before that line"
+                f"division by {what}, which is 0; {explain.place(self)}; check that {what} is not 0 before that line"
             )
         raise DivisionByZeroError(
-            f"division by {what}, which is known only at run time and can be 0; {self._at()}; "
+            f"division by {what}, which is known only at run time and can be 0; {explain.place(self)}; "
             f"state that it is not: torch._check({what} > 0), or env.expect(Ne(divisor, 0))"
         )
 
@@ -492,7 +495,7 @@ class ShapeEnv:
     def _learn(self, simple: BoolLike) -> None:
         """Make a fact of a condition that `facts` have simplified already."""
         if self._refusing:
-            raise UndecidedError(f"{self.describe(simple)} would become a fact; {self._at()}")
+            raise UndecidedError(f"{self.describe(simple)} would become a fact; {explain.place(self)}")
         self.facts.take(simple)
         self._generic = None
 
@@ -506,31 +509,12 @@ class ShapeEnv:
             (s,) = guard.expr.free_symbols
             info = self.symbols.get(s)
             if info is not None and info.policy == "dynamic":
-                raise ConstraintError(self._specialised_message(info, self.hints[s], guard))
+                raise ConstraintError(explain.specialised(self, info, self.hints[s], guard))
 
     def _check_specialised(self, s: Symbol, value: int, guard: Guard) -> None:
         info = self.symbols.get(s)
         if info is not None and info.policy == "dynamic":
-            raise ConstraintError(self._specialised_message(info, value, guard))
-
-    def _specialised_message(self, info: SymbolInfo, value: int, guard: Guard) -> str:
-        return (
-            f"{info.source} is declared dynamic, but {self.describe(guard.expr)} is needed at {guard.where}, "
-            f"which makes it the constant {value}; mark it static, or change that line to work for any size"
-        )
-
-    def _unbacked_message(self, e: IntLike | BoolLike) -> str:
-        simple = self.simplify(e)
-        unknown = sorted((s for s in free_symbols(simple) if s not in self.hints), key=lambda s: s.order)
-        sources = ", ".join(self.source_of(s) for s in unknown)
-        return (
-            f"{self.describe(simple)} must be known while tracing, but {sources} is known only at run time; "
-            f"{self._at()}; state what holds with torch._check(...), or ask guard_or_false / guard_or_true"
-        )
-
-    def _at(self) -> str:
-        stack = self.where()
-        return f"asked at {stack[0]}" if stack else "asked at an unknown place"
+            raise ConstraintError(explain.specialised(self, info, value, guard))
 
     # -- facts stated by the program or the user ----------------------------------------------------------------------
 
@@ -559,7 +543,7 @@ class ShapeEnv:
         if self.prove(condition) is None:
             self._learn(self.facts.simplify(condition))
         elif not self.prove(condition):
-            raise ContradictionError(f"{self.describe(condition)} is known to be false; {self._at()}")
+            raise ContradictionError(f"{self.describe(condition)} is known to be false; {explain.place(self)}")
 
     def declare(self, condition: BoolLike, reason: str = "") -> None:
         """The user promises this about the inputs (a range, an equality, a multiple: Eq(s % 8, 0)); see `validate`.
@@ -570,54 +554,20 @@ class ShapeEnv:
         declared = Guard(condition, self.where(), reason) if isinstance(condition, BoolExpr) else None
         known = self.prove(condition)
         if known is False:
-            raise ContradictionError(self._contradiction_message(condition))
+            raise ContradictionError(explain.contradiction(self, condition))
         if declared is None or known:
             return
         if self.hint(condition) is False:
             raise ConstraintError(
-                f"{self.describe(condition)} is declared ({self._at()}) but does not hold for the given sizes: "
-                + ", ".join(f"{self.source_of(s)} == {self.hints.get(s)}" for s in self._free(condition))
+                f"{self.describe(condition)} is declared ({explain.place(self)}) but does not hold for the given sizes: "
+                + ", ".join(f"{self.source_of(s)} == {self.hints.get(s)}" for s in explain.symbols_in_order(condition))
             )
         self._learn(self.facts.simplify(condition))
         self.declared.append(declared)
 
-    def _contradiction_message(self, condition: BoolLike) -> str:
-        """With what a promise does not go together. (A condition that the ranges of its symbols settle arrives as False.)"""
-        concerned = self._free(condition) or [s for s in self.symbols if s in self.hints]
-        before = [f"{self.describe(g.expr)} declared at {g.where}" for g in self.declared]
-        before += [f"{self.describe(g.expr)} needed at {g.where}" for g in self.guards]
-        before += [f"the range {self._declared_range(s)}" for s in concerned]
-        what = "this condition" if isinstance(condition, bool) else self.describe(condition)
-        return f"{what} ({self._at()}) contradicts what was declared before: {'; '.join(before)}: drop one of them"
-
-    def _declared_range(self, s: Symbol) -> str:
-        """The range of a symbol and where it was declared."""
-        stack = self.symbols[s].stack if s in self.symbols else ()
-        upper = "inf" if s.upper is None else s.upper
-        return f"[{s.lower}, {upper}] of {self.source_of(s)}" + (f" declared at {stack[0]}" if stack else "")
-
-    @staticmethod
-    def _free(condition: BoolLike) -> list[Symbol]:
-        return sorted(condition.free_symbols, key=lambda s: s.order) if isinstance(condition, BoolExpr) else []
-
     def violations(self) -> list[str]:
         """Where recorded guards exclude sizes that the user declared possible, in words."""
-        found = []
-        for s, info in self.symbols.items():
-            if info.policy != "dynamic":
-                continue
-            low, high = self.facts.ranges.get(s, s.range)
-            for guard in self.guards:
-                if guard.expr.free_symbols != {s} or guard in self.declared:
-                    continue
-                wider = [v for v in (s.lower, s.upper) if v is not None and not evaluate(guard.expr, {s: v})]
-                if wider or (s.upper is None and isinstance(high, int)):
-                    upper = "inf" if s.upper is None else s.upper
-                    found.append(
-                        f"{info.source} is declared to range over [{s.lower}, {upper}], but {self.describe(guard.expr)} "
-                        f"is needed at {guard.where}: only [{low}, {high}] works; declare that, or change that line"
-                    )
-        return found
+        return explain.violations(self)
 
     def validate(self) -> None:
         """Raise ConstraintError when guards do not allow all that was declared dynamic."""
@@ -629,16 +579,10 @@ class ShapeEnv:
         """Raise ConstraintError when values of a later call break a declared range or promise."""
         for s, value in values.items():
             if value not in s.range:
-                upper = "inf" if s.upper is None else s.upper
-                where = self.symbols[s].stack if s in self.symbols else ()
-                raise ConstraintError(
-                    f"{self.source_of(s)} == {value} is outside its declared range [{s.lower}, {upper}]"
-                    + (f" (declared at {where[0]})" if where else "")
-                    + "; declare a range that holds it, or give another size"
-                )
+                raise ConstraintError(explain.outside(self, s, value))
         for promise in self.declared:
             if not evaluate(promise.expr, values):
-                given = ", ".join(f"{self.source_of(s)} == {values[s]}" for s in self._free(promise.expr))
+                given = ", ".join(f"{self.source_of(s)} == {values[s]}" for s in explain.symbols_in_order(promise.expr))
                 raise ConstraintError(
                     f"{self.describe(promise.expr)}, promised at {promise.where}, does not hold for {given}"
                 )
@@ -657,30 +601,4 @@ class ShapeEnv:
 
     def explain(self, s: IntLike) -> str:
         """Why a dimension is what it is: its source, policy, range, the lines that constrained it, implied guards."""
-        if not isinstance(s, Symbol):
-            return f"{s} is a constant: the dimension was static from the start (policy static, or size 0 or 1)"
-        info = self.symbols[s]
-        value = self.simplify(s)
-        low, high = self.bounds(s)
-        state = f"{s.name} ({info.source}, hint {info.hint}, {info.policy})"
-        if isinstance(value, int):
-            lines = [f"{state} is static: it must be {value}"]
-        elif value is not s:
-            lines = [f"{state} always equals {self.describe(value)}"]
-        else:
-            lines = [f"{state} is dynamic, from {low} to {'any size' if high is None else high}"]
-        kept, dropped = self.minimal_guards()
-        lines += [f"  because {self.describe(g.expr)}, at {g.where}" for g in kept if s in g.expr.free_symbols]
-        for drop in dropped:
-            if s in drop.guard.expr.free_symbols:
-                cause = " and ".join(self.describe(g.expr) for g in drop.implied_by) or "the ranges of the symbols"
-                lines.append(f"  {self.describe(drop.guard.expr)} (at {drop.guard.where}) follows from {cause}")
-        return "\n".join(lines)
-
-    def substituted(self, e: IntLike) -> IntLike:
-        """`e` with known equalities put in, and nothing else rewritten."""
-        return substitute(e, self.facts.substitutions)
-
-    def less_or_equal(self, a: IntLike, b: IntLike) -> bool | None:
-        """Whether a <= b follows from what is known."""
-        return self.prove(Le(a, b))
+        return explain.explain(self, s)
