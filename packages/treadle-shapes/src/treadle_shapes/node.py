@@ -7,6 +7,7 @@ This module needs no torch. The protocol (method names, argument kinds, who call
 from __future__ import annotations
 
 import builtins
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,9 +23,9 @@ INT_BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
     "mul": lambda a, b: a * b,
-    "mod": rules.mod,
-    "floordiv": rules.floordiv,
-    "int_floordiv": rules.floordiv,
+    "mod": operator.mod,
+    "floordiv": operator.floordiv,
+    "int_floordiv": operator.floordiv,
     "pow": rules.power,
     "pow_by_natural": rules.power,
     "truediv": lambda a, b: float_fn("truediv", a, b),
@@ -387,8 +388,15 @@ def _binary_method(name: str) -> Callable[[SymNode, SymNode], SymNode]:
             found = self._results[name, other] = compute(self, other)
         return found
 
+    on_integers = INT_BINARY.get(name)
+    divides = name in _DIVISIONS
+
     def compute(self: SymNode, other: SymNode) -> SymNode:
         a, b = self.value, other.value
+        if on_integers is not None and self.pytype is int and other.pytype is int:
+            if divides and not (isinstance(b, int) and b):
+                _check_divisor(self.env, b)
+            return self.adapter.node(_checked(on_integers(a, b)))
         pytype = float if float in (self.pytype, other.pytype) else self.pytype
         if pytype is int and other.pytype is bool:
             raise UsageError(f"{name}: cannot combine {a} and {b}")
@@ -397,9 +405,7 @@ def _binary_method(name: str) -> Callable[[SymNode, SymNode], SymNode]:
         operation = _BINARY[pytype].get(name)
         if operation is None:
             raise UsageError(f"{name}: not defined on {pytype.__name__} values such as {a}")
-        if pytype is int and name in _DIVISIONS:
-            _check_divisor(self.env, b)
-        result = _checked(operation(a, b))
+        result = operation(a, b)
         if isinstance(result, FloatExpr) and result.op in floats.PARTIAL:
             self.env.check_float(result)
         return self._wrap(result)
