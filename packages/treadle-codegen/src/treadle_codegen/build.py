@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -34,6 +36,8 @@ _FLAGS = (
     "-w",
 )
 _CANDIDATES = ("g++", "clang++", "c++")
+_in_background: set[subprocess.Popen[str]] = set()
+os.register_at_fork(after_in_child=_in_background.clear)  # they are the parent's
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +97,10 @@ def compile_flags(threads: int) -> tuple[str, ...]:
     return (*flags, "-fopenmp") if threads > 1 else flags
 
 
-def build_library(source: str, options: CodegenOptions, threads: int = 1) -> tuple[ctypes.CDLL, bool]:
-    """Compile `source` and load it: (library, whether it came from the cache).
+def build_library(
+    source: str, options: CodegenOptions, threads: int = 1, *, background: bool = False
+) -> tuple[ctypes.CDLL, bool]:
+    """Compile `source` and load it: (library, whether it came from the cache). `background`: at low priority.
 
     Raises CodegenUnavailable without a compiler, CompilerFailed when it refuses the source.
     """
@@ -108,25 +114,53 @@ def build_library(source: str, options: CodegenOptions, threads: int = 1) -> tup
             return ctypes.CDLL(str(path)), True
         except OSError:
             pass  # evicted between the check and the load, or built for a system that is no more: build again
-    return ctypes.CDLL(str(cache.store("cpp", key, compile_to_bytes(source, compiler, flags), ".so"))), False
+    library = compile_to_bytes(source, compiler, flags, background=background)
+    return ctypes.CDLL(str(cache.store("cpp", key, library, ".so"))), False
 
 
-def compile_to_bytes(source: str, compiler: Compiler, flags: tuple[str, ...]) -> bytes:
+def compile_to_bytes(source: str, compiler: Compiler, flags: tuple[str, ...], *, background: bool = False) -> bytes:
     """The bytes of the shared library that `compiler` makes of `source`."""
-    with tempfile.TemporaryDirectory(prefix="treadle-build-") as directory:
-        text, library = Path(directory, "kernels.cpp"), Path(directory, "kernels.so")
+    # Not a TemporaryDirectory: a process forked meanwhile would remove it at its end.
+    directory = Path(tempfile.mkdtemp(prefix="treadle-build-"))
+    try:
+        text, library = directory / "kernels.cpp", directory / "kernels.so"
         text.write_text(source)
+        command = [compiler.path, *flags, "-o", str(library), str(text), "-lm"]
         try:
-            done = subprocess.run(
-                [compiler.path, *flags, "-o", str(library), str(text), "-lm"],
-                capture_output=True,
-                text=True,
-                check=False,
-            )
+            code, errors = _run_in_background(command) if background else _run(command)
         except OSError as error:
             raise CodegenUnavailable(f"the C++ compiler {compiler.path} could not be run: {error}") from error
-        if done.returncode < 0:
-            raise CodegenUnavailable(f"the C++ compiler {compiler.path} was killed by signal {-done.returncode}")
-        if done.returncode != 0:
-            raise CompilerFailed(f"{compiler.path} refused generated code:\n{done.stderr[:4000]}")
+        if code < 0:
+            raise CodegenUnavailable(f"the C++ compiler {compiler.path} was killed by signal {-code}")
+        if code != 0:
+            raise CompilerFailed(f"{compiler.path} refused generated code:\n{errors[:4000]}")
         return library.read_bytes()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _run(command: list[str]) -> tuple[int, str]:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def _run_in_background(command: list[str]) -> tuple[int, str]:
+    """Run at low priority, and out of reach of the terminal's interrupts, which are meant for the program."""
+    nice = shutil.which("nice")
+    command = [nice, "-n", "10", *command] if nice else command
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    _in_background.add(process)
+    try:
+        _, errors = process.communicate()
+    finally:
+        _in_background.discard(process)
+    return process.returncode, errors
+
+
+def stop_background_compilers() -> None:
+    """Kill the compilers that run in the background, with the processes they have started."""
+    for process in list(_in_background):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from treadle_codegen.codegen.cpp import CppRenderer
-from treadle_codegen.codegen.host import Host, Plan
+from treadle_codegen.codegen.host import Host
+from treadle_codegen.codegen.host_sizes import SizeTexts, size_numbers, size_symbols
+from treadle_codegen.codegen.hot_sizes import HotSizes
 from treadle_codegen.codegen.kernel import RenderedKernel, Renderer, Segment, slot_key
+from treadle_codegen.codegen.plan import Plan
 from treadle_codegen.codegen.probe import ENTRY, SOURCE, probe_of
+from treadle_codegen.codegen.workspace import Entries
 from treadle_codegen.errors import CodegenError, InternalError, OptionError
 from treadle_codegen.ir.loops import Program, symbols_of
 from treadle_codegen.ir.text import format_program
@@ -23,6 +28,8 @@ from treadle_codegen.rewrite.pipeline import rewrite_graph
 from treadle_codegen.rewrite.static import Prologue
 from treadle_codegen.schedule.fuse import Node, fuse
 from treadle_codegen.schedule.kernel import Kernel
+
+_SECONDS_PER_KERNEL = 0.1  # of compile time, where it is not known because the generic kernels came from the cache
 
 TARGETS: dict[str, Callable[[CodegenOptions, int], Renderer]] = {"cpp": CppRenderer}
 
@@ -50,6 +57,16 @@ class CompiledGraph:
     @property
     def ir_text(self) -> str:
         return format_program(self._program)
+
+    @property
+    def hot(self) -> HotSizes | None:
+        """What decides which sizes get kernels of their own; None where no kernel takes sizes, or the option says so."""
+        return self._host.hot
+
+    def specialize(self) -> bool:
+        """Compile kernels for the sizes of the last call, hot or not; whether calls at these sizes run such kernels now."""
+        hot = self.hot
+        return hot is not None and hot.last is not None and hot.specialize(hot.last)
 
     def __call__(self, *args: Any) -> list[Any]:
         if self._prologue is not None:
@@ -120,11 +137,41 @@ def compile_graph(
         entries, cached = renderer.load(source, names) if names else ({}, False)
     with phase("host"):
         derived = Prologue(prologue[0], prologue[1], probe_of(entries.pop(ENTRY))) if prologue else None
-        host = Host(plan, entries)
+        entry_points = {name: _entry_point(entry) for name, entry in entries.items()}
+        seconds = None if cached else phase.seconds["build"]
+        host = _host(plan, entry_points, renderer, options.hot_sizes, seconds)
     compiled = CompiledGraph(program, host, kernels, source, derived)
     compiled.seconds = phase.seconds
     compiled.cache_hits = int(cached)
     return compiled
+
+
+def _entry_point(entry: Any) -> Callable[[int], None]:
+    """A segment as a function of the address of the host's table."""
+    entry.argtypes = [ctypes.c_void_p]
+    entry.restype = None
+    return entry
+
+
+def _host(
+    plan: Plan, entries: dict[str, Callable[[int], None]], renderer: Renderer, limit: int, seconds: float | None
+) -> Host:
+    """The host, with what it takes to compile anew the segments whose kernels take sizes; `seconds`: what the build took."""
+    sizes = set(size_numbers(plan, SizeTexts(size_symbols(plan))))
+    sized = [s for s in plan.segments if any(kernel.constants(sizes) for kernel in s.kernels)]
+    if not sized or not limit:
+        return Host(plan, entries)
+
+    def build(values: Mapping[Any, int], background: bool) -> Entries:
+        segments = [Segment(s.name, tuple([renderer.specialize(k, values) for k in s.kernels])) for s in sized]
+        source = renderer.render_unit(segments, plan.slots, plan.program.buffers)
+        found, _ = renderer.load(source, names, background=background)
+        return tuple([_entry_point(found[name]) for name in names])
+
+    names = [segment.name for segment in sized]
+    if seconds is None:
+        seconds = _SECONDS_PER_KERNEL * len({kernel.function for segment in sized for kernel in segment.kernels})
+    return Host(plan, entries, names, HotSizes(limit, seconds, tuple([entries[name] for name in names]), build))
 
 
 def _require_valid(program: Program) -> None:

@@ -83,6 +83,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("max_fusion_members", int, None, "most loops fused into one kernel", owner="codegen"),
     Option("max_row_bytes", int, None, "largest row buffer a kernel keeps on the stack", owner="codegen"),
     Option(
+        "hot_sizes",
+        int,
+        None,
+        "for how many sets of sizes of a dynamic graph kernels of their own are compiled in the background; 0: none",
+        owner="codegen",
+    ),
+    Option(
         "cache_dir",
         Path,
         None,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class KernelWriter:
     ranges: dict[Symbol, Range] = field(default_factory=dict)
     tails: set[str] = field(default_factory=set)  # rows whose last, partial chunk has a place of its own
     checks_bounds: bool = False
+    free_order: bool = False  # the compiler chooses the order in which something is added up
     depth: int = 1
     values: int = 0
     names: dict[Any, str] = field(
@@ -107,8 +108,35 @@ class CppRenderer:
             arguments.append("i64* err")
             writer.lines.insert(0, "  int bad = 0;")
             writer.lines.append("  if (bad) *err = 1;")
-        text = f"({', '.join(arguments)}) {{\n" + "\n".join(writer.lines) + "\n}\n"
-        return RenderedKernel(function_name(text), text, memory, numbers, writer.checks_bounds, kernel.name)
+        body = "\n".join(writer.lines) + "\n"
+        text = _function_text(arguments, body)
+        reason = (
+            "the order of its sums is the compiler's, and may depend on the constants" if writer.free_order else None
+        )
+        return RenderedKernel(
+            *(function_name(text), text, memory, numbers, writer.checks_bounds, kernel.name),
+            *(tuple(arguments), body, reason),
+        )
+
+    def specialize(self, kernel: RenderedKernel, values: Mapping[Any, int]) -> RenderedKernel:
+        """`i64 n0` as a parameter becomes `constexpr i64 n0 = 49;` in front of the same body."""
+        fixed = kernel.constants(values)
+        if not fixed:
+            return kernel
+        first = len(kernel.buffers)  # parameters of buffers, then of numbers
+        parameters = dict(enumerate(kernel.parameters))
+        numbers = enumerate(kernel.numbers, first)
+        constants = "".join(f"  constexpr {parameters.pop(k)} = {values[n]};\n" for k, n in numbers if n in fixed)
+        body = constants + kernel.body
+        text = _function_text(list(parameters.values()), body)
+        return replace(
+            kernel,
+            function=function_name(text),
+            text=text,
+            numbers=tuple([n for n in kernel.numbers if n not in fixed]),
+            parameters=tuple(parameters.values()),
+            body=body,
+        )
 
     def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
         """The translation unit: the prelude, every distinct kernel once, and one exported function per segment."""
@@ -124,10 +152,16 @@ class CppRenderer:
             parts.append(f'extern "C" void {segment.name}(void** p) {{\n{calls}}}\n')
         return "\n".join(parts)
 
-    def load(self, source: str, names: Sequence[str]) -> tuple[dict[str, Callable[..., Any]], bool]:
+    def load(
+        self, source: str, names: Sequence[str], *, background: bool = False
+    ) -> tuple[dict[str, Callable[..., Any]], bool]:
         """Build and load: entry points by name, and whether the library came from the cache."""
-        library, cached = build_library(source, self.options, self.threads)
+        library, cached = build_library(source, self.options, self.threads, background=background)
         return {name: library[name] for name in names}, cached
+
+
+def _function_text(parameters: Sequence[str], body: str) -> str:
+    return f"({', '.join(parameters)}) {{\n{body}}}\n"
 
 
 def _parameter(writer: KernelWriter, buffer: str, name: str) -> str:

@@ -150,6 +150,7 @@ class SectionPrinter:
         by_operator: dict[str, list[str]] = {}
         for acc in self.accumulators.values():
             by_operator.setdefault(_CLAUSE[acc.kind], []).append(acc.name)
+            self.writer.free_order |= acc.kind in ("sum", "prod") and acc.dtype.is_floating_point
             if acc.kind in ("max", "min") and acc.dtype.is_floating_point:
                 by_operator.setdefault("|", []).append(acc.name + "n")
         if self.checks:

@@ -8,17 +8,27 @@ their own, and the memory stays mapped from call to call. What depends on number
 from __future__ import annotations
 
 import builtins
-import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import torch
 
 from treadle_codegen.codegen.host_externs import callee_of, needs_schema_call
+from treadle_codegen.codegen.host_sizes import (
+    SizeTexts,
+    comparing,
+    plain_text,
+    reading,
+    size_numbers,
+    size_symbols,
+    sources_of,
+)
+from treadle_codegen.codegen.hot_sizes import HotSizes
 from treadle_codegen.codegen.kernel import Segment, slot_key
-from treadle_codegen.codegen.workspace import MemoryPlanner, Workspace
+from treadle_codegen.codegen.plan import Plan, last_uses, lifetimes
+from treadle_codegen.codegen.workspace import Fit, MemoryPlanner, Workspace
 from treadle_codegen.ir.loops import (
     Bind,
     BoolExpr,
@@ -30,26 +40,14 @@ from treadle_codegen.ir.loops import (
     Extern,
     FloatExpr,
     NumberLike,
-    Program,
     View,
     symbols_of,
 )
-from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.kernel import Kernel
-from treadle_shapes.expr import Symbol, to_python
+from treadle_codegen.schedule.memory import ArenaPlan
+from treadle_shapes.expr import Symbol
 
 _INDENT = "    "
-
-
-@dataclass(slots=True)
-class Plan:
-    """A program after scheduling: fused nodes, the segments of its kernels by position of their first node, table slots."""
-
-    program: Program
-    nodes: list[Node]
-    segments: list[Segment]
-    segment_at: dict[int, Segment]  # node position -> segment starting there
-    slots: dict[str, int]
 
 
 @dataclass(slots=True)
@@ -57,6 +55,7 @@ class HostWriter:
     """Text of the host function under construction and the objects it refers to."""
 
     plan: Plan
+    sizes: SizeTexts
     lines: list[str] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
     views: dict[View | str, int] = field(default_factory=dict)  # planned temporaries: views made once per workspace
@@ -80,64 +79,56 @@ class HostWriter:
         return f"c[{len(self.constants) - 1}]"
 
     def number(self, e: NumberLike) -> str:
-        return to_python(e) if isinstance(e, (Expr, FloatExpr, BoolExpr)) else repr(e)
+        return self.sizes.number(e)
 
     def tuple_of(self, items: Sequence[NumberLike]) -> str:
-        return "(" + "".join(self.number(i) + ", " for i in items) + ")"
+        return self.sizes.tuple_of(items)
 
     def late(self, *values: Any) -> bool:
         """Whether something depends on numbers known only at run time."""
         return bool(self.run_time) and not self.run_time.isdisjoint(symbols_of(values))
 
 
-def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
-    """First and last node that touches each temporary that can be planned: not made by a functional extern, not returned,
-    of a size known when the call starts."""
-    late = frozenset(plan.program.bound_symbols)
-    returned = {v.buffer for v in plan.program.outputs if isinstance(v, View)}
-    made_by_ops = {
-        name for n in plan.nodes if isinstance(n.item, Extern) and not n.item.out_variant for name in n.item.outputs
-    }
-    spans: dict[str, tuple[int, int]] = {}
-    for k, node in enumerate(plan.nodes):
-        for name in node.reads | node.writes:
-            buffer = plan.program.buffers.get(name)
-            if buffer is None or buffer.kind is not BufferKind.TEMP or name in returned or name in made_by_ops:
-                continue
-            if late and not late.isdisjoint(symbols_of((buffer.shape, buffer.strides))):
-                continue
-            spans[name] = (min(spans[name][0], k) if name in spans else k, k)
-    return spans
-
-
 class Host:
-    """The compiled graph's callable body. `run(*inputs)` returns the list of outputs."""
+    """The compiled graph's callable body. `run(*inputs)` returns the list of outputs.
 
-    def __init__(self, plan: Plan, entries: dict[str, Callable[..., Any]]) -> None:
+    `hot`, where given, has entry points of its own for the segments `hot_segments` (see codegen/hot_sizes.py).
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        entries: dict[str, Callable[..., Any]],
+        hot_segments: Sequence[str] = (),
+        hot: HotSizes | None = None,
+    ) -> None:
         self.plan = plan
+        self.hot = hot
         self.free: list[Workspace] = []
         spans = lifetimes(plan)
-        writer = HostWriter(plan, planned=set(spans), run_time=frozenset(plan.program.bound_symbols))
-        writer.last_use = _last_uses(plan)
+        sizes = SizeTexts(size_symbols(plan))
+        writer = HostWriter(plan, sizes, planned=set(spans), run_time=frozenset(plan.program.bound_symbols))
+        writer.last_use = last_uses(plan)
         writer.in_externs = {name for n in plan.nodes if isinstance(n.item, Extern) for name in n.reads | n.writes}
         body = _write_body(writer)
-        self.planner = MemoryPlanner.of(
-            plan.program.buffers, spans, list(writer.views), plan.slots, [d for d, _ in writer.pool]
-        )
-        _write_host(writer, body, self.planner.symbols)
+        self.numbers = size_numbers(plan, sizes)
+        pool = [dtype for dtype, _ in writer.pool]
+        buffers, keys = plan.program.buffers, list(writer.views)
+        names = _write_host(writer, body, list(spans), self.numbers, hot_segments)
+        unfitted = Fit((), ArenaPlan({}, 0), (None,) * len(names), (), {})
+        self.planner = MemoryPlanner(buffers, spans, keys, plan.slots, sizes.in_order(), pool, unfitted)
+        if hot is not None:
+            hot.fits, hot.names = self.planner.fits, tuple([symbol.name for symbol in self.planner.symbols])
         self.source = "\n".join(writer.lines) + "\n"
         self.static_views: list[torch.Tensor | None] = [None] * len(writer.statics)
         self.static_keys = list(writer.statics)
         self.static_pointers: list[int] = [0] * len(plan.program.inputs)
-        for entry in entries.values():
-            entry.argtypes = [ctypes.c_void_p]
-            entry.restype = None
         scope: dict[str, Any] = {
             "c": writer.constants,
             "math": math,
             "free": self.free,
             "make": self.planner.new,
-            "fit": self.planner.fit,
+            "refit": self.refit,
             "fail": self.fail,
             "sv": self.static_views,
             "sp": self.static_pointers,
@@ -151,6 +142,25 @@ class Host:
         }
         exec(compile(self.source, "<treadle host>", "exec"), scope)  # our own text, nothing of the user's
         self.run: Callable[..., list[Any]] = scope["run"]
+        self._read_sizes: Callable[..., tuple[int, ...]] = scope.get("read_sizes", tuple)
+        self._at_sizes: Callable[..., tuple[Any, ...]] = scope.get("at_sizes", tuple)
+        self._seen: Callable[..., tuple[Any, ...]] = scope.get("seen", tuple)
+
+    def refit(self, workspace: Workspace, *inputs: Any) -> tuple[Any, ...]:
+        """Fit the workspace to the sizes of these inputs; the state that the host function begins with."""
+        sizes = self._read_sizes(*inputs)
+        fit = self.planner.fits.get(sizes)
+        if fit is None:
+            values, numbers = self._at_sizes(*sizes)
+            table = [(self.plan.slots[slot_key(n)], v) for n, v in zip(self.numbers, numbers, strict=True)]
+            constants = {n: v for n, v in zip(self.numbers, numbers, strict=True) if not isinstance(n, FloatExpr)}
+            fit = self.planner.add(sizes, (*self._seen(*inputs), *values), table, constants)
+            if self.hot is not None:
+                fit.use(self.hot.entries_at(fit))
+        self.planner.fit(workspace, fit)
+        if self.hot is not None:
+            self.hot.last = fit
+        return fit.state
 
     def fail(self, workspace: Workspace, error: str, message: str) -> NoReturn:
         """Raise what a check found; the workspace is fit for the next call."""
@@ -167,18 +177,6 @@ class Host:
                 offset = plain.storage_offset() + key.offset  # type: ignore[operator]
                 self.static_views[k] = plain.as_strided(key.shape, key.strides, offset)  # type: ignore[arg-type]
         self.static_pointers[position] = tensor.data_ptr()
-
-
-def _last_uses(plan: Plan) -> dict[str, int]:
-    """The last node that touches each temporary that is not planned ahead and not returned."""
-    returned = {v.buffer for v in plan.program.outputs if isinstance(v, View)}
-    uses: dict[str, int] = {}
-    for k, node in enumerate(plan.nodes):
-        for name in node.reads | node.writes:
-            buffer = plan.program.buffers.get(name)
-            if buffer is not None and buffer.kind is BufferKind.TEMP and name not in returned:
-                uses[name] = k
-    return uses
 
 
 def _write_body(writer: HostWriter) -> list[str]:
@@ -208,32 +206,57 @@ def _write_body(writer: HostWriter) -> list[str]:
     return [_output(writer, out) for out in program.outputs]
 
 
-def _write_host(writer: HostWriter, outputs: list[str], fitted: tuple[Any, ...]) -> None:
-    """The whole function: head, body (written already), result. `fitted` are the symbols a workspace is fitted to."""
-    plan, program = writer.plan, writer.plan.program
+def _write_host(
+    writer: HostWriter, outputs: list[str], planned: list[str], numbers: list[Any], hot_segments: Sequence[str]
+) -> list[str]:
+    """The whole function: head, body (written already), result. The names of what a Fit's state holds are returned."""
+    plan, program, sizes = writer.plan, writer.plan.program, writer.sizes
     body, writer.lines = writer.lines, []
+    _write_head(writer)
+    head, writer.lines = writer.lines, []
     inputs = ", ".join(f"a{k}" for k in range(len(program.inputs)))
+    sizes.used |= symbols_of([(program.buffers[name].shape, program.buffers[name].strides) for name in planned])
+    sizes.used |= symbols_of([numbers, [key for key in writer.views if isinstance(key, View)]])
+    sources = sources_of(program, program.size_symbols)
+    compared = list(dict.fromkeys(comparing(sources[symbol]) for symbol in sizes.in_order()))
+    seen = [f"x{k}" for k in range(len(compared))]
+    names = [*seen, *sizes.values.values()]
     writer.lines.append(f"def run({inputs}):")
     for symbol in program.size_symbols:
-        writer.line(f"{symbol.name} = {_size_source(writer, symbol)}")
+        if symbol not in sizes.symbols:
+            writer.line(f"{symbol.name} = {reading(sources[symbol])}")
     writer.line("try: w = free.pop()")
     writer.line("except IndexError: w = make()")
-    if fitted:
-        sizes = writer.tuple_of(fitted)
-        writer.line(f"if w.sizes != {sizes}: fit(w, {sizes})")
+    if compared:
+        state = f"({', '.join([*names, *hot_segments])}, )"
+        changed = " or ".join(f"{text} != {name}" for text, name in zip(compared, seen, strict=True))
+        writer.line(f"{state} = w.fitted.state")
+        writer.line(f"if {changed}: {state} = refit(w, {inputs})")
     writer.line("p = w.table")
-    if any(isinstance(n, FloatExpr) for s in plan.segments for kernel in s.kernels for n in kernel.numbers):
+    if any(isinstance(n, FloatExpr) for s in plan.segments for k in s.kernels for n in k.numbers if n not in numbers):
         writer.line("pf = w.floats")
     for symbol in program.size_symbols:
-        if symbol not in fitted:
+        if symbol not in sizes.symbols:
             _to_table(writer, symbol)
-    _write_head(writer)
-    writer.lines += body
+    writer.lines += head + body
     if any(kernel.checks_bounds for s in plan.segments for kernel in s.kernels):
         writer.line("if w.error.value: fail(w, 'IndexError', 'index out of range in self')")
     writer.line(f"result = [{', '.join(outputs)}]")
     writer.line("free.append(w)")
     writer.line("return result")
+    if compared:
+        symbols = ", ".join(symbol.name for symbol in sizes.in_order())
+        readings = ", ".join(reading(sources[symbol]) for symbol in sizes.in_order())
+        writer.lines += [
+            f"def read_sizes({inputs}): return ({readings}, )",
+            f"def seen({inputs}): return ({', '.join(compared)}, )",
+            f"def at_sizes({symbols}): return ({_items(sizes.values)}), ({_items(map(plain_text, numbers))})",
+        ]
+    return [*names, *hot_segments]
+
+
+def _items(texts: Iterable[str]) -> str:
+    return "".join(f"{text}, " for text in texts)
 
 
 def _to_table(writer: HostWriter, symbol: Any) -> None:
@@ -301,20 +324,6 @@ def _write_check(writer: HostWriter, condition: Any, error: str, message: str) -
     writer.line(f"if not ({writer.number(condition)}): {failure}")
 
 
-def _size_source(writer: HostWriter, symbol: Any) -> str:
-    """Where a call finds the value of a size symbol: its own argument, or a size (else a stride) of an input tensor."""
-    if symbol.name in writer.names:
-        return writer.names[symbol.name]
-    program = writer.plan.program
-    buffers = [(k, program.buffers[name]) for k, name in enumerate(program.inputs) if name in program.buffers]
-    for method, extents in (("size", "shape"), ("stride", "strides")):
-        for k, buffer in buffers:
-            for d, extent in enumerate(getattr(buffer, extents)):
-                if extent is symbol:
-                    return f"a{k}.{method}({d})"
-    raise ValueError(f"no input has a size or stride {symbol.name}")
-
-
 def _write_head(writer: HostWriter) -> None:
     """Pointers of inputs and constants, fresh outputs and static views: known only after the body is written."""
     plan, program = writer.plan, writer.plan.program
@@ -354,7 +363,7 @@ def _write_segment(writer: HostWriter, segment: Segment) -> None:
     labels = ", ".join(kernel.label for kernel in segment.kernels)
     for number in dict.fromkeys(n for kernel in segment.kernels for n in kernel.numbers):
         key = slot_key(number)
-        if not isinstance(number, Symbol) and key not in writer.computed:
+        if not isinstance(number, Symbol) and key not in writer.computed and not writer.sizes.covers(number):
             writer.computed.add(key)
             table = "pf" if isinstance(number, FloatExpr) else "p"
             writer.line(f"{table}[{writer.plan.slots[key]}] = {writer.number(number)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,7 +20,8 @@ class RenderedKernel:
 
     `buffers` and `numbers` are the arguments in order: pointers, then an int64 for each Symbol, and a double for each
     FloatExpr and an int64 for each size rounded from one, which the host computes; `checks_bounds` adds a pointer to an
-    int64 that the kernel sets to 1 when an index read from data is out of range.
+    int64 that the kernel sets to 1 when an index read from data is out of range. `text` is made of `parameters` and `body`.
+    `why_not_constant`: why its numbers may not become constants (`specialize`), or None.
     """
 
     function: str
@@ -29,6 +30,15 @@ class RenderedKernel:
     numbers: tuple[Symbol | Expr | FloatExpr, ...]
     checks_bounds: bool
     label: str
+    parameters: tuple[str, ...]
+    body: str
+    why_not_constant: str | None = None
+
+    def constants(self, values: Collection[Any]) -> frozenset[Any]:
+        """Which of these numbers can be constants of the kernel: integers that it takes."""
+        if self.why_not_constant is not None:
+            return frozenset()
+        return frozenset([n for n in self.numbers if n in values and not isinstance(n, FloatExpr)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +61,14 @@ class Renderer(Protocol):
         to the host's table."""
         ...
 
-    def load(self, source: str, names: Sequence[str]) -> tuple[dict[str, Callable[..., Any]], bool]:
-        """Build the source: (entry point by name, whether it came from the cache)."""
+    def specialize(self, kernel: RenderedKernel, values: Mapping[Any, int]) -> RenderedKernel:
+        """The kernel with some of its numbers (those that `kernel.constants(values)` allows) as constants; the same results."""
+        ...
+
+    def load(
+        self, source: str, names: Sequence[str], *, background: bool = False
+    ) -> tuple[dict[str, Callable[..., Any]], bool]:
+        """Build the source, at low priority in the `background`: (entry point by name, whether it came from the cache)."""
         ...
 
 

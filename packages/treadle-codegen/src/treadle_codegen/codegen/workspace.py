@@ -2,26 +2,26 @@
 
 A workspace is the arena with all planned temporaries, tensor views of them for extern calls, and the table of pointers
 and numbers that the kernels read. It serves calls of any size: at other sizes the temporaries are laid out anew in the
-same arena, which grows where it must; the layouts of some sizes are kept.
+same arena, which grows where it must. What depends on the sizes alone is a `Fit`, shared by the workspaces of a graph.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from treadle_codegen.codegen.kernel import slot_key
-from treadle_codegen.ir.loops import Buffer, IntLike, View, symbols_of
+from treadle_codegen.ir.loops import Buffer, IntLike, View
 from treadle_codegen.schedule.memory import ArenaPlan, Lifetime, plan_arena
 from treadle_shapes.expr import evaluate
 
-_LAYOUTS_KEPT = 32  # of a dynamic graph, for as many different sizes
+_FITS_KEPT = 32  # of a dynamic graph, for as many different sizes
 
 Sizes = tuple[int, ...]
+Entries = tuple[Callable[[int], None], ...]  # compiled functions of the host's table
 
 
 def storage_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -31,23 +31,55 @@ def storage_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
     return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
 
 
+class Fit:
+    """What the calls of a graph at the same sizes have in common.
+
+    layout: where temporaries lie; table: slots of the kernels' numbers and what they are; constants: the integers among
+    them. `state` is what the host function begins with, in one tuple, so that it changes at once for all threads: what
+    tells that the sizes are the same, numbers and tuples made of the sizes, and the entry points (`use`).
+    `spent`: seconds spent in kernels as far as they were counted.
+    """
+
+    __slots__ = ("_head", "constants", "layout", "sizes", "spent", "state", "table")
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        layout: ArenaPlan,
+        head: tuple[Any, ...],
+        table: Sequence[tuple[int, int | float]],
+        constants: Mapping[Any, int],
+    ) -> None:
+        self.sizes = sizes
+        self.layout = layout
+        self.table = table
+        self.constants = constants
+        self.spent = 0.0
+        self._head = head
+        self.state = head
+
+    def use(self, entries: Entries) -> None:
+        """Let the calls from now on run these entry points."""
+        self.state = (*self._head, *entries)
+
+
 class Workspace:
     """Memory of one call in flight; `views` hold the tensors that externs use, `table` the kernels' pointers and integers,
-    `floats` is the same table seen as doubles. `sizes` are what it is fitted to, None at first."""
+    `floats` is the same table seen as doubles. `fitted` is what it is fitted to."""
 
     __slots__ = (
-        *("address", "arena", "error", "floats", "known_views", "pool", "pool_bases", "pool_rooms"),
-        *("sizes", "table", "views"),
+        *("address", "arena", "error", "fitted", "floats", "known_views", "pool", "pool_bases", "pool_rooms"),
+        *("table", "views"),
     )
 
-    def __init__(self, table_size: int, pool: Sequence[torch.dtype] = ()) -> None:
+    def __init__(self, table_size: int, fitted: Fit, pool: Sequence[torch.dtype] = ()) -> None:
         self.table = (ctypes.c_void_p * table_size)()
         self.floats = (ctypes.c_double * table_size).from_buffer(self.table)
         self.address = ctypes.addressof(self.table)
         self.error = ctypes.c_int64(0)
         self.table[0] = ctypes.addressof(self.error)
         self.arena = torch.empty(0, dtype=torch.uint8)
-        self.sizes: Sizes | None = None
+        self.fitted = fitted
         self.views: tuple[torch.Tensor, ...] = ()
         self.known_views: dict[Sizes, tuple[torch.Tensor, ...]] = {}
         # Memory for temporaries of sizes known only during a call, kept and grown from call to call.
@@ -75,8 +107,8 @@ class Workspace:
 class MemoryPlanner:
     """What a graph's workspaces have in common.
 
-    spans: first and last step of every planned buffer; keys: the views of them that the host uses; slots: table positions.
-    `symbols` are the inputs' symbols that their sizes depend on; pool: dtypes of the pieces of memory for sizes known later.
+    spans: first and last step of every planned buffer; keys: the views of them that the host uses; slots: table positions;
+    `symbols` are those whose values are the sizes; pool: dtypes of the pieces of memory for sizes known only during a call.
     """
 
     buffers: Mapping[str, Buffer]
@@ -85,53 +117,52 @@ class MemoryPlanner:
     slots: Mapping[str, int]
     symbols: tuple[Any, ...]
     pool: Sequence[torch.dtype]
-    layouts: dict[Sizes, ArenaPlan]
-
-    @classmethod
-    def of(
-        cls,
-        buffers: Mapping[str, Buffer],
-        spans: Mapping[str, tuple[int, int]],
-        keys: Sequence[View | str],
-        slots: Mapping[str, int],
-        pool: Sequence[torch.dtype] = (),
-    ) -> MemoryPlanner:
-        symbols = symbols_of([(buffers[name].shape, buffers[name].strides) for name in spans])
-        symbols |= symbols_of([key for key in keys if isinstance(key, View)])
-        return cls(buffers, spans, keys, slots, tuple(sorted(symbols, key=lambda s: s.name)), pool, {})
+    unfitted: Fit
+    fits: dict[Sizes, Fit] = field(default_factory=dict)
 
     def new(self) -> Workspace:
         """A workspace, ready for use when the graph has static sizes only."""
-        workspace = Workspace(len(self.slots) + 1, self.pool)
+        workspace = Workspace(len(self.slots) + 1, self.unfitted, self.pool)
         if not self.symbols:
-            self.fit(workspace, ())
+            self.fit(workspace, self.fits.get(()) or self.add((), (), (), {}))
         return workspace
 
-    def fit(self, workspace: Workspace, sizes: Sizes) -> None:
-        """Lay the temporaries out for these values of `symbols`."""
-        layout = self.layouts.get(sizes)
-        if layout is None:
-            if len(self.layouts) >= _LAYOUTS_KEPT:
-                self.layouts.clear()
-            layout = self.layouts[sizes] = self._layout(dict(zip(self.symbols, sizes, strict=True)))
-        workspace.sizes = None  # in case what follows fails
-        workspace.reserve(layout.size)
+    def add(
+        self,
+        sizes: Sizes,
+        head: tuple[Any, ...],
+        table: Sequence[tuple[int, int | float]],
+        constants: Mapping[Any, int],
+    ) -> Fit:
+        """The Fit for sizes that had none; those on which the least time was spent are dropped where there are many."""
+        if len(self.fits) >= _FITS_KEPT:
+            oldest_last = reversed(list(self.fits.values()))
+            for fit in sorted(oldest_last, key=lambda fit: -fit.spent)[_FITS_KEPT // 2 :]:
+                self.fits.pop(fit.sizes, None)
+        layout = self._layout(dict(zip(self.symbols, sizes, strict=True)))
+        return self.fits.setdefault(sizes, Fit(sizes, layout, head, table, constants))
+
+    def fit(self, workspace: Workspace, fit: Fit) -> None:
+        """Lay the workspace's temporaries out for these sizes, and tell the kernels the numbers."""
+        workspace.fitted = self.unfitted  # in case what follows fails
+        workspace.reserve(fit.layout.size)
         base, table = workspace.arena.data_ptr(), workspace.table
-        for name, offset in layout.offsets.items():
+        for name, offset in fit.layout.offsets.items():
             slot = self.slots.get(name)
             if slot is not None:
                 table[slot] = base + offset
-        for symbol, value in zip(self.symbols, sizes, strict=True):
-            slot = self.slots.get(slot_key(symbol))
-            if slot is not None:
+        for slot, value in fit.table:
+            if isinstance(value, int):
                 table[slot] = value
-        views = workspace.known_views.get(sizes)
+            else:
+                workspace.floats[slot] = value
+        views = workspace.known_views.get(fit.sizes)
         if views is None:
-            if len(workspace.known_views) >= _LAYOUTS_KEPT:
+            if len(workspace.known_views) >= _FITS_KEPT:
                 workspace.known_views.clear()
-            views = workspace.known_views[sizes] = self._views(workspace.arena, layout, sizes)
+            views = workspace.known_views[fit.sizes] = self._views(workspace.arena, fit.layout, fit.sizes)
         workspace.views = views
-        workspace.sizes = sizes
+        workspace.fitted = fit
 
     def _layout(self, env: dict[Any, int]) -> ArenaPlan:
         lives = []
