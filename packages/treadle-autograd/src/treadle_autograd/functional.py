@@ -30,8 +30,9 @@ from treadle_shapes.rewrite import substitute
 from .contract import CallInput, InputDescription, StaticInput
 from .decomp import Decompositions, decompose_composite
 from .errors import UnsupportedGraph
+from .raising import held_condition, held_numbers, may_raise, overflow_message
 from .run_time import adapter_of, explain_offset, has_elements, is_assert, is_number_call, same_symbols
-from .symbolic import SYMBOLIC, SymbolicNodes
+from .symbolic import SYMBOLIC, SymbolicNodes, expression_of
 
 aten = torch.ops.aten
 
@@ -214,9 +215,12 @@ class Recorder(TorchDispatchMode):
             raise UnsupportedGraph(f"{func} has nothing to reduce", self.line())
         compute: Any = _FAKE_AS_EAGER.get(func, func)
         result = run_for_metadata(adapter, compute, args, kwargs)
+        self._require_held(func, args, kwargs, result)
         node = self.recorded.graph.call_function(func, node_args, node_kwargs)
         node.meta.update(self.meta)
         node.meta["val"] = result
+        if may_raise(func, args, result):
+            node.meta["may_raise"] = True
         if isinstance(result, torch.Tensor):
             if (
                 id(result) in self._nodes
@@ -231,6 +235,15 @@ class Recorder(TorchDispatchMode):
         elif isinstance(result, SYMBOLIC):
             self.symbolic.bind(result, node)
         return result
+
+    def _require_held(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+        """Eager raises for a number that the dtype of a tensor cannot hold; kernels would round it to infinity, or wrap it."""
+        for value, dtype in held_numbers(func, args, kwargs, result):
+            condition = held_condition(expression_of(value), dtype)
+            if condition is False:
+                raise UnsupportedGraph(f"{func}: {overflow_message(dtype)}", self.line())
+            if condition not in self.traced_asserts:
+                self.add_assert(condition, overflow_message(dtype))
 
     def _bind_result(self, node: fx.Node, result: torch.Tensor) -> None:
         self._nodes[id(result)] = node
@@ -333,6 +346,26 @@ def _flush_stat_updates(recorder: Recorder, wrappers: Iterable[torch.Tensor]) ->
         torch._functionalize_commit_update(holder)
         torch._sync(holder)
     recorder.stat_updates.clear()
+
+
+def why_not_refusal(error: BaseException) -> str | None:
+    """Why an exception is a bug of ours; None if torch raised it itself: for an operator that its functionalisation or its fake
+    kernels do not know, or a call that always raises. Told by the innermost frame, which is torch's, or a function of ours that
+    does nothing but call torch."""
+    if not isinstance(error, (RuntimeError, IndexError, ValueError, OverflowError)) or isinstance(
+        error, RecursionError
+    ):
+        return f"{type(error).__name__} is nothing that torch refuses a call with"
+    frame = None
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame, traceback = traceback.tb_frame, traceback.tb_next
+    if frame is None or not frame.f_globals.get("__name__", "").startswith("treadle_"):
+        return None
+    calls = (_run_node, run_for_metadata, *_FAKE_AS_EAGER.values())
+    if frame.f_code in [getattr(function, "__code__", None) for function in calls]:
+        return None
+    return f"raised in {frame.f_code.co_name}"
 
 
 def why_not_functional(gm: fx.GraphModule) -> str | None:
@@ -514,8 +547,11 @@ def is_random(func: Any) -> bool:
 
 
 def is_pure(node: fx.Node) -> bool:
-    """Whether leaving the node out when nobody uses it cannot be noticed: no random draw, no effect, no unknown namespace."""
+    """Whether leaving the node out when nobody uses it cannot be noticed: no random draw, no effect, no unknown namespace, nothing
+    raised."""
     func = node.target
+    if node.meta.get("may_raise"):
+        return False
     if not isinstance(func, torch._ops.OpOverload):
         return node.op == "call_function"  # operator.getitem and symbolic arithmetic
     return func.namespace in ("aten", "prims") and len(func._schema.returns) > 0 and not is_random(func)

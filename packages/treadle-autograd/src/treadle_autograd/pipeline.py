@@ -35,6 +35,7 @@ from .functional import (
     run_functional,
     run_plain,
     why_not_functional,
+    why_not_refusal,
     wrap,
 )
 from .run_time import hoist_asserts
@@ -203,13 +204,13 @@ class _Trace:
             raise UnsupportedGraph(
                 f"the values of a tensor are needed: {needs_data}", self.recorder.line()
             ) from needs_data
-        except (RuntimeError, IndexError) as refused:
-            # torch's own: operators that its functionalisation or its meta kernels do not know, and calls that always raise
-            raise UnsupportedGraph(
-                f"torch has no functional form of an operator: {refused}", self.recorder.line()
-            ) from refused
-        except Exception as bug:  # the boundary of this pass: named, located, never swallowed
-            raise InternalError("functionalise", self.recorder.line(), None, f"{type(bug).__name__}: {bug}") from bug
+        except Exception as error:  # the boundary of this pass: named, located, never swallowed
+            if why_not_refusal(error) is None:
+                raise UnsupportedGraph(
+                    f"torch has no functional form of an operator: {error}", self.recorder.line()
+                ) from error
+            detail = f"{type(error).__name__}: {error}"
+            raise InternalError("functionalise", self.recorder.line(), None, detail) from error
 
     def _symbolic_kernels(self) -> AbstractContextManager[Any]:
         """Some C++ composite kernels read sizes as plain ints; where sizes are symbolic, their Python twins are used."""

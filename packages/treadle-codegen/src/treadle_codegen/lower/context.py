@@ -64,6 +64,7 @@ class Lowering:
         self.symbols: set[Any] = set()  # defined so far: by the inputs, by externs
         self.offsets: set[Any] = set()  # symbols for where views start in memory, which nothing here needs
         self.input_symbols: frozenset[Any] = frozenset()
+        self.kept: set[str] = set()  # steps that run even if nothing reads what they write: they may raise
         self._taken: dict[str, int] = {}
 
     def as_traced(self, value: Any) -> Any:

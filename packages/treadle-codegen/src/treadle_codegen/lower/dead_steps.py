@@ -3,12 +3,13 @@
     before   loop a -> x;  loop b -> y;  return x
     after    loop a -> x;  return x
 
-Random operators are kept: leaving one out would change what the following ones draw. So are checks, and operators that
-define a symbol which something kept mentions.
+Random operators are kept: leaving one out would change what the following ones draw. So are checks, what may raise (reads
+at positions that are data, and operators named so), and operators that define a symbol which something kept mentions.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from treadle_codegen.ir.loops import (
     Define,
     Extern,
     Load,
+    Loop,
     Program,
     Step,
     View,
@@ -65,7 +67,10 @@ def _collect(value: Any, found: set[str]) -> None:
 
 
 def has_effect(step: Step) -> bool:
-    """Whether a step matters beyond its results: a check, or an operator without results (`_assert_async`)."""
+    """Whether a step matters beyond its results: a check, an operator without results (`_assert_async`), a loop that checks
+    the positions it reads or writes."""
+    if isinstance(step, Loop):
+        return any(i.op in ("indirect_load", "indirect_store") for i in step.body)
     return isinstance(step, Check) or (isinstance(step, Extern) and not step.op._schema.returns)
 
 
@@ -74,21 +79,21 @@ def is_random(step: Step) -> bool:
     return isinstance(step, Extern) and torch.Tag.nondeterministic_seeded in getattr(step.op, "tags", ())
 
 
-def remove_dead_steps(program: Program) -> Program:
-    """Also replaces dead results of live externs by "" and drops unused buffers."""
+def remove_dead_steps(program: Program, kept_names: Collection[str] = ()) -> Program:
+    """Also replaces dead results of live externs by "" and drops unused buffers. `kept_names`: steps that stay in any case."""
     needed = {out.buffer for out in program.outputs if isinstance(out, View)}
     symbols = symbols_of(program.outputs)
     kept: list[Step] = []
     for step in reversed(program.steps):
         written = step_writes(step)
         binds = any(symbol in symbols for symbol in bound_symbols(step))
-        if written & needed or binds or is_random(step) or has_effect(step):
+        if written & needed or binds or is_random(step) or has_effect(step) or step.name in kept_names:
             needed |= step_reads(step)
             buffers = [program.buffers[name] for name in written]
             symbols |= step_symbols(step).union(*[symbols_of((b.shape, b.strides)) for b in buffers])
             kept.append(step)
     kept.reverse()
-    live = needed | set(program.inputs)
+    live = needed.union(program.inputs, *[step_writes(step) for step in kept if isinstance(step, Loop)])
     steps: list[Step] = []
     for step in kept:
         if isinstance(step, Extern) and any(name and name not in needed for name in step.outputs):

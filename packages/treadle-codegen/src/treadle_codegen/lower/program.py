@@ -42,6 +42,7 @@ from treadle_codegen.lower.numbers import (
     run_time_numbers,
     size_of,
 )
+from treadle_codegen.lower.read_in_full import is_read_in_full
 from treadle_codegen.lower.table import LOWERINGS
 from treadle_codegen.lower.view import STRIDED_VIEWS, identity, narrow
 
@@ -70,6 +71,8 @@ def lower_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) ->
                 values[node] = _attribute(lowering, gm, node)
             elif node.op == "output":
                 outputs = _outputs(lowering, node, values)
+            elif node.meta.get("may_raise"):
+                values[node] = _in_full(lowering, node, values)
             else:
                 values[node] = _call(lowering, node, values)
         except InternalError:
@@ -77,7 +80,7 @@ def lower_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) ->
         except Exception as error:  # the boundary of this pass: context is added, nothing is swallowed
             raise InternalError("lower", f"{node.format_node()}: {error}", _user_line(node)) from error
     program = lowering.program(inputs, outputs)
-    return remove_dead_steps(program)
+    return remove_dead_steps(program, lowering.kept)
 
 
 def _user_line(node: torch.fx.Node) -> str:
@@ -159,8 +162,20 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
     return _finish(lowering, node, result)
 
 
+def _in_full(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
+    """A call that may raise, which eager does for all its elements whoever uses them: they are all computed, and never dropped."""
+    first = len(lowering.steps)
+    result = _call(lowering, node, values)
+    if isinstance(result, Lazy) and result.storage is None and not is_read_in_full(node):
+        lowering.realize(result)
+    lowering.kept.update(step.name for step in lowering.steps[first:])
+    return result
+
+
 def why_not_loops(node: torch.fx.Node) -> str | None:
     """Why a node cannot be lowered to loops whatever its arguments hold, or None."""
+    if not node.users and node.meta.get("may_raise"):
+        return "nobody uses its result: it is called for what it may raise"
     if str(node.target) not in LOWERINGS:
         return f"{node.target} has no lowering"
     for n in (node, *node.all_input_nodes):

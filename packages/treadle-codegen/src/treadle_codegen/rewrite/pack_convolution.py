@@ -88,7 +88,7 @@ def pack_convolutions(graph: fx.Graph, mode: FakeTensorMode) -> int:
     propagate_layouts(graph, mode, _FAKE_RULES, packed)
     _drop_needless_copies(graph)
     _restore_outputs(graph, output, wanted, mode)
-    graph.eliminate_dead_code()
+    graph.eliminate_dead_code(is_impure_node=lambda node: node.is_impure() or bool(node.meta.get("may_raise")))
     return len(chosen)
 
 

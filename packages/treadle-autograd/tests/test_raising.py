@@ -1,0 +1,140 @@
+"""Calls that raise for some values are kept though nobody uses what they give, and numbers must fit their dtype, as in eager."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import pytest
+import torch
+from aten_runner import compile_traced
+from torch.nn import functional as F
+
+from treadle_autograd.raising import held_condition, overflow_message
+from treadle_shapes.expr import evaluate, symbol
+from treadle_shapes.floats import float_symbol
+
+
+def _set_nowhere(x, i):
+    torch.zeros(4)[i] = 1
+    return x + 1
+
+
+UNUSED = {
+    "index": lambda x, i: (x[i], x + 1)[1],
+    "gather": lambda x, i: (x.gather(0, i), x + 1)[1],
+    "index_select": lambda x, i: (x.index_select(0, i), x + 1)[1],
+    "scatter": lambda x, i: (x.scatter(0, i, 1.0), x + 1)[1],
+    "embedding": lambda x, i: (F.embedding(i, x.view(2, 2)), x + 1)[1],
+    "cross_entropy": lambda x, i: (F.cross_entropy(x.view(1, 4), i), x + 1)[1],
+    "take": lambda x, i: (torch.take(x, i), x + 1)[1],
+    "division": lambda x, i: (i // (i - i), x + 1)[1],
+    "remainder": lambda x, i: (i % 0, x + 1)[1],
+    "inverse": lambda x, i: (torch.linalg.inv(x.view(2, 2) * 0), x + 1)[1],
+    "cholesky": lambda x, i: (torch.linalg.cholesky(x.view(2, 2) * 0 - 1), x + 1)[1],
+    "singular_values": lambda x, i: (torch.linalg.svd(x.view(2, 2) * math.nan)[1], x + 1)[1],
+    "binary_cross_entropy": lambda x, i: (F.binary_cross_entropy(x * 0 + 2, x * 0), x + 1)[1],
+}
+
+
+def error_of(function, *args):
+    try:
+        function(*args)
+    except Exception as error:
+        return type(error), str(error)
+    return None
+
+
+@pytest.mark.parametrize("name", UNUSED)
+def test_what_nobody_uses_raises_all_the_same(name):
+    args = torch.randn(4), torch.tensor([7])
+    expected = error_of(UNUSED[name], *args)
+    assert expected is not None
+    compiled = compile_traced(UNUSED[name], [torch.randn(4), torch.tensor([1])] if name != "remainder" else args)
+    assert compiled.why_eager is None
+    assert error_of(compiled, *args) == expected
+
+
+def test_a_write_that_nobody_reads_raises_all_the_same():
+    compiled = compile_traced(
+        lambda x, i: (torch.zeros(4).index_put((i,), x[:1]), x + 1)[1], [torch.randn(4), torch.tensor([1])]
+    )
+    assert error_of(compiled, torch.randn(4), torch.tensor([7])) == (
+        IndexError,
+        "index 7 is out of bounds for dimension 0 with size 4",
+    )
+
+
+def test_what_cannot_raise_is_still_dropped():
+    compiled = compile_traced(lambda x: (x.exp(), x.sum(), x // 2, x.long() // 3, x + 1)[4], [torch.randn(4)])
+    assert [str(n.target) for n in compiled.aten_graph.graph.nodes if n.op == "call_function"] == ["aten.add.Tensor"]
+
+
+CONVERTED = {
+    "fill": lambda x, v: x.clone().fill_(v),
+    "full_like": lambda x, v: torch.full_like(x, v),
+    "masked_fill": lambda x, v: x.masked_fill(x > 0, v),
+    "clamp": lambda x, v: x.clamp(max=v),
+    "alpha": lambda x, v: torch.add(x, x, alpha=v),
+}
+FLOATS = {
+    "leaky_relu": lambda x, v: F.leaky_relu(x, v),
+    "elu": lambda x, v: F.elu(x, v),
+    "threshold": lambda x, v: F.threshold(x, v, 0.0),
+    "pad": lambda x, v: F.pad(x, (1, 1), value=v),
+    "addcmul": lambda x, v: torch.addcmul(x, x, x, value=v),
+    "hardtanh": lambda x, v: F.hardtanh(x, -1.0, v),
+}
+VALUES = [
+    1e300,
+    -1e300,
+    math.inf,
+    math.nan,
+    65504.0,
+    65519.0,
+    3.39e38,
+    3.4e38,
+    300,
+    -300,
+    200,
+    -200,
+    127.5,
+    2**40,
+    1.5,
+    3,
+]
+
+
+def _of_tensor(called):
+    return lambda x: called(x)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint8, torch.int32]
+)
+def test_numbers_that_a_dtype_cannot_hold_raise(dtype):
+    x = torch.tensor([0, 1, 2], dtype=dtype)
+    for function in (*CONVERTED.values(), *(FLOATS.values() if dtype.is_floating_point else ())):
+        for value in VALUES:
+            called = functools.partial(function, v=value)
+            expected = error_of(called, x)
+            if expected is not None and "overflow" not in expected[1]:
+                continue  # an alpha must not be a float for integers, and so on
+            compiled = compile_traced(_of_tensor(called), [x])
+            assert error_of(compiled, x) == expected
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64]
+)
+def test_conditions_on_unknown_numbers_say_what_eager_does(dtype):
+    unknown = {float: float_symbol("f"), int: symbol("n", None)}
+    for value in VALUES:
+        error = error_of(lambda value=value: torch.zeros(2, dtype=dtype).fill_(value))
+        assert error in (None, (RuntimeError, overflow_message(dtype)))
+        name = unknown[type(value)]
+        condition = held_condition(name, dtype)
+        assert (condition if isinstance(condition, bool) else bool(evaluate(condition, {name: value}))) == (
+            error is None
+        ), value
+        assert held_condition(value, dtype) == (error is None), value
