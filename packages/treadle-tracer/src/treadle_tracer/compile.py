@@ -11,6 +11,7 @@ import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from types import CodeType
 from typing import Any
 
@@ -26,7 +27,7 @@ from .errors import InternalError, Unsupported
 from .marks import Mark
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
-from .output.entry import Payload, changed_dimensions, finish_entry, follow, with_admitted_ones
+from .output.entry import Payload, changed_dimensions, finish_entry, follow, why_not_rerun, with_admitted_ones
 from .output.misses import why_missed
 from .output.ones import admit, why_not_served
 from .output.resume import forget_continuations, starts_in_loop
@@ -101,6 +102,7 @@ class Handler:
         self._declared: dict[CodeType, dict[Source, dict[int, Mark]]] = {}
         self._constant: dict[CodeType, set[Any]] = {}
         self._empty: dict[CodeType, int] = {}
+        self._cautious: set[CodeType] = set()
         self._models: dict[CodeType, CodeModel] = {}
 
     def add_root(self, code: CodeType) -> None:
@@ -121,6 +123,7 @@ class Handler:
             self._dynamic.clear()
             self._declared.clear()
             self._constant.clear()
+            self._cautious.clear()
             forget_continuations()
 
     def __call__(self, frame: treadle_frame.FrameInfo) -> Any:
@@ -245,7 +248,7 @@ class Handler:
 
         def again(stop_at: int, reason: Unsupported) -> TraceResult:
             with observer.phase("trace"):
-                return trace_frame(frame, model, self.options, dynamic, stop_at, reason)
+                return trace_frame(frame, model, self._options(code), dynamic, stop_at, reason)
 
         gm = compiled = None
         with observer.phase("codegen"):
@@ -253,6 +256,10 @@ class Handler:
             result = plan.result
             if result.graph.has_calls:
                 gm = result.graph.finish(plan.outputs)
+        if gm is not None and result.env is not None and result.env.suppositions and code not in self._cautious:
+            if why_not_rerun(gm) is not None:
+                self._cautious.add(code)
+                return self._attempt(frame, known)
         if pretended:
             numbers = result.guards.dynamic_numbers(result.env)
             with observer.phase("trace"):
@@ -282,20 +289,25 @@ class Handler:
 
     def _trace(self, frame: treadle_frame.FrameInfo, model: CodeModel, dynamic: Known) -> tuple[TraceResult, Known]:
         """The trace, and what was dynamic in it; ints that it cannot have as symbols are constants from then on."""
+        options = self._options(frame.code)
         ints = {source for source, dims in dynamic.items() if not dims}
         if not ints:
-            return trace_frame(frame, model, self.options, dynamic), dynamic
+            return trace_frame(frame, model, options, dynamic), dynamic
         result: TraceResult | None = None
         with contextlib.suppress(Unsupported):
-            result = trace_frame(frame, model, self.options, dynamic)
+            result = trace_frame(frame, model, options, dynamic)
         if result is not None and (result.reason is None or not result.guards.has_integers):
             return result, dynamic
         fewer = Known({source: dims for source, dims in dynamic.items() if dims}, dynamic.pretend)
-        without = trace_frame(frame, model, self.options, fewer)
+        without = trace_frame(frame, model, options, fewer)
         if result is not None and without.reason is not None:
             return result, dynamic  # the break has another cause
         self._constant.setdefault(frame.code, set()).update(ints)
         return without, fewer
+
+    def _options(self, code: CodeType) -> TracerOptions:
+        """Nothing is supposed where Python could not run the program instead."""
+        return replace(self.options, suppose=False) if code in self._cautious else self.options
 
     def _check_given(self, frame: treadle_frame.FrameInfo, result: TraceResult) -> Declared:
         """What the user has declared about the inputs of this trace. Raises ConstraintError when this call contradicts it."""

@@ -20,7 +20,7 @@ from ..errors import Unsupported
 from ..source import Path, Source
 from .emit import FrameCode
 from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes, settled
-from .rerun import Rerun, only_exceptions
+from .rerun import Rerun, begin
 from .resume import Break
 from .run_time import has_asserts, raising_as_asked
 from .size_ranges import size_program
@@ -145,8 +145,9 @@ def finish_entry(
         program = size_program(program.checks, payload.dynamic)
     payload.guards = tuple(guard.reason for guard in result.guards)
     payload.numbers = result.guards.numbers
-    frameless = compiled is not None and not result.protected and not has_asserts(payload.graph_module)
-    direct = _direct(plan, compiled, retry=rerun is not None) if frameless else None
+    direct = None
+    if compiled is not None and not result.protected and not has_asserts(payload.graph_module):
+        direct = _direct(plan, compiled, retry=rerun is not None)
     if direct is None:
         return treadle_frame.Entry(replacement, program, payload)
     return treadle_frame.Entry(replacement, program, payload, direct=direct)
@@ -269,9 +270,10 @@ def _storages(node: torch.fx.Node) -> set[int]:
 def _emit_rerun(cb: FrameCode, code: CodeType, rerun: Rerun) -> None:
     """The graph's exception is on the stack: run the original code with the same arguments."""
     start, end, handler = cb.label("rerun"), cb.label("rerun end"), cb.label("rerun failed")
-    error = cb.temp()
+    error, state = cb.temp(), cb.temp()
     cb.store_fast(error)
-    _call_with_locals(cb, only_exceptions, error)
+    _call_with_locals(cb, begin, error)
+    cb.store_fast(state)
     original = code.replace()  # a code object of its own, so that it has no entries
     treadle_frame.skip(original)
     result = cb.temp()
@@ -284,13 +286,15 @@ def _emit_rerun(cb: FrameCode, code: CodeType, rerun: Rerun) -> None:
     cb.store_fast(result)
     cb.place(end)
     cb.protect(start, end, handler, depth=0)
-    _call_with_locals(cb, rerun.succeeded, error)
+    _call_with_locals(cb, rerun.succeeded, state, error)
+    cb.pop_top()
     cb.load_fast(result)
     cb.return_value()
     cb.place(handler)
     raised = cb.temp()
     cb.store_fast(raised)
-    _call_with_locals(cb, rerun.raised, error, raised)
+    _call_with_locals(cb, rerun.raised, state, error, raised)
+    cb.pop_top()
     cb.load_fast(raised)
     cb.emit("RERAISE", 0)
 
@@ -301,7 +305,6 @@ def _call_with_locals(cb: FrameCode, function: Callable[..., Any], *names: str) 
     for name in names:
         cb.load_fast(name)
     cb.call(len(names))
-    cb.pop_top()
 
 
 def _push_arguments(cb: FrameCode) -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import torch
+
+import treadle_frame
 
 from ..errors import InternalError
 from .run_time import assert_messages
 
 
-def only_exceptions(error: BaseException) -> None:
-    """KeyboardInterrupt and its like go on."""
+def begin(error: BaseException) -> Any:
+    """Turn the hook off for the program's own run, which is no reason to compile the functions it calls; gives the state before.
+
+    KeyboardInterrupt and its like go on.
+    """
     if not isinstance(error, Exception):
         raise error
+    return treadle_frame.set_handler(None)
 
 
 class Rerun:
@@ -30,13 +37,15 @@ class Rerun:
         self._raises = raise_internal_errors and not has_handlers
         self._has_warned = False
 
-    def raised(self, of_graph: Exception, of_program: BaseException) -> None:
-        """Python has raised, too: say in the program's words what does not hold (PEP 678)."""
+    def raised(self, state: Any, of_graph: Exception, of_program: BaseException) -> None:
+        """Python has raised, too: say in the program's words what does not hold (PEP 678). state: of the hook before."""
+        treadle_frame.set_handler(state)
         if str(of_graph) in self._asserts and str(of_graph) != str(of_program):
             of_program.add_note(f"treadle: {of_graph}")
 
-    def succeeded(self, of_graph: Exception) -> None:
-        """Python has run the function without an error; its result is used."""
+    def succeeded(self, state: Any, of_graph: Exception) -> None:
+        """Python has run the function without an error; its result is used. state: of the hook before."""
+        treadle_frame.set_handler(state)
         what = f"the compiled graph of {self._name} raised {type(of_graph).__name__}: {of_graph}"
         is_assumption = str(of_graph) in self._asserts
         if self._raises and not is_assumption:

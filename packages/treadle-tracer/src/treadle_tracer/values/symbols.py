@@ -44,6 +44,7 @@ class Symbols:
         self.env: Any = None
         self.sources: dict[Any, tuple[Source, int]] = {}
         self.captures = options.capture_scalars or options.fullgraph
+        self.supposes = self.captures and options.suppose
         self.run_time = RunTimeNumbers()
         self._nodes: dict[Any, fx.Node] = {}
         self._integers: dict[Source, SymbolicValue] = {}

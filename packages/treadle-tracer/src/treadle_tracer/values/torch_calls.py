@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import (
 from treadle_shapes.errors import ShapesError, UnbackedError
 from treadle_shapes.general import run_for_metadata
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import floats, unbacked
+from treadle_tracer.values import floats, suppositions, unbacked
 from treadle_tracer.values.base import MISSING, NONE, Constant, Known, Lazy, Method, NotConstant, Value
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.merged import undecided
@@ -164,7 +164,7 @@ def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str
             function: Any = target
             if op == "call_method":
                 function, args = getattr(args[0], str(target)), args[1:]
-            return run_for_metadata(tx.symbols.env, function, args, kwargs)
+            return run_for_metadata(tx.symbols.env, function, args, kwargs, suppose=tx.symbols.supposes)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             if not tx.symbols.captures or tx.symbols.run_time.allowed:
                 raise Unsupported("data-dependent", f"{_name(target)}: {error}") from error
@@ -300,8 +300,13 @@ def _requires_grad_(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: d
     return owner
 
 
+def _squeeze(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> None:
+    suppositions.squeezed(tx, owner, [*args, *kwargs.values()])
+
+
 _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = {
     "requires_grad_": _requires_grad_,
+    **dict.fromkeys(("squeeze", "squeeze_"), _squeeze),
     "item": lambda tx, owner, args, kwargs: unbacked.item(tx, owner),
     "tolist": lambda tx, owner, args, kwargs: unbacked.to_list(tx, owner),
     "__int__": lambda tx, owner, args, kwargs: unbacked.to_number(tx, owner, int),

@@ -1,0 +1,166 @@
+"""Torch functions with symbolic sizes whose kernels cannot be asked as they are: handlers.
+
+Some read a size as a plain number (what is traced instead stands in `substitutes`), some give another result for a size of 1 without
+asking, some read memory that is not there when a size is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from treadle_tracer.values import substitutes, suppositions, unbacked
+from treadle_tracer.values.base import NONE, Constant, Handler, Value
+from treadle_tracer.values.builtin_functions import HANDLERS
+from treadle_tracer.values.sequences import Sequence
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+
+if TYPE_CHECKING:
+    from treadle_tracer.trace.tracer import Tracer
+
+Args = list[Value]
+Kwargs = dict[str, Value]
+
+# ---- functions that read plain numbers
+
+
+_Choice = tuple[Callable[[Any, Kwargs], bool], Callable[..., Any]]
+
+
+def _replacing(function: Callable[..., Any], *choices: _Choice) -> None:
+    """Trace the first substitute of `(fits(tx, named arguments), substitute)` that fits and takes all that is given, else `function`."""
+
+    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        for fits, substitute in choices:
+            code = substitute.__code__
+            names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            named = {**dict(zip(names, args, strict=False)), **kwargs}
+            if len(args) <= code.co_argcount and named.keys() <= set(names) and fits(tx, named):
+                return tx.inline(tx.wrap_known(substitute), args, kwargs)
+        return tx.run_in_graph("call_function", function, args, kwargs)
+
+    HANDLERS[function] = run
+
+
+def _counts_symbolic_steps(tx: Tracer, named: Kwargs) -> bool:
+    if not all(_is_number(named.get(name, NONE)) for name in ("start", "end")):
+        return False
+    dtype = named.get("dtype", NONE).constant()
+    return _is_symbolic(named.get("steps", NONE)) and (dtype is None or dtype.is_floating_point)
+
+
+def _has_run_time_sides(tx: Tracer, named: Kwargs) -> bool:
+    return tx.symbols.captures and any(unbacked.is_run_time(tx, named.get(name, NONE)) for name in ("row", "col"))
+
+
+def _infers_classes(tx: Tracer, named: Kwargs) -> bool:
+    classes = named.get("num_classes", Constant(-1))
+    return tx.symbols.captures and classes.is_constant() and classes.constant() == -1
+
+
+def _has_run_time_classes(tx: Tracer, named: Kwargs) -> bool:
+    return unbacked.is_run_time(tx, named.get("num_classes", NONE))
+
+
+def _pools_symbolic_length(tx: Tracer, named: Kwargs) -> bool:
+    source = named.get("input")
+    indices = named.get("return_indices", Constant(False))
+    if not isinstance(source, TensorValue) or source.fake.dim() not in (2, 3) or indices.constant():
+        return False
+    return isinstance(source.fake.shape[-1], torch.SymInt) and not source.fake.requires_grad
+
+
+def _pads_run_time_lengths(tx: Tracer, named: Kwargs) -> bool:
+    sequences = named.get("sequences")
+    if not isinstance(sequences, Sequence) or not sequences.items:
+        return False
+    parts = sequences.items
+    return all(isinstance(part, TensorValue) and part.fake.dim() for part in parts) and any(
+        _is_run_time_size(tx, part.fake.shape[0]) for part in parts if isinstance(part, TensorValue)
+    )
+
+
+_replacing(torch.linspace, (_counts_symbolic_steps, substitutes.linspace))
+_replacing(torch.logspace, (_counts_symbolic_steps, substitutes.logspace))
+_replacing(torch.tril_indices, (_has_run_time_sides, substitutes.tril_indices))
+_replacing(torch.triu_indices, (_has_run_time_sides, substitutes.triu_indices))
+_replacing(F.one_hot, (_infers_classes, substitutes.one_hot), (_has_run_time_classes, substitutes.one_hot_of_classes))
+_replacing(torch.max_pool1d, (_pools_symbolic_length, substitutes.max_pool1d))
+_replacing(F.max_pool1d, (_pools_symbolic_length, substitutes.max_pool1d))
+_replacing(torch._C._nn.pad_sequence, (_pads_run_time_lengths, substitutes.pad_sequence))
+
+
+def _take_along_dim(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    """torch.take_along_dim: with equal sizes in all other dimensions it is `gather`."""
+    named = {**dict(zip(("input", "indices", "dim"), args, strict=False)), **kwargs}
+    source, indices, dim = (named.get(name, NONE) for name in ("input", "indices", "dim"))
+    if isinstance(source, TensorValue) and isinstance(indices, TensorValue) and isinstance(dim.constant(), int):
+        sizes = [list(t.fake.shape) for t in (source, indices)]
+        if len(sizes[0]) == len(sizes[1]) and -len(sizes[0]) <= dim.constant() < len(sizes[0]):
+            is_symbolic = any(isinstance(size, torch.SymInt) for shape in sizes for size in shape)
+            for shape in sizes:
+                del shape[dim.constant()]
+            if is_symbolic and all(map(_are_same, *sizes)):
+                return tx.run_in_graph("call_function", torch.gather, [source, dim, indices], {})
+    return tx.run_in_graph("call_function", torch.take_along_dim, args, kwargs)
+
+
+HANDLERS[torch.take_along_dim] = _take_along_dim
+
+# ---- functions that do something else at a size of 1
+
+
+def _squeeze(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    dims = [*args[1:], *(value for name, value in kwargs.items() if name == "dim")]
+    suppositions.squeezed(tx, args[0] if args else kwargs.get("input"), dims)
+    return tx.run_in_graph("call_function", torch.squeeze, args, kwargs)
+
+
+HANDLERS[torch.squeeze] = _squeeze
+
+# ---- functions that read what is not there at a size of 0
+
+
+def _sampling(function: Callable[..., Any]) -> Handler:
+    """Interpolation of images: without a pixel there is nothing to read; eager raises a RuntimeError."""
+
+    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+        image = args[0] if args else kwargs.get("input")
+        size = args[1] if len(args) > 1 else kwargs.get("size", NONE)
+        wanted = size.items if isinstance(size, Sequence) else [size]
+        numbers = [number.sym for number in wanted if isinstance(number, SymbolicValue)]
+        if isinstance(image, TensorValue):
+            numbers += image.fake.shape[2:]
+        for number in numbers:
+            suppositions.state_positive(tx, number)
+        return tx.run_in_graph("call_function", function, args, kwargs)
+
+    return run
+
+
+for _function in (F.interpolate, F.grid_sample, torch.grid_sampler):
+    HANDLERS[_function] = _sampling(_function)
+
+# ---- questions
+
+
+def _is_number(value: Value) -> bool:
+    return value.python_type() in (int, float)
+
+
+def _is_symbolic(value: Value) -> bool:
+    return isinstance(value, SymbolicValue) and value.python_type() is int
+
+
+def _is_run_time_size(tx: Tracer, size: Any) -> bool:
+    return isinstance(size, torch.SymInt) and unbacked.is_run_time(tx, SymbolicValue(None, size))
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Whether two sizes are one expression."""
+    from treadle_shapes.torch import expr_of
+
+    return expr_of(one) is expr_of(other) or expr_of(one) == expr_of(other)

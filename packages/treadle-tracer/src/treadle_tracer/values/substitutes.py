@@ -1,0 +1,93 @@
+"""Torch functions whose kernels read sizes as plain numbers, written with functions that take symbolic ones.
+
+They are traced in place of torch's own where such a number is symbolic. Arguments that change nothing about a trace (`out`, `layout`)
+are left out; `open_sizes` looks at the call first. The formulas are those of PyTorch's documentation; what its kernels do at the edges
+(one step, nothing to count) is said where it is followed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+
+def linspace(start: Any, end: Any, steps: Any, *, dtype: Any = None, device: Any = None) -> torch.Tensor:
+    """torch.linspace of a floating dtype: from both ends to the middle, as kernels do; one step gives `start`."""
+    torch._check(steps >= 0)
+    place = torch.arange(steps, dtype=torch.get_default_dtype() if dtype is None else dtype, device=device)
+    step = (end - start) / max(steps - 1, 1)
+    return torch.where(place < max(steps // 2, 1), place * step + start, end - (steps - 1 - place) * step)
+
+
+def logspace(start: Any, end: Any, steps: Any, base: float = 10.0, *, dtype: Any = None, device: Any = None) -> Any:
+    """torch.logspace"""
+    return torch.pow(base, linspace(start, end, steps, dtype=dtype, device=device))
+
+
+def tril_indices(row: Any, col: Any, offset: int = 0, *, dtype: Any = torch.int64, device: Any = None) -> Any:
+    """torch.tril_indices"""
+    return _indices(torch.ones(row, col, dtype=torch.bool, device=device).tril(offset), dtype)
+
+
+def triu_indices(row: Any, col: Any, offset: int = 0, *, dtype: Any = torch.int64, device: Any = None) -> Any:
+    """torch.triu_indices"""
+    return _indices(torch.ones(row, col, dtype=torch.bool, device=device).triu(offset), dtype)
+
+
+def _indices(mask: torch.Tensor, dtype: Any) -> torch.Tensor:
+    return mask.nonzero().t().contiguous().to(dtype)
+
+
+def one_hot_of_classes(input: torch.Tensor, num_classes: Any) -> torch.Tensor:
+    """torch.nn.functional.one_hot with a symbolic number of classes."""
+    torch._check(input.min().item() >= 0)
+    torch._check(input.max().item() < num_classes)
+    return _one_hot(input, num_classes)
+
+
+def one_hot(input: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """torch.nn.functional.one_hot with the number of classes found in the data."""
+    torch._check(input.min().item() >= 0)
+    return _one_hot(input, input.max().item() + 1)
+
+
+def _one_hot(input: torch.Tensor, num_classes: Any) -> torch.Tensor:
+    torch._check(num_classes > 0)
+    zeros = torch.zeros(*input.shape, num_classes, dtype=input.dtype, device=input.device)
+    return zeros.scatter(-1, input.unsqueeze(-1), 1)
+
+
+def max_pool1d(
+    input: torch.Tensor,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> torch.Tensor:
+    """torch.nn.functional.max_pool1d without indices: pooling of an image with one row."""
+    rows = input.unsqueeze(-2)
+    pooled = F.max_pool2d(
+        rows, _row(kernel_size), _row(stride or kernel_size), _row(padding, 0), _row(dilation), ceil_mode
+    )
+    return pooled.squeeze(-2)
+
+
+def _row(number: Any, across: int = 1) -> tuple[int, Any]:
+    return across, number[0] if isinstance(number, (tuple, list)) else number
+
+
+def pad_sequence(
+    sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
+) -> torch.Tensor:
+    """torch.nn.utils.rnn.pad_sequence"""
+    longest = max(sequence.shape[0] for sequence in sequences)
+    padded = []
+    for sequence in sequences:
+        missing = longest - sequence.shape[0]
+        ends = (0, missing) if padding_side == "right" else (missing, 0)
+        padded.append(F.pad(sequence, (0, 0) * (sequence.dim() - 1) + ends, value=padding_value))
+    return torch.stack(padded, 0 if batch_first else 1)

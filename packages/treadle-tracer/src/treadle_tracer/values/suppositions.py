@@ -1,0 +1,56 @@
+"""What is supposed of sizes that are known only at run time, where operators would silently do something else.
+
+The graph checks a supposition; where it does not hold Python runs the program.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_shapes.errors import UnbackedError
+from treadle_tracer.errors import PathEnds
+from treadle_tracer.values.base import Value
+from treadle_tracer.values.sequences import Sequence
+from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.unbacked import refusal, state_truth
+
+if TYPE_CHECKING:
+    from treadle_tracer.trace.tracer import Tracer
+
+
+def squeezed(tx: Tracer, owner: Value | None, dims: list[Value]) -> None:
+    """Before `owner.squeeze(*dims)`: the sizes concerned are not 1."""
+    if not isinstance(owner, TensorValue):
+        return
+    shape = owner.fake.shape
+    chosen = [d for dim in dims for d in (dim.items if isinstance(dim, Sequence) else [dim])]
+    for place in [dim.constant() for dim in chosen] if dims else range(len(shape)):
+        if isinstance(place, int) and -len(shape) <= place < len(shape):
+            _suppose_not_one(tx, shape[place])
+
+
+def _suppose_not_one(tx: Tracer, size: Any) -> None:
+    from treadle_shapes.logic import Ne
+
+    env = tx.symbols.env
+    if not isinstance(size, torch.SymInt) or not env.is_unbacked(size.node.value):
+        return
+    condition = Ne(size.node.value, 1)
+    if env.prove(condition) is not None:
+        return
+    if not tx.symbols.supposes:
+        raise refusal(tx, UnbackedError("", condition))
+    if tx.speculation is not None:
+        raise PathEnds("a supposition about numbers known only at run time")
+    env.suppose(condition)
+    tx.symbols.run_time.write_asserts(tx, complete=True)
+
+
+def state_positive(tx: Tracer, size: Any) -> None:
+    """Have the graph check that a size is at least 1; eager raises a RuntimeError where it is not."""
+    from treadle_shapes.logic import Ge
+
+    if isinstance(size, torch.SymInt) and tx.symbols.env.is_unbacked(size.node.value):
+        state_truth(tx, Ge(size.node.value, 1), RuntimeError)
