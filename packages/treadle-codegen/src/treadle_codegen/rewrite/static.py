@@ -135,7 +135,6 @@ def hoist_static(graph: fx.Graph) -> tuple[fx.Graph, list[int]] | None:
     frontier = static_frontier(graph, static)
     if not frontier:
         return None
-    called_for_effect = {node for node in static if node.meta.get("may_raise") and not node.users}
     prologue = fx.Graph()
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     copies: dict[fx.Node, fx.Node] = {}
@@ -153,7 +152,8 @@ def hoist_static(graph: fx.Graph) -> tuple[fx.Graph, list[int]] | None:
         last.meta["static_input"] = True
         node.replace_all_uses_with(last)
     for node in reversed(list(graph.nodes)):
-        if node in static and node.op == "call_function" and not node.users and node not in called_for_effect:
+        called_for_effect = node.meta.get("may_raise") and node not in needed
+        if node in static and node.op == "call_function" and not node.users and not called_for_effect:
             graph.erase_node(node)
     return prologue, positions
 
