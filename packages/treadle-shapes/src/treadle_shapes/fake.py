@@ -24,6 +24,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from treadle_shapes import fake_fixes
+
 _REAL = "torch._dynamo"
 
 # What fake tensors ask of torch._dynamo.config, with that module's defaults in torch 2.11 to 2.13.
@@ -126,6 +128,7 @@ def _install() -> None:
 
 def fake_mode(**options: Any) -> FakeTensorMode:
     """A ``FakeTensorMode(**options)`` whose making and use leave ``torch._dynamo`` out of ``sys.modules``."""
+    fake_fixes.install()
     _install()
     if _REAL in sys.modules:
         return FakeTensorMode(**options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from treadle_shapes.errors import ContradictionError, ExpressionTooLargeError, UsageError
@@ -134,53 +135,66 @@ def bound_of(condition: BoolExpr) -> Bound | None:
     return (s, True, end - 1) if end == s.upper else None
 
 
-def _wider(guards: Sequence[Guard]) -> list[Dropped]:
-    """The guards that bound a symbol less narrowly than another one does."""
-    narrowest: dict[tuple[Symbol, bool], tuple[int, Guard]] = {}
-    wider: list[tuple[Guard, tuple[Symbol, bool]]] = []
-    for guard in guards:
-        bound = bound_of(guard.expr)
+def _wider(conditions: Sequence[BoolExpr]) -> dict[int, tuple[int, ...]]:
+    """The conditions that bound a symbol less narrowly than another one does, and that one; by position."""
+    narrowest: dict[tuple[Symbol, bool], tuple[int, int]] = {}
+    wider: list[tuple[int, tuple[Symbol, bool]]] = []
+    for position, condition in enumerate(conditions):
+        bound = bound_of(condition)
         if bound is None:
             continue
         s, upper, end = bound
         known = narrowest.get((s, upper))
         if known is None or (end < known[0] if upper else end > known[0]):
-            narrowest[s, upper] = (end, guard)
+            narrowest[s, upper] = (end, position)
             if known is not None:
                 wider.append((known[1], (s, upper)))
         else:
-            wider.append((guard, (s, upper)))
-    return [Dropped(guard, (narrowest[side][1],)) for guard, side in wider]
+            wider.append((position, (s, upper)))
+    return {position: (narrowest[side][1],) for position, side in wider}
+
+
+# The list of guards is asked for by the guard function and by every explanation, and parts of one program have the same one.
+@lru_cache(64)
+def _minimal(
+    conditions: tuple[BoolExpr, ...], witness: tuple[tuple[Symbol, int], ...]
+) -> tuple[tuple[int, ...], dict[int, tuple[int, ...]]]:
+    """(positions of the conditions to keep, for each other one the positions of those that together imply it)"""
+    dropped = _wider(conditions)
+    facts = Facts(dict(witness) if witness else None)
+    kept: list[int] = []
+    mentioned: set[Symbol] = set()
+    for position in range(len(conditions) - 1, -1, -1):
+        if position in dropped:
+            continue
+        condition = conditions[position]
+        simple: BoolLike = condition
+        if not mentioned.isdisjoint(condition.free_symbols):
+            simple = facts.simplify(condition)
+            if follows(simple, facts):
+                dropped[position] = tuple(kept)
+                continue
+        kept.append(position)
+        mentioned |= condition.free_symbols
+        facts.take(simple)
+    return tuple(kept[::-1]), dropped
 
 
 def minimal(guards: Sequence[Guard], witness: Mapping[Symbol, int] | None = None) -> tuple[list[Guard], list[Dropped]]:
     """(the guards to check, the guards that follow from those); every dropped one has a proof.
 
-    witness: sizes at which all of them hold, which makes many proofs superfluous.
-
     Of several bounds of one symbol the narrowest implies the others. For the rest: goes from the last guard to the first, because a
     guard was recorded when the earlier ones did not imply it, so what makes it superfluous came later.
+    witness: sizes at which all of them hold, which makes many proofs superfluous.
     """
     unique: dict[BoolExpr, Guard] = {}
     for guard in guards:
         unique.setdefault(guard.expr, guard)
-    dropped = {drop.guard.expr: drop for drop in _wider(tuple(unique.values()))}
-    facts = Facts(witness)
-    kept: list[Guard] = []
-    mentioned: set[Symbol] = set()
-    for guard in reversed(unique.values()):
-        if guard.expr in dropped:
-            continue
-        simple: BoolLike = guard.expr
-        if not mentioned.isdisjoint(guard.expr.free_symbols):
-            simple = facts.simplify(guard.expr)
-            if follows(simple, facts):
-                dropped[guard.expr] = Dropped(guard, kept)
-                continue
-        kept.append(guard)
-        mentioned |= guard.expr.free_symbols
-        facts.take(simple)
-    return kept[::-1], [dropped[expr] for expr in unique if expr in dropped]
+    inputs = tuple(unique.values())
+    kept, dropped = _minimal(tuple(unique), tuple(witness.items()) if witness else ())
+    return [inputs[k] for k in kept], [
+        Dropped(inputs[position], [inputs[k] for k in dropped[position]]) for position in sorted(dropped)
+    ]
 
 
 # -- the compiled check -----------------------------------------------------------------------------------------------
@@ -225,13 +239,10 @@ class GuardFunction:
         return f"{head}    return {body}\n"
 
     def _compiled(self) -> Callable[..., bool]:
-        namespace: dict = {"math": math}
         try:
-            code = compile(self.source, "<treadle_shapes guards>", "exec")
+            return _function_of(self.source)
         except (ExpressionTooLargeError, SyntaxError, MemoryError):
             return self._evaluated()  # too long, or more parentheses than Python's parser takes
-        exec(code, namespace)
-        return namespace["check"]
 
     def _evaluated(self) -> Callable[..., bool]:
         inside, symbols, relations = _box_check(self.box), self.symbols, self.relations
@@ -259,6 +270,14 @@ class GuardFunction:
                 shown = ", ".join(f"{s.name}={known[s]}" for s in self.symbols if s in guard.expr.free_symbols)
                 return f"{text(guard.expr)} fails for {shown} (needed by {guard.where})"
         return None
+
+
+@lru_cache(256)
+def _function_of(source: str) -> Callable[..., bool]:
+    """The function `check` of a text; it keeps nothing between calls, so equal texts can share it."""
+    namespace: dict = {"math": math}
+    exec(compile(source, "<treadle_shapes guards>", "exec"), namespace)
+    return namespace["check"]
 
 
 def _within(ends: tuple[int | None, int | None], name: str) -> str:

@@ -157,11 +157,14 @@ def Or(*conditions: BoolLike) -> BoolLike:
     return _combine("or", True, conditions)
 
 
+#: comparisons of one polynomial with zero; their builders take what is known, too
+COMPARISONS = ("le0", "eq0", "ne0")
+
 #: rebuilds a condition node from changed arguments, by its op
 BUILD: dict[str, Callable[..., BoolLike]] = {
     "le0": le_zero,
     "eq0": eq_zero,
-    "ne0": lambda p: Not(eq_zero(p)),
+    "ne0": lambda p, known=OWN: Not(eq_zero(p, known)),
     "and": And,
     "or": Or,
     "not": Not,

@@ -18,6 +18,8 @@ class _Prover:
         self.facts = facts
         self.known = facts.known
         self.steps = steps
+        #: polynomials at the facts' witness
+        self.values: dict[IntLike, int | None] = {}
 
     def condition(self, c: BoolLike) -> bool | None:
         if isinstance(c, bool):
@@ -27,10 +29,22 @@ class _Prover:
         handler = _BY_OP.get(c.op)
         return None if handler is None else handler(self, c)
 
-    def at_most_zero(self, p: IntLike) -> bool:
-        """Whether p <= 0 follows: by its range, or as r + k*q with known q <= 0 and r <= 0, at most `_DEPTH` times."""
+    def at_most_zero(self, p: IntLike, sign: int = 1, shift: int = 0) -> bool:
+        """Whether sign * p + shift <= 0 follows: by its range, or as r + k*q with known q <= 0 and r <= 0, at most `_DEPTH` times."""
         terms, const = as_terms(p)
-        return self._search(terms, const, self.facts.at_witness(p), _DEPTH)
+        value = self._value(p)
+        if value is not None:
+            value = value * sign + shift
+            if value > 0:
+                return False
+        return self._search(
+            terms if sign > 0 else {m: -c for m, c in terms.items()}, const * sign + shift, value, _DEPTH
+        )
+
+    def _value(self, p: IntLike) -> int | None:
+        if p not in self.values:
+            self.values[p] = self.facts.at_witness(p)
+        return self.values[p]
 
     def _search(self, terms: dict[Expr, int], const: int, value: int | None, depth: int) -> bool:
         """`value`: that of the polynomial at the facts' witness. What is false where all facts hold follows from none of them."""
@@ -85,13 +99,13 @@ class _Prover:
         p = c.args[0]
         if self.at_most_zero(p):
             return True
-        return False if self.at_most_zero(1 - p) else None
+        return False if self.at_most_zero(p, -1, 1) else None
 
     def equal(self, c: BoolExpr) -> bool | None:
         p = c.args[0]
-        if self.at_most_zero(p + 1) or self.at_most_zero(1 - p):
+        if self.at_most_zero(p, 1, 1) or self.at_most_zero(p, -1, 1):
             return False
-        return True if self.at_most_zero(p) and self.at_most_zero(-p) else None
+        return True if self.at_most_zero(p) and self.at_most_zero(p, -1) else None
 
     def unequal(self, c: BoolExpr) -> bool | None:
         result = self.equal(c)
@@ -107,9 +121,9 @@ class _Prover:
         if op == "le0":
             return self.at_most_zero(args[0])
         if op == "eq0":
-            return self.at_most_zero(args[0]) and self.at_most_zero(-args[0])
+            return self.at_most_zero(args[0]) and self.at_most_zero(args[0], -1)
         if op == "ne0":
-            return self.at_most_zero(args[0] + 1) or self.at_most_zero(1 - args[0])
+            return self.at_most_zero(args[0], 1, 1) or self.at_most_zero(args[0], -1, 1)
         if op == "and":
             return all(self.must_hold(part) for part in args)
         if op == "or":

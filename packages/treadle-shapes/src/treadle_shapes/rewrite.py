@@ -11,6 +11,7 @@ from treadle_shapes.bounds import OWN, Known
 from treadle_shapes.errors import DivisionByZeroError, ExpressionTooLargeError, MissingValueError, UsageError
 from treadle_shapes.nodes import (
     CONSTRUCT,
+    BoolExpr,
     BoolLike,
     Expr,
     Fn,
@@ -61,7 +62,7 @@ def rebuild(node: Any, args: list, known: Known) -> Any:
     build = logic.BUILD.get(node.op)
     if build is None:
         return CONSTRUCT[node.op](*args)
-    return build(*args, known) if node.op in ("le0", "eq0") else build(*args)
+    return build(*args, known) if node.op in logic.COMPARISONS else build(*args)
 
 
 def _arguments(node: Any) -> Any:
@@ -247,7 +248,21 @@ def _simplify(e: Any, known: Known) -> Any:
     return result
 
 
+def _only_ranges_decide(p: Expr, known: Known) -> bool:
+    """Whether no rule has anything to rewrite in p: a polynomial of symbols none of which is known to be constant."""
+    for monomial in as_terms(p)[0]:
+        for atom in as_powers(monomial):
+            if not isinstance(atom, Symbol):
+                return False
+            low, high = known.interval(atom)
+            if low == high:
+                return False
+    return True
+
+
 def _simplify_node(e: Any, known: Known) -> Any:
+    if isinstance(e, BoolExpr) and e.op in logic.COMPARISONS and _only_ranges_decide(e.args[0], known):
+        return logic.BUILD[e.op](e.args[0], known)
     args = [_simplify(arg, known) for arg in _arguments(e)]
     plain = isinstance(e, (Sum, Product))
     if plain and all(new is old for new, old in zip(args, _arguments(e), strict=True)):
