@@ -462,14 +462,17 @@ class ShapeEnv:
             self._general, self._supposes = before
 
     def _suppose(self, condition: BoolLike) -> bool | None:
-        """The usual answer to a question about sizes known only at run time, asserted from here on; None where there is none."""
-        if not self._supposes or not self._recording:
+        """The usual answer to a question about sizes known only at run time, asserted from here on; None where there is none.
+
+        Where guards are suppressed the answer changes no result, and nothing is asserted.
+        """
+        if not self._supposes and self._recording:
             return None
         numbers = [s for s in free_symbols(self.simplify(condition)) if s not in self.hints]
         if any(isinstance(s, FloatExpr) or self.facts.known.lower(s) < 0 for s in numbers):
             return None
         answer = self.prove_if([Ge(s, 2) for s in numbers], condition)
-        if answer is not None:
+        if answer is not None and self._recording:
             self.suppose(condition if answer else Not(condition))
         return answer
 
