@@ -53,7 +53,7 @@ def division_rule(name):
         facts = {}
         if data.draw(st.booleans()):
             s, k = data.draw(st.sampled_from(INDICES)), data.draw(st.integers(2, 12))
-            facts = {s % k: values[s] % k}
+            facts = {s % k: values[s] % k, (s + 3) % (k + 1): (values[s] + 3) % (k + 1)}
         if isinstance(a, Expr):
             result = rule(a, by, Known(known, facts))
             p, q = value(a, values), value(by, values)

@@ -81,6 +81,39 @@ def test_known_remainders_keep_the_value(known, e, k, values):
         assert evaluate(facts.simplify(asked), values) == evaluate(asked, values)
 
 
+@pytest.mark.parametrize(
+    ("known", "follows"),
+    [
+        ([Eq((a + 2) % 4, 2)], [Eq(a % 4, 0), Eq(a % 2, 0), Eq((a + 6) % 4, 2)]),
+        ([Eq((a + b + 1) % 4, 1)], [Eq((a + b) % 2, 0), Eq((3 * a + 3 * b + 5) % 4, 1)]),
+        ([Eq(a % 4, 1), Eq(a % 3, 2)], [Eq(a % 12, 5), Eq(a % 6, 5)]),
+        ([Eq(a % 4, 0), Eq(a % 6, 0)], [Eq(a % 12, 0)]),
+        ([Eq((b - a) % 6, 5)], [Eq((a - b) % 3, 1)]),
+        ([Eq(a % 24, 9)], [Eq(a // 4 % 2, 0), Eq(a // 8 % 3, 1), Ge(a, 9)]),
+        ([Eq(n % 8, 0)], [Ge(n, 8)]),
+        ([Ge(n, 3), Eq(n % 8, 1), Le(n, 20)], [Eq((n - 1) % 8, 0), Ge(n, 9), Le(n, 17)]),
+        ([Eq(n % 8, 1), Ge(n, 3)], [Ge(n, 9)]),
+    ],
+)
+def test_what_remainders_imply(known, follows):
+    facts = facts_of(*known)
+    for condition in follows:
+        assert prove(condition, facts) is True, condition
+
+
+def test_remainders_that_exclude_each_other():
+    with pytest.raises(ContradictionError):
+        facts_of(Eq(a % 4, 1), Eq(a % 6, 0))
+    with pytest.raises(ContradictionError):
+        facts_of(Eq((a + 1) % 4, 1), Eq(a % 6, 1))
+    with pytest.raises(ContradictionError):
+        facts_of(Ge(a, 9), Le(a, 15), Eq(a % 8, 0))
+    with pytest.raises(ContradictionError):
+        facts_of(Eq((a * 3 + b) % 4, 1), Eq(b, 2), Eq(a, 4))
+    with pytest.raises(ContradictionError):
+        facts_of(Eq((a * b) % 4, 1), Eq(a, b * 2))
+
+
 def test_chains_of_inequalities():
     facts = facts_of(Le(a, b), Lt(b, c))
     assert prove(Lt(a, c), facts) is True

@@ -31,6 +31,7 @@ FIRES = {
     "quotient_of_remainder": (i % 12, 4, OWN, i // 4 % 3),
     "remainder_of_remainder": (i % 12 + j, 4, OWN, (i + j) % 4),
     "remainder_of_residue": (3 * i + j, 4, Known({}, {i % 8: 5}), (j + 3) % 4),
+    "remainder_of_quotient": (i // 4, 2, Known({}, {i % 8: 5}), 1),
     "quotient_of_part": (n * i + j, n * 4, JN, i // 4),
     "remainder_of_part": (n * i + j, n * 4, JN, n * (i % 4) + j),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import gcd
 
 from treadle_shapes import ranges
 from treadle_shapes.nodes import (
@@ -39,11 +40,14 @@ class Known:
         """`remainders`: values of `x % n` nodes that are known as facts."""
         self.ranges = ranges_
         self.remainders = remainders or {}
-        #: x -> (n, r) for the facts x % n == r with constant n
+        #: x -> (n, r) for the facts x % n == r with constant n; x is the primitive part of a sum
         self.residues: dict[Expr, tuple[int, int]] = {}
         for node, remainder in self.remainders.items():
-            if isinstance(node, Fn) and isinstance(node.args[1], int):
-                self.residues[node.args[0]] = (node.args[1], remainder)
+            found = residue_of(node, remainder)
+            if found is not None:
+                x, residue = found
+                old = self.residues.get(x)
+                self.residues[x] = residue if old is None else join_residues(old, residue) or residue
         self.memo: dict[object, IntLike | BoolExpr | bool] = dict(self.remainders)
         self._done: dict[Expr, Interval] = {}
         self._symbolic = [s for s, r in ranges_.items() if isinstance(r[0], Expr) or isinstance(r[1], Expr)]
@@ -183,6 +187,47 @@ class _Own(Known):
 
 
 OWN = _Own({})
+
+
+def primitive(e: Expr) -> tuple[int, Expr, int]:
+    """(g, x, c) with e == g * x + c, the coefficients of x without a common divisor, its first one positive."""
+    coefficients, const = as_terms(e)
+    g = gcd(*coefficients.values())
+    if next(iter(coefficients.values())) < 0:
+        g = -g
+    x = make_sum({m: c // g for m, c in coefficients.items()}, 0)
+    assert isinstance(x, Expr)
+    return g, x, const
+
+
+#: (n, r): x % n == r
+Residue = tuple[int, int]
+
+
+def residue_of(node: Expr, remainder: int) -> tuple[Expr, Residue] | None:
+    """The primitive x and its residue from `node` % n == remainder; None where n is no constant or shares a factor with x's."""
+    if (
+        not isinstance(node, Fn)
+        or node.op != "mod"
+        or not isinstance(node.args[0], Expr)
+        or not isinstance(node.args[1], int)
+    ):
+        return None
+    n = node.args[1]
+    g, x, c = primitive(node.args[0])
+    if gcd(g, n) != 1:
+        return None
+    return x, (n, (remainder - c) * pow(g, -1, n) % n)
+
+
+def join_residues(one: Residue, other: Residue) -> Residue | None:
+    """The residue that says both (Chinese remainders), None when they exclude each other."""
+    (n, r), (m, q) = one, other
+    g = gcd(n, m)
+    if (q - r) % g:
+        return None
+    step = (q - r) // g * pow(n // g, -1, m // g) % (m // g)
+    return n // g * m, r + n * step
 
 
 def least_at_corner(terms: Mapping[Expr, int], const: int, known: Known) -> int | None:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import overload
 
 from treadle_shapes import ranges
-from treadle_shapes.bounds import Known, split_linear
+from treadle_shapes.bounds import Known, join_residues, residue_of, split_linear
 from treadle_shapes.errors import ContradictionError, ShapesError
-from treadle_shapes.logic import Not
+from treadle_shapes.logic import Eq, Not
 from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, Symbol, as_terms, free_symbols
 from treadle_shapes.ranges import INF, Range
 from treadle_shapes.rewrite import evaluate, simplify, substitute
@@ -123,6 +123,10 @@ class Facts:
         return True
 
     def _set_range(self, s: Symbol, low: int | float, high: int | float) -> None:
+        if s in self.known.residues:
+            # The ends move inwards to values with the known remainder.
+            n, r = self.known.residues[s]
+            low, high = low if low == -INF else low + (r - low) % n, high if high == INF else high - (high - r) % n
         if low > high:
             raise ContradictionError(f"no value is left for {s.name}: at least {low} and at most {high}")
         self.ranges[s] = ranges.to_range((low, high))
@@ -139,8 +143,7 @@ class Facts:
         coefficients, const = as_terms(p)
         mods = [m for m in coefficients if isinstance(m, Fn) and m.op == "mod"]
         if len(coefficients) == 1 and mods and coefficients[mods[0]] == 1:
-            self.remainders[mods[0]] = -const
-            self._known = None
+            self._add_remainder(mods[0], -const)
             return
         # The latest symbol (by name) goes, so that earlier inputs name the sizes of later ones; unbacked ones go first.
         for s in sorted(p.free_symbols, key=lambda s: (s in self.unbacked, len(s.name), s.name), reverse=True):
@@ -153,6 +156,18 @@ class Facts:
         for side in (p, -p):
             assert isinstance(side, Expr)
             self.not_positive[side] = self.at_witness(side)
+
+    def _add_remainder(self, node: Expr, remainder: int) -> None:
+        found = residue_of(node, remainder)
+        if found is not None:
+            x, residue = found
+            old = self.known.residues.get(x)
+            if old is not None and join_residues(old, residue) is None:
+                raise ContradictionError(f"{node} == {remainder} contradicts ({x}) % {old[0]} == {old[1]}")
+        self.remainders[node] = remainder
+        self._known = None
+        if found is not None and isinstance(found[0], Symbol):
+            self._set_range(found[0], *self.known.interval(found[0]))
 
     def raise_lower(self, symbols: Iterable[Symbol], low: int) -> None:
         """low <= s for symbols that stand for themselves."""
@@ -176,11 +191,8 @@ class Facts:
         self._known = None
         old_le, old_holding, old_mods = self.not_positive, self.holding, self.remainders
         self.not_positive, self.holding, self.remainders = {}, set(), {}
-        for node, remainder in old_mods.items():
-            changed = substitute(node, one)
-            if isinstance(changed, Expr):
-                self.remainders[changed] = remainder
-        pending: list[BoolLike] = [p <= 0 for p in (substitute(p, one) for p in old_le)]
+        pending: list[BoolLike] = [Eq(substitute(node, one), remainder) for node, remainder in old_mods.items()]
+        pending += [substitute(p, one) <= 0 for p in old_le]
         pending += [substitute(c, one) for c in old_holding if c.op != "eq0" or s not in c.free_symbols]
         if low != -INF:
             pending.append(value >= int(low))

@@ -27,6 +27,13 @@ GENERAL: frozenset[Any] = frozenset(
         # asks whether there is one slope, which is broadcast like several
         torch.prelu,
         torch.nn.functional.prelu,
+        # ask whether one image is channels-last, which it is like several, in order to lay out the result
+        torch.group_norm,
+        torch.nn.functional.group_norm,
+        torch.nn.functional.adaptive_avg_pool2d,
+        torch.nn.functional.adaptive_avg_pool3d,
+        torch.ops.aten.adaptive_avg_pool2d.default,
+        torch.ops.aten.adaptive_avg_pool3d.default,
     }
 )
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import gcd
 from typing import TypeAlias
 
-from treadle_shapes.bounds import OWN, Known
+from treadle_shapes.bounds import OWN, Known, primitive
 from treadle_shapes.errors import DivisionByZeroError, SizeOverflowError, UsageError
 from treadle_shapes.nodes import (
     _CACHE_SIZE,
@@ -223,16 +223,28 @@ def remainder_of_remainder(a: IntLike, n: IntLike, known: Known) -> IntLike | No
 
 def remainder_of_residue(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
     """(y + c*x) % n == (y + c*r) % n  when  x % m == r is known and n divides c*m"""
-    if not known.residues or not isinstance(n, int):
+    if not known.residues or not isinstance(n, int) or not isinstance(a, Expr):
         return None
-    whole = known.residues.get(a) if isinstance(a, Expr) else None
-    if whole is not None and whole[0] % n == 0:
-        return whole[1] % n
+    factor, x, const = primitive(a)
+    whole = known.residues.get(x)
+    if whole is not None and factor * whole[0] % n == 0:
+        return (factor * whole[1] + const) % n
     for monomial, c in as_terms(a)[0].items():
         fact = known.residues.get(monomial)
         if fact is not None and c * fact[0] % n == 0:
             return mod(a - monomial * c + c * fact[1], n, known)
     return None
+
+
+def remainder_of_quotient(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+    """(x // m) % n == (x % (m*n)) // m  when the right side is known and m, n > 0"""
+    if not known.residues or not isinstance(n, int) or not isinstance(a, Fn) or a.op != "floordiv":
+        return None
+    x, m = a.args
+    if not isinstance(m, int) or m < 1 or n < 1:
+        return None
+    remainder = remainder_of_residue(x, m * n, known)
+    return remainder // m if isinstance(remainder, int) else None
 
 
 def _small_part(a: IntLike, n: IntLike, known: Known) -> tuple[IntLike, IntLike, IntLike] | None:
@@ -294,6 +306,7 @@ MOD_RULES: tuple[Rule, ...] = (
     remainder_of_common_factor,
     remainder_of_remainder,
     remainder_of_residue,
+    remainder_of_quotient,
     remainder_of_part,
 )
 
