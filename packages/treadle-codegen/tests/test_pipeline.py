@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from aten_capture import capture
 from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from random_programs import programs, run_program
 
 from treadle_codegen import CodegenOptions, CodegenUnavailable, CompiledGraph, OptionError, build, compile_graph
 from treadle_codegen.codegen.workspace import Workspace
@@ -30,92 +30,17 @@ def compiled_of(
     return compile_graph(gm, inputs, options=CodegenOptions(cache_dir=cache, verify=True, **{"threads": 1, **options}))
 
 
-# -- random programs
-
-_UNARY = [
-    torch.relu,
-    torch.exp,
-    torch.tanh,
-    torch.sigmoid,
-    torch.neg,
-    torch.abs,
-    torch.sin,
-    torch.erf,
-    F.gelu,
-    F.silu,
-    torch.floor,
-]
-_BINARY = [torch.add, torch.sub, torch.mul, torch.maximum, torch.minimum, torch.atan2]
-_REDUCE = [
-    lambda x, d, k: x.sum(d, keepdim=k),
-    lambda x, d, k: x.mean(d, keepdim=k),
-    lambda x, d, k: x.amax(d, keepdim=k),
-    lambda x, d, k: x.var(d, keepdim=k, correction=0),
-]
-
-
-@st.composite
-def _programs(draw: st.DrawFn) -> tuple[list[tuple[int, ...]], list[Any]]:
-    """Shapes of two inputs and a list of steps; a step names its operation and how it picks operands."""
-    dims = draw(st.lists(st.sampled_from([1, 2, 3, 5, 8, 17]), min_size=1, max_size=3))
-    steps = draw(
-        st.lists(
-            st.tuples(
-                st.sampled_from(["unary", "binary", "reduce", "softmax", "norm", "view", "transpose", "cat", "slice"]),
-                st.integers(0, 30),
-                st.integers(0, 30),
-                st.integers(0, 30),
-            ),
-            min_size=1,
-            max_size=9,
-        )
-    )
-    return [tuple(dims), tuple(1 if draw(st.booleans()) else n for n in dims)], steps
-
-
-def _run(steps: list[Any], *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    values = list(inputs)
-    for kind, a, b, c in steps:
-        x, y = values[a % len(values)], values[b % len(values)]
-        dim = c % max(x.dim(), 1)
-        if kind == "unary":
-            values.append(_UNARY[b % len(_UNARY)](x.clamp(-5, 5)))
-        elif kind == "binary":
-            try:
-                torch.broadcast_shapes(x.shape, y.shape)
-            except RuntimeError:
-                y = x
-            values.append(_BINARY[c % len(_BINARY)](x, y))
-        elif x.dim() == 0:
-            continue
-        elif kind == "reduce":
-            values.append(_REDUCE[b % len(_REDUCE)](x, dim, bool(a % 2)))
-        elif kind == "softmax":
-            values.append(torch.softmax(x, dim))
-        elif kind == "norm":
-            values.append(F.layer_norm(x, x.shape[-1:]))
-        elif kind == "view":
-            values.append(x.reshape(-1, x.shape[-1]))
-        elif kind == "transpose":
-            values.append(x.transpose(dim, -1))
-        elif kind == "cat":
-            values.append(torch.cat([x, x * 2], dim))
-        else:
-            values.append(x.narrow(dim, x.shape[dim] // 2, x.shape[dim] - x.shape[dim] // 2))
-    return tuple(values[len(inputs) :][-4:])
-
-
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(_programs())
+@given(programs())
 def test_random_programs_agree_with_eager(cache: Path, program: Any) -> None:
     shapes, steps = program
     torch.manual_seed(0)
     inputs = [torch.randn(s) for s in shapes]
-    want = _run(steps, *inputs)
+    want = run_program(steps, *inputs)
     if not want:
         return
-    reference = _run(steps, *[x.double() for x in inputs])
-    got = compiled_of(lambda *args: _run(steps, *args), inputs, cache)(*inputs)
+    reference = run_program(steps, *[x.double() for x in inputs])
+    got = compiled_of(lambda *args: run_program(steps, *args), inputs, cache)(*inputs)
     for mine, eager, exact in zip(got, want, reference, strict=True):
         assert mine.shape == eager.shape
         # along sizes of 1 strides mean nothing, and torch's fake kernels do not always agree with the real ones there

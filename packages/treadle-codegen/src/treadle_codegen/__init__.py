@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_codegen.__about__ import __version__
 
 if TYPE_CHECKING:
+    from treadle_codegen.codegen.hot_sizes import specialize_now, wait_for_hot_sizes
     from treadle_codegen.errors import CodegenError, CodegenUnavailable, InternalError, OptionError
     from treadle_codegen.lower.decompositions import decompositions
     from treadle_codegen.options import CodegenOptions
@@ -25,6 +26,8 @@ _HOMES = {
     "CompiledGraph": "pipeline",
     "compile_graph": "pipeline",
     "decompositions": "lower.decompositions",
+    "specialize_now": "codegen.hot_sizes",
+    "wait_for_hot_sizes": "codegen.hot_sizes",
 }
 
 
@@ -47,4 +50,6 @@ __all__ = [
     "__version__",
     "compile_graph",
     "decompositions",
+    "specialize_now",
+    "wait_for_hot_sizes",
 ]

@@ -162,7 +162,7 @@ def _host(
     if not sized or not limit:
         return Host(plan, entries)
 
-    def build(values: Mapping[Any, int], background: bool) -> Entries:
+    def build(values: Mapping[Any, int | float], background: bool) -> Entries:
         segments = [Segment(s.name, tuple([renderer.specialize(k, values) for k in s.kernels])) for s in sized]
         source = renderer.render_unit(segments, plan.slots, plan.program.buffers)
         found, _ = renderer.load(source, names, background=background)

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from treadle_codegen.build import build_library
 from treadle_codegen.codegen.cpp_chunks import LANES, ChunkPrinter, rows_with_tails, why_not_chunks
 from treadle_codegen.codegen.cpp_columns import column_printer, why_not_columns
-from treadle_codegen.codegen.cpp_ops import MEMORY_TYPES
+from treadle_codegen.codegen.cpp_ops import MEMORY_TYPES, constant
 from treadle_codegen.codegen.cpp_section import SectionPrinter
 from treadle_codegen.codegen.kernel import RenderedKernel, Segment, function_name, rounded_floats, slot_key
 from treadle_codegen.ir.loops import Axis, BoolExpr, Buffer, Expr, FloatExpr, IntLike, Program
@@ -40,7 +42,7 @@ class KernelWriter:
     ranges: dict[Symbol, Range] = field(default_factory=dict)
     tails: set[str] = field(default_factory=set)  # rows whose last, partial chunk has a place of its own
     checks_bounds: bool = False
-    free_order: bool = False  # the compiler chooses the order in which something is added up
+    why_not_constant: str | None = None  # why results might depend on which of the numbers are constants
     depth: int = 1
     values: int = 0
     names: dict[Any, str] = field(
@@ -110,31 +112,31 @@ class CppRenderer:
             writer.lines.append("  if (bad) *err = 1;")
         body = "\n".join(writer.lines) + "\n"
         text = _function_text(arguments, body)
-        reason = (
-            "the order of its sums is the compiler's, and may depend on the constants" if writer.free_order else None
-        )
         return RenderedKernel(
             *(function_name(text), text, memory, numbers, writer.checks_bounds, kernel.name),
-            *(tuple(arguments), body, reason),
+            *(tuple(arguments), body, writer.why_not_constant),
         )
 
-    def specialize(self, kernel: RenderedKernel, values: Mapping[Any, int]) -> RenderedKernel:
+    def specialize(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
         """`i64 n0` as a parameter becomes `constexpr i64 n0 = 49;` in front of the same body."""
         fixed = kernel.constants(values)
         if not fixed:
             return kernel
-        first = len(kernel.buffers)  # parameters of buffers, then of numbers
-        parameters = dict(enumerate(kernel.parameters))
-        numbers = enumerate(kernel.numbers, first)
-        constants = "".join(f"  constexpr {parameters.pop(k)} = {values[n]};\n" for k, n in numbers if n in fixed)
+        parameters, constants = list(kernel.parameters), ""
+        for k, number in reversed(
+            list(enumerate(kernel.numbers, len(kernel.buffers)))
+        ):  # parameters: buffers, then numbers
+            if number in fixed:
+                literal = constant(values[number], torch.float64 if isinstance(number, FloatExpr) else torch.int64)
+                constants = f"  constexpr {parameters.pop(k)} = {literal};\n{constants}"
         body = constants + kernel.body
-        text = _function_text(list(parameters.values()), body)
+        text = _function_text(parameters, body)
         return replace(
             kernel,
             function=function_name(text),
             text=text,
             numbers=tuple([n for n in kernel.numbers if n not in fixed]),
-            parameters=tuple(parameters.values()),
+            parameters=tuple(parameters),
             body=body,
         )
 

@@ -44,6 +44,9 @@ _BOOL_OPS = {
     "bitwise_and": "{0} & {1}", "bitwise_or": "{0} | {1}", "bitwise_xor": "{0} ^ {1}", "bitwise_not": "!{0}",
 }  # fmt: skip
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+# Functions of the prelude: rounded as written, or exactly, whatever the compiler knows of their arguments.
+_EXACT_FUNCTIONS = frozenset({"sqrt", "floor", "ceil", "rint", "trunc", "fabs", "copysign", "fmod", "rsqrt"})
+_FLOAT32_FUNCTIONS = frozenset({"exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf"})
 _FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
@@ -58,6 +61,16 @@ def expression(op: str, args: tuple[str, ...], dtype: torch.dtype, arg_dtype: to
     if pattern is not None:
         return pattern.format(*args, t=C_TYPES[dtype], u=_UNSIGNED.get(dtype, "u32"))
     return f"f_{op}({', '.join(args)})"
+
+
+def calls_c_library(op: str, arg_dtype: torch.dtype) -> bool:
+    """Whether the operation ends in the C library, and not for a result that is exact anyway.
+
+    The compiler computes such a function of a constant itself, correctly rounded, where the library's last bit may differ.
+    """
+    if arg_dtype not in _FLOATS or op in _FLOAT_OPS or op in _COMPARE or op == "where" or op in _EXACT_FUNCTIONS:
+        return False
+    return arg_dtype is torch.float64 or op not in _FLOAT32_FUNCTIONS
 
 
 def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treadle_codegen.codegen.cpp_ops import C_TYPES, cast, constant, expression, read_memory, write_memory
+from treadle_codegen.codegen.cpp_ops import (
+    C_TYPES,
+    calls_c_library,
+    cast,
+    constant,
+    expression,
+    read_memory,
+    write_memory,
+)
 from treadle_codegen.codegen.kernel import const_key, split_at_reduce
 from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop
 from treadle_codegen.schedule.access import split_index
@@ -150,7 +158,8 @@ class SectionPrinter:
         by_operator: dict[str, list[str]] = {}
         for acc in self.accumulators.values():
             by_operator.setdefault(_CLAUSE[acc.kind], []).append(acc.name)
-            self.writer.free_order |= acc.kind in ("sum", "prod") and acc.dtype.is_floating_point
+            if acc.kind in ("sum", "prod") and acc.dtype.is_floating_point:
+                self.writer.why_not_constant = "the compiler chooses the order in which something is added up"
             if acc.kind in ("max", "min") and acc.dtype.is_floating_point:
                 by_operator.setdefault("|", []).append(acc.name + "n")
         if self.checks:
@@ -274,7 +283,10 @@ class SectionPrinter:
             return self.writer.names[instr.attr]
         if op == "cast":
             return cast(args[0], loop.body[instr.args[0]].dtype, dtype)
-        return expression(op, args, dtype, loop.body[instr.args[0]].dtype)
+        arg_dtype = loop.body[instr.args[0]].dtype
+        if calls_c_library(op, arg_dtype):
+            self.writer.why_not_constant = f"{op} is the C library's, or the compiler's where its argument is constant"
+        return expression(op, args, dtype, arg_dtype)
 
     def _place(self, buffer: str, index: IntLike) -> str:
         local = self.writer.kernel.locals.get(buffer)

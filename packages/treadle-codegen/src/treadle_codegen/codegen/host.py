@@ -153,7 +153,7 @@ class Host:
         if fit is None:
             values, numbers = self._at_sizes(*sizes)
             table = [(self.plan.slots[slot_key(n)], v) for n, v in zip(self.numbers, numbers, strict=True)]
-            constants = {n: v for n, v in zip(self.numbers, numbers, strict=True) if not isinstance(n, FloatExpr)}
+            constants = dict(zip(self.numbers, numbers, strict=True))
             fit = self.planner.add(sizes, (*self._seen(*inputs), *values), table, constants)
             if self.hot is not None:
                 fit.use(self.hot.entries_at(fit))

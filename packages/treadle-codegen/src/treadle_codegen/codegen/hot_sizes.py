@@ -24,7 +24,7 @@ from treadle_codegen.codegen.workspace import Entries, Fit, Sizes
 from treadle_codegen.errors import CodegenUnavailable, InternalError
 
 Build = Callable[
-    [Mapping[Any, int], bool], Entries
+    [Mapping[Any, int | float], bool], Entries
 ]  # (kernel numbers that are constants, in the background) -> entry points
 
 _TIMED_FIRST = 4  # calls, one by one; later ones are sampled

@@ -35,10 +35,10 @@ class RenderedKernel:
     why_not_constant: str | None = None
 
     def constants(self, values: Collection[Any]) -> frozenset[Any]:
-        """Which of these numbers can be constants of the kernel: integers that it takes."""
+        """Those of the numbers `values` that the kernel takes and that may become constants of it."""
         if self.why_not_constant is not None:
             return frozenset()
-        return frozenset([n for n in self.numbers if n in values and not isinstance(n, FloatExpr)])
+        return frozenset([n for n in self.numbers if n in values])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Renderer(Protocol):
         to the host's table."""
         ...
 
-    def specialize(self, kernel: RenderedKernel, values: Mapping[Any, int]) -> RenderedKernel:
+    def specialize(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
         """The kernel with some of its numbers (those that `kernel.constants(values)` allows) as constants; the same results."""
         ...
 

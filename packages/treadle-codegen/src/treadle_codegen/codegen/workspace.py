@@ -34,8 +34,8 @@ def storage_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
 class Fit:
     """What the calls of a graph at the same sizes have in common.
 
-    layout: where temporaries lie; table: slots of the kernels' numbers and what they are; constants: the integers among
-    them. `state` is what the host function begins with, in one tuple, so that it changes at once for all threads: what
+    layout: where temporaries lie; table: slots of the kernels' numbers and what they are; constants: the same by number.
+    `state` is what the host function begins with, in one tuple, so that it changes at once for all threads: what
     tells that the sizes are the same, numbers and tuples made of the sizes, and the entry points (`use`).
     `spent`: seconds spent in kernels as far as they were counted.
     """
@@ -48,7 +48,7 @@ class Fit:
         layout: ArenaPlan,
         head: tuple[Any, ...],
         table: Sequence[tuple[int, int | float]],
-        constants: Mapping[Any, int],
+        constants: Mapping[Any, int | float],
     ) -> None:
         self.sizes = sizes
         self.layout = layout
@@ -132,7 +132,7 @@ class MemoryPlanner:
         sizes: Sizes,
         head: tuple[Any, ...],
         table: Sequence[tuple[int, int | float]],
-        constants: Mapping[Any, int],
+        constants: Mapping[Any, int | float],
     ) -> Fit:
         """The Fit for sizes that had none; those on which the least time was spent are dropped where there are many."""
         if len(self.fits) >= _FITS_KEPT:
