@@ -61,6 +61,18 @@ def test_precedence():
     assert to_cpp((i < j) & (j < n)) in ("i < j && j < n", "j < n && i < j")
 
 
+@pytest.mark.parametrize("part", [i // 3, -i % 4, i // 3 % 5])
+def test_powers_of_divisions(part):
+    """Every factor but the first needs its parentheses: (i//3)**2 is not i//3*i//3."""
+    for e in (part * part, part * part * part, 2 * part * part + part, n * part * part, part * part // 7):
+        for value in (5, 6, 7, 11):
+            want = evaluate(e, {i: value, n: 3})
+            assert eval(to_python(e), {"i": value, "n": 3}) == want
+            assert eval(to_triton(e), triton_scope({i: value, n: 3})) == want
+    k = symbol("k", 1)
+    assert to_cpp((k // 3) * (k // 3), {k: Range(1, 9)}) == "k/3*(k/3)"
+
+
 def test_large_constants_are_64_bit():
     assert to_cpp(i + 2**40) == f"i + {2**40}LL"
     assert to_cpp(-(2**63)) == f"({-(2**63) + 1}LL - 1)"

@@ -143,8 +143,9 @@ class _Printer:
     def product(self, monomial: Expr, c: int) -> str:
         factors = [] if c == 1 else [self.number(c)]
         for atom, power in as_powers(monomial).items():
-            # Factors after the first need parentheses against `a * b // c` being read as `(a * b) // c`.
-            factors += [self.inside(atom, _MUL + (len(factors) > 0))] * power
+            for _ in range(power):
+                # Factors after the first need parentheses against `a * b // c` being read as `(a * b) // c`.
+                factors.append(self.inside(atom, _MUL + (len(factors) > 0)))
         return "*".join(factors)
 
     def sum(self, e: Sum) -> tuple[str, int]:
