@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +38,7 @@ from .functional import (
     why_not_refusal,
     wrap,
 )
+from .leaves import kept_whole
 from .run_time import hoist_asserts
 from .runtime import wrap_compiled
 
@@ -196,7 +197,7 @@ class _Trace:
     def run(self) -> FunctionalRun:
         """Record the graph."""
         try:
-            with self.mode, self.recorder, functionalisation(), self._symbolic_kernels():
+            with self.mode, self.recorder, functionalisation(), _symbolic_kernels(self.mode):
                 return run_functional(self.gm, self.arguments, self.attributes, self.recorder)
         except (UnsupportedGraph, ShapesError):
             raise
@@ -211,14 +212,6 @@ class _Trace:
                 ) from error
             detail = f"{type(error).__name__}: {error}"
             raise InternalError("functionalise", self.recorder.line(), None, detail) from error
-
-    def _symbolic_kernels(self) -> AbstractContextManager[Any]:
-        """Some C++ composite kernels read sizes as plain ints; where sizes are symbolic, their Python twins are used."""
-        if self.mode.shape_env is None:
-            return nullcontext()
-        from treadle_shapes.torch import symbolic_dispatch
-
-        return symbolic_dispatch()
 
     def describe(self, run: FunctionalRun) -> Contract:
         """Find out what was changed and what the outputs are, adding copies to the graph where outputs would alias."""
@@ -263,6 +256,18 @@ class _Trace:
         hoist_asserts(graph)
         remove_dead_nodes(graph)
         return fx.GraphModule(torch.nn.Module(), graph, class_name="AtenGraph")
+
+
+@contextmanager
+def _symbolic_kernels(mode: FakeTensorMode) -> Iterator[None]:
+    """Some C++ composite kernels read sizes as plain ints; where sizes are symbolic, their Python twins are used."""
+    if mode.shape_env is None:
+        yield
+        return
+    from treadle_shapes.torch import symbolic_dispatch
+
+    with symbolic_dispatch(), kept_whole():
+        yield
 
 
 def _mode_of(placeholders: Sequence[fx.Node]) -> FakeTensorMode | None:

@@ -1,4 +1,4 @@
-"""Pooling and nearest upsampling, windows unrolled: each output element reads its few inputs, vectorised over outputs."""
+"""Pooling, windows unrolled: each output element reads its few inputs, vectorised over outputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treadle_codegen.ir.ops import FLOATS, compute_dtype
 from treadle_codegen.lower.cat import element_or
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape
-from treadle_codegen.lower.lazy import Index, Lazy, ViewMap
+from treadle_codegen.lower.lazy import Index, Lazy
 from treadle_codegen.lower.recorder import Recorder
 from treadle_codegen.lower.reduce import mean_of
 from treadle_codegen.lower.registry import lowering
@@ -123,28 +123,3 @@ def adaptive_avg_pool2d(lw: Lowering, x: Lazy, output_size: Sequence[Any]) -> La
     n = len(lead)
     split = x.view(reshape(x.shape, (*lead, rows, height // rows, columns, width // columns)))
     return mean_of(lw, split, [n + 1, n + 3], False, x.dtype)
-
-
-@lowering("aten.upsample_nearest2d.vec", "aten.upsample_nearest2d.default")
-def upsample_nearest2d(lw: Lowering, x: Lazy, *args: Any, **_: Any) -> Lazy | None:
-    target = as_shape(lw.val.shape)
-    factors = []
-    for size, out in zip(x.shape[-2:], target[-2:], strict=True):
-        # Eager multiplies by a float scale; only for powers of two is that surely the same as dividing integers.
-        if not (isinstance(size, int) and isinstance(out, int)) or size == 0 or out % size:
-            return None
-        factor = out // size
-        if factor & (factor - 1):
-            return None
-        factors.append(factor)
-    if any(isinstance(a, (list, tuple)) and any(isinstance(f, float) and f not in factors for f in a) for a in args):
-        return None
-    if any(isinstance(a, float) and a not in factors for a in args):
-        return None
-    if x.cost > 1:
-        lw.realize(x)
-
-    def source(index: Index) -> Index:
-        return (*index[:-2], index[-2] // factors[0], index[-1] // factors[1])
-
-    return x.view(ViewMap(target, source, lambda view: None))

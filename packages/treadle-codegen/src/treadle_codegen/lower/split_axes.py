@@ -1,7 +1,7 @@
 """Split axes that index expressions divide.
 
 A reshape inside a fused expression leaves `i0 // 12` and `i0 % 12` in its indices. Where 12 divides the axis' extent,
-the axis becomes two, and the divisions disappear:
+the axis becomes two, and the divisions disappear (the extent may be symbolic, if 12 is a factor of it):
 
     before   loop [i0:96]         load x[i0 // 12 + 8*(i0 % 12)]
     after    loop [i0:8, i1:12]   load x[i0 + 8*i1]
@@ -97,7 +97,7 @@ def _inner_extent(atom: Fn, axes: dict[Symbol, int], loop: Loop) -> tuple[int, i
         if symbol in axes and coefficient > 0 and divisor % coefficient == 0:
             extent = (loop.axes + loop.reduce_axes)[axes[symbol]].extent
             inner = divisor // coefficient
-            if isinstance(extent, int) and 1 < inner < extent and extent % inner == 0:
+            if inner > 1 and extent != inner and extent == (extent // inner) * inner:
                 return axes[symbol], inner
     return None
 
@@ -108,9 +108,7 @@ def _split(loop: Loop, position: int, inner: int) -> Loop:
     k = position - len(loop.axes) if reducing else position
     prefix = "r" if reducing else "i"
     extents = [axis.extent for axis in group]
-    extent = extents[k]
-    assert isinstance(extent, int)
-    extents[k : k + 1] = [extent // inner, inner]
+    extents[k : k + 1] = [extents[k] // inner, inner]
     symbols = [axis_symbol(f"{prefix}{n}", e) for n, e in enumerate(extents)]
     replacement: dict[Symbol, Any] = {}
     for n, axis in enumerate(group):

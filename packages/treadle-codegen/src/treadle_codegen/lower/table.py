@@ -12,10 +12,11 @@ from treadle_codegen.lower import (
     pointwise_int,
     pool,
     reduce,
+    upsample,
     view,
 )
 from treadle_codegen.lower.registry import LOWERINGS
 
-MODULES = (activation, cat, create, gather, normalize, pointwise, pointwise_int, pool, reduce, view)
+MODULES = (activation, cat, create, gather, normalize, pointwise, pointwise_int, pool, reduce, upsample, view)
 
 __all__ = ["LOWERINGS", "MODULES"]
