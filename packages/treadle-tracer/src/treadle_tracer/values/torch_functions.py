@@ -100,11 +100,13 @@ _STATE_READS = [
     ),
     *_existing(
         torch._C,
-        "_is_torch_function_mode_enabled _get_privateuse1_backend_name _is_autocast_available _len_torch_function_stack _get_cudnn_enabled "
-        "_get_cudnn_benchmark _get_cudnn_deterministic _get_mkldnn_enabled _get_flash_sdp_enabled _get_math_sdp_enabled "
+        "_is_torch_function_mode_enabled _get_privateuse1_backend_name _is_autocast_available "
+        "_len_torch_function_stack _len_torch_dispatch_stack _get_cudnn_enabled _get_cudnn_benchmark "
+        "_get_cudnn_deterministic _get_mkldnn_enabled _get_flash_sdp_enabled _get_math_sdp_enabled "
         "_get_mem_efficient_sdp_enabled _get_cudnn_sdp_enabled _get_cublas_allow_tf32 _get_cudnn_allow_tf32 "
-        "_get_nnpack_enabled _get_accelerator _is_flash_attention_available _has_mkldnn _get_deterministic_algorithms "
-        "_log_api_usage_once _is_torch_function_enabled _get_default_device _is_default_mobile_cpu_allocator_set",
+        "_get_nnpack_enabled _get_accelerator _is_flash_attention_available _has_mkldnn "
+        "_get_deterministic_algorithms _log_api_usage_once _is_torch_function_enabled _get_default_device "
+        "_is_default_mobile_cpu_allocator_set",
     ),
     *_existing(torch.cuda, "is_available device_count is_bf16_supported is_initialized is_current_stream_capturing"),
     *_existing(torch.backends.mps, "is_available"),
