@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from treadle_shapes.env import ShapeEnv  # noqa: E402
 from treadle_shapes.errors import UnbackedError  # noqa: E402
 from treadle_shapes.expr import Expr, evaluate, symbol  # noqa: E402
+from treadle_shapes.general import answering_for  # noqa: E402
 from treadle_shapes.torch import env_of, expr_of, fake_shape_env, fake_tensor, sym_int, symbolic_dispatch  # noqa: E402
 
 B, S = 4, 6  # traced sizes; the others are tried afterwards
@@ -81,6 +82,13 @@ W = torch.rand(8, 8)
 SQUARE = lambda b, s: [rand(b, s, 8)]  # noqa: E731
 IMAGE = lambda b, s: [rand(b, 3, 8 + s, 8)]  # noqa: E731
 TWO = lambda b, s: [rand(b, s, 8), rand(b, s, 8)]  # noqa: E731
+
+
+def masked_attention(q):
+    mask = torch.ones(q.shape[0], 1, q.shape[2], q.shape[2], dtype=torch.bool)
+    with answering_for(env_of(q.shape[0]), F.scaled_dot_product_attention):  # asks about a batch of 1 before torch 2.13
+        return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
+
 
 NO_GUARDS = {
     "add": (lambda x, y: x + y, TWO),
@@ -174,12 +182,7 @@ NO_GUARDS = {
     ),
     "baddbmm": (lambda x, y: torch.baddbmm(torch.zeros(1), x, y.transpose(1, 2)), TWO),
     "sdpa_causal": (lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), lambda b, s: [rand(b, 2, s, 8)]),
-    "sdpa_mask": (
-        lambda q: F.scaled_dot_product_attention(
-            q, q, q, attn_mask=torch.ones(q.shape[0], 1, q.shape[2], q.shape[2], dtype=torch.bool)
-        ),
-        lambda b, s: [rand(b, 2, s, 8)],
-    ),
+    "sdpa_mask": (lambda q: masked_attention(q), lambda b, s: [rand(b, 2, s, 8)]),
     "mha_view": (
         lambda x: (
             F.scaled_dot_product_attention(*[x.view(x.shape[0], x.shape[1], 2, 4).transpose(1, 2)] * 3)

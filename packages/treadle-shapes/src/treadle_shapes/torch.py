@@ -19,7 +19,7 @@ import torch
 from torch._subclasses import fake_impls
 from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
 
-from treadle_shapes import fast_views
+from treadle_shapes import fast_views, older_torch
 from treadle_shapes.env import ShapeEnv
 from treadle_shapes.errors import UsageError
 from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol
@@ -139,6 +139,7 @@ class _KeptNode(_DeconstructedSymNode):
         return self.node
 
 
+older_torch.install()
 _keep_our_nodes()
 _keep_convolution_layouts()
 _ask_layouts_without_guards()
