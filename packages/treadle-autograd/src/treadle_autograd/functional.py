@@ -458,7 +458,7 @@ def run_plain(
         if is_assert(node):
             return None
         overlapping = [(t, t._version) for t in _tensors_in((args, kwargs)) if _shares_elements(t)]
-        result = _run_node(node, args, kwargs, mode)
+        result = _run_as_eager(node, args, kwargs, mode)
         line = user_line(node.meta.get("stack_trace"))
         if adapter is not None:
             same_symbols(adapter, node.meta.get("example_value"), result)
@@ -471,6 +471,20 @@ def run_plain(
         return result
 
     return _interpret(gm, arguments, attributes, run_node)
+
+
+def _run_as_eager(node: fx.Node, args: Any, kwargs: Any, mode: FakeTensorMode) -> Any:
+    """The node by the composite kernels of C++, whose results alias what eager's alias (Python's `dropout` copies); by Python's where
+    those of C++ take no symbolic sizes (`matmul` before torch 2.13)."""
+    try:
+        return _run_node(node, args, kwargs, mode)
+    except RuntimeError as refused:
+        if mode.shape_env is None or "symbolic sizes" not in str(refused):
+            raise
+    from treadle_shapes.torch import symbolic_dispatch
+
+    with symbolic_dispatch():
+        return _run_node(node, args, kwargs, mode)
 
 
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
