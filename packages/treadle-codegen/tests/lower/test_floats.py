@@ -40,7 +40,7 @@ def compile_call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], x: torc
     """The compiled graph of one call of `op`; X in the arguments is the tensor, F a float symbol (or `expr(symbol)`)."""
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=fake_shape_env(env), static_shapes=False)
-    symbol = sym_float(env, env.create_float(1.5, "f"))
+    symbol = sym_float(env, env.create_float(0.75, "f"))
     with mode:
         fake = torch.empty(x.shape, dtype=x.dtype)
     graph = fx.Graph()
@@ -60,7 +60,7 @@ def compile_call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], x: torc
         node.meta["val"] = op(*[put(a, fakes) for a in args], **{k: put(v, fakes) for k, v in kwargs.items()})
     assert all("==" not in str(guard.expr) for guard in env.guards), "the fake kernel has fixed the float"
     graph.output((node,))
-    compiled = treadle_codegen.compile_graph(fx.GraphModule(torch.nn.Module(), graph), [x, 1.5])
+    compiled = treadle_codegen.compile_graph(fx.GraphModule(torch.nn.Module(), graph), [x, 0.75])
     return compiled, lambda x, f: op(*[put(a, {X: x, F: f}) for a in args],
                                      **{k: put(v, {X: x, F: f}) for k, v in kwargs.items()})  # fmt: skip
 

@@ -168,6 +168,8 @@ def checked(a, t):
 @pytest.mark.parametrize("capture", ["capture_scalars", "fullgraph"])
 @pytest.mark.parametrize("found", cases, ids=lambda c: c.name)
 def test_captured(found: Case, capture):
+    if found.name == "stored_slices" and torch.__version__ < "2.12":
+        pytest.skip("before torch 2.12 every slice up to a run-time number has a length of its own")
     recorder = compare(found.function, *found.makers, **{capture: True})
     assert (recorder.codes(), len(recorder.graphs), recorder.skips) == ([], 1, [])
 

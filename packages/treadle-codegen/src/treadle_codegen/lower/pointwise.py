@@ -22,6 +22,8 @@ from treadle_codegen.lower.registry import lowering
 from treadle_shapes.expr import Expr
 from treadle_shapes.floats import FloatExpr
 
+# Eager's clamp (not clamp_min, clamp_max) by one number that is nan: torch 2.11 leaves the tensor as it is, later ones give nan.
+_CLAMP_IGNORES_ONE_NAN = torch.__version__ < "2.12"
 HARD, DIVIDE = int(Cost.TRANSCENDENTAL), int(Cost.DIVIDE)
 
 
@@ -393,6 +395,10 @@ def masked_fill(lw: Lowering, x: Lazy, mask: Lazy, value: Any) -> Lazy | None:
 
 @lowering("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default")
 def clamp(lw: Lowering, x: Lazy, min: Any = None, max: Any = None) -> Lazy | None:
+    return _bounded(lw, x, min, max, ignore_nan=_CLAMP_IGNORES_ONE_NAN)
+
+
+def _bounded(lw: Lowering, x: Lazy, min: Any, max: Any, ignore_nan: bool = False) -> Lazy | None:
     dtype = compute_dtype(lw.val.dtype)
     if dtype == torch.bool:
         return None
@@ -403,27 +409,31 @@ def clamp(lw: Lowering, x: Lazy, min: Any = None, max: Any = None) -> Lazy | Non
         return None
 
     def fn(o: Recorder, v: int, *limits: int) -> int:
-        rest = list(limits)
+        bounded, rest = v, list(limits)
         if min is not None:
-            v = o.op("maximum", v, rest.pop(0))
-        return o.op("minimum", v, rest.pop(0)) if max is not None else v
+            bounded = o.op("maximum", bounded, rest.pop(0))
+        if max is not None:
+            bounded = o.op("minimum", bounded, rest.pop(0))
+        if ignore_nan and dtype in FLOATS and len(bounds) == 1 and not isinstance(bounds[0], Lazy):
+            return o.op("where", o.op("isnan", limits[0]), v, bounded)
+        return bounded
 
     return lw.pointwise(fn, [x, *bounds], lw.val.dtype, shape=as_shape(lw.val.shape), compute=dtype, cost=2)
 
 
 @lowering("aten.hardtanh.default")
 def hardtanh(lw: Lowering, x: Lazy, min_val: Any = -1, max_val: Any = 1) -> Lazy | None:
-    return clamp(lw, x, min_val, max_val)
+    return _bounded(lw, x, min_val, max_val)
 
 
 @lowering("aten.clamp_min.default", "aten.clamp_min.Tensor")
 def clamp_min(lw: Lowering, x: Lazy, min: Any) -> Lazy | None:
-    return clamp(lw, x, min, None)
+    return _bounded(lw, x, min, None)
 
 
 @lowering("aten.clamp_max.default", "aten.clamp_max.Tensor")
 def clamp_max(lw: Lowering, x: Lazy, max: Any) -> Lazy | None:
-    return clamp(lw, x, None, max)
+    return _bounded(lw, x, None, max)
 
 
 # -- combinations ------------------------------------------------------------------------------------------------------
