@@ -322,6 +322,30 @@ def test_general_answers():
         assert env.decide(Ge(one * env.create_symbol(5, "m"), 6)) is False and env.guards
 
 
+def test_suppositions():
+    env = ShapeEnv()
+    u, v = env.create_unbacked("x.shape[0]", lower=0), env.create_unbacked("t.item()")
+    with pytest.raises(UnbackedError):
+        env.decide(Eq(u, 0))
+    with env.general_answers(), pytest.raises(UnbackedError):
+        env.decide(Eq(u, 0))
+    with env.general_answers(suppose=True):
+        with pytest.raises(UnbackedError):
+            env.decide(Ge(u, 5))  # usual is neither
+        with pytest.raises(UnbackedError):
+            env.decide(Eq(v, 0))  # a number, not a size
+        assert env.decide(Eq(u * 4, 0)) is False
+        assert env.decide(Ge(u, 1)) is True  # follows
+        env.check_divisor(u)
+        assert env.decide(Eq(u, 1)) is False
+        with env.suppress_guards():
+            assert env.decide(Ge(u, 2)) is True
+    assert [str(a.condition) for a in env.runtime_asserts] == [str(Ne(u, 0)), str(Ne(u, 1))]
+    assert len(env.suppositions) == 2 and not env.guards
+    with pytest.raises(UnbackedError):
+        env.decide(Eq(u, 7))
+
+
 @pytest.mark.parametrize(
     ("condition", "constant"),
     [

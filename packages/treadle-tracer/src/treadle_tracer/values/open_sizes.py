@@ -121,7 +121,7 @@ def _squeeze(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
 
 HANDLERS[torch.squeeze] = _squeeze
 
-# ---- functions that read what is not there at a size of 0
+# ---- functions that would read what is not there at a size of 0
 
 
 def _sampling(function: Callable[..., Any]) -> Handler:
@@ -134,6 +134,8 @@ def _sampling(function: Callable[..., Any]) -> Handler:
         numbers = [number.sym for number in wanted if isinstance(number, SymbolicValue)]
         if isinstance(image, TensorValue):
             numbers += image.fake.shape[2:]
+            for number in image.fake.shape[:2]:  # no image at all is fine, but fake kernels ask
+                suppositions.suppose_some(tx, number)
         for number in numbers:
             suppositions.state_positive(tx, number)
         return tx.run_in_graph("call_function", function, args, kwargs)

@@ -28,16 +28,21 @@ def squeezed(tx: Tracer, owner: Value | None, dims: list[Value]) -> None:
     chosen = [d for dim in dims for d in (dim.items if isinstance(dim, Sequence) else [dim])]
     for place in [dim.constant() for dim in chosen] if dims else range(len(shape)):
         if isinstance(place, int) and -len(shape) <= place < len(shape):
-            _suppose_not_one(tx, shape[place])
+            _suppose_other(tx, shape[place], 1)
 
 
-def _suppose_not_one(tx: Tracer, size: Any) -> None:
+def suppose_some(tx: Tracer, size: Any) -> None:
+    """The size is not 0."""
+    _suppose_other(tx, size, 0)
+
+
+def _suppose_other(tx: Tracer, size: Any, than: int) -> None:
     from treadle_shapes.logic import Ne
 
     env = tx.symbols.env
     if not isinstance(size, torch.SymInt) or not env.is_unbacked(size.node.value):
         return
-    condition = Ne(size.node.value, 1)
+    condition = Ne(size.node.value, than)
     if env.prove(condition) is not None:
         return
     if not tx.symbols.supposes:

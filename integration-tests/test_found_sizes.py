@@ -1,0 +1,97 @@
+"""Operators on sizes that only the data can tell: one graph, and eager's results, exceptions and strides."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from operators_on_found_sizes import BREAKS, PROGRAMS
+
+import treadle
+from treadle_tracer import Unsupported
+
+
+@pytest.fixture(autouse=True)
+def _settings():
+    treadle.reset()
+    with treadle.config.patch(raise_internal_errors=True), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="treadle: the compiled graph")
+        warnings.filterwarnings("ignore", message=r"(var|std)\(\): degrees of freedom")
+        yield
+    treadle.reset()
+
+
+def _outcome(function, arguments):
+    """(the type of what is raised or None, result, arguments afterwards)"""
+    arguments = [argument.clone() for argument in arguments]
+    try:
+        return None, function(*arguments), arguments
+    except Exception as error:  # the program's own: its type is compared
+        return type(error), None, arguments
+
+
+def _assert_same(got, want):
+    if isinstance(want, (tuple, list)):
+        assert len(got) == len(want)
+        for one, other in zip(got, want, strict=True):
+            _assert_same(one, other)
+        return
+    # values of about 1; the largest sums are over a hundred of them
+    torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5, equal_nan=True)
+    if want.numel() and 1 not in want.shape:
+        assert got.stride() == want.stride()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_one_graph(name):
+    program, calls = PROGRAMS[name]
+    compiled = treadle.compile(program, fullgraph=True)
+    for arguments in calls:
+        (raised, got, after), (expected, want, afterwards) = (_outcome(f, arguments) for f in (compiled, program))
+        assert raised is expected
+        if expected is None:
+            _assert_same((got, after), (want, afterwards))
+    assert treadle.stats().graphs == 1
+    assert treadle.stats().eager_graphs == ()
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_what_cannot_be_one_graph(name):
+    program, calls = BREAKS[name]
+    with pytest.raises(Unsupported) as error:
+        treadle.compile(program, backend="eager", fullgraph=True)(*(argument.clone() for argument in calls[0]))
+    assert error.value.code == "unbacked-decision"
+    with treadle.config.patch(capture_scalars=True):
+        compiled = treadle.compile(program, backend="aot_eager")
+        for arguments in calls:
+            (raised, got, after), (expected, want, afterwards) = (_outcome(f, arguments) for f in (compiled, program))
+            assert raised is expected
+            if expected is None:
+                _assert_same((got, after), (want, afterwards))
+
+
+def test_a_supposition_that_does_not_hold_is_said_once():
+    program, calls = PROGRAMS["roll"]
+    compiled = treadle.compile(program, backend="aot_eager", fullgraph=True)
+    some, _, none, one = calls
+    compiled(*some)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for arguments in (none, one, none):
+            torch.testing.assert_close(compiled(*arguments), program(*arguments))
+    assert [str(w.message).count("shape[0] != 0 does not hold") for w in found] == [1]
+    assert treadle.stats().graphs == 1
+
+
+def test_the_run_of_python_compiles_nothing():
+    def chosen(x):
+        return rows_of(x).roll(1, 0)
+
+    def rows_of(x):
+        return x[x > 0]
+
+    compiled = treadle.compile(chosen, backend="eager", fullgraph=True)
+    for x in (torch.ones(3), -torch.ones(3)):
+        torch.testing.assert_close(compiled(x), chosen(x))
+    assert treadle.stats().graphs == 1

@@ -1,0 +1,173 @@
+"""What operators ask about sizes that only the data can tell is supposed, and Python runs the program where it does not hold."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compile_runs import compiled
+
+import treadle_frame
+from treadle_tracer import Unsupported
+
+SOME, ALL, NONE, ONE = (
+    torch.tensor(v) for v in ([1.0, -2.0, 3.0], [1.0, 2.0, 3.0], [-1.0, -2.0, -3.0], [-1.0, 2.0, -3.0])
+)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="treadle: the compiled graph")
+        yield
+
+
+def rolled(x):
+    return torch.roll(x[x > 0], 1, 0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        rolled,
+        lambda x: x[x > 0].squeeze(),
+        lambda x: x[x > 0].squeeze(0),
+        lambda x: x[x > 0].clone().squeeze_(-1),
+        lambda x: torch.squeeze(x[x > 0], dim=0),
+        lambda x: torch.squeeze(x[x > 0][None]),
+        lambda x: x[x > 0][:, None].squeeze(1),
+        lambda x: F.max_pool1d(x[x > 0][None], 2, padding=1),
+        lambda x: torch.linspace(0, 1, x[x > 0].shape[0]),
+    ],
+)
+def test_one_graph_and_the_results_of_python(function):
+    fast, recorder = compiled(function, fullgraph=True)
+    for x in (SOME, ALL, NONE, ONE):
+        try:
+            expected = function(x)
+        except RuntimeError:
+            with pytest.raises(RuntimeError):
+                fast(x)
+            continue
+        found = fast(x)
+        assert found.shape == expected.shape
+        torch.testing.assert_close(found, expected)
+    assert len(recorder.graphs) == 1 and not recorder.breaks
+
+
+def test_a_branch_of_the_program_supposes_nothing():
+    def chosen(x):
+        y = x[x > 0]
+        return y * 2 if y.shape[0] == 0 else y
+
+    fast, _ = compiled(chosen, fullgraph=True)
+    with pytest.raises(Unsupported, match=r"shape\[0\] == 0` is asked"):
+        fast(SOME)
+
+
+@pytest.mark.parametrize("suppose", [True, False])
+def test_nothing_is_supposed_where_python_cannot_run_the_program(suppose):
+    def written(x):
+        x.add_(1)
+        return rolled(x)
+
+    function = written if suppose else rolled  # a write, or the option
+    fast, recorder = compiled(function, capture_scalars=True, suppose=suppose)
+    for x in (SOME, NONE - 1, ONE):
+        mine, own = x.clone(), x.clone()
+        torch.testing.assert_close(fast(mine), function(own))
+        torch.testing.assert_close(mine, own)
+    assert "unbacked-decision" in recorder.codes()
+    fast, _ = compiled(function, fullgraph=True, suppose=suppose)
+    with pytest.raises(Unsupported, match=r"shape\[0\] == 0` is asked"):
+        fast(SOME.clone())
+
+
+def test_the_run_of_python_is_not_compiled():
+    def inner(x):
+        return x[x > 0]
+
+    def outer(x):
+        return torch.roll(inner(x), 1, 0)
+
+    fast, recorder = compiled(outer, fullgraph=True)
+    for x in (SOME, NONE, NONE):
+        torch.testing.assert_close(fast(x), outer(x))
+    assert len(recorder.graphs) == len(recorder.entries) == 1
+    assert treadle_frame.get_handler() is None
+
+
+def test_the_hook_is_as_before_after_an_exception():
+    def largest(x):
+        return torch.roll(x[x > 0], 1, 0).max()
+
+    def caller(x):
+        try:
+            fast(x)
+        except RuntimeError:
+            pass
+        return treadle_frame.get_handler()
+
+    fast, _ = compiled(largest, fullgraph=True)
+    handler = treadle_frame.set_handler(treadle_frame.RUN_CACHED)
+    try:
+        fast(SOME)
+        assert caller(NONE) is treadle_frame.RUN_CACHED
+    finally:
+        treadle_frame.set_handler(handler)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.max_pool1d(x, 2, padding=1),
+        lambda x: torch.linspace(0, 1, x.shape[-1]) + x,
+        lambda x: torch.logspace(0, 1, x.shape[-1], base=2.0, dtype=torch.float64) + x,
+        lambda x: torch.take_along_dim(x, x.argmax(-1, keepdim=True), -1) * 2,
+    ],
+)
+def test_functions_of_plain_numbers_take_sizes_that_change(function):
+    fast, recorder = compiled(function, fullgraph=True)
+    for length in (5, 6, 9, 4, 12):
+        x = torch.randn(2, length, generator=torch.Generator().manual_seed(length))
+        torch.testing.assert_close(fast(x), function(x))
+    assert len(recorder.graphs) == 2
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 6, 7])
+def test_linspace_ends_where_it_should(steps):
+    def spaced(n):
+        return torch.linspace(-3, 7.5, n.item()), torch.linspace(0, 1, n.item(), dtype=torch.float64)
+
+    fast, _ = compiled(spaced, fullgraph=True)
+    for found, expected in zip(fast(torch.tensor(steps)), spaced(torch.tensor(steps)), strict=True):
+        assert found.dtype == expected.dtype
+        assert found[0] == expected[0] and found[-1] == expected[-1]
+        torch.testing.assert_close(found, expected)
+
+
+def test_integers_between_two_ends_stay_torch_s_own():
+    def spaced(n):
+        return torch.linspace(0, 10, n.item(), dtype=torch.int64)
+
+    fast, _ = compiled(spaced, capture_scalars=True)
+    assert torch.equal(fast(torch.tensor(4)), spaced(torch.tensor(4)))
+
+
+@pytest.mark.parametrize("labels", [[0, 2, 1], [0], [3, 3], [-1, 2], [2, 7]])
+def test_one_hot_refuses_what_eager_refuses(labels):
+    def hot(i, n):
+        return F.one_hot(i), F.one_hot(i, n.item())
+
+    arguments = torch.tensor(labels), torch.tensor(5)
+    fast, _ = compiled(hot, fullgraph=True)
+    try:
+        expected = hot(*arguments)
+    except RuntimeError:
+        with pytest.raises(RuntimeError):
+            fast(*arguments)
+    else:
+        for found, want in zip(fast(*arguments), expected, strict=True):
+            assert torch.equal(found, want) and found.dtype == want.dtype
