@@ -45,6 +45,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     results = {"command": " ".join(["python benchmarks/models.py", *arguments]), "machine": machine.describe()}
     rows: list[compare.Row] = []
+    compare.write_bytecode()
     options.output.parent.mkdir(parents=True, exist_ok=True)
     for name in options.models:
         rows.append(

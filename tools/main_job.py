@@ -92,6 +92,7 @@ def main(arguments: Sequence[str]) -> int:
         TimeElapsedColumn(),
     )
     rows = []
+    compare.write_bytecode()
     with Progress(*columns, console=console) as progress:
         total = len(options.models) * compare.steps_of(variants, DEMO_PHASES)
         task = progress.add_task("starting", total=total)
