@@ -84,6 +84,8 @@ class ShapeEnv:
         self.symbols: dict[Symbol, SymbolInfo] = {}
         self.hints: dict[Symbol, int] = {}
         self.facts = Facts(self.hints)
+        #: how many facts have been added; while it stays the same, so do all answers
+        self.learnt = 0
         self.guards: list[Guard] = []
         self.declared: list[Guard] = []
         self.runtime_asserts: list[RuntimeAssert] = []
@@ -499,6 +501,7 @@ class ShapeEnv:
         """Make a fact of a condition that `facts` have simplified already."""
         if self._refusing:
             raise UndecidedError(f"{self.describe(simple)} would become a fact; {explain.place(self)}")
+        self.learnt += 1
         self.facts.take(simple)
         self._generic = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import types
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -154,6 +155,26 @@ _ONLY_IN_C = frozenset(
 
 def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The call on fake tensors. What it raises, the real call would raise too, or cannot be known: a graph break either way."""
+    if tx.symbols.run_time.allowed or not _may_be_recalled(target):
+        return _run_fake(tx, op, target, args, kwargs)
+    return tx.recall.call((op, target), lambda: _run_fake(tx, op, target, args, kwargs), args, kwargs)
+
+
+def _may_be_recalled(target: Any) -> bool:
+    """Whether a call does the same on tensors of the same metadata: what PyTorch itself defines does."""
+    if isinstance(target, str):
+        return True
+    if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return str(target).startswith("aten.")
+    if isinstance(target, types.MethodDescriptorType):
+        return target.__objclass__ is torch._C.TensorBase
+    return isinstance(target, _FUNCTIONS) and str(target.__module__).split(".")[0] in ("torch", "_operator", "builtins")
+
+
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+
+
+def _run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     given = args
     _fake_log.disabled = True  # a failing kernel is the traced program's business, not a message
     # With dynamic sizes PyTorch's Python kernels are preferred: some in C++ read sizes as plain ints and so fix them.
@@ -182,7 +203,7 @@ def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str
         finally:
             _fake_log.disabled = False
     tx.symbols.run_time.allow(tx)
-    return run_fake(tx, op, target, given, kwargs)
+    return _run_fake(tx, op, target, given, kwargs)
 
 
 def _name(target: Any) -> str:

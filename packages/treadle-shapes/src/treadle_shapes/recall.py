@@ -1,0 +1,248 @@
+"""Calls on fake tensors that have been made before on tensors of the same metadata: their results are made anew without the call.
+
+    recall = Recall(mode)
+    result = recall.call(torch.nn.functional.linear, run, (x, weight, bias), {})       # `run()` where it is the first such call
+
+Layers repeat: of the calls in a model of eight layers, seven eighths differ from an earlier one in nothing that a fake kernel sees. A
+call through FakeTensorMode costs 0.1 to 3 ms (a `linear` is up to 24 dispatches), a result made from what was noted about it 10 to
+40 us. Needs torch.
+
+What a fake kernel gives is a function of its arguments' metadata, of a few settings, and, with symbolic sizes, of what their
+environment knows. All of that is compared; anything not understood is not recalled:
+
+- results are tensors of the arguments' own mode: an argument itself, a view of one (without gradients), or a tensor with memory of its
+  own; none that autograd tracks, and none whose sizes bring in a symbol that no argument has (`nonzero`);
+- a call that changed an argument (its version or its metadata) is not noted;
+- when the environment learns something, everything noted is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+
+from treadle_shapes.nodes import free_symbols
+
+#: types whose values are part of a key as they are
+_PLAIN = frozenset(
+    (
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        type(...),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    )
+)
+_SYMBOLIC = frozenset((torch.SymInt, torch.SymFloat, torch.SymBool))
+_SEQUENCES = frozenset((tuple, list, torch.Size))
+_NUMBERS = frozenset((int, float, bool))
+
+
+class _Unknown(Exception):
+    """An argument or result that cannot be noted."""
+
+
+class _New(NamedTuple):
+    """A tensor with memory of its own."""
+
+    sizes: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+class _View(NamedTuple):
+    """A tensor in the memory of an argument."""
+
+    argument: int
+    sizes: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    offset: Any
+
+
+class _Argument(NamedTuple):
+    """An argument itself."""
+
+    argument: int
+
+
+class _Several(NamedTuple):
+    """A tuple or list of results."""
+
+    kind: type
+    items: tuple[Any, ...]
+
+
+class Recall:
+    """What calls on the fake tensors of `mode` have given. Not for several threads."""
+
+    def __init__(self, mode: Any) -> None:
+        self.mode = mode
+        self._noted: dict[Any, Any] = {}
+        self._known: Any = None
+
+    def call(self, target: Any, run: Callable[[], Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What `run()` gives, which calls `target` (a function, or a method's name) with these arguments on fake tensors."""
+        tensors: list[FakeTensor] = []
+        try:
+            key = self._key(target, args, kwargs, tensors) if settings_are_plain() else None
+        except _Unknown:
+            key = None
+        if key is None or not tensors:
+            return run()
+        self._forget_if_wiser()
+        found = self._noted.get(key)
+        if found is not None:
+            return self._make(found, tensors)
+        versions = [t._version for t in tensors]
+        result = run()
+        try:
+            noted = self._note(result, tensors)
+            is_unchanged = versions == [t._version for t in tensors] and key == self._key(target, args, kwargs, [])
+        except _Unknown:
+            return result
+        if is_unchanged:
+            self._forget_if_wiser()
+            self._noted[key] = noted
+        return result
+
+    # -- keys ---------------------------------------------------------------------------------------------------------
+
+    def _key(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[FakeTensor]) -> Any:
+        """All that the result depends on. `tensors`: gets the tensors among the arguments, each once. Raises _Unknown."""
+        parts = [self._part(arg, tensors) for arg in args]
+        named = [(name, self._part(arg, tensors)) for name, arg in kwargs.items()]
+        return target, torch.is_grad_enabled(), tuple(parts), tuple(named)
+
+    def _part(self, value: Any, tensors: list[FakeTensor]) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return kind, value  # 1 is not True, and 1.0 neither
+        if kind is FakeTensor:
+            for position, tensor in enumerate(tensors):
+                if tensor is value:
+                    return FakeTensor, position
+            tensors.append(value)
+            return self._metadata(value)
+        if kind in _SYMBOLIC:
+            return kind, _value(value)
+        if kind in _SEQUENCES:
+            return kind, tuple([self._part(item, tensors) for item in value])
+        if kind is slice:
+            return kind, tuple([self._part(part, tensors) for part in (value.start, value.stop, value.step)])
+        raise _Unknown
+
+    def _metadata(self, t: FakeTensor) -> tuple[Any, ...]:
+        if t.fake_mode is not self.mode or t.constant is not None or t.layout is not torch.strided:
+            raise _Unknown
+        sizes: Any = t.shape
+        strides: Any = t.stride()
+        offset: Any = t.storage_offset()
+        if t._has_symbolic_sizes_strides:  # type: ignore[attr-defined]
+            sizes, strides, offset = tuple(map(_value, sizes)), tuple(map(_value, strides)), _value(offset)
+        # The dispatch keys say what is no plain strided tensor, conjugated or negated.
+        keys = torch._C._dispatch_keys(t).raw_repr()
+        return t.dtype, t.fake_device, keys, t.requires_grad, sizes, strides, offset
+
+    def _forget_if_wiser(self) -> None:
+        adapter = self.mode.shape_env
+        known = None if adapter is None else (adapter, adapter.env.learnt)
+        if known != self._known:
+            self._known = known
+            self._noted.clear()
+
+    # -- results ------------------------------------------------------------------------------------------------------
+
+    def _note(self, result: Any, tensors: list[FakeTensor]) -> Any:
+        """How to make such a result from such tensors. Raises _Unknown."""
+        kind = type(result)
+        if kind in (tuple, list):
+            items = tuple([self._note(item, tensors) for item in result])
+            # Results in one memory would get two.
+            fresh = [_storage(t) for t, item in zip(result, items, strict=True) if isinstance(item, _New)]
+            if not items or len(set(fresh)) < len(fresh) or any(isinstance(item, _Several) for item in items):
+                raise _Unknown
+            return _Several(kind, items)
+        if kind is not FakeTensor or result.layout is not torch.strided:
+            raise _Unknown
+        for position, tensor in enumerate(tensors):
+            if tensor is result:
+                return _Argument(position)
+        noted = self._note_tensor(result, tensors)
+        if self._metadata(self._make(noted, tensors)) != self._metadata(result):
+            raise _Unknown
+        return noted
+
+    def _note_tensor(self, result: FakeTensor, tensors: list[FakeTensor]) -> Any:
+        sizes, strides, offset = tuple(result.shape), tuple(result.stride()), result.storage_offset()
+        given = {
+            s for t in tensors for n in (*t.shape, *t.stride(), t.storage_offset()) for s in free_symbols(_value(n))
+        }
+        if any(not free_symbols(_value(n)) <= given for n in (*sizes, *strides, offset)):
+            raise _Unknown
+        storages = [_storage(t) for t in tensors]
+        own = _storage(result)
+        if own not in storages:
+            if _value(offset) != 0 or _value(result.untyped_storage().nbytes()) != _bytes_needed(result):
+                raise _Unknown
+            return _New(sizes, strides, result.dtype, result.fake_device)
+        argument = storages.index(own)
+        is_plain = result.dtype == tensors[argument].dtype and not torch.is_grad_enabled()
+        if not is_plain or len(set(storages)) < len(storages):
+            raise _Unknown
+        return _View(argument, sizes, strides, offset)
+
+    def _make(self, noted: Any, tensors: list[FakeTensor]) -> Any:
+        kind = type(noted)
+        if kind is _New:
+            made = torch.empty_strided(noted.sizes, noted.strides, dtype=noted.dtype, device="meta")
+            return FakeTensor(self.mode, made, noted.device)
+        if kind is _View:
+            source = tensors[noted.argument]
+            with in_kernel_invocation_manager(self.mode):
+                alias = torch.as_strided(source, noted.sizes, noted.strides, noted.offset)
+            return FakeTensor(self.mode, alias, source.fake_device)
+        if kind is _Argument:
+            return tensors[noted.argument]
+        return noted.kind([self._make(item, tensors) for item in noted.items])
+
+
+def settings_are_plain() -> bool:
+    """Whether nothing but grad mode bears on what calls give: no inference mode, autocast, or function mode."""
+    return not (
+        torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled() or torch._C._len_torch_function_stack()
+    )
+
+
+def _value(n: Any) -> Any:
+    """A number, or the expression under a symbolic one."""
+    if type(n) in _NUMBERS:
+        return n
+    value = getattr(n.node, "value", None)
+    if value is None:
+        raise _Unknown
+    return value
+
+
+def _storage(t: torch.Tensor) -> int:
+    return t.untyped_storage()._cdata
+
+
+def _bytes_needed(t: torch.Tensor) -> Any:
+    """How long the memory of a tensor without offset must be."""
+    sizes, strides = [_value(n) for n in t.shape], [_value(n) for n in t.stride()]
+    if 0 in sizes:
+        return 0
+    last: Any = 0
+    for size, stride in zip(sizes, strides, strict=True):
+        last = last + (size - 1) * stride
+    return (last + 1) * t.element_size()
