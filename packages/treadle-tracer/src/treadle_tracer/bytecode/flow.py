@@ -167,6 +167,7 @@ class _Liveness:
 
     def __init__(self, model: CodeModel) -> None:
         self.bits: dict[str, int] = {}
+        self._sets: dict[int, frozenset[str]] = {}
         self.masks = [self._masks(instruction) for instruction in model.instructions]
         self.blocks = blocks(model)
         self.at_start = dict.fromkeys((block.start for block in self.blocks), 0)
@@ -217,7 +218,13 @@ class _Liveness:
         for index in range(block.end, block.start - 1, -1):
             read, stored = self.masks[index]
             live = read | (live & ~stored) | on_exception
-            yield index, frozenset(name for name, bit in self.bits.items() if live & bit)
+            yield index, self._names(live)
+
+    def _names(self, live: int) -> frozenset[str]:
+        found = self._sets.get(live)
+        if found is None:
+            found = self._sets[live] = frozenset(name for name, bit in self.bits.items() if live & bit)
+        return found
 
 
 def live_variables(model: CodeModel) -> list[frozenset[str]]:

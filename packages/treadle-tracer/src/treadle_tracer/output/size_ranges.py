@@ -29,21 +29,27 @@ def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool 
     ranges = {
         path_key(source.path): _range(dynamic, position, any_ones) for position, source in enumerate(dynamic.sources)
     }
+    # Making keys costs more than all else here, and most tensors have no dynamic size: their paths are asked for their length first.
+    tensors = {path_key(source.path[:-2]) for source in dynamic.sources}
+    lengths = {len(source.path) - 2 for source in dynamic.sources}
     checked: set[Any] = set()
     owners: dict[Any, tuple[Any, int]] = {}
     kept = []
     for check in checks:
         if check.op == "foreign":
+            kept.append(check)
+            if len(check.path) not in lengths or path_key(check.path) not in tensors:
+                continue
             dims = range(_rank(check.arg))
             sizes = [path_key((*check.path, ("attr", "shape"), ("tuple_item", dim))) for dim in dims]
             strides = [path_key((*check.path, ("apply", torch.Tensor.stride), ("tuple_item", dim))) for dim in dims]
             if any(path in ranges for path in sizes):
                 check = with_ranges(check, [ranges.get(path) for path in sizes], [ranges.get(path) for path in strides])
+                kept[-1] = check
                 checked.update(sizes, strides)
                 owners.update((path, (check, dim)) for dim, path in enumerate(sizes))
-        elif dynamic.is_guarded_by(check):
-            continue
-        kept.append(check)
+        elif not dynamic.is_guarded_by(check):
+            kept.append(check)
     is_checked = all(path in checked or ends == (None, None) for path, ends in ranges.items())
     if not is_checked or not (any_ones or dynamic.guard.admits_each):
         kept.append(_check_of_everything(dynamic))
