@@ -8,14 +8,15 @@ geometry each, and views of inputs by the input and a geometry; the runtime wrap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
-from treadle_shapes.nodes import Node, children, free_symbols
+from treadle_shapes.nodes import Node, free_symbols
+from treadle_shapes.strides import nested_extent, without_floor
 
 from .contract import (
     Constant,
@@ -31,6 +32,7 @@ from .contract import (
 )
 from .errors import UnsupportedGraph
 from .functional import Recorder, storage_key, unwrap
+from .run_time import raw_expression
 from .symbolic import SYMBOLIC, SizeReader, expression_of
 
 
@@ -44,8 +46,10 @@ def is_dense(tensor: torch.Tensor) -> bool:
     expected: Any = 1
     dims = [(stride, size) for size, stride in zip(tensor.size(), tensor.stride(), strict=True) if not _is_one(size)]
     if any(type(value) is not int for pair in dims for value in pair):
-        pairs = [(expression_of(stride), expression_of(size)) for stride, size in dims]
-        return _nests(pairs) or (not is_run_time(tensor) and tensor.is_contiguous())
+        # Products that were simplified are no longer recognised, others are only when they are.
+        known = [(expression_of(stride), expression_of(size)) for stride, size in dims]
+        raw = [(raw_expression(stride), raw_expression(size)) for stride, size in dims]
+        return _nests(known) or _nests(raw) or (not is_run_time(tensor) and tensor.is_contiguous())
     for stride, size in sorted(dims):
         if size == 0:
             return True
@@ -56,40 +60,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 
 def _nests(dims: list[tuple[Any, Any]]) -> bool:
-    """Whether the (stride, size) pairs, symbolic, make a chain in which each stride is the product of the sizes below it."""
-    expected: Any = 1
-    dims = [(_without_floor(stride), size) for stride, size in dims]
-    while dims:
-        found = next((d for d in dims if d[0] == expected), None)
-        if found is None:
-            return False
-        dims.remove(found)
-        expected = expected * found[1]
-    return True
-
-
-def _without_floor(stride: Any) -> Any:
-    """The stride with `max(1, n)` as n: strides of tensors without elements are those of tensors with one."""
-    from treadle_shapes.expr import maximum, minimum
-    from treadle_shapes.graph_calls import build
-
-    def compute(function: Any, args: tuple[Any, ...]) -> Any:
-        if function is torch.sym_max:
-            others = [arg for arg in args if not (isinstance(arg, int) and arg == 1)]
-            return others[0] if len(others) == 1 else maximum(*args)
-        return minimum(*args) if function is torch.sym_min else function(*args)
-
-    known = isinstance(stride, int) or all(op in ("max", "min") for op in _operations(stride))
-    return build(stride, lambda symbol: symbol, compute) if known else stride
-
-
-def _operations(expression: Any) -> Iterator[str]:
-    """The names of the functions in an expression, sums and products not counted."""
-    if isinstance(expression, Node):
-        if hasattr(expression, "op"):
-            yield expression.op  # type: ignore[attr-defined]
-        for child in children(expression):
-            yield from _operations(child)
+    return nested_extent([(without_floor(stride), size) for stride, size in dims]) is not None
 
 
 def is_run_time(tensor: torch.Tensor) -> bool:

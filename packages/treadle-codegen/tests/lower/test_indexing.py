@@ -86,3 +86,15 @@ def test_symbolic_shapes() -> None:
     assert indexing.reshape_strides((n * 4, m), (m, 1), (n, 4, m)) == (4 * m, m, 1)
     i, j = symbol("i"), symbol("j")
     assert indexing.reshape_index((n, 12), (n, 3, 4), (i, 2, j)) == (i, 8 + j)
+
+
+def test_a_symbolic_size_taken_apart_by_floor_division() -> None:
+    n, h, w, c = (symbol(name, 1) for name in "nhwc")
+    source, target = (n, h, w), (n, h // 2, 2, w // 2, 2)
+    assert indexing.reshape_groups(source, target) == [([0], [0]), ([1], [1, 2]), ([2], [3, 4])]
+    assert indexing.reshape_groups(target, source) == [([0], [0]), ([1, 2], [1]), ([3, 4], [2])]
+    i = [symbol(f"i{k}", 0) for k in range(5)]
+    assert indexing.reshape_index(source, target, i) == (i[0], 2 * i[1] + i[2], 2 * i[3] + i[4])
+    assert indexing.reshape_groups((n, c, 2, 2, h), (n, 4 * c, h)) == [([0], [0]), ([1, 2, 3], [1]), ([4], [2])]
+    # With floors on both sides, both may be smaller than what they were taken from.
+    assert indexing.reshape_groups((h // 2, 2, w), (h, 2 * (w // 2))) is None

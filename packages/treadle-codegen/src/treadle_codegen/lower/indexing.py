@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import IntLike
-from treadle_shapes.expr import Expr, Fn, Product, Sum, Symbol, bounds, symbol
+from treadle_shapes.expr import Expr, Fn, Sum, Symbol, bounds, symbol
+from treadle_shapes.strides import nested_extent, product, without_floor
 
 Shape = tuple[IntLike, ...]
 
@@ -58,25 +59,6 @@ def dense_strides(val: Any) -> Shape:
     return tuple([s if type(s) is int else without_floor(s) for s in exact_strides(val)])
 
 
-def without_floor(e: IntLike) -> IntLike:
-    """`max(n, 1)` replaced by `n` everywhere in a stride."""
-    if isinstance(e, Fn) and e.op == "max" and len(e.args) == 2 and 1 in e.args:
-        return without_floor(e.args[0] if e.args[1] == 1 else e.args[1])
-    if isinstance(e, Sum):
-        total: IntLike = e.const
-        for monomial, coefficient in e.coefficients.items():
-            total = total + without_floor(monomial) * coefficient
-        return total
-    return product([without_floor(atom) ** power for atom, power in e.powers.items()]) if isinstance(e, Product) else e
-
-
-def product(sizes: Sequence[IntLike]) -> IntLike:
-    result: IntLike = 1
-    for size in sizes:
-        result = result * size
-    return result
-
-
 def contiguous(shape: Shape) -> Shape:
     """Row-major strides, with torch's rule that a size of 0 counts as 1."""
     strides: list[IntLike] = []
@@ -99,14 +81,7 @@ def is_dense(shape: Shape, strides: Shape) -> bool:
                 return False
             step = stride * size
         return True
-    remaining, step = list(dims), 1
-    while remaining:
-        found = next((d for d in remaining if d[0] == step), None)
-        if found is None:
-            return False
-        remaining.remove(found)
-        step = step * found[1]
-    return True
+    return nested_extent(dims) is not None
 
 
 def same_strides(shape: Shape, a: Shape, b: Shape) -> bool:
@@ -191,7 +166,20 @@ def broadcast_index(index: Sequence[IntLike], shape: Shape) -> tuple[IntLike, ..
 
 
 def reshape_groups(source: Shape, target: Shape) -> list[tuple[list[int], list[int]]] | None:
-    """Smallest runs of dimensions with equal products, as (source dims, target dims); None if they cannot be told apart."""
+    """Smallest runs of dimensions with equal products, as (source dims, target dims); None if they cannot be told apart.
+
+    Where h // 2 stands beside a 2, their product is h: it is never more, and were it less in any run, the numbers of elements
+    would differ. That holds as long as it is done on one side only.
+    """
+    found = _groups(source, target, lambda a, b: a == b)
+    if found is None:
+        found = _groups(source, target, lambda a, b: a == b or a == _undivided(b))
+    return _groups(source, target, lambda a, b: a == b or _undivided(a) == b) if found is None else found
+
+
+def _groups(
+    source: Shape, target: Shape, equal: Callable[[IntLike, IntLike], bool]
+) -> list[tuple[list[int], list[int]]] | None:
     groups: list[tuple[list[int], list[int]]] = []
     a = [d for d, size in enumerate(source) if size != 1]
     b = [d for d, size in enumerate(target) if size != 1]
@@ -202,27 +190,46 @@ def reshape_groups(source: Shape, target: Shape) -> list[tuple[list[int], list[i
         left, right = [a[i]], [b[j]]
         size_left, size_right = source[a[i]], target[b[j]]
         i, j = i + 1, j + 1
-        while size_left != size_right:
-            if _smaller(size_left, size_right) and i < len(a):
-                left.append(a[i])
-                size_left, i = size_left * source[a[i]], i + 1
-            elif j < len(b):
-                right.append(b[j])
-                size_right, j = size_right * target[b[j]], j + 1
-            elif i < len(a):
+        while not equal(size_left, size_right):
+            if j == len(b) or (i < len(a) and _smaller(size_left, size_right)):
+                if i == len(a):
+                    return None
                 left.append(a[i])
                 size_left, i = size_left * source[a[i]], i + 1
             else:
-                return None
+                right.append(b[j])
+                size_right, j = size_right * target[b[j]], j + 1
         groups.append((left, right))
     return groups
 
 
 def _smaller(a: IntLike, b: IntLike) -> bool:
+    """Whether the run with the product `a` is the one to be continued. A guess will do: the caller needs products that become equal."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
-    # A number of factors is as good a guess as any; the caller only needs products that become equal.
-    return isinstance(a, int) or (isinstance(b, Expr) and len(a.free_symbols) < len(b.free_symbols))
+    if isinstance(a, int) or (a != 0 and b % a == 0):
+        return True
+    if isinstance(b, int) or (b != 0 and a % b == 0):
+        return False
+    return (len(a.free_symbols), not _is_divided(a)) < (len(b.free_symbols), not _is_divided(b))
+
+
+def _is_divided(e: Expr) -> bool:
+    atoms = e.coefficients if isinstance(e, Sum) else (e,)
+    return any(isinstance(atom, Fn) and atom.op == "floordiv" for atom in atoms)
+
+
+def _undivided(e: IntLike) -> IntLike:
+    """A product with `k * (n // k)` replaced by `n`."""
+    if not isinstance(e, Sum) or e.const != 0 or len(e.coefficients) != 1:
+        return e
+    ((monomial, coefficient),) = e.coefficients.items()
+    atoms = [atom for atom, power in getattr(monomial, "powers", {monomial: 1}).items() for _ in range(power)]
+    for k, atom in enumerate(atoms):
+        divisor = atom.args[1] if isinstance(atom, Fn) and atom.op == "floordiv" else None
+        if isinstance(divisor, int) and coefficient % divisor == 0:
+            return _undivided(product([*atoms[:k], atom.args[0], *atoms[k + 1 :], coefficient // divisor]))
+    return e
 
 
 def reshape_index(source: Shape, target: Shape, index: Sequence[IntLike]) -> tuple[IntLike, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from treadle_codegen.ir.loops import Axis, Extern, Instr, IntLike, Load, Loop, Step, Store, View
 from treadle_shapes.expr import Expr, Range, Symbol, bounds, linear_coefficients, simplify, substitute
+from treadle_shapes.strides import nested_extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +151,8 @@ def dense_extent(rest: IntLike, axes: Sequence[Axis]) -> tuple[IntLike, IntLike]
     if linear is None:
         return None
     steps = [(linear[0].get(a.symbol, 0), a.extent) for a in axes if a.extent != 1]
-    length: IntLike = 1
-    while steps:
-        found = next((step for step in steps if step[0] == length), None)
-        if found is None:
-            return None
-        steps.remove(found)
-        length = length * found[1]
-    return linear[1], length
+    length = nested_extent(steps)
+    return None if length is None else (linear[1], length)
 
 
 def interval(e: IntLike, axes: Sequence[Axis]) -> tuple[int, int] | None:
