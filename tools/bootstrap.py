@@ -2,8 +2,9 @@
 
 Standard library only, and written so that any Python 3 can parse it: an old one must get as far as being told that it
 is too old. `ensure_main()` gives the interpreter of `.venv` (all six packages editable, torch, transformers, timm);
-`ensure_plain(python)` gives that of `.venv-<x.y>` (frame, shapes and tracer without torch) for one more interpreter.
-Both do nothing the second time: a stamp file in the environment holds a hash of what it was made from.
+`ensure_plain(python)` gives that of `.venv-<x.y>` (frame, shapes and tracer without torch) for one more interpreter,
+`ensure_torch(version)` that of `.venv-torch-<version>` (everything, beside another torch).
+All do nothing the second time: a stamp file in the environment holds a hash of what it was made from.
 """
 
 import contextlib
@@ -29,6 +30,8 @@ STAMP = "treadle-setup.json"
 # The order is that of the dependencies, so that a failure names the package that caused it.
 PACKAGES = ["treadle-frame", "treadle-shapes", "treadle-tracer", "treadle-autograd", "treadle-codegen", "treadle"]
 PLAIN_PACKAGES = ["treadle-frame", "treadle-shapes", "treadle-tracer"]
+# What an older torch wants in versions of its own.
+BOUND_TO_TORCH = {"torch", "torchvision", "setuptools"}
 PLAIN_REQUIREMENTS = ["bytecode", "editables", "hatchling", "hypothesis", "pytest", "setuptools", "sympy"]
 
 
@@ -63,19 +66,20 @@ def why_not_pip():
     """Why no packages can be installed, or None."""
     if importlib.util.find_spec("venv") is None:
         return "Python's module venv is missing. Install it, for instance `apt install python3-venv`."
-    if importlib.util.find_spec("pip") is None:
-        return "pip is missing for %s. Install it, for instance `apt install python3-pip`." % sys.executable
-    run = subprocess.run([sys.executable, "-m", "pip", "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    python = installer()
+    run = subprocess.run([python, "-m", "pip", "--version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     text = run.stdout.decode(errors="replace").strip()
+    if "No module named pip" in text:
+        return "pip is missing for %s. Install it, for instance `apt install python3-pip`." % python
     found = re.match(r"pip (\d+)\.(\d+)", text)
     if run.returncode != 0 or not found:
-        return "`%s -m pip --version` does not work: %s" % (sys.executable, text)
+        return "`%s -m pip --version` does not work: %s" % (python, text)
     version = (int(found.group(1)), int(found.group(2)))
     if version < OLDEST_PIP:
         return "pip %s is too old, %s is needed: `%s -m pip install --upgrade pip`." % (
             dotted(version),
             dotted(OLDEST_PIP),
-            sys.executable,
+            python,
         )
     return None
 
@@ -140,11 +144,12 @@ def find_interpreter(version):
 class Environment:
     """A virtual environment of the repository: where it is, what goes in, and whether it is up to date."""
 
-    def __init__(self, directory, python, requirements, packages):
+    def __init__(self, directory, python, requirements, packages, constraints=CONSTRAINTS):
         self.directory = directory
         self.base = python
         self.requirements = requirements
         self.packages = packages
+        self.constraints = ["-c", constraints] if constraints else []
         self.python = os.path.join(directory, "bin", "python")
         self.log = os.path.join(directory, "setup.log")
 
@@ -188,7 +193,7 @@ class Environment:
             step("creating %s" % os.path.relpath(self.directory, ROOT))
             subprocess.check_call([self.base, "-m", "venv", "--without-pip", self.directory])
         if have.get("dependencies") != wanted["dependencies"]:
-            self.pip("installing dependencies (torch and others, pinned)", ["-c", CONSTRAINTS] + self.requirements)
+            self.pip("installing dependencies (torch and others, pinned)", self.constraints + self.requirements)
             have = {"base": wanted["base"], "dependencies": wanted["dependencies"]}
             self.note(have)
         if have.get("packages") != wanted["packages"]:
@@ -275,6 +280,23 @@ def ensure_main():
     base = os.path.realpath(sys.executable) if sys.prefix == sys.base_prefix else base_interpreter()
     with only_one_at_a_time():
         return Environment(os.path.join(ROOT, ".venv"), base, requirement_lines(), PACKAGES).ensure()
+
+
+def ensure_torch(version):
+    """The interpreter of `.venv-torch-<version>`: what `.venv` has, beside this version of torch. Raises SetupError."""
+    directory = os.path.join(ROOT, ".venv-torch-" + version)
+    requirements = requirements_beside(version)
+    with only_one_at_a_time():
+        return Environment(directory, base_interpreter(), requirements, PACKAGES, constraints="").ensure()
+
+
+def requirements_beside(torch_version):
+    """The development environment's requirements as pinned, except what another torch decides."""
+    with open(CONSTRAINTS) as file:
+        pins = dict(line.strip().split("==") for line in file if "==" in line and not line.startswith("#"))
+    free = [name for name in requirement_lines() if name in BOUND_TO_TORCH or name not in pins]
+    pinned = ["%s==%s" % (name, pins[name]) for name in requirement_lines() if name not in free]
+    return pinned + [name for name in free if name != "torch"] + ["torch==" + torch_version]
 
 
 def base_interpreter():

@@ -3,6 +3,7 @@
     python3 tools/check.py                  everything
     python3 tools/check.py --list           the names of the steps
     python3 tools/check.py --only shapes    the steps whose name holds "shapes" (may be given several times)
+    python3 tools/check.py --torch 2.11.0   the tests that use torch beside that release, in an environment of its own
 
 Each step is a process of its own with its output in .treadle/check/<step>.log; two run at a time. The closing line is
 pytest's, over all steps; every step that is not pytest counts as one test. Exit status 0 when nothing failed.
@@ -45,7 +46,6 @@ class Outcome:
     log: Path | None = None
 
 
-# With CI set, Hypothesis draws the same examples in every run; a run of pytest by hand draws new ones.
 FIXED_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -65,6 +65,7 @@ class Step:
         log, report = LOGS / f"{self.file_name}.log", LOGS / f"{self.file_name}.xml"
         report.unlink(missing_ok=True)
         command = [*self.command, f"--junitxml={report}"] if self.pytest else list(self.command)
+        # With CI set, Hypothesis draws the same examples in every run; a run of pytest by hand draws new ones.
         environment = {"CI": "true"} | os.environ | FIXED_ENVIRONMENT
         start = time.monotonic()
         with log.open("wb") as output:
@@ -123,6 +124,23 @@ def all_steps(python: str, other_pythons: dict[str, str]) -> list[Step]:
     ]
 
 
+def torch_steps(python: str, version: str) -> list[Step]:
+    """What depends on torch, in the environment with another release of it."""
+    with_torch = [name for name in reversed(bootstrap.PACKAGES) if name != "treadle-frame"]
+    return [
+        pytest_step(f"integration tests, torch {version}", python, "integration-tests"),
+        *(pytest_step(f"{name} tests, torch {version}", python, f"packages/{name}/tests") for name in with_torch),
+    ]
+
+
+def prepare(options: argparse.Namespace) -> list[Step]:
+    """The steps asked for, their environments set up; with --list none is. Raises bootstrap.SetupError."""
+    if options.torch:
+        return torch_steps("" if options.list else bootstrap.ensure_torch(options.torch), options.torch)
+    others = dict.fromkeys(OTHER_PYTHONS, "") if options.list else prepare_other_pythons()
+    return all_steps(sys.executable, others)
+
+
 def prepare_other_pythons() -> dict[str, str]:
     """version -> interpreter of the environment for it; says so when this machine has none of a version."""
     found = {}
@@ -173,12 +191,16 @@ def main(arguments: Sequence[str]) -> int:
         prog="tools/check.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", action="append", metavar="TEXT", help="run the steps whose name holds this text")
+    parser.add_argument("--torch", metavar="VERSION", help="run what uses torch beside this release of it, and no more")
     parser.add_argument("--list", action="store_true", help="name the steps and stop")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="steps at a time (default 2)")
     options = parser.parse_args(arguments)
     start = time.monotonic()
-    others = dict.fromkeys(OTHER_PYTHONS, "") if options.list else prepare_other_pythons()
-    steps = all_steps(sys.executable, others)
+    try:
+        steps = prepare(options)
+    except bootstrap.SetupError as error:
+        print(f"The environment for the tests cannot be set up:\n{error}", file=sys.stderr)
+        return 2
     if options.only:
         steps = [step for step in steps if any(text in step.name for text in options.only)]
     if options.list or not steps:

@@ -64,15 +64,29 @@ def test_why_not_python(version: tuple[int, ...], name: str, expected: str | Non
 
 
 def test_why_not_pip(monkeypatch: pytest.MonkeyPatch, fake) -> None:
-    monkeypatch.setattr(bootstrap.importlib.util, "find_spec", lambda name: None if name == "pip" else name)
-    assert "pip is missing" in bootstrap.why_not_pip()
     monkeypatch.setattr(bootstrap.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(bootstrap.sys, "executable", fake("without", "/usr/bin/python3: No module named pip", 1))
+    assert "pip is missing" in bootstrap.why_not_pip()
     monkeypatch.setattr(bootstrap.sys, "executable", fake("old", "pip 21.2.4 from somewhere"))
     assert "pip 21.2 is too old, 22.3 is needed" in bootstrap.why_not_pip()
     monkeypatch.setattr(bootstrap.sys, "executable", fake("new", "pip 24.0 from somewhere"))
     assert bootstrap.why_not_pip() is None
-    monkeypatch.setattr(bootstrap.sys, "executable", fake("broken", "No module named pip", 1))
+    monkeypatch.setattr(bootstrap.sys, "executable", fake("broken", "Segmentation fault", 1))
     assert "does not work" in bootstrap.why_not_pip()
+
+
+def test_an_environment_without_pip_is_served_by_the_interpreter_it_was_made_from(monkeypatch, fake) -> None:
+    """`.venv/bin/python tools/check.py`: our own environments are made without pip."""
+    monkeypatch.setattr(bootstrap.importlib.util, "find_spec", lambda name: None if name == "pip" else name)
+    monkeypatch.setattr(bootstrap, "base_interpreter", lambda: fake("base", "pip 24.0 from somewhere"))
+    assert bootstrap.why_not_pip() is None
+
+
+def test_another_torch_leaves_the_other_pins() -> None:
+    wanted = bootstrap.requirements_beside("2.11.0")
+    assert "torch==2.11.0" in wanted and "setuptools" in wanted
+    assert [line for line in wanted if line.startswith("transformers==")]
+    assert {line.split("==")[0] for line in wanted} == set(bootstrap.requirement_lines())
 
 
 def test_why_not_compiler(monkeypatch: pytest.MonkeyPatch, fake) -> None:
