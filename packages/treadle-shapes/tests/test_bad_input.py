@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from treadle_shapes import (
     Le,
     Lt,
     Ne,
+    NegativeCountError,
     Or,
     Range,
     ShapeEnv,
@@ -27,11 +29,14 @@ from treadle_shapes import (
     UnbackedError,
     UsageError,
     bounds,
+    ceildiv,
     evaluate,
+    exactdiv,
     maximum,
     minimum,
     prove,
     simplify,
+    substitute,
     symbol,
     to_cpp,
     to_python,
@@ -161,6 +166,7 @@ def test_every_error_is_of_this_package_and_of_a_builtin_kind():
 
 # -- nothing hangs ------------------------------------------------------------------------------------------------------
 
+ANY = symbol("any", None)
 NAMES = [symbol(f"a{k}", 1) for k in range(12)]
 STEPS = {
     "square": lambda e, s: e * e,
@@ -264,6 +270,79 @@ def test_a_guard_too_large_to_print_is_checked_all_the_same():
     check = env.compile_guards(sizes)
     assert check(*range(3, 15))
     assert "large expression of size 0" in env.explain(sizes[0])
+
+
+def test_shifts_and_powers_by_negative_counts():
+    for e in (power(2, ANY), ANY << NAMES[0] - 5, NAMES[0] >> ANY, 1 << ANY, 64 >> ANY):
+        with pytest.raises(NegativeCountError, match="negative"):
+            evaluate(e, {ANY: -1, NAMES[0]: 1})
+    for build in (lambda: ANY**-1, lambda: ANY << -1, lambda: ANY >> -1, lambda: 2 ** (ANY * 0 - 1) * ANY):
+        with pytest.raises((NegativeCountError, TypeError)):
+            build()
+
+
+def test_guards_that_cannot_be_computed_do_not_hold():
+    """... for a later size, whatever the size at hand was."""
+    env = ShapeEnv()
+    n = env.create_symbol(7, "n", size=False)
+    questions = [
+        Eq(20 // (n - 3), 5),
+        Eq(20 % (n - 4), 2),
+        Eq(power(2, n), 128),
+        Eq(NAMES[0] * 0 + (1 << n), 128),
+        Eq(1024 >> n, 8),
+    ]
+    for question in questions:
+        fresh = ShapeEnv()
+        m = fresh.create_symbol(7, "n", size=False)
+        assert fresh.decide(substitute(question, {n: m})) is True
+        check = fresh.compile_guards([m])
+        assert check(7)
+        for value in (3, 4, -1, -70):
+            assert check(value) is False, (check.source, value)
+            assert check.why_fails(value)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda env: env.decide(ANY),
+        lambda env: env.decide(1),
+        lambda env: env.prove("n > 1"),
+        lambda env: env.guard_or_true(ANY + 1),
+        lambda env: env.guard_or_false(0.5),
+        lambda env: env.expect(ANY),
+        lambda env: env.assume(ANY),
+        lambda env: env.declare(ANY),
+        lambda env: prove(ANY),
+        lambda env: minimum(ANY, "a"),
+        lambda env: maximum(ANY, 1.5),
+        lambda env: where(Le(ANY, 1), "a", 2),
+        lambda env: ceildiv(ANY, "a"),
+        lambda env: exactdiv(1.5, ANY),
+        lambda env: ANY / 2,
+        lambda env: 2 / ANY,
+        lambda env: env.create_symbol(5, None),
+        lambda env: env.create_symbol(5, "n", lower="1"),
+        lambda env: env.create_symbol(5, "n", "dynamic", lower=7, upper=3),
+        lambda env: env.create_unbacked("n", lower=7, upper=3),
+        lambda env: env.create_unbacked("n", lower=0.5),
+    ],
+)
+def test_operands_of_the_wrong_kind(build):
+    with pytest.raises(UsageError) as caught:
+        build(ShapeEnv())
+    assert not re.search(r"\b[su]\d+\b", str(caught.value))
+
+
+def test_minimum_of_hundreds():
+    many = [symbol(f"q{k}", None) for k in range(300)]
+    start = time.process_time()
+    e = minimum(*many, *many[:5])
+    assert evaluate(e, {s: k for k, s in enumerate(many)}) == 0
+    assert maximum(*[s % 8 for s in many], 9) == 9
+    # Not a benchmark: comparing all pairs took a minute.
+    assert time.process_time() - start < 20
 
 
 def test_wrong_use():

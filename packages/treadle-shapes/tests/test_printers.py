@@ -6,12 +6,25 @@ import ctypes
 import random
 import shutil
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from strategies_shapes import ANY, EXAMPLES, SYMBOLS, conditions, expressions, points
 
-from treadle_shapes.expr import CPP_HELPERS, Range, evaluate, symbol, to_cpp, to_python, to_triton, where
+from treadle_shapes.errors import SizeOverflowError
+from treadle_shapes.expr import (
+    CPP_HELPERS,
+    TRITON_HELPERS,
+    Le,
+    Range,
+    evaluate,
+    symbol,
+    to_cpp,
+    to_python,
+    to_triton,
+    where,
+)
 from treadle_shapes.nodes import BoolExpr
 
 i, j, n = symbol("i"), symbol("j"), symbol("n", 1)
@@ -24,25 +37,101 @@ class Tl:
     minimum = staticmethod(min)
     maximum = staticmethod(max)
 
+    static_range = staticmethod(range)
+
+
+class Tensor64(int):
+    """An int whose // and % round towards zero and whose shifts take counts below 64, as those of Triton's int64 tensors."""
+
+    def __floordiv__(self, other):
+        q = abs(int(self)) // abs(int(other))
+        return Tensor64(q if (self < 0) == (other < 0) else -q)
+
+    def __mod__(self, other):
+        return Tensor64(int(self) - int(other) * int(self // other))
+
+    def __rfloordiv__(self, other):
+        return Tensor64(other) // self
+
+    def __rmod__(self, other):
+        return Tensor64(other) % self
+
+    def __lshift__(self, other):
+        assert 0 <= other < 64
+        return Tensor64(int(self) << int(other))
+
+    def __rshift__(self, other):
+        assert 0 <= other < 64
+        return Tensor64(int(self) >> int(other))
+
+    def __rlshift__(self, other):
+        return Tensor64(other) << self
+
+    def __rrshift__(self, other):
+        return Tensor64(other) >> self
+
+
+for name in ("add", "sub", "mul", "and", "or", "xor"):
+    for side in ("", "r"):
+        plain = getattr(int, f"__{side}{name}__")
+        setattr(Tensor64, f"__{side}{name}__", lambda a, b, plain=plain: Tensor64(plain(int(a), int(b))))
+Tensor64.__neg__ = lambda a: Tensor64(-int(a))  # type: ignore[method-assign]
+
 
 def triton_scope(values):
-    def division(a, b):
-        assert b != 0
-        return a // b
+    scope = {"tl": Tl, "triton": SimpleNamespace(jit=lambda f: f)}
+    exec(TRITON_HELPERS, scope)
+    return {**scope, **{s.name: Tensor64(v) for s, v in values.items()}}
 
-    return {
-        "tl": Tl,
-        "treadle_floordiv": division,
-        "treadle_mod": lambda a, b: a % b,
-        "treadle_pow": pow,
-        **{s.name: v for s, v in values.items()},
-    }
+
+#: shifts and powers with counts that are symbols; within 64 bits at the values below
+COUNTED = [ANY << j, ANY >> j, 1 << j, -64 >> j, ANY**i, (ANY + 1) ** j, (n - 5) ** (i + j), (ANY >> i) % 5 << j]
+COUNTED_VALUES = [
+    {ANY: z, i: a, j: b, n: c}
+    for z, a, b, c in [(0, 0, 0, 1), (-3, 2, 5, 9), (1, 40, 3, 4), (-1, 9, 61, 6), (7, 3, 2, 5), (2, 20, 30, 6)]
+]
+#: counts beyond the width of the type, where the value still fits
+LONG = [(ANY >> j, -5, 64, -1), (ANY >> j, 5, 200, 0), (ANY << j, 0, 64, 0), (ANY**j, 1, 10**15, 1), (ANY**j, -1, 10**15 + 1, -1),
+        (ANY**j, 0, 64, 0), (ANY**j, -1, 128, 1), (ANY**j, 5, 0, 1)]  # fmt: skip
+
+
+def fits(value):
+    return -(2**63) <= value < 2**63
+
+
+@pytest.mark.parametrize("e", COUNTED, ids=str)
+def test_triton_counts(e):
+    for values in COUNTED_VALUES:
+        want = evaluate(e, values)
+        if fits(want):
+            assert eval(to_triton(e), triton_scope(values)) == want, values
+
+
+def test_triton_counts_beyond_the_width():
+    for e, base, count, want in LONG:
+        assert eval(to_triton(e), triton_scope({ANY: base, j: count})) == want
+
+
+def test_constants_beyond_64_bits_are_refused():
+    for write in (to_cpp, to_triton):
+        for e in (i + 2**63, i * 2**64, ANY >> 70, i <= 2**63):
+            with pytest.raises(SizeOverflowError, match="64 bits"):
+                write(e)
+    assert to_python(i + 2**64) == f"i + {2**64}"
+    assert eval(to_triton(ANY - 2**63), {"z": 5}) == 5 - 2**63
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(expressions, points())
 def test_triton_text_means_the_expression(e, values):
     assert eval(to_triton(e), triton_scope(values)) == evaluate(e, values)
+
+
+def test_plain_shifts_only_where_the_count_is_known_to_fit():
+    assert to_cpp(i >> j, {j: Range(0, 63)}) == "(i >> j)"
+    assert to_cpp(i << j, {j: Range(0, 62)}) == "(i << j)"
+    assert to_cpp(ANY << j, {j: Range(0, 62)}) == "treadle_shl(z, j)"
+    assert to_cpp(i >> j) == "treadle_shr(i, j)"
 
 
 def test_plain_division_only_where_nothing_is_negative():
@@ -89,6 +178,8 @@ def test_cpp_text_means_the_expression(tmp_path):
         cases.extend((x, values) for x in (e, c) if not isinstance(x, (bool, int)))
 
     collect()
+    cases += [(e, {**dict.fromkeys(SYMBOLS, 1), **values}) for e in COUNTED for values in COUNTED_VALUES]
+    cases += [(ANY - 2**63, dict.fromkeys(SYMBOLS, 3)), (Le(ANY, -(2**63) + 1), dict.fromkeys(SYMBOLS, 3))]
     names = [s.name for s in SYMBOLS]
     arguments = ", ".join(f"int64_t {name}" for name in names)
     functions = [
@@ -105,7 +196,7 @@ def test_cpp_text_means_the_expression(tmp_path):
         function.argtypes = [ctypes.c_int64] * len(names)
         for _ in range(4):
             value = evaluate(e, values)
-            if abs(value) < 2**62:
+            if fits(value):
                 assert function(*[values[s] for s in SYMBOLS]) == int(value), to_cpp(e)
             values = {s: rng.randint(s.lower or 0, 30) for s in SYMBOLS}
     assert len(cases) > 100 and any(isinstance(e, BoolExpr) for e, _ in cases)

@@ -34,7 +34,7 @@ class Known:
     `ranges` maps symbols to `Range`s whose ends may be expressions; other symbols have their own lower and upper.
     """
 
-    __slots__ = ("_done", "_symbolic", "memo", "ranges", "remainders", "residues")
+    __slots__ = ("_done", "memo", "ranges", "remainders", "residues", "symbolic")
 
     def __init__(self, ranges_: Mapping[Symbol, Range], remainders: Mapping[Expr, int] | None = None) -> None:
         """`remainders`: values of `x % n` nodes that are known as facts."""
@@ -50,7 +50,8 @@ class Known:
                 self.residues[x] = residue if old is None else join_residues(old, residue) or residue
         self.memo: dict[object, IntLike | BoolExpr | bool] = dict(self.remainders)
         self._done: dict[Expr, Interval] = {}
-        self._symbolic = [s for s, r in ranges_.items() if isinstance(r[0], Expr) or isinstance(r[1], Expr)]
+        #: the symbols with an end that is an expression
+        self.symbolic = [s for s, r in ranges_.items() if isinstance(r[0], Expr) or isinstance(r[1], Expr)]
 
     def interval(self, e: IntLike) -> Interval:
         if not isinstance(e, Expr):
@@ -119,7 +120,7 @@ class Known:
             if c != 1:
                 part = ranges.scale(part, c)
             low, high = ranges.add((low, high), part)
-        if self._symbolic and (low == -INF or high == INF or len(e.coefficients) > 1):
+        if self.symbolic and (low == -INF or high == INF or len(e.coefficients) > 1):
             low, high = self._eliminate(e, low, high)
         if len(e.coefficients) > 1:
             low, high = self._quotients(e, low, high)
@@ -131,7 +132,7 @@ class Known:
 
     def _eliminate(self, e: Sum, low: int | float, high: int | float) -> Interval:
         """Put the symbolic ends of a symbol in its place: i <= n - 1 makes i - n <= -1, whatever n is."""
-        for s in self._symbolic:
+        for s in self.symbolic:
             if s not in e.free_symbols:
                 continue
             split = split_linear(e, s)

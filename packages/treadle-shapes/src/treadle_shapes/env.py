@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from treadle_shapes import explain
 from treadle_shapes import guards as guards_module
@@ -24,40 +24,13 @@ from treadle_shapes.errors import (
 from treadle_shapes.facts import Facts
 from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol, defined, float_symbol, has_float_symbol, same
 from treadle_shapes.guards import Dropped, Guard, GuardFunction, Stack, user_stack
-from treadle_shapes.logic import Eq, Ge, Ne, Not
+from treadle_shapes.logic import Eq, Ge, Ne, Not, check_condition
 from treadle_shapes.nodes import BoolExpr, BoolLike, IntLike, Node, Symbol, free_symbols, is_polynomial, symbol
 from treadle_shapes.printers import text
 from treadle_shapes.prove import DEFAULT_STEPS, follows, prove, settle
 from treadle_shapes.ranges import Range, to_range
 from treadle_shapes.rewrite import evaluate
-
-Policy = Literal["static", "auto", "dynamic"]
-POLICIES: tuple[str, ...] = ("static", "auto", "dynamic")
-
-INT64_MAX = 2**63 - 1
-
-
-class SymbolInfo(NamedTuple):
-    """Where a symbol comes from and what was asked for it."""
-
-    symbol: Symbol
-    hint: int | None
-    source: str
-    policy: str
-    stack: Stack
-    size: bool = True
-
-    @property
-    def unbacked(self) -> bool:
-        return self.hint is None
-
-
-class RuntimeAssert(NamedTuple):
-    """A condition on values known only at run time, to be checked there."""
-
-    condition: BoolExpr
-    message: str
-    stack: Stack
+from treadle_shapes.symbols import INT64_MAX, POLICIES, Policy, RuntimeAssert, SymbolInfo, check_symbol
 
 
 class ShapeEnv:
@@ -127,6 +100,7 @@ class ShapeEnv:
         """
         if dynamic not in POLICIES:
             raise UsageError(f"create_symbol: dynamic must be one of {', '.join(POLICIES)}, got {dynamic!r}")
+        check_symbol(source, lower, upper)
         if isinstance(hint, bool) or not isinstance(hint, int):
             raise UsageError(f"create_symbol: the hint of {source} must be an int, got {hint!r}")
         if not -INT64_MAX - 1 <= hint <= INT64_MAX:
@@ -193,6 +167,7 @@ class ShapeEnv:
 
     def create_unbacked(self, source: str = "", *, lower: int | None = None, upper: int | None = None) -> Symbol:
         """A symbol for a value that is known only at run time, such as `x.item()`; `source` is how the user wrote it."""
+        check_symbol(source, lower, upper)
         s = self._new("u", lower, upper, None, source or f"value {self._counts['u']}", "unbacked")
         self.facts.unbacked.add(s)
         return s
@@ -254,6 +229,7 @@ class ShapeEnv:
         known = self._decided.get(condition)
         if known is not None:
             return known
+        check_condition("prove", condition)
         result = self._settle(self.facts.simplify(condition), self.facts, self.steps)
         if result is not None:
             self._decided[condition] = result
@@ -301,6 +277,7 @@ class ShapeEnv:
         result = self._decided.get(condition)
         if result is not None:
             return result
+        check_condition("decide", condition)
         simple = self.facts.simplify(condition)
         result = self._settle(simple, self.facts, self.steps)
         if result is not None:
@@ -340,6 +317,7 @@ class ShapeEnv:
     def _or(self, condition: BoolLike, default: bool) -> bool:
         result = self._answers.get((condition, default))
         if result is None:
+            check_condition("guard_or_true / guard_or_false", condition)
             result = self._find_answer(condition, default)
             if self._recording:
                 self._answers[condition, default] = result

@@ -17,6 +17,10 @@ class DivisionByZeroError(ShapesError, ZeroDivisionError):
     """A division or modulus whose divisor is zero, or can be zero and must not."""
 
 
+class NegativeCountError(UsageError, ValueError):
+    """A power or a shift by a negative count, which gives no integer."""
+
+
 class SizeOverflowError(ShapesError, OverflowError):
     """A size or index that leaves the 64 bits of an `int64_t`."""
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from treadle_shapes.bounds import OWN
 from treadle_shapes.errors import ContradictionError, ExpressionTooLargeError, UsageError
 from treadle_shapes.facts import Facts
 from treadle_shapes.floats import has_float_symbol, holds
-from treadle_shapes.nodes import BoolExpr, BoolLike, Symbol, as_terms
+from treadle_shapes.nodes import BoolExpr, BoolLike, Fn, Node, Symbol, as_terms, children
 from treadle_shapes.printers import text, to_python
 from treadle_shapes.prove import follows, prove
 
@@ -233,12 +234,14 @@ class GuardFunction:
         conditions += [to_python(guard.expr, names) for guard in self.relations]
         body = " and ".join([f"({c})" for c in conditions]) or "True"
         head = f"def check({', '.join(names.values())}):\n"
-        if any(has_float_symbol(guard.expr) for guard in self.relations):
-            # Float arithmetic may raise, which the guard was recorded to exclude.
+        if any(_may_fail(guard.expr) for guard in self.relations):
+            # At other sizes there may be no value, which the guard was recorded to exclude.
             return f"{head}    try:\n        return {body}\n    except (ArithmeticError, ValueError):\n        return False\n"
         return f"{head}    return {body}\n"
 
     def _compiled(self) -> Callable[..., bool]:
+        if any(_mentions(guard.expr, ("pow", "shl")) for guard in self.relations):
+            return self._evaluated()  # Python gives a fraction, or endless digits
         try:
             return _function_of(self.source)
         except (ExpressionTooLargeError, SyntaxError, MemoryError):
@@ -270,6 +273,34 @@ class GuardFunction:
                 shown = ", ".join(f"{s.name}={known[s]}" for s in self.symbols if s in guard.expr.free_symbols)
                 return f"{text(guard.expr)} fails for {shown} (needed by {guard.where})"
         return None
+
+
+def _functions(e: Node) -> Iterator[Fn]:
+    """All function nodes of a condition, shared ones once."""
+    seen, stack = {e}, [e]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Fn):
+            yield node
+        below = [child for child in children(node) if child not in seen]
+        seen.update(below)
+        stack += below
+
+
+def _mentions(e: Node, ops: tuple[str, ...]) -> bool:
+    return any(node.op in ops for node in _functions(e))
+
+
+def _may_fail(e: BoolExpr) -> bool:
+    """Whether Python may raise when it computes this: by floats, a divisor that can be 0, or a negative count of bits."""
+    if has_float_symbol(e):
+        return True
+    for node in _functions(e):
+        if node.op in ("floordiv", "mod", "shr"):
+            low, high = OWN.interval(node.args[1])
+            if low <= 0 <= high and not (node.op == "shr" and low == 0):
+                return True
+    return False
 
 
 @lru_cache(256)

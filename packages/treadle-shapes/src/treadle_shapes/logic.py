@@ -37,6 +37,14 @@ def _difference(a: IntLike, b: IntLike, what: str) -> IntLike:
     return a - b
 
 
+def check_condition(what: str, condition: object) -> None:
+    """Raise UsageError unless it is a condition."""
+    if not isinstance(condition, (bool, BoolExpr)):
+        raise UsageError(
+            f"{what}: expected a condition such as Eq(a, b) or a < b, got {type(condition).__name__} {condition!r}"
+        )
+
+
 def le_zero(p: IntLike, known: Known = OWN) -> BoolLike:
     """p <= 0;  with g dividing all coefficients:  g*x + c <= 0  ==  x + ceil(c/g) <= 0"""
     if not isinstance(p, Expr):

@@ -96,6 +96,34 @@ class Expr(Node):
     def __rshift__(self, other: IntLike) -> IntLike:
         return CONSTRUCT["shr"](self, other) if isinstance(other, (Expr, int)) else NotImplemented
 
+    def __rlshift__(self, other: int) -> IntLike:
+        return CONSTRUCT["shl"](other, self) if isinstance(other, int) else NotImplemented
+
+    def __rrshift__(self, other: int) -> IntLike:
+        return CONSTRUCT["shr"](other, self) if isinstance(other, int) else NotImplemented
+
+    def __and__(self, other: IntLike) -> IntLike:
+        return CONSTRUCT["bitand"](self, other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __or__(self, other: IntLike) -> IntLike:
+        return CONSTRUCT["bitor"](self, other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __xor__(self, other: IntLike) -> IntLike:
+        return CONSTRUCT["bitxor"](self, other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    __rand__, __ror__, __rxor__ = __and__, __or__, __xor__
+
+    def __abs__(self) -> IntLike:
+        return CONSTRUCT["max"](self, _mul(self, -1))
+
+    def __divmod__(self, other: IntLike) -> tuple[IntLike, IntLike]:
+        return (self // other, self % other) if isinstance(other, (Expr, int)) else NotImplemented
+
+    def __truediv__(self, other: Any) -> IntLike:
+        raise UsageError(f"({self}) / ({other}) is no integer; use //, ceildiv or exactdiv")
+
+    __rtruediv__ = __truediv__
+
     def __lt__(self, other: IntLike) -> BoolLike:
         return CONSTRUCT["lt"](self, other) if isinstance(other, (Expr, int)) else NotImplemented
 

@@ -1,8 +1,8 @@
 """Expressions as source text of Python, C++ and Triton.
 
 C++: `int64_t` arithmetic; plain `/` and `%` only where bounds prove both operands non-negative, else the helper
-functions `treadle_floordiv` and `treadle_mod` of `CPP_HELPERS`, which round as Python does. Triton: the same, with
-helpers from `TRITON_HELPERS`. Python text is what `eval` gives back on the symbols' names.
+functions `treadle_floordiv` and `treadle_mod` of `CPP_HELPERS`, which round as Python does; likewise for shifts by counts that
+may not fit, and powers. Triton: the same, with helpers from `TRITON_HELPERS`. Python text is what `eval` gives back on the symbols' names.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from treadle_shapes.bounds import OWN, Known
-from treadle_shapes.errors import ExpressionTooLargeError, UsageError
+from treadle_shapes.errors import ExpressionTooLargeError, SizeOverflowError, UsageError
 from treadle_shapes.nodes import (
     CONSTRUCT,
     BoolExpr,
@@ -39,10 +39,13 @@ static inline int64_t treadle_mod(int64_t a, int64_t b) {
   return (r != 0 && ((r < 0) != (b < 0))) ? r + b : r;
 }
 static inline int64_t treadle_pow(int64_t a, int64_t n) {
-  int64_t r = 1;
-  for (; n > 0; --n) r *= a;
-  return r;
+  uint64_t r = 1, b = (uint64_t)a;
+  for (; n > 0; n >>= 1, b *= b)
+    if (n & 1) r *= b;
+  return (int64_t)r;
 }
+static inline int64_t treadle_shl(int64_t a, int64_t n) { return n > 63 ? 0 : (int64_t)((uint64_t)a << n); }
+static inline int64_t treadle_shr(int64_t a, int64_t n) { return a >> (n > 63 ? 63 : n); }
 """
 
 TRITON_HELPERS = """\
@@ -57,6 +60,26 @@ def treadle_floordiv(a, b):
 def treadle_mod(a, b):
     r = a % b
     return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+@triton.jit
+def treadle_pow(a, n):
+    r = n * 0 + 1
+    a = n * 0 + a
+    for k in tl.static_range(6):
+        r = tl.where(((n >> k) & 1) == 1, r * a, r)
+        a = a * a
+    return tl.where(n > 63, r * a, r)
+
+
+@triton.jit
+def treadle_shl(a, n):
+    return tl.where(n > 63, 0, a << tl.minimum(n, 63))
+
+
+@triton.jit
+def treadle_shr(a, n):
+    return a >> tl.minimum(n, 63)
 """
 
 # Shared parts are written out wherever they stand, so the text of a small graph can be endless.
@@ -84,9 +107,11 @@ class _Printer:
         self.known = known
         self.left = _MAX_PARTS
         self.names = names or {}
+        self.subject: Any = None
 
     def whole(self, e: Any) -> str:
         """The text of an expression, with nothing written so far."""
+        self.subject = e
         try:
             return self.text(e)
         except RecursionError:
@@ -104,6 +129,10 @@ class _Printer:
 
     def number(self, value: int) -> str:
         return str(value)
+
+    def signed(self, value: int) -> str:
+        """A constant as the last term of a sum."""
+        return f" {'+' if value > 0 else '-'} {self.number(abs(value))}"
 
     def render(self, e: Any) -> tuple[str, int]:
         self.left -= 1
@@ -161,7 +190,7 @@ class _Printer:
             negated = make_sum({m: -c for m, c in terms}, 0)
             return f"{self.number(e.const)} - {self.inside(negated, _MUL)}", _ADD
         if e.const:
-            text += f" {'+' if e.const > 0 else '-'} {self.number(abs(e.const))}"
+            text += self.signed(e.const)
         return text, (_ADD if len(terms) > 1 or e.const else _MUL if terms[0][1] != -1 else _UNARY)
 
     def function(self, e: Fn) -> tuple[str, int]:
@@ -257,7 +286,7 @@ class _Python(_Printer):
 
 
 class _C(_Printer):
-    """What C++ and Triton share: division by helper unless both operands are known to be non-negative."""
+    """What C++ and Triton share: division by helper unless both operands are known to be non-negative, 64 bits."""
 
     divide = "/"
 
@@ -269,7 +298,29 @@ class _C(_Printer):
     def remainder(self, e: Fn) -> tuple[str, int]:
         return self.infix(e, " % ", _MUL) if self.non_negative(e) else (self.call("treadle_mod", e.args), _ATOM)
 
+    def number(self, value: int) -> str:
+        if not -(2**63) <= value < 2**63:
+            raise SizeOverflowError(
+                f"the constant {value} in an expression of {_symbols_of(self.subject)} does not fit in 64 bits; use smaller sizes"
+            )
+        return str(value)
+
+    def signed(self, value: int) -> str:
+        # 2 ** 63 is no int64, and -2 ** 63 is.
+        return f" + {self.number(value)}" if value == -(2**63) else super().signed(value)
+
     def shift(self, e: Fn, sign: str) -> tuple[str, int]:
+        a, n = e.args
+        low, high = self.known.interval(n)
+        # A literal may have 32 bits, and `<<` of a negative number is undefined before C++20.
+        plain = isinstance(a, Expr) and low >= 0 and high < 64 and (sign == ">>" or self.known.lower(a) >= 0)
+        return (
+            self.bits(e, sign)
+            if plain
+            else (self.call("treadle_shl" if sign == "<<" else "treadle_shr", e.args), _ATOM)
+        )
+
+    def bits(self, e: Fn, sign: str) -> tuple[str, int]:
         return f"({self.inside(e.args[0], _ATOM)} {sign} {self.inside(e.args[1], _ATOM)})", _ATOM
 
     def fold(self, e: Fn, name: str) -> tuple[str, int]:
@@ -281,7 +332,10 @@ class _C(_Printer):
 
 
 def _ternary(p: _Printer, e: Fn) -> tuple[str, int]:
-    return f"({p.inside(e.args[0], _COMPARE)} ? {p.text(e.args[1])} : {p.text(e.args[2])})", _ATOM
+    condition, a, b = e.args
+    # Two literals would make an int of 32 bits.
+    first = f"int64_t({p.text(a)})" if isinstance(a, int) and isinstance(b, int) else p.text(a)
+    return f"({p.inside(condition, _COMPARE)} ? {first} : {p.text(b)})", _ATOM
 
 
 _C_FUNCTIONS: dict[str, Callable[..., tuple[str, int]]] = {
@@ -290,9 +344,9 @@ _C_FUNCTIONS: dict[str, Callable[..., tuple[str, int]]] = {
     "mod": lambda p, e: p.remainder(e),
     "shl": lambda p, e: p.shift(e, "<<"),
     "shr": lambda p, e: p.shift(e, ">>"),
-    "bitand": lambda p, e: p.shift(e, "&"),
-    "bitor": lambda p, e: p.shift(e, "|"),
-    "bitxor": lambda p, e: p.shift(e, "^"),
+    "bitand": lambda p, e: p.bits(e, "&"),
+    "bitor": lambda p, e: p.bits(e, "|"),
+    "bitxor": lambda p, e: p.bits(e, "^"),
     "pow": lambda p, e: (p.call("treadle_pow", e.args), _ATOM),
 }
 
@@ -308,10 +362,11 @@ class _Cpp(_C):
     }
 
     def number(self, value: int) -> str:
+        text = super().number(value)
         if -(2**31) < value < 2**31:
-            return str(value)
+            return text
         # -9223372036854775808 is not a literal in C++: it is the negation of one that does not fit.
-        return f"{value}LL" if value > -(2**63) else f"({value + 1}LL - 1)"
+        return f"{text}LL" if value > -(2**63) else f"({value + 1}LL - 1)"
 
 
 class _Triton(_C):

@@ -6,6 +6,7 @@ from math import gcd
 
 from treadle_shapes.bounds import least_at_corner
 from treadle_shapes.facts import Facts
+from treadle_shapes.logic import check_condition
 from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, as_terms, make_sum
 from treadle_shapes.ranges import plus, times
 
@@ -160,6 +161,7 @@ def prove(condition: BoolLike, facts: Facts | None = None, steps: int = DEFAULT_
     >>> prove(n * n >= n)
     True
     """
+    check_condition("prove", condition)
     facts = Facts() if facts is None else facts
     return settle(facts.simplify(condition), facts, steps)
 

@@ -125,7 +125,7 @@ EVALUATE: dict[str, Callable[..., Any]] = {
     "product": rules.integer_product,
     "pow": rules.integer_power,
     "shl": rules.integer_shift,
-    "shr": lambda a, n: a >> n,
+    "shr": rules.integer_shift_right,
     "bitand": lambda a, b: a & b,
     "bitor": lambda a, b: a | b,
     "bitxor": lambda a, b: a ^ b,

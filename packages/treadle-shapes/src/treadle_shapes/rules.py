@@ -13,7 +13,7 @@ from math import gcd
 from typing import TypeAlias
 
 from treadle_shapes.bounds import OWN, Known, primitive
-from treadle_shapes.errors import DivisionByZeroError, SizeOverflowError, UsageError
+from treadle_shapes.errors import DivisionByZeroError, NegativeCountError, SizeOverflowError, UsageError
 from treadle_shapes.nodes import (
     _CACHE_SIZE,
     CONSTRUCT,
@@ -377,6 +377,7 @@ def _extremum(op: str, args: tuple[IntLike, ...], known: Known) -> IntLike:
     """min(a, b) == a  when  a <= b;  max(a, b) == b  when  a <= b;  nested ones are flattened, constants folded"""
     if not args:
         raise UsageError(f"{op}imum: at least one argument is needed")
+    _check_integers(f"{op}imum", *args)
     pick = min if op == "min" else max
     flat = _flatten(op, args)
     constants = [arg for arg in flat if isinstance(arg, int)]
@@ -395,7 +396,21 @@ def _extremum(op: str, args: tuple[IntLike, ...], known: Known) -> IntLike:
 
 def _no_better(op: str, a: IntLike, b: IntLike, known: Known) -> bool:
     """Whether `a` never decides against `b`: a >= b for min, a <= b for max."""
-    return known.lower(a - b if op == "min" else b - a) >= 0
+    if op == "max":
+        a, b = b, a
+    if known.lower(a) >= known.upper(b):
+        return True
+    # Of two unrelated ones no more can be known, and there may be thousands of pairs.
+    related = known.symbolic or (
+        isinstance(a, Expr) and isinstance(b, Expr) and not a.free_symbols.isdisjoint(b.free_symbols)
+    )
+    return bool(related) and known.lower(a - b) >= 0
+
+
+def _check_integers(what: str, *values: object) -> None:
+    for value in values:
+        if not isinstance(value, (int, Expr)):
+            raise UsageError(f"{what}: expected ints or Exprs, got {type(value).__name__} {value!r}")
 
 
 def minimum(*args: IntLike) -> IntLike:
@@ -414,11 +429,13 @@ def where(condition: BoolLike, a: IntLike, b: IntLike) -> IntLike:
         return a if condition else b
     if not isinstance(condition, BoolExpr):
         raise UsageError(f"where: the condition must be a BoolExpr or bool, got {condition!r}")
+    _check_integers("where", a, b)
     return a if a is b or (isinstance(a, int) and a == b) else make_fn("where", (condition, a, b))
 
 
 def integer_power(base: int, exponent: int) -> int:
     """base ** exponent of plain ints; SizeOverflowError when it would be so long that computing it is the problem."""
+    _check_count(exponent, f"{base} ** {exponent}")
     if exponent > 1 and base.bit_length() * exponent > MAX_BITS and base not in (-1, 0, 1):
         raise SizeOverflowError(f"{base} ** {exponent} does not fit in the 64 bits of a size; use a smaller exponent")
     return base**exponent
@@ -433,16 +450,27 @@ def integer_product(a: int, b: int) -> int:
 
 def integer_shift(a: int, n: int) -> int:
     """a << n of plain ints; SizeOverflowError as for `integer_power`."""
+    _check_count(n, f"{a} << {n}")
     if a and n > MAX_BITS:
         raise SizeOverflowError(f"{a} << {n} does not fit in the 64 bits of a size; use a smaller shift count")
     return a << n
 
 
+def integer_shift_right(a: int, n: int) -> int:
+    """a >> n of plain ints."""
+    _check_count(n, f"{a} >> {n}")
+    return a >> n
+
+
+def _check_count(n: IntLike, what: str) -> None:
+    if isinstance(n, int) and n < 0:
+        raise NegativeCountError(f"{what}: a negative count gives no integer; divide by a power instead")
+
+
 def power(base: IntLike, exponent: IntLike) -> IntLike:
     """base ** exponent for exponent >= 0; a constant exponent is multiplied out (to 16, an atom beyond)."""
     if isinstance(exponent, int):
-        if exponent < 0:
-            raise UsageError(f"({base}) ** {exponent}: a negative exponent gives no integer")
+        _check_count(exponent, f"({base}) ** {exponent}")
         if isinstance(base, int):
             return integer_power(base, exponent)
         if exponent <= 16:
@@ -458,8 +486,7 @@ def power(base: IntLike, exponent: IntLike) -> IntLike:
 def shift_left(a: IntLike, n: IntLike) -> IntLike:
     """a << n == a * 2**n"""
     if isinstance(n, int):
-        if n < 0:
-            raise UsageError(f"({a}) << {n}: negative shift count")
+        _check_count(n, f"({a}) << {n}")
         return a * integer_shift(1, n)
     return 0 if isinstance(a, int) and a == 0 else make_fn("shl", (a, n))
 
@@ -467,14 +494,14 @@ def shift_left(a: IntLike, n: IntLike) -> IntLike:
 def shift_right(a: IntLike, n: IntLike) -> IntLike:
     """a >> n == a // 2**n"""
     if isinstance(n, int):
-        if n < 0:
-            raise UsageError(f"({a}) >> {n}: negative shift count")
+        _check_count(n, f"({a}) >> {n}")
         return floordiv(a, integer_shift(1, n))
     return 0 if isinstance(a, int) and a == 0 else make_fn("shr", (a, n))
 
 
 def ceildiv(a: IntLike, n: IntLike) -> IntLike:
     """a / n rounded up:  (a + n - 1) // n  for n > 0, else -(-a // n)"""
+    _check_integers("ceildiv", a, n)
     if isinstance(n, int) and isinstance(a, int):
         _check_divisor(a, n, "/")
         return -(-a // n)
@@ -485,6 +512,7 @@ def ceildiv(a: IntLike, n: IntLike) -> IntLike:
 
 def exactdiv(a: IntLike, n: IntLike) -> IntLike:
     """a / n where n divides a. Raises UsageError where it is known that it does not."""
+    _check_integers("exactdiv", a, n)
     remainder = mod(a, n)
     if OWN.lower(remainder) > 0 or OWN.upper(remainder) < 0:
         raise UsageError(f"exactdiv: {n} does not divide {a}: the remainder is {remainder}")

@@ -167,7 +167,9 @@ template <class T> INLINE T int_floordiv(T a, T b) { T q = (T)(a / b); return (T
 template <class T> INLINE T int_mod(T a, T b) { T r = (T)(a % b); return (T)(r + (((r != 0) && ((r < 0) != (b < 0))) ? b : 0)); }
 INLINE i64 treadle_floordiv(i64 a, i64 b) { return int_floordiv(a, b); }
 INLINE i64 treadle_mod(i64 a, i64 b) { return int_mod(a, b); }
-INLINE i64 treadle_pow(i64 a, i64 n) { i64 r = 1; for (; n > 0; --n) r *= a; return r; }
+INLINE i64 treadle_pow(i64 a, i64 n) { u64 r = 1, b = (u64)a; for (; n > 0; n >>= 1, b *= b) if (n & 1) r *= b; return (i64)r; }
+INLINE i64 treadle_shl(i64 a, i64 n) { return n > 63 ? 0 : (i64)((u64)a << n); }
+INLINE i64 treadle_shr(i64 a, i64 n) { return a >> (n > 63 ? 63 : n); }
 // torch.remainder and floor division of floats (c10/util/generic_math.h gives the same cases)
 template <class T> INLINE T float_mod(T a, T b) { T r = f_fmod(a, b); return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r; }
 template <class T> INLINE T float_floordiv(T a, T b) {
