@@ -16,6 +16,7 @@ KINDS = {
     "guard functions": "guard function produced",
 }
 ENGINES = ("treadle_shapes", "torch ShapeEnv")
+LONG_ENOUGH = 1e-5  # seconds: shorter calls are dominated by the call itself, as in benchmarks/dynamic_speed.py
 
 
 # ------------------------------------------------------------------------------------------------ dynamic_matrix.json
@@ -84,19 +85,42 @@ def _queries_table(queries: Mapping[str, Any], kind: str, title: str) -> str:
 
 
 def speed_section(results: Mapping[str, Any]) -> str:
-    """Time of a dynamic compile over that of a static compile of the same shape, cases in all their sizes."""
-    by_case: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in results["rows"]:
-        by_case[row["case"], row["mode"]].append(row["ratio"]["dynamic"])
-    names = list(dict.fromkeys(name for name, _ in by_case))
-    rows = [[name, *_spread(by_case.get((name, "batch"))), *_spread(by_case.get((name, "all")))] for name in names]
-    headings = ("dynamic / static", "batch symbolic", "worst", "all sizes symbolic", "worst")
-    summary = results["summary"]
-    sentence = (
-        f"Geometric mean of {summary['cases']} cases {summary['geometric_mean']:.3f}; "
-        f"{summary['above_1.05']} are above 1.05, the worst is {summary['worst']:.2f}."
-    )
-    return f"{markdown(headings, rows)}\n\n{sentence}"
+    """Time of a dynamic compile over that of a static compile of the same shape, cases in all their sizes: with the kernels
+    for all sizes, and with those compiled for sizes that are called again and again."""
+    rows = results["rows"]
+    kernels = [name for name in ("dynamic", "hot") if name in rows[0]["ratio"]]
+    by_case: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        for name in kernels:
+            by_case[row["case"], row["mode"], name].append(row["ratio"][name])
+    cases = list(dict.fromkeys(case for case, _, _ in by_case))
+    columns = [(mode, name) for mode in ("batch", "all") for name in kernels]
+    lines = [[case, *(cell for column in columns for cell in _spread(by_case.get((case, *column))))] for case in cases]
+    headings = ["dynamic / static"]
+    for mode, name in columns:
+        headings += [
+            f"{'batch' if mode == 'batch' else 'all sizes'} symbolic{', hot' if name == 'hot' else ''}",
+            "worst",
+        ]
+    long = [row for row in rows if row["seconds"][""] >= LONG_ENOUGH]
+    short = [row for row in rows if row["seconds"][""] < LONG_ENOUGH]
+    sentences = [
+        f"{len(group)} cases whose static call takes {words}: "
+        + "; ".join(_figures(group, name) for name in kernels)
+        + "."
+        for group, words in ((long, "at least 10 µs"), (short, "less than 10 µs"))
+        if group
+    ]
+    return "\n\n".join((markdown(headings, lines), *sentences))
+
+
+def _figures(rows: Sequence[Mapping[str, Any]], kernels: str) -> str:
+    """Ratios to static; microseconds too, which say more about short calls."""
+    ratios = [row["ratio"][kernels] for row in rows]
+    above = [(row["ratio"][kernels] - 1) * row["seconds"][""] * 1e6 for row in rows]
+    mean = f"geometric mean {geometric_mean(ratios):.3f}, {sum(ratio > 1.05 for ratio in ratios)} above 1.05"
+    words = {"dynamic": "with kernels for all sizes", "hot": "hot"}[kernels]
+    return f"{words} {mean}, the worst {max(ratios):.2f} ({sum(above) / len(above):.2f} µs more on average)"
 
 
 def _spread(ratios: Sequence[float] | None) -> Iterable[str]:

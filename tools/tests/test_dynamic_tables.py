@@ -38,10 +38,13 @@ def test_the_engine_is_compared_by_kind_of_query() -> None:
 
 def test_the_worst_ratio_is_shown_beside_the_mean() -> None:
     rows = [
-        {"case": "softmax", "mode": mode, "ratio": {"dynamic": ratio}}
-        for mode, ratio in (("batch", 1.0), ("batch", 1.21), ("all", 0.9))
+        {"case": "softmax", "mode": mode, "ratio": {"dynamic": ratio, "hot": 1.0}, "seconds": {"": seconds}}
+        for mode, ratio, seconds in (("batch", 1.0, 1e-4), ("batch", 1.21, 1e-3), ("all", 0.9, 1e-6))
     ]
-    summary = {"cases": 3, "geometric_mean": 1.03, "above_1.05": 1, "worst": 1.21}
-    text = dynamic_tables.speed_section({"rows": rows, "summary": summary})
-    assert "| softmax | 1.100 | 1.210 | 0.900 | 0.900 |" in text
-    assert "3 cases 1.030; 1 are above 1.05, the worst is 1.21." in text
+    text = dynamic_tables.speed_section({"rows": rows})
+    assert "| softmax | 1.100 | 1.210 | 1.000 | 1.000 | 0.900 | 0.900 | 1.000 | 1.000 |" in text
+    long = (
+        "2 cases whose static call takes at least 10 µs: with kernels for all sizes geometric mean 1.100, 1 above 1.05"
+    )
+    assert f"{long}, the worst 1.21 (105.00 µs more on average); hot geometric mean 1.000, 0 above 1.05" in text
+    assert "1 cases whose static call takes less than 10 µs: with kernels for all sizes geometric mean 0.900" in text

@@ -95,13 +95,9 @@ class ChunkPrinter(SectionPrinter):
         extent = writer.index(axis.extent)
         self._declare_lanes()
         whole, left, at = writer.fresh(), writer.fresh(), writer.fresh()
-        if isinstance(axis.extent, int):
-            length = writer.fresh()
-            writer.line(f"i64 {length} = {axis.extent};")
-            writer.line(f'__asm__("" : "+r"({length}));  // loops of known length would be unrolled into scalars')
-            extent = length
         writer.line(f"const i64 {whole} = ({extent}) & ~{LANES - 1}LL;")
-        writer.line(f"const i32 {left} = (i32)(({extent}) - {whole});")
+        writer.line(f"i32 {left} = (i32)(({extent}) - {whole});")
+        writer.line(f'__asm__("" : "+r"({left}));  // a known number of lanes would be unrolled into scalars')
         self._write_whole(at, whole)
         writer.line(f"if ({left} > 0) {{")
         writer.depth += 1
