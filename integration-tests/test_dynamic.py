@@ -99,28 +99,18 @@ def test_token_models_are_compiled_twice(build, order):
     assert treadle.stats().eager_graphs == ()
 
 
-@pytest.mark.parametrize("batches", [(2, 3, 1, 16, 7), (1, 4, 1, 3)])
-@pytest.mark.parametrize("build", [_vit, _resnet])
-def test_image_models_are_compiled_twice(build, batches):
+@pytest.mark.parametrize("batches", [(2, 3, 1, 16, 7), (4, 1, 2), (1, 4, 1, 3)])
+@pytest.mark.parametrize(
+    ("build", "name", "size"), [(_vit, "pixel_values", 32), (_resnet, "pixel_values", 32), (Vision, "x", 8)]
+)
+def test_image_models_are_compiled_twice(build, name, size, batches):
     torch.manual_seed(0)
     define_missing_schemas()
     model = build().eval()
     compiled = treadle.compile(model)
     with torch.no_grad():
         for batch in batches:
-            agree(compiled, model, {"pixel_values": torch.randn(batch, 3, 32, 32)})
-    assert treadle.stats().graphs == 2
-    assert treadle.stats().eager_graphs == ()
-
-
-@pytest.mark.parametrize("batches", [(2, 3, 1, 16, 7), (4, 1, 2), (1, 4, 1, 3)])
-def test_an_image_model_is_compiled_twice(batches):
-    torch.manual_seed(0)
-    model = Vision().eval()
-    compiled = treadle.compile(model)
-    with torch.no_grad():
-        for batch in batches:
-            agree(compiled, model, {"x": torch.randn(batch, 3, 8, 8)})
+            agree(compiled, model, {name: torch.randn(batch, 3, size, size)})
     assert treadle.stats().graphs == 2
     assert treadle.stats().eager_graphs == ()
 

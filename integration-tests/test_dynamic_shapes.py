@@ -7,20 +7,9 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from sized_layouts import LAYOUTS
 
 import treadle
-
-LAYOUTS = {
-    "contiguous": lambda a, b, c: torch.randn(a, b, c),
-    "transposed outside": lambda a, b, c: torch.randn(b, a, c).transpose(0, 1),
-    "transposed inside": lambda a, b, c: torch.randn(a, c, b).transpose(1, 2),
-    "columns": lambda a, b, c: torch.randn(a, b, c + 3)[:, :, :c],
-    "every other row": lambda a, b, c: torch.randn(a, 2 * b, c)[:, ::2],
-    "at an offset": lambda a, b, c: torch.randn(a + 2, b, c)[2:],
-    "expanded outside": lambda a, b, c: torch.randn(1, b, c).expand(a, b, c),
-    "expanded inside": lambda a, b, c: torch.randn(a, b, 1).expand(a, b, c),
-}
-
 
 def block(x):
     """Pointwise, a reduction, a product: one kernel or more of each kind."""
@@ -50,6 +39,46 @@ def test_every_combination_of_small_sizes():
         x = torch.randn(sizes)
         agree(compiled(x), F.gelu(x) * 2 + x.sum(1, keepdim=True))
     assert treadle.stats().graphs <= 2 + 7  # and one for each combination of empty dimensions
+
+
+_WEIGHT = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
+EMPTY = {
+    "pointwise": lambda x: F.gelu(x) * 2,
+    "product": lambda x: x @ _WEIGHT,
+    "joined": lambda x: torch.cat([x, x + 1], 0),
+    "reduced": lambda x: (x.sum(0), x.mean(0), x.sum(1), x.amax(1)),
+    "normalised": lambda x: F.layer_norm(x, (5,)).softmax(-1),
+    "reshaped": lambda x: x.reshape(-1, 5).t(),
+    "selected": lambda x: x[:, ::2] + 1,
+}
+
+
+@pytest.mark.parametrize("case", EMPTY)
+def test_nothing_is_one_compile(case):
+    function = EMPTY[case]
+    compiled = treadle.compile(function)
+    for rows, length in [(4, 3), (3, 6), (0, 6), (0, 2), (5, 4), (1, 3), (0, 7)]:
+        x = torch.randn(rows, length, 5)
+        found, expected = compiled(x), function(x)
+        if isinstance(expected, torch.Tensor):
+            found, expected = (found,), (expected,)
+        for have, want in zip(found, expected, strict=True):
+            agree(have, want)
+    assert treadle.stats().graphs == 3
+    assert treadle.stats().eager_graphs == ()
+
+
+def test_no_image_is_one_compile():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(72, 4)
+    ).eval()
+    compiled = treadle.compile(model)
+    with torch.no_grad():
+        for batch in (4, 3, 0, 5, 1, 0):
+            x = torch.randn(batch, 3, 8, 8)
+            agree(compiled(x), model(x))
+    assert treadle.stats().graphs == 3
 
 
 def test_the_sequence_that_costs_torch_compile_three():

@@ -158,3 +158,27 @@ def compare(function, *arguments, kwargs=None, calls=2, reset=None, look=None, *
     for number, (want, have) in enumerate(zip(expected, got)):
         assert have == want, f"call {number}"
     return recorder
+
+
+def t(*shape, **options):
+    """A maker of the same tensor every time."""
+    return lambda: torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)), **options)
+
+
+def whole(recorder):
+    """One graph, no break, no recompile."""
+    assert recorder.codes() == []
+    assert recorder.skips == []
+    assert recorder.recompiles == []
+    assert len(recorder.graphs) == 1
+    assert len(recorder.entries) == 1
+
+
+class Target:
+    """An object that programs write to."""
+
+    def __init__(self):
+        self.count = 0
+        self.log = ["start"]
+        self.table = {"a": 1}
+        self.last = None

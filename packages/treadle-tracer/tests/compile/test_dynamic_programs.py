@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from compile_runs import compiled
+from sized_layouts import LAYOUTS
 
 STEPS = {
     "relu": lambda x, y: torch.relu(x) * 2 + 1,
@@ -37,16 +38,6 @@ RESULTS = {
     "sizes": lambda x, x0: (x, x.shape[0], list(x.shape)),
     "reduced": lambda x, x0: x.sum((0, 2)),
     "part of the input": lambda x, x0: (x, x0[1:]),
-}
-LAYOUTS = {
-    "contiguous": lambda a, b, c: torch.randn(a, b, c),
-    "transposed outside": lambda a, b, c: torch.randn(b, a, c).transpose(0, 1),
-    "transposed inside": lambda a, b, c: torch.randn(a, c, b).transpose(1, 2),
-    "columns": lambda a, b, c: torch.randn(a, b, c + 3)[:, :, :c],
-    "every other row": lambda a, b, c: torch.randn(a, 2 * b, c)[:, ::2],
-    "at an offset": lambda a, b, c: torch.randn(a + 2, b, c)[2:],
-    "expanded outside": lambda a, b, c: torch.randn(1, b, c).expand(a, b, c),
-    "expanded inside": lambda a, b, c: torch.randn(a, b, 1).expand(a, b, c),
 }
 SECOND = {
     "its own": lambda x: torch.randn(x.shape),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from ..bytecode.assemble import CodeBuilder
 from ..bytecode.model import CodeModel
@@ -55,6 +57,16 @@ class FrameCode(CodeBuilder):
     def push_null_here(self) -> None:
         """The bare NULL of the operand stack."""
         super().push_null()
+
+    def call_constant(self, function: object, items: Iterable[Any], push: Callable[[Any], object]) -> None:
+        """Push `function(*items)`; the function stands in the constants, `push` pushes one item."""
+        self.push_null()
+        self.load_const(function)
+        count = 0
+        for item in items:
+            push(item)
+            count += 1
+        self.call(count)
 
     def load_function(self, code: types.CodeType) -> None:
         """Push a function of `code` with this frame's globals and free variables."""

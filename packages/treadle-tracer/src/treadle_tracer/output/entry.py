@@ -272,7 +272,7 @@ def _emit_rerun(cb: FrameCode, code: CodeType, rerun: Rerun) -> None:
     start, end, handler = cb.label("rerun"), cb.label("rerun end"), cb.label("rerun failed")
     error, state = cb.temp(), cb.temp()
     cb.store_fast(error)
-    _call_with_locals(cb, begin, error)
+    cb.call_constant(begin, [error], cb.load_fast)
     cb.store_fast(state)
     original = code.replace()  # a code object of its own, so that it has no entries
     treadle_frame.skip(original)
@@ -286,25 +286,17 @@ def _emit_rerun(cb: FrameCode, code: CodeType, rerun: Rerun) -> None:
     cb.store_fast(result)
     cb.place(end)
     cb.protect(start, end, handler, depth=0)
-    _call_with_locals(cb, rerun.succeeded, state, error)
+    cb.call_constant(rerun.succeeded, [state, error], cb.load_fast)
     cb.pop_top()
     cb.load_fast(result)
     cb.return_value()
     cb.place(handler)
     raised = cb.temp()
     cb.store_fast(raised)
-    _call_with_locals(cb, rerun.raised, state, error, raised)
+    cb.call_constant(rerun.raised, [state, error, raised], cb.load_fast)
     cb.pop_top()
     cb.load_fast(raised)
     cb.emit("RERAISE", 0)
-
-
-def _call_with_locals(cb: FrameCode, function: Callable[..., Any], *names: str) -> None:
-    cb.push_null()
-    cb.load_const(function)
-    for name in names:
-        cb.load_fast(name)
-    cb.call(len(names))
 
 
 def _push_arguments(cb: FrameCode) -> None:
@@ -334,10 +326,7 @@ def _list_to_tuple(cb: FrameCode) -> None:
     """`list` -> `tuple`, spelled alike on all versions."""
     items = cb.temp()
     cb.store_fast(items)
-    cb.push_null()
-    cb.load_const(tuple)
-    cb.load_fast(items)
-    cb.call(1)
+    cb.call_constant(tuple, [items], cb.load_fast)
 
 
 # ---- why an entry missed

@@ -128,11 +128,7 @@ class ReplacementBuilder:
 
     def call_const(self, function: Callable[..., Any], *values: Value) -> None:
         """Push `function(*values)`; the function stands in the constants."""
-        self.cb.push_null()
-        self.cb.load_const(function)
-        for value in values:
-            self.value(value)
-        self.cb.call(len(values))
+        self.cb.call_constant(function, values, self.value)
 
     def attrs_of(self, value: Value) -> dict[str, Any]:
         """What the trace stored on an object, in order (`Mutations.attrs_of`)."""
@@ -182,13 +178,7 @@ def settled(value: Value) -> Value:
 def emit_graph_call(builder: ReplacementBuilder, compiled: Callable[..., Any], inputs: Iterable[Source]) -> None:
     """Call the compiled graph and keep what it returns."""
     cb = builder.cb
-    cb.push_null()
-    cb.load_const(compiled)
-    count = 0
-    for source in inputs:
-        source.emit(cb)
-        count += 1
-    cb.call(count)
+    cb.call_constant(compiled, inputs, lambda source: source.emit(cb))
     if builder.usage.outputs:
         builder.graph_results = builder.temporary()
         cb.store_fast(builder.graph_results)
@@ -202,11 +192,7 @@ def emit_state_changes(
     """Bring torch's global state (grad mode and its like) to where the traced code has left it."""
     cb = builder.cb
     for setter, arguments in changes:
-        cb.push_null()
-        cb.load_const(setter)
-        for argument in arguments:
-            cb.load_const(argument)
-        cb.call(len(arguments))
+        cb.call_constant(setter, arguments, cb.load_const)
         cb.pop_top()
 
 
@@ -286,11 +272,7 @@ class Effects:
 
     def _call(self, function: Callable[..., Any], *pushes: Callable[[], None]) -> None:
         cb = self.builder.cb
-        cb.push_null()
-        cb.load_const(function)
-        for push in pushes:
-            push()
-        cb.call(len(pushes))
+        cb.call_constant(function, pushes, lambda push: push())
         cb.pop_top()
 
     def _replay_contents(self, container: Value) -> Callable[..., None]:
