@@ -1,9 +1,12 @@
+"""Fake results of operators whose kernels in torch go wrong: as eager gives them."""
+
 from __future__ import annotations
 
 import pytest
-import torch
 
-from treadle_shapes.fake import fake_mode
+torch = pytest.importorskip("torch")
+
+from treadle_shapes.fake import fake_like, fake_mode  # noqa: E402
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (1, 2, 1), (1, 2, 1, 1), (2, 3)])
@@ -29,3 +32,25 @@ def test_the_decomposition_counts_nan_as_eager_does(shape):
     eager = torch.ops.aten._native_batch_norm_legit_functional(x, None, None, *stats, True, 0.1, 1e-5)
     for got, wanted in zip(mine, eager, strict=True):
         torch.testing.assert_close(got, wanted, equal_nan=True)
+
+
+INPUTS = {
+    "contiguous": lambda: torch.randn(3, 4, 8),
+    "transposed": lambda: torch.randn(4, 3, 8).transpose(0, 1),
+    "columns": lambda: torch.randn(3, 8, 4).transpose(1, 2),
+    "empty": lambda: torch.randn(0, 4, 8),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_a_fused_encoder_layer_has_the_layout_of_eagers(name):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
+    x = INPUTS[name]()
+    mode = fake_mode(allow_non_fake_inputs=True)
+    with torch.no_grad():
+        real = layer(x)
+        fake_input = fake_like(mode, x)
+        with mode:
+            fake = layer(fake_input)
+    assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
