@@ -138,3 +138,19 @@ def test_conditions_on_unknown_numbers_say_what_eager_does(dtype):
             error is None
         ), value
         assert held_condition(value, dtype) == (error is None), value
+
+
+def test_numbers_that_eager_rounds_are_rounded():
+    """`torch.tensor(number)`, and the other branch of `where` beside a low float."""
+    for function, dtype in (
+        (lambda x: torch.tensor(1e300) * x, torch.float32),
+        (lambda x: torch.where(x > 0, x, 1e300), torch.float16),
+        (lambda x: torch.where(x > 0, x, 1e300), torch.bfloat16),
+        (lambda x: x + 1e300, torch.float32),
+        (lambda x: x > 1e300, torch.float32),
+        (lambda x: x + 1000, torch.int8),
+    ):
+        x = torch.tensor([0, 1, 2], dtype=dtype)
+        compiled = compile_traced(function, [x])
+        assert compiled.why_eager is None
+        torch.testing.assert_close(compiled(x)[0], function(x), equal_nan=True)

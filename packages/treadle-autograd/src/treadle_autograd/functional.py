@@ -30,7 +30,7 @@ from treadle_shapes.rewrite import substitute
 from .contract import CallInput, InputDescription, StaticInput
 from .decomp import Decompositions, decompose_composite
 from .errors import UnsupportedGraph
-from .raising import held_condition, held_numbers, may_raise, overflow_message
+from .raising import ROUNDING, held_condition, held_numbers, may_raise, overflow_message
 from .run_time import adapter_of, explain_offset, has_elements, is_assert, is_number_call, same_symbols
 from .symbolic import SYMBOLIC, SymbolicNodes, expression_of
 
@@ -124,6 +124,7 @@ class Recorder(TorchDispatchMode):
         self.mode = mode
         self.decompositions = decompositions
         self.meta: dict[str, Any] = {}
+        self.function: Any = None  # what the node of the traced graph calls that is being run
         self.input_storages: set[int] = set()
         self.stat_updates: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.symbolic = SymbolicNodes(recorded.graph)
@@ -238,6 +239,8 @@ class Recorder(TorchDispatchMode):
 
     def _require_held(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
         """Eager raises for a number that the dtype of a tensor cannot hold; kernels would round it to infinity, or wrap it."""
+        if self.function in ROUNDING and result.dim() == 0:
+            return
         for value, dtype in held_numbers(func, args, kwargs, result):
             condition = held_condition(expression_of(value), dtype)
             if condition is False:
@@ -408,6 +411,7 @@ def run_functional(
     def run_node(node: fx.Node, args: Any, kwargs: Any) -> Any:
         nonlocal mutated
         recorder.meta = {"stack_trace": node.meta["stack_trace"]} if node.meta.get("stack_trace") else {}
+        recorder.function = node.target
         if is_assert(node):
             recorder.add_assert(getattr(getattr(args[0], "node", None), "value", args[0]), args[1])
             return None

@@ -58,7 +58,7 @@ _HELD: dict[str, tuple[str, ...]] = {
     "full": ("fill_value",),
     "full_like": ("fill_value",),
     "new_full": ("fill_value",),
-    "scalar_tensor": ("s",),
+    "scalar_tensor": ("s",),  # the other branch of `where`; a low float rounds it
     "masked_fill": ("value",),
     "constant_pad_nd": ("value",),
     "clamp": ("min", "max"),
@@ -70,7 +70,7 @@ _HELD: dict[str, tuple[str, ...]] = {
     "sub": ("alpha",),
     "rsub": ("alpha",),
 }
-# The same, to the dtype that it computes in: float32 for a half or a bfloat16.
+# The same, to the dtype that they compute in: float32 for a half or a bfloat16.
 _COMPUTED: dict[str, tuple[str, ...]] = {
     "leaky_relu": ("negative_slope",),
     "threshold": ("threshold",),
@@ -82,6 +82,8 @@ _COMPUTED: dict[str, tuple[str, ...]] = {
     "hardshrink": ("lambd",),
     "lerp": ("weight",),
 }
+# What `torch.tensor(number)` is traced as: it rounds the number, to infinity if need be.
+ROUNDING = frozenset({torch.tensor, torch.full})
 _LOW_FLOATS = frozenset({torch.float16, torch.bfloat16})
 
 
@@ -97,8 +99,9 @@ def held_numbers(
         if argument.name in held or argument.name in computed:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
             if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) and not isinstance(value, bool):
-                wide = argument.name in computed and result.dtype in _LOW_FLOATS
-                yield value, torch.float32 if wide else result.dtype
+                low = result.dtype in _LOW_FLOATS
+                if not (low and name == "scalar_tensor"):
+                    yield value, torch.float32 if low and argument.name in computed else result.dtype
 
 
 def held_condition(value: Any, dtype: torch.dtype) -> Any:
