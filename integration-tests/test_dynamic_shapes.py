@@ -11,6 +11,7 @@ from sized_layouts import LAYOUTS
 
 import treadle
 
+
 def block(x):
     """Pointwise, a reduction, a product: one kernel or more of each kind."""
     x = F.gelu(x) + x.mean(1, keepdim=True)
@@ -71,7 +72,11 @@ def test_nothing_is_one_compile(case):
 def test_no_image_is_one_compile():
     torch.manual_seed(0)
     model = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Linear(72, 4)
+        torch.nn.Conv2d(3, 8, 3),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.MaxPool2d(2),
+        torch.nn.Flatten(),
+        torch.nn.Linear(72, 4),
     ).eval()
     compiled = treadle.compile(model)
     with torch.no_grad():
@@ -121,6 +126,24 @@ def test_images_of_all_sizes_in_both_layouts():
                 agree(compiled(x), model(x))
         assert treadle.stats().graphs <= 3
         assert treadle.stats().eager_graphs == ()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.adaptive_avg_pool2d(x, 1),  # as in ConvNeXt, whose layer norm leaves channels last
+        lambda x: F.adaptive_avg_pool2d(x, (2, 3)) + 1,
+        lambda x: F.max_pool2d(x, 2) * 2,
+        lambda x: F.group_norm(x, 2).flatten(1) @ torch.ones(144, 2),
+    ],
+)
+def test_layouts_of_images_are_asked_without_guards(function):
+    compiled = treadle.compile(function)
+    for batch in (4, 3, 1, 2):
+        x = torch.randn(batch, 6, 6, 4, generator=torch.Generator().manual_seed(batch)).permute(0, 3, 1, 2)
+        torch.testing.assert_close(compiled(x), function(x), rtol=1e-4, atol=1e-4)
+    assert treadle.stats().graphs == 2
+    assert treadle.stats().eager_graphs == ()
 
 
 @pytest.mark.parametrize("window", [4, 20])
