@@ -137,26 +137,14 @@ class Recorder:
             self.symbols.append(node)
             self.kept[id(node)] = node
         elif isinstance(value, (Sum, Product)):
-            parts = [m * c for m, c in value.coefficients.items()] if isinstance(value, Sum) else _factors(value)
-            if isinstance(value, Sum) and len(parts) == 1:
-                ((monomial, c),) = value.coefficients.items()
-                parts = [monomial, c] if value.const == 0 else [monomial * c, value.const]
-                self._fold("mul" if value.const == 0 else "add", parts, node, make)
-            else:
-                if isinstance(value, Sum) and value.const:
-                    parts.append(value.const)
-                self._fold("add" if isinstance(value, Sum) else "mul", parts, node, make)
+            self._fold(*_parts(value), node, make)
         else:
             raise TypeError(f"{value} reached a size without any call")
 
     def _fold(self, method: str, parts: list[Any], result: Any, make: Callable[[Any], Any]) -> None:
         total = make(parts[0])
         for part in parts[1:]:
-            value = total.value * part if method == "mul" and not isinstance(part, type(total)) else None
-            value = value if value is not None else total.value * part
-            if method == "add":
-                value = total.value + part
-            after = make(value)
+            after = make(total.value * part if method == "mul" else total.value + part)
             self.note(method, (total, make(part)), after)
             total = after
         assert total is result, f"{total} is not {result}"
@@ -178,8 +166,14 @@ class Recorder:
         return Recording([self.env.hints[s.value] for s in self.symbols], queries)
 
 
-def _factors(product: Any) -> list[Any]:
-    return [atom for atom, power in product.powers.items() for _ in range(power)]
+def _parts(value: Any) -> tuple[str, list[Any]]:
+    """The method that makes a sum or product, and from what."""
+    if hasattr(value, "powers"):
+        return "mul", [atom for atom, power in value.powers.items() for _ in range(power)]
+    terms = value.coefficients.items()
+    if len(terms) == 1 and value.const == 0:
+        return "mul", list(*terms)
+    return "add", [m * c for m, c in terms] + ([value.const] if value.const else [])
 
 
 @contextlib.contextmanager

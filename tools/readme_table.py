@@ -105,13 +105,17 @@ def overhead_table(nanoseconds: Mapping[str, float]) -> str:
     return markdown(headings, rows)
 
 
-# ------------------------------------------------------------------------------------------------ README
+# ------------------------------------------------------------------------------------------------ documents
+
+
+def command_of(name: str) -> str:
+    return f"python benchmarks/{SCRIPTS.get(name, name)}.py"
 
 
 def provenance(name: str, results: Mapping[str, Any]) -> str:
     """One sentence: command, processor, versions, day."""
     machine = results["machine"]
-    command = results.get("command", f"python benchmarks/{SCRIPTS.get(name, name)}.py")
+    command = results.get("command", command_of(name))
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
     return (
         f"`{command}` on {machine['processor']} ({machine['cores']} cores, one thread used), "
@@ -146,7 +150,7 @@ def section(name: str, make: Callable[[Mapping[str, Any]], str], results_directo
     """The text between the markers of a section: table and provenance, or a sentence that nothing is measured yet."""
     path = results_directory / f"{name}.json"
     if not path.exists():
-        return f"Not measured yet: `python benchmarks/{SCRIPTS.get(name, name)}.py`."
+        return f"Not measured yet: `{command_of(name)}`."
     results = json.loads(path.read_text(encoding="utf-8"))
     return f"{make(results)}\n\n{provenance(name, results)}"
 
