@@ -193,7 +193,8 @@ class Environment:
             step("creating %s" % os.path.relpath(self.directory, ROOT))
             subprocess.check_call([self.base, "-m", "venv", "--without-pip", self.directory])
         if have.get("dependencies") != wanted["dependencies"]:
-            self.pip("installing dependencies (torch and others, pinned)", self.constraints + self.requirements)
+            named = ", ".join(line for line in self.requirements if line.startswith("torch")) or "no torch"
+            self.pip("installing dependencies (%s; pinned)" % named, self.constraints + self.requirements)
             have = {"base": wanted["base"], "dependencies": wanted["dependencies"]}
             self.note(have)
         if have.get("packages") != wanted["packages"]:
