@@ -16,6 +16,7 @@ from treadle_shapes.errors import (
     ConstraintError,
     ContradictionError,
     DivisionByZeroError,
+    MissingValueError,
     SizeOverflowError,
     UnbackedError,
     UndecidedError,
@@ -515,19 +516,21 @@ class ShapeEnv:
             return self.decide(condition)
         simple = self.facts.simplify(condition)
         assert isinstance(simple, BoolExpr)
-        self._learn(simple)
+        self._accept(condition, simple)
         self.runtime_asserts.append(RuntimeAssert(simple, message or self.describe(simple), self.where()))
         return True
 
     def assume(self, condition: BoolLike) -> None:
         """Take as a fact what the caller guarantees (the result of a count is not negative); nothing checks it later.
 
-        Raises ContradictionError when it is known to be false.
+        Raises ContradictionError when it is known to be false, ConstraintError when the sizes at hand do not satisfy it.
         """
-        if self.prove(condition) is None:
-            self._learn(self.facts.simplify(condition))
-        elif not self.prove(condition):
-            raise ContradictionError(f"{self.describe(condition)} is known to be false; {explain.place(self)}")
+        known = self.prove(condition)
+        if known is False:
+            raise ContradictionError(explain.contradiction(self, condition))
+        if known is None:
+            self._check_at_hand(condition)
+            self._accept(condition, self.facts.simplify(condition))
 
     def declare(self, condition: BoolLike, reason: str = "") -> None:
         """The user promises this about the inputs (a range, an equality, a multiple: Eq(s % 8, 0)); see `validate`.
@@ -541,13 +544,25 @@ class ShapeEnv:
             raise ContradictionError(explain.contradiction(self, condition))
         if declared is None or known:
             return
+        self._check_at_hand(condition)
+        self._accept(condition, self.facts.simplify(condition))
+        self.declared.append(declared)
+
+    def _check_at_hand(self, condition: BoolLike) -> None:
         if self.hint(condition) is False:
             raise ConstraintError(
                 f"{self.describe(condition)} is declared ({explain.place(self)}) but does not hold for the given sizes: "
                 + ", ".join(f"{self.source_of(s)} == {self.hints.get(s)}" for s in explain.symbols_in_order(condition))
             )
-        self._learn(self.facts.simplify(condition))
-        self.declared.append(declared)
+
+    def _accept(self, condition: BoolLike, simple: BoolLike) -> None:
+        """Make a fact of what somebody states, or raise ContradictionError and know what was known before."""
+        before = self.facts.copy(keep_witness=True)
+        try:
+            self._learn(simple)
+        except ContradictionError:
+            self.facts = before
+            raise ContradictionError(explain.contradiction(self, condition)) from None
 
     def violations(self) -> list[str]:
         """Where recorded guards exclude sizes that the user declared possible, in words."""
@@ -562,9 +577,16 @@ class ShapeEnv:
     def check_declared(self, values: Mapping[Symbol, int]) -> None:
         """Raise ConstraintError when values of a later call break a declared range or promise."""
         for s, value in values.items():
+            if not isinstance(s, Symbol):
+                raise UsageError(f"check_declared: values by symbols are needed, got {s!r}")
             if value not in s.range:
                 raise ConstraintError(explain.outside(self, s, value))
         for promise in self.declared:
+            missing = [s for s in explain.symbols_in_order(promise.expr) if s not in values]
+            if missing:
+                raise MissingValueError(
+                    f"check_declared: {self.describe(promise.expr)} is promised, and there is no value for {self.source_of(missing[0])}"
+                )
             if not evaluate(promise.expr, values):
                 given = ", ".join(f"{self.source_of(s)} == {values[s]}" for s in explain.symbols_in_order(promise.expr))
                 raise ConstraintError(

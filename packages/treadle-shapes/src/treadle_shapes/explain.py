@@ -2,37 +2,63 @@
 
 from __future__ import annotations
 
+from itertools import islice, product
 from typing import TYPE_CHECKING
 
-from treadle_shapes.nodes import BoolExpr, BoolLike, IntLike, Symbol, free_symbols
+from treadle_shapes.errors import UsageError
+from treadle_shapes.facts import Facts
+from treadle_shapes.floats import holds
+from treadle_shapes.logic import COMPARISONS
+from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, IntLike, Symbol, as_terms, free_symbols
 from treadle_shapes.rewrite import evaluate
 
 if TYPE_CHECKING:
     from treadle_shapes.env import ShapeEnv, SymbolInfo
-    from treadle_shapes.guards import Guard
+    from treadle_shapes.guards import Guard, Stack
 
 
-def explain(env: ShapeEnv, s: IntLike) -> str:
+# Sizes tried in search of one that a guard leaves out.
+_MOST_TRIED = 2000
+
+
+def explain(env: ShapeEnv, e: IntLike) -> str:
     """See `ShapeEnv.explain`."""
-    if not isinstance(s, Symbol):
-        return f"{s} is a constant: the dimension was static from the start (policy static, or size 0 or 1)"
-    info = env.symbols[s]
-    value = env.simplify(s)
-    low, high = env.bounds(s)
-    state = f"{s.name} ({info.source}, hint {info.hint}, {info.policy})"
-    if isinstance(value, int):
-        lines = [f"{state} is static: it must be {value}"]
-    elif value is not s:
-        lines = [f"{state} always equals {env.describe(value)}"]
-    else:
-        lines = [f"{state} is dynamic, from {low} to {'any size' if high is None else high}"]
+    if not isinstance(e, Expr):
+        return f"{e} is a constant: the dimension was static from the start (policy static, or size 0 or 1)"
+    if not isinstance(e, Symbol):
+        parts = [explain(env, s) for s in symbols_in_order(e)]
+        return "\n".join([f"{env.describe(e)} is computed from", *parts])
+    if e not in env.symbols:
+        raise UsageError(f"explain: {e.name} is no symbol of this environment")
+    info = env.symbols[e]
+    also = "".join([f", also {source}" for s, source in env.shared if s is e])
+    lines = [f"{e.name} ({info.source}{also}, hint {info.hint}, {info.policy}) {_state(env, e)}"]
     kept, dropped = env.minimal_guards()
-    lines += [f"  because {env.describe(g.expr)}, at {g.where}" for g in kept if s in g.expr.free_symbols]
+    lines += [f"  because {env.describe(g.expr)}, at {g.where}" for g in kept if e in g.expr.free_symbols]
     for drop in dropped:
-        if s in drop.guard.expr.free_symbols:
+        if e in drop.guard.expr.free_symbols:
             cause = " and ".join(env.describe(g.expr) for g in drop.implied_by) or "the ranges of the symbols"
             lines.append(f"  {env.describe(drop.guard.expr)} (at {drop.guard.where}) follows from {cause}")
+    for stated in env.runtime_asserts:
+        if e in stated.condition.free_symbols:
+            lines.append(f"  {env.describe(stated.condition)}, checked at run time (stated at {_first(stated.stack)})")
     return "\n".join(lines)
+
+
+def _state(env: ShapeEnv, s: Symbol) -> str:
+    value = env.simplify(s)
+    if isinstance(value, int):
+        return f"is static: it must be {value}"
+    if value is not s:
+        return f"always equals {env.describe(value)}"
+    low, high = env.bounds(s)
+    if low is None:
+        return "is dynamic, any integer" + ("" if high is None else f" up to {high}")
+    return f"is dynamic, from {low} to {'any size' if high is None else high}"
+
+
+def _first(stack: Stack) -> str:
+    return str(stack[0]) if stack else "an unknown place"
 
 
 def place(env: ShapeEnv) -> str:
@@ -41,8 +67,8 @@ def place(env: ShapeEnv) -> str:
     return f"asked at {stack[0]}" if stack else "asked at an unknown place"
 
 
-def symbols_in_order(condition: BoolLike) -> list[Symbol]:
-    return sorted(condition.free_symbols, key=lambda s: s.order) if isinstance(condition, BoolExpr) else []
+def symbols_in_order(e: IntLike | BoolLike) -> list[Symbol]:
+    return sorted(free_symbols(e), key=lambda s: s.order)
 
 
 def interval(low: int | None, high: int | None) -> str:
@@ -89,26 +115,72 @@ def contradiction(env: ShapeEnv, condition: BoolLike) -> str:
     concerned = symbols_in_order(condition) or [s for s in env.symbols if s in env.hints]
     before = [f"{env.describe(g.expr)} declared at {g.where}" for g in env.declared]
     before += [f"{env.describe(g.expr)} needed at {g.where}" for g in env.guards]
-    before += [f"{env.describe(a.condition)} stated at {a.stack[0]}" for a in env.runtime_asserts if a.stack]
+    before += [f"{env.describe(a.condition)} stated at {_first(a.stack)}" for a in env.runtime_asserts]
     before += [f"the range {declared_range(env, s)}" for s in concerned]
     what = "this condition" if isinstance(condition, bool) else env.describe(condition)
+    if not before:
+        return f"{what} ({place(env)}) is known to be false: drop it"
     return f"{what} ({place(env)}) contradicts what was declared before: {'; '.join(before)}: drop one of them"
 
 
 def violations(env: ShapeEnv) -> list[str]:
     """See `ShapeEnv.violations`."""
     found = []
-    for s, info in env.symbols.items():
-        if info.policy != "dynamic":
+    promised = Facts(env.hints)
+    for promise in env.declared:
+        promised.add(promise.expr)
+    for guard in env.guards:
+        needed = promised.simplify(guard.expr)
+        symbols = symbols_in_order(needed)
+        if isinstance(needed, bool) or not all(
+            s in env.symbols and env.symbols[s].policy == "dynamic" for s in symbols
+        ):
             continue
-        low, high = env.facts.ranges.get(s, s.range)
-        for guard in env.guards:
-            if guard.expr.free_symbols != {s} or guard in env.declared:
-                continue
-            wider = [v for v in (s.lower, s.upper) if v is not None and not evaluate(guard.expr, {s: v})]
-            if wider or (s.upper is None and isinstance(high, int)):
-                found.append(
-                    f"{info.source} is declared to range over {interval(s.lower, s.upper)}, but {env.describe(guard.expr)} "
-                    f"is needed at {guard.where}: only [{low}, {high}] works; declare that, or change that line"
-                )
+        example = _left_out(env, needed, symbols, promised)
+        if example is not None:
+            ranges = ", ".join(
+                f"{env.source_of(s)} is declared to range over {interval(s.lower, s.upper)}" for s in symbols
+            )
+            sizes = " and ".join(f"{env.source_of(s)} == {value}" for s, value in example.items())
+            found.append(
+                f"{ranges}, but {env.describe(guard.expr)} is needed at {guard.where}, which leaves out {sizes}"
+                f"{_remainder(env, symbols)}; declare what works, or change that line"
+            )
     return found
+
+
+def _remainder(env: ShapeEnv, symbols: list[Symbol]) -> str:
+    """What interval is left of one symbol, where it is narrower than declared."""
+    (s, *others) = symbols
+    low, high = env.bounds(s)
+    return "" if others or (low, high) == (s.lower, s.upper) else f": only {interval(low, high)} works"  # type: ignore[arg-type]
+
+
+def _left_out(env: ShapeEnv, needed: BoolExpr, symbols: list[Symbol], promised: Facts) -> dict[Symbol, int] | None:
+    """Sizes that were declared and break none of the user's promises, for which the condition does not hold."""
+    per_symbol = max(3, int(_MOST_TRIED ** (1 / len(symbols))))
+    tried = islice(product(*[_candidates(env, s, needed, per_symbol) for s in symbols]), _MOST_TRIED)
+    for sizes in tried:
+        example = dict(zip(symbols, sizes, strict=True))
+        everything = {**env.hints, **example}
+        everything.update({s: evaluate(value, everything) for s, value in promised.substitutions.items()})
+        if not holds(needed, everything) and all(holds(promise.expr, everything) for promise in env.declared):
+            return example
+    return None
+
+
+def _candidates(env: ShapeEnv, s: Symbol, needed: BoolExpr, count: int) -> list[int]:
+    """Sizes of the declared range: its ends, what stands near the condition's constants and near the hint, then all from below."""
+    near = [env.hints[s]]
+    for condition in (needed, *needed.args):
+        if isinstance(condition, BoolExpr) and condition.op in COMPARISONS:
+            terms, const = as_terms(condition.args[0])
+            near += [-const // c for c in terms.values()]
+    low, high = s.lower or 0, s.upper
+    wanted = [
+        low,
+        *([] if high is None else [high]),
+        *[n + d for n in near for d in (0, 1, -1)],
+        *range(low, low + count),
+    ]
+    return sorted(list(dict.fromkeys([n for n in wanted if n in s.range]))[:count])
