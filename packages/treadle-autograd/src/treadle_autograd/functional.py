@@ -30,6 +30,7 @@ from treadle_shapes.rewrite import substitute
 from .contract import CallInput, InputDescription, StaticInput
 from .decomp import Decompositions, decompose_composite
 from .errors import UnsupportedGraph
+from .layouts import FAKE_AS_EAGER, like_argument
 from .raising import ROUNDING, held_condition, held_numbers, may_raise, overflow_message
 from .run_time import adapter_of, explain_offset, has_elements, is_assert, is_number_call, same_symbols
 from .symbolic import SYMBOLIC, SymbolicNodes, expression_of
@@ -94,21 +95,6 @@ class RecordedGraph:
         self.inputs.append(CallInput(index))
         self.input_nodes.append(node)
         return node
-
-
-def _fake_roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
-    """Eager's `roll` is `narrow` and `cat` (aten/src/ATen/native/TensorTransformations.cpp), which keep channels-last; torch's fake
-    kernel (2.13) forgets it."""
-    if len(dims) != len(shifts) or any(not isinstance(n, int) or n == 0 for n in x.shape):
-        return aten.roll.default(x, shifts, dims)
-    for shift, dim in zip(shifts, dims, strict=True):
-        start = (x.shape[dim] - shift) % x.shape[dim]
-        x = torch.cat([x.narrow(dim, start, x.shape[dim] - start), x.narrow(dim, 0, start)], dim)
-    return x
-
-
-# Operators whose fake kernels in torch give other strides than eager, with what tells the truth.
-_FAKE_AS_EAGER: dict[Any, Callable[..., Any]] = {aten.roll.default: _fake_roll}
 
 
 class Recorder(TorchDispatchMode):
@@ -214,8 +200,9 @@ class Recorder(TorchDispatchMode):
         adapter = adapter_of(self.mode)
         if adapter is not None and not has_elements(adapter, func, args, kwargs):
             raise UnsupportedGraph(f"{func} has nothing to reduce", self.line())
-        compute: Any = _FAKE_AS_EAGER.get(func, func)
+        compute: Any = FAKE_AS_EAGER.get(func, func)
         result = run_for_metadata(adapter, compute, args, kwargs)
+        result = like_argument(func, args, kwargs, result)
         self._require_held(func, args, kwargs, result)
         node = self.recorded.graph.call_function(func, node_args, node_kwargs)
         node.meta.update(self.meta)
@@ -365,7 +352,7 @@ def why_not_refusal(error: BaseException) -> str | None:
         frame, traceback = traceback.tb_frame, traceback.tb_next
     if frame is None or not frame.f_globals.get("__name__", "").startswith("treadle_"):
         return None
-    calls = (_run_node, run_for_metadata, *_FAKE_AS_EAGER.values())
+    calls = (_run_node, run_for_metadata, *FAKE_AS_EAGER.values())
     if frame.f_code in [getattr(function, "__code__", None) for function in calls]:
         return None
     return f"raised in {frame.f_code.co_name}"
