@@ -89,7 +89,8 @@ def build(package: Package, wheels: Path) -> None:
     run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", wheels], package.directory)
     sdist = find(package, wheels, ".tar.gz")
     pip = [bootstrap.installer(), "-m", "pip"]
-    run([*pip, "wheel", "--no-deps", "--wheel-dir", wheels, sdist], wheels, PIP_CONSTRAINT=str(CONSTRAINTS))
+    # As a URL: pip splits the variable at spaces.
+    run([*pip, "wheel", "--no-deps", "--wheel-dir", wheels, sdist], wheels, PIP_CONSTRAINT=CONSTRAINTS.as_uri())
 
 
 def find(package: Package, wheels: Path, suffix: str) -> Path:
