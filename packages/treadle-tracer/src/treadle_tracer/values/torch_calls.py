@@ -176,7 +176,10 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 def _run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     given = args
-    _fake_log.disabled = True  # a failing kernel is the traced program's business, not a message
+    was_disabled, _fake_log.disabled = (
+        _fake_log.disabled,
+        True,
+    )  # a failing kernel is the traced program's business, not a message
     # With dynamic sizes PyTorch's Python kernels are preferred: some in C++ read sizes as plain ints and so fix them.
     in_python = tx.symbols.env is not None and _name(target) not in _ONLY_IN_C
     python_kernels = enable_python_dispatcher() if in_python else nullcontext()
@@ -201,7 +204,7 @@ def _run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[st
         except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError, KeyError) as error:
             raise Unsupported("torch-call-raises", f"{_name(target)}: {type(error).__name__}: {error}") from error
         finally:
-            _fake_log.disabled = False
+            _fake_log.disabled = was_disabled
     tx.symbols.run_time.allow(tx)
     return _run_fake(tx, op, target, given, kwargs)
 

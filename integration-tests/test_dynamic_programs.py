@@ -1,0 +1,49 @@
+"""Short programs of the kind people write around models that were once wrong at changing sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import treadle
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch.manual_seed(0)
+    treadle.reset()
+    with treadle.config.patch(raise_internal_errors=True), torch.no_grad():
+        yield
+    treadle.reset()
+
+
+def compiles_over(program, *shapes) -> int:
+    """Graphs compiled over calls with tensors of these shapes, every result compared with eager's, layout included."""
+    compiled = treadle.compile(program)
+    for shape in shapes:
+        x = torch.randn(shape)
+        got, want = compiled(x.clone()), program(x.clone())
+        torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5, check_stride=True)
+    return treadle.stats().graphs
+
+
+def test_kernels_that_take_plain_sizes_after_a_write():
+    """Where something is written to, the graph runs again by kernels of C++; some of them take no symbolic sizes."""
+
+    def resized(x):
+        y = F.relu(x + 1, inplace=True)
+        return F.interpolate(y[None, None], size=(x.shape[0] + 1, x.shape[1]), mode="nearest")
+
+    assert compiles_over(resized, (3, 8), (4, 9), (5, 6), (2, 7)) == 2
+
+
+def test_squares_of_rounded_sizes():
+    """A multiple of 4 in both dimensions: the sizes of the result are squares of remainders."""
+
+    def padded(x):
+        missing = -x.shape[0] % 4
+        square = F.pad(x[:, : x.shape[0]], (0, missing, 0, missing))
+        return square.flatten() + 1
+
+    assert compiles_over(padded, (3, 8), (5, 9), (6, 6), (9, 10)) <= 3
