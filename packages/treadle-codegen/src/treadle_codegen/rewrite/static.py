@@ -38,9 +38,14 @@ Probe = Callable[[Sequence[torch.Tensor]], Callable[[], int]]
 class Prologue:
     """Values derived from static inputs. `positions` are those inputs' positions among the graph's arguments.
 
-    The values are kept until an input lies elsewhere in memory, has another version (every in-place operation counts
-    it up), or samples of its bits differ: writes through `.data` or NumPy leave the version as it is. `probe` makes
-    the function that samples given tensors where they lie.
+    The values are kept until an input
+
+    - lies elsewhere in memory (`weight.data = ...`, a new parameter), or
+    - has another version: every in-place operation counts it up, through `detach()` and under `no_grad` as well, or
+    - differs in the bits that `probe` samples. Writes through `.data`, NumPy, DLPack or C leave no trace but in memory; this notices
+      each of them in tensors of up to 4 KiB, and in larger ones those that change any of 17 evenly spread words (so any that change
+      all elements). A write through `.data` or NumPy to a few elements of a larger parameter is not noticed: reading all weights on
+      every call takes as long as many models do. Such programs write through the parameter itself, or set `pack_weights=False`.
     """
 
     def __init__(self, graph: fx.GraphModule, positions: tuple[int, ...], probe: Probe) -> None:
