@@ -265,9 +265,23 @@ def only_one_at_a_time():
     """Two commands started at once must not fill the same environment."""
     import fcntl
 
-    with open(os.path.join(ROOT, ".venv-setup.lock"), "w") as file:
+    try:
+        file = open(os.path.join(ROOT, ".venv-setup.lock"), "w")  # noqa: SIM115
+    except OSError as error:
+        raise SetupError(
+            "%s cannot be written (%s): clone Treadle to a folder of yours." % (ROOT, error.strerror)
+        ) from None
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def set_up(environment):
+    """The environment's interpreter. One that is up to date is left alone: the tree may be read-only."""
+    if environment.have() == environment.wanted():
+        return environment.python
+    with only_one_at_a_time():
+        return environment.ensure()
 
 
 def requirement_lines():
@@ -279,16 +293,14 @@ def ensure_main():
     """The interpreter of `.venv`, made or brought up to date first. Raises SetupError."""
     check_machine()
     base = os.path.realpath(sys.executable) if sys.prefix == sys.base_prefix else base_interpreter()
-    with only_one_at_a_time():
-        return Environment(os.path.join(ROOT, ".venv"), base, requirement_lines(), PACKAGES).ensure()
+    return set_up(Environment(os.path.join(ROOT, ".venv"), base, requirement_lines(), PACKAGES))
 
 
 def ensure_torch(version):
     """The interpreter of `.venv-torch-<version>`: what `.venv` has, beside this version of torch. Raises SetupError."""
     directory = os.path.join(ROOT, ".venv-torch-" + version)
     requirements = requirements_beside(version)
-    with only_one_at_a_time():
-        return Environment(directory, base_interpreter(), requirements, PACKAGES, constraints="").ensure()
+    return set_up(Environment(directory, base_interpreter(), requirements, PACKAGES, constraints=""))
 
 
 def requirements_beside(torch_version):
@@ -312,8 +324,7 @@ def ensure_plain(version):
     if base is None:
         return None
     directory = os.path.join(ROOT, ".venv-" + version)
-    with only_one_at_a_time():
-        return Environment(directory, base, PLAIN_REQUIREMENTS, PLAIN_PACKAGES).ensure()
+    return set_up(Environment(directory, base, PLAIN_REQUIREMENTS, PLAIN_PACKAGES))
 
 
 def run_inside(script, arguments):

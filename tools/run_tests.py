@@ -161,7 +161,6 @@ def describe(counts: dict[str, int]) -> str:
 
 
 def run_all(steps: Sequence[Step], jobs: int) -> dict[str, Outcome]:
-    LOGS.mkdir(parents=True, exist_ok=True)
     outcomes: dict[str, Outcome] = {}
     with ThreadPoolExecutor(jobs) as pool:
         futures = {pool.submit(step.run): step for step in steps}
@@ -206,6 +205,11 @@ def main(arguments: Sequence[str]) -> int:
     if options.list or not steps:
         print("\n".join(step.name for step in steps) or "no step has such a name; --list names them")
         return 0 if steps else 2
+    try:
+        LOGS.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        print(f"The logs cannot be written: {error}", file=sys.stderr)
+        return 2
     outcomes = run_all(steps, options.jobs)
     failed = [name for name, outcome in outcomes.items() if outcome.failed]
     if failed:

@@ -152,3 +152,16 @@ def test_a_failing_pip_shows_its_own_words(tmp_path: Path) -> None:
     with pytest.raises(bootstrap.SetupError, match="no-such-place"):
         environment.ensure()
     assert environment.have() == {}
+
+
+def test_a_tree_that_cannot_be_written_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bootstrap, "ROOT", str(tmp_path / "nowhere"))
+    with pytest.raises(bootstrap.SetupError, match=r"nowhere cannot be written \(No such file or directory\)"):
+        bootstrap.set_up(bootstrap.Environment(str(tmp_path / "env"), sys.executable, [], []))
+
+
+def test_an_environment_that_is_up_to_date_needs_no_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(bootstrap, "only_one_at_a_time", lambda: pytest.fail("locked"))
+    environment = bootstrap.Environment(str(tmp_path), sys.executable, [], [])
+    environment.note(environment.wanted())
+    assert bootstrap.set_up(environment) == environment.python
