@@ -459,8 +459,9 @@ class ShapeEnv:
 
     def suppose(self, condition: BoolLike) -> None:
         """`expect` for what is only usual: callers must be able to do without what follows from it."""
+        known = len(self.runtime_asserts)
         self.expect(condition)
-        self.suppositions.append(condition)
+        self.suppositions += [found.condition for found in self.runtime_asserts[known:]]
 
     def _guard(self, guard: BoolLike) -> None:
         """Record a condition that holds at the hints and that `facts` have simplified but not settled."""

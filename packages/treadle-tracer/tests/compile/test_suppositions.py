@@ -85,6 +85,17 @@ def test_nothing_is_supposed_where_python_cannot_run_the_program(suppose):
         fast(SOME.clone())
 
 
+def test_what_a_call_asks_inside_itself_is_not_supposed():
+    with torch.library._scoped_library("treadle_suppositions", "DEF") as library:
+        library.define("total(Tensor x) -> Tensor")
+        library.impl("total", lambda x: torch.roll(x[x > 0], 1, 0).sum(), "CompositeImplicitAutograd")
+        total = torch.ops.treadle_suppositions.total
+        fast, recorder = compiled(lambda x: total(x) + 1, capture_scalars=True)
+        for x in (SOME, NONE):
+            torch.testing.assert_close(fast(x), total(x) + 1)
+        assert recorder.codes() == ["data-dependent"]
+
+
 def test_the_run_of_python_is_not_compiled():
     def inner(x):
         return x[x > 0]
