@@ -41,13 +41,14 @@ def test_waiting_may_be_given_up(worker: Worker) -> None:
     assert worker.wait(30)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_job_that_raises_does_not_stop_the_others(worker: Worker) -> None:
+def test_a_job_that_raises_does_not_stop_the_others(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
+    raised: list[str] = []
+    monkeypatch.setattr(threading, "excepthook", lambda error: raised.append(error.exc_type.__name__))
     for k in (0, 1, 2):
         worker.submit(lambda k=k: done.append(1 // k))
     assert worker.wait(30)
-    assert done == [1, 0]
+    assert done == [1, 0] and raised == ["ZeroDivisionError"]
 
 
 def test_a_child_does_what_was_not_done(worker: Worker) -> None:

@@ -21,9 +21,8 @@ from random_programs import programs, run_program
 from treadle_codegen import CompiledGraph
 from treadle_codegen.codegen import hot_sizes
 from treadle_codegen.codegen.hot_sizes import HotSizes, specialize_now, wait_for_hot_sizes
-from treadle_codegen.codegen.workspace import Entries, Fit
+from treadle_codegen.codegen.workspace import NO_MEMORY, Entries, Fit
 from treadle_codegen.errors import CodegenUnavailable, CompilerFailed, InternalError
-from treadle_codegen.schedule.memory import ArenaPlan
 
 MORE_CASES: dict[str, tuple[Any, Shapes]] = {
     "masked softmax": (lambda x, m: x.masked_fill(m > 0.3, float("-inf")).softmax(-1), lambda n, c: [(n, c), (n, c)]),
@@ -111,7 +110,7 @@ def test_a_value_that_is_no_size_stays_variable(cache: Path) -> None:
     assert graph.specialize()
     for n in (3, 4, -7):
         torch.testing.assert_close(graph(x, n)[0], torch.relu(x * n))
-    assert number not in graph.hot.last.constants
+    assert number not in graph.hot._numbers
 
 
 def _graph_with_a_number(cache: Path) -> tuple[CompiledGraph, Any]:
@@ -199,6 +198,18 @@ def test_time_spent_leads_to_a_compile_in_the_background(cache: Path) -> None:
     assert graph.hot.last.state[-1] is graph.hot.ready[(12, 50)][0]  # nothing is counted or said any more
 
 
+def test_sizes_that_do_not_come_back_leave_nothing(cache: Path) -> None:
+    """A growing sequence is neither remembered nor counted; sizes that come back in turns are."""
+    graph, inputs_at, _ = case("with matmul", cache)
+    for n in range(2, 60):
+        graph(*inputs_at(n, 7))
+    assert not graph._host.planner.fits
+    for _ in range(3):
+        for n in (3, 4):
+            graph(*inputs_at(n, 9))
+    assert sorted(map(sorted, graph._host.planner.fits)) == [[3, 9], [4, 9]]
+
+
 def test_every_living_graph_at_once(cache: Path) -> None:
     graph, inputs_at, _ = case("column sums", cache)
     graph(*inputs_at(12, 50))
@@ -221,9 +232,8 @@ class Rig:
         monkeypatch.setattr(hot_sizes, "_worker", self)
         generic = (self._entry("a"), self._entry("b"))
         self.hot = HotSizes(limit, seconds, generic, self._build, lambda: self.now)
-        self.hot.names = ("s0",)
         self.fits: dict[tuple[int, ...], Fit] = {}
-        self.hot.fits = self.fits
+        self.hot.belongs_to(self.fits, ["s0"], ["n"])
 
     def submit(self, job: Callable[[], None]) -> None:
         self.jobs.append(job)
@@ -246,7 +256,7 @@ class Rig:
         for _ in range(times):
             fit = self.fits.get((size,))
             if fit is None:
-                fit = self.fits[(size,)] = Fit((size,), ArenaPlan({}, 0), (), (), {"n": size})
+                fit = self.fits[(size,)] = Fit((size,), NO_MEMORY, (), [(1, size)])
                 fit.use(self.hot.entries_at(fit))
             entries = fit.state
             for entry in entries:

@@ -28,7 +28,7 @@ from treadle_codegen.codegen.host_sizes import (
 from treadle_codegen.codegen.hot_sizes import HotSizes
 from treadle_codegen.codegen.kernel import Segment, slot_key
 from treadle_codegen.codegen.plan import Plan, last_uses, lifetimes
-from treadle_codegen.codegen.workspace import Fit, MemoryPlanner, Workspace
+from treadle_codegen.codegen.workspace import NO_MEMORY, Fit, MemoryPlanner, Sizes, Workspace
 from treadle_codegen.ir.loops import (
     Bind,
     BoolExpr,
@@ -44,10 +44,10 @@ from treadle_codegen.ir.loops import (
     symbols_of,
 )
 from treadle_codegen.schedule.kernel import Kernel
-from treadle_codegen.schedule.memory import ArenaPlan
 from treadle_shapes.expr import Symbol
 
 _INDENT = "    "
+_SIZES_REMEMBERED = 256  # of a dynamic graph, to tell those that come back
 
 
 @dataclass(slots=True)
@@ -111,14 +111,17 @@ class Host:
         writer.last_use = last_uses(plan)
         writer.in_externs = {name for n in plan.nodes if isinstance(n.item, Extern) for name in n.reads | n.writes}
         body = _write_body(writer)
-        self.numbers = size_numbers(plan, sizes)
+        numbers = size_numbers(plan, sizes)
         pool = [dtype for dtype, _ in writer.pool]
         buffers, keys = plan.program.buffers, list(writer.views)
-        names = _write_host(writer, body, list(spans), self.numbers, hot_segments)
-        unfitted = Fit((), ArenaPlan({}, 0), (None,) * len(names), (), {})
+        compared = _write_host(writer, body, list(spans), numbers, hot_segments)
+        self._nothing_seen = (None,) * compared
+        self._met: set[Sizes] = set()
+        self._number_slots = [plan.slots[slot_key(number)] for number in numbers]
+        unfitted = Fit((), NO_MEMORY, (None,) * (compared + len(sizes.values) + len(hot_segments)))
         self.planner = MemoryPlanner(buffers, spans, keys, plan.slots, sizes.in_order(), pool, unfitted)
         if hot is not None:
-            hot.fits, hot.names = self.planner.fits, tuple([symbol.name for symbol in self.planner.symbols])
+            hot.belongs_to(self.planner.fits, [symbol.name for symbol in self.planner.symbols], numbers)
         self.source = "\n".join(writer.lines) + "\n"
         self.static_views: list[torch.Tensor | None] = [None] * len(writer.statics)
         self.static_keys = list(writer.statics)
@@ -149,18 +152,26 @@ class Host:
     def refit(self, workspace: Workspace, *inputs: Any) -> tuple[Any, ...]:
         """Fit the workspace to the sizes of these inputs; the state that the host function begins with."""
         sizes = self._read_sizes(*inputs)
-        fit = self.planner.fits.get(sizes)
-        if fit is None:
-            values, numbers = self._at_sizes(*sizes)
-            table = [(self.plan.slots[slot_key(n)], v) for n, v in zip(self.numbers, numbers, strict=True)]
-            constants = dict(zip(self.numbers, numbers, strict=True))
-            fit = self.planner.add(sizes, (*self._seen(*inputs), *values), table, constants)
-            if self.hot is not None:
-                fit.use(self.hot.entries_at(fit))
+        fit = self.planner.fits.get(sizes) or self._new_fit(sizes, inputs)
         self.planner.fit(workspace, fit)
         if self.hot is not None:
             self.hot.last = fit
         return fit.state
+
+    def _new_fit(self, sizes: Sizes, inputs: tuple[Any, ...]) -> Fit:
+        """What follows from these sizes; kept from the second time on, as the sizes of a growing sequence do not come back."""
+        values, numbers = self._at_sizes(*sizes)
+        table, generic = tuple(zip(self._number_slots, numbers, strict=True)), self.hot.generic if self.hot else ()
+        if sizes not in self._met:
+            if len(self._met) >= _SIZES_REMEMBERED:
+                self._met.clear()
+            self._met.add(sizes)
+            return Fit(sizes, self.planner.layout(sizes), (*self._nothing_seen, *values), table, generic)
+        fit = Fit(sizes, self.planner.layout(sizes), (*self._seen(*inputs), *values), table, generic)
+        fit = self.planner.keep(fit)
+        if self.hot is not None:
+            fit.use(self.hot.entries_at(fit))
+        return fit
 
     def fail(self, workspace: Workspace, error: str, message: str) -> NoReturn:
         """Raise what a check found; the workspace is fit for the next call."""
@@ -208,8 +219,8 @@ def _write_body(writer: HostWriter) -> list[str]:
 
 def _write_host(
     writer: HostWriter, outputs: list[str], planned: list[str], numbers: list[Any], hot_segments: Sequence[str]
-) -> list[str]:
-    """The whole function: head, body (written already), result. The names of what a Fit's state holds are returned."""
+) -> int:
+    """The whole function: head, body (written already), result; with how many things of its inputs it compares."""
     plan, program, sizes = writer.plan, writer.plan.program, writer.sizes
     body, writer.lines = writer.lines, []
     _write_head(writer)
@@ -252,7 +263,7 @@ def _write_host(
             f"def seen({inputs}): return ({', '.join(compared)}, )",
             f"def at_sizes({symbols}): return ({_items(sizes.values)}), ({_items(map(plain_text, numbers))})",
         ]
-    return [*names, *hot_segments]
+    return len(compared)
 
 
 def _items(texts: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -64,13 +64,18 @@ class HotSizes:
         self.on_ready: Callable[[dict[str, int], float], None] = lambda sizes, seconds: None
         self.on_failure: Callable[[InternalError], None] = _raise
         self.ready: dict[Sizes, Entries] = {}
-        self.fits: Mapping[Sizes, Fit] = {}  # of the graph
-        self.names: tuple[str, ...] = ()  # of the symbols whose values the sizes are
-        self.last: Fit | None = None
+        self.last: Fit | None = None  # of the last call at other sizes than the one before
+        self._fits: Mapping[Sizes, Fit] = {}
+        self._names: Sequence[str] = ()
+        self._numbers: Sequence[Any] = ()
         self._build = build
         self._taken: set[Sizes] = set()  # what counts for the limit: asked for, ready or failed
         self._news: dict[Sizes, Callable[[], None]] = {}  # what to say on the next call
         _graphs.add(self)
+
+    def belongs_to(self, fits: Mapping[Sizes, Fit], names: Sequence[str], numbers: Sequence[Any]) -> None:
+        """The graph: its Fits, the names of the symbols whose values the sizes are, and the numbers in the table of a Fit."""
+        self._fits, self._names, self._numbers = fits, names, numbers
 
     def entries_at(self, fit: Fit) -> Entries:
         """The entry points that calls at new sizes begin with."""
@@ -96,7 +101,7 @@ class HotSizes:
         self._taken.add(fit.sizes)
         start = self.clock()
         try:
-            entries = self._build(fit.constants, background)
+            entries = self._build(dict(zip(self._numbers, (value for _, value in fit.table), strict=True)), background)
         except (CodegenUnavailable, OSError, MemoryError):
             self.limit = 0
         except Exception as error:  # named boundary: reported by the next call
@@ -104,10 +109,10 @@ class HotSizes:
             failure.__cause__ = error
             self._news[fit.sizes] = lambda: self.on_failure(failure)
         else:
-            sizes, seconds = dict(zip(self.names, fit.sizes, strict=True)), self.clock() - start
+            sizes, seconds = dict(zip(self._names, fit.sizes, strict=True)), self.clock() - start
             self._news[fit.sizes] = lambda: self.on_ready(sizes, seconds)
             self.ready[fit.sizes] = entries
-        for fitted in {fit, self.fits.get(fit.sizes, fit)}:  # laid out anew in the meantime
+        for fitted in {fit, self._fits.get(fit.sizes, fit)}:  # laid out anew in the meantime
             fitted.use(self._after_news(fitted))
         return fit.sizes in self.ready
 

@@ -18,6 +18,7 @@ from treadle_codegen.ir.loops import Buffer, IntLike, View
 from treadle_codegen.schedule.memory import ArenaPlan, Lifetime, plan_arena
 from treadle_shapes.expr import evaluate
 
+NO_MEMORY = ArenaPlan({}, 0)
 _FITS_KEPT = 32  # of a dynamic graph, for as many different sizes
 
 Sizes = tuple[int, ...]
@@ -34,33 +35,31 @@ def storage_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
 class Fit:
     """What the calls of a graph at the same sizes have in common.
 
-    layout: where temporaries lie; table: slots of the kernels' numbers and what they are; constants: the same by number.
-    `state` is what the host function begins with, in one tuple, so that it changes at once for all threads: what
-    tells that the sizes are the same, numbers and tuples made of the sizes, and the entry points (`use`).
-    `spent`: seconds spent in kernels as far as they were counted.
+    layout: where temporaries lie; table: slots of the kernels' numbers and what they are. `state` is what the host function
+    begins with, in one tuple, so that it changes at once for all threads: what tells that the sizes are the same, numbers and
+    tuples made of the sizes (both `head`), and the entry points (`use`). `spent`: seconds spent in kernels as far as counted.
     """
 
-    __slots__ = ("_head", "constants", "layout", "sizes", "spent", "state", "table")
+    __slots__ = ("_head", "layout", "sizes", "spent", "state", "table")
 
     def __init__(
         self,
         sizes: Sizes,
         layout: ArenaPlan,
         head: tuple[Any, ...],
-        table: Sequence[tuple[int, int | float]],
-        constants: Mapping[Any, int | float],
+        table: Sequence[tuple[int, int | float]] = (),
+        entries: Entries = (),
     ) -> None:
         self.sizes = sizes
         self.layout = layout
         self.table = table
-        self.constants = constants
         self.spent = 0.0
         self._head = head
-        self.state = head
+        self.state = head + entries
 
     def use(self, entries: Entries) -> None:
         """Let the calls from now on run these entry points."""
-        self.state = (*self._head, *entries)
+        self.state = self._head + entries
 
 
 class Workspace:
@@ -124,23 +123,17 @@ class MemoryPlanner:
         """A workspace, ready for use when the graph has static sizes only."""
         workspace = Workspace(len(self.slots) + 1, self.unfitted, self.pool)
         if not self.symbols:
-            self.fit(workspace, self.fits.get(()) or self.add((), (), (), {}))
+            self.fit(workspace, self.fits.get(()) or self.keep(Fit((), self.layout(()), ())))
         return workspace
 
-    def add(
-        self,
-        sizes: Sizes,
-        head: tuple[Any, ...],
-        table: Sequence[tuple[int, int | float]],
-        constants: Mapping[Any, int | float],
-    ) -> Fit:
-        """The Fit for sizes that had none; those on which the least time was spent are dropped where there are many."""
+    def keep(self, fit: Fit) -> Fit:
+        """The Fit for its sizes from now on (another thread's, if that was earlier). Where there are many, those go on which
+        the least time was spent."""
         if len(self.fits) >= _FITS_KEPT:
-            oldest_last = reversed(list(self.fits.values()))
-            for fit in sorted(oldest_last, key=lambda fit: -fit.spent)[_FITS_KEPT // 2 :]:
-                self.fits.pop(fit.sizes, None)
-        layout = self._layout(dict(zip(self.symbols, sizes, strict=True)))
-        return self.fits.setdefault(sizes, Fit(sizes, layout, head, table, constants))
+            latest_first = reversed(list(self.fits.values()))
+            for dropped in sorted(latest_first, key=lambda fit: -fit.spent)[_FITS_KEPT // 2 :]:
+                self.fits.pop(dropped.sizes, None)
+        return self.fits.setdefault(fit.sizes, fit)
 
     def fit(self, workspace: Workspace, fit: Fit) -> None:
         """Lay the workspace's temporaries out for these sizes, and tell the kernels the numbers."""
@@ -156,15 +149,20 @@ class MemoryPlanner:
                 table[slot] = value
             else:
                 workspace.floats[slot] = value
-        views = workspace.known_views.get(fit.sizes)
-        if views is None:
-            if len(workspace.known_views) >= _FITS_KEPT:
-                workspace.known_views.clear()
-            views = workspace.known_views[fit.sizes] = self._views(workspace.arena, fit.layout, fit.sizes)
-        workspace.views = views
+        if self.keys:
+            views = workspace.known_views.get(fit.sizes)
+            if views is None:
+                if len(workspace.known_views) >= _FITS_KEPT:
+                    workspace.known_views.clear()
+                views = workspace.known_views[fit.sizes] = self._views(workspace.arena, fit.layout, fit.sizes)
+            workspace.views = views
         workspace.fitted = fit
 
-    def _layout(self, env: dict[Any, int]) -> ArenaPlan:
+    def layout(self, sizes: Sizes) -> ArenaPlan:
+        """Where the temporaries lie at these sizes."""
+        if not self.spans:
+            return NO_MEMORY
+        env = dict(zip(self.symbols, sizes, strict=True))
         lives = []
         for name, (first, last) in self.spans.items():
             b = self.buffers[name]
