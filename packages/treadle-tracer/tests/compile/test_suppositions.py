@@ -96,6 +96,21 @@ def test_what_a_call_asks_inside_itself_is_not_supposed():
         assert recorder.codes() == ["data-dependent"]
 
 
+def test_random_numbers_are_drawn_once():
+    def noisy(x):
+        noise = torch.rand(3)
+        return torch.roll(x[x > 0], 1, 0).sum() + noise
+
+    fast, recorder = compiled(noisy, fullgraph=True)
+    for x in (SOME, NONE, ONE, NONE):
+        torch.manual_seed(5)
+        expected = noisy(x), torch.rand(2)
+        torch.manual_seed(5)
+        found = fast(x), torch.rand(2)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    assert len(recorder.graphs) == 1
+
+
 def test_the_run_of_python_is_not_compiled():
     def inner(x):
         return x[x > 0]

@@ -22,7 +22,7 @@ from .emit import FrameCode
 from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes, settled
 from .rerun import Rerun, begin
 from .resume import Break
-from .run_time import has_asserts, raising_as_asked
+from .run_time import drawing_once, has_asserts, raising_as_asked
 from .size_ranges import size_program
 
 if TYPE_CHECKING:
@@ -136,6 +136,8 @@ def finish_entry(
         raise Unsupported("write-under-handler", f"{plan.code.co_qualname}")
     if compiled is not None and payload.graph_module is not None:
         compiled = raising_as_asked(keeping_state(compiled, payload.graph_module), payload.graph_module)
+        if rerun is not None and has_asserts(payload.graph_module):
+            compiled = drawing_once(compiled)
     replacement = plan.replacement(compiled, rerun)
     if result.env is not None:
         payload.dynamic = result.guards.add_sizes(result.env)

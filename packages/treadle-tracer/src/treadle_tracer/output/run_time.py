@@ -19,6 +19,21 @@ def assert_messages(gm: torch.fx.GraphModule) -> frozenset[str]:
     return frozenset(str(node.args[1]) for node in nodes)
 
 
+def drawing_once(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, for a graph with asserts that Python may have to run after: random numbers that it had drawn before an assert failed
+    have not been drawn then (the CPU's generator; reading its state takes some microseconds)."""
+
+    def run(*args: Any) -> Any:
+        state = torch.get_rng_state()
+        try:
+            return compiled(*args)
+        except Exception:
+            torch.set_rng_state(state)
+            raise
+
+    return run
+
+
 def raising_as_asked(compiled: Callable[..., Any], gm: torch.fx.GraphModule) -> Callable[..., Any]:
     """`compiled`, with the RuntimeErrors of `aten._assert_scalar` nodes turned into what their `meta["raises"]` says.
 

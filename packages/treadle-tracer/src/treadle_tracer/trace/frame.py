@@ -17,7 +17,7 @@ from treadle_tracer.trace.bind import bind_arguments
 from treadle_tracer.trace.result import TraceResult
 from treadle_tracer.trace.table import HANDLERS
 from treadle_tracer.trace.tracer import Tracer, room_to_recurse
-from treadle_tracer.values import open_sizes, relaxed
+from treadle_tracer.values import open_floats, open_sizes, relaxed
 from treadle_tracer.values.base import NULL, Constant, Lazy, NotConstant, Raised, Value
 from treadle_tracer.values.functions import BoundMethod, CellValue, FunctionValue
 from treadle_tracer.values.generators import GeneratorValue
@@ -393,4 +393,4 @@ def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceR
 
 
 __all__ = ["Frame", "RootFrame", "TraceResult", "inline_call", "ops_call", "ops_data", "ops_flow", "program_of",
-           "open_sizes", "relaxed", "trace_frame"]  # fmt: skip
+           "open_floats", "open_sizes", "relaxed", "trace_frame"]  # fmt: skip
