@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
-from treadle_shapes import Eq, ShapeEnv  # noqa: E402
+from treadle_shapes import Eq, ShapeEnv, formulas  # noqa: E402
 from treadle_shapes.general import run_for_metadata  # noqa: E402
 from treadle_shapes.recall import Recall  # noqa: E402
 from treadle_shapes.torch import fake_shape_env, fake_tensor, symbolic_dispatch  # noqa: E402
@@ -62,7 +62,9 @@ class Setting:
 
 
 @pytest.fixture(params=["constant", "dynamic"])
-def setting(request):
+def setting(request, monkeypatch):
+    """Without formulas, which would answer before anything can be recalled."""
+    monkeypatch.setattr(formulas, "answer", lambda *_: None)
     return Setting(None if request.param == "constant" else ShapeEnv())
 
 

@@ -9,7 +9,7 @@ sizes only; for environments other than ours it does what PyTorch would have don
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._decomp import decomposition_table
@@ -17,42 +17,10 @@ from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 
 from treadle_shapes import rules
+from treadle_shapes.layouts import Layout, all_same, dense_strides, is_dense, product, same
 from treadle_shapes.nodes import Expr, IntLike
 
 aten = torch.ops.aten
-
-
-class Layout(NamedTuple):
-    """Sizes and strides of a result."""
-
-    sizes: list[IntLike]
-    strides: list[IntLike]
-
-
-def _same(a: IntLike, b: IntLike) -> bool:
-    return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
-
-
-def _dense_strides(sizes: Sequence[IntLike]) -> list[IntLike]:
-    strides: list[IntLike] = []
-    reach: IntLike = 1
-    for size in reversed(sizes):
-        strides.append(reach)
-        reach = reach * size
-    return strides[::-1]
-
-
-def _product(sizes: Sequence[IntLike]) -> IntLike:
-    total: IntLike = 1
-    for size in sizes:
-        total = total * size
-    return total
-
-
-def _is_dense(layout: Layout) -> bool:
-    """Whether the strides are written as those of a dense row-major tensor; "no" may be wrong, "yes" is not."""
-    wanted = _dense_strides(layout.sizes)
-    return all(_same(s, w) for s, w in zip(layout.strides, wanted, strict=True)) and 0 not in layout.sizes
 
 
 def _dims(dims: Sequence[int], count: int) -> list[int] | None:
@@ -110,7 +78,7 @@ def expand(t: Layout, sizes: Sequence[IntLike], *, implicit: bool = False) -> La
             stride = result.sizes[0] * result.strides[0] if result.sizes else 1
         else:
             old, stride = t.sizes[d - added], t.strides[d - added]
-        kept = _same(old, wanted) or (isinstance(wanted, int) and wanted == -1)
+        kept = same(old, wanted) or (isinstance(wanted, int) and wanted == -1)
         if not kept and not (isinstance(old, int) and old == 1):
             return None
         result.sizes.insert(0, old if kept else wanted)
@@ -119,20 +87,20 @@ def expand(t: Layout, sizes: Sequence[IntLike], *, implicit: bool = False) -> La
 
 
 def view(t: Layout, sizes: Sequence[IntLike]) -> Layout | None:
-    if not _is_dense(t):
+    if not is_dense(t):
         return None
-    total = _product(t.sizes)
+    total = product(t.sizes)
     open_dims = [d for d, size in enumerate(sizes) if isinstance(size, int) and size == -1]
     if len(open_dims) > 1 or any(isinstance(size, int) and size < -1 or size == 0 for size in sizes):
         return None
     found = list(sizes)
     if open_dims:
-        known = _product([size for d, size in enumerate(sizes) if d != open_dims[0]])
+        known = product([size for d, size in enumerate(sizes) if d != open_dims[0]])
         quotient, rest = rules.split_multiple(total, known)
-        if not _same(rest, 0):
+        if not same(rest, 0):
             return None
         found[open_dims[0]] = quotient
-    return Layout(found, _dense_strides(found)) if _same(_product(found), total) else None
+    return Layout(found, dense_strides(found)) if same(product(found), total) else None
 
 
 # -- entering them -----------------------------------------------------------------------------------------------------
@@ -221,13 +189,9 @@ def _is_plain_norm(t: torch.Tensor, shape: Any, weight: torch.Tensor | None, bia
         return False
     layout = _layout(t)
     for p in (weight, bias):
-        if p is not None and (p.dtype != t.dtype or p.device != t.device or not _equal(_layout(p).sizes, sizes)):
+        if p is not None and (p.dtype != t.dtype or p.device != t.device or not all_same(_layout(p).sizes, sizes)):
             return False
-    return _is_dense(layout) and _equal(layout.sizes[-len(sizes) :], sizes)
-
-
-def _equal(a: Sequence[IntLike], b: Sequence[IntLike]) -> bool:
-    return len(a) == len(b) and all(map(_same, a, b))
+    return is_dense(layout) and all_same(layout.sizes[-len(sizes) :], sizes)
 
 
 VIEWS: dict[Any, Callable[..., Layout | None]] = {

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
+from treadle_shapes import formulas
 from treadle_shapes.nodes import free_symbols
 
 #: types whose values are part of a key as they are
@@ -101,6 +102,8 @@ class Recall:
             return run()
         self._forget_if_wiser()
         found = self._noted.get(key)
+        if found is None:
+            found = self._noted[key] = self._by_formula(formulas.answer(target, args, kwargs), tensors)
         if found is not None:
             return self._make(found, tensors)
         versions = [t._version for t in tensors]
@@ -128,9 +131,9 @@ class Recall:
         if kind in _PLAIN:
             return kind, value  # 1 is not True, and 1.0 neither
         if kind is FakeTensor:
-            for position, tensor in enumerate(tensors):
-                if tensor is value:
-                    return FakeTensor, position
+            position = _position(value, tensors)
+            if position is not None:
+                return FakeTensor, position
             tensors.append(value)
             return self._metadata(value)
         if kind in _SYMBOLIC:
@@ -162,6 +165,23 @@ class Recall:
 
     # -- results ------------------------------------------------------------------------------------------------------
 
+    def _by_formula(self, found: Any, tensors: list[FakeTensor]) -> Any:
+        """What a formula has found, as it is noted."""
+        if found is None:
+            return None
+        origin = found if isinstance(found, torch.Tensor) else getattr(found, "tensor", tensors[0])
+        position = _position(origin, tensors)
+        assert position is not None, "a formula has made a tensor up"
+        if origin is found:
+            return _Argument(position)
+        sizes, strides = (tuple(map(self._wrap, numbers)) for numbers in (found.sizes, found.strides))
+        if isinstance(found, formulas.Fresh):
+            return _New(sizes, strides, found.dtype, origin.fake_device)
+        return _View(position, sizes, strides, self._wrap(found.offset))
+
+    def _wrap(self, n: Any) -> Any:
+        return n if type(n) is int else self.mode.shape_env.wrap(n)
+
     def _note(self, result: Any, tensors: list[FakeTensor]) -> Any:
         """How to make such a result from such tensors. Raises _Unknown."""
         kind = type(result)
@@ -174,9 +194,9 @@ class Recall:
             return _Several(kind, items)
         if kind is not FakeTensor or result.layout is not torch.strided:
             raise _Unknown
-        for position, tensor in enumerate(tensors):
-            if tensor is result:
-                return _Argument(position)
+        position = _position(result, tensors)
+        if position is not None:
+            return _Argument(position)
         noted = self._note_tensor(result, tensors)
         if self._metadata(self._make(noted, tensors)) != self._metadata(result):
             raise _Unknown
@@ -231,6 +251,10 @@ def _value(n: Any) -> Any:
     if value is None:
         raise _Unknown
     return value
+
+
+def _position(tensor: torch.Tensor, tensors: Sequence[torch.Tensor]) -> int | None:
+    return next((position for position, other in enumerate(tensors) if other is tensor), None)
 
 
 def _storage(t: torch.Tensor) -> int:

@@ -157,7 +157,7 @@ def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str
     """The call on fake tensors. What it raises, the real call would raise too, or cannot be known: a graph break either way."""
     if tx.symbols.run_time.allowed or not _may_be_recalled(target):
         return _run_fake(tx, op, target, args, kwargs)
-    return tx.recall.call((op, target), lambda: _run_fake(tx, op, target, args, kwargs), args, kwargs)
+    return tx.recall.call(target, lambda: _run_fake(tx, op, target, args, kwargs), args, kwargs)
 
 
 def _may_be_recalled(target: Any) -> bool:
