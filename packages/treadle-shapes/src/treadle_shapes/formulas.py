@@ -343,6 +343,7 @@ def _transpose(input: Any, dim0: Any, dim1: Any) -> Alias:
 
 
 def _permute(input: Any, *dims: Any) -> Alias:
+    _need(len(dims) > 0)
     return _permute_by(input, dims)
 
 
