@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from strategies_shapes import EXAMPLES
 
 from treadle_shapes import (
+    And,
     ConstraintError,
     ContradictionError,
     DivisionByZeroError,
@@ -21,6 +22,7 @@ from treadle_shapes import (
     Lt,
     Ne,
     NegativeCountError,
+    Not,
     Or,
     Range,
     ShapeEnv,
@@ -40,6 +42,7 @@ from treadle_shapes import (
     symbol,
     to_cpp,
     to_python,
+    to_sympy,
     to_triton,
     where,
 )
@@ -333,6 +336,35 @@ def test_operands_of_the_wrong_kind(build):
     with pytest.raises(UsageError) as caught:
         build(ShapeEnv())
     assert not re.search(r"\b[su]\d+\b", str(caught.value))
+
+
+def test_conditions_inside_conditions():
+    """Negations of negations are looked up, not made again at every level; sort keys stay short."""
+    start = time.process_time()
+    c = Le(NAMES[0], 1)
+    for k in range(1500):
+        c = Or(And(c, Le(NAMES[k % 12], k + 2)), Eq(NAMES[(k + 1) % 12], k + 2))
+    values = {s: 3 for s in NAMES}
+    env = ShapeEnv()
+    for question in (
+        lambda: evaluate(c, values),
+        lambda: to_python(c),
+        lambda: prove(c, steps=50),
+        lambda: simplify(c),
+        lambda: Not(Not(c)),
+        lambda: to_sympy(c),
+        lambda: to_sympy(where(c, NAMES[0], 1)),
+        lambda: env.guard_or_true(c),
+        lambda: env.declare(c),
+    ):
+        try:
+            question()
+        except ShapesError as error:
+            assert "too deeply" in str(error) or "run time" in str(error)
+    flat = Or(*[Eq(NAMES[k % 12], k + 2) for k in range(800)])
+    assert evaluate(And(flat, Not(flat)), values) is False
+    # Not a benchmark: every level used to double the work.
+    assert time.process_time() - start < 30
 
 
 def test_minimum_of_hundreds():

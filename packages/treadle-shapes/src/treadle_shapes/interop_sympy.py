@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle_shapes.errors import UsageError
+from treadle_shapes.errors import ExpressionTooLargeError, UsageError
 from treadle_shapes.logic import And, Eq, Ge, Gt, Le, Lt, Ne, Not, Or
 from treadle_shapes.nodes import BoolExpr, Expr, Fn, Product, Sum, Symbol, symbol
 from treadle_shapes.rules import floordiv, maximum, minimum, mod, power, where
+
+_TOO_DEEP = "{}: the expression is nested too deeply; convert parts of it separately"
 
 
 def to_sympy(e: Any, symbols: dict[Symbol, Any] | None = None) -> Any:
@@ -58,7 +60,10 @@ def to_sympy(e: Any, symbols: dict[Symbol, Any] | None = None) -> Any:
             return functions[node.op](*[visit(arg) for arg in node.args])
         raise UsageError(f"to_sympy: {node} has no SymPy form")
 
-    return visit(e)
+    try:
+        return visit(e)
+    except RecursionError:
+        raise ExpressionTooLargeError(_TOO_DEEP.format("to_sympy")) from None
 
 
 def from_sympy(s: Any, symbols: dict[Any, Expr] | None = None) -> Any:
@@ -120,4 +125,7 @@ def from_sympy(s: Any, symbols: dict[Any, Expr] | None = None) -> Any:
             return build(*[visit(a) for a in node.args])
         raise UsageError(f"from_sympy: {node} ({type(node).__name__}) has no integer form here")
 
-    return visit(s)
+    try:
+        return visit(s)
+    except RecursionError:
+        raise ExpressionTooLargeError(_TOO_DEEP.format("from_sympy")) from None

@@ -121,6 +121,15 @@ def Not(condition: BoolLike) -> BoolLike:
         return not condition
     if not isinstance(condition, BoolExpr):
         raise UsageError(f"Not: expected a BoolExpr or bool, got {condition!r}")
+    try:
+        return _negated(condition)
+    except RecursionError:
+        return make_bool("not", (condition,))
+
+
+# Every combination asks for the negations of its parts, which are combinations again.
+@lru_cache(_CACHE_SIZE)
+def _negated(condition: BoolExpr) -> BoolLike:
     op, args = condition.op, condition.args
     if op == "le0":
         return le_zero(1 - args[0])

@@ -208,9 +208,11 @@ class Fn(Expr):
 class BoolExpr(Node):
     """A condition: `op` is le0, eq0, ne0 (of one polynomial), and, or, not, or a comparison of floats."""
 
-    __slots__ = ("args", "op")
+    __slots__ = ("args", "op", "shape")
     op: str
     args: tuple
+    shape: tuple[int, int] | None
+    """(depth, weight) as of `Fn` of a condition that is made of conditions."""
 
     @property
     def free_symbols(self) -> frozenset[Symbol]:
@@ -369,6 +371,8 @@ def _shape_of(parts: Iterable[Any]) -> tuple[int, int]:
         weight += 1
         if isinstance(part, Fn):
             depth, weight = max(depth, part.depth), weight + part.weight
+        elif isinstance(part, BoolExpr) and part.shape is not None:
+            depth, weight = max(depth, part.shape[0]), weight + part.shape[1]
         elif isinstance(part, Node) and not isinstance(part, Symbol):
             inner, more = _shape_of(children(part))
             depth, weight = max(depth, inner), weight + more
@@ -393,8 +397,12 @@ def make_bool(op: str, args: tuple) -> BoolExpr:
     key = (op, *args)
     node = _bools.get(key)
     if node is None:
-        node = _blank(BoolExpr, (5, op, len(args), tuple(order_of(arg) for arg in args)))
-        node.op, node.args = op, args
+        below = tuple([order_of(arg) for arg in args])
+        shape = _shape_of(args) if op in ("and", "or", "not") else None
+        if shape is not None and shape[1] > _HEAVY:
+            below = _digest(below)
+        node = _blank(BoolExpr, (5, op, len(args), below))
+        node.op, node.args, node.shape = op, args, shape
         node = _bools.add(key, node)
     return node
 
