@@ -1,0 +1,123 @@
+"""Torch functions that take a float as a plain number, called with a symbolic one: what is traced instead.
+
+Without it, every new value of such a float is a compile. The formulas are those of PyTorch's documentation, for float32 and float64,
+where they differ from kernels by rounding only; whatever does not fit is called as it is, which makes the float a constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+
+from treadle_tracer.values.base import NONE, Handler, Value
+from treadle_tracer.values.builtin_functions import HANDLERS
+from treadle_tracer.values.relaxed import attention
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+
+if TYPE_CHECKING:
+    from treadle_tracer.trace.tracer import Tracer
+
+_FLOATS = frozenset({torch.float32, torch.float64})
+
+
+def layer_norm(
+    input: torch.Tensor,
+    normalized_shape: Any,
+    weight: Any = None,
+    bias: Any = None,
+    eps: float = 1e-5,
+    cudnn_enable: bool = True,
+) -> torch.Tensor:
+    """torch.layer_norm"""
+    var, mean = torch.var_mean(input, tuple(range(-len(normalized_shape), 0)), correction=0, keepdim=True)
+    out = (input - mean) * torch.rsqrt(var + eps)
+    if weight is not None:
+        out = out * weight
+    return out if bias is None else out + bias
+
+
+def rms_norm(input: torch.Tensor, normalized_shape: Any, weight: Any = None, eps: Any = None) -> torch.Tensor:
+    """torch.rms_norm"""
+    mean = (input * input).mean(tuple(range(-len(normalized_shape), 0)), keepdim=True)
+    out = input * torch.rsqrt(mean + eps)
+    return out if weight is None else out * weight
+
+
+def group_norm(
+    input: torch.Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> torch.Tensor:
+    """torch.nn.functional.group_norm"""
+    grouped = input.reshape(input.shape[0], num_groups, -1)
+    var, mean = torch.var_mean(grouped, 2, correction=0, keepdim=True)
+    out = ((grouped - mean) * torch.rsqrt(var + eps)).reshape(input.shape)
+    shape = [-1, *[1] * (input.dim() - 2)]
+    if weight is not None:
+        out = out * weight.view(shape)
+    return out if bias is None else out + bias.view(shape)
+
+
+def no_dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+    """torch.nn.functional.dropout outside of training"""
+    if p < 0.0 or p > 1.0:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+    return input
+
+
+def scaled_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+    scale: Any = None, enable_gqa: bool = False,
+) -> torch.Tensor:  # fmt: skip
+    """torch.nn.functional.scaled_dot_product_attention with a scale"""
+    return F.scaled_dot_product_attention(
+        query * scale, key, value, attn_mask, dropout_p, is_causal, scale=1.0, enable_gqa=enable_gqa
+    )
+
+
+def _is_float(value: Value) -> bool:
+    return isinstance(value, SymbolicValue) and value.python_type() is float
+
+
+def _are_plain(named: dict[str, Value]) -> bool:
+    """Whether all tensors (masks aside) are float32, or all float64: kernels of mixed dtypes convert in places of their own."""
+    dtypes = {value.fake.dtype for value in named.values() if isinstance(value, TensorValue)} - {torch.bool}
+    return len(dtypes) == 1 and dtypes <= _FLOATS
+
+
+def _with_symbolic(name: str, substitute: Callable[..., Any], otherwise: Handler) -> Handler:
+    """Traces `substitute` where the argument `name` is a symbolic float."""
+    code = substitute.__code__
+    names = code.co_varnames[: code.co_argcount]
+
+    def run(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        named = {**dict(zip(names, args, strict=False)), **kwargs}
+        fits = len(args) <= len(names) and named.keys() <= set(names) and _is_float(named.get(name, NONE))
+        if fits and substitute is no_dropout:
+            train = named.get("training", NONE)
+            fits = train.is_constant() and train.constant() is False
+        elif fits:
+            fits = _are_plain(named)
+        return tx.inline(tx.wrap_known(substitute), args, kwargs) if fits else otherwise(tx, args, kwargs)
+
+    return run
+
+
+def _call(function: Callable[..., Any]) -> Handler:
+    return lambda tx, args, kwargs: tx.run_in_graph("call_function", function, args, kwargs)
+
+
+def _install() -> None:
+    table: list[tuple[Any, str, Callable[..., Any], Handler]] = [
+        *[(f, "eps", layer_norm, _call(f)) for f in (torch.layer_norm, F.layer_norm)],
+        *[(f, "eps", rms_norm, _call(f)) for f in (torch.rms_norm, F.rms_norm)],
+        (F.group_norm, "eps", group_norm, _call(F.group_norm)),
+        (F.dropout, "p", no_dropout, _call(F.dropout)),
+        (F.scaled_dot_product_attention, "scale", scaled_attention, attention),
+    ]
+    for function, name, substitute, otherwise in table:
+        HANDLERS[function] = _with_symbolic(name, substitute, otherwise)
+
+
+_install()
