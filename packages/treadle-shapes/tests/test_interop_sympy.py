@@ -48,6 +48,11 @@ def test_what_has_no_form_is_refused():
 
     with pytest.raises(UsageError, match="no integer form"):
         from_sympy(sympy.sin(sympy.Symbol("x")))
+    with pytest.raises(UsageError, match="no value where none"):
+        from_sympy(sympy.Piecewise((sympy.Symbol("x"), sympy.Symbol("x") > 0)))
+    with pytest.raises(UsageError, match="expected a SymPy form"):
+        from_sympy("x")
+    assert from_sympy(5) == 5
     with pytest.raises(UsageError, match="no SymPy form"):
         from treadle_shapes.expr import bit_and
 

@@ -92,6 +92,10 @@ def from_sympy(s: Any, symbols: dict[Any, Expr] | None = None) -> Any:
 
     def piecewise(node: Any) -> Any:
         *cases, last = node.args
+        if last[1] is not sympy.true:
+            raise UsageError(
+                f"from_sympy: {node} has no value where none of its conditions holds; end it with (value, True)"
+            )
         result = visit(last[0])
         for value, condition in reversed(cases):
             result = where(visit(condition), visit(value), result)
@@ -105,6 +109,8 @@ def from_sympy(s: Any, symbols: dict[Any, Expr] | None = None) -> Any:
             return bool(node)
         if isinstance(node, sympy.Integer):
             return int(node)
+        if not isinstance(node, sympy.Basic):
+            raise UsageError(f"from_sympy: expected a SymPy form, got {type(node).__name__} {node!r}")
         if node in chosen:
             return chosen[node]
         if isinstance(node, sympy.Symbol):
@@ -126,6 +132,6 @@ def from_sympy(s: Any, symbols: dict[Any, Expr] | None = None) -> Any:
         raise UsageError(f"from_sympy: {node} ({type(node).__name__}) has no integer form here")
 
     try:
-        return visit(s)
+        return visit(sympy.Integer(s) if isinstance(s, int) and not isinstance(s, bool) else s)
     except RecursionError:
         raise ExpressionTooLargeError(_TOO_DEEP.format("from_sympy")) from None

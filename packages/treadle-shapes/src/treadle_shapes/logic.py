@@ -62,7 +62,8 @@ def le_zero(p: IntLike, known: Known = OWN) -> BoolLike:
 
 
 def eq_zero(p: IntLike, known: Known = OWN) -> BoolLike:
-    """p == 0;  with g dividing all coefficients:  g*x + c == 0  ==  x + c/g == 0, false when g does not divide c"""
+    """p == 0;  with g dividing all coefficients:  g*x + c == 0  ==  x + c/g == 0, false when g does not divide c, or when
+    x % n == r is known and (r + c/g) % n != 0"""
     if not isinstance(p, Expr):
         return p == 0
     low, high = known.interval(p)
@@ -78,6 +79,10 @@ def eq_zero(p: IntLike, known: Known = OWN) -> BoolLike:
         g = -g
     if g != 1:
         p = make_sum({m: c // g for m, c in coefficients.items()}, const // g)
+    if known.residues:
+        n, r = known.residues.get(p - const // g, (1, 0))  # type: ignore[arg-type]
+        if (r + const // g) % n:
+            return False
     return make_bool("eq0", (p,))
 
 
