@@ -47,3 +47,14 @@ def test_squares_of_rounded_sizes():
         return square.flatten() + 1
 
     assert compiles_over(padded, (3, 8), (5, 9), (6, 6), (9, 10)) <= 3
+
+
+def test_an_expanded_tensor_beside_a_write_admits_one():
+    def biased(x):
+        rows = torch.arange(x.shape[1])
+        bias = (rows[:, None] - rows).float().unsqueeze(0).expand((x.shape[0], -1, -1))
+        y = x.relu()
+        y += bias.sum(-1)
+        return y
+
+    assert compiles_over(biased, (2, 8), (1, 17), (3, 5), (1, 9)) == 2

@@ -493,7 +493,9 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _shares_elements(tensor: torch.Tensor) -> bool:
-    return any(stride == 0 and size != 1 for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    """Whether elements may share memory; a size that varies may be more than 1, and is not asked (that would be a guard)."""
+    sizes_and_strides = zip(tensor.size(), tensor.stride(), strict=True)
+    return any(stride == 0 and (isinstance(size, torch.SymInt) or size != 1) for size, stride in sizes_and_strides)
 
 
 def same_layout(mine: tuple[Any, Any], theirs: tuple[Any, Any]) -> bool:
