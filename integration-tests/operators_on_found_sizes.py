@@ -24,6 +24,7 @@ ITEMS = [
 ]
 NUMBERS = [(V, torch.tensor(n)) for n in (3, 5, 0, 1, 8)]
 ROW_NUMBERS = [(X, torch.tensor(n)) for n in (3, 2, 0, 1, 4)]
+SLICED = [(torch.cat([torch.ones(4, 4), -torch.ones(2, 4)]), torch.tensor(n)) for n in (4, 1, 3, -2, 6, 2, -9, 0)]
 KEPT = [
     (_random(5, 2, 6, 6), torch.tensor(kept).bool()) for kept in ([1, 0, 1, 0, 1], [0] * 5, [1] * 5, [0, 0, 1, 0, 0])
 ]
@@ -177,6 +178,9 @@ PROGRAMS: dict[str, Program] = {
     # ---- several masked results together, masks that are written to
     "cat": (lambda x: torch.cat([x[x[:, 0] > 0], x[x[:, 1] > 0], x[x[:, 0] <= 0]]), ROWS),
     "sum of two of one mask": (lambda x, y: x[x > 0] + y[x > 0], PAIRS),
+    "a selection and a slice": (lambda x, n: rows(x) - x[: n.item()], SLICED),
+    "a slice and a selection": (lambda x, n: x[n.item() :] * rows(x), SLICED),
+    "two slices": (lambda x, n: x[: n.item()] + x[-n.item() :] * 2, SLICED),
     "broadcasting": (lambda x: (rows(x) + torch.ones(4), rows(x) - rows(x)[:1], rows(x).sum(0) + rows(x)), ROWS),
     "write a number": (lambda x: _written(x, lambda y, m: _set(y, m, 0.25)), ITEMS),
     "write a tensor": (lambda x: _written(x, lambda y, m: _set(y, m, y[m] * 2)), ITEMS),
@@ -198,6 +202,9 @@ PROGRAMS: dict[str, Program] = {
     "stated bounds": (_checked, NUMBERS),
 }  # fmt: skip
 """Name -> (program, arguments of its calls). All are one graph."""
+
+SINCE_2_12 = frozenset({"pad circular", "cross_entropy"})
+"""What torch 2.11 asks of sizes that nobody knows then: right there, too, but not one compiled graph."""
 
 
 def _loop(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:

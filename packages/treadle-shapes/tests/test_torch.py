@@ -348,3 +348,29 @@ def test_slices_of_larger_tensors_keep_their_strides():
     assert expr_of(inner.stride(0)) not in (16, symbol("s1"))
     transposed = fake_tensor(mode, rand(6, 9).t(), (env.create_symbol(9, "p"), None))
     assert tuple(expr_of(s) for s in transposed.stride()) == (1, expr_of(transposed.shape[0]))
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        lambda x, n: x[:n],
+        lambda x, n: x[n:],
+        lambda x, n: x[:-n],
+        lambda x, n: x[-n:],
+        lambda x, n: x[1:n],
+        lambda x, n: x[n : n + 2],
+        lambda x, n: x[:n:2],
+        lambda x, n: x[n::3],
+    ],
+)
+def test_sizes_of_slices_whose_ends_are_open(cut):
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=fake_shape_env(env, allow_scalar_outputs=True))
+    length = env.create_symbol(6, "length")
+    fake = fake_tensor(mode, torch.empty(6, 2), (length, None))
+    with mode:
+        number = torch.empty((), dtype=torch.int64).item()
+        size = expr_of(cut(fake, number).shape[0])
+    for at in range(-9, 10):
+        for n in (1, 2, 6, 7):
+            assert evaluate(size, {expr_of(number): at, length: n}) == cut(torch.empty(n, 2), at).shape[0]

@@ -12,6 +12,7 @@ What PyTorch's Python side asks of a `ShapeEnv` (torch 2.11 - 2.13: `torch/_subc
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,9 +25,10 @@ from treadle_shapes.env import ShapeEnv
 from treadle_shapes.errors import UsageError
 from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol
 from treadle_shapes.interop_sympy import from_sympy, to_sympy
-from treadle_shapes.logic import Ge, Le, Ne
+from treadle_shapes.logic import Eq, Ge, Le, Lt, Ne
 from treadle_shapes.node import SymNode, strides_ascend
-from treadle_shapes.nodes import BoolExpr, Expr, IntLike, Node, Symbol
+from treadle_shapes.nodes import BoolExpr, Expr, IntLike, Node, Symbol, free_symbols
+from treadle_shapes.rules import ceildiv, maximum, minimum, where
 
 
 def _keep_our_nodes() -> None:
@@ -98,6 +100,38 @@ def _with_layout(original: Any) -> Any:
     return convolution
 
 
+def _say_sizes_of_slices() -> None:
+    """Let the size of a slice whose ends only the run can tell be the formula of the operator. Fake kernels make a symbol for it (torch
+    2.11 for any end that may lie outside, 2.13 where the sign of an end is open), and nothing defines that: a view has no kernel to ask."""
+    original = fake_impls.op_implementations_dict[torch.ops.aten.slice.Tensor]
+
+    def slice_forward(
+        mode: Any, func: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
+    ) -> Any:
+        out = original(mode, func, x, dim, start, end, step)
+        adapter = mode.shape_env
+        size = out.shape[dim]
+        symbol = size.node.value if isinstance(adapter, FakeShapeEnv) and isinstance(size, torch.SymInt) else None
+        if isinstance(symbol, Symbol) and symbol not in adapter.env.hints:
+            before, first, last, by = (_value(n) for n in (x.shape[dim], start, end, step))
+            if symbol not in free_symbols(before):
+                first = 0 if first is None else _clamped(first, before)
+                last = before if last is None or last == sys.maxsize else _clamped(last, before)
+                adapter.env.assume(Eq(symbol, ceildiv(maximum(last - first, 0), by)))
+        return out
+
+    fake_impls.op_implementations_dict[torch.ops.aten.slice.Tensor] = slice_forward
+
+
+def _clamped(place: IntLike, size: IntLike) -> IntLike:
+    """An end of a slice, counted from the front."""
+    return maximum(0, minimum(where(Lt(place, 0), place + size, place), size))
+
+
+def _value(number: Any) -> Any:
+    return number.node.value if isinstance(number, torch.SymInt) else number
+
+
 def _ask_layouts_without_guards() -> None:
     """Let the fake tensor cache, which notes the layout of every tensor, take the general answer for ours: whether strides are
     channels-last differs at sizes of 1 only, and PyTorch's function asks one of its questions without a default."""
@@ -142,6 +176,7 @@ class _KeptNode(_DeconstructedSymNode):
 older_torch.install()
 _keep_our_nodes()
 _keep_convolution_layouts()
+_say_sizes_of_slices()
 _ask_layouts_without_guards()
 
 
