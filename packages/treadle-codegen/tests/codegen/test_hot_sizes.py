@@ -59,10 +59,14 @@ def case(name: str, cache: Path, **options: Any) -> tuple[CompiledGraph, Callabl
     return graph, lambda *sizes: [torch.randn(shape) for shape in shapes(*sizes[:rank])], rank
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("name", ALL_CASES)
+ON_TWO_THREADS = ("softmax", "layer norm", "column sums", "columns of an image", "gather", "nearest", "with matmul")
+
+
+@pytest.mark.parametrize(
+    ("name", "threads"), [(name, 1) for name in ALL_CASES] + [(name, 2) for name in ON_TWO_THREADS]
+)
 def test_results_keep_their_bits(name: str, threads: int, cache: Path) -> None:
-    graph, inputs_at, _ = case(name, cache, threads=threads, hot_sizes=8)
+    graph, inputs_at, _ = case(name, cache, threads=threads)
     for sizes in ((33, 127, 16), (2, 4, 3)) if threads == 1 else ((700, 50, 9),):
         inputs = inputs_at(*sizes)
         before = graph(*inputs)
@@ -70,7 +74,7 @@ def test_results_keep_their_bits(name: str, threads: int, cache: Path) -> None:
         assert same_bits(graph(*inputs), before)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(programs())
 def test_random_programs_keep_their_bits(cache: Path, program: Any) -> None:
     _, steps = program
@@ -80,6 +84,29 @@ def test_random_programs_keep_their_bits(cache: Path, program: Any) -> None:
     before = graph(*inputs)
     graph.specialize()
     assert same_bits(graph(*inputs), before)
+
+
+def _powers_less_one(x: torch.Tensor) -> torch.Tensor:
+    return (torch.arange(x.shape[1]).double() * 0.37).expm1()
+
+
+UNSAFE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "order of a sum": lambda x: (x * x).sum(),
+    "tan and sinh": lambda x: x * (torch.arange(x.shape[1]) * 0.37).tan() + (torch.arange(x.shape[1]) * 0.37).sinh(),
+    "functions of doubles": lambda x: x * (torch.arange(x.shape[1]).double() * 0.37).tanh() + _powers_less_one(x),
+}
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_what_the_compiler_would_do_otherwise_for_constants(name: str, cache: Path) -> None:
+    """With its sizes as constants, each of these gives other bits at some of these sizes (gcc 12, glibc 2.36)."""
+    graph = compile_dynamic(UNSAFE[name], PLAIN, (6, 37), cache)
+    for sizes in ((3, 2), (3, 3), (1, 12)):
+        torch.manual_seed(1)
+        x = torch.randn(sizes)
+        before = graph(x)
+        graph.specialize()
+        assert same_bits(graph(x), before)
 
 
 def test_kernels_whose_bits_might_change_keep_their_numbers(cache: Path) -> None:

@@ -122,10 +122,9 @@ class CppRenderer:
         fixed = kernel.constants(values)
         if not fixed:
             return kernel
+        first = len(kernel.buffers)  # of the parameters that are numbers
         parameters, constants = list(kernel.parameters), ""
-        for k, number in reversed(
-            list(enumerate(kernel.numbers, len(kernel.buffers)))
-        ):  # parameters: buffers, then numbers
+        for k, number in reversed(list(enumerate(kernel.numbers, first))):
             if number in fixed:
                 literal = constant(values[number], torch.float64 if isinstance(number, FloatExpr) else torch.int64)
                 constants = f"  constexpr {parameters.pop(k)} = {literal};\n{constants}"
