@@ -102,7 +102,7 @@ def build_library(
 ) -> tuple[ctypes.CDLL, bool]:
     """Compile `source` and load it: (library, whether it came from the cache). `background`: at low priority.
 
-    Raises CodegenUnavailable without a compiler, CompilerFailed when it refuses the source.
+    Raises CodegenUnavailable without a compiler that works, CompilerFailed when it refuses the source.
     """
     compiler = find_compiler()
     flags = compile_flags(threads)
@@ -132,11 +132,23 @@ def compile_to_bytes(source: str, compiler: Compiler, flags: tuple[str, ...], *,
             raise CodegenUnavailable(f"the C++ compiler {compiler.path} could not be run: {error}") from error
         if code < 0:
             raise CodegenUnavailable(f"the C++ compiler {compiler.path} was killed by signal {-code}")
+        if code != 0 and _refuses_everything(command, text):
+            words = errors.strip()[:400] or f"it ended with status {code}"
+            raise CodegenUnavailable(
+                f"the C++ compiler {compiler.path} does not work here ({words}). "
+                "Repair it, or set CXX to another (g++ 9 or later, or clang++)."
+            )
         if code != 0:
             raise CompilerFailed(f"{compiler.path} refused generated code:\n{errors[:4000]}")
         return library.read_bytes()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _refuses_everything(command: list[str], text: Path) -> bool:
+    """Whether `command`, which compiles the file `text`, fails on next to nothing as well: then it is no fault of the generated code."""
+    text.write_text("int treadle_nothing;\n")
+    return _run(command)[0] != 0
 
 
 def _run(command: list[str]) -> tuple[int, str]:

@@ -1,0 +1,34 @@
+"""What is said of compilers that do not work, and of code that one refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from treadle_codegen.build import Compiler, compile_flags, compile_to_bytes, find_compiler
+from treadle_codegen.errors import CodegenUnavailable, CompilerFailed
+
+
+def broken(tmp_path: Path, script: str) -> Compiler:
+    path = tmp_path / "g++"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return Compiler(str(path), "broken")
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_compiler_that_compiles_nothing_is_not_our_bug(tmp_path: Path, background: bool) -> None:
+    compiler = broken(tmp_path, "echo 'cannot execute cc1plus' >&2; exit 1")
+    with pytest.raises(CodegenUnavailable, match=r"g\+\+ does not work here \(cannot execute cc1plus\)\. Repair it"):
+        compile_to_bytes("int x;", compiler, compile_flags(1), background=background)
+
+
+def test_a_compiler_without_words_is_said_to_have_ended(tmp_path: Path) -> None:
+    with pytest.raises(CodegenUnavailable, match="it ended with status 3"):
+        compile_to_bytes("int x;", broken(tmp_path, "exit 3"), compile_flags(1))
+
+
+def test_code_that_a_working_compiler_refuses_is_our_bug() -> None:
+    with pytest.raises(CompilerFailed, match="no_such_type"):
+        compile_to_bytes("no_such_type x;", find_compiler(), compile_flags(1))
