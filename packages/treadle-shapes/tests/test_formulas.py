@@ -293,6 +293,33 @@ def test_on_symbols(name):
         assert found.dtype is real.dtype
 
 
+def _sliced(ask, size, hint):
+    """(result, guards) of x[:, 0:n] with x of `size` columns."""
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    x = fake_tensor(mode, torch.rand(2, size), [None, None])
+    n = mode.shape_env.wrap(env.create_symbol(hint, "n"))
+    with torch.no_grad():
+        found = ask(env, mode, x, (slice(None), slice(0, n)))
+    return found, [str(guard.expr) for guard in env.guards]
+
+
+def test_a_slice_up_to_a_symbol_needs_the_guard_of_the_kernel():
+    def by_formula(env, mode, x, index):
+        return answer(operator.getitem, (x, index), {})
+
+    def by_kernel(env, mode, x, index):
+        with mode, symbolic_dispatch():
+            return run_for_metadata(env, operator.getitem, (x, index), {})
+
+    found, guards = _sliced(by_formula, 32, 8)
+    real, wanted = _sliced(by_kernel, 32, 8)
+    assert guards == wanted == ["s0 <= 32"]
+    assert [str(n) for n in (*found.sizes, *found.strides)] == [str(expr_of(n)) for n in (*real.shape, *real.stride())]
+    assert _sliced(by_formula, 32, 40) == (None, [])
+    assert _sliced(by_formula, 1, 8) == (None, [])
+
+
 def test_what_may_be_empty_and_what_needs_gradients_is_left_to_the_kernel():
     env = ShapeEnv()
     mode = FakeTensorMode(shape_env=fake_shape_env(env))

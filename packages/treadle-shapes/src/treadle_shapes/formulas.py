@@ -3,8 +3,9 @@
     answer(torch.nn.functional.linear, (x, weight, bias), {})     # Fresh(sizes=[b, s, 64], strides=[s*64, 64, 1], dtype=float32)
 
 A fake kernel costs 1 to 5 ms the first time (its decompositions, their dispatches, PyTorch's own caches), a formula 0.1 ms. Each
-answers only what it is sure of without a decision about sizes, for tensors that are dense in row-major order where that matters, and
-otherwise says None: then the kernel is asked. That they agree with the real operators is checked in tests/test_formulas.py.
+answers only what it is sure of without a decision about sizes (but for the end of a slice), for tensors that are dense in row-major
+order where that matters, and otherwise says None: then the kernel is asked. That they agree with the real operators is checked in
+tests/test_formulas.py.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_shapes import fast_views
+from treadle_shapes.errors import ShapesError
 from treadle_shapes.layouts import Layout, all_same, dense_strides, is_dense, same
+from treadle_shapes.logic import Le
 from treadle_shapes.nodes import Expr, IntLike
 
 F = torch.nn.functional
@@ -117,7 +120,7 @@ def _dimension(dim: Any, count: int) -> int:
     return dim % count
 
 
-def _need(condition: bool) -> None:
+def _need(condition: Any) -> None:
     if not condition:
         raise _Open
 
@@ -305,15 +308,16 @@ def _gather(input: Any, dim: Any, index: Any) -> Fresh:
 
 def _cat(tensors: Any, dim: Any = 0) -> Fresh:
     _need(isinstance(tensors, (tuple, list)) and len(tensors) > 0)
-    first, *others = layouts = [_dense(t) for t in tensors]
+    parts: list[Any] = list(tensors)
+    first, *others = layouts = [_dense(t) for t in parts]
     d = _dimension(dim, len(first.sizes))
-    _need(all(t.dtype is tensors[0].dtype and t.device == tensors[0].device for t in tensors))
+    _need(all(t.dtype is parts[0].dtype and t.device == parts[0].device for t in parts))
     for layout in others:
         _need(all_same(layout.sizes[:d], first.sizes[:d]) and all_same(layout.sizes[d + 1 :], first.sizes[d + 1 :]))
     along: IntLike = 0
     for layout in layouts:
         along = along + layout.sizes[d]
-    return Fresh([*first.sizes[:d], along, *first.sizes[d + 1 :]], tensors[0].dtype)
+    return Fresh([*first.sizes[:d], along, *first.sizes[d + 1 :]], parts[0].dtype)
 
 
 # -- views -------------------------------------------------------------------------------------------------------------
@@ -398,14 +402,30 @@ def _item(input: Any, index: Any) -> Alias:
 
 
 def _slice(part: slice, size: IntLike) -> tuple[int, IntLike]:
-    """(start, length) of a slice that is the whole, or has constant ends in a constant size, and is not empty."""
-    _need(all(end is None or type(end) is int for end in (part.start, part.stop, part.step)) and part.step in (None, 1))
-    if part.start in (None, 0) and part.stop is None:
+    """(start, length) of a slice that is the whole, is the beginning up to a symbolic length, or has constant ends in a constant size."""
+    start, stop = part.start, part.stop
+    _need(part.step is None or (type(part.step) is int and part.step == 1))
+    _need(start is None or type(start) is int)
+    if stop is None and start in (None, 0):
         return 0, size
     _need(isinstance(size, int))
-    start, stop, _ = part.indices(size)  # type: ignore[arg-type]
-    _need(start < stop)
-    return start, stop - start
+    if isinstance(stop, torch.SymInt) and start in (None, 0):
+        _need(size > 1 and _is_positive(stop))
+        _decide(stop, size)
+        return 0, number(stop)
+    _need(stop is None or type(stop) is int)
+    first, end, _ = part.indices(size)  # type: ignore[arg-type]
+    _need(first < end)
+    return first, end - first
+
+
+def _decide(stop: torch.SymInt, size: IntLike) -> None:
+    """That a slice ends within its dimension: the one guard that PyTorch's kernel needs, too."""
+    env, within = stop.node.env, Le(number(stop), size)  # type: ignore[attr-defined]
+    try:
+        _need(bool(env.hint(within)) and env.decide(within))
+    except ShapesError:
+        raise _Open from None
 
 
 # -- what is called how ------------------------------------------------------------------------------------------------
