@@ -35,6 +35,7 @@ _FLAGS = (
     "-shared",
     "-w",
 )
+_KILLED = "signal terminated program"  # what g++ says of a pass of its own that was killed
 _CANDIDATES = ("g++", "clang++", "c++")
 _in_background: set[subprocess.Popen[str]] = set()
 os.register_at_fork(after_in_child=_in_background.clear)  # they are the parent's
@@ -132,6 +133,8 @@ def compile_to_bytes(source: str, compiler: Compiler, flags: tuple[str, ...], *,
             raise CodegenUnavailable(f"the C++ compiler {compiler.path} could not be run: {error}") from error
         if code < 0:
             raise CodegenUnavailable(f"the C++ compiler {compiler.path} was killed by signal {-code}")
+        if code != 0 and _KILLED in errors:  # for want of memory
+            raise CodegenUnavailable(f"the C++ compiler {compiler.path} was killed: {errors[:400]}")
         if code != 0 and _refuses_everything(command, text):
             words = errors.strip()[:400] or f"it ended with status {code}"
             raise CodegenUnavailable(
