@@ -32,12 +32,12 @@ CASES = {
 }
 
 
-def trace(function, *shape):
+def trace(function, *shape, policy="dynamic"):
     """`function` over an input with all sizes symbolic, and a real tensor of the shape."""
     env = ShapeEnv()
     mode = fake_mode(shape_env=fake_shape_env(env))
     real = torch.randn(shape)
-    sizes = [env.create_symbol(n, f"x.shape[{d}]", dynamic="dynamic") for d, n in enumerate(shape)]
+    sizes = [env.create_symbol(n, f"x.shape[{d}]", dynamic=policy) for d, n in enumerate(shape)]
     gm = fx.symbolic_trace(function)
     placeholder = next(n for n in gm.graph.nodes if n.op == "placeholder")
     placeholder.meta["example_value"] = fake_tensor(mode, real, sizes)
@@ -81,3 +81,10 @@ def test_the_tables_of_torch_are_put_back():
     with pytest.raises(KeyError), kept_whole():
         raise KeyError
     assert tables() == before
+
+
+def test_a_kernel_may_ask_for_all_sizes_at_once():
+    """`aten.size.default`, which C++ asks for numbers with, is a question and no call of the graph: the sizes become constants."""
+    compiled, x = trace(lambda x: torch.kron(x, x).amax(-1, keepdim=True), 2, 3, policy="auto")
+    assert compiled.why_eager is None
+    torch.testing.assert_close(compiled(x)[0], torch.kron(x, x).amax(-1, keepdim=True))

@@ -39,7 +39,13 @@ aten = torch.ops.aten
 
 # Operators that only ask about a tensor: no node.
 _QUERIES = frozenset(
-    {torch.ops.prim.device.default, aten.sym_size.int, aten.sym_stride.int, aten.sym_storage_offset.default}
+    {
+        torch.ops.prim.device.default,
+        aten.size.default,
+        aten.sym_size.int,
+        aten.sym_stride.int,
+        aten.sym_storage_offset.default,
+    }
 )
 
 # Torch-level calls after which tensors belong to autograd or have left the graph.
