@@ -58,3 +58,11 @@ def test_an_expanded_tensor_beside_a_write_admits_one():
         return y
 
     assert compiles_over(biased, (2, 8), (1, 17), (3, 5), (1, 9)) == 2
+
+
+def test_pooling_of_sequences_admits_one():
+    def pooled(x):
+        hidden = torch.layer_norm(x[:, :, None] * torch.ones(4), (4,))
+        return torch.nn.functional.adaptive_avg_pool1d(hidden.transpose(1, 2), 1).flatten(1)
+
+    assert compiles_over(pooled, (2, 8), (1, 17), (3, 5), (1, 9)) == 2

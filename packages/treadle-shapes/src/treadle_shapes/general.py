@@ -30,6 +30,7 @@ GENERAL: frozenset[Any] = frozenset(
         # ask whether one image is channels-last, which it is like several, in order to lay out the result
         torch.group_norm,
         torch.nn.functional.group_norm,
+        torch.adaptive_avg_pool1d,
         torch.nn.functional.adaptive_avg_pool2d,
         torch.nn.functional.adaptive_avg_pool3d,
         torch.ops.aten.adaptive_avg_pool2d.default,
