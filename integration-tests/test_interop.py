@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 SETUP = """
 import torch, treadle
@@ -75,6 +76,8 @@ assert not heavy, heavy
     [TREADLE_UNDER_TORCH, INDUCTOR_UNDER_TREADLE, TORCH_EAGER_UNDER_TREADLE, CHANGING_SIZES_AND_NUMBERS, IMPORTS],
 )
 def test_program(program, tmp_path):
+    if '"inductor"' in program and " " in torch.__file__:
+        pytest.skip("Inductor passes torch's folder to the linker unquoted")
     # The entry point as an installed distribution would declare it, for trees that are on the path without being installed.
     metadata = tmp_path / "treadle_entry-0.0.0.dist-info"
     metadata.mkdir()
