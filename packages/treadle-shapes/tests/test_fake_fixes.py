@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from treadle_shapes.fake import fake_like, fake_mode  # noqa: E402
+from treadle_shapes.fake_fixes import view_strides  # noqa: E402
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (1, 2, 1), (1, 2, 1, 1), (2, 3)])
@@ -54,3 +58,41 @@ def test_a_fused_encoder_layer_has_the_layout_of_eagers(name):
         with mode:
             fake = layer(fake_input)
     assert (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
+
+
+def test_strides_of_views_are_eagers():
+    generator = random.Random(0)
+    possible = 0
+    for _ in range(3000):
+        sizes = [generator.choice([1, 1, 2, 3, 4]) for _ in range(generator.randint(1, 4))]
+        order = generator.sample(range(len(sizes)), len(sizes))
+        strides, step = [0] * len(sizes), 1
+        for d in order:
+            strides[d] = generator.choice([step, step, 7]) if sizes[d] == 1 else step
+            step *= sizes[d]
+        x = torch.empty_strided(sizes, strides)
+        factors = [f for n in sizes for f in ((2, 2) if n == 4 else (n,))]
+        cuts = sorted(generator.choices(range(len(factors) + 1), k=generator.randint(0, 3)))
+        groups = itertools.pairwise([0, *cuts, len(factors)])
+        target = [torch.Size(factors[a:b]).numel() for a, b in groups]
+        try:
+            expected = list(x.view(target).stride())
+        except RuntimeError:
+            expected = None
+        assert view_strides(sizes, strides, target) == expected, (sizes, strides, target)
+        possible += expected is not None
+    assert possible > 500
+
+
+def test_fake_views_have_eagers_strides():
+    """Where a size is 1 its stride is free, and decides the layout of what operators give: channels-last or not."""
+    mode = fake_mode()
+    x = torch.randn(1, 30, 8)
+
+    def image(x):
+        y = x.transpose(1, 2).reshape(1, -1, 5, 6)
+        return y, torch.nn.functional.interpolate(y, size=(10, 12), mode="bilinear")
+
+    with mode:
+        found = image(fake_like(mode, x))
+    assert [t.stride() for t in found] == [t.stride() for t in image(x)]

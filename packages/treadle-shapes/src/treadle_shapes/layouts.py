@@ -24,13 +24,6 @@ def all_same(a: Sequence[IntLike], b: Sequence[IntLike]) -> bool:
     return len(a) == len(b) and all(map(same, a, b))
 
 
-def product(sizes: Sequence[IntLike]) -> IntLike:
-    total: IntLike = 1
-    for size in sizes:
-        total = total * size
-    return total
-
-
 def dense_strides(sizes: Sequence[IntLike]) -> list[IntLike]:
     """Row-major strides, with torch's rule that a size of 0 counts as 1; expressions are taken to be at least 1."""
     strides: list[IntLike] = []
@@ -46,4 +39,4 @@ def is_dense(layout: Layout) -> bool:
     return all_same(layout.strides, dense_strides(layout.sizes)) and 0 not in layout.sizes
 
 
-__all__ = ["Layout", "all_same", "dense_strides", "is_dense", "product", "same"]
+__all__ = ["Layout", "all_same", "dense_strides", "is_dense", "same"]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import IntLike
+from treadle_shapes import layouts
 from treadle_shapes.expr import Expr, Fn, Sum, Symbol, bounds, symbol
 from treadle_shapes.strides import nested_extent, product, without_floor
 
@@ -61,12 +62,7 @@ def dense_strides(val: Any) -> Shape:
 
 def contiguous(shape: Shape) -> Shape:
     """Row-major strides, with torch's rule that a size of 0 counts as 1."""
-    strides: list[IntLike] = []
-    step: IntLike = 1
-    for size in reversed(shape):
-        strides.append(step)
-        step = step * (size if isinstance(size, Expr) else max(size, 1))
-    return tuple(reversed(strides))
+    return tuple(layouts.dense_strides(shape))
 
 
 def is_dense(shape: Shape, strides: Shape) -> bool:
