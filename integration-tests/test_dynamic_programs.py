@@ -66,3 +66,33 @@ def test_pooling_of_sequences_admits_one():
         return torch.nn.functional.adaptive_avg_pool1d(hidden.transpose(1, 2), 1).flatten(1)
 
     assert compiles_over(pooled, (2, 8), (1, 17), (3, 5), (1, 9)) == 2
+
+
+def test_windows_of_a_padded_image_and_back():
+    """What -1 stands for follows from divisibility: windows of 4 rows, put together again by image."""
+
+    def windowed(x):
+        channels = x.shape[-1]
+        rows = F.pad(x, (0, 0, 0, 0, 0, -x.shape[1] % 4))
+        height, width = rows.shape[1], rows.shape[2]
+        windows = (
+            rows.view(x.shape[0], height // 4, 4, width // 4, 4, channels).transpose(2, 3).reshape(-1, 4, 4, channels)
+        )
+        images = (
+            windows.view(-1, height // 4, width // 4, 4, 4, channels)
+            .transpose(2, 3)
+            .reshape(-1, height, width, channels)
+        )
+        return images + 1
+
+    assert compiles_over(windowed, (2, 7, 12, 3), (1, 10, 12, 3), (3, 9, 12, 3)) <= 3
+
+
+def test_a_layout_chosen_by_the_stride_of_a_size_of_one():
+    """At batch 1 eager's reshape gives strides by which an interpolation takes the image for contiguous."""
+
+    def upsampled(x):
+        image = x.transpose(1, 2).reshape(x.shape[0], -1, 5, 6)
+        return F.interpolate(image, size=(10, 12), mode="bilinear"), image
+
+    assert compiles_over(upsampled, (2, 30, 8), (1, 30, 8), (3, 30, 8)) <= 3

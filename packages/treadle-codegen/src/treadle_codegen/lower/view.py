@@ -168,19 +168,9 @@ STRIDED_VIEWS = frozenset(
 # -- the operators -----------------------------------------------------------------------------------------------------
 
 
-def target_shape(shape: Shape, sizes: Sequence[Any]) -> Shape:
-    """`sizes` with -1 worked out."""
-    target = as_shape(sizes)
-    if not any(s == -1 for s in target):
-        return target
-    known = product([s for s in target if s != -1])
-    missing = 0 if known == 0 else product(shape) // known
-    return tuple([missing if s == -1 else s for s in target])
-
-
 @lowering("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.view_copy.default")
 def view(lw: Lowering, x: Lazy, size: Sequence[Any]) -> Lazy:
-    return x.view(reshape(x.shape, target_shape(x.shape, size)))
+    return x.view(reshape(x.shape, as_shape(lw.val.shape)))  # what -1 stands for, the trace has worked out
 
 
 @lowering("aten._reshape_alias.default")
