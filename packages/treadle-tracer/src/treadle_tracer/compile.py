@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import CodeType
@@ -21,13 +22,22 @@ import treadle_frame
 from treadle_shapes import ConstraintError
 
 from .bytecode import CodeModel, read
+from .collector import paused
 from .constraints import Declared, check_given, check_still_dynamic, declared_in
 from .dynamic import Known
 from .errors import InternalError, Unsupported
 from .marks import Mark
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
-from .output.entry import Payload, changed_dimensions, finish_entry, follow, why_not_rerun, with_admitted_ones
+from .output.entry import (
+    Payload,
+    changed_dimensions,
+    exchanged_tensors,
+    finish_entry,
+    follow,
+    why_not_rerun,
+    with_admitted_ones,
+)
 from .output.misses import why_missed
 from .output.ones import admit, why_not_served
 from .output.resume import forget_continuations, starts_in_loop
@@ -231,11 +241,17 @@ class Handler:
                 raise
         return entry if entry is not None else self._attempt(frame, known.without_pretending())
 
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        """A phase of a compile that is this package's own work."""
+        with paused(), self.observer.phase(name):
+            yield
+
     def _attempt(self, frame: treadle_frame.FrameInfo, known: Known) -> Any:
         """One trace and what follows; None when it has pretended sizes that are not the real ones, and so is not right for these."""
         code, observer = frame.code, self.observer
         model = self._model(code)
-        with observer.phase("trace"):
+        with self._phase("trace"):
             result, dynamic = self._trace(frame, model, known)
         pretended = known.pretended or dynamic.pretended
         if pretended and result.reason is not None and result.reason.code in _REFUSED_SIZES:
@@ -247,11 +263,11 @@ class Handler:
             return self._run_original(frame, result)
 
         def again(stop_at: int, reason: Unsupported) -> TraceResult:
-            with observer.phase("trace"):
+            with self._phase("trace"):
                 return trace_frame(frame, model, self._options(code), dynamic, stop_at, reason)
 
         gm = compiled = None
-        with observer.phase("codegen"):
+        with self._phase("codegen"):
             plan = plan_or_retreat(code, model, result, again)
             result = plan.result
             if result.graph.has_calls:
@@ -262,7 +278,7 @@ class Handler:
                 return self._attempt(frame, known)
         if pretended:
             numbers = result.guards.dynamic_numbers(result.env)
-            with observer.phase("trace"):
+            with self._phase("trace"):
                 if numbers is None or why_not_served(gm, result.graph.input_sources, numbers, frame) is not None:
                     return None
         check_still_dynamic(declared, result.env)
@@ -277,7 +293,7 @@ class Handler:
             with observer.phase("backend"):
                 compiled = self._call_backend(gm, result)
             check_still_dynamic(declared, result.env)
-        with observer.phase("codegen"):
+        with self._phase("codegen"):
             payload = Payload(gm, result.guards.tensors, result.reason, _module_argument(frame))
             entry = finish_entry(plan, compiled, payload, raise_internal_errors=self.options.raise_internal_errors)
         if pretended:
@@ -298,7 +314,7 @@ class Handler:
             result = trace_frame(frame, model, options, dynamic)
         if result is not None and (result.reason is None or not result.guards.has_integers):
             return result, dynamic
-        fewer = Known({source: dims for source, dims in dynamic.items() if dims}, dynamic.pretend)
+        fewer = Known({source: dims for source, dims in dynamic.items() if dims}, dynamic.pretend, dynamic.inputs)
         without = trace_frame(frame, model, options, fewer)
         if result is not None and without.reason is not None:
             return result, dynamic  # the break has another cause
@@ -312,7 +328,7 @@ class Handler:
     def _check_given(self, frame: treadle_frame.FrameInfo, result: TraceResult) -> Declared:
         """What the user has declared about the inputs of this trace. Raises ConstraintError when this call contradicts it."""
         tensors = [
-            (guard, follow(guard.source.path, frame)) for guard in result.guards.tensors if not guard.by_identity
+            (guard, follow(guard.source.path, frame)) for guard in result.guards.tensors if guard.identity is None
         ]
         declared = declared_in(tensors, self._declared.get(frame.code, {}))
         if declared:
@@ -345,6 +361,9 @@ class Handler:
     def _dynamic_numbers(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Known:
         """Sources of tensors whose sizes changed between calls of this code, with the dimensions, and of ints that changed."""
         known = self._dynamic.setdefault(frame.code, Known())
+        exchanged = Counter(source for entry in existing for source in exchanged_tensors(entry.payload, frame))
+        # An argument is another one soon; what a module holds may have been replaced once, and be a constant again.
+        known.inputs |= {s for s, times in exchanged.items() if times > 1 or isinstance(s, LocalSource)}
         if self.options.dynamic is not False:
             for entry in existing:
                 for source, dims in changed_dimensions(entry.payload, frame).items():
@@ -356,7 +375,7 @@ class Handler:
                 if type(value) in (int, float):
                     known.setdefault(LocalSource(name), {})
         constant = self._constant.get(frame.code, ())
-        return Known({source: dims for source, dims in known.items() if source not in constant})
+        return Known({source: dims for source, dims in known.items() if source not in constant}, inputs=known.inputs)
 
     def _call_backend(self, gm: torch.fx.GraphModule, result: TraceResult) -> Callable[..., Sequence[Any]]:
         name = getattr(self.backend, "__name__", type(self.backend).__name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -24,18 +24,25 @@ class Known(dict[Source, dict[int, int]]):
     """What earlier misses have shown to change: source of a tensor -> {dimension: a larger size that it had (0: none is known)}; source of
     an int -> {}.
 
+    `inputs`: where other parameters or buffers stood at earlier calls. They are constants of the graph at first, and inputs from then on.
     `pretend`: a dynamic dimension whose size is 1 is traced as if it were larger, so that the entry serves both (see `output.ones`);
     `pretended` says whether that has happened.
     """
 
-    def __init__(self, sizes: Mapping[Source, Mapping[int, int]] | None = None, pretend: bool = True):
+    def __init__(
+        self,
+        sizes: Mapping[Source, Mapping[int, int]] | None = None,
+        pretend: bool = True,
+        inputs: Iterable[Source] = (),
+    ):
         super().__init__({source: dict(dims) for source, dims in (sizes or {}).items()})
+        self.inputs = set(inputs)
         self.pretend = pretend
         self.pretended = False
 
     def without_pretending(self) -> Known:
         """The same, and a size of 1 is a constant."""
-        return Known(self, pretend=False)
+        return Known(self, pretend=False, inputs=self.inputs)
 
 
 # The size that a dynamic dimension of size 1 is traced with when it has never been seen larger.
@@ -47,9 +54,10 @@ def hints_of(tensor: torch.Tensor, source: Source, known: Known, options: Tracer
 
     The user's marks on the tensor (`marks`) come first, then what earlier misses have shown to change. A size of 0 is always specialised.
     Broadcasting depends on a size of 1, so the trace looks at a larger one instead; where that is not possible, 1 is specialised too. So is
-    a tensor that is not strided.
+    a tensor that is not strided, and a parameter.
     """
-    if tensor.layout is not torch.strided or type(tensor) is not torch.Tensor:
+    may_vary = type(tensor) is torch.Tensor or source in known.inputs
+    if tensor.layout is not torch.strided or not may_vary:
         return {}
     marks = marks_of(tensor)
     seen = known.get(source, {})

@@ -21,10 +21,10 @@ def program_of(*guards):
     return found.program()
 
 
-def tensor_program(*tensors, dynamic_dims=()):
+def tensor_program(*tensors, dynamic_dims=(), by_identity=False):
     found = GuardSet()
     for name, tensor in zip("xyz", tensors):
-        found.add_tensor(LocalSource(name), tensor, dynamic_dims)
+        found.add_tensor(LocalSource(name), tensor, dynamic_dims, by_identity=by_identity)
     return found.program()
 
 
@@ -155,9 +155,10 @@ def test_aliases_among_inputs():
 
 def test_parameters_are_guarded_by_identity():
     weight = torch.nn.Parameter(torch.ones(2))
-    program = tensor_program(weight)
+    program = tensor_program(weight, by_identity=True)
     assert program.check({"x": weight})
     assert not program.check({"x": torch.nn.Parameter(torch.ones(2))})
+    assert tensor_program(weight).check({"x": torch.nn.Parameter(torch.ones(2))})  # an input of the graph
     weight.requires_grad_(False)
     assert not program.check({"x": weight})
 

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from treadle_autograd import aot
+from treadle_tracer.collector import paused
 
 from . import logs
 from .bugs import Compiled, compile_or_eager, run_in_eager
@@ -106,7 +107,8 @@ def _through_aot(
             return run_in_eager(gm, compiled.why_eager)
         return compiled
 
-    return compile_or_eager(gm, example_inputs, options, build)
+    with paused():
+        return compile_or_eager(gm, example_inputs, options, build)
 
 
 def why_not_inference(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:

@@ -86,7 +86,7 @@ def describe_sizes(payload: Payload) -> list[str]:
     dynamic = {} if numbers is None else {text: i for i, text in enumerate(numbers.texts)}
     lines = []
     for guard in payload.tensors:
-        for dim, size in enumerate(() if guard.by_identity else guard.sizes):
+        for dim, size in enumerate(guard.sizes if guard.identity is None else ()):
             text = f"{guard.source.text}.size()[{dim}]"
             if text in dynamic:
                 lines += _describe_number(payload, dynamic.pop(text))

@@ -343,7 +343,8 @@ def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, i
     for guard in payload.tensors:
         tensor = follow(guard.source.path, frame)
         sizes = getattr(tensor, "shape", None)
-        if sizes is None or len(sizes) != len(guard.sizes) or guard.by_identity:
+        is_constant = guard.identity is not None and tensor is guard.identity()
+        if sizes is None or len(sizes) != len(guard.sizes) or is_constant:
             continue
         pairs = zip(sizes, guard.sizes, strict=True)
         dims = {d: max(have, had) for d, (have, had) in enumerate(pairs) if have != had}
@@ -353,6 +354,17 @@ def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, i
         number = follow(source.path, frame)
         if type(number) is type(value) and not is_same_number(number, value):
             found[source] = {}
+    return found
+
+
+def exchanged_tensors(payload: Payload, frame: Any) -> set[Source]:
+    """Where this call has another parameter or buffer than the one that is a constant of the entry's graph."""
+    found = set()
+    for guard in payload.tensors:
+        if guard.identity is not None:
+            tensor = follow(guard.source.path, frame)
+            if type(tensor) is guard.kind and tensor is not guard.identity():
+                found.add(guard.source)
     return found
 
 

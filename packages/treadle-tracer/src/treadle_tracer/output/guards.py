@@ -57,7 +57,7 @@ class TensorGuard:
     source: Source
     sizes: tuple[int, ...]
     dynamic_dims: tuple[int, ...]
-    by_identity: bool
+    identity: Callable[[], Any] | None  # gives the tensor that it must be, a constant of the graph; None for an input
     kind: type
     dtype: torch.dtype
     device: torch.device
@@ -72,7 +72,8 @@ class TensorGuard:
         strides = tuple(tensor.stride()) if tensor.layout is torch.strided else None
         rules = stride_rules(tensor, dims) if dims else None
         kept = (tensor.dtype, tensor.device, tensor.layout, strides, rules, tensor.requires_grad)
-        return cls(source, tuple(tensor.shape), dims, by_identity, type(tensor), *kept)
+        identity = weakref.ref(tensor) if by_identity else None
+        return cls(source, tuple(tensor.shape), dims, identity, type(tensor), *kept)
 
 
 class DynamicNumbers(NamedTuple):
@@ -155,9 +156,14 @@ class GuardSet:
             del self._guards[key]
 
     def add_tensor(
-        self, source: Source, tensor: torch.Tensor, dynamic_dims: Iterable[int] = (), reason: str = ""
+        self,
+        source: Source,
+        tensor: torch.Tensor,
+        dynamic_dims: Iterable[int] = (),
+        reason: str = "",
+        by_identity: bool = False,
     ) -> None:
-        """Rely on the metadata of a tensor; parameters (and tensors marked by `by_identity`) also on being that very object.
+        """Rely on the metadata of a tensor; `by_identity`: and on being this very object, which stands in the graph as an attribute.
 
         `dynamic_dims` are dimensions whose size is not specialised (nor their strides; the shape environment speaks about them).
         A tensor seen at two sources is guarded to be one object.
@@ -166,9 +172,8 @@ class GuardSet:
             return
         first = self._first_source.setdefault(id(tensor), source)
         self._kept_alive.append(tensor)
-        by_identity = isinstance(tensor, torch.nn.Parameter)
         if by_identity:
-            self.add(source, "is", tensor)
+            self.add(source, "is", tensor, reason)
         elif first is not source:
             self.add(source, "same_object", first)
         dims = tuple(sorted({d % tensor.dim() for d in dynamic_dims})) if tensor.dim() else ()
@@ -178,11 +183,6 @@ class GuardSet:
         for accessors, op, arg, text in tensor_check.checks(tensor, dims):
             guarded = _Derived(source, accessors) if accessors else source
             self.add(guarded, op, arg, reason or f"{source.text}: {text}")
-
-    def add_tensor_identity(self, source: Source, tensor: torch.Tensor, reason: str = "") -> None:
-        """Rely on the tensor at `source` being this very object (buffers that stand in the graph as attributes), and on its metadata."""
-        self.add(source, "is", tensor, reason)
-        self.add_tensor(source, tensor, reason=reason)
 
     def add_global_state(self) -> None:
         """Rely on grad mode, inference mode, default dtype, autocast, determinism, and on no function, dispatch or functorch mode."""
@@ -295,7 +295,7 @@ class GuardSet:
         self._tensors, self._first_source, self._has_global_state = dict(tensors), dict(first), has_global_state
 
     def program(self):
-        """The `treadle_frame.GuardProgram` of this set; tensors not guarded by identity are also checked to be distinct objects."""
+        """The `treadle_frame.GuardProgram` of this set; tensors that may be one are also checked to be distinct objects."""
         import treadle_frame
 
         checks = [treadle_frame.Check(g.source.path, *_compiled_test(g), g.reason) for g in self]
@@ -304,7 +304,14 @@ class GuardSet:
 
     def _alias_checks(self) -> list[tuple[Path, str, Any, str]]:
         seen = set(self._first_source.values())
-        free = [t.source for t in self._tensors.values() if not t.by_identity and t.source in seen]
+        tensors = [t for t in self._tensors.values() if t.source in seen]
+        # An input that is a plain tensor cannot be a parameter of the graph: its type is guarded.
+        among_parameters = any(t.identity is None and issubclass(t.kind, torch.nn.Parameter) for t in tensors)
+        free = [
+            t.source
+            for t in tensors
+            if t.identity is None or among_parameters or not issubclass(t.kind, torch.nn.Parameter)
+        ]
         if len(free) < 2:
             return []
         first, *others = free

@@ -12,12 +12,11 @@ import torch
 
 import treadle_frame
 
-from ..dynamic import strides_by
+from ..dynamic import Known, strides_by
 from ..source import path_key
 from .entry import follow
 
 if TYPE_CHECKING:
-    from ..source import Source
     from .entry import Payload
     from .guards import DynamicNumbers, TensorGuard
 
@@ -25,7 +24,7 @@ _ON_SEVERAL_PATHS = ("call_many", "same_object", "distinct_objects", "equal_item
 _SHOWN = 3  # differences of one entry that are told
 
 
-def why_missed(entries: Sequence[Any], frame: Any, dynamic: Mapping[Source, Mapping[int, Any]]) -> str:
+def why_missed(entries: Sequence[Any], frame: Any, dynamic: Known) -> str:
     """What the nearest of the entries expects that this call does not give; `dynamic`: the sizes and ints that are symbols from now on."""
     told = [_differences(entry.payload, _failing_checks(entry, frame), frame, dynamic) for entry in entries]
     # Among equally near ones the one that serves most sizes.
@@ -52,9 +51,7 @@ def _failing_checks(entry: Any, frame: Any) -> list[Any]:
     return [check for check in entry.guard.checks if not treadle_frame.GuardProgram([check]).check(*scope)]
 
 
-def _differences(
-    payload: Payload, checks: Sequence[Any], frame: Any, dynamic: Mapping[Source, Mapping[int, Any]]
-) -> list[str]:
+def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: Known) -> list[str]:
     """One text per difference, each once. What is wrong with a tensor hides all that is said about its sizes elsewhere."""
     tensors = {path_key(guard.source.path): guard for guard in payload.tensors}
     numbers = {path_key(source.path) for source, dims in dynamic.items() if not dims}
@@ -67,13 +64,16 @@ def _differences(
         failed.add(keys[0])
         owner = next((tensors[key] for key in keys if key in tensors), None)
         found: list[str] = []
-        if owner is not None and not owner.by_identity and check.op not in ("call_many", "equal_items"):
+        if owner is not None and owner.identity is None and check.op not in ("call_many", "equal_items"):
             found = _tensor_differences(owner, frame, dynamic.get(owner.source, {}))
         numbers_of = payload.dynamic
         if not found and numbers_of is not None and (check.op == "foreign" or numbers_of.is_guarded_by(check)):
             found = _broken_decisions(numbers_of, frame)
         if not found:
-            found = [_plainly(check, frame) + _from_now_on(keys[0] in numbers)]
+            is_input = owner is not None and check.op in ("is", "refers") and owner.source in dynamic.inputs
+            found = [
+                _plainly(check, frame) + (" (an input from now on)" if is_input else _from_now_on(keys[0] in numbers))
+            ]
         texts.update(dict.fromkeys(found))
     return list(texts)
 

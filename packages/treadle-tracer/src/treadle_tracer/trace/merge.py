@@ -239,7 +239,6 @@ def _merged(meeting: Meeting, frame: Frame, taken: State, other: State) -> State
         return None if result is None else taken._replace(pc=_LEAVES, stack=[result])
     if taken.cells != other.cells:
         return None
-    names = frame.program.live_at(taken.pc)
     stack: list[Value] = []
     for one, two in zip(taken.stack, other.stack, strict=True):
         value = meeting.value(one, two)
@@ -247,14 +246,17 @@ def _merged(meeting: Meeting, frame: Frame, taken: State, other: State) -> State
             return None
         stack.append(value)
     variables: dict[str, Value] = {}
+    open_names = [name for name in other.locals if name not in taken.locals]
     for name, one in taken.locals.items():
         two = other.locals.get(name)
         value = one if one is two else None if two is None else meeting.value(one, two)
         if value is not None:
             variables[name] = value
-        elif name in names:
-            return None
-    if any(name in names and name not in taken.locals for name in other.locals):
+        else:
+            open_names.append(name)
+    if open_names and not frame.program.live_at(taken.pc).isdisjoint(
+        open_names
+    ):  # not asked for nothing: it takes a while
         return None
     return State(taken.pc, stack, variables, taken.cells, taken.keyword_names)
 

@@ -340,13 +340,9 @@ class Tracer:
         why_not = _why_not_traceable(obj)
         if why_not is not None:
             raise Unsupported("tensor-kind", f"{source.text} is {why_not}")
-        dims: tuple[int, ...] = ()
-        if static and not isinstance(obj, torch.nn.Parameter):
-            self.guards.add_tensor_identity(source, obj)
-        else:
-            static = static or isinstance(obj, torch.nn.Parameter)
-            dims = self.symbols.dynamic_dims(source, obj)
-            self.guards.add_tensor(source, obj, dims)
+        static = (static or isinstance(obj, torch.nn.Parameter)) and source not in self.symbols.dynamic.inputs
+        dims = () if static else self.symbols.dynamic_dims(source, obj)
+        self.guards.add_tensor(source, obj, dims, by_identity=static)
         fake = self.symbols.fake_like(source, obj, dims)
         made = TensorValue(None, fake, obj, source, static)
         self._fakes[id(fake)] = made

@@ -1,0 +1,62 @@
+"""The cyclic collector waits while a compile runs, and is afterwards as it was."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from compile_runs import compiled
+
+from treadle_tracer.collector import paused
+
+
+@pytest.fixture(params=[True, False], ids=["on", "off"])
+def enabled(request):
+    before = gc.isenabled()
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    (gc.enable if before else gc.disable)()
+
+
+def test_it_is_restored(enabled):
+    with paused():
+        assert not gc.isenabled()
+        with paused():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled() is enabled
+    with pytest.raises(KeyError), paused():
+        raise KeyError
+    assert gc.isenabled() is enabled
+
+
+def test_a_compile_starts_no_collection_but_its_backend_may(enabled):
+    seen, collections = [], []
+
+    def backend(gm, inputs):
+        seen.append(gc.isenabled())
+        return gm.forward
+
+    def layers(x):
+        for _ in range(60):
+            x = torch.relu(x) * 2 + torch.cat([x, x])[: x.shape[0]]
+        return x
+
+    fast, _ = compiled(layers, backend)
+    thresholds = gc.get_threshold()
+    gc.collect()
+
+    def note(phase, info):
+        if phase == "start" and not seen:
+            collections.append(info)
+
+    gc.callbacks.append(note)
+    try:
+        fast(torch.ones(3))
+    finally:
+        gc.callbacks.remove(note)
+    assert seen == [enabled]
+    assert gc.get_threshold() == thresholds and gc.isenabled() is enabled
+    # Before its first phase and between two of them a compile is short: a young collection may fall there, no more.
+    assert all(info["generation"] == 0 for info in collections)
