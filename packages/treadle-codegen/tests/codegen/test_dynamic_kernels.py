@@ -123,6 +123,31 @@ def test_odd_rows_of_known_length_are_walked_in_chunks(columns: int, threads: in
         torch.testing.assert_close(graph(y)[0], functions[2](y), equal_nan=True)
 
 
+@pytest.mark.parametrize("columns", [49, 64])
+def test_rows_of_elements_that_lie_apart_are_no_chunks(columns: int, cache: Path) -> None:
+    """Of a transposed tensor every element is fetched from a line of its own: the compiler's own loop does that as well."""
+    function = lambda x: x.var((2, 3), keepdim=True)  # noqa: E731
+    torch.manual_seed(0)
+    x = torch.randn(3, 32, 7, columns).contiguous(memory_format=torch.channels_last)
+    graph = compile_graph(capture(function, [x]), [x], options=CodegenOptions(cache_dir=cache, verify=True, threads=1))
+    assert "Lanes" not in graph.source.partition("noinline")[2]
+    check(function, graph, [x])
+
+
+@pytest.mark.parametrize("columns", [9, 200, 256, 257, 1000])
+def test_columns_of_unknown_number_for_all_sizes_and_for_one(columns: int, cache: Path) -> None:
+    """The width of a block follows from the number of columns where that is a constant, which shows in no result."""
+    function = lambda x: (x.sum(0), x.amax(0))  # noqa: E731
+    graph = compile_dynamic(function, PLAIN, (6, 37), cache)
+    torch.manual_seed(0)
+    x = torch.randn(70, columns)
+    before = graph(x)
+    assert graph.specialize()
+    for mine, general, eager in zip(graph(x), before, function(x), strict=True):
+        assert torch.equal(mine, general)
+        torch.testing.assert_close(mine, eager, rtol=1e-5, atol=1e-5)
+
+
 def test_infinities_leave_no_trace_in_later_blocks(cache: Path) -> None:
     graph = compile_dynamic(lambda x: x.sum(-1), PLAIN, (6, 37), cache)
     x = torch.ones(3, 10_000)

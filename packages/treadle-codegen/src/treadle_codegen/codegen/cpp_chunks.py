@@ -20,7 +20,7 @@ from treadle_codegen.codegen.kernel import split_at_reduce
 from treadle_codegen.ir.loops import Instr, IntLike, Loop
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
 from treadle_codegen.schedule.kernel import Kernel, Section, linear_coefficients_of
-from treadle_shapes.expr import Expr
+from treadle_shapes.expr import Expr, Symbol
 
 if TYPE_CHECKING:
     pass
@@ -40,7 +40,8 @@ def why_not_chunks(kernel: Kernel, section: Section, *, parallel: bool) -> str |
     """Why the compiler's own vector loop is as good or better, or None."""
     if not section.axes or (parallel and len(section.axes) == 1):
         return "no loop, or one that threads share"
-    extent = section.axes[-1].extent
+    row = section.axes[-1]
+    extent = row.extent
     if isinstance(extent, int) and (extent % LANES == 0 or extent < LANES):
         return "nothing is left over, or all of it"
     if len(section.axes) > 1:
@@ -49,6 +50,10 @@ def why_not_chunks(kernel: Kernel, section: Section, *, parallel: bool) -> str |
         return "a single long loop"
     if not any(loop.reduce_axes for loop in kernel.loops):
         return "elements alone: nothing is added up, and what is left over costs no more than a chunk"
+    reads = [a.index for member in section.members for a in loop_reads(member)]
+    steps = {_step(index, row.symbol) for index in reads} - {0}
+    if steps and None not in steps and 1 not in steps:
+        return "elements that lie apart are gathered either way"
     for member in section.members:
         for instr in member.body[: split_at_reduce(member) or None]:
             if instr.op in ("indirect_load", "indirect_store") or (instr.op == "store" and instr.attr.mode is not None):
@@ -63,6 +68,12 @@ def why_not_chunks(kernel: Kernel, section: Section, *, parallel: bool) -> str |
             if instr.op == "reduce" and instr.attr not in _COMBINE:
                 return "positions are reduced"
     return None
+
+
+def _step(index: IntLike | None, symbol: Symbol) -> IntLike | None:
+    """How far apart two neighbours along a loop lie in memory; None where nobody can tell."""
+    split = split_index(index, [symbol]) if isinstance(index, Expr) else None
+    return 0 if isinstance(index, int) else None if split is None else split[0][0]
 
 
 def rows_with_tails(kernel: Kernel, *, parallel: bool) -> set[str]:

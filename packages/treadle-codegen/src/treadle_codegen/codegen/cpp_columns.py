@@ -81,14 +81,21 @@ class ColumnPrinter(SectionPrinter):
     def write(self) -> None:
         writer, axes, column = self.writer, self.section.axes, self.writer.kernel.outer[-1]
         width, extent, name = block_width(column), writer.index(column.extent), column.symbol.name
+        step = str(width)
+        if not isinstance(
+            column.extent, int
+        ):  # once it is a constant, as `block_width` has it where nothing divides it
+            step = "width"
+            constant_p = f"__builtin_constant_p({extent}) && {extent} > {width}"
+            writer.line(f"const i64 width = {constant_p} ? {_WIDTH} : {width};")
         if self.parallel:
             writer.line(f"#pragma omp parallel for num_threads({writer.threads})")
-        writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {width}) {{")
+        writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {step}) {{")
         writer.depth += 1
         self.lanes = str(width)
         if not isinstance(column.extent, int) or column.extent % width:
             self.lanes = "lanes"
-            writer.line(f"const i64 lanes = {extent} - {name}b < {width} ? {extent} - {name}b : {width};")
+            writer.line(f"const i64 lanes = {extent} - {name}b < {step} ? {extent} - {name}b : {step};")
         self._declare_columns(width)
         for axis in axes[:-1]:
             writer.open_loop(axis)
