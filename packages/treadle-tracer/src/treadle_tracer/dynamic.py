@@ -54,7 +54,7 @@ def hints_of(tensor: torch.Tensor, source: Source, known: Known, options: Tracer
 
     The user's marks on the tensor (`marks`) come first, then what earlier misses have shown to change. A size of 0 is always specialised.
     Broadcasting depends on a size of 1, so the trace looks at a larger one instead; where that is not possible, 1 is specialised too. So is
-    a tensor that is not strided, and a parameter.
+    a tensor that is not strided, and a parameter that is a constant of the graph.
     """
     may_vary = type(tensor) is torch.Tensor or source in known.inputs
     if tensor.layout is not torch.strided or not may_vary:

@@ -53,6 +53,31 @@ def test_what_does_not_fit_is_called_as_it_is():
             torch.testing.assert_close(fast(x, value), function(x, value), rtol=0, atol=0)
 
 
+REFUSED = {
+    "layer_norm of another shape": lambda x, f: F.layer_norm(x, (5,), eps=f),
+    "layer_norm of no dimension": lambda x, f: F.layer_norm(x, (), eps=f),
+    "layer_norm with a weight that would broadcast": lambda x, f: F.layer_norm(x, (8,), W[:1], None, f),
+    "layer_norm with a bias that would broadcast": lambda x, f: F.layer_norm(x, (8,), None, B[:1], f),
+    "rms_norm of another shape": lambda x, f: F.rms_norm(x, (5,), eps=f),
+    "rms_norm with a weight that would broadcast": lambda x, f: F.rms_norm(x, (8,), W[:1], f),
+    "group_norm of groups that do not fit": lambda x, f: F.group_norm(x.view(1, 4, 16), 3, eps=f),
+    "group_norm with a weight that would broadcast": lambda x, f: F.group_norm(x, 2, W[:1], None, f),
+    "group_norm with a bias that would broadcast": lambda x, f: F.group_norm(x, 2, None, B[:1], f),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_eager_refuses_is_refused_at_every_value(name):
+    function, x = REFUSED[name], torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0))
+    fast, _ = compiled(function)
+    for value in (0.5, 0.25, 0.125):
+        with pytest.raises(RuntimeError) as wanted:
+            function(x, value)
+        with pytest.raises(RuntimeError) as got:
+            fast(x, value)
+        assert str(got.value) == str(wanted.value)
+
+
 def test_a_probability_out_of_range_raises():
     def function(x, p):
         return F.dropout(x, p, False)

@@ -254,9 +254,8 @@ def _merged(meeting: Meeting, frame: Frame, taken: State, other: State) -> State
             variables[name] = value
         else:
             open_names.append(name)
-    if open_names and not frame.program.live_at(taken.pc).isdisjoint(
-        open_names
-    ):  # not asked for nothing: it takes a while
+    # Which variables are live takes a while to find out; mostly none differ.
+    if open_names and not frame.program.live_at(taken.pc).isdisjoint(open_names):
         return None
     return State(taken.pc, stack, variables, taken.cells, taken.keyword_names)
 

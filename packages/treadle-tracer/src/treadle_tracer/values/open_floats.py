@@ -23,6 +23,17 @@ if TYPE_CHECKING:
 _FLOATS = frozenset({torch.float32, torch.float64})
 
 
+def _require(holds: bool) -> None:
+    """Without it a formula would broadcast what the kernel refuses. Python then calls the kernel, whose error comes."""
+    if not holds:
+        raise RuntimeError("sizes that do not belong together")
+
+
+def _require_parameters(shape: Any, *parameters: Any) -> None:
+    for parameter in parameters:
+        _require(parameter is None or list(parameter.shape) == list(shape))
+
+
 def layer_norm(
     input: torch.Tensor,
     normalized_shape: Any,
@@ -32,6 +43,8 @@ def layer_norm(
     cudnn_enable: bool = True,
 ) -> torch.Tensor:
     """torch.layer_norm"""
+    _require(len(normalized_shape) > 0 and list(input.shape[-len(normalized_shape) :]) == list(normalized_shape))
+    _require_parameters(normalized_shape, weight, bias)
     var, mean = torch.var_mean(input, tuple(range(-len(normalized_shape), 0)), correction=0, keepdim=True)
     out = (input - mean) * torch.rsqrt(var + eps)
     if weight is not None:
@@ -41,6 +54,8 @@ def layer_norm(
 
 def rms_norm(input: torch.Tensor, normalized_shape: Any, weight: Any = None, eps: Any = None) -> torch.Tensor:
     """torch.rms_norm"""
+    _require(len(normalized_shape) > 0 and list(input.shape[-len(normalized_shape) :]) == list(normalized_shape))
+    _require_parameters(normalized_shape, weight)
     mean = (input * input).mean(tuple(range(-len(normalized_shape), 0)), keepdim=True)
     out = input * torch.rsqrt(mean + eps)
     return out if weight is None else out * weight
@@ -50,6 +65,8 @@ def group_norm(
     input: torch.Tensor, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> torch.Tensor:
     """torch.nn.functional.group_norm"""
+    _require(input.dim() > 1 and input.shape[1] % num_groups == 0)
+    _require_parameters((input.shape[1],), weight, bias)
     grouped = input.reshape(input.shape[0], num_groups, -1)
     var, mean = torch.var_mean(grouped, 2, correction=0, keepdim=True)
     out = ((grouped - mean) * torch.rsqrt(var + eps)).reshape(input.shape)

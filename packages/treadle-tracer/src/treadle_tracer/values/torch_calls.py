@@ -153,6 +153,9 @@ _ONLY_IN_C = frozenset(
 """Calls whose Python kernels copy where eager gives its argument."""
 
 
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+
+
 def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The call on fake tensors. What it raises, the real call would raise too, or cannot be known: a graph break either way."""
     if tx.symbols.run_time.allowed or not _may_be_recalled(target):
@@ -171,15 +174,10 @@ def _may_be_recalled(target: Any) -> bool:
     return isinstance(target, _FUNCTIONS) and str(target.__module__).split(".")[0] in ("torch", "_operator", "builtins")
 
 
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
-
-
 def _run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     given = args
-    was_disabled, _fake_log.disabled = (
-        _fake_log.disabled,
-        True,
-    )  # a failing kernel is the traced program's business, not a message
+    was_disabled = _fake_log.disabled
+    _fake_log.disabled = True  # a failing kernel is the traced program's business, not a message
     # With dynamic sizes PyTorch's Python kernels are preferred: some in C++ read sizes as plain ints and so fix them.
     in_python = tx.symbols.env is not None and _name(target) not in _ONLY_IN_C
     python_kernels = enable_python_dispatcher() if in_python else nullcontext()
