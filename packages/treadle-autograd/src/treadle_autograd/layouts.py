@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from treadle_shapes.strides import nested_extent
+
 aten = torch.ops.aten
 
 
@@ -56,12 +58,7 @@ def _fills_a_block(x: torch.Tensor) -> bool:
     """As c10 has it (TensorImpl::compute_non_overlapping_and_dense): sizes below 2 do not count."""
     if x.dim() == 1:
         return x.shape[0] < 2 or x.stride(0) == 1
-    extent = 1
-    for stride, size in sorted((s, n) for s, n in zip(x.stride(), x.shape, strict=True) if n >= 2):
-        if stride != extent:
-            return False
-        extent *= size
-    return True
+    return nested_extent([(s, n) for s, n in zip(x.stride(), x.shape, strict=True) if n >= 2]) is not None
 
 
 def like_argument(func: Any, args: Sequence[Any], kwargs: Any, result: Any) -> Any:

@@ -10,6 +10,7 @@ is traced; the overloads `vec`, whose C++ kernels read sizes as numbers, work ou
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -51,6 +52,7 @@ def _interpolating(op: Any) -> Callable[..., Any]:
     return upsample
 
 
+@functools.cache
 def _kernels() -> dict[Any, Callable[..., Any] | None]:
     """Overload -> the Python kernel it gets, None for none."""
     found: dict[Any, Callable[..., Any] | None] = {}

@@ -157,9 +157,11 @@ def _host(
     plan: Plan, entries: dict[str, Callable[[int], None]], renderer: Renderer, limit: int, seconds: float | None
 ) -> Host:
     """The host, with what it takes to compile anew the segments whose kernels take sizes; `seconds`: what the build took."""
+    if not limit or not plan.program.size_symbols:
+        return Host(plan, entries)
     sizes = set(size_numbers(plan, SizeTexts(size_symbols(plan))))
     sized = [s for s in plan.segments if any(kernel.constants(sizes) for kernel in s.kernels)]
-    if not sized or not limit:
+    if not sized:
         return Host(plan, entries)
 
     def build(values: Mapping[Any, int | float], background: bool) -> Entries:

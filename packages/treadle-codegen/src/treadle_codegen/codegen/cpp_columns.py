@@ -82,9 +82,8 @@ class ColumnPrinter(SectionPrinter):
         writer, axes, column = self.writer, self.section.axes, self.writer.kernel.outer[-1]
         width, extent, name = block_width(column), writer.index(column.extent), column.symbol.name
         step = str(width)
-        if not isinstance(
-            column.extent, int
-        ):  # once it is a constant, as `block_width` has it where nothing divides it
+        if not isinstance(column.extent, int):
+            # Once their number is a constant (hot sizes), as `block_width` has it where nothing divides it.
             step = "width"
             constant_p = f"__builtin_constant_p({extent}) && {extent} > {width}"
             writer.line(f"const i64 width = {constant_p} ? {_WIDTH} : {width};")

@@ -69,6 +69,8 @@ def size_symbols(plan: Plan) -> frozenset[Any]:
 
     An integer argument that is none of them may be another on every call.
     """
+    if not plan.program.size_symbols:
+        return frozenset()
     program, planned, known = plan.program, lifetimes(plan), frozenset(plan.program.size_symbols)
     inputs = [program.buffers[name] for name in program.inputs if name in program.buffers]
     found = known & {e for buffer in inputs for e in (*buffer.shape, *buffer.strides) if isinstance(e, Expr)}

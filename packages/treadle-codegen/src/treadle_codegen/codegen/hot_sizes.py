@@ -23,9 +23,8 @@ from treadle_codegen.build import stop_background_compilers
 from treadle_codegen.codegen.workspace import Entries, Fit, Sizes
 from treadle_codegen.errors import CodegenUnavailable, InternalError
 
-Build = Callable[
-    [Mapping[Any, int | float], bool], Entries
-]  # (kernel numbers that are constants, in the background) -> entry points
+# (kernel numbers that are constants, whether in the background) -> entry points
+Build = Callable[[Mapping[Any, int | float], bool], Entries]
 
 _TIMED_FIRST = 4  # calls, one by one; later ones are sampled
 _MOST_SKIPPED = 64  # calls between two samples

@@ -70,13 +70,6 @@ def is_dense(shape: Shape, strides: Shape) -> bool:
     dims = [(stride, size) for size, stride in zip(shape, strides, strict=True) if size != 1]
     if any(size == 0 for _, size in dims):
         return True
-    if all(isinstance(stride, int) and isinstance(size, int) for stride, size in dims):
-        step = 1
-        for stride, size in sorted(dims):  # type: ignore[type-var]
-            if stride != step:
-                return False
-            step = stride * size
-        return True
     return nested_extent(dims) is not None
 
 
