@@ -130,7 +130,7 @@ class Recorder:
         """A node that no call made (a size or stride of an input) is made by calls on its symbols."""
         if id(node) in self.kept or node.is_constant():
             return
-        from treadle_shapes.nodes import Product, Sum, Symbol
+        from treadle_shapes.expr import Product, Sum, Symbol
 
         value, make = node.value, node.adapter.node
         if isinstance(value, Symbol):
@@ -179,7 +179,7 @@ def _parts(value: Any) -> tuple[str, list[Any]]:
 @contextlib.contextmanager
 def recording() -> Iterator[dict[int, Recorder]]:
     """Recorders by environment, filled while the block runs."""
-    from treadle_shapes.node import LayoutNode, SymNode
+    from treadle_shapes.torch import LayoutNode, SymNode
 
     recorders: dict[int, Recorder] = {}
     inside = False

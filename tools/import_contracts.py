@@ -1,4 +1,4 @@
-"""Check the import contracts of the root pyproject.toml, and hold the one contract type import-linter lacks.
+"""Check the import contracts of the root pyproject.toml, and hold the two contract types that import-linter lacks.
 
 `python tools/import_contracts.py [root]` runs import-linter on the source directories of the six packages of
 the repository at `root` (default: this one), whatever is installed.
@@ -6,6 +6,8 @@ the repository at `root` (default: this one), whatever is installed.
 import-linter's graph knows other distributions by their top-level name only, so "torch yes, torch._dynamo no" cannot be
 said with its own types. `ForbiddenSubmodulesContract` reads the sources themselves, and so also sees imports inside
 functions, attribute chains (`torch._dynamo.reset()`) and `importlib.import_module("torch._dynamo")`.
+
+`FacadesContract` keeps packages from each other's internals: they import what a package's facades export, nothing below.
 """
 
 from __future__ import annotations
@@ -111,6 +113,41 @@ class ForbiddenSubmodulesContract(Contract):
         for mention in check.metadata["mentions"]:
             output.print_error(f"{mention.module}:{mention.line} names {mention.name}", bold=False)
         output.new_line()
+
+
+class FacadesContract(Contract):
+    """A root package imports from another root package only modules that `facades` names.
+
+    Imports inside functions count, imports for type checkers do not.
+    """
+
+    facades = fields.ListField(subfield=fields.StringField())
+
+    def check(self, graph: Any, verbose: bool) -> ContractCheck:
+        packages: list[str] = list(self.session_options["root_packages"])
+        facades: list[str] = list(self.facades)  # pyright: ignore[reportArgumentType]
+        found = [
+            detail
+            for package in packages
+            for other in packages
+            if other != package
+            for chain_start in modules_of(graph, package)
+            for imported in sorted(graph.find_modules_directly_imported_by(chain_start))
+            if within(imported, other) and imported not in facades
+            for detail in graph.get_import_details(importer=chain_start, imported=imported)
+        ]
+        return ContractCheck(kept=not found, metadata={"imports": found})
+
+    def render_broken_contract(self, check: ContractCheck) -> None:
+        for found in check.metadata["imports"]:
+            place = f"{found['importer']}:{found['line_number']}"
+            output.print_error(f"{place} reaches behind a facade: {found['line_contents']}", bold=False)
+        output.new_line()
+
+
+def modules_of(graph: Any, package: str) -> list[str]:
+    """All modules of a root package, in order."""
+    return sorted(module for module in graph.modules if within(module, package))
 
 
 def main(arguments: list[str]) -> int:

@@ -10,8 +10,7 @@ from torch.nn import functional as F
 from treadle_autograd import aot
 from treadle_autograd.leaves import _KEYS, _kernels, kept_whole
 from treadle_shapes import ShapeEnv
-from treadle_shapes.fake import fake_mode
-from treadle_shapes.torch import fake_shape_env, fake_tensor
+from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor
 
 CASES = {
     "nearest": (lambda x: F.interpolate(x, scale_factor=2.0), "aten.upsample_nearest2d.default"),

@@ -10,10 +10,8 @@ from torch import fx
 
 from treadle_autograd import aot
 from treadle_autograd.run_time import hoist_asserts
-from treadle_shapes import ShapeEnv
-from treadle_shapes.facts import Facts
-from treadle_shapes.fake import fake_mode
-from treadle_shapes.torch import fake_shape_env, fake_tensor, symbolic_dispatch
+from treadle_shapes import Facts, ShapeEnv
+from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor, symbolic_dispatch
 
 aten = torch.ops.aten
 

@@ -9,8 +9,7 @@ from torch.nn import functional as F
 
 from treadle_autograd import aot
 from treadle_shapes import ShapeEnv
-from treadle_shapes.fake import fake_mode
-from treadle_shapes.torch import fake_shape_env, fake_tensor, sym_int
+from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor, sym_int
 
 
 def compile_dynamic(function, tensors, dynamic, forward=None):

@@ -11,9 +11,8 @@ import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from aten_capture import capture
 
 from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
-from treadle_shapes.env import ShapeEnv
-from treadle_shapes.fake import fake_mode
-from treadle_shapes.torch import fake_shape_env, fake_tensor, symbolic_dispatch
+from treadle_shapes import ShapeEnv
+from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor, symbolic_dispatch
 
 Shapes = Callable[..., Sequence[tuple[int, ...]]]
 

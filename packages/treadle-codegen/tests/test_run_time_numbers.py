@@ -21,7 +21,7 @@ from treadle_codegen.ir.loops import Check, Extern, Loop, Program, symbols_of
 from treadle_codegen.ir.text import format_program, parse_program
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower import lower_graph
-from treadle_shapes.env import ShapeEnv
+from treadle_shapes import ShapeEnv
 from treadle_shapes.torch import fake_shape_env, fake_tensor, sym_int, symbolic_dispatch
 
 

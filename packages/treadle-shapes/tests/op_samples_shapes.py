@@ -14,8 +14,8 @@ from torch.utils import _pytree as pytree
 
 from treadle_shapes.env import ShapeEnv
 from treadle_shapes.expr import Expr, evaluate
-from treadle_shapes.general import answering_for
 from treadle_shapes.torch import expr_of, fake_shape_env, fake_tensor, symbolic_dispatch
+from treadle_shapes.torch.size_oblivious import answer_size_obliviously
 
 NO_FAKE = (
     DataDependentOutputException,
@@ -76,7 +76,7 @@ def run(op, sample):
     mode = FakeTensorMode(shape_env=fake_shape_env(env))
     args = pytree.tree_map(lambda v: dynamic(v, mode, env), whole)
     try:
-        with mode, symbolic_dispatch(), torch.no_grad(), answering_for(env, getattr(op, "op", op)):
+        with mode, symbolic_dispatch(), torch.no_grad(), answer_size_obliviously(env, getattr(op, "op", op)):
             out = op(args[0], *args[1], **args[2])
         got = layouts(out, env)
     except NO_FAKE as error:

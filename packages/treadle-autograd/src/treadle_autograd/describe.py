@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from treadle_shapes.nodes import Node, free_symbols
-from treadle_shapes.strides import nested_extent, without_floor
+from treadle_shapes.expr import Node, free_symbols
+from treadle_shapes.layouts import nested_extent, without_floor
 
 from .contract import (
     Constant,

@@ -23,9 +23,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from treadle_shapes.fake import fake_like
-from treadle_shapes.general import answering_for, run_for_metadata
-from treadle_shapes.rewrite import substitute
+from treadle_shapes.expr import substitute
+from treadle_shapes.torch import answer_size_obliviously, fake_like, run_for_metadata
 
 from .contract import CallInput, InputDescription, StaticInput
 from .decomp import Decompositions, decompose_composite
@@ -543,7 +542,7 @@ def _run_node(node: fx.Node, args: Any, kwargs: Any, mode: FakeTensorMode) -> An
     if node.op == "call_method":
         return getattr(args[0], str(node.target))(*args[1:], **kwargs)
     assert callable(node.target), node.target
-    with answering_for(mode.shape_env, node.target):  # as in the trace that made the graph
+    with answer_size_obliviously(mode.shape_env, node.target):  # as in the trace that made the graph
         return node.target(*args, **kwargs)
 
 

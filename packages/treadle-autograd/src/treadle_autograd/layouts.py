@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from treadle_shapes.strides import nested_extent
+from treadle_shapes.layouts import nested_extent
 
 aten = torch.ops.aten
 

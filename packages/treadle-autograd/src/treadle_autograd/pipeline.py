@@ -19,8 +19,8 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from treadle_shapes.errors import ShapesError
-from treadle_shapes.fake import fake_like, fake_mode
+from treadle_shapes import ShapesError
+from treadle_shapes.torch import fake_like, fake_mode
 
 from .contract import Contract
 from .decomp import Decompositions

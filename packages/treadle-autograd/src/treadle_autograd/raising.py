@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
+from treadle_shapes.expr import And, Ge, Le, Or
 from treadle_shapes.floats import FloatExpr, compare, same
-from treadle_shapes.logic import And, Ge, Le, Or
 
 # Found in aten/src/ATen/native by their checks on elements (TORCH_CHECK_INDEX, TORCH_CHECK on values, LAPACK's `info`).
 _INDEXING = """

@@ -19,9 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from treadle_shapes.expr import maximum, minimum, where
-from treadle_shapes.logic import Eq, Lt, Ne
-from treadle_shapes.nodes import BoolExpr, Symbol, free_symbols
+from treadle_shapes.expr import BoolExpr, Eq, Lt, Ne, Symbol, free_symbols, maximum, minimum, where
 
 from .symbolic import SYMBOLIC
 

@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from treadle_shapes.errors import UsageError
-from treadle_shapes.expr import Ne, evaluate
-from treadle_shapes.nodes import BoolExpr, Node, Symbol, free_symbols
+from treadle_shapes import UsageError
+from treadle_shapes.expr import BoolExpr, Ne, Node, Symbol, evaluate, free_symbols
 
 from .errors import UnsupportedGraph
 
@@ -87,10 +86,10 @@ class SymbolicNodes:
 
     def node_of_expression(self, expression: Any) -> Any:
         """A node that computes `expression` as it stands."""
-        from treadle_shapes.graph_calls import build
+        from treadle_shapes.torch import build_calls
 
         try:
-            return build(expression, self._leaf, self._call, self._nodes, self._call_float)
+            return build_calls(expression, self._leaf, self._call, self._nodes, self._call_float)
         except UsageError as error:
             raise UnsupportedGraph(f"the number {expression} has no graph form: {error}") from error
 
@@ -110,12 +109,12 @@ class SymbolicNodes:
         return node
 
     def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> fx.Node:
-        from treadle_shapes.graph_calls import call_on
+        from treadle_shapes.torch import call_on_symbolic
 
         values = [argument.meta["val"] if isinstance(argument, fx.Node) else argument for argument in arguments]
         node = self.graph.call_function(function, arguments)
         query = _SIZE_QUERIES.get(function)
-        node.meta["val"] = query(*values) if query is not None else call_on(function, tuple(values))
+        node.meta["val"] = query(*values) if query is not None else call_on_symbolic(function, tuple(values))
         return node
 
 

@@ -142,9 +142,8 @@ def test_a_value_that_is_no_size_stays_variable(cache: Path) -> None:
 
 def _graph_with_a_number(cache: Path) -> tuple[CompiledGraph, Any]:
     from treadle_codegen import CodegenOptions, compile_graph
-    from treadle_shapes.env import ShapeEnv
-    from treadle_shapes.fake import fake_mode
-    from treadle_shapes.torch import fake_shape_env, fake_tensor, sym_int, symbolic_dispatch
+    from treadle_shapes import ShapeEnv
+    from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor, sym_int, symbolic_dispatch
 
     env = ShapeEnv()
     mode = fake_mode(shape_env=fake_shape_env(env))

@@ -12,7 +12,7 @@ import torch
 from treadle_codegen.lower.numbers import compute
 from treadle_shapes.expr import Ge, evaluate, symbol
 from treadle_shapes.floats import FLOAT_OPS, float_fn, float_symbol
-from treadle_shapes.graph_calls import FUNCTIONS
+from treadle_shapes.torch import NUMBER_FUNCTIONS
 
 N, M, F, G = symbol("n"), symbol("m"), float_symbol("f"), float_symbol("g")
 VALUES: dict[Any, Any] = {N: 7, M: 3, F: 0.625, G: 1.75}
@@ -28,7 +28,7 @@ UNARY = sorted(op for op in FLOAT_OPS if op.startswith("math_") and op not in ("
 
 @pytest.mark.parametrize("op", UNARY)
 def test_functions_of_a_float(op: str) -> None:
-    assert compute(FUNCTIONS[op], (F,)) is float_fn(op, F)
+    assert compute(NUMBER_FUNCTIONS[op], (F,)) is float_fn(op, F)
 
 
 @pytest.mark.parametrize(

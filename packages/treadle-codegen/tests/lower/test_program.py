@@ -18,7 +18,7 @@ from treadle_codegen.ir.loops import BufferKind, Extern, Loop, Program, View
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower import lower_graph
 from treadle_codegen.lower.indexing import same_strides
-from treadle_shapes.env import ShapeEnv
+from treadle_shapes import ShapeEnv
 from treadle_shapes.torch import fake_shape_env, fake_tensor, symbolic_dispatch
 
 F = torch.nn.functional

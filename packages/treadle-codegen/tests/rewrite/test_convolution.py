@@ -14,9 +14,8 @@ from aten_capture import capture
 from torch import nn
 
 from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
-from treadle_shapes.env import ShapeEnv
-from treadle_shapes.fake import fake_mode
-from treadle_shapes.torch import fake_shape_env, fake_tensor, symbolic_dispatch
+from treadle_shapes import ShapeEnv
+from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor, symbolic_dispatch
 
 
 class _Block(nn.Module):

@@ -49,6 +49,7 @@ from treadle_shapes.expr import (
     to_triton,
     where,
 )
+from treadle_shapes.facts import Facts
 from treadle_shapes.guards import Dropped, Frame, Guard, GuardFunction
 from treadle_shapes.prove import prove
 
@@ -63,6 +64,7 @@ __all__ = [
     "Eq",
     "Expr",
     "ExpressionTooLargeError",
+    "Facts",
     "Frame",
     "Ge",
     "Gt",

@@ -11,7 +11,24 @@ from __future__ import annotations
 from treadle_shapes.bounds import Known, bounds, linear_coefficients
 from treadle_shapes.interop_sympy import from_sympy, to_sympy
 from treadle_shapes.logic import And, Eq, Ge, Gt, Le, Lt, Ne, Not, Or
-from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, Product, Sum, Symbol, add, as_terms, symbol
+from treadle_shapes.nodes import (
+    BoolExpr,
+    BoolLike,
+    Expr,
+    Fn,
+    IntLike,
+    Node,
+    Product,
+    Sum,
+    Symbol,
+    add,
+    as_terms,
+    children,
+    free_symbols,
+    make_bool,
+    make_fn,
+    symbol,
+)
 from treadle_shapes.printers import CPP_HELPERS, TRITON_HELPERS, to_cpp, to_python, to_triton
 from treadle_shapes.ranges import Range
 from treadle_shapes.rewrite import bit_and, bit_or, bit_xor, evaluate, simplify, substitute
@@ -44,6 +61,7 @@ __all__ = [
     "Le",
     "Lt",
     "Ne",
+    "Node",
     "Not",
     "Or",
     "Product",
@@ -56,12 +74,16 @@ __all__ = [
     "bit_or",
     "bit_xor",
     "bounds",
+    "children",
     "ceildiv",
     "evaluate",
     "exactdiv",
     "floordiv",
+    "free_symbols",
     "from_sympy",
     "linear_coefficients",
+    "make_bool",
+    "make_fn",
     "maximum",
     "minimum",
     "mod",

@@ -1,11 +1,16 @@
-"""Sizes and strides as lists of expressions: dense layouts, and what can be told of them without a decision."""
+"""Sizes and strides as lists of expressions: dense layouts, blocks of memory, and what is known of them without a decision.
+
+nested_extent([(6, 2), (1, 2), (2, 3)])     12: in some order of the dimensions, each stride is the product of the sizes below it
+nested_extent([(8, 2), (1, 6)])             None: there is a gap
+without_floor(max(n, 1) * m)                n * m
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from treadle_shapes.nodes import Expr, IntLike
+from treadle_shapes.nodes import Expr, Fn, IntLike, Product, Sum
 
 
 class Layout(NamedTuple):
@@ -39,4 +44,42 @@ def is_dense(layout: Layout) -> bool:
     return all_same(layout.strides, dense_strides(layout.sizes)) and 0 not in layout.sizes
 
 
-__all__ = ["Layout", "all_same", "dense_strides", "is_dense", "same"]
+def product(sizes: Iterable[IntLike]) -> IntLike:
+    """The product of sizes, 1 of none."""
+    result: IntLike = 1
+    for size in sizes:
+        result = result * size
+    return result
+
+
+def nested_extent(dims: Iterable[tuple[IntLike, IntLike]]) -> IntLike | None:
+    """How many elements the (stride, size) pairs walk, each place once and without gaps; None if they do not, or nobody can tell.
+
+    Dimensions of size 1 are for the caller to leave out: their strides say nothing.
+    """
+    remaining = list(dims)
+    extent: IntLike = 1
+    while remaining:
+        found = next((dim for dim in remaining if dim[0] == extent), None)
+        if found is None:
+            return None
+        remaining.remove(found)
+        extent = extent * found[1]
+    return extent
+
+
+def without_floor(e: IntLike) -> IntLike:
+    """A stride with `max(n, 1)` as `n` throughout: PyTorch counts a size of 0 as 1 there, which shows in tensors without elements only."""
+    if isinstance(e, Fn) and e.op == "max" and len(e.args) == 2 and 1 in e.args:
+        return without_floor(e.args[0] if e.args[1] == 1 else e.args[1])
+    if isinstance(e, Sum):
+        total: IntLike = e.const
+        for monomial, coefficient in e.coefficients.items():
+            total = total + without_floor(monomial) * coefficient
+        return total
+    if isinstance(e, Product):
+        return product([without_floor(atom) ** power for atom, power in e.powers.items()])
+    return e
+
+
+__all__ = ["Layout", "all_same", "dense_strides", "is_dense", "nested_extent", "product", "same", "without_floor"]

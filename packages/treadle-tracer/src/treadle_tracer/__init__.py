@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 from .__about__ import __version__
 
 if TYPE_CHECKING:
+    from .collector import paused
     from .compile import BackendError, Handler, compile_handler, optimize
     from .errors import InternalError, Unsupported
+    from .marks import Mark, set_mark
     from .observer import Observer, SilentObserver
     from .options import TracerOptions
+    from .output.entry import Payload
 
 _PLACES = {
     "BackendError": "compile",
@@ -23,19 +26,27 @@ _PLACES = {
     "Observer": "observer",
     "SilentObserver": "observer",
     "TracerOptions": "options",
+    "Mark": "marks",
+    "Payload": "output.entry",
+    "paused": "collector",
+    "set_mark": "marks",
 }
 
 __all__ = [
     "BackendError",
     "Handler",
     "InternalError",
+    "Mark",
     "Observer",
+    "Payload",
     "SilentObserver",
     "TracerOptions",
     "Unsupported",
     "__version__",
     "compile_handler",
     "optimize",
+    "paused",
+    "set_mark",
 ]
 
 

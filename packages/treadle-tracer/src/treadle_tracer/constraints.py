@@ -80,7 +80,7 @@ def check_still_dynamic(declared: Declared, env: ShapeEnv | None) -> None:
 
 def _specialised(env: Any, symbol: Any, text: str, value: int) -> str:
     """Why a symbol is a constant: the first decision after which it was."""
-    from treadle_shapes.facts import Facts
+    from treadle_shapes import Facts
 
     facts = Facts()
     where = ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from treadle_shapes.errors import ConstraintError
+from treadle_shapes import ConstraintError
 
 from .marks import Mark, marks_of
 from .source import Source

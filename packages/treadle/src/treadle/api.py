@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 import torch
 
 import treadle_frame
-from treadle_tracer.compile import Handler, compile_handler
+from treadle_tracer import Handler, compile_handler
 
 from . import backends, bugs, logs
 from .compiled_module import compiled_module, is_compiled_module, original_of

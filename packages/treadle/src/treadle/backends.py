@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from treadle_autograd import aot
-from treadle_tracer.collector import paused
+from treadle_tracer import paused
 
 from . import logs
 from .bugs import Compiled, compile_or_eager, run_in_eager

@@ -12,8 +12,8 @@ from typing import Any
 
 from torch import fx
 
-from treadle_codegen.errors import CodegenUnavailable, OptionError
-from treadle_tracer.errors import InternalError as TracerInternalError
+from treadle_codegen import CodegenUnavailable, OptionError
+from treadle_tracer import InternalError as TracerInternalError
 
 from . import logs
 from .dump import write_reproducer

@@ -8,8 +8,7 @@ from typing import Any
 
 from torch import fx
 
-from treadle_tracer.compile import compile_handler
-from treadle_tracer.output.entry import Payload
+from treadle_tracer import Payload, compile_handler
 
 from .api import attach
 from .backends import eager
@@ -97,7 +96,7 @@ def describe_sizes(payload: Payload) -> list[str]:
 
 def _describe_number(payload: Payload, position: int) -> list[str]:
     """What the decisions leave open of one dynamic number."""
-    from treadle_shapes.facts import Facts
+    from treadle_shapes import Facts
 
     numbers = payload.dynamic
     assert numbers is not None

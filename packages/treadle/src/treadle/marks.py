@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from treadle_shapes import ConstraintError
-from treadle_tracer.marks import Mark, set_mark
+from treadle_tracer import Mark, set_mark
 
 from .errors import WrongUse
 

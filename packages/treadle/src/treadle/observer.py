@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from treadle_tracer.errors import Unsupported
+from treadle_tracer import Unsupported
 
 from . import logs
 from .stats import Break, Recompile, StatsRecorder, stats

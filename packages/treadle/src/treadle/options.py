@@ -17,7 +17,7 @@ from .errors import OptionValue, unknown_name
 
 if TYPE_CHECKING:
     from treadle_codegen import CodegenOptions
-    from treadle_tracer.options import TracerOptions
+    from treadle_tracer import TracerOptions
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class CompileOptions:
         return {o.name: self.values[o.name] for o in OPTIONS if o.owner == owner and self.values[o.name] is not None}
 
     def for_tracer(self) -> TracerOptions:
-        from treadle_tracer.options import TracerOptions
+        from treadle_tracer import TracerOptions
 
         raising = self.values["raise_internal_errors"]
         return TracerOptions(self.fullgraph, self.dynamic, raise_internal_errors=raising, **self._of("tracer"))

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 from treadle_codegen.ir.loops import BoolExpr, Buffer, Expr, FloatExpr, Instr, Loop, Program
 from treadle_codegen.schedule.kernel import Kernel
-from treadle_shapes.expr import Symbol
-from treadle_shapes.nodes import children
+from treadle_shapes.expr import Symbol, children
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,8 @@ from typing import Any
 
 import torch
 
-from treadle_shapes.expr import BoolExpr, Expr, Symbol
+from treadle_shapes.expr import BoolExpr, Expr, Node, Symbol, children
 from treadle_shapes.floats import FloatExpr
-from treadle_shapes.intern import Node
-from treadle_shapes.nodes import children
 
 IntLike = int | Expr
 # A number of the graph: known while compiling, or an expression over the sizes and numbers of a call.

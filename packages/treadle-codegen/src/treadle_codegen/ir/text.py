@@ -51,10 +51,8 @@ from treadle_codegen.ir.loops import (
 )
 from treadle_codegen.ir.ops import OPS
 from treadle_shapes import expr as E
-from treadle_shapes.expr import Symbol, symbol, to_python
+from treadle_shapes.expr import Node, Symbol, make_bool, make_fn, symbol, to_python
 from treadle_shapes.floats import FloatExpr, FloatSymbol, float_fn, float_symbol
-from treadle_shapes.intern import Node
-from treadle_shapes.nodes import make_bool, make_fn
 
 # -- printing ----------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import torch
 from treadle_codegen.ir.loops import IntLike
 from treadle_shapes import layouts
 from treadle_shapes.expr import Expr, Fn, Sum, Symbol, bounds, symbol
-from treadle_shapes.strides import nested_extent, product, without_floor
+from treadle_shapes.layouts import nested_extent, product, without_floor
 
 Shape = tuple[IntLike, ...]
 

@@ -21,7 +21,7 @@ from treadle_codegen.lower.extern import lower_extern, why_not_extern
 from treadle_codegen.lower.indexing import as_intlike, as_shape, raw_number
 from treadle_codegen.lower.lazy import Lazy, normalize_dim
 from treadle_codegen.lower.view import select, slice_of
-from treadle_shapes.env import ShapeEnv
+from treadle_shapes import ShapeEnv
 from treadle_shapes.expr import (
     And,
     BoolExpr,
@@ -40,7 +40,7 @@ from treadle_shapes.expr import (
     where,
 )
 from treadle_shapes.floats import FLOAT_OPS, FloatExpr, float_fn, to_float
-from treadle_shapes.node import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT_UNARY, INT_BINARY, INT_UNARY
+from treadle_shapes.torch import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT_UNARY, INT_BINARY, INT_UNARY
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 NUMBERS = (bool, int, float, *SYMBOLIC)
@@ -96,7 +96,7 @@ def _unknown(lowering: Lowering, value: Any, defines: bool) -> frozenset[Any]:
 
 
 def compute(target: Callable[..., Any], args: Sequence[Any]) -> NumberLike:
-    """The result of a function that graphs compute numbers with (`treadle_shapes.graph_calls.FUNCTIONS`)."""
+    """The result of a function that graphs compute numbers with (`treadle_shapes.torch.NUMBER_FUNCTIONS`)."""
     if not any(isinstance(a, (Expr, FloatExpr, BoolExpr)) for a in args):
         return target(*args)
     if target is torch.sym_ite:
@@ -119,9 +119,11 @@ _ROUNDING = {math.floor: "floor", math.ceil: "ceil", math.trunc: "trunc", int: "
 @functools.cache
 def _float_operations() -> dict[Any, str]:
     """Function -> the float operation that it is on floats."""
-    from treadle_shapes.graph_calls import FUNCTIONS  # needs torch's symbolic functions: for graphs with numbers only
+    from treadle_shapes.torch import NUMBER_FUNCTIONS  # needs torch's symbolic functions: for graphs with numbers only
 
-    return {fn: op for op, fn in FUNCTIONS.items() if op in FLOAT_OPS and op not in ("float", "truediv", "fwhere")}
+    return {
+        fn: op for op, fn in NUMBER_FUNCTIONS.items() if op in FLOAT_OPS and op not in ("float", "truediv", "fwhere")
+    }
 
 
 def _as_float(value: Any) -> Any:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from treadle_codegen.ir.loops import Axis, Extern, Instr, IntLike, Load, Loop, Step, Store, View
 from treadle_shapes.expr import Expr, Range, Symbol, bounds, linear_coefficients, simplify, substitute
-from treadle_shapes.strides import nested_extent
+from treadle_shapes.layouts import nested_extent
 
 
 @dataclass(frozen=True, slots=True)

@@ -329,7 +329,7 @@ def _compiled_test(guard: Guard) -> tuple[str, Any]:
 
 def _equal_sizes(guard: Any, symbols: Sequence[Any], is_size: Sequence[int]) -> tuple[int, int] | None:
     """The positions of the two sizes that a guard says are equal; None when it says something else."""
-    from treadle_shapes.nodes import as_terms
+    from treadle_shapes.expr import as_terms
 
     if guard.expr.op != "eq0":
         return None

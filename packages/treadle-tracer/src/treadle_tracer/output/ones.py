@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import map_arg
 
-from treadle_shapes.fake import fake_mode
+from treadle_shapes.torch import fake_mode
 
 from .entry import follow, is_same_number, keeping_state, written_arguments
 

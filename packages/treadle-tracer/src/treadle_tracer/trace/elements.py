@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from treadle_shapes import ShapeEnv
-from treadle_shapes.logic import Eq
+from treadle_shapes.expr import Eq
 
 _LARGEST = 64  # numbers that conditions are computed with
 

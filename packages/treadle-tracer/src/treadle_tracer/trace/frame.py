@@ -6,7 +6,7 @@ import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from treadle_shapes.errors import UnbackedError
+from treadle_shapes import UnbackedError
 from treadle_tracer.bytecode import CodeModel, ExceptionEntry, joins, live_names, read
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE, compare_converts_to_bool
 from treadle_tracer.code_map import CodeMap

@@ -58,7 +58,7 @@ class Meeting:
     @functools.cached_property
     def _is_about_ones(self) -> bool:
         """Whether some size of an input is 1 on the other way."""
-        from treadle_shapes.logic import Eq
+        from treadle_shapes.expr import Eq
 
         sizes = [s for s in getattr(self.taken, "free_symbols", ()) if s in self.tx.symbols.sources]
         return any(self.tx.symbols.env.prove_if(self._on_other, Eq(s, 1)) for s in sizes)
@@ -74,7 +74,7 @@ class Meeting:
 
     def _bool(self, one: Value, two: Value) -> Value | None:
         """True here, False there: the condition itself."""
-        from treadle_shapes.logic import And, Not, Or
+        from treadle_shapes.expr import And, Not, Or
 
         if not _is_bool(one) or not _is_bool(two):
             return None
@@ -89,7 +89,7 @@ class Meeting:
 
     def _integer(self, one: Value, two: Value) -> Value | None:
         """An int that the one way has, where it is the one that the other way has, too."""
-        from treadle_shapes.logic import Eq
+        from treadle_shapes.expr import Eq
 
         here, there = _integer_of(one), _integer_of(two)
         if here is None or there is None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from treadle_shapes.errors import ShapesError
+from treadle_shapes import ShapesError
 from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.trace.meeting import Meeting
 from treadle_tracer.trace.pure import COMPUTED, is_pure
@@ -195,7 +195,7 @@ def branch(frame: Frame, condition: Undecided, when: bool, target: int, keeps: b
 
 def _meet(frame: Frame, condition: Any, side: Any) -> State | None:
     """A state to go on from without deciding `condition`, None if there is none."""
-    from treadle_shapes.logic import Not
+    from treadle_shapes.expr import Not
 
     tx = frame.tx
     place = (id(frame.program), frame.at)

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from treadle_shapes.fake import fake_mode
-from treadle_shapes.guards import Frame as SizeFrame
-from treadle_shapes.recall import Recall
+from treadle_shapes import Frame as SizeFrame
+from treadle_shapes.torch import FakeCallCache, fake_mode
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.options import TracerOptions
 from treadle_tracer.output.graph import GraphBuilder
@@ -83,7 +82,7 @@ class Tracer:
         self.guards = GuardSet()
         self.mutations = Mutations()
         self.fake_mode = fake_mode()
-        self.recall = Recall(self.fake_mode)
+        self.recall = FakeCallCache(self.fake_mode)
         self.symbols = Symbols(
             self.fake_mode, {} if dynamic is None else dynamic, options or TracerOptions(), _weakly(self.where)
         )

@@ -45,7 +45,7 @@ class Undecided(Constant):
 
     def negated(self) -> Undecided:
         """`not self`, still open."""
-        from treadle_shapes.logic import Not
+        from treadle_shapes.expr import Not
 
         return Undecided(Not(self.condition), self._decide)
 
@@ -65,7 +65,7 @@ def open_truth(tx: Tracer, value: Value) -> Undecided | None:
     number = value.sym.node.value
     if tx.symbols.env.hint(number) is None:
         return None
-    from treadle_shapes.logic import Ne
+    from treadle_shapes.expr import Ne
 
     found = undecided(tx, Ne(number, 0))
     return found if isinstance(found, Undecided) else None

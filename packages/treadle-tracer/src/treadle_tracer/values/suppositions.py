@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treadle_shapes.errors import UnbackedError
+from treadle_shapes import UnbackedError
 from treadle_tracer.errors import PathEnds
 from treadle_tracer.values.base import Value
 from treadle_tracer.values.sequences import Sequence
@@ -37,7 +37,7 @@ def suppose_some(tx: Tracer, size: Any) -> None:
 
 
 def _suppose_other(tx: Tracer, size: Any, than: int) -> None:
-    from treadle_shapes.logic import Ne
+    from treadle_shapes.expr import Ne
 
     env = tx.symbols.env
     if not isinstance(size, torch.SymInt) or not env.is_unbacked(size.node.value):
@@ -55,7 +55,7 @@ def _suppose_other(tx: Tracer, size: Any, than: int) -> None:
 
 def state_positive(tx: Tracer, size: Any) -> None:
     """Have the graph check that a size is at least 1; eager raises a RuntimeError where it is not."""
-    from treadle_shapes.logic import Ge
+    from treadle_shapes.expr import Ge
 
     if isinstance(size, torch.SymInt) and tx.symbols.env.is_unbacked(size.node.value):
         state_truth(tx, Ge(size.node.value, 1), RuntimeError)

@@ -104,7 +104,7 @@ class Symbols:
             import treadle_shapes.torch
 
             self.env = treadle_shapes.ShapeEnv(where=self.where)
-            self.mode.shape_env = treadle_shapes.torch.fake_shape_env(self.env)  # type: ignore[assignment]
+            self.mode.shape_env = treadle_shapes.torch.shape_env(self.env)  # type: ignore[assignment]
             self.mode.static_shapes = False
 
     def is_dynamic_integer(self, source: Source | None, number: int) -> bool:

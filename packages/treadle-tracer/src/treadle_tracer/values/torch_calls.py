@@ -18,8 +18,8 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
 )
 
-from treadle_shapes.errors import ShapesError, UnbackedError
-from treadle_shapes.general import run_for_metadata
+from treadle_shapes import ShapesError, UnbackedError
+from treadle_shapes.torch import run_for_metadata
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import floats, suppositions, unbacked
 from treadle_tracer.values.base import MISSING, NONE, Constant, Known, Lazy, Method, NotConstant, Value

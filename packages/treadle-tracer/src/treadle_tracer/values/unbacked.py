@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treadle_shapes.errors import ShapesError, UnbackedError
+from treadle_shapes import ShapesError, UnbackedError
 from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.values import floats
 from treadle_tracer.values.base import NONE, Constant, Value
@@ -116,14 +116,13 @@ class RunTimeNumbers:
             self._write(tx, found.condition, _assert_text(env, found), error)
 
     def _write(self, tx: Tracer, condition: Any, message: str, error: type) -> None:
-        from treadle_shapes.graph_calls import build
-        from treadle_shapes.torch import sym_float
+        from treadle_shapes.torch import build_calls, sym_float
 
         def call_float(function: Callable[..., Any], args: tuple[Any, ...], e: Any) -> fx.Node:
             return tx.graph.call("call_function", function, args, {}, sym_float(tx.symbols.env, e), tx.stack_trace())
 
         call = functools.partial(_number_call, tx)
-        node = build(condition, lambda s: self._node_of(tx, s), call, self._done, call_float)
+        node = build_calls(condition, lambda s: self._node_of(tx, s), call, self._done, call_float)
         check = tx.graph.call("call_function", aten._assert_scalar.default, (node, message), {}, None, tx.stack_trace())
         check.meta["raises"] = error
 
@@ -142,10 +141,10 @@ class RunTimeNumbers:
 def _number_call(tx: Tracer, function: Callable[..., Any], args: tuple[Any, ...]) -> fx.Node:
     from torch import fx
 
-    from treadle_shapes.graph_calls import call_on
+    from treadle_shapes.torch import call_on_symbolic
 
     examples = tuple(arg.meta["example_value"] if isinstance(arg, fx.Node) else arg for arg in args)
-    return tx.graph.call("call_function", function, args, {}, call_on(function, examples), tx.stack_trace())
+    return tx.graph.call("call_function", function, args, {}, call_on_symbolic(function, examples), tx.stack_trace())
 
 
 def _symbols_of(number: Any) -> frozenset[Any]:
@@ -208,7 +207,7 @@ def _assert_text(env: Any, found: Any) -> str:
 
 def refusal(tx: Tracer, error: UnbackedError) -> Unsupported:
     """The break for a decision about a value that is known only when the graph runs, in the user's words."""
-    from treadle_shapes.nodes import BoolExpr
+    from treadle_shapes.expr import BoolExpr
 
     env, asked = tx.symbols.env, error.expr
     text = env.describe(asked)
@@ -226,8 +225,8 @@ def refusal(tx: Tracer, error: UnbackedError) -> Unsupported:
 
 def decide(tx: Tracer, value: SymbolicValue) -> bool:
     """The truth of a number. What an `assert` statement asks of a value known only at run time is checked there."""
+    from treadle_shapes.expr import Ne
     from treadle_shapes.floats import compare
-    from treadle_shapes.logic import Ne
 
     sym, env = value.sym, tx.symbols.env
     expr = sym.node.value
@@ -527,7 +526,7 @@ def _why_not_symbolic(function: Callable[..., Any], args: list[Value]) -> str | 
 
 def _expect_divisor(tx: Tracer, divisor: Value) -> None:
     """The graph checks that it does not divide by zero; where it would, Python raises its own exception."""
-    from treadle_shapes.logic import Ne
+    from treadle_shapes.expr import Ne
 
     if is_run_time(tx, divisor):
         condition = Ne(divisor.sym.node.value, 0)  # type: ignore[attr-defined]

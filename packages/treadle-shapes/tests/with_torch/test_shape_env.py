@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from treadle_shapes.env import ShapeEnv  # noqa: E402
 from treadle_shapes.errors import UnbackedError  # noqa: E402
 from treadle_shapes.expr import Expr, evaluate, symbol  # noqa: E402
-from treadle_shapes.general import answering_for  # noqa: E402
 from treadle_shapes.torch import env_of, expr_of, fake_shape_env, fake_tensor, sym_int, symbolic_dispatch  # noqa: E402
+from treadle_shapes.torch.size_oblivious import answer_size_obliviously  # noqa: E402
 
 B, S = 4, 6  # traced sizes; the others are tried afterwards
 OTHERS = [(3, 9), (7, 5), (2, 16), (1, 6), (4, 1)]
@@ -86,7 +86,9 @@ TWO = lambda b, s: [rand(b, s, 8), rand(b, s, 8)]  # noqa: E731
 
 def masked_attention(q):
     mask = torch.ones(q.shape[0], 1, q.shape[2], q.shape[2], dtype=torch.bool)
-    with answering_for(env_of(q.shape[0]), F.scaled_dot_product_attention):  # asks about a batch of 1 before torch 2.13
+    with answer_size_obliviously(
+        env_of(q.shape[0]), F.scaled_dot_product_attention
+    ):  # asks about a batch of 1 before torch 2.13
         return F.scaled_dot_product_attention(q, q, q, attn_mask=mask)
 
 

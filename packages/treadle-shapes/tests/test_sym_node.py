@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies_shapes import EXAMPLES
 
 from treadle_shapes import ShapeEnv, UsageError, evaluate, symbol
-from treadle_shapes.node import SymNode, dense_in_order, non_overlapping_and_dense, strides_ascend
+from treadle_shapes.sym_node import SymNode, dense_in_order, non_overlapping_and_dense, strides_ascend
 
 SIZES = st.lists(st.integers(0, 4), min_size=1, max_size=4)
 A, B = symbol("a", 1), symbol("b", 1)

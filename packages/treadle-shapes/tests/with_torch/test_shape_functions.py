@@ -13,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from treadle_shapes import ShapeEnv  # noqa: E402
 from treadle_shapes.expr import Expr  # noqa: E402
-from treadle_shapes.formulas import FORMULAS, Alias, Fresh, answer, number  # noqa: E402
-from treadle_shapes.general import run_for_metadata  # noqa: E402
 from treadle_shapes.torch import expr_of, fake_shape_env, fake_tensor, symbolic_dispatch  # noqa: E402
+from treadle_shapes.torch.shape_functions import FORMULAS, Alias, Fresh, answer, number  # noqa: E402
+from treadle_shapes.torch.size_oblivious import run_for_metadata  # noqa: E402
 
 F = torch.nn.functional
 FLOATS, INTEGERS, ANY = (torch.float32, torch.float64, torch.bfloat16), (torch.int64, torch.int32), (

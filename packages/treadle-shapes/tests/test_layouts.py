@@ -4,7 +4,7 @@ import itertools
 import random
 
 from treadle_shapes.expr import evaluate, maximum, symbol
-from treadle_shapes.strides import nested_extent, product, without_floor
+from treadle_shapes.layouts import nested_extent, product, without_floor
 
 
 def walked(dims):

@@ -13,12 +13,12 @@ pytest.importorskip("torch")
 from treadle_shapes.errors import ShapesError
 from treadle_shapes.expr import Eq, Ge, Le, Lt, evaluate, symbol
 from treadle_shapes.floats import float_fn, round_to_int, to_float
-from treadle_shapes.graph_calls import build
+from treadle_shapes.torch.graph_calls import build_calls
 
 
 def value(e, values):
-    """`e` computed through `build`."""
-    return build(e, values.__getitem__, lambda function, args: function(*args))
+    """`e` computed through `build_calls`."""
+    return build_calls(e, values.__getitem__, lambda function, args: function(*args))
 
 
 @settings(max_examples=EXAMPLES, deadline=None)
@@ -64,8 +64,8 @@ def test_equal_parts_are_built_once():
         return f"t{len(calls)}"
 
     done = {}
-    build(n * n + 1, str, call, done)
-    build(Le(n * n, 9), str, call, done)
+    build_calls(n * n + 1, str, call, done)
+    build_calls(Le(n * n, 9), str, call, done)
     assert calls == [
         (operator.mul, ("n", "n")),
         (operator.add, ("t1", 1)),
@@ -75,7 +75,7 @@ def test_equal_parts_are_built_once():
 
 def test_comparisons_read_as_people_write_them():
     n, m = symbol("n", 0), symbol("m", 0)
-    text = lambda c: build(c, str, lambda function, args: f"{function.__name__}({', '.join(map(str, args))})")
+    text = lambda c: build_calls(c, str, lambda function, args: f"{function.__name__}({', '.join(map(str, args))})")
     assert text(Ge(n, 2)) == "ge(n, 2)"
     assert text(Le(n, 2)) == "le(n, 2)"
     assert text(Lt(n, m)) == "le(n, add(m, -1))"

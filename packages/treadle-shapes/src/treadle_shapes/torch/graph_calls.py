@@ -29,7 +29,7 @@ def _math_function(name: str) -> Callable[..., Any]:
 
 
 #: the function of every operation of an expression, by its name in `rewrite.EVALUATE`
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+NUMBER_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "product": operator.mul,
     "floordiv": operator.floordiv,
     "mod": operator.mod,
@@ -77,7 +77,7 @@ _WITH_ZERO = {"le0": operator.le, "eq0": operator.eq, "ne0": operator.ne}
 _MIRRORED = {"le0": operator.ge, "eq0": operator.eq, "ne0": operator.ne}
 
 
-def build(
+def build_calls(
     e: Any, leaf: Leaf, call: Call, done: dict[Any, Any] | None = None, call_float: CallFloat | None = None
 ) -> Any:
     """What `call(function, arguments)` gives for the outermost operation of `e`; constants stay as they are.
@@ -90,7 +90,7 @@ def build(
     return _Builder(leaf, call, {} if done is None else done, call_float).build(e)
 
 
-def call_on(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+def call_on_symbolic(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """`function(*args)` on symbolic numbers; `torch.sym_ite` takes two of a kind only."""
     if function is torch.sym_ite and isinstance(args[0], torch.SymBool):
         node = args[0].node
@@ -123,7 +123,7 @@ class _Builder:
             return self.leaf(e)
         if e.op in _WITH_ZERO:
             return self._comparison(e)
-        function = FUNCTIONS.get(e.op)
+        function = NUMBER_FUNCTIONS.get(e.op)
         if function is None:
             raise UsageError(f"no function of a graph computes {e}")
         args = [self.build(arg) for arg in e.args]

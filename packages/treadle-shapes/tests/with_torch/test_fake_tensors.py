@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 
 WITHOUT_DYNAMO = """
 import sys, torch
-from treadle_shapes.fake import fake_like, fake_mode
+from treadle_shapes.torch.fake_tensors import fake_like, fake_mode
 
 mode = fake_mode()
 with mode:
@@ -32,7 +32,7 @@ def test_fake_tensors_leave_dynamo_out_until_it_is_asked_for():
 
 
 def test_fake_like_copies_the_metadata():
-    from treadle_shapes.fake import fake_like, fake_mode
+    from treadle_shapes.torch.fake_tensors import fake_like, fake_mode
 
     real = torch.randn(2, 3, 4, dtype=torch.float64).transpose(0, 2)[1:]
     fake = fake_like(fake_mode(), real)

@@ -1,6 +1,6 @@
 """Calls on fake tensors that have been made before on tensors of the same metadata: their results are made anew without the call.
 
-    recall = Recall(mode)
+    recall = FakeCallCache(mode)
     result = recall.call(torch.nn.functional.linear, run, (x, weight, bias), {})       # `run()` where it is the first such call
 
 Layers repeat: of the calls in a model of eight layers, seven eighths differ from an earlier one in nothing that a fake kernel sees. A
@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
-from treadle_shapes import formulas
 from treadle_shapes.nodes import free_symbols
+from treadle_shapes.torch import shape_functions
 
 #: types whose values are part of a key as they are
 _PLAIN = frozenset(
@@ -83,7 +83,7 @@ class _Several(NamedTuple):
     items: tuple[Any, ...]
 
 
-class Recall:
+class FakeCallCache:
     """What calls on the fake tensors of `mode` have given. Not for several threads."""
 
     def __init__(self, mode: Any) -> None:
@@ -103,7 +103,7 @@ class Recall:
         self._forget_if_wiser()
         found = self._noted.get(key)
         if found is None:
-            found = self._noted[key] = self._by_formula(formulas.answer(target, args, kwargs), tensors)
+            found = self._noted[key] = self._by_formula(shape_functions.answer(target, args, kwargs), tensors)
         if found is not None:
             return self._make(found, tensors)
         versions = [t._version for t in tensors]
@@ -175,7 +175,7 @@ class Recall:
         if origin is found:
             return _Argument(position)
         sizes, strides = (tuple(map(self._wrap, numbers)) for numbers in (found.sizes, found.strides))
-        if isinstance(found, formulas.Fresh):
+        if isinstance(found, shape_functions.Fresh):
             return _New(sizes, strides, found.dtype, origin.fake_device)
         return _View(position, sizes, strides, self._wrap(found.offset))
 

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from treadle_shapes import fast_views
 from treadle_shapes.errors import ShapesError
 from treadle_shapes.layouts import Layout, all_same, dense_strides, is_dense, same
 from treadle_shapes.logic import Le
 from treadle_shapes.nodes import Expr, IntLike
+from treadle_shapes.torch import fast_kernels
 
 F = torch.nn.functional
 
@@ -333,17 +333,17 @@ def _view(input: Any, *shape: Any) -> Alias:
         # The strides of a size of 1 come out anew.
         if all_same(kept, layout.sizes) and 1 not in kept:
             return _alias(input, layout)
-    return _alias(input, fast_views.view(layout, sizes))
+    return _alias(input, fast_kernels.view(layout, sizes))
 
 
 def _expand(input: Any, *sizes: Any) -> Alias:
-    return _alias(input, fast_views.expand(_tensor(input), _sizes(sizes)))
+    return _alias(input, fast_kernels.expand(_tensor(input), _sizes(sizes)))
 
 
 def _transpose(input: Any, dim0: Any, dim1: Any) -> Alias:
     layout = _tensor(input)
     first, second = (_dimension(d, len(layout.sizes)) for d in (dim0, dim1))
-    return _alias(input, fast_views.transpose(layout, first, second))
+    return _alias(input, fast_kernels.transpose(layout, first, second))
 
 
 def _permute(input: Any, *dims: Any) -> Alias:
@@ -355,12 +355,12 @@ def _permute_by(input: Any, dims: Any) -> Alias:
     _need(isinstance(dims, (tuple, list)))
     order = _sizes(dims) if dims else []
     _need(all(isinstance(d, int) for d in order))
-    return _alias(input, fast_views.permute(_tensor(input), order))  # type: ignore[arg-type]
+    return _alias(input, fast_kernels.permute(_tensor(input), order))  # type: ignore[arg-type]
 
 
 def _unsqueeze(input: Any, dim: Any) -> Alias:
     layout = _tensor(input)
-    return _alias(input, fast_views.unsqueeze(layout, _dimension(dim, len(layout.sizes) + 1)))
+    return _alias(input, fast_kernels.unsqueeze(layout, _dimension(dim, len(layout.sizes) + 1)))
 
 
 def _contiguous(input: Any) -> torch.Tensor:
@@ -380,7 +380,7 @@ def _item(input: Any, index: Any) -> Alias:
             dim += rest
             continue
         if part is None:
-            unsqueezed = fast_views.unsqueeze(layout, dim)
+            unsqueezed = fast_kernels.unsqueeze(layout, dim)
             assert unsqueezed is not None, "a dimension in range"
             layout, dim = unsqueezed, dim + 1
             continue

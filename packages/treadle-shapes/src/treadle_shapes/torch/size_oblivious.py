@@ -1,6 +1,6 @@
 """Functions of torch whose kernels ask for sizes of 1 only in order to take a short cut: their general code is right at 1, too.
 
-    with answering_for(mode.shape_env, torch.nn.functional.scaled_dot_product_attention):
+    with answer_size_obliviously(mode.shape_env, torch.nn.functional.scaled_dot_product_attention):
         ...    # the call on fake tensors; it asks whether the mask's batch is 1, which costs no guard
 
 What belongs here is found by running the operator samples with dynamic sizes; each entry says which question it is.
@@ -39,7 +39,7 @@ GENERAL: frozenset[Any] = frozenset(
 )
 
 
-def answering_for(shape_env: Any, target: Any) -> contextlib.AbstractContextManager[None]:
+def answer_size_obliviously(shape_env: Any, target: Any) -> contextlib.AbstractContextManager[None]:
     """The context for a call of `target` on fake tensors. shape_env: a ShapeEnv, its FakeShapeEnv, or None; target: the function, or
     the name of a method."""
     env = getattr(shape_env, "env", shape_env)
@@ -55,7 +55,7 @@ def run_for_metadata(
 
     Its questions about sizes of 1 get the general answer, so that no guard excludes 1; what the metadata are at 1 is for the caller
     to find out. A result of plain numbers and flags is an answer itself (`torch.is_same_size`), and is worked out with guards.
-    shape_env as in `answering_for`; suppose as in `ShapeEnv.general_answers`.
+    shape_env as in `answer_size_obliviously`; suppose as in `ShapeEnv.general_answers`.
     """
     env = getattr(shape_env, "env", shape_env)
     if env is None:
@@ -72,4 +72,4 @@ def _is_plain(result: Any) -> bool:
     return isinstance(result, (bool, int, float))
 
 
-__all__ = ["GENERAL", "answering_for", "run_for_metadata"]
+__all__ = ["GENERAL", "answer_size_obliviously", "run_for_metadata"]

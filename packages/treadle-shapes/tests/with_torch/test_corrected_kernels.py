@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from treadle_shapes.fake import fake_like, fake_mode  # noqa: E402
-from treadle_shapes.fake_fixes import view_strides  # noqa: E402
+from treadle_shapes.torch.corrected_kernels import view_strides  # noqa: E402
+from treadle_shapes.torch.fake_tensors import fake_like, fake_mode  # noqa: E402
 
 
 @pytest.mark.parametrize("shape", [(1, 3), (1, 2, 1), (1, 2, 1, 1), (2, 3)])

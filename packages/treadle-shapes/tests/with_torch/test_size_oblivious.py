@@ -10,8 +10,8 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from treadle_shapes import Eq, ShapeEnv, evaluate  # noqa: E402
-from treadle_shapes.general import GENERAL, answering_for, run_for_metadata  # noqa: E402
 from treadle_shapes.torch import expr_of, fake_shape_env, fake_tensor, symbolic_dispatch  # noqa: E402
+from treadle_shapes.torch.size_oblivious import GENERAL, answer_size_obliviously, run_for_metadata  # noqa: E402
 
 attention = torch.nn.functional.scaled_dot_product_attention
 
@@ -26,7 +26,7 @@ def traced(tensors, dims, **kwargs):
             env.create_symbol(n, f"t{i}.size()[{d}]") if d in dynamic else None for d, n in enumerate(tensor.shape)
         ]
         fakes.append(fake_tensor(mode, tensor, sizes, f"t{i}"))
-    with mode, symbolic_dispatch(), answering_for(mode.shape_env, attention):
+    with mode, symbolic_dispatch(), answer_size_obliviously(mode.shape_env, attention):
         return attention(*fakes, **kwargs), env
 
 
@@ -46,10 +46,10 @@ def test_attention_with_mask_asks_nothing_about_ones(mask_rows):
 def test_only_what_is_listed_gets_the_general_answer():
     env = ShapeEnv()
     n = env.create_symbol(5, "n")
-    with answering_for(env, torch.add):
+    with answer_size_obliviously(env, torch.add):
         assert not env.decide(Eq(n, 1))
     assert env.guards and torch.add not in GENERAL
-    with answering_for(None, attention), answering_for(env, "add"):
+    with answer_size_obliviously(None, attention), answer_size_obliviously(env, "add"):
         pass
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from treadle_shapes import fake_fixes
+from treadle_shapes.torch import corrected_kernels
 
 _REAL = "torch._dynamo"
 
@@ -128,7 +128,7 @@ def _install() -> None:
 
 def fake_mode(**options: Any) -> FakeTensorMode:
     """A ``FakeTensorMode(**options)`` whose making and use leave ``torch._dynamo`` out of ``sys.modules``."""
-    fake_fixes.install()
+    corrected_kernels.install()
     _install()
     if _REAL in sys.modules:
         return FakeTensorMode(**options)

@@ -16,10 +16,10 @@ from torch._decomp import decomposition_table
 from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 
-from treadle_shapes import fake_fixes, rules
-from treadle_shapes.layouts import Layout, all_same, dense_strides, is_dense, same
+from treadle_shapes import rules
+from treadle_shapes.layouts import Layout, all_same, dense_strides, is_dense, product, same
 from treadle_shapes.nodes import Expr, IntLike
-from treadle_shapes.strides import product
+from treadle_shapes.torch import corrected_kernels
 
 aten = torch.ops.aten
 
@@ -208,7 +208,7 @@ VIEWS: dict[Any, Callable[..., Layout | None]] = {
 
 def install(is_ours: Callable[[Any], bool]) -> None:
     """Enter the formulas; `is_ours` tells whether a mode's shape environment is one of this package."""
-    fake_fixes.install()  # before their kernels are looked up for what has no formula
+    corrected_kernels.install()  # before their kernels are looked up for what has no formula
     fast = fake_impls.get_fast_op_impls()
     if aten.native_layer_norm.default not in fast:
         fast.update({func: _as_view(func, formula, is_ours) for func, formula in VIEWS.items()})

@@ -20,15 +20,15 @@ import torch
 from torch._subclasses import fake_impls
 from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
 
-from treadle_shapes import fast_views, older_torch
 from treadle_shapes.env import ShapeEnv
 from treadle_shapes.errors import UsageError
 from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol
 from treadle_shapes.interop_sympy import from_sympy, to_sympy
 from treadle_shapes.logic import Eq, Ge, Le, Lt, Ne
-from treadle_shapes.node import SymNode, strides_ascend
 from treadle_shapes.nodes import BoolExpr, Expr, IntLike, Node, Symbol, free_symbols
 from treadle_shapes.rules import ceildiv, maximum, minimum, where
+from treadle_shapes.sym_node import SymNode, strides_ascend
+from treadle_shapes.torch import fast_kernels, older_releases
 
 
 def _keep_our_nodes() -> None:
@@ -158,6 +158,7 @@ _CONVOLUTIONS = (
     torch.ops.aten.convolution_backward.default,
 )
 
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _WRAPPERS = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
 
 
@@ -173,7 +174,7 @@ class _KeptNode(_DeconstructedSymNode):
         return self.node
 
 
-older_torch.install()
+older_releases.install()
 _keep_our_nodes()
 _keep_convolution_layouts()
 _say_sizes_of_slices()
@@ -418,7 +419,7 @@ def fake_shape_env(
     allow_scalar_outputs: `.item()` gives an unbacked symbol instead of an error; allow_dynamic_output_shape_ops: the same
     for `nonzero`, boolean masks, `unique`, `repeat_interleave`.
     """
-    fast_views.install(_is_ours)
+    fast_kernels.install(_is_ours)
     adapter = env.adapter
     if adapter is None:
         adapter = env.adapter = FakeShapeEnv(env, allow_scalar_outputs, allow_dynamic_output_shape_ops)
@@ -469,6 +470,19 @@ def expr_of(value: Any) -> Any:
             raise UsageError(f"expr_of: {value} belongs to another symbolic shape engine")
         return known
     return node.value if isinstance(node.value, FloatExpr) else node.env.simplify(node.value)
+
+
+def raw_expr(value: Any) -> Any:
+    """The expression under a SymInt, SymFloat or SymBool as it was made, no facts put in; anything else as it is.
+
+    Facts would turn the condition of an assert into True. Raises UsageError for a number of another shape engine.
+    """
+    if not isinstance(value, _SYMBOLIC):
+        return value
+    node: Any = value.node
+    if not isinstance(node, SymNode):
+        raise UsageError(f"raw_expr: {value} belongs to another symbolic shape engine")
+    return node.value
 
 
 def env_of(value: Any) -> ShapeEnv | None:

@@ -11,10 +11,15 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.utils import _pytree as pytree  # noqa: E402
 
-from treadle_shapes import Eq, ShapeEnv, formulas  # noqa: E402
-from treadle_shapes.general import run_for_metadata  # noqa: E402
-from treadle_shapes.recall import Recall  # noqa: E402
-from treadle_shapes.torch import fake_shape_env, fake_tensor, symbolic_dispatch  # noqa: E402
+from treadle_shapes import Eq, ShapeEnv  # noqa: E402
+from treadle_shapes.torch import (  # noqa: E402
+    fake_shape_env,
+    fake_tensor,
+    shape_functions,  # noqa: E402
+    symbolic_dispatch,
+)
+from treadle_shapes.torch.fake_call_cache import FakeCallCache  # noqa: E402
+from treadle_shapes.torch.size_oblivious import run_for_metadata  # noqa: E402
 
 
 class Setting:
@@ -23,7 +28,7 @@ class Setting:
     def __init__(self, env=None):
         self.env = env
         self.mode = FakeTensorMode(shape_env=None if env is None else fake_shape_env(env), allow_non_fake_inputs=True)
-        self.recall = Recall(self.mode)
+        self.recall = FakeCallCache(self.mode)
         self.made = 0
         self._symbols = {}
 
@@ -64,7 +69,7 @@ class Setting:
 @pytest.fixture(params=["constant", "dynamic"])
 def setting(request, monkeypatch):
     """Without formulas, which would answer before anything can be recalled."""
-    monkeypatch.setattr(formulas, "answer", lambda *_: None)
+    monkeypatch.setattr(shape_functions, "answer", lambda *_: None)
     return Setting(None if request.param == "constant" else ShapeEnv())
 
 

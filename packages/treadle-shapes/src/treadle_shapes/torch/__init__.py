@@ -1,0 +1,56 @@
+"""What treadle-shapes knows about PyTorch. Needs torch; the rest of the package does not.
+
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    batch = env.create_symbol(x.shape[0], "L['x'].size()[0]")
+    fake = fake_tensor(mode, x, (batch, None))          # None: that size stays a constant
+
+This module is the whole interface: other packages import nothing from the modules below it.
+"""
+
+from __future__ import annotations
+
+from treadle_shapes.sym_node import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT_UNARY, INT_BINARY, INT_UNARY
+from treadle_shapes.torch.fake_call_cache import FakeCallCache
+from treadle_shapes.torch.fake_tensors import fake_like, fake_mode
+from treadle_shapes.torch.graph_calls import NUMBER_FUNCTIONS, build_calls, call_on_symbolic
+from treadle_shapes.torch.shape_env import (
+    FakeShapeEnv,
+    env_of,
+    expr_of,
+    fake_shape_env,
+    fake_tensor,
+    raw_expr,
+    sym_float,
+    sym_int,
+    symbolic_dispatch,
+    symbolic_strides,
+)
+from treadle_shapes.torch.size_oblivious import answer_size_obliviously, run_for_metadata
+
+__all__ = [
+    "BOOL_BINARY",
+    "BOOL_UNARY",
+    "FLOAT_BINARY",
+    "FLOAT_UNARY",
+    "INT_BINARY",
+    "INT_UNARY",
+    "NUMBER_FUNCTIONS",
+    "FakeCallCache",
+    "FakeShapeEnv",
+    "answer_size_obliviously",
+    "build_calls",
+    "call_on_symbolic",
+    "env_of",
+    "expr_of",
+    "fake_like",
+    "fake_mode",
+    "fake_shape_env",
+    "fake_tensor",
+    "raw_expr",
+    "run_for_metadata",
+    "sym_float",
+    "sym_int",
+    "symbolic_dispatch",
+    "symbolic_strides",
+]
