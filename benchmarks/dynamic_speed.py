@@ -7,7 +7,7 @@
 
 Every case runs in several sizes, once with its batch symbolic and once with all sizes symbolic. The dynamic callables are
 compiled at other sizes than they are timed at: `dynamic` with the kernels that serve all sizes, `hot` with those that a graph
-gets in the background for sizes it is called with again and again (here at once, `treadle_codegen.specialize_now`). The static
+gets in the background for sizes it is called with again and again (here at once, `treadle_codegen.specialise_now`). The static
 and the dynamic ones are called in turn in one process on one thread. A figure is the median over rounds of the ratio to static,
 each round comparing the best of a few calls next to each other, which is what a shared machine leaves comparable. Results are
 compared with eager's before anything is timed, and those of `hot` with those of `dynamic` to the bit.
@@ -204,7 +204,7 @@ def treadle_dynamic(function: Any) -> Forward:
     """With kernels for all sizes, however often it is called at some."""
     import treadle
 
-    return treadle.compile(function, options={"hot_sizes": 0})
+    return treadle.compile(function, options={"specialised_shapes": 0})
 
 
 def treadle_hot(function: Any) -> Forward:
@@ -217,7 +217,7 @@ def _specialize() -> None:
     """Do now what the background would do after some time."""
     import treadle_codegen
 
-    treadle_codegen.specialize_now()
+    treadle_codegen.specialise_now()
 
 
 def same_bits(one: Any, other: Any) -> bool:

@@ -219,5 +219,5 @@ BREAKS: dict[str, Program] = {
     "a number of parts": (lambda x: torch.chunk(x[x > 0], 2), ITEMS),
     "a write before": (lambda x: torch.roll(rows(x.mul_(2)), 1, 0), ROWS),
 }
-"""Name -> programs that cannot be one graph: how many values there are, or which way is taken, only the data can tell; or a supposition
+"""Name -> programs that cannot be one graph: how many values there are, or which way is taken, only the data can tell; or an assumption
 of an operator could not be given up any more, for something has been written to."""

@@ -73,7 +73,7 @@ def test_what_cannot_be_one_graph(name):
                 _assert_same((got, after), (want, afterwards))
 
 
-def test_a_supposition_that_does_not_hold_is_said_once():
+def test_an_assumption_that_does_not_hold_is_said_once():
     program, calls = PROGRAMS["roll"]
     compiled = treadle.compile(program, backend="aot_eager", fullgraph=True)
     some, _, none, one = calls

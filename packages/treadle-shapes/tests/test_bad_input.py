@@ -315,7 +315,7 @@ def test_guards_that_cannot_be_computed_do_not_hold():
         lambda env: env.guard_or_true(ANY + 1),
         lambda env: env.guard_or_false(0.5),
         lambda env: env.expect(ANY),
-        lambda env: env.assume(ANY),
+        lambda env: env.add_fact(ANY),
         lambda env: env.declare(ANY),
         lambda env: prove(ANY),
         lambda env: minimum(ANY, "a"),

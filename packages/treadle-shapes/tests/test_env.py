@@ -254,7 +254,7 @@ def test_contradicting_assumption():
     env = ShapeEnv()
     u = env.create_unbacked("u", lower=3)
     with pytest.raises(ContradictionError, match="known to be false"):
-        env.assume(Lt(u, 2))
+        env.add_fact(Lt(u, 2))
 
 
 def test_unbacked_symbols_never_stand_for_backed_ones():
@@ -281,16 +281,16 @@ def test_unbacked_error_holds_the_question():
     assert caught.value.expr is u + 1
 
 
-def test_suppositions_prove_and_leave_no_trace():
+def test_assumptions_prove_and_leave_no_trace():
     env = ShapeEnv()
     n, m = env.create_symbol(5, "n"), env.create_symbol(7, "m")
-    assert env.prove_if([Le(n, 1)], Eq(n, 1)) is True
-    assert env.prove_if([Le(n, 1), Eq(m, n)], Ge(m, 2)) is False
-    assert env.prove_if([Le(n, 1)], Eq(m, 1)) is None
-    assert env.prove_if([Le(n, 0)], Eq(m, 1)) is None  # sizes here are never 0: nothing follows from nonsense
+    assert env.prove_under([Le(n, 1)], Eq(n, 1)) is True
+    assert env.prove_under([Le(n, 1), Eq(m, n)], Ge(m, 2)) is False
+    assert env.prove_under([Le(n, 1)], Eq(m, 1)) is None
+    assert env.prove_under([Le(n, 0)], Eq(m, 1)) is None  # sizes here are never 0: nothing follows from nonsense
     assert env.prove(Eq(n, 1)) is None and not env.guards
-    assert env.simplify_if([Le(n, 1)], m * n + n) == m + 1
-    assert env.simplify_if([Le(n, 0)], m * n) == m * n
+    assert env.simplify_under([Le(n, 1)], m * n + n) == m + 1
+    assert env.simplify_under([Le(n, 0)], m * n) == m * n
 
 
 def test_refusing_guards():
@@ -311,25 +311,25 @@ def test_refusing_guards():
 def test_general_answers():
     env = ShapeEnv()
     n = env.create_symbol(5, "n")
-    with env.general_answers():
+    with env.size_oblivious_answers():
         assert env.decide(Eq(n, 1)) is False and not env.guards
         env.check_divisor(n - 1)  # dividing is no short cut
         assert exprs(env) == [str(Ne(n, 1))]
         assert env.decide(Ge(n, 3)) is True and exprs(env) == [str(Ne(n, 1)), str(Ge(n, 3))]
     env = ShapeEnv()
     one = env.create_symbol(1, "n", "dynamic")
-    with env.general_answers():  # the size at hand is 1: no general answer to take
+    with env.size_oblivious_answers():  # the size at hand is 1: no general answer to take
         assert env.decide(Ge(one * env.create_symbol(5, "m"), 6)) is False and env.guards
 
 
-def test_suppositions():
+def test_assumptions():
     env = ShapeEnv()
     u, v = env.create_unbacked("x.shape[0]", lower=0), env.create_unbacked("t.item()")
     with pytest.raises(UnbackedError):
         env.decide(Eq(u, 0))
-    with env.general_answers(), pytest.raises(UnbackedError):
+    with env.size_oblivious_answers(), pytest.raises(UnbackedError):
         env.decide(Eq(u, 0))
-    with env.general_answers(suppose=True):
+    with env.size_oblivious_answers(assume=True):
         with pytest.raises(UnbackedError):
             env.decide(Ge(u, 5))  # usual is neither
         with pytest.raises(UnbackedError):
@@ -341,7 +341,7 @@ def test_suppositions():
         with env.suppress_guards():
             assert env.decide(Ge(u, 2)) is True
     assert [str(a.condition) for a in env.runtime_asserts] == [str(Ne(u, 0)), str(Ne(u, 1))]
-    assert len(env.suppositions) == 2 and not env.guards
+    assert len(env.assumptions) == 2 and not env.guards
     with pytest.raises(UnbackedError):
         env.decide(Eq(u, 7))
 

@@ -24,7 +24,7 @@ from strategies_shapes import (
 )
 
 from treadle_shapes import floats, guards, logic, rewrite, rules
-from treadle_shapes.bounds import Known
+from treadle_shapes.bounds import KnownRanges
 from treadle_shapes.expr import Eq, Le, Not, Symbol, evaluate, maximum, minimum, symbol
 from treadle_shapes.floats import FLOAT_OPS, FloatExpr, float_fn, float_symbol, to_float
 from treadle_shapes.nodes import BoolExpr, Expr, Fn, Sum
@@ -55,7 +55,7 @@ def division_rule(name):
             s, k = data.draw(st.sampled_from(INDICES)), data.draw(st.integers(2, 12))
             facts = {s % k: values[s] % k, (s + 3) % (k + 1): (values[s] + 3) % (k + 1)}
         if isinstance(a, Expr):
-            result = rule(a, by, Known(known, facts))
+            result = rule(a, by, KnownRanges(known, facts))
             p, q = value(a, values), value(by, values)
             assert result is None or value(result, values) == (p % q if remainder else p // q)
 
@@ -71,7 +71,7 @@ def split_multiple(data):
 def small_part(data):
     known, values = data.draw(ranges_and_points())
     a, n = data.draw(expressions), data.draw(positive)
-    found = rules._small_part(a, n, Known(known)) if isinstance(a, Expr) else None
+    found = rules._small_part(a, n, KnownRanges(known)) if isinstance(a, Expr) else None
     if found is not None:
         g, x, y = (value(e, values) for e in found)
         assert value(a, values) == g * x + y and value(n, values) % g == 0 and 0 <= y < g
@@ -81,8 +81,8 @@ def extremum(data):
     known, values = data.draw(ranges_and_points())
     args = tuple(data.draw(st.lists(expressions, min_size=1, max_size=4)))
     numbers = [value(e, values) for e in args]
-    assert value(rules._extremum("min", args, Known(known)), values) == min(numbers)
-    assert value(rules._extremum("max", args, Known(known)), values) == max(numbers)
+    assert value(rules._extremum("min", args, KnownRanges(known)), values) == min(numbers)
+    assert value(rules._extremum("max", args, KnownRanges(known)), values) == max(numbers)
 
 
 def shift(name):
@@ -104,7 +104,7 @@ def join_quotient_remainder(data):
     x, n, c = data.draw(expressions), data.draw(positive), data.draw(st.integers(-3, 3))
     e = c * (x % n) + c * n * (x // n) + data.draw(expressions)
     if isinstance(e, Sum):
-        joined = rewrite.join_quotient_remainder(e, Known(known))
+        joined = rewrite.join_quotient_remainder(e, KnownRanges(known))
         assert joined is None or value(joined, values) == value(e, values)
 
 
@@ -114,7 +114,7 @@ def exact_quotient(data):
     fact = {x % n: values[x] % n}
     e = data.draw(st.integers(-3, 3)) * n * (x // n) + data.draw(expressions)
     if isinstance(e, Expr):
-        exact = rewrite.exact_quotient(e, Known({}, fact))
+        exact = rewrite.exact_quotient(e, KnownRanges({}, fact))
         assert exact is None or value(exact, values) == value(e, values)
 
 
@@ -127,7 +127,7 @@ def comparison(name):
         p = data.draw(st.integers(-6, 6)) * data.draw(expressions) + data.draw(st.integers(-9, 9))
         number = value(p, values)
         want = number <= 0 if name == "le_zero" else number == 0
-        assert value(getattr(logic, name)(p, Known(known)), values) == want
+        assert value(getattr(logic, name)(p, KnownRanges(known)), values) == want
 
     return check
 

@@ -88,7 +88,7 @@ def test_promises_about_the_sizes_at_hand():
     env = ShapeEnv()
     n, m = env.create_symbol(8, "n"), env.create_symbol(8, "m")
     with pytest.raises(ConstraintError, match="n >= 100 .* n == 8"):
-        env.assume(Ge(n, 100))
+        env.add_fact(Ge(n, 100))
     assert env.prove(Ge(n, 50)) is None
     env.declare(Eq(n, m))
     with pytest.raises(MissingValueError, match="m"):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from strategies_shapes import EXAMPLES, SYMBOLS, divisors, expressions, ranges_and_points, view_indices
 
 from treadle_shapes import rules
-from treadle_shapes.bounds import OWN, Known
+from treadle_shapes.bounds import OWN, KnownRanges
 from treadle_shapes.errors import DivisionByZeroError, UsageError
 from treadle_shapes.expr import Range, as_terms, bounds, evaluate, maximum, minimum, simplify, symbol
 from treadle_shapes.nodes import Expr
@@ -16,8 +16,8 @@ from treadle_shapes.nodes import Expr
 i, j = symbol("i"), symbol("j")
 n, m = symbol("n", 1), symbol("m", 2)
 z = symbol("z", None)
-J8 = Known({j: Range(0, 7)})
-JN = Known({j: Range(0, n - 1)})
+J8 = KnownRanges({j: Range(0, 7)})
+JN = KnownRanges({j: Range(0, n - 1)})
 
 #: rule -> operands on which it must fire, and what it must give
 FIRES = {
@@ -30,15 +30,15 @@ FIRES = {
     "quotient_of_quotient": (i // 3, 5, OWN, i // 15),
     "quotient_of_remainder": (i % 12, 4, OWN, i // 4 % 3),
     "remainder_of_remainder": (i % 12 + j, 4, OWN, (i + j) % 4),
-    "remainder_of_residue": (3 * i + j, 4, Known({}, {i % 8: 5}), (j + 3) % 4),
-    "remainder_of_quotient": (i // 4, 2, Known({}, {i % 8: 5}), 1),
+    "remainder_of_residue": (3 * i + j, 4, KnownRanges({}, {i % 8: 5}), (j + 3) % 4),
+    "remainder_of_quotient": (i // 4, 2, KnownRanges({}, {i % 8: 5}), 1),
     "quotient_of_part": (n * i + j, n * 4, JN, i // 4),
     "remainder_of_part": (n * i + j, n * 4, JN, n * (i % 4) + j),
 }
 
 
 def test_a_quotient_on_the_edge_of_the_range():
-    closed = Known({i: Range(0, n)})
+    closed = KnownRanges({i: Range(0, n)})
     assert simplify(-i // n, closed.ranges) is -i // n  # 0 and -1 both occur
     assert simplify((-i - 1) // (n + 1), closed.ranges) == -1
     assert simplify(i // n, closed.ranges) is i // n
@@ -69,7 +69,7 @@ def test_rule_fires(name):
 def test_quotient_rules_keep_the_value(rule, a, b, known_values):
     known, values = known_values
     if evaluate(b, values) and isinstance(a, Expr) and not (isinstance(b, int) and b <= 0):
-        result = rule(a, b, Known(known))
+        result = rule(a, b, KnownRanges(known))
         if result is not None:
             assert evaluate(result, values) == evaluate(a, values) // evaluate(b, values)
 
@@ -80,7 +80,7 @@ def test_quotient_rules_keep_the_value(rule, a, b, known_values):
 def test_remainder_rules_keep_the_value(rule, a, b, known_values):
     known, values = known_values
     if evaluate(b, values) and isinstance(a, Expr) and not (isinstance(b, int) and b <= 0):
-        result = rule(a, b, Known(known))
+        result = rule(a, b, KnownRanges(known))
         if result is not None:
             assert evaluate(result, values) == evaluate(a, values) % evaluate(b, values)
 
@@ -89,7 +89,7 @@ def test_remainder_rules_keep_the_value(rule, a, b, known_values):
 @given(view_indices())
 def test_flattened_indices_keep_their_value(case):
     index, divisor, known, values = case
-    context, number, by = Known(known), evaluate(index, values), evaluate(divisor, values)
+    context, number, by = KnownRanges(known), evaluate(index, values), evaluate(divisor, values)
     for operation, rule_set, want in (
         (rules.floordiv, rules.FLOORDIV_RULES, number // by),
         (rules.mod, rules.MOD_RULES, number % by),
@@ -115,7 +115,7 @@ def test_split_multiple_is_an_identity(a, b, known_values):
 @given(st.lists(expressions, min_size=1, max_size=4), ranges_and_points())
 def test_extrema_keep_the_value(args, known_values):
     known, values = known_values
-    context = Known(known)
+    context = KnownRanges(known)
     numbers = [evaluate(arg, values) for arg in args]
     assert evaluate(rules._extremum("min", tuple(args), context), values) == min(numbers)
     assert evaluate(rules._extremum("max", tuple(args), context), values) == max(numbers)

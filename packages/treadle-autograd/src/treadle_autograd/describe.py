@@ -31,9 +31,9 @@ from .contract import (
     ViewOfInput,
 )
 from .errors import UnsupportedGraph
-from .functional import Recorder, storage_key, unwrap
-from .run_time import raw_expression
+from .functional import AtenRecorder, storage_key, unwrap
 from .symbolic import SYMBOLIC, SizeReader, expression_of
+from .unbacked import raw_expr
 
 
 def geometry_of(tensor: torch.Tensor, relative_to: torch.Tensor | None = None) -> Geometry:
@@ -48,7 +48,7 @@ def is_dense(tensor: torch.Tensor) -> bool:
     if any(type(value) is not int for pair in dims for value in pair):
         # Products that were simplified are no longer recognised, others are only when they are.
         known = [(expression_of(stride), expression_of(size)) for stride, size in dims]
-        raw = [(raw_expression(stride), raw_expression(size)) for stride, size in dims]
+        raw = [(raw_expr(stride), raw_expr(size)) for stride, size in dims]
         return _nests(known) or _nests(raw) or (not is_run_time(tensor) and tensor.is_contiguous())
     for stride, size in sorted(dims):
         if size == 0:
@@ -94,7 +94,7 @@ class Inputs:
 
     wrappers: list[Any]
     fakes: list[Any]
-    truths: list[Any]
+    expected_metadata: list[Any]
 
     def tensors(self) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
         pairs = zip(self.wrappers, self.fakes, strict=True)
@@ -105,7 +105,7 @@ class Inputs:
 class GraphOutputs:
     """Collects the outputs of the ATen graph and keeps them free of aliases among each other and with the inputs."""
 
-    recorder: Recorder
+    recorder: AtenRecorder
     nodes: list[fx.Node] = field(default_factory=list)
     _taken: set[int] = field(default_factory=set)
 
@@ -168,9 +168,9 @@ def describe_mutations(inputs: Inputs, outputs: GraphOutputs) -> tuple[Mutation,
 
 
 def describe_outputs(
-    values: Sequence[Any], truths: Sequence[Any], inputs: Inputs, outputs: GraphOutputs
+    values: Sequence[Any], expected_metadata: Sequence[Any], inputs: Inputs, outputs: GraphOutputs
 ) -> tuple[OutputDescription, ...]:
-    """Describe each of `values`; `truths[i]` is a tensor with the eager geometry of `values[i]`."""
+    """Describe each of `values`; `expected_metadata[i]` is a tensor with the eager geometry of `values[i]`."""
     input_by_id = {id(w): i for i, w, _ in inputs.tensors()}
     input_by_storage: dict[int, int] = {}
     for i, wrapper, _ in inputs.tensors():
@@ -192,11 +192,13 @@ def describe_outputs(
         elif id(value) in first_seen:
             described.append(SameAsOutput(first_seen[id(value)]))
         elif (key := storage_key(value)) in input_by_storage:
-            described.append(_view_of_input(value, truths[i], input_by_storage[key], inputs))
+            described.append(_view_of_input(value, expected_metadata[i], input_by_storage[key], inputs))
         else:
             if key not in bases:
-                bases[key] = _choose_base([values[j] for j in members[key]], [truths[j] for j in members[key]], outputs)
-            described.append(bases[key].describe(value, truths[i]))
+                bases[key] = _choose_base(
+                    [values[j] for j in members[key]], [expected_metadata[j] for j in members[key]], outputs
+                )
+            described.append(bases[key].describe(value, expected_metadata[i]))
         if isinstance(value, torch.Tensor):
             first_seen.setdefault(id(value), i)
     return tuple(described)
@@ -227,7 +229,7 @@ def output_numbers(
 def _view_of_input(value: torch.Tensor, truth: torch.Tensor, index: int, inputs: Inputs) -> ViewOfInput:
     if value.dtype != inputs.fakes[index].dtype:
         raise UnsupportedGraph("an output is a view of an input with another dtype")
-    return ViewOfInput(index, geometry_of(truth, relative_to=inputs.truths[index]))
+    return ViewOfInput(index, geometry_of(truth, relative_to=inputs.expected_metadata[index]))
 
 
 @dataclass(frozen=True)
@@ -246,18 +248,18 @@ class _Base:
         return ViewOfFresh(self.position, geometry_of(truth, relative_to=self.truth))
 
 
-def _choose_base(values: list[torch.Tensor], truths: list[torch.Tensor], outputs: GraphOutputs) -> _Base:
+def _choose_base(values: list[torch.Tensor], expected_metadata: list[torch.Tensor], outputs: GraphOutputs) -> _Base:
     """The tensor that covers all of `values`: their common root, or the only one of them when it is dense."""
     distinct = {id(v) for v in values}
-    wrapper, truth = values[0], truths[0]
+    wrapper, truth = values[0], expected_metadata[0]
     if len(distinct) > 1 or not is_dense(truth):
-        roots = [(v._base, t._base) for v, t in zip(values, truths, strict=True)]
+        roots = [(v._base, t._base) for v, t in zip(values, expected_metadata, strict=True)]
         known = [
             (w, t) for w, t in roots if w is not None and t is not None and storage_key(w) == storage_key(values[0])
         ]
-        candidates = known or sorted(zip(values, truths, strict=True), key=lambda pair: -pair[0].numel())
+        candidates = known or sorted(zip(values, expected_metadata, strict=True), key=lambda pair: -pair[0].numel())
         wrapper, truth = candidates[0]
-        if not is_dense(truth) or any(not _within(t, truth) for t in truths):
+        if not is_dense(truth) or any(not _within(t, truth) for t in expected_metadata):
             raise UnsupportedGraph("outputs share a storage whose whole is not known")
     position = outputs.add(outputs.value_of(wrapper), Geometry(tuple(truth.size()), tuple(truth.stride()), 0))
     return _Base(position, wrapper, truth)

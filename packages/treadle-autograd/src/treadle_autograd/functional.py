@@ -6,7 +6,7 @@
         return x * 2                    x is written back from %view_1
 
 PyTorch's functionalisation layer (``torch._to_functional_tensor`` and the dispatch key Functionalize) turns in-place operators and
-mutated views into functional ones; composite operators decompose on their own above it. Below it stands the `Recorder`, a dispatch
+mutated views into functional ones; composite operators decompose on their own above it. Below it stands the `AtenRecorder`, a dispatch
 mode that sees functional overloads on fake tensors and writes one fx node each.
 """
 
@@ -28,11 +28,11 @@ from treadle_shapes.torch import answer_size_obliviously, fake_like, run_for_met
 
 from .contract import CallInput, InputDescription, StaticInput
 from .decomp import Decompositions, decompose_composite
+from .effects import ROUNDING, held_condition, held_numbers, may_raise, overflow_message
 from .errors import UnsupportedGraph
 from .layouts import FAKE_AS_EAGER, like_argument
-from .raising import ROUNDING, held_condition, held_numbers, may_raise, overflow_message
-from .run_time import adapter_of, explain_offset, has_elements, is_assert, is_number_call, same_symbols
 from .symbolic import SYMBOLIC, SymbolicNodes, expression_of
+from .unbacked import adapter_of, explain_offset, has_elements, is_assert, is_number_call, same_symbols
 
 aten = torch.ops.aten
 
@@ -102,7 +102,7 @@ class RecordedGraph:
         return node
 
 
-class Recorder(TorchDispatchMode):
+class AtenRecorder(TorchDispatchMode):
     """Writes one node of `recorded` per functional ATen operator that reaches it, and lets the fake mode compute the result."""
 
     @classmethod
@@ -330,7 +330,7 @@ def unwrap(wrapper: torch.Tensor) -> torch.Tensor:
     return torch._from_functional_tensor(wrapper)
 
 
-def _flush_stat_updates(recorder: Recorder, wrappers: Iterable[torch.Tensor]) -> None:
+def _flush_stat_updates(recorder: AtenRecorder, wrappers: Iterable[torch.Tensor]) -> None:
     """Carry running statistics computed below functionalisation up to the functional tensors that hold them."""
     holders = {id(torch._from_functional_tensor(w)): w for w in wrappers}
     for old, new in recorder.stat_updates:
@@ -390,7 +390,7 @@ class FunctionalRun:
 
 
 def run_functional(
-    gm: fx.GraphModule, arguments: Sequence[Any], attributes: Mapping[str, Any], recorder: Recorder
+    gm: fx.GraphModule, arguments: Sequence[Any], attributes: Mapping[str, Any], recorder: AtenRecorder
 ) -> FunctionalRun:
     """Interpret `gm` on functional tensors, telling `recorder` which node is being run. Placeholders take `arguments` in order."""
     holders = [value for value in (*arguments, *attributes.values()) if isinstance(value, torch.Tensor)]

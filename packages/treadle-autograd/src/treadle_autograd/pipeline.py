@@ -27,9 +27,9 @@ from .decomp import Decompositions
 from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs, output_numbers, why_not_metadata
 from .errors import InternalError, UnsupportedGraph
 from .functional import (
+    AtenRecorder,
     FunctionalRun,
     RecordedGraph,
-    Recorder,
     functionalisation,
     remove_dead_nodes,
     run_functional,
@@ -38,9 +38,9 @@ from .functional import (
     why_not_refusal,
     wrap,
 )
-from .leaves import kept_whole
-from .run_time import hoist_asserts
-from .runtime import wrap_compiled
+from .preserved_ops import preserved_ops
+from .unbacked import hoist_asserts
+from .wrapper import wrap_compiled
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
 
@@ -145,7 +145,7 @@ class _Trace:
         self.placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.mode = _mode_of(self.placeholders) or fake_mode()
         self.recorded = RecordedGraph()
-        self.recorder = Recorder(self.recorded, self.mode, decompositions)
+        self.recorder = AtenRecorder(self.recorded, self.mode, decompositions)
         self.inputs = Inputs([], [], [])
         self.attributes: dict[str, Any] = {}
         self.outputs = GraphOutputs(self.recorder)
@@ -223,8 +223,8 @@ class _Trace:
             if reason is not None:
                 raise UnsupportedGraph(reason)
             mutations = describe_mutations(self.inputs, self.outputs)
-            truths = self._true_outputs(run)
-            outputs = describe_outputs(run.outputs, truths, self.inputs, self.outputs)
+            expected_metadata = self._expected_outputs(run)
+            outputs = describe_outputs(run.outputs, expected_metadata, self.inputs, self.outputs)
             numbers = output_numbers(self.inputs, outputs, self.outputs)
         assert len(self.recorded.inputs) == n_before
         return Contract(tuple(self.recorded.inputs), mutations, outputs, numbers)
@@ -237,15 +237,15 @@ class _Trace:
         self.inputs.wrappers[first:first] = [object() for _ in nodes]  # nothing that the user's graph could name
         self.inputs.fakes[first:first] = [node.meta["val"] for node in nodes]
 
-    def _true_outputs(self, run: FunctionalRun) -> list[Any]:
+    def _expected_outputs(self, run: FunctionalRun) -> list[Any]:
         """Tensors with the sizes, strides and offsets that eager gives the outputs: where something is changed in place, functional
         operators may choose other strides, and the graph is run once more as it stands on fresh fake tensors."""
-        self.inputs.truths = self.inputs.fakes
+        self.inputs.expected_metadata = self.inputs.fakes
         if not run.mutated:
             return run.outputs
         fresh = [fake_like(self.mode, f) if isinstance(f, torch.Tensor) else f for f in self.inputs.fakes]
         of_wrapper = {id(w): f for w, f in zip(self.inputs.wrappers, fresh, strict=True)}
-        self.inputs.truths = fresh
+        self.inputs.expected_metadata = fresh
         arguments = [of_wrapper.get(id(a), a) for a in self.arguments]
         attributes = {name: of_wrapper.get(id(a), a) for name, a in self.attributes.items()}
         return run_plain(self.gm, arguments, attributes, run.layouts, self.mode)
@@ -266,7 +266,7 @@ def _symbolic_kernels(mode: FakeTensorMode) -> Iterator[None]:
         return
     from treadle_shapes.torch import symbolic_dispatch
 
-    with symbolic_dispatch(), kept_whole():
+    with symbolic_dispatch(), preserved_ops():
         yield
 
 

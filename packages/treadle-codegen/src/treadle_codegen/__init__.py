@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_codegen.__about__ import __version__
 
 if TYPE_CHECKING:
-    from treadle_codegen.codegen.hot_sizes import specialize_now, wait_for_hot_sizes
+    from treadle_codegen.codegen.shape_specialisation import specialise_now, wait_for_specialisation
     from treadle_codegen.errors import CodegenError, CodegenUnavailable, InternalError, OptionError
     from treadle_codegen.lower.decompositions import decompositions
     from treadle_codegen.options import CodegenOptions
@@ -26,8 +26,8 @@ _HOMES = {
     "CompiledGraph": "pipeline",
     "compile_graph": "pipeline",
     "decompositions": "lower.decompositions",
-    "specialize_now": "codegen.hot_sizes",
-    "wait_for_hot_sizes": "codegen.hot_sizes",
+    "specialise_now": "codegen.shape_specialisation",
+    "wait_for_specialisation": "codegen.shape_specialisation",
 }
 
 
@@ -50,6 +50,6 @@ __all__ = [
     "__version__",
     "compile_graph",
     "decompositions",
-    "specialize_now",
-    "wait_for_hot_sizes",
+    "specialise_now",
+    "wait_for_specialisation",
 ]

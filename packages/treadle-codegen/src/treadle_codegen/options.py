@@ -28,7 +28,7 @@ class CodegenOptions:
     verify: run the IR verifier between passes.
     max_fusion_members: most loops that are fused into one kernel.
     max_row_bytes: largest row buffer that a kernel keeps on the stack.
-    hot_sizes: for how many sets of sizes of a dynamic graph kernels of their own are compiled in the background, when enough
+    specialised_shapes: for how many sets of sizes of a dynamic graph kernels of their own are compiled in the background, when enough
         time is spent at them; 0: none.
     cache_dir: where compiled libraries are kept.
     cache_bytes: size bound of that directory; least recently used libraries go first.
@@ -39,12 +39,12 @@ class CodegenOptions:
     verify: bool = False
     max_fusion_members: int = 48
     max_row_bytes: int = 1 << 18
-    hot_sizes: int = 4
+    specialised_shapes: int = 4
     cache_dir: Path = field(default_factory=default_cache_dir)
     cache_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
-        for name in ("threads", "max_fusion_members", "max_row_bytes", "hot_sizes", "cache_bytes"):
+        for name in ("threads", "max_fusion_members", "max_row_bytes", "specialised_shapes", "cache_bytes"):
             value, least = getattr(self, name), int(name == "max_fusion_members")
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise OptionError(f"option {name!r} must be an integer >= {least}, got {value!r}")

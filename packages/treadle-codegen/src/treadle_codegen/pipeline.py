@@ -13,10 +13,10 @@ import torch
 from treadle_codegen.codegen.cpp import CppRenderer
 from treadle_codegen.codegen.host import Host
 from treadle_codegen.codegen.host_sizes import SizeTexts, size_numbers, size_symbols
-from treadle_codegen.codegen.hot_sizes import HotSizes
 from treadle_codegen.codegen.kernel import RenderedKernel, Renderer, Segment, slot_key
-from treadle_codegen.codegen.plan import Plan
+from treadle_codegen.codegen.plan import ExecutionPlan
 from treadle_codegen.codegen.probe import ENTRY, SOURCE, probe_of
+from treadle_codegen.codegen.shape_specialisation import ShapeSpecialisation
 from treadle_codegen.codegen.workspace import Entries
 from treadle_codegen.errors import CodegenError, InternalError, OptionError
 from treadle_codegen.ir.loops import Program, symbols_of
@@ -59,7 +59,7 @@ class CompiledGraph:
         return format_program(self._program)
 
     @property
-    def hot(self) -> HotSizes | None:
+    def hot(self) -> ShapeSpecialisation | None:
         """What decides which sizes get kernels of their own; None where no kernel takes sizes, or the option says so."""
         return self._host.hot
 
@@ -139,7 +139,7 @@ def compile_graph(
         derived = Prologue(prologue[0], prologue[1], probe_of(entries.pop(ENTRY))) if prologue else None
         entry_points = {name: _entry_point(entry) for name, entry in entries.items()}
         seconds = None if cached else phase.seconds["build"]
-        host = _host(plan, entry_points, renderer, options.hot_sizes, seconds)
+        host = _host(plan, entry_points, renderer, options.specialised_shapes, seconds)
     compiled = CompiledGraph(program, host, kernels, source, derived)
     compiled.seconds = phase.seconds
     compiled.cache_hits = int(cached)
@@ -154,7 +154,11 @@ def _entry_point(entry: Any) -> Callable[[int], None]:
 
 
 def _host(
-    plan: Plan, entries: dict[str, Callable[[int], None]], renderer: Renderer, limit: int, seconds: float | None
+    plan: ExecutionPlan,
+    entries: dict[str, Callable[[int], None]],
+    renderer: Renderer,
+    limit: int,
+    seconds: float | None,
 ) -> Host:
     """The host, with what it takes to compile anew the segments whose kernels take sizes; `seconds`: what the build took."""
     if not limit or not plan.program.size_symbols:
@@ -173,7 +177,9 @@ def _host(
     names = [segment.name for segment in sized]
     if seconds is None:
         seconds = _SECONDS_PER_KERNEL * len({kernel.function for segment in sized for kernel in segment.kernels})
-    return Host(plan, entries, names, HotSizes(limit, seconds, tuple([entries[name] for name in names]), build))
+    return Host(
+        plan, entries, names, ShapeSpecialisation(limit, seconds, tuple([entries[name] for name in names]), build)
+    )
 
 
 def _require_valid(program: Program) -> None:
@@ -182,7 +188,7 @@ def _require_valid(program: Program) -> None:
         raise InternalError("verify", "; ".join(map(str, problems[:5])))
 
 
-def _plan(program: Program, nodes: list[Node], renderer: Renderer) -> Plan:
+def _plan(program: Program, nodes: list[Node], renderer: Renderer) -> ExecutionPlan:
     """Render the kernels, group runs of them into segments, give every buffer they use a slot in the host's table."""
     segments: list[Segment] = []
     segment_at: dict[int, Segment] = {}
@@ -205,4 +211,4 @@ def _plan(program: Program, nodes: list[Node], renderer: Renderer) -> Plan:
                 raise ValueError(f"{kernel.label} takes {unknown}, which nothing defines")
             for name in (*kernel.buffers, *map(slot_key, kernel.numbers)):
                 slots.setdefault(name, len(slots) + 1)
-    return Plan(program, nodes, segments, segment_at, slots)
+    return ExecutionPlan(program, nodes, segments, segment_at, slots)

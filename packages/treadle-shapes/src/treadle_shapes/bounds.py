@@ -28,7 +28,7 @@ _DEPTH = 6
 _CORNER_TERMS = 64
 
 
-class Known:
+class KnownRanges:
     """What is known about symbols while one question is answered; remembers the interval of every node it has seen.
 
     `ranges` maps symbols to `Range`s whose ends may be expressions; other symbols have their own lower and upper.
@@ -173,7 +173,7 @@ class Known:
         return -INF if least is None else least
 
 
-class _Own(Known):
+class _Own(KnownRanges):
     """Nothing known but the symbols' own ranges; intervals are kept on the nodes themselves."""
 
     __slots__ = ()
@@ -231,7 +231,7 @@ def join_residues(one: Residue, other: Residue) -> Residue | None:
     return n // g * m, r + n * step
 
 
-def least_at_corner(terms: Mapping[Expr, int], const: int, known: Known) -> int | None:
+def least_at_corner(terms: Mapping[Expr, int], const: int, known: KnownRanges) -> int | None:
     """The value of const + sum(c * monomial) where every atom has its lower bound, if no atom above it makes that smaller.
 
     With a = lower(a) + t for every atom a, multiplied out, no coefficient of a power of the t >= 0 may be negative. None otherwise,
@@ -311,4 +311,4 @@ def bounds(e: IntLike, known: Mapping[Symbol, Range] | None = None) -> Range:
     >>> bounds(symbol("i", 0, 7) * 4 + 1)
     Range(lower=1, upper=29)
     """
-    return ranges.to_range((Known(known) if known else OWN).interval(e))
+    return ranges.to_range((KnownRanges(known) if known else OWN).interval(e))

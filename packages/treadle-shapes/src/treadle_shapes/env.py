@@ -63,8 +63,8 @@ class ShapeEnv:
         self.guards: list[Guard] = []
         self.declared: list[Guard] = []
         self.runtime_asserts: list[RuntimeAssert] = []
-        #: those of `runtime_asserts` that nobody has stated: answers taken for the usual ones, see `general_answers`
-        self.suppositions: list[BoolLike] = []
+        #: those of `runtime_asserts` that nobody has stated: answers taken for the usual ones, see `size_oblivious_answers`
+        self.assumptions: list[BoolLike] = []
         #: later sources of a duck-shaped symbol: (symbol, source), to be checked for equality
         self.shared: list[tuple[Symbol, str]] = []
         #: the face this environment shows to another library (see treadle_shapes.torch), kept here to live as long
@@ -77,7 +77,7 @@ class ShapeEnv:
         self._recording = True
         self._refusing = False
         self._general = False
-        self._supposes = False
+        self._assumes = False
         self._generic: Facts | None = None
         self._counts = {"s": 0, "u": 0, "f": 0}
 
@@ -245,24 +245,24 @@ class ShapeEnv:
             return settle(simple, facts, steps)
         return true if follows(simple if true else Not(simple), facts, steps) else None
 
-    def prove_if(self, suppositions: Iterable[BoolLike], condition: BoolLike) -> bool | None:
-        """True or False when that follows where all `suppositions` hold besides what is known, None otherwise.
+    def prove_under(self, assumptions: Iterable[BoolLike], condition: BoolLike) -> bool | None:
+        """True or False when that follows where all `assumptions` hold besides what is known, None otherwise.
 
-        Records nothing. None also when the suppositions contradict each other or what is known.
+        Records nothing. None also when the assumptions contradict each other or what is known.
         """
-        facts = self._supposing(suppositions)
+        facts = self._facts_under(assumptions)
         return None if facts is None else prove(condition, facts, self.steps)
 
-    def simplify_if(self, suppositions: Iterable[BoolLike], e: IntLike) -> IntLike:
-        """`e` where all `suppositions` hold besides what is known; as it is when they contradict that."""
-        facts = self._supposing(suppositions)
+    def simplify_under(self, assumptions: Iterable[BoolLike], e: IntLike) -> IntLike:
+        """`e` where all `assumptions` hold besides what is known; as it is when they contradict that."""
+        facts = self._facts_under(assumptions)
         return e if facts is None else facts.simplify(e)
 
-    def _supposing(self, suppositions: Iterable[BoolLike]) -> Facts | None:
+    def _facts_under(self, assumptions: Iterable[BoolLike]) -> Facts | None:
         facts = self.facts.copy()
         try:
-            for supposition in suppositions:
-                facts.add(supposition)
+            for assumption in assumptions:
+                facts.add(assumption)
         except ContradictionError:
             return None
         return facts
@@ -292,10 +292,10 @@ class ShapeEnv:
             raise UndecidedError(f"{self.describe(condition)} would need a guard; {explain.place(self)}")
         value = self.hint(condition)
         if value is None:
-            supposed = self._suppose(condition)
-            if supposed is None:
+            assumed = self._assume(condition)
+            if assumed is None:
                 raise UnbackedError(explain.unbacked(self, condition), simple)
-            return supposed
+            return assumed
         if self._recording:
             self._guard(simple if value else self.facts.simplify(Not(simple)))
             self._decided[condition] = bool(value)
@@ -391,7 +391,7 @@ class ShapeEnv:
             finally:
                 self._general = before
             return
-        if known is None and self._suppose(nonzero):
+        if known is None and self._assume(nonzero):
             return
         what = self.describe(divisor)
         if known is False or self.hint(divisor) == 0:
@@ -428,40 +428,40 @@ class ShapeEnv:
             self._refusing = before
 
     @contextmanager
-    def general_answers(self, suppose: bool = False) -> Iterator[None]:
+    def size_oblivious_answers(self, assume: bool = False) -> Iterator[None]:
         """A decision that is settled as soon as no size is 1 gets that answer without a guard: for kernels whose code for
         sizes of 1 only saves work. What they give at 1 is for the caller to check.
 
-        suppose: a decision that is settled as soon as sizes known only at run time are 2 or more gets that answer, too, and a
-        runtime assertion (`suppositions` lists them): for callers that can do without the result where it does not hold.
+        assume: a decision that is settled as soon as sizes known only at run time are 2 or more gets that answer, too, and a
+        runtime assertion (`assumptions` lists them): for callers that can do without the result where it does not hold.
         """
-        before = self._general, self._supposes
-        self._general, self._supposes = True, suppose
+        before = self._general, self._assumes
+        self._general, self._assumes = True, assume
         try:
             yield
         finally:
-            self._general, self._supposes = before
+            self._general, self._assumes = before
 
-    def _suppose(self, condition: BoolLike) -> bool | None:
+    def _assume(self, condition: BoolLike) -> bool | None:
         """The usual answer to a question about sizes known only at run time, asserted from here on; None where there is none.
 
         Where guards are suppressed the answer changes no result, and nothing is asserted.
         """
-        if not self._supposes and self._recording:
+        if not self._assumes and self._recording:
             return None
         numbers = [s for s in free_symbols(self.simplify(condition)) if s not in self.hints]
         if any(isinstance(s, FloatExpr) or self.facts.known.lower(s) < 0 for s in numbers):
             return None
-        answer = self.prove_if([Ge(s, 2) for s in numbers], condition)
+        answer = self.prove_under([Ge(s, 2) for s in numbers], condition)
         if answer is not None and self._recording:
-            self.suppose(condition if answer else Not(condition))
+            self.assume(condition if answer else Not(condition))
         return answer
 
-    def suppose(self, condition: BoolLike) -> None:
+    def assume(self, condition: BoolLike) -> None:
         """`expect` for what is only usual: callers must be able to do without what follows from it."""
         known = len(self.runtime_asserts)
         self.expect(condition)
-        self.suppositions += [found.condition for found in self.runtime_asserts[known:]]
+        self.assumptions += [found.condition for found in self.runtime_asserts[known:]]
 
     def _guard(self, guard: BoolLike) -> None:
         """Record a condition that holds at the hints and that `facts` have simplified but not settled."""
@@ -521,7 +521,7 @@ class ShapeEnv:
         self.runtime_asserts.append(RuntimeAssert(simple, message or self.describe(simple), self.where()))
         return True
 
-    def assume(self, condition: BoolLike) -> None:
+    def add_fact(self, condition: BoolLike) -> None:
         """Take as a fact what the caller guarantees (the result of a count is not negative); nothing checks it later.
 
         Raises ContradictionError when it is known to be false, ConstraintError when the sizes at hand do not satisfy it.

@@ -8,7 +8,7 @@ i
 
 from __future__ import annotations
 
-from treadle_shapes.bounds import Known, bounds, linear_coefficients
+from treadle_shapes.bounds import KnownRanges, bounds, linear_coefficients
 from treadle_shapes.interop_sympy import from_sympy, to_sympy
 from treadle_shapes.logic import And, Eq, Ge, Gt, Le, Lt, Ne, Not, Or
 from treadle_shapes.nodes import (
@@ -57,7 +57,7 @@ __all__ = [
     "Ge",
     "Gt",
     "IntLike",
-    "Known",
+    "KnownRanges",
     "Le",
     "Lt",
     "Ne",

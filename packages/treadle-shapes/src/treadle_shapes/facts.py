@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import overload
 
 from treadle_shapes import ranges
-from treadle_shapes.bounds import Known, join_residues, residue_of, split_linear
+from treadle_shapes.bounds import KnownRanges, join_residues, residue_of, split_linear
 from treadle_shapes.errors import ContradictionError, ShapesError
 from treadle_shapes.logic import Eq, Not
 from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, Symbol, as_terms, free_symbols
@@ -31,13 +31,13 @@ class Facts:
         self.holding: set[BoolExpr] = set()
         #: symbols without a value while tracing; what has one is never expressed by these
         self.unbacked: set[Symbol] = set()
-        self._known: Known | None = None
+        self._known: KnownRanges | None = None
 
     @property
-    def known(self) -> Known:
+    def known(self) -> KnownRanges:
         """The ranges and remainders, in the form that `simplify` and `bounds` take."""
         if self._known is None:
-            self._known = Known(dict(self.ranges), dict(self.remainders))
+            self._known = KnownRanges(dict(self.ranges), dict(self.remainders))
         return self._known
 
     @overload

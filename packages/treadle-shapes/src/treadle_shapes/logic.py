@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from math import gcd
 
-from treadle_shapes.bounds import OWN, Known
+from treadle_shapes.bounds import OWN, KnownRanges
 from treadle_shapes.errors import UsageError
 from treadle_shapes.nodes import (
     _CACHE_SIZE,
@@ -45,7 +45,7 @@ def check_condition(what: str, condition: object) -> None:
         )
 
 
-def le_zero(p: IntLike, known: Known = OWN) -> BoolLike:
+def le_zero(p: IntLike, known: KnownRanges = OWN) -> BoolLike:
     """p <= 0;  with g dividing all coefficients:  g*x + c <= 0  ==  x + ceil(c/g) <= 0"""
     if not isinstance(p, Expr):
         return p <= 0
@@ -61,7 +61,7 @@ def le_zero(p: IntLike, known: Known = OWN) -> BoolLike:
     return make_bool("le0", (p,))
 
 
-def eq_zero(p: IntLike, known: Known = OWN) -> BoolLike:
+def eq_zero(p: IntLike, known: KnownRanges = OWN) -> BoolLike:
     """p == 0;  with g dividing all coefficients:  g*x + c == 0  ==  x + c/g == 0, false when g does not divide c, or when
     x % n == r is known and (r + c/g) % n != 0"""
     if not isinstance(p, Expr):

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from treadle_shapes.bounds import OWN, Known
+from treadle_shapes.bounds import OWN, KnownRanges
 from treadle_shapes.errors import ExpressionTooLargeError, SizeOverflowError, UsageError
 from treadle_shapes.nodes import (
     CONSTRUCT,
@@ -103,7 +103,7 @@ class _Printer:
     conjunction, disjunction, negation = " and ", " or ", "not "
     truth = ("False", "True")
 
-    def __init__(self, known: Known, names: Mapping[Any, str] | None = None) -> None:
+    def __init__(self, known: KnownRanges, names: Mapping[Any, str] | None = None) -> None:
         self.known = known
         self.left = _MAX_PARTS
         self.names = names or {}
@@ -384,10 +384,10 @@ class _Triton(_C):
         return f"({super().comparison(e)[0]})", _ATOM
 
 
-def _known(known: Mapping[Symbol, Range] | Known | None) -> Known:
-    if isinstance(known, Known):
+def _known(known: Mapping[Symbol, Range] | KnownRanges | None) -> KnownRanges:
+    if isinstance(known, KnownRanges):
         return known
-    return Known(known) if known else OWN
+    return KnownRanges(known) if known else OWN
 
 
 def to_python(e: Any, names: Mapping[Any, str] | None = None) -> str:
@@ -395,7 +395,9 @@ def to_python(e: Any, names: Mapping[Any, str] | None = None) -> str:
     return _Python(OWN, names).whole(e)
 
 
-def to_cpp(e: Any, known: Mapping[Symbol, Range] | Known | None = None, names: Mapping[Any, str] | None = None) -> str:
+def to_cpp(
+    e: Any, known: Mapping[Symbol, Range] | KnownRanges | None = None, names: Mapping[Any, str] | None = None
+) -> str:
     """C++ source in int64_t arithmetic; needs `CPP_HELPERS` and <algorithm> unless every division is plain.
 
     names: what to write for symbols other than their own names, and for parts that are computed elsewhere.
@@ -403,7 +405,7 @@ def to_cpp(e: Any, known: Mapping[Symbol, Range] | Known | None = None, names: M
     return _Cpp(_known(known), names).whole(e)
 
 
-def to_triton(e: Any, known: Mapping[Symbol, Range] | Known | None = None) -> str:
+def to_triton(e: Any, known: Mapping[Symbol, Range] | KnownRanges | None = None) -> str:
     """Triton source; needs `TRITON_HELPERS` unless every division is plain."""
     return _Triton(_known(known)).whole(e)
 

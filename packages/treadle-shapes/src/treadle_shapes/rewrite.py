@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, overload
 
 from treadle_shapes import logic, rules
-from treadle_shapes.bounds import OWN, Known
+from treadle_shapes.bounds import OWN, KnownRanges
 from treadle_shapes.errors import DivisionByZeroError, ExpressionTooLargeError, MissingValueError, UsageError
 from treadle_shapes.nodes import (
     CONSTRUCT,
@@ -41,7 +41,7 @@ BUILD: dict[str, Callable[..., Any]] = {
 }
 
 
-def rebuild(node: Any, args: list, known: Known) -> Any:
+def rebuild(node: Any, args: list, known: KnownRanges) -> Any:
     """The node's operation applied to other arguments."""
     if isinstance(node, Sum):
         result: IntLike = node.const
@@ -194,7 +194,7 @@ def _too_deep(what: str, e: Any) -> str:
 # -- simplification ---------------------------------------------------------------------------------------------------
 
 
-def join_quotient_remainder(e: Sum, known: Known) -> IntLike | None:
+def join_quotient_remainder(e: Sum, known: KnownRanges) -> IntLike | None:
     """c * (x % n) + c*n * (x // n) == c * x"""
     for monomial, c in e.coefficients.items():
         for atom, power in as_powers(monomial).items():
@@ -212,7 +212,7 @@ def join_quotient_remainder(e: Sum, known: Known) -> IntLike | None:
     return None
 
 
-def exact_quotient(e: Expr, known: Known) -> IntLike | None:
+def exact_quotient(e: Expr, known: KnownRanges) -> IntLike | None:
     """c*n * (x // n) == c * (x - r)  when  x % n == r is a known fact"""
     coefficients, const = as_terms(e)
     for monomial, c in coefficients.items():
@@ -233,7 +233,7 @@ def exact_quotient(e: Expr, known: Known) -> IntLike | None:
     return None
 
 
-def _simplify(e: Any, known: Known) -> Any:
+def _simplify(e: Any, known: KnownRanges) -> Any:
     if not isinstance(e, Node):
         return e
     found = known.memo.get(e)
@@ -248,7 +248,7 @@ def _simplify(e: Any, known: Known) -> Any:
     return result
 
 
-def _only_ranges_decide(p: Expr, known: Known) -> bool:
+def _only_ranges_decide(p: Expr, known: KnownRanges) -> bool:
     """Whether no rule has anything to rewrite in p: a polynomial of symbols none of which is known to be constant."""
     for monomial in as_terms(p)[0]:
         for atom in as_powers(monomial):
@@ -260,7 +260,7 @@ def _only_ranges_decide(p: Expr, known: Known) -> bool:
     return True
 
 
-def _simplify_node(e: Any, known: Known) -> Any:
+def _simplify_node(e: Any, known: KnownRanges) -> Any:
     if isinstance(e, BoolExpr) and e.op in logic.COMPARISONS and _only_ranges_decide(e.args[0], known):
         return logic.BUILD[e.op](e.args[0], known)
     args = [_simplify(arg, known) for arg in _arguments(e)]
@@ -286,15 +286,15 @@ def _simplify_node(e: Any, known: Known) -> Any:
 
 
 @lru_cache(256)
-def _known(items: tuple) -> Known:
-    return Known(dict(items))
+def _known(items: tuple) -> KnownRanges:
+    return KnownRanges(dict(items))
 
 
 @overload
-def simplify(e: IntLike, known: Mapping[Symbol, Range] | Known | None = None) -> IntLike: ...
+def simplify(e: IntLike, known: Mapping[Symbol, Range] | KnownRanges | None = None) -> IntLike: ...
 @overload
-def simplify(e: BoolLike, known: Mapping[Symbol, Range] | Known | None = None) -> BoolLike: ...
-def simplify(e: Any, known: Mapping[Symbol, Range] | Known | None = None) -> Any:
+def simplify(e: BoolLike, known: Mapping[Symbol, Range] | KnownRanges | None = None) -> BoolLike: ...
+def simplify(e: Any, known: Mapping[Symbol, Range] | KnownRanges | None = None) -> Any:
     """An equal, usually simpler expression, given the ranges of symbols (`0 <= i < n` is `{i: Range(0, n - 1)}`).
 
     >>> simplify((i * n + j) // n, {i: Range(0, m - 1), j: Range(0, n - 1)})
@@ -302,7 +302,7 @@ def simplify(e: Any, known: Mapping[Symbol, Range] | Known | None = None) -> Any
     """
     if not isinstance(e, Node):
         return e
-    if not isinstance(known, Known):
+    if not isinstance(known, KnownRanges):
         known = _known(tuple(known.items()) if known else ())
         if len(known.memo) > 1 << 14:
             known.memo.clear()

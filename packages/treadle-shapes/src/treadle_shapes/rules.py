@@ -1,6 +1,6 @@
 """The rewrite rules for division, remainder, minimum, maximum and selection, each with its equation.
 
-A rule is a function of the operands and of what is known (`Known`), and returns the simpler form or None. It is sound
+A rule is a function of the operands and of what is known (`KnownRanges`), and returns the simpler form or None. It is sound
 for all integers for which the left side is defined (no zero divisor). `// ` and `%` are Python's: floor division and
 the remainder with the divisor's sign. Tests evaluate both sides of every rule on random integers.
 """
@@ -12,7 +12,7 @@ from functools import lru_cache
 from math import gcd
 from typing import TypeAlias
 
-from treadle_shapes.bounds import OWN, Known, primitive
+from treadle_shapes.bounds import OWN, KnownRanges, primitive
 from treadle_shapes.errors import DivisionByZeroError, NegativeCountError, SizeOverflowError, UsageError
 from treadle_shapes.nodes import (
     _CACHE_SIZE,
@@ -30,7 +30,7 @@ from treadle_shapes.nodes import (
     make_sum,
 )
 
-Rule: TypeAlias = Callable[[IntLike, IntLike, Known], "IntLike | None"]
+Rule: TypeAlias = Callable[[IntLike, IntLike, KnownRanges], "IntLike | None"]
 
 
 # -- taking multiples of the divisor out ------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def _divide_content(e: IntLike, g: int) -> IntLike:
 # -- rules for a // n and a % n, after split_multiple -----------------------------------------------------------------
 
 
-def quotient_in_range(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+def quotient_in_range(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """a // n == k  when  k*n <= a < (k+1)*n  (k = 0 or -1, or any k for constant n)"""
     low, high = known.interval(a)
     if isinstance(n, int):
@@ -131,19 +131,19 @@ def quotient_in_range(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
     return None
 
 
-def remainder_in_range(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+def remainder_in_range(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """a % n == a - k*n  when  a // n == k"""
     k = quotient_in_range(a, n, known)
     return None if k is None else a - k * n
 
 
-def quotient_of_content(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+def quotient_of_content(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """(g*x + d) // (g*m) == (x + d//g) // m  for g > 0"""
     g = gcd(_content(a), _content(n), as_terms(n)[1])
     return floordiv(_divide_content(a, g), _divide_content(n, g), known) if g > 1 else None
 
 
-def remainder_of_content(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+def remainder_of_content(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """(g*x + d) % (g*m) == g * ((x + d//g) % m) + d % g  for g > 0"""
     g = gcd(_content(a), _content(n), as_terms(n)[1])
     if g <= 1:
@@ -151,13 +151,13 @@ def remainder_of_content(a: IntLike, n: IntLike, known: Known) -> IntLike | None
     return mod(_divide_content(a, g), _divide_content(n, g), known) * g + as_terms(a)[1] % g
 
 
-def quotient_of_common_factor(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+def quotient_of_common_factor(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """(x*s) // (y*s) == x // y  for s != 0, which the left side implies"""
     common = _common_factor(a, n)
     return None if common is None else floordiv(_divide_all(a, common), _divide_all(n, common), known)
 
 
-def remainder_of_common_factor(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+def remainder_of_common_factor(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """(x*s) % (y*s) == s * (x % y)  for s != 0, which the left side implies"""
     common = _common_factor(a, n)
     return None if common is None else mod(_divide_all(a, common), _divide_all(n, common), known) * common
@@ -191,7 +191,7 @@ def _divide_all(e: IntLike, factor: Expr) -> IntLike:
     return make_sum(result, const)
 
 
-def quotient_of_quotient(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+def quotient_of_quotient(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """(x // m) // n == x // (m*n)  for n > 0"""
     if isinstance(a, Fn) and a.op == "floordiv" and known.lower(n) >= 1:
         x, m = a.args
@@ -199,7 +199,7 @@ def quotient_of_quotient(a: IntLike, n: IntLike, known: Known) -> IntLike | None
     return None
 
 
-def quotient_of_remainder(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+def quotient_of_remainder(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """(x % (n*m)) // n == (x // n) % m  for n > 0"""
     if isinstance(a, Fn) and a.op == "mod" and known.lower(n) >= 1:
         x, whole = a.args
@@ -209,7 +209,7 @@ def quotient_of_remainder(a: IntLike, n: IntLike, known: Known) -> IntLike | Non
     return None
 
 
-def remainder_of_remainder(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+def remainder_of_remainder(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """(y + c * (x % (n*m))) % n == (y + c*x) % n"""
     coefficients, _const = as_terms(a)
     for monomial, c in coefficients.items():
@@ -221,7 +221,7 @@ def remainder_of_remainder(a: IntLike, n: IntLike, known: Known) -> IntLike | No
     return None
 
 
-def remainder_of_residue(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+def remainder_of_residue(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """(y + c*x) % n == (y + c*r) % n  when  x % m == r is known and n divides c*m"""
     if not known.residues or not isinstance(n, int) or not isinstance(a, Expr):
         return None
@@ -236,7 +236,7 @@ def remainder_of_residue(a: IntLike, n: IntLike, known: Known) -> IntLike | None
     return None
 
 
-def remainder_of_quotient(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+def remainder_of_quotient(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """(x // m) % n == (x % (m*n)) // m  when the right side is known and m, n > 0"""
     if not known.residues or not isinstance(n, int) or not isinstance(a, Fn) or a.op != "floordiv":
         return None
@@ -247,7 +247,7 @@ def remainder_of_quotient(a: IntLike, n: IntLike, known: Known) -> IntLike | Non
     return remainder // m if isinstance(remainder, int) else None
 
 
-def _small_part(a: IntLike, n: IntLike, known: Known) -> tuple[IntLike, IntLike, IntLike] | None:
+def _small_part(a: IntLike, n: IntLike, known: KnownRanges) -> tuple[IntLike, IntLike, IntLike] | None:
     """(g, x, y) with a == g*x + y, g dividing n, and 0 <= y < g proven; g is common to n and some term of a."""
     a_terms, _ = as_terms(a)
     n_terms, n_const = as_terms(n)
@@ -277,13 +277,13 @@ def _common_divisor(monomial: Expr, c: int, n_terms: dict[Expr, int], n_const: i
     return make_product(common) * gcd(c, n_c)
 
 
-def quotient_of_part(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+def quotient_of_part(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """(g*x + y) // (g*m) == x // m  when  0 <= y < g"""
     found = _small_part(a, n, known)
     return None if found is None else floordiv(found[1], split_multiple(n, found[0])[0], known)
 
 
-def remainder_of_part(a: IntLike, n: IntLike, known: Known) -> IntLike | None:
+def remainder_of_part(a: IntLike, n: IntLike, known: KnownRanges) -> IntLike | None:
     """(g*x + y) % (g*m) == g * (x % m) + y  when  0 <= y < g"""
     found = _small_part(a, n, known)
     if found is None:
@@ -316,7 +316,7 @@ def _check_divisor(a: IntLike, n: IntLike, sign: str) -> None:
         raise DivisionByZeroError(f"({a}) {sign} 0: the divisor is zero")
 
 
-def floordiv(a: IntLike, n: IntLike, known: Known = OWN) -> IntLike:
+def floordiv(a: IntLike, n: IntLike, known: KnownRanges = OWN) -> IntLike:
     """a // n, rounded down as in Python. Raises DivisionByZeroError when n is the constant 0."""
     if isinstance(n, int):
         _check_divisor(a, n, "//")
@@ -339,7 +339,7 @@ def floordiv(a: IntLike, n: IntLike, known: Known = OWN) -> IntLike:
     return quotient + make_fn("floordiv", (rest, n))
 
 
-def mod(a: IntLike, n: IntLike, known: Known = OWN) -> IntLike:
+def mod(a: IntLike, n: IntLike, known: KnownRanges = OWN) -> IntLike:
     """a % n with the sign of n, as in Python. Raises DivisionByZeroError when n is the constant 0."""
     if isinstance(n, int):
         _check_divisor(a, n, "%")
@@ -373,7 +373,7 @@ def _flatten(op: str, args: tuple[IntLike, ...]) -> list[IntLike]:
     return list(flat)
 
 
-def _extremum(op: str, args: tuple[IntLike, ...], known: Known) -> IntLike:
+def _extremum(op: str, args: tuple[IntLike, ...], known: KnownRanges) -> IntLike:
     """min(a, b) == a  when  a <= b;  max(a, b) == b  when  a <= b;  nested ones are flattened, constants folded"""
     if not args:
         raise UsageError(f"{op}imum: at least one argument is needed")
@@ -394,7 +394,7 @@ def _extremum(op: str, args: tuple[IntLike, ...], known: Known) -> IntLike:
     return make_fn(op, tuple(sorted(kept, key=lambda e: e.order if isinstance(e, Expr) else (0, e))))
 
 
-def _no_better(op: str, a: IntLike, b: IntLike, known: Known) -> bool:
+def _no_better(op: str, a: IntLike, b: IntLike, known: KnownRanges) -> bool:
     """Whether `a` never decides against `b`: a >= b for min, a <= b for max."""
     if op == "max":
         a, b = b, a

@@ -9,7 +9,7 @@ from .__about__ import __version__
 
 if TYPE_CHECKING:
     from .collector import paused
-    from .compile import BackendError, Handler, compile_handler, optimize
+    from .compile import BackendError, FrameCompiler, compile_handler, optimize
     from .errors import InternalError, Unsupported
     from .marks import Mark, set_mark
     from .observer import Observer, SilentObserver
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PLACES = {
     "BackendError": "compile",
-    "Handler": "compile",
+    "FrameCompiler": "compile",
     "compile_handler": "compile",
     "optimize": "compile",
     "InternalError": "errors",
@@ -34,7 +34,7 @@ _PLACES = {
 
 __all__ = [
     "BackendError",
-    "Handler",
+    "FrameCompiler",
     "InternalError",
     "Mark",
     "Observer",

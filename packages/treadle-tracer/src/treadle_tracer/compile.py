@@ -24,24 +24,24 @@ from treadle_shapes import ConstraintError
 from .bytecode import CodeModel, read
 from .collector import paused
 from .constraints import Declared, check_given, check_still_dynamic, declared_in
-from .dynamic import Known
+from .dynamic import DynamicSources
 from .errors import InternalError, Unsupported
 from .marks import Mark
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
+from .output.break_placement import place_break
 from .output.entry import (
     Payload,
     changed_dimensions,
     exchanged_tensors,
     finish_entry,
     follow,
-    why_not_rerun,
-    with_admitted_ones,
+    why_not_deoptimise,
+    with_size_one_accepted,
 )
-from .output.misses import why_missed
-from .output.ones import admit, why_not_served
+from .output.recompile_reasons import recompile_reason
 from .output.resume import forget_continuations, starts_in_loop
-from .output.retreat import plan_or_retreat
+from .output.size_one import check_size_one, why_not_served
 from .output.size_ranges import size_program
 from .output.tensor_check import why_global_state_unfit
 from .skips import why_no_tensors, why_not_trace, why_not_trace_file
@@ -70,14 +70,14 @@ class BackendError(RuntimeError):
 
 def compile_handler(
     backend: Backend, options: TracerOptions | None = None, observer: Observer | None = None
-) -> Handler:
+) -> FrameCompiler:
     """A handler for `treadle_frame.set_handler` / `dispatcher` that compiles frames with `backend`.
 
     Raises TypeError when `backend` is not callable.
     """
     if not callable(backend):
         raise TypeError(f"backend must be a callable (graph_module, example_inputs) -> callable, not {backend!r}")
-    return Handler(backend, options or TracerOptions(), observer or SilentObserver())
+    return FrameCompiler(backend, options or TracerOptions(), observer or SilentObserver())
 
 
 def optimize(
@@ -98,7 +98,7 @@ def optimize(
     return treadle_frame.dispatcher(function, handler)
 
 
-class Handler:
+class FrameCompiler:
     """Compiles frames, one at a time: all handlers share a lock, for a compile changes caches of code objects and switches of torch."""
 
     def __init__(self, backend: Backend, options: TracerOptions, observer: Observer):
@@ -108,7 +108,7 @@ class Handler:
         self._lock = _LOCK
         self._roots: set[CodeType] = set()
         self._tensorless: dict[CodeType, int] = {}
-        self._dynamic: dict[CodeType, Known] = {}
+        self._dynamic: dict[CodeType, DynamicSources] = {}
         self._declared: dict[CodeType, dict[Source, dict[int, Mark]]] = {}
         self._constant: dict[CodeType, set[Any]] = {}
         self._empty: dict[CodeType, int] = {}
@@ -180,7 +180,7 @@ class Handler:
         if not existing:
             total = len(treadle_frame.entries(frame.code))
             return f"{total} entries for different modules" if total >= _TOTAL_ENTRIES else None
-        reason = why_missed(existing, frame, self._dynamic_numbers(frame, existing))
+        reason = recompile_reason(existing, frame, self._dynamic_numbers(frame, existing))
         self.observer.on_recompile(frame.code, reason)
         limit = self.options.recompile_limit
         if starts_in_loop(frame.code):
@@ -224,10 +224,10 @@ class Handler:
             if not holds:
                 continue
             with _torch_state_kept():
-                admitted = admit(entry.payload.graph_module, entry.payload.inputs, dynamic, frame)
+                admitted = check_size_one(entry.payload.graph_module, entry.payload.inputs, dynamic, frame)
             if admitted:
                 treadle_frame.remove_entry(frame.code, entry)
-                return with_admitted_ones(entry)
+                return with_size_one_accepted(entry)
         return None
 
     def _compile(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
@@ -247,7 +247,7 @@ class Handler:
         with paused(), self.observer.phase(name):
             yield
 
-    def _attempt(self, frame: treadle_frame.FrameInfo, known: Known) -> Any:
+    def _attempt(self, frame: treadle_frame.FrameInfo, known: DynamicSources) -> Any:
         """One trace and what follows; None when it has pretended sizes that are not the real ones, and so is not right for these."""
         code, observer = frame.code, self.observer
         model = self._model(code)
@@ -268,12 +268,12 @@ class Handler:
 
         gm = compiled = None
         with self._phase("codegen"):
-            plan = plan_or_retreat(code, model, result, again)
+            plan = place_break(code, model, result, again)
             result = plan.result
             if result.graph.has_calls:
                 gm = result.graph.finish(plan.outputs)
-        if gm is not None and result.env is not None and result.env.suppositions and code not in self._cautious:
-            if why_not_rerun(gm) is not None:
+        if gm is not None and result.env is not None and result.env.assumptions and code not in self._cautious:
+            if why_not_deoptimise(gm) is not None:
                 self._cautious.add(code)
                 return self._attempt(frame, known)
         if pretended:
@@ -297,13 +297,15 @@ class Handler:
             payload = Payload(gm, result.guards.tensors, result.reason, _module_argument(frame))
             entry = finish_entry(plan, compiled, payload, raise_internal_errors=self.options.raise_internal_errors)
         if pretended:
-            if not (payload.dynamic and admit(gm, payload.inputs, payload.dynamic, frame)):
+            if not (payload.dynamic and check_size_one(gm, payload.inputs, payload.dynamic, frame)):
                 return None  # the backend has made a decision of its own
-            entry = with_admitted_ones(entry)
+            entry = with_size_one_accepted(entry)
         observer.on_entry(entry)
         return entry
 
-    def _trace(self, frame: treadle_frame.FrameInfo, model: CodeModel, dynamic: Known) -> tuple[TraceResult, Known]:
+    def _trace(
+        self, frame: treadle_frame.FrameInfo, model: CodeModel, dynamic: DynamicSources
+    ) -> tuple[TraceResult, DynamicSources]:
         """The trace, and what was dynamic in it; ints that it cannot have as symbols are constants from then on."""
         options = self._options(frame.code)
         ints = {source for source, dims in dynamic.items() if not dims}
@@ -314,7 +316,9 @@ class Handler:
             result = trace_frame(frame, model, options, dynamic)
         if result is not None and (result.reason is None or not result.guards.has_integers):
             return result, dynamic
-        fewer = Known({source: dims for source, dims in dynamic.items() if dims}, dynamic.pretend, dynamic.inputs)
+        fewer = DynamicSources(
+            {source: dims for source, dims in dynamic.items() if dims}, dynamic.pretend, dynamic.inputs
+        )
         without = trace_frame(frame, model, options, fewer)
         if result is not None and without.reason is not None:
             return result, dynamic  # the break has another cause
@@ -322,8 +326,8 @@ class Handler:
         return without, fewer
 
     def _options(self, code: CodeType) -> TracerOptions:
-        """Nothing is supposed where Python could not run the program instead."""
-        return replace(self.options, suppose=False) if code in self._cautious else self.options
+        """Nothing is assumed where Python could not run the program instead."""
+        return replace(self.options, assume=False) if code in self._cautious else self.options
 
     def _check_given(self, frame: treadle_frame.FrameInfo, result: TraceResult) -> Declared:
         """What the user has declared about the inputs of this trace. Raises ConstraintError when this call contradicts it."""
@@ -346,7 +350,7 @@ class Handler:
         if result.env is not None:
             payload.dynamic = result.guards.add_sizes(result.env)
             if payload.dynamic is not None:
-                admit(None, (), payload.dynamic, frame)
+                check_size_one(None, (), payload.dynamic, frame)
         payload.numbers = result.guards.numbers
         program = result.guards.program()
         if payload.dynamic is not None:
@@ -358,9 +362,9 @@ class Handler:
             self._models[code] = read(code)
         return self._models[code]
 
-    def _dynamic_numbers(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Known:
+    def _dynamic_numbers(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> DynamicSources:
         """Sources of tensors whose sizes changed between calls of this code, with the dimensions, and of ints that changed."""
-        known = self._dynamic.setdefault(frame.code, Known())
+        known = self._dynamic.setdefault(frame.code, DynamicSources())
         exchanged = Counter(source for entry in existing for source in exchanged_tensors(entry.payload, frame))
         # An argument is another one soon; what a module holds may have been replaced once, and be a constant again.
         known.inputs |= {s for s, times in exchanged.items() if times > 1 or isinstance(s, LocalSource)}
@@ -375,7 +379,9 @@ class Handler:
                 if type(value) in (int, float):
                     known.setdefault(LocalSource(name), {})
         constant = self._constant.get(frame.code, ())
-        return Known({source: dims for source, dims in known.items() if source not in constant}, inputs=known.inputs)
+        return DynamicSources(
+            {source: dims for source, dims in known.items() if source not in constant}, inputs=known.inputs
+        )
 
     def _call_backend(self, gm: torch.fx.GraphModule, result: TraceResult) -> Callable[..., Sequence[Any]]:
         name = getattr(self.backend, "__name__", type(self.backend).__name__)

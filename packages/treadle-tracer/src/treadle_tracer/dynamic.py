@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from .options import TracerOptions
 
 
-class Known(dict[Source, dict[int, int]]):
+class DynamicSources(dict[Source, dict[int, int]]):
     """What earlier misses have shown to change: source of a tensor -> {dimension: a larger size that it had (0: none is known)}; source of
     an int -> {}.
 
     `inputs`: where other parameters or buffers stood at earlier calls. They are constants of the graph at first, and inputs from then on.
-    `pretend`: a dynamic dimension whose size is 1 is traced as if it were larger, so that the entry serves both (see `output.ones`);
+    `pretend`: a dynamic dimension whose size is 1 is traced as if it were larger, so that the entry serves both (see `output.size_one`);
     `pretended` says whether that has happened.
     """
 
@@ -40,16 +40,16 @@ class Known(dict[Source, dict[int, int]]):
         self.pretend = pretend
         self.pretended = False
 
-    def without_pretending(self) -> Known:
+    def without_pretending(self) -> DynamicSources:
         """The same, and a size of 1 is a constant."""
-        return Known(self, pretend=False, inputs=self.inputs)
+        return DynamicSources(self, pretend=False, inputs=self.inputs)
 
 
 # The size that a dynamic dimension of size 1 is traced with when it has never been seen larger.
 _PRETENDED = 2
 
 
-def hints_of(tensor: torch.Tensor, source: Source, known: Known, options: TracerOptions) -> dict[int, int]:
+def hints_of(tensor: torch.Tensor, source: Source, known: DynamicSources, options: TracerOptions) -> dict[int, int]:
     """The dimensions of an input tensor that the trace must not specialise, each with the size that the trace looks at.
 
     The user's marks on the tensor (`marks`) come first, then what earlier misses have shown to change. A size of 0 is always specialised.
@@ -178,7 +178,7 @@ class SizesGuard:
     """Guard callable of all dynamic numbers of an entry: the decisions of the trace hold, and sizes of 1 have been admitted.
 
     A trace with sizes of 2 and more is not right at 1 by itself: what it decided without a guard (layouts, broadcasting) may come out
-    differently there. So which dimensions may be 1 together is admitted case by case, after `output.ones` has looked.
+    differently there. So which dimensions may be 1 together is admitted case by case, after `output.size_one` has looked.
 
     check    callable(*numbers) -> bool: the recorded decisions
     sizes    positions of tensor sizes among the numbers
@@ -203,7 +203,7 @@ class SizesGuard:
     def _is_admitted(self, ones: tuple[int, ...]) -> bool:
         return not ones or ones in self._admitted or self._trying == threading.get_ident()
 
-    def admit(self, ones: tuple[int, ...]) -> None:
+    def check_size_one(self, ones: tuple[int, ...]) -> None:
         """From now on the guard holds when exactly these sizes are 1."""
         self._admitted.add(ones)
 

@@ -53,7 +53,7 @@ class Unsupported(Exception):
 
 
 class PathEnds(Exception):
-    """A way through the program that is only tried out (`trace.merge`) comes to something it must not do. Never leaves `trace.merge`."""
+    """A speculated path (`trace.speculation`) reaches an effect that must not happen. Never leaves that module."""
 
 
 class InternalError(RuntimeError):

@@ -16,7 +16,7 @@ class TracerOptions:
     recompile_limit        entries kept for one code object (per module instance where the first argument is one); then it runs eagerly
     capture_scalars        numbers and sizes that only the data can tell (`.item()`, `nonzero`, boolean masks) stay in the graph, as always
                            under `fullgraph`; otherwise they are graph breaks
-    suppose                what an operator asks about a size that only the data can tell (is it 0? is it 1?) is supposed to be otherwise:
+    assume                what an operator asks about a size that only the data can tell (is it 0? is it 1?) is assumed to be otherwise:
                            the graph checks that, and where it does not hold Python runs the program; False: such a question is a break
     """
 
@@ -25,4 +25,4 @@ class TracerOptions:
     raise_internal_errors: bool = False
     recompile_limit: int = 8
     capture_scalars: bool = False
-    suppose: bool = True
+    assume: bool = True

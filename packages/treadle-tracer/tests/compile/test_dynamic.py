@@ -8,7 +8,7 @@ import torch
 import treadle_frame
 from treadle_tracer.compile import compile_handler
 from treadle_tracer.options import TracerOptions
-from treadle_tracer.output.ones import why_not_general
+from treadle_tracer.output.size_one import why_not_general
 
 
 class Recorder:

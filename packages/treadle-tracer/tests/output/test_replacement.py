@@ -10,12 +10,12 @@ import torch
 
 import treadle_frame
 from treadle_tracer.bytecode import read
-from treadle_tracer.output.entry import Payload, Plan, changed_dimensions, finish_entry, follow, why_not_rerun
+from treadle_tracer.output.entry import FramePlan, Payload, changed_dimensions, finish_entry, follow, why_not_deoptimise
 from treadle_tracer.output.graph import GraphBuilder
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.mutations import DELETED, Mutations
 from treadle_tracer.source import AttrSource, ClosureCellSource, ConstSource, GlobalSource, LocalSource
-from treadle_tracer.values.base import NONE, Constant, Known
+from treadle_tracer.values.base import NONE, ConcreteValue, Constant
 from treadle_tracer.values.functions import CellValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
@@ -33,7 +33,7 @@ class Thing:
 
 def run(value, *args, mutations=None, like=frame):
     result = SimpleNamespace(kind="return", value=value, mutations=mutations or Mutations(), state_changes=[])
-    code = Plan(like.__code__, read(like.__code__), result).replacement(None, False)
+    code = FramePlan(like.__code__, read(like.__code__), result).replacement(None, False)
     return FunctionType(code, globals(), "frame", (None, None), like.__closure__)(*args)
 
 
@@ -121,7 +121,7 @@ def test_class_attributes():
         pass
 
     mutations = Mutations()
-    x = Known(Other, LocalSource("x"))
+    x = ConcreteValue(Other, LocalSource("x"))
     mutations.store_attr(x, "count", Constant(2))
     run(NONE, Other, mutations=mutations)
     assert Other.count == 2
@@ -203,7 +203,7 @@ def entry_of(function, build, tensor, **result):
         **STATE,
         **result,
     }
-    plan = Plan(function.__code__, read(function.__code__), SimpleNamespace(**given))
+    plan = FramePlan(function.__code__, read(function.__code__), SimpleNamespace(**given))
     gm = graph.finish(plan.outputs)
     return finish_entry(plan, gm.forward, Payload(gm, guards.tensors, None, None))
 
@@ -291,7 +291,7 @@ def test_writes_to_tensors_of_the_graph_are_harmless():
         node = graph.placeholder(LocalSource("x"), x, x)
         made = build(graph, node)
         graph.call("call_function", torch.Tensor.add_, (made, 1), {}, made.meta["example_value"], "")
-        return why_not_rerun(graph.finish([made])) is not None
+        return why_not_deoptimise(graph.finish([made])) is not None
 
     def fresh(graph, node):
         return graph.call("call_function", torch.clone, (node,), {}, torch.ones(2), "")
@@ -309,7 +309,7 @@ def test_graphs_that_write_are_not_followed_by_a_rerun(build, harmless):
     x = torch.ones(1)
     node = build(graph, graph.placeholder(LocalSource("x"), x, x))
     node.meta["example_value"] = x
-    assert (why_not_rerun(graph.finish([node])) is None) is harmless
+    assert (why_not_deoptimise(graph.finish([node])) is None) is harmless
 
 
 def test_changed_dimensions_of_a_missed_call():

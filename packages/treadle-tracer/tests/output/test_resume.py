@@ -15,10 +15,10 @@ import pytest
 from treadle_tracer.bytecode import OPS, live_locals, read, stack_kinds
 from treadle_tracer.bytecode.splice import UNBOUND, Broken, prefix, why_not_cut
 from treadle_tracer.output import resume
-from treadle_tracer.output.entry import Plan
+from treadle_tracer.output.entry import FramePlan
 from treadle_tracer.output.mutations import Mutations
 from treadle_tracer.output.resume import why_not_resume
-from treadle_tracer.values.base import NULL, Known
+from treadle_tracer.values.base import NULL, ConcreteValue
 
 log = []
 
@@ -188,11 +188,11 @@ def leave_at(function, index):
         broken = first(*args)
         if not isinstance(broken, Broken):
             return broken
-        bound = {name: Known(value) for name, value in zip(own, broken.variables) if value is not UNBOUND}
+        bound = {name: ConcreteValue(value) for name, value in zip(own, broken.variables) if value is not UNBOUND}
         result = SimpleNamespace(
             kind="break",
             index=index,
-            stack=[NULL if value is UNBOUND else Known(value) for value in broken.stack],
+            stack=[NULL if value is UNBOUND else ConcreteValue(value) for value in broken.stack],
             locals={name: value for name, value in bound.items() if name not in model.cellvars},
             cells={name: value for name, value in bound.items() if name in model.cellvars},
             mutations=Mutations(),
@@ -200,7 +200,7 @@ def leave_at(function, index):
             reason=None,
         )
         reached.append(index)
-        rest = function_of(Plan(code, model, result).replacement(None, False), function)
+        rest = function_of(FramePlan(code, model, result).replacement(None, False), function)
         return rest(*args)
 
     return run
@@ -262,14 +262,14 @@ def test_a_break_in_a_continuation_hands_the_next_one_over():
         result = SimpleNamespace(
             kind="break",
             index=index,
-            stack=[Known(value) for value in broken.stack],
-            locals=dict(zip(live, map(Known, broken.variables))),
+            stack=[ConcreteValue(value) for value in broken.stack],
+            locals=dict(zip(live, map(ConcreteValue, broken.variables))),
             cells={},
             mutations=Mutations(),
             state_changes=[],
             reason=None,
         )
-        rest = Plan(code, model, result).replacement(None, False)
+        rest = FramePlan(code, model, result).replacement(None, False)
         onward = function_of(rest, function)(*args)
         if type(onward) is not resume.Onward:
             return onward
@@ -286,4 +286,4 @@ def test_frame_readers_are_not_called_from_our_frame():
 
     model = read(reads.__code__)
     index = next(i for i, x in enumerate(model.instructions) if x.opname == "CALL")
-    assert "locals() looks at the frame" in why_not_resume(model, index, [NULL, Known(locals)])
+    assert "locals() looks at the frame" in why_not_resume(model, index, [NULL, ConcreteValue(locals)])

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, overload
 import torch
 
 import treadle_frame
-from treadle_tracer import Handler, compile_handler
+from treadle_tracer import FrameCompiler, compile_handler
 
 from . import backends, bugs, logs
 from .compiled_module import compiled_module, is_compiled_module, original_of
@@ -23,7 +23,7 @@ from .stats import stats
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_handlers: weakref.WeakSet[Handler] = weakref.WeakSet()
+_handlers: weakref.WeakSet[FrameCompiler] = weakref.WeakSet()
 
 
 @overload
@@ -108,7 +108,7 @@ def _require_callable(target: Any) -> Any:
     return target
 
 
-def attach(target: Any, handler: Handler) -> Any:
+def attach(target: Any, handler: FrameCompiler) -> Any:
     """`target` with its calls going through `handler`; every attachment has code objects, and so cached entries, of its own."""
     _handlers.add(handler)
     if isinstance(target, torch.nn.Module):
@@ -124,7 +124,7 @@ def attach(target: Any, handler: Handler) -> Any:
     return _mark(functools.partial(_dispatcher(_trampoline(name), handler), target), target)
 
 
-def _dispatcher(function: types.FunctionType, handler: Handler) -> Any:
+def _dispatcher(function: types.FunctionType, handler: FrameCompiler) -> Any:
     handler.add_root(function.__code__)
     return treadle_frame.dispatcher(function, handler)
 

@@ -21,8 +21,8 @@ from . import logs
 from .bugs import Compiled, compile_or_eager, run_in_eager
 from .errors import UnknownName, WrongUse, unknown_name
 from .hook import without_hook
-from .hot_sizes import report_hot_sizes
 from .options import CompileOptions
+from .shape_specialisation import report_specialisations
 from .stats import stats
 
 Backend: TypeAlias = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
@@ -68,7 +68,7 @@ def codegen(options: CompileOptions) -> Backend:
         stats.add(cache_hits=compiled.cache_hits, cache_misses=int(bool(compiled.kernels)) - compiled.cache_hits)
         logs.emit("output_code", lambda: f"{compiled.source}\n{compiled.host_source}")
         if compiled.hot is not None:
-            report_hot_sizes(compiled.hot, options)
+            report_specialisations(compiled.hot, options)
         return compiled.function
 
     def codegen_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:

@@ -23,7 +23,7 @@ LOGS: Mapping[str, str] = {
     "bytecode": "original and replacement bytecode of every entry",
     "output_code": "generated kernels and the host function that calls them",
     "eager": "graphs that run in eager, and why",
-    "hot_sizes": "sizes of dynamic graphs that have got kernels of their own",
+    "specialised_shapes": "sizes of dynamic graphs that have got kernels of their own",
     "timing": "seconds of every phase of a compile",
 }
 

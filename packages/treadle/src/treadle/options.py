@@ -83,7 +83,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("max_fusion_members", int, None, "most loops fused into one kernel", owner="codegen"),
     Option("max_row_bytes", int, None, "largest row buffer a kernel keeps on the stack", owner="codegen"),
     Option(
-        "hot_sizes",
+        "specialised_shapes",
         int,
         None,
         "for how many sets of sizes of a dynamic graph kernels of their own are compiled in the background; 0: none",

@@ -46,7 +46,7 @@ class Stats:
     seconds: dict[str, float] = field(default_factory=dict)
     cache_hits: int = 0
     cache_misses: int = 0
-    hot_sizes: int = 0  # sets of sizes of dynamic graphs that have got kernels of their own
+    specialised_shapes: int = 0  # sets of sizes of dynamic graphs that have got kernels of their own
 
     def __str__(self) -> str:
         lines = [f"graphs: {self.graphs} (nodes: {', '.join(map(str, self.graph_nodes)) or 'none'})"]
@@ -56,7 +56,7 @@ class Stats:
         lines += [f"skipped: {s}" for s in self.skipped]
         lines += [f"seconds in {name}: {value:.3f}" for name, value in sorted(self.seconds.items())]
         lines.append(f"kernel cache: {self.cache_hits} hits, {self.cache_misses} misses")
-        lines += [f"sizes with kernels of their own: {self.hot_sizes}"] if self.hot_sizes else []
+        lines += [f"sizes with kernels of their own: {self.specialised_shapes}"] if self.specialised_shapes else []
         return "\n".join(lines)
 
 
@@ -85,7 +85,7 @@ class StatsRecorder:
         skipped: str | None = None,
         cache_hits: int = 0,
         cache_misses: int = 0,
-        hot_sizes: int = 0,
+        specialised_shapes: int = 0,
     ) -> None:
         """Count what is given."""
         with self._lock:
@@ -100,7 +100,7 @@ class StatsRecorder:
                 skipped=s.skipped + ((skipped,) if skipped else ()),
                 cache_hits=s.cache_hits + cache_hits,
                 cache_misses=s.cache_misses + cache_misses,
-                hot_sizes=s.hot_sizes + hot_sizes,
+                specialised_shapes=s.specialised_shapes + specialised_shapes,
             )
 
     def add_seconds(self, phase: str, seconds: float) -> None:

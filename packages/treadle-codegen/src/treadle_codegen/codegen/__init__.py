@@ -1,1 +1,1 @@
-"""From a Plan to running code: the renderer protocol, its implementations, the host."""
+"""From an ExecutionPlan to running code: the renderer protocol, its implementations, the host."""

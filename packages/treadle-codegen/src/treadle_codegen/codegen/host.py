@@ -25,9 +25,9 @@ from treadle_codegen.codegen.host_sizes import (
     size_symbols,
     sources_of,
 )
-from treadle_codegen.codegen.hot_sizes import HotSizes
 from treadle_codegen.codegen.kernel import Segment, slot_key
-from treadle_codegen.codegen.plan import Plan, last_uses, lifetimes
+from treadle_codegen.codegen.plan import ExecutionPlan, last_uses, lifetimes
+from treadle_codegen.codegen.shape_specialisation import ShapeSpecialisation
 from treadle_codegen.codegen.workspace import NO_MEMORY, Fit, MemoryPlanner, Sizes, Workspace
 from treadle_codegen.ir.loops import (
     Bind,
@@ -54,7 +54,7 @@ _SIZES_REMEMBERED = 256  # of a dynamic graph, to tell those that come back
 class HostWriter:
     """Text of the host function under construction and the objects it refers to."""
 
-    plan: Plan
+    plan: ExecutionPlan
     sizes: SizeTexts
     lines: list[str] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
@@ -92,15 +92,15 @@ class HostWriter:
 class Host:
     """The compiled graph's callable body. `run(*inputs)` returns the list of outputs.
 
-    `hot`, where given, has entry points of its own for the segments `hot_segments` (see codegen/hot_sizes.py).
+    `hot`, where given, has entry points of its own for the segments `hot_segments` (see codegen/shape_specialisation.py).
     """
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ExecutionPlan,
         entries: dict[str, Callable[..., Any]],
         hot_segments: Sequence[str] = (),
-        hot: HotSizes | None = None,
+        hot: ShapeSpecialisation | None = None,
     ) -> None:
         self.plan = plan
         self.hot = hot

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from treadle_codegen.codegen.plan import Plan, lifetimes
+from treadle_codegen.codegen.plan import ExecutionPlan, lifetimes
 from treadle_codegen.ir.loops import BoolExpr, Expr, Extern, FloatExpr, NumberLike, Program, View, symbols_of
 from treadle_shapes.expr import to_python
 
@@ -64,7 +64,7 @@ def plain_text(e: NumberLike) -> str:
     return to_python(e) if isinstance(e, (Expr, FloatExpr, BoolExpr)) else repr(e)
 
 
-def size_symbols(plan: Plan) -> frozenset[Any]:
+def size_symbols(plan: ExecutionPlan) -> frozenset[Any]:
     """The symbols that are sizes: in the shape of an input tensor, or of temporaries that are planned ahead.
 
     An integer argument that is none of them may be another on every call.
@@ -81,7 +81,7 @@ def size_symbols(plan: Plan) -> frozenset[Any]:
     return found | symbols_of(memory) | symbols_of([v for v in views if v.buffer in planned and symbols_of(v) <= known])
 
 
-def size_numbers(plan: Plan, sizes: SizeTexts) -> list[Any]:
+def size_numbers(plan: ExecutionPlan, sizes: SizeTexts) -> list[Any]:
     """The numbers of kernels that follow from the sizes alone."""
     taken = dict.fromkeys(n for segment in plan.segments for kernel in segment.kernels for n in kernel.numbers)
     return [number for number in taken if sizes.covers(number)]

@@ -10,7 +10,7 @@ from treadle_codegen.schedule.fuse import Node
 
 
 @dataclass(slots=True)
-class Plan:
+class ExecutionPlan:
     """A program after scheduling: fused nodes, the segments of its kernels by position of their first node, table slots."""
 
     program: Program
@@ -20,7 +20,7 @@ class Plan:
     slots: dict[str, int]
 
 
-def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
+def lifetimes(plan: ExecutionPlan) -> dict[str, tuple[int, int]]:
     """First and last node that touches each temporary that can be planned: not made by a functional extern, not returned,
     of a size known when the call starts."""
     late = frozenset(plan.program.bound_symbols)
@@ -40,7 +40,7 @@ def lifetimes(plan: Plan) -> dict[str, tuple[int, int]]:
     return spans
 
 
-def last_uses(plan: Plan) -> dict[str, int]:
+def last_uses(plan: ExecutionPlan) -> dict[str, int]:
     """The last node that touches each temporary that is not planned ahead and not returned."""
     returned = {v.buffer for v in plan.program.outputs if isinstance(v, View)}
     uses: dict[str, int] = {}

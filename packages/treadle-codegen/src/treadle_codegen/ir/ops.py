@@ -6,7 +6,7 @@ arithmetic wraps around. The meaning of an operation is that of the torch functi
 elementwise to tensors of the instruction's dtype; renderers must agree with it, NaN and signed zeros included, except that
 transcendental functions may differ by a few units in the last place.
 
-`Ops` is the protocol that the lowerings speak; `lower.recorder.Recorder` is its implementation that builds a loop's body.
+`Ops` is the protocol that the lowerings speak; `lower.loop_builder.LoopBuilder` is its implementation that builds a loop's body.
 """
 
 from __future__ import annotations

@@ -10,32 +10,32 @@ import torch
 from treadle_codegen.ir.ops import FLOATS, Cost, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape
-from treadle_codegen.lower.lazy import Lazy
+from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.pointwise import pointwise
-from treadle_codegen.lower.recorder import Recorder
 from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.tensor_expr import TensorExpr
 from treadle_shapes.floats import FloatExpr
 
 HARD, DIVIDE = int(Cost.TRANSCENDENTAL), int(Cost.DIVIDE)
 
 
 @pointwise("aten.relu.default")
-def relu(o: Recorder, x: int) -> int:
+def relu(o: LoopBuilder, x: int) -> int:
     return x if o.dtype_of(x) in (torch.bool, torch.uint8) else o.op("maximum", x, o.like(0, x))
 
 
 @pointwise("aten.relu6.default")
-def relu6(o: Recorder, x: int) -> int:
+def relu6(o: LoopBuilder, x: int) -> int:
     return o.op("minimum", o.op("maximum", x, o.like(0, x)), o.like(6, x))
 
 
 @pointwise("aten.silu.default", cost=HARD + DIVIDE, allow=FLOATS)
-def silu(o: Recorder, x: int) -> int:
+def silu(o: LoopBuilder, x: int) -> int:
     return o.op("div", x, o.op("add", o.like(1.0, x), o.op("exp", o.op("neg", x))))
 
 
 @pointwise("aten.gelu.default", cost=HARD + 4, allow=FLOATS)
-def gelu(o: Recorder, x: int, approximate: str = "none") -> int:
+def gelu(o: LoopBuilder, x: int, approximate: str = "none") -> int:
     half, one = o.like(0.5, x), o.like(1.0, x)
     if approximate == "tanh":
         cube = o.op("mul", o.op("mul", x, x), x)
@@ -44,32 +44,32 @@ def gelu(o: Recorder, x: int, approximate: str = "none") -> int:
     return o.op("mul", o.op("mul", x, half), o.op("add", one, o.op("erf", o.op("mul", x, o.like(math.sqrt(0.5), x)))))
 
 
-def _clipped_plus_3(o: Recorder, x: int) -> int:
+def _clipped_plus_3(o: LoopBuilder, x: int) -> int:
     return o.op("minimum", o.op("maximum", o.op("add", x, o.like(3.0, x)), o.like(0.0, x)), o.like(6.0, x))
 
 
 @pointwise("aten.hardsigmoid.default", cost=4, allow=FLOATS)
-def hardsigmoid(o: Recorder, x: int) -> int:
+def hardsigmoid(o: LoopBuilder, x: int) -> int:
     return o.op("mul", _clipped_plus_3(o, x), o.like(1 / 6, x))
 
 
 @pointwise("aten.hardswish.default", cost=5, allow=FLOATS)
-def hardswish(o: Recorder, x: int) -> int:
+def hardswish(o: LoopBuilder, x: int) -> int:
     return o.op("mul", o.op("mul", x, _clipped_plus_3(o, x)), o.like(1 / 6, x))
 
 
 @pointwise("aten.leaky_relu.default", cost=2, allow=FLOATS)
-def leaky_relu(o: Recorder, x: int, negative_slope: float = 0.01) -> int:
+def leaky_relu(o: LoopBuilder, x: int, negative_slope: float = 0.01) -> int:
     return o.op("where", o.op("gt", x, o.like(0.0, x)), x, o.op("mul", x, o.like(negative_slope, x)))
 
 
 @pointwise("aten.prelu.default", "aten._prelu_kernel.default", operands=2, cost=2, allow=FLOATS)
-def prelu_kernel(o: Recorder, x: int, weight: int) -> int:
+def prelu_kernel(o: LoopBuilder, x: int, weight: int) -> int:
     return o.op("where", o.op("gt", x, o.like(0.0, x)), x, o.op("mul", x, weight))
 
 
 @pointwise("aten.elu.default", cost=HARD + 3, allow=FLOATS)
-def elu(o: Recorder, x: int, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> int:
+def elu(o: LoopBuilder, x: int, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> int:
     if isinstance(alpha, FloatExpr) or isinstance(scale, FloatExpr):
         factor = o.op("mul", o.like(alpha, x), o.like(scale, x))
     else:
@@ -78,30 +78,30 @@ def elu(o: Recorder, x: int, alpha: float = 1, scale: float = 1, input_scale: fl
     return o.op("where", o.op("lt", x, o.like(0.0, x)), negative, o.op("mul", x, o.like(scale, x)))
 
 
-def _softplus(o: Recorder, x: int, beta: float, threshold: float) -> int:
+def _softplus(o: LoopBuilder, x: int, beta: float, threshold: float) -> int:
     scaled = o.op("mul", x, o.like(beta, x))
     soft = o.op("div", o.op("log1p", o.op("exp", scaled)), o.like(beta, x))
     return o.op("where", o.op("gt", scaled, o.like(threshold, x)), x, soft)
 
 
 @pointwise("aten.softplus.default", cost=2 * HARD + DIVIDE, allow=FLOATS)
-def softplus(o: Recorder, x: int, beta: float = 1, threshold: float = 20) -> int:
+def softplus(o: LoopBuilder, x: int, beta: float = 1, threshold: float = 20) -> int:
     return _softplus(o, x, beta, threshold)
 
 
 @pointwise("aten.mish.default", cost=3 * HARD, allow=FLOATS)
-def mish(o: Recorder, x: int) -> int:
+def mish(o: LoopBuilder, x: int) -> int:
     return o.op("mul", x, o.op("tanh", o.op("log1p", o.op("exp", x))))
 
 
 @pointwise("aten.log_sigmoid.default", cost=2 * HARD, allow=FLOATS)
-def log_sigmoid(o: Recorder, x: int) -> int:
+def log_sigmoid(o: LoopBuilder, x: int) -> int:
     low = o.op("minimum", x, o.like(0.0, x))
     return o.op("sub", low, o.op("log1p", o.op("exp", o.op("neg", o.op("abs", x)))))
 
 
 @lowering("aten.log_sigmoid_forward.default")
-def log_sigmoid_forward(lw: Lowering, x: Lazy) -> tuple[Lazy, Lazy] | None:
+def log_sigmoid_forward(lw: Lowering, x: TensorExpr) -> tuple[TensorExpr, TensorExpr] | None:
     out, buffer = lw.val
     dtype = compute_dtype(out.dtype)
     if dtype not in FLOATS or 1 in lw.used_results:
@@ -112,14 +112,14 @@ def log_sigmoid_forward(lw: Lowering, x: Lazy) -> tuple[Lazy, Lazy] | None:
 
 @lowering("aten.nan_to_num.default")
 def nan_to_num(
-    lw: Lowering, x: Lazy, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
-) -> Lazy | None:
+    lw: Lowering, x: TensorExpr, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> TensorExpr | None:
     if x.dtype not in FLOATS:
         return None if x.dtype.is_floating_point else x
     largest = torch.finfo(x.dtype).max
     high, low = largest if posinf is None else posinf, -largest if neginf is None else neginf
 
-    def fn(o: Recorder, v: int) -> int:
+    def fn(o: LoopBuilder, v: int) -> int:
         finite = o.op("where", o.op("eq", v, o.like(math.inf, v)), o.like(high, v), v)
         finite = o.op("where", o.op("eq", v, o.like(-math.inf, v)), o.like(low, v), finite)
         return o.op("where", o.op("isnan", v), o.like(nan or 0.0, v), finite)
@@ -128,28 +128,28 @@ def nan_to_num(
 
 
 @pointwise("aten.sinc.default", cost=HARD + DIVIDE, allow=FLOATS)
-def sinc(o: Recorder, x: int) -> int:
+def sinc(o: LoopBuilder, x: int) -> int:
     scaled = o.op("mul", x, o.like(math.pi, x))
     return o.op("where", o.op("eq", x, o.like(0.0, x)), o.like(1.0, x), o.op("div", o.op("sin", scaled), scaled))
 
 
 @pointwise("aten.threshold.default")
-def threshold(o: Recorder, x: int, threshold: Any, value: Any) -> int:
+def threshold(o: LoopBuilder, x: int, threshold: Any, value: Any) -> int:
     return o.op("where", o.op("le", x, o.like(threshold, x)), o.like(value, x), x)
 
 
-def _minus(o: Recorder, value: Any, other: int) -> int:
+def _minus(o: LoopBuilder, value: Any, other: int) -> int:
     return o.op("neg", o.like(value, other)) if isinstance(value, FloatExpr) else o.like(-value, other)
 
 
 @pointwise("aten.hardshrink.default", cost=3, allow=FLOATS)
-def hardshrink(o: Recorder, x: int, lambd: float = 0.5) -> int:
+def hardshrink(o: LoopBuilder, x: int, lambd: float = 0.5) -> int:
     inside = o.op("bitwise_and", o.op("ge", x, _minus(o, lambd, x)), o.op("le", x, o.like(lambd, x)))
     return o.op("where", inside, o.like(0.0, x), x)
 
 
 @pointwise("aten.softshrink.default", cost=4, allow=FLOATS)
-def softshrink(o: Recorder, x: int, lambd: float = 0.5) -> int:
+def softshrink(o: LoopBuilder, x: int, lambd: float = 0.5) -> int:
     limit = o.like(lambd, x)
     low = o.op("where", o.op("lt", x, _minus(o, lambd, x)), o.op("add", x, limit), o.op("mul", x, o.like(0.0, x)))
     return o.op("where", o.op("gt", x, limit), o.op("sub", x, limit), low)

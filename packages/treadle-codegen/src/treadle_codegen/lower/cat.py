@@ -11,16 +11,16 @@ from treadle_codegen.ir.loops import IntLike, Load, View
 from treadle_codegen.ir.ops import LOW_FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.indexing import as_shape, is_dense, linear
-from treadle_codegen.lower.lazy import Index, Lazy, ViewMap, normalize_dim
+from treadle_codegen.lower.loop_builder import LoopBuilder, number
 from treadle_codegen.lower.pointwise import convert
-from treadle_codegen.lower.recorder import Recorder, number
 from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.tensor_expr import Index, TensorExpr, ViewMap, normalize_dim
 from treadle_codegen.lower.view import clamped_start, identity, insert, slice_of
 from treadle_shapes.expr import And, Ge, Lt, maximum, minimum
 
 
 @lowering("aten.cat.default", "aten.concat.default")
-def cat(lw: Lowering, tensors: Sequence[Lazy], dim: int = 0) -> Lazy | None:
+def cat(lw: Lowering, tensors: Sequence[TensorExpr], dim: int = 0) -> TensorExpr | None:
     """One loop per input, each writing its part of the result."""
     shape, strides = as_shape(lw.val.shape), as_shape(lw.val.stride())
     # A 1-d tensor without elements is skipped whatever the shape of the others: an old rule that eager keeps.
@@ -36,17 +36,17 @@ def cat(lw: Lowering, tensors: Sequence[Lazy], dim: int = 0) -> Lazy | None:
         offset = start * buffer.strides[d]
         lw.write_into(View(buffer.name, x.shape, buffer.strides, offset), x)
         start = start + x.shape[d]
-    return Lazy.stored(view_of(buffer), buffer.dtype)
+    return TensorExpr.stored(view_of(buffer), buffer.dtype)
 
 
 @lowering("aten.stack.default")
-def stack(lw: Lowering, tensors: Sequence[Lazy], dim: int = 0) -> Lazy | None:
+def stack(lw: Lowering, tensors: Sequence[TensorExpr], dim: int = 0) -> TensorExpr | None:
     d = dim % (tensors[0].dim + 1)
     return cat(lw, [x.view(insert(x.shape, d)) for x in tensors], d)
 
 
 @lowering("aten.constant_pad_nd.default")
-def constant_pad_nd(lw: Lowering, x: Lazy, pad: Sequence[Any], value: Any = 0) -> Lazy | None:
+def constant_pad_nd(lw: Lowering, x: TensorExpr, pad: Sequence[Any], value: Any = 0) -> TensorExpr | None:
     target = as_shape(lw.val.shape)
     amounts = as_shape(pad)
     before: list[IntLike] = [0] * x.dim
@@ -70,17 +70,17 @@ def constant_pad_nd(lw: Lowering, x: Lazy, pad: Sequence[Any], value: Any = 0) -
         lw.realize(x)
     source = x
 
-    def element(o: Recorder, index: Index) -> int:
+    def element(o: LoopBuilder, index: Index) -> int:
         at = tuple([i - b for i, b in zip(index, before, strict=True)])
         return element_or(o, source, at, padded, value)
 
-    return Lazy.computed(target, x.dtype, element, x.cost + 2, x.reads)
+    return TensorExpr.computed(target, x.dtype, element, x.cost + 2, x.reads)
 
 
 @lowering("aten.slice_scatter.default")
 def slice_scatter(
-    lw: Lowering, x: Lazy, src: Lazy, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Lazy | None:
+    lw: Lowering, x: TensorExpr, src: TensorExpr, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> TensorExpr | None:
     d = normalize_dim(dim, x.dim)
     first = clamped_start(x.shape[d], start)
     if step != 1 or first is None:
@@ -89,7 +89,7 @@ def slice_scatter(
 
 
 @lowering("aten.select_scatter.default")
-def select_scatter(lw: Lowering, x: Lazy, src: Lazy, dim: int, index: Any) -> Lazy | None:
+def select_scatter(lw: Lowering, x: TensorExpr, src: TensorExpr, dim: int, index: Any) -> TensorExpr | None:
     d = normalize_dim(dim, x.dim)
     (at,) = as_shape([index])
     if not isinstance(at, int):
@@ -97,7 +97,7 @@ def select_scatter(lw: Lowering, x: Lazy, src: Lazy, dim: int, index: Any) -> La
     return _overwritten(lw, x, src.view(insert(src.shape, d)), d, x.shape[d] + at if at < 0 else at)
 
 
-def _overwritten(lw: Lowering, x: Lazy, src: Lazy, d: int, start: IntLike) -> Lazy:
+def _overwritten(lw: Lowering, x: TensorExpr, src: TensorExpr, d: int, start: IntLike) -> TensorExpr:
     """`x` with the elements from `start` on in dimension `d` taken from `src`."""
     if src.shape[d] == 0 or any(size == 0 for size in x.shape):
         return x.view(identity(x.shape))
@@ -105,7 +105,7 @@ def _overwritten(lw: Lowering, x: Lazy, src: Lazy, d: int, start: IntLike) -> La
         lw.realize(src)
     dtype = compute_dtype(x.dtype)
 
-    def element(o: Recorder, index: Index) -> int:
+    def element(o: LoopBuilder, index: Index) -> int:
         at = (*index[:d], index[d] - start, *index[d + 1 :])
         old = x.element(o, index)
         inside = And(Ge(at[d], 0), Lt(at[d], src.shape[d]))
@@ -115,10 +115,10 @@ def _overwritten(lw: Lowering, x: Lazy, src: Lazy, d: int, start: IntLike) -> La
             new = o.cast(src.element(o, at), dtype)
         return o.op("where", _holds(o, src, at, [d]), new, old)
 
-    return Lazy.computed(x.shape, x.dtype, element, x.cost + src.cost + 3, x.reads | src.reads)
+    return TensorExpr.computed(x.shape, x.dtype, element, x.cost + src.cost + 3, x.reads | src.reads)
 
 
-def _mapped_pad(lw: Lowering, x: Lazy, padding: Sequence[Any], source: Any) -> Lazy | None:
+def _mapped_pad(lw: Lowering, x: TensorExpr, padding: Sequence[Any], source: Any) -> TensorExpr | None:
     """Padding whose elements are elements of `x`: `source(i, size)` gives the position for an index relative to x's first."""
     target, amounts = as_shape(lw.val.shape), as_shape(padding)
     if any(not isinstance(a, int) or a < 0 for a in amounts) or any(size == 0 for size in x.shape):
@@ -137,12 +137,12 @@ def _mapped_pad(lw: Lowering, x: Lazy, padding: Sequence[Any], source: Any) -> L
 
 
 @lowering("aten.replication_pad1d.default", "aten.replication_pad2d.default", "aten.replication_pad3d.default")
-def replication_pad(lw: Lowering, x: Lazy, padding: Sequence[Any]) -> Lazy | None:
+def replication_pad(lw: Lowering, x: TensorExpr, padding: Sequence[Any]) -> TensorExpr | None:
     return _mapped_pad(lw, x, padding, lambda i, size: minimum(maximum(i, 0), size - 1))
 
 
 @lowering("aten.reflection_pad1d.default", "aten.reflection_pad2d.default", "aten.reflection_pad3d.default")
-def reflection_pad(lw: Lowering, x: Lazy, padding: Sequence[Any]) -> Lazy | None:
+def reflection_pad(lw: Lowering, x: TensorExpr, padding: Sequence[Any]) -> TensorExpr | None:
     def reflected(i: IntLike, size: IntLike) -> IntLike:
         positive = maximum(i, -i)
         # The outer bounds say nothing new, except to interval analysis.
@@ -151,7 +151,7 @@ def reflection_pad(lw: Lowering, x: Lazy, padding: Sequence[Any]) -> Lazy | None
     return _mapped_pad(lw, x, padding, reflected)
 
 
-def element_or(o: Recorder, x: Lazy, at: Index, dims: Sequence[int], otherwise: Any) -> int:
+def element_or(o: LoopBuilder, x: TensorExpr, at: Index, dims: Sequence[int], otherwise: Any) -> int:
     """The element at an index that may be outside of `x` in `dims`, where it is the number `otherwise`."""
     inside = And(*[And(Ge(at[d], 0), Lt(at[d], x.shape[d])) for d in dims])
     if inside is True:
@@ -168,7 +168,7 @@ def element_or(o: Recorder, x: Lazy, at: Index, dims: Sequence[int], otherwise: 
     return o.op("where", _holds(o, x, at, dims), value, o.const(otherwise, dtype))
 
 
-def _holds(o: Recorder, x: Lazy, at: Index, dims: Sequence[int]) -> int:
+def _holds(o: LoopBuilder, x: TensorExpr, at: Index, dims: Sequence[int]) -> int:
     """Whether the index is inside of `x` in `dims`, as a bool scalar."""
     result = None
     for d in dims:

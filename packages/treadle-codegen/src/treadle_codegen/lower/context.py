@@ -32,10 +32,10 @@ from treadle_codegen.lower.indexing import (
     raw_number,
     same_strides,
 )
-from treadle_codegen.lower.lazy import NOTHING, Index, Lazy
+from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.nest import LoopElement, Nest, layout_of_reads, record_nest
-from treadle_codegen.lower.recorder import Recorder
 from treadle_codegen.lower.split_axes import split_axes
+from treadle_codegen.lower.tensor_expr import NOTHING, Index, TensorExpr
 from treadle_shapes.expr import Expr, Ne, Symbol, substitute
 
 # Recomputing is cheaper than a store and a load up to about this much arithmetic per element.
@@ -94,11 +94,11 @@ class Lowering:
         self.buffers[name] = buffer
         return buffer
 
-    def constant(self, tensor: torch.Tensor, name: str = "constant") -> Lazy:
+    def constant(self, tensor: torch.Tensor, name: str = "constant") -> TensorExpr:
         """A tensor known while compiling."""
         buffer = self.new_buffer(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), BufferKind.CONSTANT, name)
         self.constants[buffer.name] = tensor
-        return Lazy.stored(view_of(buffer), tensor.dtype)
+        return TensorExpr.stored(view_of(buffer), tensor.dtype)
 
     # -- building values -----------------------------------------------------------------------------------------------
 
@@ -111,20 +111,20 @@ class Lowering:
         shape: Shape,
         compute: torch.dtype | None = None,
         cost: int = 1,
-    ) -> Lazy:
+    ) -> TensorExpr:
         """`fn(o, *scalars)` over operands broadcast to `shape`.
 
-        Operands are Lazies, numbers or index expressions, converted to `compute` first (None: left as they are, numbers
+        Operands are TensorExprs, numbers or index expressions, converted to `compute` first (None: left as they are, numbers
         become int64 or float64 constants). The result of `fn` is converted to `dtype`.
         """
-        operands = [self._for_broadcast(x, shape) if isinstance(x, Lazy) else x for x in operands]
-        lazies = [x for x in operands if isinstance(x, Lazy)]
+        operands = [self._for_broadcast(x, shape) if isinstance(x, TensorExpr) else x for x in operands]
+        lazies = [x for x in operands if isinstance(x, TensorExpr)]
         result_dtype = compute_dtype(dtype)
 
-        def element(o: Recorder, index: Index) -> int:
+        def element(o: LoopBuilder, index: Index) -> int:
             scalars = []
             for x in operands:
-                if isinstance(x, Lazy):
+                if isinstance(x, TensorExpr):
                     value = x.element(o, index if x.shape == shape else broadcast_index(index, x.shape))
                 else:
                     value = o.number(x, compute or _number_dtype(x))
@@ -139,26 +139,26 @@ class Lowering:
                     self.realize(x)
             total = cost + sum(x.cost for x in lazies)
             reads = NOTHING.union(*(x.reads for x in lazies))
-        return Lazy.computed(shape, dtype, element, total, reads)
+        return TensorExpr.computed(shape, dtype, element, total, reads)
 
-    def _for_broadcast(self, x: Lazy, shape: Shape) -> Lazy:
+    def _for_broadcast(self, x: TensorExpr, shape: Shape) -> TensorExpr:
         """Store an operand first if broadcasting would compute it many times over."""
         if x.cost >= RECOMPUTE_COST and x.storage is None and x.shape != shape and product(x.shape) != product(shape):
             self.realize(x)
         return x
 
-    def full(self, shape: Shape, value: Any, dtype: torch.dtype) -> Lazy:
+    def full(self, shape: Shape, value: Any, dtype: torch.dtype) -> TensorExpr:
         """A tensor of one number (or size expression)."""
 
-        def element(o: Recorder, _index: Index) -> int:
+        def element(o: LoopBuilder, _index: Index) -> int:
             return o.cast(o.number(value, compute_dtype(dtype)), compute_dtype(dtype))
 
-        return Lazy.computed(shape, dtype, element, 0)
+        return TensorExpr.computed(shape, dtype, element, 0)
 
     def reduce(
         self,
         kind: str,
-        x: Lazy,
+        x: TensorExpr,
         dims: Sequence[int],
         *,
         keepdim: bool = False,
@@ -166,7 +166,7 @@ class Lowering:
         accumulate: torch.dtype,
         before: Callable[..., int] | None = None,
         after: Callable[..., int] | None = None,
-    ) -> Lazy:
+    ) -> TensorExpr:
         """Reduction of `x` over `dims`: stored, or computed by each user if it is over a handful of elements.
 
         Elements are converted to `accumulate`, `before(o, value, index)` is applied, the reduction runs, `after(o, value)`
@@ -183,12 +183,12 @@ class Lowering:
             elif keepdim:
                 position += 1
 
-        def operand(o: Recorder, index: Index, reduced: dict[int, IntLike]) -> int:
+        def operand(o: LoopBuilder, index: Index, reduced: dict[int, IntLike]) -> int:
             at = tuple([reduced[d] if d in reduced else index[out_of[d]] for d in range(x.dim)])
             value = o.cast(x.element(o, at), accumulate)
             return value if before is None else before(o, value, at)
 
-        def unrolled(o: Recorder, index: Index) -> int:
+        def unrolled(o: LoopBuilder, index: Index) -> int:
             ranges = [range(size) for size in sizes if isinstance(size, int)]
             value = None
             for positions in itertools.product(*ranges):
@@ -197,7 +197,7 @@ class Lowering:
             assert value is not None
             return o.cast(value if after is None else after(o, value), compute_dtype(dtype))
 
-        def element(o: Recorder, index: Index, reduced: dict[int, IntLike]) -> int:
+        def element(o: LoopBuilder, index: Index, reduced: dict[int, IntLike]) -> int:
             value = operand(o, index, reduced)
             if any(x.shape[d] != 1 for d in dims):
                 value = o.reduce(kind, value, reduced_dtype(kind, o.dtype_of(value)))
@@ -211,13 +211,13 @@ class Lowering:
         count = product(sizes)
         if isinstance(count, int) and 0 < count <= MAX_UNROLLED and kind in _FOLDS and x.cost * count <= RECOMPUTE_COST:
             cost = count * (x.cost + 1 + (before is not None)) + (RECOMPUTE_COST if after is not None else 0)
-            return Lazy.computed(shape, dtype, unrolled, cost, x.reads)
+            return TensorExpr.computed(shape, dtype, unrolled, cost, x.reads)
         reduced = dict(zip(dims, sizes, strict=True))
         return self._store_loop(shape, dtype, element, reduced, self._hint(shape), any_layout=True)
 
     # -- storing -------------------------------------------------------------------------------------------------------
 
-    def realize(self, x: Lazy, strides: Shape | None = None) -> View:
+    def realize(self, x: TensorExpr, strides: Shape | None = None) -> View:
         """Where `x` stands in memory, storing it first if it does not.
 
         With `strides`, a value that must be stored here gets them; a value already stored keeps its own.
@@ -244,17 +244,17 @@ class Lowering:
         x.store_in(stored.storage)
         return stored.storage
 
-    def copy(self, x: Lazy, strides: Shape | None = None, kind: BufferKind = BufferKind.TEMP) -> Lazy:
+    def copy(self, x: TensorExpr, strides: Shape | None = None, kind: BufferKind = BufferKind.TEMP) -> TensorExpr:
         """A stored copy, whatever `x` is."""
         return self._store_loop(x.shape, x.dtype, lambda o, index, _: x.element(o, index), {}, strides, x.origin, kind)
 
-    def realize_for_reuse(self, x: Lazy) -> Lazy:
+    def realize_for_reuse(self, x: TensorExpr) -> TensorExpr:
         """Store `x` if it is about to be read several times and recomputing it is dearer than memory."""
         if self.why_store_for_reuse(x):
             self.realize(x)
         return x
 
-    def why_store_for_reuse(self, x: Lazy) -> str | None:
+    def why_store_for_reuse(self, x: TensorExpr) -> str | None:
         """Why a value with several readers should be stored, or None if each may compute it."""
         if x.storage is not None:
             return None
@@ -263,7 +263,7 @@ class Lowering:
         full = [name for name in x.reads if self.buffers[name].shape and _may_be_large(self.buffers[name], x)]
         return f"it reads {len(full)} tensors" if len(full) > 1 else None
 
-    def require_elements(self, operator: str, x: Lazy, dims: Sequence[int], *, whole: bool = False) -> None:
+    def require_elements(self, operator: str, x: TensorExpr, dims: Sequence[int], *, whole: bool = False) -> None:
         """Raise at run time, as eager does, where a reduction without identity runs over nothing; `whole`: no dim was given."""
         for d in dims:
             size = x.shape[d]
@@ -276,7 +276,7 @@ class Lowering:
                 error = "RuntimeError" if whole and operator in ("max", "min") else "IndexError"
                 self.steps.append(Check(self.fresh("check_elements"), Ne(size, 0), message, error))
 
-    def write_into(self, target: View, x: Lazy) -> None:
+    def write_into(self, target: View, x: TensorExpr) -> None:
         """A loop that stores `x` into a part of a buffer; shapes agree."""
         nest = record_nest(target.shape, target.strides, lambda o, index, _: x.element(o, index), {})
         self._append_loop(nest, target)
@@ -301,7 +301,7 @@ class Lowering:
         kind: BufferKind = BufferKind.TEMP,
         *,
         any_layout: bool = False,
-    ) -> Lazy:
+    ) -> TensorExpr:
         """A new buffer and the loop that fills it; with `any_layout`, `strides` give way to the order of what is read."""
         assert dtype in BUFFER_DTYPES, dtype
         strides = contiguous(shape) if strides is None else strides
@@ -311,7 +311,7 @@ class Lowering:
             nest = record_nest(shape, strides, element, reduced)
         view = view_of(self.new_buffer(shape, dtype, strides, kind, origin or self.name))
         self._append_loop(nest, view)
-        return Lazy.stored(view, dtype)
+        return TensorExpr.stored(view, dtype)
 
     def _append_loop(self, nest: Nest | None, view: View) -> None:
         """The loop that stores a nest's value in `view`; nothing for a tensor without elements."""
@@ -340,7 +340,7 @@ def _number_dtype(value: Any) -> torch.dtype:
     return torch.int64 if isinstance(value, int) else torch.float64
 
 
-def _may_be_large(buffer: Buffer, x: Lazy) -> bool:
+def _may_be_large(buffer: Buffer, x: TensorExpr) -> bool:
     """Whether reading that buffer costs about as much as reading a tensor of x's size."""
     theirs, mine = product(buffer.shape), product(x.shape)
     return not (isinstance(theirs, int) and isinstance(mine, int)) or 4 * theirs >= mine

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._decomp import decomposition_table
 
-from treadle_codegen.lower.table import LOWERINGS
+from treadle_codegen.lower.lowerings import LOWERINGS
 
 _ELEMENTWISE = """
 celu glu heaviside xlog1py special_xlog1py special_entr special_log_ndtr ldexp logaddexp2

@@ -20,7 +20,7 @@ from treadle_codegen.lower.indexing import (
     is_plain,
     same_strides,
 )
-from treadle_codegen.lower.lazy import Lazy
+from treadle_codegen.lower.tensor_expr import TensorExpr
 
 aten = torch.ops.aten
 
@@ -40,9 +40,9 @@ OUT_VARIANTS = {
 def lower_extern(
     lowering: Lowering, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], binds: tuple[Bind, ...] = ()
 ) -> Any:
-    """A call of `op`; returns Lazies in the structure of its result (`lowering.val`), None for results that are no tensors.
+    """A call of `op`; returns TensorExprs in the structure of its result (`lowering.val`), None for results that are no tensors.
 
-    Arguments hold Lazies, which become views of memory; they are stored first where they are not. `binds` are the
+    Arguments hold TensorExprs, which become views of memory; they are stored first where they are not. `binds` are the
     symbols that the results define.
     """
     name = str(op)
@@ -80,7 +80,7 @@ def _takes_opaque(lowering: Lowering, args: tuple[Any, ...]) -> bool:
 
 def _buffer_name(x: Any) -> str:
     """The buffer of a stored tensor; "" for a result that is none."""
-    return x.storage.buffer if isinstance(x, Lazy) and x.storage is not None else ""
+    return x.storage.buffer if isinstance(x, TensorExpr) and x.storage is not None else ""
 
 
 def functional_copy(op: Any) -> Any:
@@ -115,10 +115,10 @@ def _output(lowering: Lowering, val: Any, *, raw: bool) -> Any:
     buffer = lowering.new_buffer(of(val.shape), val.dtype, exact_strides(val, of))
     if not is_plain(val):
         buffer = lowering.buffers[buffer.name] = replace(buffer, opaque=True)
-    return Lazy.stored(replace(view_of(buffer), strides=dense_strides(val)), val.dtype)
+    return TensorExpr.stored(replace(view_of(buffer), strides=dense_strides(val)), val.dtype)
 
 
-def _exact_argument(lowering: Lowering, x: Lazy) -> View:
+def _exact_argument(lowering: Lowering, x: TensorExpr) -> View:
     """The argument with the strides it has in eager: results may depend on them (layouts, algorithms)."""
     view = x.storage
     if view is None:
@@ -131,7 +131,7 @@ def _exact_argument(lowering: Lowering, x: Lazy) -> View:
     return view
 
 
-def _blas_argument(lowering: Lowering, x: Lazy) -> View:
+def _blas_argument(lowering: Lowering, x: TensorExpr) -> View:
     view = lowering.realize(x)
     if x.dim < 2 or lowering.buffers[view.buffer].opaque:
         return view
@@ -144,8 +144,8 @@ def _blas_argument(lowering: Lowering, x: Lazy) -> View:
     return copied
 
 
-def _map_lazies(value: Any, fn: Callable[[Lazy], Any]) -> Any:
-    if isinstance(value, Lazy):
+def _map_lazies(value: Any, fn: Callable[[TensorExpr], Any]) -> Any:
+    if isinstance(value, TensorExpr):
         return fn(value)
     if isinstance(value, (list, tuple)):
         return type(value)([_map_lazies(v, fn) for v in value])

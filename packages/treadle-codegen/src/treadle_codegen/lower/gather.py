@@ -11,15 +11,15 @@ from treadle_codegen.ir.loops import View
 from treadle_codegen.ir.ops import INTS, Cost
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape, broadcast_index
-from treadle_codegen.lower.lazy import NOTHING, Index, Lazy, normalize_dim
-from treadle_codegen.lower.recorder import Recorder
+from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.tensor_expr import NOTHING, Index, TensorExpr, normalize_dim
 
 # Above the limit for recomputation: an indirect read is never repeated, nor evaluated under a mask.
 GATHER_COST = 2 * int(Cost.DIVIDE)
 
 
-def _stored(lw: Lowering, x: Lazy) -> View:
+def _stored(lw: Lowering, x: TensorExpr) -> View:
     """Memory of `x` starting at its buffer's first element."""
     view = lw.realize(x)
     if view.offset != 0:
@@ -29,11 +29,11 @@ def _stored(lw: Lowering, x: Lazy) -> View:
     return view
 
 
-def _read(o: Recorder, view: View, indices: Sequence[int], dtype: torch.dtype) -> int:
+def _read(o: LoopBuilder, view: View, indices: Sequence[int], dtype: torch.dtype) -> int:
     return o.indirect_load(view.buffer, view.strides, view.shape, tuple(indices), dtype)
 
 
-def _position(o: Recorder, index: Lazy, at: Index, size: Any, wrap: bool) -> int:
+def _position(o: LoopBuilder, index: TensorExpr, at: Index, size: Any, wrap: bool) -> int:
     """A position read from an index tensor; negative ones count from the end where eager allows it."""
     value = o.cast(index.element(o, at), torch.int64)
     if not wrap:
@@ -43,64 +43,64 @@ def _position(o: Recorder, index: Lazy, at: Index, size: Any, wrap: bool) -> int
 
 
 def _is_index(x: Any) -> bool:
-    return isinstance(x, Lazy) and x.dtype in INTS and x.dtype != torch.uint8
+    return isinstance(x, TensorExpr) and x.dtype in INTS and x.dtype != torch.uint8
 
 
-def _reads(view: View, indices: Sequence[Lazy]) -> frozenset[str]:
+def _reads(view: View, indices: Sequence[TensorExpr]) -> frozenset[str]:
     return NOTHING.union((view.buffer,), *(x.reads for x in indices))
 
 
 @lowering("aten.embedding.default")
 def embedding(
     lw: Lowering,
-    weight: Lazy,
-    indices: Lazy,
+    weight: TensorExpr,
+    indices: TensorExpr,
     padding_idx: int = -1,
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
-) -> Lazy | None:
+) -> TensorExpr | None:
     if not _is_index(indices):
         return None
     view = _stored(lw, weight)
     lw.realize_for_reuse(indices)
 
-    def element(o: Recorder, index: Index) -> int:
+    def element(o: LoopBuilder, index: Index) -> int:
         row = _position(o, indices, index[:-1], None, wrap=False)
         return _read(o, view, (row, o.index(index[-1])), weight.dtype)
 
-    return Lazy.computed(as_shape(lw.val.shape), weight.dtype, element, GATHER_COST, _reads(view, [indices]))
+    return TensorExpr.computed(as_shape(lw.val.shape), weight.dtype, element, GATHER_COST, _reads(view, [indices]))
 
 
 @lowering("aten.gather.default")
-def gather(lw: Lowering, x: Lazy, dim: int, index: Lazy, *, sparse_grad: bool = False) -> Lazy | None:
+def gather(lw: Lowering, x: TensorExpr, dim: int, index: TensorExpr, *, sparse_grad: bool = False) -> TensorExpr | None:
     if not _is_index(index) or x.dim == 0 or index.dim == 0:
         return None
     d = normalize_dim(dim, x.dim)
     view = _stored(lw, x)
 
-    def element(o: Recorder, at: Index) -> int:
+    def element(o: LoopBuilder, at: Index) -> int:
         positions = [_position(o, index, at, None, wrap=False) if k == d else o.index(i) for k, i in enumerate(at)]
         return _read(o, view, positions, x.dtype)
 
-    return Lazy.computed(index.shape, x.dtype, element, GATHER_COST, _reads(view, [index]))
+    return TensorExpr.computed(index.shape, x.dtype, element, GATHER_COST, _reads(view, [index]))
 
 
 @lowering("aten.index_select.default")
-def index_select(lw: Lowering, x: Lazy, dim: int, index: Lazy) -> Lazy | None:
+def index_select(lw: Lowering, x: TensorExpr, dim: int, index: TensorExpr) -> TensorExpr | None:
     if not _is_index(index) or x.dim == 0 or index.dim != 1:
         return None
     d = normalize_dim(dim, x.dim)
     view = _stored(lw, x)
 
-    def element(o: Recorder, at: Index) -> int:
+    def element(o: LoopBuilder, at: Index) -> int:
         positions = [_position(o, index, (i,), None, wrap=False) if k == d else o.index(i) for k, i in enumerate(at)]
         return _read(o, view, positions, x.dtype)
 
-    return Lazy.computed(as_shape(lw.val.shape), x.dtype, element, GATHER_COST, _reads(view, [index]))
+    return TensorExpr.computed(as_shape(lw.val.shape), x.dtype, element, GATHER_COST, _reads(view, [index]))
 
 
 @lowering("aten.index.Tensor", "aten._unsafe_index.Tensor")
-def index_tensor(lw: Lowering, x: Lazy, indices: Sequence[Lazy | None]) -> Lazy | None:
+def index_tensor(lw: Lowering, x: TensorExpr, indices: Sequence[TensorExpr | None]) -> TensorExpr | None:
     given = {d: i for d, i in enumerate(indices) if i is not None}
     if not given or not all(_is_index(i) for i in given.values()) or any(size == 0 for size in x.shape):
         return None
@@ -114,7 +114,7 @@ def index_tensor(lw: Lowering, x: Lazy, indices: Sequence[Lazy | None]) -> Lazy 
     for i in given.values():
         lw.realize_for_reuse(i)
 
-    def element(o: Recorder, at: Index) -> int:
+    def element(o: LoopBuilder, at: Index) -> int:
         common = at[first : first + spread]
         others = iter((*at[:first], *at[first + spread :]))
         positions = []
@@ -126,4 +126,4 @@ def index_tensor(lw: Lowering, x: Lazy, indices: Sequence[Lazy | None]) -> Lazy 
                 positions.append(o.index(next(others)))
         return _read(o, view, positions, x.dtype)
 
-    return Lazy.computed(shape, x.dtype, element, GATHER_COST, _reads(view, list(given.values())))
+    return TensorExpr.computed(shape, x.dtype, element, GATHER_COST, _reads(view, list(given.values())))

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from treadle_codegen.ir.loops import Axis, IntLike
 from treadle_codegen.lower.indexing import Shape, axis_symbol, product, slowest_first, stride_order
-from treadle_codegen.lower.lazy import Index
-from treadle_codegen.lower.recorder import Recorder
+from treadle_codegen.lower.loop_builder import LoopBuilder
+from treadle_codegen.lower.tensor_expr import Index
 from treadle_shapes.expr import Expr, linear_coefficients
 
-LoopElement = Callable[[Recorder, Index, dict[int, IntLike]], int]
+LoopElement = Callable[[LoopBuilder, Index, dict[int, IntLike]], int]
 
 # Smaller results are in the cache whatever the order.
 _MIN_ELEMENTS = 1024
@@ -21,7 +21,7 @@ _MIN_ELEMENTS = 1024
 class Nest:
     """Axes (slowest first, `dims` says which dimension of the result each walks), index of the result, body and value."""
 
-    recorder: Recorder
+    recorder: LoopBuilder
     axes: tuple[Axis, ...]
     dims: tuple[int, ...]
     reduce_axes: tuple[Axis, ...]
@@ -33,7 +33,7 @@ def record_nest(shape: Shape, strides: Shape, element: LoopElement, reduced: dic
     """Record `element` over every index of a result with these strides; None if it has no elements."""
     if any(size == 0 for size in shape):
         return None
-    o = Recorder()
+    o = LoopBuilder()
     index: list[IntLike] = [0] * len(shape)
     axes, dims = [], []
     for d in stride_order(shape, strides):

@@ -12,16 +12,16 @@ from treadle_codegen.ir.loops import IntLike
 from treadle_codegen.ir.ops import FLOATS, Cost, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_intlike
-from treadle_codegen.lower.lazy import Lazy, normalize_dim
-from treadle_codegen.lower.recorder import Recorder
+from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.reduce import as_float, count_of, extremum, mean_of, squared_deviation
 from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.tensor_expr import TensorExpr, normalize_dim
 from treadle_codegen.lower.view import reshape
 
 HARD = int(Cost.TRANSCENDENTAL)
 
 
-def _converted(lw: Lowering, x: Lazy, dtype: torch.dtype) -> Lazy:
+def _converted(lw: Lowering, x: TensorExpr, dtype: torch.dtype) -> TensorExpr:
     return x if x.dtype == dtype else lw.pointwise(lambda o, v: v, [x], dtype, shape=x.shape, compute=dtype)
 
 
@@ -52,7 +52,7 @@ def _only_multiplied(node: torch.fx.Node | None) -> bool:
 
 
 @lowering("aten._softmax.default")
-def softmax(lw: Lowering, x: Lazy, dim: int, half_to_float: bool) -> Lazy | None:
+def softmax(lw: Lowering, x: TensorExpr, dim: int, half_to_float: bool) -> TensorExpr | None:
     dtype = compute_dtype(lw.val.dtype)
     if dtype not in FLOATS:
         return None
@@ -61,7 +61,7 @@ def softmax(lw: Lowering, x: Lazy, dim: int, half_to_float: bool) -> Lazy | None
     top = extremum(lw, "max", x, dims, True)
     smallest = math.log(torch.finfo(dtype).tiny) if _only_multiplied(lw.node) else None
 
-    def power(o: Recorder, v: int, m: int) -> int:
+    def power(o: LoopBuilder, v: int, m: int) -> int:
         gap = o.op("sub", v, m)
         value = o.op("exp", gap)
         return (
@@ -79,7 +79,7 @@ def softmax(lw: Lowering, x: Lazy, dim: int, half_to_float: bool) -> Lazy | None
 
 
 @lowering("aten._safe_softmax.default")
-def safe_softmax(lw: Lowering, x: Lazy, dim: int, dtype: torch.dtype | None = None) -> Lazy | None:
+def safe_softmax(lw: Lowering, x: TensorExpr, dim: int, dtype: torch.dtype | None = None) -> TensorExpr | None:
     """Softmax that is 0 where a whole row is -inf."""
     if lw.val.dtype not in FLOATS or any(size == 0 for size in x.shape):
         return None
@@ -90,14 +90,14 @@ def safe_softmax(lw: Lowering, x: Lazy, dim: int, dtype: torch.dtype | None = No
     top = extremum(lw, "max", x, dims, True)
     assert plain is not None
 
-    def fn(o: Recorder, p: int, m: int) -> int:
+    def fn(o: LoopBuilder, p: int, m: int) -> int:
         return o.op("where", o.op("eq", m, o.like(-math.inf, m)), o.like(0.0, p), p)
 
     return lw.pointwise(fn, [plain, top], result_dtype, shape=x.shape, compute=result_dtype, cost=3)
 
 
 @lowering("aten._log_softmax.default")
-def log_softmax(lw: Lowering, x: Lazy, dim: int, half_to_float: bool) -> Lazy | None:
+def log_softmax(lw: Lowering, x: TensorExpr, dim: int, half_to_float: bool) -> TensorExpr | None:
     dtype = compute_dtype(lw.val.dtype)
     if dtype not in FLOATS:
         return None
@@ -111,11 +111,13 @@ def log_softmax(lw: Lowering, x: Lazy, dim: int, half_to_float: bool) -> Lazy | 
     )
 
 
-def _moments(lw: Lowering, x: Lazy, dims: Sequence[int], eps: float, dtype: torch.dtype) -> tuple[Lazy, Lazy]:
+def _moments(
+    lw: Lowering, x: TensorExpr, dims: Sequence[int], eps: float, dtype: torch.dtype
+) -> tuple[TensorExpr, TensorExpr]:
     """(mean, 1/sqrt(variance + eps)) over `dims`, kept as dimensions of size 1."""
     count = count_of(x, dims)
 
-    def after(o: Recorder, total: int) -> int:
+    def after(o: LoopBuilder, total: int) -> int:
         variance = o.op("div", total, as_float(o, count, dtype))
         return o.op("rsqrt", o.op("add", variance, o.const(eps, dtype)))
 
@@ -124,12 +126,18 @@ def _moments(lw: Lowering, x: Lazy, dims: Sequence[int], eps: float, dtype: torc
 
 
 def _affine(
-    lw: Lowering, x: Lazy, mean: Lazy, rstd: Lazy, weight: Lazy | None, bias: Lazy | None, dtype: torch.dtype
-) -> Lazy:
+    lw: Lowering,
+    x: TensorExpr,
+    mean: TensorExpr,
+    rstd: TensorExpr,
+    weight: TensorExpr | None,
+    bias: TensorExpr | None,
+    dtype: torch.dtype,
+) -> TensorExpr:
     """(x - mean) * rstd * weight + bias, all broadcast to x's shape."""
     present = [p for p in (weight, bias) if p is not None]
 
-    def fn(o: Recorder, v: int, m: int, r: int, *rest: int) -> int:
+    def fn(o: LoopBuilder, v: int, m: int, r: int, *rest: int) -> int:
         values = list(rest)
         v = o.op("mul", o.op("sub", v, m), r)
         if weight is not None:
@@ -141,8 +149,13 @@ def _affine(
 
 @lowering("aten.native_layer_norm.default")
 def native_layer_norm(
-    lw: Lowering, x: Lazy, normalized_shape: Sequence[Any], weight: Lazy | None, bias: Lazy | None, eps: float
-) -> tuple[Lazy, Lazy, Lazy] | None:
+    lw: Lowering,
+    x: TensorExpr,
+    normalized_shape: Sequence[Any],
+    weight: TensorExpr | None,
+    bias: TensorExpr | None,
+    eps: float,
+) -> tuple[TensorExpr, TensorExpr, TensorExpr] | None:
     out, mean_val, _ = lw.val
     dtype = compute_dtype(out.dtype)
     if dtype not in FLOATS or any(size == 0 for size in x.shape):
@@ -156,8 +169,16 @@ def native_layer_norm(
 
 @lowering("aten.native_group_norm.default")
 def native_group_norm(
-    lw: Lowering, x: Lazy, weight: Lazy | None, bias: Lazy | None, n: Any, c: Any, hxw: Any, group: int, eps: float
-) -> tuple[Lazy, Lazy, Lazy] | None:
+    lw: Lowering,
+    x: TensorExpr,
+    weight: TensorExpr | None,
+    bias: TensorExpr | None,
+    n: Any,
+    c: Any,
+    hxw: Any,
+    group: int,
+    eps: float,
+) -> tuple[TensorExpr, TensorExpr, TensorExpr] | None:
     out, mean_val, _ = lw.val
     dtype = compute_dtype(out.dtype)
     if dtype not in FLOATS or any(size == 0 for size in x.shape):
@@ -168,7 +189,7 @@ def native_group_norm(
     grouped = x.view(reshape(x.shape, split))
     mean, rstd = _moments(lw, grouped, [2, 3], eps, dtype)
 
-    def per_channel(p: Lazy | None) -> Lazy | None:
+    def per_channel(p: TensorExpr | None) -> TensorExpr | None:
         return None if p is None else p.view(reshape(p.shape, (1, group, channels // group, 1)))
 
     result = _affine(lw, grouped, mean, rstd, per_channel(weight), per_channel(bias), out.dtype)
@@ -176,24 +197,31 @@ def native_group_norm(
     return result.view(reshape(split, x.shape)), flat[0], flat[1]
 
 
-def _channelwise(x: Lazy, p: Lazy) -> Lazy:
+def _channelwise(x: TensorExpr, p: TensorExpr) -> TensorExpr:
     """A vector over dimension 1, shaped for broadcasting."""
     return p.view(reshape(p.shape, (1, x.shape[1], *[1] * (x.dim - 2))))
 
 
 def batch_norm_inference(
-    lw: Lowering, x: Lazy, weight: Lazy | None, bias: Lazy | None, mean: Lazy, var: Lazy, eps: float, dtype: torch.dtype
-) -> Lazy:
+    lw: Lowering,
+    x: TensorExpr,
+    weight: TensorExpr | None,
+    bias: TensorExpr | None,
+    mean: TensorExpr,
+    var: TensorExpr,
+    eps: float,
+    dtype: torch.dtype,
+) -> TensorExpr:
     """x * scale + shift, with scale and shift stored per channel (as ATen computes it)."""
     compute = compute_dtype(dtype)
     if any(size == 0 for size in x.shape):
         return lw.full(x.shape, 0, dtype)
 
-    def scale_of(o: Recorder, v: int, *rest: int) -> int:
+    def scale_of(o: LoopBuilder, v: int, *rest: int) -> int:
         inverse = o.op("rsqrt", o.op("add", v, o.const(eps, compute)))
         return o.op("mul", inverse, rest[0]) if rest else inverse
 
-    def shift_of(o: Recorder, m: int, s: int, *rest: int) -> int:
+    def shift_of(o: LoopBuilder, m: int, s: int, *rest: int) -> int:
         moved = o.op("mul", m, s)
         return o.op("sub", rest[0], moved) if rest else o.op("neg", moved)
 
@@ -211,8 +239,15 @@ def batch_norm_inference(
 
 @lowering("aten._native_batch_norm_legit_no_training.default")
 def batch_norm_no_training(
-    lw: Lowering, x: Lazy, weight: Lazy | None, bias: Lazy | None, mean: Lazy, var: Lazy, momentum: float, eps: float
-) -> tuple[Lazy, Lazy, Lazy] | None:
+    lw: Lowering,
+    x: TensorExpr,
+    weight: TensorExpr | None,
+    bias: TensorExpr | None,
+    mean: TensorExpr,
+    var: TensorExpr,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorExpr, TensorExpr, TensorExpr] | None:
     out, save_mean, save_rstd = lw.val
     if compute_dtype(out.dtype) not in FLOATS or 0 not in tuple(save_mean.shape):
         return None
@@ -222,9 +257,16 @@ def batch_norm_no_training(
 
 @lowering("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default")
 def native_batch_norm(
-    lw: Lowering, x: Lazy, weight: Lazy | None, bias: Lazy | None, mean: Lazy | None, var: Lazy | None, training: bool,
-    momentum: float, eps: float,
-) -> tuple[Lazy, Lazy, Lazy] | None:  # fmt: skip
+    lw: Lowering,
+    x: TensorExpr,
+    weight: TensorExpr | None,
+    bias: TensorExpr | None,
+    mean: TensorExpr | None,
+    var: TensorExpr | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorExpr, TensorExpr, TensorExpr] | None:
     if training or mean is None or var is None:
         return None
     return batch_norm_no_training(lw, x, weight, bias, mean, var, momentum, eps)
@@ -232,8 +274,8 @@ def native_batch_norm(
 
 @lowering("aten._fused_rms_norm.default")
 def fused_rms_norm(
-    lw: Lowering, x: Lazy, normalized_shape: Sequence[Any], weight: Lazy | None, eps: float | None
-) -> tuple[Lazy, Lazy] | None:
+    lw: Lowering, x: TensorExpr, normalized_shape: Sequence[Any], weight: TensorExpr | None, eps: float | None
+) -> tuple[TensorExpr, TensorExpr] | None:
     out, rstd_val = lw.val
     dtype = compute_dtype(out.dtype)
     if dtype not in FLOATS or eps is None or any(size == 0 for size in x.shape):
@@ -242,7 +284,7 @@ def fused_rms_norm(
     lw.realize_for_reuse(x)
     count: IntLike = count_of(x, dims)
 
-    def after(o: Recorder, total: int) -> int:
+    def after(o: LoopBuilder, total: int) -> int:
         return o.op("rsqrt", o.op("add", o.op("div", total, as_float(o, count, dtype)), o.const(eps, dtype)))
 
     rstd = lw.reduce(
@@ -257,7 +299,7 @@ def fused_rms_norm(
     )
     optional = [] if weight is None else [weight]
 
-    def fn(o: Recorder, v: int, r: int, *rest: int) -> int:
+    def fn(o: LoopBuilder, v: int, r: int, *rest: int) -> int:
         v = o.op("mul", v, r)
         return o.op("mul", v, rest[0]) if rest else v
 

@@ -19,7 +19,7 @@ from treadle_codegen.ir.loops import Bind, Check, Define, IntLike, NumberLike, s
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.extern import lower_extern, why_not_extern
 from treadle_codegen.lower.indexing import as_intlike, as_shape, raw_number
-from treadle_codegen.lower.lazy import Lazy, normalize_dim
+from treadle_codegen.lower.tensor_expr import TensorExpr, normalize_dim
 from treadle_codegen.lower.view import select, slice_of
 from treadle_shapes import ShapeEnv
 from treadle_shapes.expr import (
@@ -264,9 +264,15 @@ def _position(at: IntLike, size: IntLike) -> IntLike:
     return minimum(maximum(where(Lt(at, 0), at + size, at), 0), size)
 
 
-def slice_at_run_time(
-    lowering: Lowering, fresh: frozenset[Any], x: Lazy, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> Lazy | None:
+def slice_unbacked(
+    lowering: Lowering,
+    fresh: frozenset[Any],
+    x: TensorExpr,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: int = 1,
+) -> TensorExpr | None:
     """A slice whose start or length follows from numbers known at run time; a symbol for its length is defined here."""
     d = normalize_dim(dim, x.dim)
     size = x.shape[d]
@@ -284,7 +290,7 @@ def slice_at_run_time(
     return x.view(slice_of(x.shape, d, first, as_shape(lowering.val.shape)[d], step))
 
 
-def select_at_run_time(lowering: Lowering, x: Lazy, dim: int, index: Any) -> Lazy:
+def select_unbacked(lowering: Lowering, x: TensorExpr, dim: int, index: Any) -> TensorExpr:
     """One position of a dimension, which is checked like eager's."""
     d = normalize_dim(dim, x.dim)
     at, size = as_intlike(index), x.shape[d]
@@ -295,8 +301,8 @@ def select_at_run_time(lowering: Lowering, x: Lazy, dim: int, index: Any) -> Laz
 
 
 DEFINITIONS: dict[str, Callable[..., Any]] = {
-    "aten.slice.Tensor": slice_at_run_time,
-    "aten.slice_copy.Tensor": slice_at_run_time,
+    "aten.slice.Tensor": slice_unbacked,
+    "aten.slice_copy.Tensor": slice_unbacked,
 }
 
 # -- checks ------------------------------------------------------------------------------------------------------------
@@ -333,17 +339,17 @@ CHECKS: dict[str, Callable[..., None]] = {
 
 # What the result of a call on run-time numbers needs that the ordinary lowering does not know about.
 RUN_TIME: dict[str, Callable[..., Any]] = {
-    "aten.select.int": select_at_run_time,
-    "aten.select_copy.int": select_at_run_time,
-    "aten.slice.Tensor": lambda lowering, *args, **kwargs: slice_at_run_time(lowering, frozenset(), *args, **kwargs),
+    "aten.select.int": select_unbacked,
+    "aten.select_copy.int": select_unbacked,
+    "aten.slice.Tensor": lambda lowering, *args, **kwargs: slice_unbacked(lowering, frozenset(), *args, **kwargs),
 }
 
 
-def run_time_numbers(lowering: Lowering, args: Any) -> bool:
+def unbacked_numbers(lowering: Lowering, args: Any) -> bool:
     """Whether an argument is an integer expression over symbols that are not inputs."""
     if isinstance(args, (list, tuple)):
-        return any(run_time_numbers(lowering, a) for a in args)
-    if isinstance(args, Lazy):
+        return any(unbacked_numbers(lowering, a) for a in args)
+    if isinstance(args, TensorExpr):
         return bool(symbols_of(args.shape) - lowering.input_symbols)
     return isinstance(args, Expr) and bool(args.free_symbols - lowering.input_symbols)
 
@@ -356,6 +362,6 @@ __all__ = [
     "new_symbols",
     "number_of",
     "raw_number",
-    "run_time_numbers",
+    "unbacked_numbers",
     "size_of",
 ]

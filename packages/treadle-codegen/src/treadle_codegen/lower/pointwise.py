@@ -16,9 +16,9 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from treadle_codegen.ir.ops import FLOATS, INTS, LOW_FLOATS, OPS, Cost, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape
-from treadle_codegen.lower.lazy import Lazy
-from treadle_codegen.lower.recorder import Recorder, number
+from treadle_codegen.lower.loop_builder import LoopBuilder, number
 from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.tensor_expr import TensorExpr
 from treadle_shapes.expr import Expr
 from treadle_shapes.floats import FloatExpr
 
@@ -43,7 +43,7 @@ def pointwise(
 
     def register(fn: Callable[..., int]) -> Callable[..., int]:
         @lowering(*names)
-        def lower(lw: Lowering, *args: Any, **kwargs: Any) -> Lazy | None:
+        def lower(lw: Lowering, *args: Any, **kwargs: Any) -> TensorExpr | None:
             inputs = args[:operands]
             compute = operand_dtype(inputs) if promote == "operands" else compute_dtype(lw.val.dtype)
             if compute is None or (allow is not None and compute not in allow):
@@ -61,14 +61,16 @@ def pointwise(
     return register
 
 
-def _rounding_numbers(lw: Lowering, operands: Sequence[Any]) -> Callable[[Recorder, Sequence[int]], list[int]] | None:
+def _rounding_numbers(
+    lw: Lowering, operands: Sequence[Any]
+) -> Callable[[LoopBuilder, Sequence[int]], list[int]] | None:
     """Rounds the numbers among the operands to the low-precision dtype of the tensors; None where there is nothing to round."""
-    low = next((x.dtype for x in operands if isinstance(x, Lazy) and x.dtype in LOW_FLOATS), None)
-    numbers = [not isinstance(x, Lazy) for x in operands]
-    if low is None or not any(numbers) or any(isinstance(x, Lazy) and x.dtype in FLOATS for x in operands):
+    low = next((x.dtype for x in operands if isinstance(x, TensorExpr) and x.dtype in LOW_FLOATS), None)
+    numbers = [not isinstance(x, TensorExpr) for x in operands]
+    if low is None or not any(numbers) or any(isinstance(x, TensorExpr) and x.dtype in FLOATS for x in operands):
         return None
 
-    def prepare(o: Recorder, values: Sequence[int]) -> list[int]:
+    def prepare(o: LoopBuilder, values: Sequence[int]) -> list[int]:
         return [o.cast(o.cast(v, low), torch.float32) if n else v for v, n in zip(values, numbers, strict=True)]
 
     return prepare
@@ -76,9 +78,9 @@ def _rounding_numbers(lw: Lowering, operands: Sequence[Any]) -> Callable[[Record
 
 def operand_dtype(operands: Sequence[Any]) -> torch.dtype | None:
     """The dtype in which eager compares these operands, or None if loops cannot compute in it."""
-    tensors = [x for x in operands if isinstance(x, Lazy)]
+    tensors = [x for x in operands if isinstance(x, TensorExpr)]
     dtypes = {x.dtype for x in tensors}
-    numbers = [x for x in operands if not isinstance(x, Lazy)]
+    numbers = [x for x in operands if not isinstance(x, TensorExpr)]
     if len(dtypes) == 1 and (next(iter(dtypes)).is_floating_point or not numbers):
         return compute_dtype(next(iter(dtypes)))
     stand_ins = [torch.empty((1,) * x.dim, dtype=x.dtype, device="meta") for x in tensors]
@@ -89,64 +91,68 @@ def operand_dtype(operands: Sequence[Any]) -> torch.dtype | None:
 
 def _fits(x: Any, dtype: torch.dtype) -> bool:
     """Whether a number survives conversion to an integer dtype; eager has rules of its own when it does not."""
-    return isinstance(x, (Lazy, Expr)) or dtype not in INTS or (not isinstance(x, FloatExpr) and number(x, dtype) == x)
+    return (
+        isinstance(x, (TensorExpr, Expr))
+        or dtype not in INTS
+        or (not isinstance(x, FloatExpr) and number(x, dtype) == x)
+    )
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
 
 
-def _scaled(o: Recorder, value: int, alpha: Any) -> int:
+def _scaled(o: LoopBuilder, value: int, alpha: Any) -> int:
     return value if alpha == 1 else o.op("mul", value, o.like(alpha, value))
 
 
 @pointwise("aten.add.Tensor", "aten.add.Scalar", operands=2, narrow=True)
-def add(o: Recorder, a: int, b: int, alpha: Any = 1) -> int:
+def add(o: LoopBuilder, a: int, b: int, alpha: Any = 1) -> int:
     if o.dtype_of(a) == torch.bool:
         return o.op("bitwise_or", a, b if alpha else o.const(False, torch.bool))
     return o.op("add", a, _scaled(o, b, alpha))
 
 
 @pointwise("aten.sub.Tensor", "aten.sub.Scalar", operands=2, narrow=True)
-def sub(o: Recorder, a: int, b: int, alpha: Any = 1) -> int:
+def sub(o: LoopBuilder, a: int, b: int, alpha: Any = 1) -> int:
     return o.op("sub", a, _scaled(o, b, alpha))
 
 
 @pointwise("aten.rsub.Tensor", "aten.rsub.Scalar", operands=2, narrow=True)
-def rsub(o: Recorder, a: int, b: int, alpha: Any = 1) -> int:
+def rsub(o: LoopBuilder, a: int, b: int, alpha: Any = 1) -> int:
     return o.op("sub", b, _scaled(o, a, alpha))
 
 
 @pointwise("aten.mul.Tensor", "aten.mul.Scalar", operands=2)
-def mul(o: Recorder, a: int, b: int) -> int:
+def mul(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("bitwise_and" if o.dtype_of(a) == torch.bool else "mul", a, b)
 
 
 @pointwise("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor", operands=2, cost=DIVIDE)
-def div(o: Recorder, a: int, b: int) -> int:
+def div(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("div", a, b)
 
 
 @pointwise("aten.pow.Tensor_Tensor", "aten.pow.Scalar", operands=2, cost=2 * HARD, allow=FLOATS)
-def pow_(o: Recorder, a: int, b: int) -> int:
+def pow_(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("pow", a, b)
 
 
 @lowering("aten.pow.Tensor_Scalar")
-def pow_scalar(lw: Lowering, x: Lazy, exponent: Any) -> Lazy | None:
+def pow_scalar(lw: Lowering, x: TensorExpr, exponent: Any) -> TensorExpr | None:
     dtype = compute_dtype(lw.val.dtype)
     if dtype == torch.bool or isinstance(exponent, Expr):
         return None
     if dtype in INTS and not (isinstance(exponent, int) and 0 <= exponent <= 8):
         return None
 
-    def power(o: Recorder, v: int) -> int:
+    def power(o: LoopBuilder, v: int) -> int:
         return small_power(o, v, exponent)
 
     cost = 2 if exponent in (0, 1, 2, 3) else 2 * DIVIDE if abs(exponent) in (0.5, 1, 2) else 2 * HARD
     return lw.pointwise(power, [x], lw.val.dtype, shape=x.shape, compute=dtype, cost=cost)
 
 
-def small_power(o: Recorder, x: int, exponent: Any) -> int:
+def small_power(o: LoopBuilder, x: int, exponent: Any) -> int:
     """The cases that eager treats apart (the same way), else `pow`."""
     integer = o.dtype_of(x) in INTS
     if exponent == 0:
@@ -175,32 +181,32 @@ def small_power(o: Recorder, x: int, exponent: Any) -> int:
 
 
 @pointwise("aten.neg.default")
-def neg(o: Recorder, x: int) -> int:
+def neg(o: LoopBuilder, x: int) -> int:
     return o.op("neg", x)
 
 
 @pointwise("aten.abs.default")
-def abs_(o: Recorder, x: int) -> int:
+def abs_(o: LoopBuilder, x: int) -> int:
     return x if o.dtype_of(x) in (torch.bool, torch.uint8) else o.op("abs", x)
 
 
 @pointwise("aten.sign.default", "aten.sgn.default")
-def sign(o: Recorder, x: int) -> int:
+def sign(o: LoopBuilder, x: int) -> int:
     return x if o.dtype_of(x) == torch.bool else o.op("sign", x)
 
 
 @pointwise("aten.square.default")
-def square(o: Recorder, x: int) -> int:
+def square(o: LoopBuilder, x: int) -> int:
     return o.op("bitwise_and" if o.dtype_of(x) == torch.bool else "mul", x, x)
 
 
 @pointwise("aten.reciprocal.default", cost=DIVIDE)
-def reciprocal(o: Recorder, x: int) -> int:
+def reciprocal(o: LoopBuilder, x: int) -> int:
     return o.op("reciprocal", x)
 
 
 @pointwise("aten.positive.default")
-def positive(o: Recorder, x: int) -> int:
+def positive(o: LoopBuilder, x: int) -> int:
     return x
 
 
@@ -209,7 +215,7 @@ def positive(o: Recorder, x: int) -> int:
 
 def _unary(name: str) -> None:
     @pointwise(f"aten.{name}.default", cost=int(OPS[name].cost), allow=FLOATS)
-    def fn(o: Recorder, x: int) -> int:
+    def fn(o: LoopBuilder, x: int) -> int:
         return o.op(name, x)
 
 
@@ -222,7 +228,7 @@ for _name in (
 
 def _rounding(name: str) -> None:
     @pointwise(f"aten.{name}.default")
-    def fn(o: Recorder, x: int) -> int:
+    def fn(o: LoopBuilder, x: int) -> int:
         return o.op(name, x) if o.dtype_of(x) in FLOATS else x
 
 
@@ -231,34 +237,34 @@ for _name in ("floor", "ceil", "trunc", "round"):
 
 
 @pointwise("aten.frac.default", allow=FLOATS)
-def frac(o: Recorder, x: int) -> int:
+def frac(o: LoopBuilder, x: int) -> int:
     return o.op("sub", x, o.op("trunc", x))
 
 
 @pointwise("aten.atan2.default", operands=2, cost=HARD, allow=FLOATS)
-def atan2(o: Recorder, a: int, b: int) -> int:
+def atan2(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("atan2", a, b)
 
 
 @pointwise("aten.hypot.default", operands=2, cost=HARD, allow=FLOATS)
-def hypot(o: Recorder, a: int, b: int) -> int:
+def hypot(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("hypot", a, b)
 
 
 @pointwise("aten.copysign.Tensor", "aten.copysign.Scalar", operands=2, allow=FLOATS)
-def copysign(o: Recorder, a: int, b: int) -> int:
+def copysign(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("copysign", a, b)
 
 
 @pointwise("aten.xlogy.Tensor", operands=2, cost=HARD, allow=FLOATS)
-def xlogy(o: Recorder, a: int, b: int) -> int:
+def xlogy(o: LoopBuilder, a: int, b: int) -> int:
     zero = o.like(0.0, a)
     value = o.op("where", o.op("eq", a, zero), zero, o.op("mul", a, o.op("log", b)))
     return o.op("where", o.op("isnan", b), b, value)
 
 
 @pointwise("aten.logaddexp.default", operands=2, cost=2 * HARD, allow=FLOATS)
-def logaddexp(o: Recorder, a: int, b: int) -> int:
+def logaddexp(o: LoopBuilder, a: int, b: int) -> int:
     largest = o.op("maximum", a, b)
     gap = o.op("neg", o.op("abs", o.op("sub", a, b)))
     value = o.op("add", largest, o.op("log1p", o.op("exp", gap)))
@@ -267,7 +273,7 @@ def logaddexp(o: Recorder, a: int, b: int) -> int:
 
 
 @pointwise("aten.logit.default", cost=HARD, allow=FLOATS)
-def logit(o: Recorder, x: int, eps: float | None = None) -> int:
+def logit(o: LoopBuilder, x: int, eps: float | None = None) -> int:
     one = o.like(1.0, x)
     if eps is not None:
         low, high = o.like(eps, x), o.op("sub", one, o.like(eps, x))
@@ -280,7 +286,7 @@ def logit(o: Recorder, x: int, eps: float | None = None) -> int:
 
 def _comparison(name: str) -> None:
     @pointwise(f"aten.{name}.Tensor", f"aten.{name}.Scalar", operands=2, promote="operands", narrow=True)
-    def fn(o: Recorder, a: int, b: int) -> int:
+    def fn(o: LoopBuilder, a: int, b: int) -> int:
         return o.op(name, a, b)
 
 
@@ -288,37 +294,37 @@ for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     _comparison(_name)
 
 
-def _logical_binary(lw: Lowering, op: str, a: Any, b: Any) -> Lazy:
-    def fn(o: Recorder, x: int, y: int) -> int:
+def _logical_binary(lw: Lowering, op: str, a: Any, b: Any) -> TensorExpr:
+    def fn(o: LoopBuilder, x: int, y: int) -> int:
         return o.op(op, o.cast(x, torch.bool), o.cast(y, torch.bool))
 
     return lw.pointwise(fn, [a, b], torch.bool, shape=as_shape(lw.val.shape))
 
 
 @lowering("aten.logical_and.default")
-def logical_and(lw: Lowering, a: Any, b: Any) -> Lazy:
+def logical_and(lw: Lowering, a: Any, b: Any) -> TensorExpr:
     return _logical_binary(lw, "bitwise_and", a, b)
 
 
 @lowering("aten.logical_or.default")
-def logical_or(lw: Lowering, a: Any, b: Any) -> Lazy:
+def logical_or(lw: Lowering, a: Any, b: Any) -> TensorExpr:
     return _logical_binary(lw, "bitwise_or", a, b)
 
 
 @lowering("aten.logical_xor.default")
-def logical_xor(lw: Lowering, a: Any, b: Any) -> Lazy:
+def logical_xor(lw: Lowering, a: Any, b: Any) -> TensorExpr:
     return _logical_binary(lw, "bitwise_xor", a, b)
 
 
 @lowering("aten.logical_not.default")
-def logical_not(lw: Lowering, x: Lazy) -> Lazy:
+def logical_not(lw: Lowering, x: TensorExpr) -> TensorExpr:
     return lw.pointwise(lambda o, v: o.op("bitwise_not", o.cast(v, torch.bool)), [x], torch.bool, shape=x.shape)
 
 
 def _float_test(name: str, otherwise: bool) -> None:
     @lowering(f"aten.{name}.default")
-    def lower(lw: Lowering, x: Lazy) -> Lazy:
-        def fn(o: Recorder, v: int) -> int:
+    def lower(lw: Lowering, x: TensorExpr) -> TensorExpr:
+        def fn(o: LoopBuilder, v: int) -> int:
             return o.op(name, v) if o.dtype_of(v) in FLOATS else o.const(otherwise, torch.bool)
 
         return lw.pointwise(fn, [x], torch.bool, shape=x.shape)
@@ -329,8 +335,8 @@ _float_test("isinf", False)
 
 
 @lowering("aten.isfinite.default")
-def isfinite(lw: Lowering, x: Lazy) -> Lazy:
-    def fn(o: Recorder, v: int) -> int:
+def isfinite(lw: Lowering, x: TensorExpr) -> TensorExpr:
+    def fn(o: LoopBuilder, v: int) -> int:
         if o.dtype_of(v) not in FLOATS:
             return o.const(True, torch.bool)
         return o.op("bitwise_not", o.op("bitwise_or", o.op("isnan", v), o.op("isinf", v)))
@@ -339,11 +345,11 @@ def isfinite(lw: Lowering, x: Lazy) -> Lazy:
 
 
 @lowering("aten.signbit.default")
-def signbit(lw: Lowering, x: Lazy) -> Lazy | None:
+def signbit(lw: Lowering, x: TensorExpr) -> TensorExpr | None:
     if x.dtype == torch.bool:
         return None
 
-    def fn(o: Recorder, v: int) -> int:
+    def fn(o: LoopBuilder, v: int) -> int:
         # GCC 12 dies on vectorised std::signbit, so the sign is moved to a 1.
         return o.op("lt", o.op("copysign", o.like(1, v), v) if o.dtype_of(v) in FLOATS else v, o.like(0, v))
 
@@ -351,54 +357,54 @@ def signbit(lw: Lowering, x: Lazy) -> Lazy | None:
 
 
 @pointwise("aten.maximum.default", operands=2)
-def maximum(o: Recorder, a: int, b: int) -> int:
+def maximum(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("bitwise_or" if o.dtype_of(a) == torch.bool else "maximum", a, b)
 
 
 @pointwise("aten.minimum.default", operands=2)
-def minimum(o: Recorder, a: int, b: int) -> int:
+def minimum(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("bitwise_and" if o.dtype_of(a) == torch.bool else "minimum", a, b)
 
 
 @pointwise("aten.fmax.default", operands=2)
-def fmax(o: Recorder, a: int, b: int) -> int:
+def fmax(o: LoopBuilder, a: int, b: int) -> int:
     if o.dtype_of(a) not in FLOATS:
         return maximum(o, a, b)
     return o.op("where", o.op("isnan", a), b, o.op("where", o.op("isnan", b), a, o.op("maximum", a, b)))
 
 
 @pointwise("aten.fmin.default", operands=2)
-def fmin(o: Recorder, a: int, b: int) -> int:
+def fmin(o: LoopBuilder, a: int, b: int) -> int:
     if o.dtype_of(a) not in FLOATS:
         return minimum(o, a, b)
     return o.op("where", o.op("isnan", a), b, o.op("where", o.op("isnan", b), a, o.op("minimum", a, b)))
 
 
 @lowering("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
-def where(lw: Lowering, condition: Lazy, a: Any, b: Any) -> Lazy | None:
+def where(lw: Lowering, condition: TensorExpr, a: Any, b: Any) -> TensorExpr | None:
     if condition.dtype != torch.bool:
         return None
     dtype = compute_dtype(lw.val.dtype)
 
-    def fn(o: Recorder, c: int, x: int, y: int) -> int:
+    def fn(o: LoopBuilder, c: int, x: int, y: int) -> int:
         return o.op("where", c, o.cast(x, dtype), o.cast(y, dtype))
 
     return lw.pointwise(fn, [condition, a, b], lw.val.dtype, shape=as_shape(lw.val.shape))
 
 
 @lowering("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
-def masked_fill(lw: Lowering, x: Lazy, mask: Lazy, value: Any) -> Lazy | None:
-    if mask.dtype != torch.bool or not (isinstance(value, Lazy) or _fits(value, x.dtype)):
+def masked_fill(lw: Lowering, x: TensorExpr, mask: TensorExpr, value: Any) -> TensorExpr | None:
+    if mask.dtype != torch.bool or not (isinstance(value, TensorExpr) or _fits(value, x.dtype)):
         return None
     return where(lw, mask, value, x)
 
 
 @lowering("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default")
-def clamp(lw: Lowering, x: Lazy, min: Any = None, max: Any = None) -> Lazy | None:
+def clamp(lw: Lowering, x: TensorExpr, min: Any = None, max: Any = None) -> TensorExpr | None:
     return _bounded(lw, x, min, max, ignore_nan=_CLAMP_IGNORES_ONE_NAN)
 
 
-def _bounded(lw: Lowering, x: Lazy, min: Any, max: Any, ignore_nan: bool = False) -> Lazy | None:
+def _bounded(lw: Lowering, x: TensorExpr, min: Any, max: Any, ignore_nan: bool = False) -> TensorExpr | None:
     dtype = compute_dtype(lw.val.dtype)
     if dtype == torch.bool:
         return None
@@ -408,13 +414,13 @@ def _bounded(lw: Lowering, x: Lazy, min: Any, max: Any, ignore_nan: bool = False
     if dtype in INTS and not all(_fits(b, dtype) for b in bounds):
         return None
 
-    def fn(o: Recorder, v: int, *limits: int) -> int:
+    def fn(o: LoopBuilder, v: int, *limits: int) -> int:
         bounded, rest = v, list(limits)
         if min is not None:
             bounded = o.op("maximum", bounded, rest.pop(0))
         if max is not None:
             bounded = o.op("minimum", bounded, rest.pop(0))
-        if ignore_nan and dtype in FLOATS and len(bounds) == 1 and not isinstance(bounds[0], Lazy):
+        if ignore_nan and dtype in FLOATS and len(bounds) == 1 and not isinstance(bounds[0], TensorExpr):
             return o.op("where", o.op("isnan", limits[0]), v, bounded)
         return bounded
 
@@ -422,17 +428,17 @@ def _bounded(lw: Lowering, x: Lazy, min: Any, max: Any, ignore_nan: bool = False
 
 
 @lowering("aten.hardtanh.default")
-def hardtanh(lw: Lowering, x: Lazy, min_val: Any = -1, max_val: Any = 1) -> Lazy | None:
+def hardtanh(lw: Lowering, x: TensorExpr, min_val: Any = -1, max_val: Any = 1) -> TensorExpr | None:
     return _bounded(lw, x, min_val, max_val)
 
 
 @lowering("aten.clamp_min.default", "aten.clamp_min.Tensor")
-def clamp_min(lw: Lowering, x: Lazy, min: Any) -> Lazy | None:
+def clamp_min(lw: Lowering, x: TensorExpr, min: Any) -> TensorExpr | None:
     return _bounded(lw, x, min, None)
 
 
 @lowering("aten.clamp_max.default", "aten.clamp_max.Tensor")
-def clamp_max(lw: Lowering, x: Lazy, max: Any) -> Lazy | None:
+def clamp_max(lw: Lowering, x: TensorExpr, max: Any) -> TensorExpr | None:
     return _bounded(lw, x, None, max)
 
 
@@ -440,31 +446,31 @@ def clamp_max(lw: Lowering, x: Lazy, max: Any) -> Lazy | None:
 
 
 @lowering("aten.addcmul.default")
-def addcmul(lw: Lowering, x: Lazy, a: Lazy, b: Lazy, *, value: Any = 1) -> Lazy | None:
+def addcmul(lw: Lowering, x: TensorExpr, a: TensorExpr, b: TensorExpr, *, value: Any = 1) -> TensorExpr | None:
     dtype = compute_dtype(lw.val.dtype)
     if dtype == torch.bool:
         return None
 
-    def fn(o: Recorder, v: int, p: int, q: int) -> int:
+    def fn(o: LoopBuilder, v: int, p: int, q: int) -> int:
         return o.op("add", v, o.op("mul", _scaled(o, p, value), q))
 
     return lw.pointwise(fn, [x, a, b], lw.val.dtype, shape=as_shape(lw.val.shape), compute=dtype, cost=3)
 
 
 @lowering("aten.addcdiv.default")
-def addcdiv(lw: Lowering, x: Lazy, a: Lazy, b: Lazy, *, value: Any = 1) -> Lazy | None:
+def addcdiv(lw: Lowering, x: TensorExpr, a: TensorExpr, b: TensorExpr, *, value: Any = 1) -> TensorExpr | None:
     dtype = compute_dtype(lw.val.dtype)
     if dtype not in FLOATS:
         return None
 
-    def fn(o: Recorder, v: int, p: int, q: int) -> int:
+    def fn(o: LoopBuilder, v: int, p: int, q: int) -> int:
         return o.op("add", v, o.op("div", _scaled(o, p, value), q))
 
     return lw.pointwise(fn, [x, a, b], lw.val.dtype, shape=as_shape(lw.val.shape), compute=dtype, cost=DIVIDE + 2)
 
 
 @pointwise("aten.lerp.Tensor", "aten.lerp.Scalar", operands=3, cost=6, allow=FLOATS)
-def lerp(o: Recorder, start: int, end: int, weight: int) -> int:
+def lerp(o: LoopBuilder, start: int, end: int, weight: int) -> int:
     gap = o.op("sub", end, start)
     near = o.op("add", start, o.op("mul", weight, gap))
     far = o.op("sub", end, o.op("mul", gap, o.op("sub", o.like(1.0, weight), weight)))
@@ -475,23 +481,23 @@ def lerp(o: Recorder, start: int, end: int, weight: int) -> int:
 
 
 @lowering("aten.clone.default", "aten.contiguous.default")
-def clone(lw: Lowering, x: Lazy, *, memory_format: Any = None) -> Lazy:
+def clone(lw: Lowering, x: TensorExpr, *, memory_format: Any = None) -> TensorExpr:
     return lw.pointwise(lambda o, v: v, [x], x.dtype, shape=x.shape, cost=0) if x.storage is None else x
 
 
 @lowering("aten._to_copy.default")
-def to_copy(lw: Lowering, x: Lazy, **kwargs: Any) -> Lazy | None:
+def to_copy(lw: Lowering, x: TensorExpr, **kwargs: Any) -> TensorExpr | None:
     if kwargs.get("device") not in (None, torch.device("cpu")) and str(kwargs["device"]) != str(lw.val.device):
         return None
     return convert(lw, x, lw.val.dtype)
 
 
 @lowering("prims.convert_element_type.default")
-def convert(lw: Lowering, x: Lazy, dtype: torch.dtype) -> Lazy:
+def convert(lw: Lowering, x: TensorExpr, dtype: torch.dtype) -> TensorExpr:
     if dtype == x.dtype:
         return x
 
-    def fn(o: Recorder, v: int) -> int:
+    def fn(o: LoopBuilder, v: int) -> int:
         # A conversion to a low-precision float rounds, though arithmetic goes on in float32.
         return o.cast(o.cast(v, dtype), compute_dtype(dtype))
 
@@ -499,22 +505,22 @@ def convert(lw: Lowering, x: Lazy, dtype: torch.dtype) -> Lazy:
 
 
 @lowering("aten.copy.default")
-def copy(lw: Lowering, x: Lazy, src: Lazy, non_blocking: bool = False) -> Lazy:
+def copy(lw: Lowering, x: TensorExpr, src: TensorExpr, non_blocking: bool = False) -> TensorExpr:
     return lw.pointwise(lambda o, v: v, [src], x.dtype, shape=x.shape)
 
 
 @lowering("aten.fill.Scalar", "aten.fill.Tensor")
-def fill(lw: Lowering, x: Lazy, value: Any) -> Lazy:
+def fill(lw: Lowering, x: TensorExpr, value: Any) -> TensorExpr:
     return lw.pointwise(lambda o, v: v, [value], x.dtype, shape=x.shape)
 
 
 @lowering("aten.native_dropout.default")
-def native_dropout(lw: Lowering, x: Lazy, p: float, train: bool | None) -> tuple[Lazy, Lazy] | None:
+def native_dropout(lw: Lowering, x: TensorExpr, p: float, train: bool | None) -> tuple[TensorExpr, TensorExpr] | None:
     if train is not False:
         return None
     return x, lw.full(x.shape, True, torch.bool)
 
 
 @lowering("aten.dropout.default")
-def dropout(lw: Lowering, x: Lazy, p: float, train: bool) -> Lazy | None:
+def dropout(lw: Lowering, x: TensorExpr, p: float, train: bool) -> TensorExpr | None:
     return None if train and p > 0 else x

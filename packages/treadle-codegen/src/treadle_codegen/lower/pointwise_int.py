@@ -12,16 +12,16 @@ import torch
 from treadle_codegen.ir.ops import FLOATS, INTS, LOW_FLOATS, Cost, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape
-from treadle_codegen.lower.lazy import Lazy
+from treadle_codegen.lower.loop_builder import number
 from treadle_codegen.lower.pointwise import pointwise
-from treadle_codegen.lower.recorder import number
 from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.tensor_expr import TensorExpr
 
 DIVIDE = int(Cost.DIVIDE)
 BITS = INTS | {torch.bool}
 
 
-def _divide(lw: Lowering, op: str, a: Any, b: Any) -> Lazy | None:
+def _divide(lw: Lowering, op: str, a: Any, b: Any) -> TensorExpr | None:
     dtype = compute_dtype(lw.val.dtype)
     if dtype not in INTS | FLOATS:
         return None
@@ -35,24 +35,24 @@ def _divide(lw: Lowering, op: str, a: Any, b: Any) -> Lazy | None:
 
 
 @lowering("aten.div.Tensor_mode", "aten.div.Scalar_mode")
-def div_mode(lw: Lowering, a: Any, b: Any, *, rounding_mode: str | None = None) -> Lazy | None:
+def div_mode(lw: Lowering, a: Any, b: Any, *, rounding_mode: str | None = None) -> TensorExpr | None:
     if rounding_mode is None:
         return _divide(lw, "div", a, b)
     return _divide(lw, "truncdiv" if rounding_mode == "trunc" else "floordiv", a, b)
 
 
 @lowering("aten.floor_divide.default", "aten.floor_divide.Scalar")
-def floor_divide(lw: Lowering, a: Any, b: Any) -> Lazy | None:
+def floor_divide(lw: Lowering, a: Any, b: Any) -> TensorExpr | None:
     return _divide(lw, "floordiv", a, b)
 
 
 @lowering("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
-def remainder(lw: Lowering, a: Any, b: Any) -> Lazy | None:
+def remainder(lw: Lowering, a: Any, b: Any) -> TensorExpr | None:
     return _divide(lw, "remainder", a, b)
 
 
 @lowering("aten.fmod.Tensor", "aten.fmod.Scalar")
-def fmod(lw: Lowering, a: Any, b: Any) -> Lazy | None:
+def fmod(lw: Lowering, a: Any, b: Any) -> TensorExpr | None:
     return _divide(lw, "fmod", a, b)
 
 
@@ -73,11 +73,11 @@ def bitwise_not(o: Any, x: int) -> int:
     return o.op("bitwise_not", x)
 
 
-def _shift(lw: Lowering, op: str, x: Any, amount: Any) -> Lazy | None:
+def _shift(lw: Lowering, op: str, x: Any, amount: Any) -> TensorExpr | None:
     dtype = lw.val.dtype
     if (
         dtype not in INTS
-        or not isinstance(x, Lazy)
+        or not isinstance(x, TensorExpr)
         or not isinstance(amount, int)
         or not 0 <= amount < torch.iinfo(dtype).bits
     ):
@@ -86,10 +86,10 @@ def _shift(lw: Lowering, op: str, x: Any, amount: Any) -> Lazy | None:
 
 
 @lowering("aten.bitwise_left_shift.Tensor_Scalar", "aten.__lshift__.Scalar", "aten.bitwise_left_shift.Tensor")
-def shift_left(lw: Lowering, x: Any, amount: Any) -> Lazy | None:
+def shift_left(lw: Lowering, x: Any, amount: Any) -> TensorExpr | None:
     return _shift(lw, "shl", x, amount)
 
 
 @lowering("aten.bitwise_right_shift.Tensor_Scalar", "aten.__rshift__.Scalar", "aten.bitwise_right_shift.Tensor")
-def shift_right(lw: Lowering, x: Any, amount: Any) -> Lazy | None:
+def shift_right(lw: Lowering, x: Any, amount: Any) -> TensorExpr | None:
     return _shift(lw, "shr", x, amount)

@@ -11,10 +11,10 @@ from treadle_codegen.ir.ops import FLOATS, compute_dtype
 from treadle_codegen.lower.cat import element_or
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape
-from treadle_codegen.lower.lazy import Index, Lazy
-from treadle_codegen.lower.recorder import Recorder
+from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.reduce import mean_of
 from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.tensor_expr import Index, TensorExpr
 from treadle_codegen.lower.view import reshape
 from treadle_shapes.expr import maximum, minimum
 
@@ -29,7 +29,9 @@ def _pair(value: Any) -> tuple[int, int]:
     return (items[0], items[0]) if len(items) == 1 else (items[0], items[1])
 
 
-def _window(o: Recorder, x: Lazy, index: Index, geometry: tuple[tuple[int, int], ...], outside: float) -> list[int]:
+def _window(
+    o: LoopBuilder, x: TensorExpr, index: Index, geometry: tuple[tuple[int, int], ...], outside: float
+) -> list[int]:
     """The scalars under the window of output `index`; positions in the padding give `outside`."""
     kernel, stride, padding, dilation = geometry
     values = []
@@ -45,7 +47,7 @@ def _window(o: Recorder, x: Lazy, index: Index, geometry: tuple[tuple[int, int],
     return values
 
 
-def _fold(o: Recorder, op: str, values: list[int]) -> int:
+def _fold(o: LoopBuilder, op: str, values: list[int]) -> int:
     """Combine in pairs: short dependency chains."""
     while len(values) > 1:
         values = [o.op(op, *values[k : k + 2]) if k + 1 < len(values) else values[k] for k in range(0, len(values), 2)]
@@ -55,13 +57,13 @@ def _fold(o: Recorder, op: str, values: list[int]) -> int:
 @lowering("aten.max_pool2d_with_indices.default")
 def max_pool2d(
     lw: Lowering,
-    x: Lazy,
+    x: TensorExpr,
     kernel_size: Any,
     stride: Any = (),
     padding: Any = 0,
     dilation: Any = 1,
     ceil_mode: bool = False,
-) -> tuple[Lazy, Lazy] | None:
+) -> tuple[TensorExpr, TensorExpr] | None:
     out, positions = lw.val
     kernel = _pair(kernel_size)
     if compute_dtype(x.dtype) not in FLOATS or kernel[0] * kernel[1] > MAX_WINDOW or 1 in lw.used_results:
@@ -70,18 +72,18 @@ def max_pool2d(
     if x.cost:
         lw.realize(x)
 
-    def element(o: Recorder, index: Index) -> int:
+    def element(o: LoopBuilder, index: Index) -> int:
         return _fold(o, "maximum", _window(o, x, index, geometry, -math.inf))
 
-    values = Lazy.computed(as_shape(out.shape), x.dtype, element, 8 * len(kernel), x.reads)
+    values = TensorExpr.computed(as_shape(out.shape), x.dtype, element, 8 * len(kernel), x.reads)
     return values, lw.full(as_shape(positions.shape), 0, positions.dtype)
 
 
 @lowering("aten.avg_pool2d.default")
 def avg_pool2d(
-    lw: Lowering, x: Lazy, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
+    lw: Lowering, x: TensorExpr, kernel_size: Any, stride: Any = (), padding: Any = 0, ceil_mode: bool = False,
     count_include_pad: bool = True, divisor_override: int | None = None,
-) -> Lazy | None:  # fmt: skip
+) -> TensorExpr | None:  # fmt: skip
     kernel = _pair(kernel_size)
     dtype = compute_dtype(x.dtype)
     if dtype not in FLOATS or kernel[0] * kernel[1] > MAX_WINDOW:
@@ -90,15 +92,15 @@ def avg_pool2d(
     if x.cost:
         lw.realize(x)
 
-    def element(o: Recorder, index: Index) -> int:
+    def element(o: LoopBuilder, index: Index) -> int:
         total = _fold(o, "add", _window(o, x, index, geometry, 0.0))
         count = divisor_override or _divisor(x, index, geometry, count_include_pad)
         return o.op("div", total, o.cast(o.index(count), dtype))
 
-    return Lazy.computed(as_shape(lw.val.shape), x.dtype, element, 16, x.reads)
+    return TensorExpr.computed(as_shape(lw.val.shape), x.dtype, element, 16, x.reads)
 
 
-def _divisor(x: Lazy, index: Index, geometry: tuple[tuple[int, int], ...], include_pad: bool) -> IntLike:
+def _divisor(x: TensorExpr, index: Index, geometry: tuple[tuple[int, int], ...], include_pad: bool) -> IntLike:
     """How many elements ATen divides by: those of the window inside the (padded) input."""
     kernel, stride, padding, _ = geometry
     count: IntLike = 1
@@ -112,7 +114,7 @@ def _divisor(x: Lazy, index: Index, geometry: tuple[tuple[int, int], ...], inclu
 
 
 @lowering("aten._adaptive_avg_pool2d.default", "aten.adaptive_avg_pool2d.default")
-def adaptive_avg_pool2d(lw: Lowering, x: Lazy, output_size: Sequence[Any]) -> Lazy | None:
+def adaptive_avg_pool2d(lw: Lowering, x: TensorExpr, output_size: Sequence[Any]) -> TensorExpr | None:
     *lead, height, width = x.shape
     rows, columns = as_shape(output_size)
     sizes = (height, width, rows, columns)

@@ -19,7 +19,6 @@ from treadle_codegen.ir.ops import why_not_dtype
 from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.dead_steps import remove_dead_steps
 from treadle_codegen.lower.extern import lower_extern, why_not_extern
-from treadle_codegen.lower.floats import why_not_float
 from treadle_codegen.lower.indexing import (
     Shape,
     as_intlike,
@@ -32,18 +31,19 @@ from treadle_codegen.lower.indexing import (
     raw_number,
     same_strides,
 )
-from treadle_codegen.lower.lazy import Lazy
+from treadle_codegen.lower.lowerings import LOWERINGS
 from treadle_codegen.lower.numbers import (
     CHECKS,
     RUN_TIME,
     SYMBOLIC,
     lower_definition,
     new_symbols,
-    run_time_numbers,
     size_of,
+    unbacked_numbers,
 )
 from treadle_codegen.lower.read_in_full import is_read_in_full
-from treadle_codegen.lower.table import LOWERINGS
+from treadle_codegen.lower.symbolic_floats import why_not_float
+from treadle_codegen.lower.tensor_expr import TensorExpr
 from treadle_codegen.lower.view import STRIDED_VIEWS, identity, narrow
 
 # Operators whose result has as many elements as a sparse tensor holds.
@@ -103,7 +103,7 @@ def _placeholder(lowering: Lowering, node: torch.fx.Node, inputs: list[str]) -> 
         lowering.input_symbols = frozenset(lowering.symbols)
         lowering.buffers[buffer.name] = buffer
         inputs.append(buffer.name)
-        x = Lazy.stored(view_of(buffer), val.dtype)
+        x = TensorExpr.stored(view_of(buffer), val.dtype)
         x.layout = None if buffer.opaque else buffer.strides
         return x
     # A plain number is baked into the graph (the caller guards it); its slot in the arguments is kept.
@@ -144,7 +144,7 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
     if not isinstance(node.target, torch._ops.OpOverload):
         raise TypeError(f"not an ATen overload: {node.target}")
     result = None
-    if name in RUN_TIME and why_not_loops(node) is None and run_time_numbers(lowering, args):
+    if name in RUN_TIME and why_not_loops(node) is None and unbacked_numbers(lowering, args):
         result = RUN_TIME[name](lowering, *args, **kwargs)
     if result is not None:
         return _finish(lowering, node, result)
@@ -166,7 +166,7 @@ def _in_full(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node
     """A call that may raise, which eager does for all its elements whoever uses them: they are all computed, and never dropped."""
     first = len(lowering.steps)
     result = _call(lowering, node, values)
-    if isinstance(result, Lazy) and result.storage is None and not is_read_in_full(node):
+    if isinstance(result, TensorExpr) and result.storage is None and not is_read_in_full(node):
         lowering.realize(result)
     lowering.kept.update(step.name for step in lowering.steps[first:])
     return result
@@ -205,7 +205,7 @@ def why_not_memory_view(node: torch.fx.Node, args: Any) -> str | None:
     """Why a node is not a strided view of a stored tensor, which takes no loop whatever the dtype; None if it may be."""
     if str(node.target) not in STRIDED_VIEWS:
         return f"{node.target} is no strided view"
-    if not isinstance(args[0], Lazy) or args[0].storage is None:
+    if not isinstance(args[0], TensorExpr) or args[0].storage is None:
         return "its argument is not in memory"
     source = node.all_input_nodes[0].meta["val"]
     if source.layout != torch.strided or source.is_conj() or source.is_neg() or source.is_quantized:
@@ -219,10 +219,10 @@ def _finish(lowering: Lowering, node: torch.fx.Node, result: Any) -> Any:
     if isinstance(result, tuple):
         users = {u.args[1]: len(u.users) for u in node.users if u.target is operator.getitem}
         for k, (x, v) in enumerate(zip(result, val, strict=False)):
-            if isinstance(x, Lazy) and isinstance(v, torch.Tensor):
+            if isinstance(x, TensorExpr) and isinstance(v, torch.Tensor):
                 _settle(lowering, node, x, v, users.get(k, 0))
         return result
-    if isinstance(result, Lazy):
+    if isinstance(result, TensorExpr):
         # A lowering may hand back its argument (a conversion to the dtype it has); each node gets its own description.
         if result.origin or result.layout is not None:
             result = _same(result)
@@ -230,11 +230,11 @@ def _finish(lowering: Lowering, node: torch.fx.Node, result: Any) -> Any:
     return result
 
 
-def _same(x: Lazy) -> Lazy:
+def _same(x: TensorExpr) -> TensorExpr:
     return x.view(identity(x.shape))
 
 
-def _settle(lowering: Lowering, node: torch.fx.Node, x: Lazy, val: torch.Tensor, users: int) -> None:
+def _settle(lowering: Lowering, node: torch.fx.Node, x: TensorExpr, val: torch.Tensor, users: int) -> None:
     shape, strides = as_shape(val.shape), dense_strides(val)
     if not _same_shape(lowering, x.shape, shape) or x.dtype != val.dtype:
         raise AssertionError(f"lowering gave {x.dtype}{list(x.shape)}, expected {val.dtype}{list(shape)}")
@@ -262,7 +262,7 @@ def _outputs(
     outputs: list[View | NumberLike | None] = []
     for item in returned if isinstance(returned, (tuple, list)) else (returned,):  # type: ignore[union-attr]
         x: Any = values[item] if isinstance(item, torch.fx.Node) else item
-        if not isinstance(x, Lazy):
+        if not isinstance(x, TensorExpr):
             outputs.append(x)
             continue
         assert isinstance(item, torch.fx.Node)
@@ -270,7 +270,7 @@ def _outputs(
     return outputs
 
 
-def _output(lowering: Lowering, x: Lazy, val: torch.Tensor, used: set[str]) -> View:
+def _output(lowering: Lowering, x: TensorExpr, val: torch.Tensor, used: set[str]) -> View:
     shape, strides = as_shape(val.shape), dense_strides(val)
     if not is_plain(val):
         return _opaque_output(lowering, x, used)
@@ -295,7 +295,7 @@ def _output(lowering: Lowering, x: Lazy, val: torch.Tensor, used: set[str]) -> V
     return View(view.buffer, shape, exact, view.offset)
 
 
-def _opaque_output(lowering: Lowering, x: Lazy, used: set[str]) -> View:
+def _opaque_output(lowering: Lowering, x: TensorExpr, used: set[str]) -> View:
     """A sparse tensor, or another that is not strided memory: the one that an operator returned, or a clone of it."""
     view = x.storage
     assert view is not None, "only operators make such tensors"
@@ -307,13 +307,13 @@ def _opaque_output(lowering: Lowering, x: Lazy, used: set[str]) -> View:
     return view
 
 
-def _root(x: Lazy) -> Lazy:
+def _root(x: TensorExpr) -> TensorExpr:
     while x.base is not None:
         x = x.base
     return x
 
 
-def _fresh_output(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> View:
+def _fresh_output(lowering: Lowering, x: TensorExpr, strides: tuple[IntLike, ...]) -> View:
     """A new OUTPUT buffer holding `x` with those strides, which may repeat elements (0) or leave gaps."""
     if x.storage is not None and same_strides(x.shape, x.storage.strides, strides) and not is_dense(x.shape, strides):
         return _span_output(lowering, x, x.storage)
@@ -331,10 +331,10 @@ def _fresh_output(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> 
     return buffer
 
 
-def _span_output(lowering: Lowering, x: Lazy, view: View) -> View:
+def _span_output(lowering: Lowering, x: TensorExpr, view: View) -> View:
     """A copy of all the memory that a view with gaps or overlaps reaches into, seen through the same strides."""
     length = linear([size - 1 for size in view.shape], view.strides) + 1
-    span = Lazy.stored(View(view.buffer, (length,), (1,), view.offset), x.dtype)
+    span = TensorExpr.stored(View(view.buffer, (length,), (1,), view.offset), x.dtype)
     if why_not_dtype(x.dtype) is None:
         copied = lowering.copy(span, (1,), BufferKind.OUTPUT).storage
         assert copied is not None
@@ -343,7 +343,7 @@ def _span_output(lowering: Lowering, x: Lazy, view: View) -> View:
     return View(copied.buffer, view.shape, view.strides, 0)
 
 
-def _cloned(lowering: Lowering, x: Lazy, strides: tuple[IntLike, ...]) -> View:
+def _cloned(lowering: Lowering, x: TensorExpr, strides: tuple[IntLike, ...]) -> View:
     """A copy made by ATen, for dtypes that loops cannot compute."""
     view = x.storage
     assert view is not None, "a tensor that loops cannot compute is always stored"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from treadle_codegen.lower.table import LOWERINGS
+from treadle_codegen.lower.lowerings import LOWERINGS
 
 # Views and copies with all elements of their argument.
 _KEEPING = frozenset(

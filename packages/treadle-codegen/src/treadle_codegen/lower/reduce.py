@@ -12,28 +12,28 @@ from treadle_codegen.ir.loops import IntLike
 from treadle_codegen.ir.ops import FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import product
-from treadle_codegen.lower.lazy import Lazy, normalize_dim, normalize_dims
-from treadle_codegen.lower.recorder import Recorder
+from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.tensor_expr import TensorExpr, normalize_dim, normalize_dims
 from treadle_codegen.lower.view import select
 
 
-def count_of(x: Lazy, dims: Sequence[int]) -> IntLike:
+def count_of(x: TensorExpr, dims: Sequence[int]) -> IntLike:
     """Number of elements that go into one result."""
     return product([x.shape[d] for d in dims])
 
 
-def as_float(o: Recorder, count: IntLike, dtype: torch.dtype) -> int:
+def as_float(o: LoopBuilder, count: IntLike, dtype: torch.dtype) -> int:
     """A count as a float scalar."""
     return o.const(count, dtype) if isinstance(count, int) else o.cast(o.index(count), dtype)
 
 
-def mean_of(lw: Lowering, x: Lazy, dims: Sequence[int], keepdim: bool, dtype: torch.dtype) -> Lazy:
+def mean_of(lw: Lowering, x: TensorExpr, dims: Sequence[int], keepdim: bool, dtype: torch.dtype) -> TensorExpr:
     """Sum divided by count, stored."""
     accumulate = compute_dtype(dtype)
     count = count_of(x, dims)
 
-    def after(o: Recorder, total: int) -> int:
+    def after(o: LoopBuilder, total: int) -> int:
         return o.op("div", total, as_float(o, count, accumulate))
 
     return lw.reduce("sum", x, dims, keepdim=keepdim, dtype=dtype, accumulate=accumulate, after=after)
@@ -41,8 +41,8 @@ def mean_of(lw: Lowering, x: Lazy, dims: Sequence[int], keepdim: bool, dtype: to
 
 @lowering("aten.sum.default", "aten.sum.dim_IntList")
 def sum_(
-    lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Lazy | None:
+    lw: Lowering, x: TensorExpr, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> TensorExpr | None:
     result = lw.val.dtype
     if result == torch.bool:
         return None
@@ -51,14 +51,16 @@ def sum_(
 
 
 @lowering("aten.mean.default", "aten.mean.dim")
-def mean(lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Lazy:
+def mean(
+    lw: Lowering, x: TensorExpr, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> TensorExpr:
     return mean_of(lw, x, normalize_dims(dim, x.dim), keepdim, lw.val.dtype)
 
 
 @lowering("aten.prod.default", "aten.prod.dim_int")
 def prod(
-    lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Lazy | None:
+    lw: Lowering, x: TensorExpr, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
+) -> TensorExpr | None:
     result = lw.val.dtype
     if result == torch.bool:
         return None
@@ -66,7 +68,7 @@ def prod(
     return lw.reduce("prod", x, dims, keepdim=keepdim, dtype=result, accumulate=compute_dtype(result))
 
 
-def extremum(lw: Lowering, kind: str, x: Lazy, dims: Sequence[int], keepdim: bool) -> Lazy:
+def extremum(lw: Lowering, kind: str, x: TensorExpr, dims: Sequence[int], keepdim: bool) -> TensorExpr:
     """Stored maximum or minimum; on bool they are any and all."""
     if x.dtype == torch.bool:
         kind = {"max": "any", "min": "all"}[kind]
@@ -74,34 +76,36 @@ def extremum(lw: Lowering, kind: str, x: Lazy, dims: Sequence[int], keepdim: boo
 
 
 @lowering("aten.amax.default")
-def amax(lw: Lowering, x: Lazy, dim: Any = (), keepdim: bool = False) -> Lazy:
+def amax(lw: Lowering, x: TensorExpr, dim: Any = (), keepdim: bool = False) -> TensorExpr:
     return _amextremum(lw, "max", x, dim, keepdim)
 
 
 @lowering("aten.amin.default")
-def amin(lw: Lowering, x: Lazy, dim: Any = (), keepdim: bool = False) -> Lazy:
+def amin(lw: Lowering, x: TensorExpr, dim: Any = (), keepdim: bool = False) -> TensorExpr:
     return _amextremum(lw, "min", x, dim, keepdim)
 
 
-def _amextremum(lw: Lowering, kind: str, x: Lazy, dim: Any, keepdim: bool) -> Lazy:
+def _amextremum(lw: Lowering, kind: str, x: TensorExpr, dim: Any, keepdim: bool) -> TensorExpr:
     dims = normalize_dims(dim, x.dim)
     lw.require_elements(f"a{kind}", x, dims)
     return extremum(lw, kind, x, dims, keepdim)
 
 
 @lowering("aten.max.default")
-def max_all(lw: Lowering, x: Lazy) -> Lazy:
+def max_all(lw: Lowering, x: TensorExpr) -> TensorExpr:
     lw.require_elements("max", x, range(x.dim), whole=True)
     return extremum(lw, "max", x, range(x.dim), False)
 
 
 @lowering("aten.min.default")
-def min_all(lw: Lowering, x: Lazy) -> Lazy:
+def min_all(lw: Lowering, x: TensorExpr) -> TensorExpr:
     lw.require_elements("min", x, range(x.dim), whole=True)
     return extremum(lw, "min", x, range(x.dim), False)
 
 
-def _with_positions(lw: Lowering, kind: str, x: Lazy, dim: int, keepdim: bool) -> tuple[Lazy, Lazy] | None:
+def _with_positions(
+    lw: Lowering, kind: str, x: TensorExpr, dim: int, keepdim: bool
+) -> tuple[TensorExpr, TensorExpr] | None:
     if x.dtype == torch.bool:
         return None
     dims = [normalize_dim(dim, x.dim)] if x.dim else []
@@ -110,22 +114,22 @@ def _with_positions(lw: Lowering, kind: str, x: Lazy, dim: int, keepdim: bool) -
     return extremum(lw, kind, x, dims, keepdim), position(lw, kind, x, dims, keepdim)
 
 
-def position(lw: Lowering, kind: str, x: Lazy, dims: Sequence[int], keepdim: bool) -> Lazy:
+def position(lw: Lowering, kind: str, x: TensorExpr, dims: Sequence[int], keepdim: bool) -> TensorExpr:
     """Stored row-major position of the first extremum among `dims`."""
     return lw.reduce(f"arg{kind}", x, dims, keepdim=keepdim, dtype=torch.int64, accumulate=compute_dtype(x.dtype))
 
 
 @lowering("aten.max.dim")
-def max_dim(lw: Lowering, x: Lazy, dim: int, keepdim: bool = False) -> tuple[Lazy, Lazy] | None:
+def max_dim(lw: Lowering, x: TensorExpr, dim: int, keepdim: bool = False) -> tuple[TensorExpr, TensorExpr] | None:
     return _with_positions(lw, "max", x, dim, keepdim)
 
 
 @lowering("aten.min.dim")
-def min_dim(lw: Lowering, x: Lazy, dim: int, keepdim: bool = False) -> tuple[Lazy, Lazy] | None:
+def min_dim(lw: Lowering, x: TensorExpr, dim: int, keepdim: bool = False) -> tuple[TensorExpr, TensorExpr] | None:
     return _with_positions(lw, "min", x, dim, keepdim)
 
 
-def _arg(lw: Lowering, kind: str, x: Lazy, dim: int | None, keepdim: bool) -> Lazy | None:
+def _arg(lw: Lowering, kind: str, x: TensorExpr, dim: int | None, keepdim: bool) -> TensorExpr | None:
     if x.dtype == torch.bool:
         return None
     dims = normalize_dims(dim, x.dim)
@@ -134,7 +138,9 @@ def _arg(lw: Lowering, kind: str, x: Lazy, dim: int | None, keepdim: bool) -> La
 
 
 @lowering("aten.aminmax.default")
-def aminmax(lw: Lowering, x: Lazy, *, dim: int | None = None, keepdim: bool = False) -> tuple[Lazy, Lazy]:
+def aminmax(
+    lw: Lowering, x: TensorExpr, *, dim: int | None = None, keepdim: bool = False
+) -> tuple[TensorExpr, TensorExpr]:
     dims = normalize_dims(dim, x.dim)
     lw.require_elements("aminmax", x, dims)
     lw.realize_for_reuse(x)
@@ -142,33 +148,33 @@ def aminmax(lw: Lowering, x: Lazy, *, dim: int | None = None, keepdim: bool = Fa
 
 
 @lowering("aten.count_nonzero.default", "aten.count_nonzero.dim_IntList")
-def count_nonzero(lw: Lowering, x: Lazy, dim: Any = None) -> Lazy:
+def count_nonzero(lw: Lowering, x: TensorExpr, dim: Any = None) -> TensorExpr:
     dims = normalize_dims(dim, x.dim)
     truth = lw.pointwise(lambda o, v: o.cast(v, torch.bool), [x], torch.bool, shape=x.shape)
     return lw.reduce("sum", truth, dims, dtype=torch.int64, accumulate=torch.int64)
 
 
 @lowering("aten.argmax.default")
-def argmax(lw: Lowering, x: Lazy, dim: int | None = None, keepdim: bool = False) -> Lazy | None:
+def argmax(lw: Lowering, x: TensorExpr, dim: int | None = None, keepdim: bool = False) -> TensorExpr | None:
     return _arg(lw, "max", x, dim, keepdim)
 
 
 @lowering("aten.argmin.default")
-def argmin(lw: Lowering, x: Lazy, dim: int | None = None, keepdim: bool = False) -> Lazy | None:
+def argmin(lw: Lowering, x: TensorExpr, dim: int | None = None, keepdim: bool = False) -> TensorExpr | None:
     return _arg(lw, "min", x, dim, keepdim)
 
 
 @lowering("aten.any.default", "aten.any.dim", "aten.any.dims")
-def any_(lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False) -> Lazy:
+def any_(lw: Lowering, x: TensorExpr, dim: Any = None, keepdim: bool = False) -> TensorExpr:
     return _truth(lw, "any", x, dim, keepdim)
 
 
 @lowering("aten.all.default", "aten.all.dim", "aten.all.dims")
-def all_(lw: Lowering, x: Lazy, dim: Any = None, keepdim: bool = False) -> Lazy:
+def all_(lw: Lowering, x: TensorExpr, dim: Any = None, keepdim: bool = False) -> TensorExpr:
     return _truth(lw, "all", x, dim, keepdim)
 
 
-def _truth(lw: Lowering, kind: str, x: Lazy, dim: Any, keepdim: bool) -> Lazy:
+def _truth(lw: Lowering, kind: str, x: TensorExpr, dim: Any, keepdim: bool) -> TensorExpr:
     dims = normalize_dims(dim, x.dim) if not (isinstance(dim, (list, tuple)) and not dim) else list(range(x.dim))
     return lw.reduce(kind, x, dims, keepdim=keepdim, dtype=lw.val.dtype, accumulate=torch.bool)
 
@@ -176,7 +182,9 @@ def _truth(lw: Lowering, kind: str, x: Lazy, dim: Any, keepdim: bool) -> Lazy:
 # -- variance ----------------------------------------------------------------------------------------------------------
 
 
-def squared_deviation(lw: Lowering, x: Lazy, mean: Lazy, dims: Sequence[int], dtype: torch.dtype, after: Any) -> Lazy:
+def squared_deviation(
+    lw: Lowering, x: TensorExpr, mean: TensorExpr, dims: Sequence[int], dtype: torch.dtype, after: Any
+) -> TensorExpr:
     """Stored `after(o, sum((x - mean)**2))` over `dims`, with keepdim; `mean` keeps dimensions too."""
     accumulate = compute_dtype(dtype)
     centred = lw.pointwise(
@@ -190,8 +198,8 @@ def squared_deviation(lw: Lowering, x: Lazy, mean: Lazy, dims: Sequence[int], dt
 
 
 def _variance(
-    lw: Lowering, x: Lazy, dim: Any, correction: Any, keepdim: bool, root: bool, dtype: torch.dtype
-) -> tuple[Lazy, Lazy] | None:
+    lw: Lowering, x: TensorExpr, dim: Any, correction: Any, keepdim: bool, root: bool, dtype: torch.dtype
+) -> tuple[TensorExpr, TensorExpr] | None:
     """(variance or its root, mean), in two passes over stored `x`."""
     if x.dtype not in FLOATS:
         return None
@@ -202,7 +210,7 @@ def _variance(
     accumulate = compute_dtype(dtype)
     off = 1 if correction is None else correction
 
-    def after(o: Recorder, total: int) -> int:
+    def after(o: LoopBuilder, total: int) -> int:
         if isinstance(count, int):
             divisor = o.const(max(count - off, 0.0), accumulate)
         else:
@@ -217,7 +225,7 @@ def _variance(
     return _without(spread, dims), _without(mean, dims)
 
 
-def _without(x: Lazy, dims: Sequence[int]) -> Lazy:
+def _without(x: TensorExpr, dims: Sequence[int]) -> TensorExpr:
     for d in sorted(dims, reverse=True):
         x = x.view(select(x.shape, d, 0))
     return x
@@ -225,8 +233,8 @@ def _without(x: Lazy, dims: Sequence[int]) -> Lazy:
 
 @lowering("aten.var.correction", "aten.var.dim", "aten.var.default")
 def var(
-    lw: Lowering, x: Lazy, dim: Any = None, *args: Any, correction: Any = None, keepdim: bool = False
-) -> Lazy | None:
+    lw: Lowering, x: TensorExpr, dim: Any = None, *args: Any, correction: Any = None, keepdim: bool = False
+) -> TensorExpr | None:
     if args or isinstance(dim, bool):
         return None  # the older overloads with `unbiased`
     both = _variance(lw, x, dim, correction, keepdim, False, lw.val.dtype)
@@ -234,18 +242,20 @@ def var(
 
 
 @lowering("aten.std.correction")
-def std(lw: Lowering, x: Lazy, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Lazy | None:
+def std(
+    lw: Lowering, x: TensorExpr, dim: Any = None, *, correction: Any = None, keepdim: bool = False
+) -> TensorExpr | None:
     both = _variance(lw, x, dim, correction, keepdim, True, lw.val.dtype)
     return None if both is None else both[0]
 
 
 @lowering("aten.var_mean.correction")
-def var_mean(lw: Lowering, x: Lazy, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+def var_mean(lw: Lowering, x: TensorExpr, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     return _variance(lw, x, dim, correction, keepdim, False, lw.val[0].dtype)
 
 
 @lowering("aten.std_mean.correction")
-def std_mean(lw: Lowering, x: Lazy, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
+def std_mean(lw: Lowering, x: TensorExpr, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
     return _variance(lw, x, dim, correction, keepdim, True, lw.val[0].dtype)
 
 
@@ -253,14 +263,14 @@ def std_mean(lw: Lowering, x: Lazy, dim: Any = None, *, correction: Any = None, 
 
 
 @lowering("aten.logsumexp.default")
-def logsumexp(lw: Lowering, x: Lazy, dim: Any, keepdim: bool = False) -> Lazy | None:
+def logsumexp(lw: Lowering, x: TensorExpr, dim: Any, keepdim: bool = False) -> TensorExpr | None:
     if x.dtype not in FLOATS or any(size == 0 for size in x.shape):
         return None
     dims = normalize_dims(dim, x.dim)
     lw.realize_for_reuse(x)
     top = extremum(lw, "max", x, dims, True)
 
-    def finite(o: Recorder, value: int) -> int:
+    def finite(o: LoopBuilder, value: int) -> int:
         return o.op("where", o.op("isinf", value), o.like(0.0, value), value)
 
     shift = lw.pointwise(finite, [top], x.dtype, shape=top.shape, compute=x.dtype)
@@ -281,8 +291,14 @@ def logsumexp(lw: Lowering, x: Lazy, dim: Any, keepdim: bool = False) -> Lazy | 
 
 @lowering("aten.linalg_vector_norm.default")
 def vector_norm(
-    lw: Lowering, x: Lazy, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: torch.dtype | None = None
-) -> Lazy | None:
+    lw: Lowering,
+    x: TensorExpr,
+    ord: Any = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: torch.dtype | None = None,
+) -> TensorExpr | None:
     result = lw.val.dtype
     accumulate = compute_dtype(result)
     if accumulate not in FLOATS or ord not in (1, 2, math.inf, -math.inf) or any(size == 0 for size in x.shape):
@@ -290,7 +306,7 @@ def vector_norm(
     dims = normalize_dims(dim, x.dim)
     kind = {1: "sum", 2: "sum", math.inf: "max", -math.inf: "min"}[ord]
 
-    def before(o: Recorder, value: int, _index: Any) -> int:
+    def before(o: LoopBuilder, value: int, _index: Any) -> int:
         return o.op("mul", value, value) if ord == 2 else o.op("abs", value)
 
     after = (lambda o, value: o.op("sqrt", value)) if ord == 2 else None

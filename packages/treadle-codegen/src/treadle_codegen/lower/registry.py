@@ -1,7 +1,7 @@
 """The table from ATen overloads to lowerings.
 
-A lowering takes the `Lowering` in progress and the node's arguments, tensors as `Lazy`, sizes as ints or Exprs, and
-returns a `Lazy`, a tuple of them, or None where it does not cover the case; the op then becomes an `Extern`.
+A lowering takes the `Lowering` in progress and the node's arguments, tensors as `TensorExpr`, sizes as ints or Exprs, and
+returns a `TensorExpr`, a tuple of them, or None where it does not cover the case; the op then becomes an `Extern`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ import torch
 from treadle_codegen.ir.loops import Check, IntLike
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape
-from treadle_codegen.lower.lazy import Index, Lazy, ViewMap
 from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.tensor_expr import Index, TensorExpr, ViewMap
 from treadle_shapes.expr import Le
 
 # Beyond this a float32 does not hold every position.
@@ -65,7 +65,7 @@ def _require_exact(lw: Lowering, out: IntLike, factor: int) -> bool:
 
 
 @lowering("aten.upsample_nearest1d.default", "aten.upsample_nearest2d.default", "aten.upsample_nearest3d.default")
-def upsample_nearest(lw: Lowering, x: Lazy, _size: Any, *scales: float | None) -> Lazy | None:
+def upsample_nearest(lw: Lowering, x: TensorExpr, _size: Any, *scales: float | None) -> TensorExpr | None:
     target = as_shape(lw.val.shape)
     lead = 2
     given = [*scales, *[None] * (x.dim - lead)][: x.dim - lead]

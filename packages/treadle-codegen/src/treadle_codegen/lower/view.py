@@ -16,8 +16,8 @@ from treadle_codegen.lower.indexing import (
     reshape_strides,
     same_strides,
 )
-from treadle_codegen.lower.lazy import Index, Lazy, ViewMap, normalize_dim
 from treadle_codegen.lower.registry import lowering
+from treadle_codegen.lower.tensor_expr import Index, TensorExpr, ViewMap, normalize_dim
 from treadle_shapes.expr import Expr, Lt, maximum, where
 
 # -- the maps ----------------------------------------------------------------------------------------------------------
@@ -169,22 +169,22 @@ STRIDED_VIEWS = frozenset(
 
 
 @lowering("aten.view.default", "aten._unsafe_view.default", "aten.reshape.default", "aten.view_copy.default")
-def view(lw: Lowering, x: Lazy, size: Sequence[Any]) -> Lazy:
+def view(lw: Lowering, x: TensorExpr, size: Sequence[Any]) -> TensorExpr:
     return x.view(reshape(x.shape, as_shape(lw.val.shape)))  # what -1 stands for, the trace has worked out
 
 
 @lowering("aten._reshape_alias.default")
-def reshape_alias(lw: Lowering, x: Lazy, size: Sequence[Any], stride: Sequence[Any]) -> Lazy:
+def reshape_alias(lw: Lowering, x: TensorExpr, size: Sequence[Any], stride: Sequence[Any]) -> TensorExpr:
     return view(lw, x, size)
 
 
 @lowering("aten.permute.default", "aten.permute_copy.default")
-def permute_(lw: Lowering, x: Lazy, dims: Sequence[int]) -> Lazy:
+def permute_(lw: Lowering, x: TensorExpr, dims: Sequence[int]) -> TensorExpr:
     return x.view(permute(x.shape, [normalize_dim(d, x.dim) for d in dims]))
 
 
 @lowering("aten.transpose.int", "aten.transpose_copy.int")
-def transpose(lw: Lowering, x: Lazy, dim0: int, dim1: int) -> Lazy:
+def transpose(lw: Lowering, x: TensorExpr, dim0: int, dim1: int) -> TensorExpr:
     if x.dim == 0:
         return x.view(identity(x.shape))
     order = list(range(x.dim))
@@ -194,12 +194,12 @@ def transpose(lw: Lowering, x: Lazy, dim0: int, dim1: int) -> Lazy:
 
 
 @lowering("aten.t.default", "aten.t_copy.default", "aten.numpy_T.default")
-def t(lw: Lowering, x: Lazy) -> Lazy:
+def t(lw: Lowering, x: TensorExpr) -> TensorExpr:
     return x.view(permute(x.shape, list(range(x.dim))[::-1]))
 
 
 @lowering("aten.expand.default", "aten.expand_copy.default")
-def expand_(lw: Lowering, x: Lazy, size: Sequence[Any]) -> Lazy:
+def expand_(lw: Lowering, x: TensorExpr, size: Sequence[Any]) -> TensorExpr:
     sizes = as_shape(size)
     lead = len(sizes) - x.dim
     target = tuple([x.shape[d - lead] if s == -1 else s for d, s in enumerate(sizes)])
@@ -209,7 +209,9 @@ def expand_(lw: Lowering, x: Lazy, size: Sequence[Any]) -> Lazy:
 
 
 @lowering("aten.slice.Tensor", "aten.slice_copy.Tensor")
-def slice_(lw: Lowering, x: Lazy, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Lazy | None:
+def slice_(
+    lw: Lowering, x: TensorExpr, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> TensorExpr | None:
     d = normalize_dim(dim, x.dim)
     # The length of the result is known from the fake result, so only the start needs torch's clamping rule.
     length = as_shape(lw.val.shape)[d]
@@ -242,7 +244,7 @@ def clamped_start(size: IntLike, start: Any) -> IntLike | None:
 
 
 @lowering("aten.narrow_copy.default")
-def narrow_copy(lw: Lowering, x: Lazy, dim: int, start: Any, length: Any) -> Lazy | None:
+def narrow_copy(lw: Lowering, x: TensorExpr, dim: int, start: Any, length: Any) -> TensorExpr | None:
     d = normalize_dim(dim, x.dim)
     (first,) = as_shape([start])
     if not isinstance(first, int):
@@ -251,7 +253,7 @@ def narrow_copy(lw: Lowering, x: Lazy, dim: int, start: Any, length: Any) -> Laz
 
 
 @lowering("aten.select.int", "aten.select_copy.int")
-def select_(lw: Lowering, x: Lazy, dim: int, index: Any) -> Lazy:
+def select_(lw: Lowering, x: TensorExpr, dim: int, index: Any) -> TensorExpr:
     d = normalize_dim(dim, x.dim)
     (at,) = as_shape([index])
     if isinstance(at, int) and at < 0:
@@ -261,7 +263,7 @@ def select_(lw: Lowering, x: Lazy, dim: int, index: Any) -> Lazy:
 
 @lowering("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_copy.default",
           "aten.squeeze_copy.dim", "aten.squeeze_copy.dims")  # fmt: skip
-def squeeze(lw: Lowering, x: Lazy, dim: Any = None) -> Lazy:
+def squeeze(lw: Lowering, x: TensorExpr, dim: Any = None) -> TensorExpr:
     dims = range(x.dim) if dim is None else [dim] if isinstance(dim, int) else dim
     for d in sorted({normalize_dim(d, x.dim) for d in dims}, reverse=True):
         if x.dim and x.shape[d] == 1:
@@ -270,7 +272,7 @@ def squeeze(lw: Lowering, x: Lazy, dim: Any = None) -> Lazy:
 
 
 @lowering("aten.unsqueeze.default", "aten.unsqueeze_copy.default")
-def unsqueeze(lw: Lowering, x: Lazy, dim: int) -> Lazy:
+def unsqueeze(lw: Lowering, x: TensorExpr, dim: int) -> TensorExpr:
     return x.view(insert(x.shape, dim % (x.dim + 1)))
 
 
@@ -281,13 +283,13 @@ def unsqueeze(lw: Lowering, x: Lazy, dim: int) -> Lazy:
     "aten.lift_fresh_copy.default",
     "aten.lift_fresh.default",
 )
-def alias(lw: Lowering, x: Lazy) -> Lazy:
+def alias(lw: Lowering, x: TensorExpr) -> TensorExpr:
     return x.view(identity(x.shape))
 
 
 @lowering("aten.split.Tensor", "aten.split_with_sizes.default", "aten.unsafe_split.Tensor", "aten.unsafe_split_with_sizes.default",
           "aten.chunk.default", "aten.split_with_sizes_copy.default", "aten.split_copy.Tensor", "aten.unsafe_chunk.default")  # fmt: skip
-def split(lw: Lowering, x: Lazy, sizes: Any, dim: int = 0) -> tuple[Lazy, ...]:
+def split(lw: Lowering, x: TensorExpr, sizes: Any, dim: int = 0) -> tuple[TensorExpr, ...]:
     d = normalize_dim(dim, x.dim)
     parts, start = [], 0
     for val in lw.val:
@@ -298,18 +300,18 @@ def split(lw: Lowering, x: Lazy, sizes: Any, dim: int = 0) -> tuple[Lazy, ...]:
 
 
 @lowering("aten.unbind.int", "aten.unbind_copy.int")
-def unbind(lw: Lowering, x: Lazy, dim: int = 0) -> tuple[Lazy, ...]:
+def unbind(lw: Lowering, x: TensorExpr, dim: int = 0) -> tuple[TensorExpr, ...]:
     d = normalize_dim(dim, x.dim)
     return tuple(x.view(select(x.shape, d, k)) for k in range(len(lw.val)))
 
 
 @lowering("aten.flip.default")
-def flip_(lw: Lowering, x: Lazy, dims: Sequence[int]) -> Lazy:
+def flip_(lw: Lowering, x: TensorExpr, dims: Sequence[int]) -> TensorExpr:
     return x.view(flip(x.shape, [normalize_dim(d, x.dim) for d in dims] if x.dim else []))
 
 
 @lowering("aten.roll.default")
-def roll(lw: Lowering, x: Lazy, shifts: Any, dims: Any = ()) -> Lazy:
+def roll(lw: Lowering, x: TensorExpr, shifts: Any, dims: Any = ()) -> TensorExpr:
     shifts = [shifts] if isinstance(shifts, (int, Expr)) else list(shifts)
     dims = [dims] if isinstance(dims, int) else list(dims)
     if not dims:
@@ -338,7 +340,7 @@ def _roll_map(shape: Shape, d: int, shift: IntLike) -> ViewMap:
 
 
 @lowering("aten.repeat.default")
-def repeat(lw: Lowering, x: Lazy, repeats: Sequence[Any]) -> Lazy:
+def repeat(lw: Lowering, x: TensorExpr, repeats: Sequence[Any]) -> TensorExpr:
     counts = as_shape(repeats)
     lead = len(counts) - x.dim
     source = (1,) * lead + x.shape
@@ -357,14 +359,14 @@ def repeat(lw: Lowering, x: Lazy, repeats: Sequence[Any]) -> Lazy:
 
 
 @lowering("aten.diagonal.default", "aten.diagonal_copy.default")
-def diagonal(lw: Lowering, x: Lazy, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Lazy:
+def diagonal(lw: Lowering, x: TensorExpr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> TensorExpr:
     a, b = normalize_dim(dim1, x.dim), normalize_dim(dim2, x.dim)
     length = as_shape(lw.val.shape)[-1]
     return x.view(diagonal_map(x.shape, offset, a, b, length))
 
 
 @lowering("aten.unfold.default", "aten.unfold_copy.default")
-def unfold(lw: Lowering, x: Lazy, dimension: int, size: int, step: int) -> Lazy | None:
+def unfold(lw: Lowering, x: TensorExpr, dimension: int, size: int, step: int) -> TensorExpr | None:
     if x.dim == 0:
         return None
     d = normalize_dim(dimension, x.dim)
@@ -373,8 +375,8 @@ def unfold(lw: Lowering, x: Lazy, dimension: int, size: int, step: int) -> Lazy 
 
 @lowering("aten.as_strided.default", "aten.as_strided_copy.default")
 def as_strided(
-    lw: Lowering, x: Lazy, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
-) -> Lazy | None:
+    lw: Lowering, x: TensorExpr, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
+) -> TensorExpr | None:
     """A view of the storage of `x`: only where `x` is all of its storage, so that its layout is ours to know."""
     assert lw.node is not None
     val = lw.node.args[0].meta["val"]  # type: ignore[union-attr]
@@ -387,11 +389,11 @@ def as_strided(
         assert copied is not None
         stored = copied
     offset = stored.offset + (0 if storage_offset is None else as_shape([storage_offset])[0])
-    return Lazy.stored(View(stored.buffer, as_shape(size), as_shape(stride), offset), x.dtype)
+    return TensorExpr.stored(View(stored.buffer, as_shape(size), as_shape(stride), offset), x.dtype)
 
 
 @lowering("aten.pixel_shuffle.default")
-def pixel_shuffle(lw: Lowering, x: Lazy, upscale_factor: int) -> Lazy:
+def pixel_shuffle(lw: Lowering, x: TensorExpr, upscale_factor: int) -> TensorExpr:
     r, (*batch, channels, height, width) = upscale_factor, x.shape
     n = len(batch)
     x = x.view(reshape(x.shape, (*batch, channels // (r * r), r, r, height, width)))
@@ -400,7 +402,7 @@ def pixel_shuffle(lw: Lowering, x: Lazy, upscale_factor: int) -> Lazy:
 
 
 @lowering("aten.pixel_unshuffle.default")
-def pixel_unshuffle(lw: Lowering, x: Lazy, downscale_factor: int) -> Lazy:
+def pixel_unshuffle(lw: Lowering, x: TensorExpr, downscale_factor: int) -> TensorExpr:
     r, (*batch, channels, height, width) = downscale_factor, x.shape
     n = len(batch)
     x = x.view(reshape(x.shape, (*batch, channels, height // r, r, width // r, r)))

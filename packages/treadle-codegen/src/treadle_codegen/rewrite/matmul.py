@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from treadle_codegen.lower.table import LOWERINGS
+from treadle_codegen.lower.lowerings import LOWERINGS
 from treadle_codegen.rewrite.propagate import insert_call
 from treadle_codegen.rewrite.static import is_view_of_input, static_nodes
 

@@ -1,1 +1,1 @@
-"""From a Program to a Plan: dependencies, fusion into kernels, memory."""
+"""From a Program to a ExecutionPlan: dependencies, fusion into kernels, memory."""

@@ -117,7 +117,7 @@ def _say_sizes_of_slices() -> None:
             if symbol not in free_symbols(before):
                 first = 0 if first is None else _clamped(first, before)
                 last = before if last is None or last == sys.maxsize else _clamped(last, before)
-                adapter.env.assume(Eq(symbol, ceildiv(maximum(last - first, 0), by)))
+                adapter.env.add_fact(Eq(symbol, ceildiv(maximum(last - first, 0), by)))
         return out
 
     fake_impls.op_implementations_dict[torch.ops.aten.slice.Tensor] = slice_forward
@@ -338,9 +338,9 @@ class FakeShapeEnv:
     def _bound(self, symbol: Any, lower: Any, upper: Any) -> None:
         value = self.from_sympy(symbol)
         if isinstance(lower, int):
-            self.env.assume(Ge(value, lower))
+            self.env.add_fact(Ge(value, lower))
         if isinstance(upper, int) and upper < 2**63 - 1:
-            self.env.assume(Le(value, upper))
+            self.env.add_fact(Le(value, upper))
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 

@@ -45,22 +45,22 @@ def answer_size_obliviously(shape_env: Any, target: Any) -> contextlib.AbstractC
     env = getattr(shape_env, "env", shape_env)
     if env is None or isinstance(target, str) or target not in GENERAL:
         return contextlib.nullcontext()
-    return env.general_answers()
+    return env.size_oblivious_answers()
 
 
 def run_for_metadata(
-    shape_env: Any, kernel: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, suppose: bool = False
+    shape_env: Any, kernel: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, assume: bool = False
 ) -> Any:
     """`kernel(*args, **kwargs)` on fake tensors, asked for sizes and layouts only: what it computes is decided by others.
 
     Its questions about sizes of 1 get the general answer, so that no guard excludes 1; what the metadata are at 1 is for the caller
     to find out. A result of plain numbers and flags is an answer itself (`torch.is_same_size`), and is worked out with guards.
-    shape_env as in `answer_size_obliviously`; suppose as in `ShapeEnv.general_answers`.
+    shape_env as in `answer_size_obliviously`; assume as in `ShapeEnv.size_oblivious_answers`.
     """
     env = getattr(shape_env, "env", shape_env)
     if env is None:
         return kernel(*args, **kwargs)
-    with env.general_answers(suppose):
+    with env.size_oblivious_answers(assume):
         result = kernel(*args, **kwargs)
     return kernel(*args, **kwargs) if _is_plain(result) else result
 

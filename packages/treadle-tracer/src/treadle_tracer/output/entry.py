@@ -18,11 +18,11 @@ import treadle_frame
 from ..bytecode import CodeModel
 from ..errors import Unsupported
 from ..source import Path, Source
+from .deferred_asserts import drawing_once, has_asserts, raising_as_asked
+from .deoptimise import Deoptimisation, begin
 from .emit import FrameCode
 from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes, settled
-from .rerun import Rerun, begin
 from .resume import Break
-from .run_time import drawing_once, has_asserts, raising_as_asked
 from .size_ranges import size_program
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Payload:
     inputs: tuple[Source, ...] = ()
 
 
-class Plan:
+class FramePlan:
     """A replacement whose graph is not compiled yet: knows what the graph must return.
 
     Raises Unsupported if the frame cannot be rebuilt.
@@ -86,8 +86,8 @@ class Plan:
         effects.push(value)
         builder.cb.return_value()
 
-    def replacement(self, compiled: Callable[..., Any] | None, rerun: Rerun | None) -> CodeType:
-        """The replacement code. `rerun`: what is said when a failing graph is followed by running the original code from the
+    def replacement(self, compiled: Callable[..., Any] | None, deoptimisation: Deoptimisation | None) -> CodeType:
+        """The replacement code. `deoptimisation`: what is said when a failing graph is followed by running the original code from the
         start; None: that may not be done."""
         cb = FrameCode(self.model)
         builder = ReplacementBuilder(self.result.mutations, self.usage, cb)
@@ -96,12 +96,12 @@ class Plan:
             cb.place(start)
             emit_graph_call(builder, compiled, self.result.graph.input_sources)
             cb.place(end)
-            if rerun is not None:
+            if deoptimisation is not None:
                 cb.protect(start, end, handler, depth=0)
             self._give_back(builder)
-            if rerun is not None:
+            if deoptimisation is not None:
                 cb.place(handler)
-                _emit_rerun(cb, self.code, rerun)
+                _emit_deoptimisation(cb, self.code, deoptimisation)
         else:
             self._give_back(builder)
         return cb.finish()
@@ -112,33 +112,33 @@ def build_replacement(
     model: CodeModel,
     result: TraceResult,
     compiled: Callable[..., Any] | None,
-    rerun: Rerun | None = None,
+    deoptimisation: Deoptimisation | None = None,
 ) -> CodeType:
-    """The replacement code of a trace, for a compiled graph that returns `Plan(code, model, result).outputs`."""
-    return Plan(code, model, result).replacement(compiled, rerun)
+    """The replacement code of a trace, for a compiled graph that returns `FramePlan(code, model, result).outputs`."""
+    return FramePlan(code, model, result).replacement(compiled, deoptimisation)
 
 
 def finish_entry(
-    plan: Plan, compiled: Callable[..., Any] | None, payload: Payload, *, raise_internal_errors: bool = False
+    plan: FramePlan, compiled: Callable[..., Any] | None, payload: Payload, *, raise_internal_errors: bool = False
 ) -> Any:
     """The `treadle_frame.Entry` of a finished compile; raise_internal_errors: what a call does when the graph raises where
     the program does not."""
     result = plan.result
-    rerun = None
-    if compiled is not None and payload.graph_module is not None and why_not_rerun(payload.graph_module) is None:
-        rerun = Rerun(
+    deoptimisation = None
+    if compiled is not None and payload.graph_module is not None and why_not_deoptimise(payload.graph_module) is None:
+        deoptimisation = Deoptimisation(
             plan.code.co_qualname,
             payload.graph_module,
             has_handlers=result.protected,
             raise_internal_errors=raise_internal_errors,
         )
-    if compiled is not None and rerun is None and result.protected:
+    if compiled is not None and deoptimisation is None and result.protected:
         raise Unsupported("write-under-handler", f"{plan.code.co_qualname}")
     if compiled is not None and payload.graph_module is not None:
         compiled = raising_as_asked(keeping_state(compiled, payload.graph_module), payload.graph_module)
-        if rerun is not None and has_asserts(payload.graph_module):
+        if deoptimisation is not None and has_asserts(payload.graph_module):
             compiled = drawing_once(compiled)
-    replacement = plan.replacement(compiled, rerun)
+    replacement = plan.replacement(compiled, deoptimisation)
     if result.env is not None:
         payload.dynamic = result.guards.add_sizes(result.env)
         payload.inputs = tuple(result.graph.input_sources)
@@ -149,13 +149,13 @@ def finish_entry(
     payload.numbers = result.guards.numbers
     direct = None
     if compiled is not None and not result.protected and not has_asserts(payload.graph_module):
-        direct = _direct(plan, compiled, retry=rerun is not None)
+        direct = _direct(plan, compiled, retry=deoptimisation is not None)
     if direct is None:
         return treadle_frame.Entry(replacement, program, payload)
     return treadle_frame.Entry(replacement, program, payload, direct=direct)
 
 
-def _direct(plan: Plan, compiled: Callable[..., Any], *, retry: bool) -> Any:
+def _direct(plan: FramePlan, compiled: Callable[..., Any], *, retry: bool) -> Any:
     """`(compiled, argument names, unpack, retry)` when the frame does nothing but `return compiled(*arguments)[0]`, else None.
 
     retry: the replacement code knows what to do when the graph raises.
@@ -173,7 +173,7 @@ def _direct(plan: Plan, compiled: Callable[..., Any], *, retry: bool) -> Any:
     return (compiled, tuple(names), True, retry)
 
 
-def with_admitted_ones(entry: Any) -> Any:
+def with_size_one_accepted(entry: Any) -> Any:
     """The same entry, for the sizes of 1 that are admitted by now."""
     program = size_program(entry.guard.checks, entry.payload.dynamic)
     return treadle_frame.Entry(entry.code, program, entry.payload, direct=entry.direct)
@@ -212,7 +212,7 @@ _WRITING_OPERATORS = frozenset(
 _HIDDEN_WRITERS = frozenset({"batch_norm", "instance_norm", "embedding_renorm_", "_fused_moving_avg_obs_fq_helper"})
 
 
-def why_not_rerun(gm: torch.fx.GraphModule) -> str | None:
+def why_not_deoptimise(gm: torch.fx.GraphModule) -> str | None:
     """Why a graph that failed half-way may have left traces outside, None when it cannot have.
 
     Writes to tensors that the graph itself has made do not count; a view shares the storage of what it is a view of, also among fakes.
@@ -269,9 +269,9 @@ def _storages(node: torch.fx.Node) -> set[int]:
     return found
 
 
-def _emit_rerun(cb: FrameCode, code: CodeType, rerun: Rerun) -> None:
+def _emit_deoptimisation(cb: FrameCode, code: CodeType, deoptimisation: Deoptimisation) -> None:
     """The graph's exception is on the stack: run the original code with the same arguments."""
-    start, end, handler = cb.label("rerun"), cb.label("rerun end"), cb.label("rerun failed")
+    start, end, handler = cb.label("deoptimise"), cb.label("deoptimise end"), cb.label("deoptimise failed")
     error, state = cb.temp(), cb.temp()
     cb.store_fast(error)
     cb.call_constant(begin, [error], cb.load_fast)
@@ -288,14 +288,14 @@ def _emit_rerun(cb: FrameCode, code: CodeType, rerun: Rerun) -> None:
     cb.store_fast(result)
     cb.place(end)
     cb.protect(start, end, handler, depth=0)
-    cb.call_constant(rerun.succeeded, [state, error], cb.load_fast)
+    cb.call_constant(deoptimisation.succeeded, [state, error], cb.load_fast)
     cb.pop_top()
     cb.load_fast(result)
     cb.return_value()
     cb.place(handler)
     raised = cb.temp()
     cb.store_fast(raised)
-    cb.call_constant(rerun.raised, [state, error, raised], cb.load_fast)
+    cb.call_constant(deoptimisation.raised, [state, error, raised], cb.load_fast)
     cb.pop_top()
     cb.load_fast(raised)
     cb.emit("RERAISE", 0)

@@ -36,7 +36,7 @@ class Mutations:
         self._globals: dict[tuple[Source | None, str], Stored] = {}
         self._cells: dict[int, Stored] = {}
         self._values: dict[int, Value] = {}  # keeps the keys' Values alive
-        self.frozen = False  # a way is only tried out: see trace.merge
+        self.frozen = False  # a way is only tried out: see trace.speculation
 
     def store_attr(self, obj: Value, name: str, value: Value) -> None:
         """`obj.name = value` as `object.__setattr__` does it; descriptors and `__setattr__` are the caller's business."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InternalError
-from ..values.base import NULL, Constant, Lazy, Value
+from ..values.base import NULL, Constant, LazyValue, Value
 from .mutations import DELETED, Mutations
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class ReplacementBuilder:
 
 def settled(value: Value) -> Value:
     """The value behind a lazy one that has been looked at."""
-    while isinstance(value, Lazy) and value.value is not None:
+    while isinstance(value, LazyValue) and value.value is not None:
         value = value.value
     return value
 

@@ -31,7 +31,7 @@ from ..bytecode import OPS, ArgKind, CodeModel, Instruction, SlotKind, live_loca
 from ..bytecode.opcodes import MINOR, NULL_AFTER_CALLABLE
 from ..bytecode.splice import Continuation, continuation, restart_index, why_not_cut
 from ..errors import InternalError, Unsupported
-from ..values.base import NULL, Known, Value
+from ..values.base import NULL, ConcreteValue, Value
 from .emit import FrameCode
 from .replacement import Effects, ReplacementBuilder, emit_state_changes, settled
 
@@ -240,7 +240,7 @@ def why_not_resume(model: CodeModel, index: int, stack: Sequence[Value]) -> str 
         return "an exception is being handled"
     if op.name in _CALL_SLOTS:
         for value in stack[-_CALL_SLOTS[op.name](instruction.arg or 0) :][:2]:
-            if isinstance(value, Known) and any(value.obj is reader for reader in FRAME_READERS):
+            if isinstance(value, ConcreteValue) and any(value.obj is reader for reader in FRAME_READERS):
                 return f"{value.obj.__name__}() looks at the frame that calls it"
     following = index + 1
     return None if op.jumps or op.ends else why_not_cut(model, following)

@@ -1,7 +1,7 @@
 """The guard program of an entry with dynamic sizes: ranges of sizes are checked in C with the rest of a tensor's metadata, and Python is
 called only for decisions that relate several numbers, or while a size may be 1 only where certain others are.
 
-Which sizes may be 1 changes in the life of an entry (`output.ones` admits them), and a guard program does not: so the program is made
+Which sizes may be 1 changes in the life of an entry (`output.size_one` admits them), and a guard program does not: so the program is made
 anew from the old one.
 """
 

@@ -1,4 +1,4 @@
-"""Which tensor has the same elements as a computed one, for sizes of which something is supposed.
+"""Which tensor has the same elements as a computed one, for sizes of which something is assumed.
 
     torch.where(arange(q)[:, None] >= arange(k)[None, :], bias, -inf)     # q == k == 1: the condition is [[True]], so this is bias
 
@@ -25,11 +25,11 @@ class _Unknown(Exception):
 
 
 class Elements:
-    """`suppositions` hold besides what `env` knows."""
+    """`assumptions` hold besides what `env` knows."""
 
-    def __init__(self, env: ShapeEnv, suppositions: Sequence[Any]):
+    def __init__(self, env: ShapeEnv, assumptions: Sequence[Any]):
         self.env = env
-        self.suppositions = suppositions
+        self.assumptions = assumptions
 
     def origin(self, node: fx.Node) -> fx.Node:
         """The farthest node with the same elements, sizes and dtype."""
@@ -60,7 +60,7 @@ class Elements:
     def _is_equal(self, a: Any, b: Any) -> bool:
         from treadle_shapes.torch import expr_of
 
-        return self.env.prove_if(self.suppositions, Eq(expr_of(a), expr_of(b))) is True
+        return self.env.prove_under(self.assumptions, Eq(expr_of(a), expr_of(b))) is True
 
     def _truth(self, condition: Any) -> bool | None:
         """What a condition is everywhere; None if it is not the same everywhere or unknown."""
@@ -98,7 +98,7 @@ class Elements:
     def _number(self, size: torch.SymInt) -> int:
         from treadle_shapes.torch import expr_of
 
-        found = self.env.simplify_if(self.suppositions, expr_of(size))
+        found = self.env.simplify_under(self.assumptions, expr_of(size))
         if not isinstance(found, int) or abs(found) > _LARGEST:
             raise _Unknown
         return found

@@ -17,8 +17,8 @@ from treadle_tracer.trace.bind import bind_arguments
 from treadle_tracer.trace.result import TraceResult
 from treadle_tracer.trace.table import HANDLERS
 from treadle_tracer.trace.tracer import Tracer, room_to_recurse
-from treadle_tracer.values import open_floats, open_sizes, relaxed
-from treadle_tracer.values.base import NULL, Constant, Lazy, NotConstant, Raised, Value
+from treadle_tracer.values import attention_rule, symbolic_float_rules, unbacked_size_rules
+from treadle_tracer.values.base import NULL, Constant, LazyValue, NotConstant, Raised, Value
 from treadle_tracer.values.functions import BoundMethod, CellValue, FunctionValue
 from treadle_tracer.values.generators import GeneratorValue
 from treadle_tracer.values.unbacked import refusal
@@ -107,7 +107,7 @@ class Frame:
             self.tx.raise_exception(
                 UnboundLocalError, f"cannot access local variable {name!r} where it is not associated with a value"
             )
-        if value.__class__ is Lazy:
+        if value.__class__ is LazyValue:
             value = self.locals[name] = value.force(self.tx)  # type: ignore[attr-defined]
         return value
 
@@ -117,7 +117,7 @@ class Frame:
         for name in self.program.model.localsplus:
             value = self.cells[name].load(self.tx) if name in self.cells else self.locals.get(name)
             if value is not None:
-                bound[name] = value.force(self.tx) if isinstance(value, Lazy) else value
+                bound[name] = value.force(self.tx) if isinstance(value, LazyValue) else value
         return bound
 
     def push_callable(self, value: Value, with_null: int) -> None:
@@ -348,7 +348,7 @@ def _root_frame(
         raise Unsupported("generator", f"{model.qualname} is a generator or coroutine")
     root = RootFrame(tx, program_of(frame.code), frame.code, frame.globals, break_at=break_at, stop_at=stop_at)
     tx.root_globals = frame.globals
-    root.locals = {name: Lazy(value, LocalSource(name)) for name, value in frame.locals.items()}
+    root.locals = {name: LazyValue(value, LocalSource(name)) for name, value in frame.locals.items()}
     made_here = _cells_made_at_entry(model)
     for name in model.cellvars:  # a continuation gets the cells of its frame as arguments
         if name in frame.locals and name not in made_here:
@@ -393,4 +393,4 @@ def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceR
 
 
 __all__ = ["Frame", "RootFrame", "TraceResult", "inline_call", "ops_call", "ops_data", "ops_flow", "program_of",
-           "open_floats", "open_sizes", "relaxed", "trace_frame"]  # fmt: skip
+           "attention_rule", "symbolic_float_rules", "trace_frame", "unbacked_size_rules"]  # fmt: skip

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.trace.table import op
 from treadle_tracer.values.base import NONE, NULL, Constant, Value, boolean
 from treadle_tracer.values.functions import CellValue
+from treadle_tracer.values.joined import open_truth
 from treadle_tracer.values.mappings import DictValue, SetValue
-from treadle_tracer.values.merged import open_truth
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.unbacked import truth_value
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treadle_tracer.bytecode import OPS
-from treadle_tracer.trace.merge import branch
+from treadle_tracer.trace.speculation import branch
 from treadle_tracer.trace.table import op, unsupported
 from treadle_tracer.values.base import MISSING, NONE, NULL, Constant, Raised, Value, boolean
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.generators import GeneratorValue
+from treadle_tracer.values.joined import open_truth
 from treadle_tracer.values.mappings import DictValue
-from treadle_tracer.values.merged import open_truth
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import Sequence, TupleValue
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
-from treadle_tracer.values.base import NULL, Constant, Known, Method, Value
+from treadle_tracer.values.base import NULL, ConcreteValue, Constant, Method, Value
 from treadle_tracer.values.callables import CallableValue
 from treadle_tracer.values.functions import BoundMethod, FunctionValue
 from treadle_tracer.values.mappings import DictValue, SetValue
@@ -47,7 +47,7 @@ def _is_plain(value: Value) -> bool:
     """Numbers, strings, None and tuples of such: operators on them are pure."""
     if isinstance(value, TupleValue):
         return all(map(_is_plain, value.items))
-    return isinstance(value, (Known, SymbolicValue))
+    return isinstance(value, (ConcreteValue, SymbolicValue))
 
 
 def _testable(frame: Frame, i: Instruction) -> bool:
@@ -75,7 +75,7 @@ def _arithmetic(frame: Frame, i: Instruction) -> bool:
 
 def _membership(frame: Frame, i: Instruction) -> bool:
     container, item = frame.stack[-1], frame.stack[-2]
-    if not isinstance(item, Known):
+    if not isinstance(item, ConcreteValue):
         return False
     if isinstance(container, (TupleValue, ListValue)):
         return all(map(_is_plain, container.items))

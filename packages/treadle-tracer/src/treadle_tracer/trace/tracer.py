@@ -27,11 +27,11 @@ from treadle_tracer.source import AttrSource, BuiltinSource, ConstSource, Global
 from treadle_tracer.values import builtin_functions, copying, objects, protocol, text, torch_calls, unbacked
 from treadle_tracer.values import construct as construction
 from treadle_tracer.values import wrap as wrapping
-from treadle_tracer.values.base import MISSING, Constant, Lazy, Value
+from treadle_tracer.values.base import MISSING, Constant, Value
 from treadle_tracer.values.functions import BoundMethod, CellValue, ClassValue, FunctionValue, ModuleObject
 from treadle_tracer.values.instance_dict import InstanceDict
+from treadle_tracer.values.joined import JoinedTensor
 from treadle_tracer.values.mappings import DictValue
-from treadle_tracer.values.merged import MergedTensor
 from treadle_tracer.values.objects import ObjectValue, SuperValue
 from treadle_tracer.values.sequences import ListValue, SequenceIterator, TupleValue
 from treadle_tracer.values.symbols import Symbols
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from treadle_tracer.trace.frame import Frame
-    from treadle_tracer.trace.merge import Speculation
+    from treadle_tracer.trace.speculation import Speculation
 
 _MAX_DEPTH = 200
 _ROOM = 10_000  # Python frames of ours for _MAX_DEPTH traced ones; a call of Python from Python takes no C stack
@@ -390,7 +390,7 @@ class Tracer:
 
     def note_mutation(self, value: TensorValue) -> None:
         """A graph call has written into a known tensor. Calls stay in order, so there is nothing to record."""
-        if isinstance(value, MergedTensor):
+        if isinstance(value, JoinedTensor):
             value.settle()
 
     def note_protection(self) -> None:
@@ -543,4 +543,4 @@ def _is_plain_subclass(cls: type) -> bool:
     return issubclass(cls, torch.nn.Parameter) and cls.__torch_function__ is torch._C._disabled_torch_function_impl
 
 
-__all__ = ["BuiltinSource", "Lazy", "Tracer", "copying"]
+__all__ = ["BuiltinSource", "Tracer", "copying"]

@@ -165,7 +165,7 @@ class Null(Value):
 NULL = Null()
 
 
-class Lazy(Value):
+class LazyValue(Value):
     """An outside object that nothing has looked at yet, so that nothing is guarded. Lives in containers and locals only."""
 
     __slots__ = ("obj", "value")
@@ -190,7 +190,7 @@ class Lazy(Value):
             super().reconstruct(cg)
 
 
-class Known(Value):
+class ConcreteValue(Value):
     """A value that is one known Python object: constants, classes, functions, modules. `obj` is that object."""
 
     __slots__ = ("obj",)
@@ -225,7 +225,7 @@ class Known(Value):
         cg.const(self.obj)
 
 
-class Constant(Known):
+class Constant(ConcreteValue):
     """An immutable Python object compared by value: None, numbers, strings, dtypes, devices, enum members, ..."""
 
     __slots__ = ()

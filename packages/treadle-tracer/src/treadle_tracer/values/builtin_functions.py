@@ -24,9 +24,9 @@ from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import (
     MISSING,
     NONE,
+    ConcreteValue,
     Constant,
     Handler,
-    Known,
     Method,
     NotConstant,
     Raised,
@@ -86,7 +86,7 @@ def _isinstance(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
         if isinstance(value, TensorValue):
             if _tensor_isinstance(tx, value, own, cls):
                 return boolean(True)
-        elif isinstance(value, Known) and isinstance(value.obj, cls):
+        elif isinstance(value, ConcreteValue) and isinstance(value.obj, cls):
             return boolean(True)
         elif isinstance(value, ObjectValue) and value.obj is not None and isinstance(value.obj, cls):
             return boolean(True)
@@ -159,7 +159,7 @@ def _delattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
 @handles(callable)
 def _callable(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
-    if isinstance(value, Known):
+    if isinstance(value, ConcreteValue):
         return boolean(callable(value.obj))
     return boolean(lookup(tx, value.python_type(), "__call__") is not MISSING)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
-from treadle_tracer.values.base import NONE, Known, Method, Value
+from treadle_tracer.values.base import NONE, ConcreteValue, Method, Value
 from treadle_tracer.values.builtin_functions import FOLDABLE, FOLDABLE_MODULES
 from treadle_tracer.values.construct import call_new
 from treadle_tracer.values.functions import ClassValue
@@ -23,7 +23,7 @@ _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.C
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
-class DisabledFunction(Known):
+class DisabledFunction(ConcreteValue):
     """A function that is excluded from compilation."""
 
     __slots__ = ()
@@ -32,7 +32,7 @@ class DisabledFunction(Known):
         raise Unsupported("disabled", self.describe())
 
 
-class CallableValue(Known):
+class CallableValue(ConcreteValue):
     """See the module; `obj` is the callable."""
 
     __slots__ = ()

@@ -16,7 +16,15 @@ import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import unbacked
-from treadle_tracer.values.base import FALSE, MISSING, NONE, Constant, Known, Lazy, NotConstant, Value, boolean
+from treadle_tracer.values.base import (
+    FALSE,
+    MISSING,
+    NONE,
+    Constant,
+    NotConstant,
+    Value,
+    boolean,
+)
 from treadle_tracer.values.builtin_functions import HANDLERS
 from treadle_tracer.values.functions import ClassValue, FunctionValue, PartialValue
 from treadle_tracer.values.iterators import CLASS_ITERATORS
@@ -368,5 +376,5 @@ def call_new(tx: Tracer, function: Any, args: list[Value], kwargs: dict[str, Val
     return allocate(tx, cls, rest)
 
 
-__all__ = ["CONSTRUCTORS", "FunctionValue", "Known", "Lazy", "NotConstant", "allocate", "call_new", "construct",
+__all__ = ["CONSTRUCTORS", "FunctionValue", "NotConstant", "allocate", "call_new", "construct",
            "init_container", "instantiate", "method_of_class"]  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import MISSING, Known, Value
+from treadle_tracer.values.base import MISSING, ConcreteValue, Value
 from treadle_tracer.values.builtin_functions import Args, Kwargs, handles
 from treadle_tracer.values.functions import FunctionValue, PartialValue
 from treadle_tracer.values.mappings import DictValue, SetValue
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @handles(copy.copy)
 def _copy(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
-    if isinstance(value, (Known, TupleValue, FunctionValue, PartialValue)):
+    if isinstance(value, (ConcreteValue, TupleValue, FunctionValue, PartialValue)):
         return value
     if isinstance(value, (ListValue, DictValue, SetValue)):
         return value.builtin_method(tx, "copy", [], {})
@@ -68,7 +68,7 @@ def _deep(tx: Tracer, value: Value, memo: dict[int, tuple[Value, Value]]) -> Val
     """`memo` holds (original, copy) by identity of the original, which keeps it alive."""
     if id(value) in memo:
         return memo[id(value)][1]
-    if isinstance(value, (Known, FunctionValue)):
+    if isinstance(value, (ConcreteValue, FunctionValue)):
         return value
     if isinstance(value, TensorValue):
         raise Unsupported("call", "copy.deepcopy of a tensor")

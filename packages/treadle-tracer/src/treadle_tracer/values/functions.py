@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource, CellContentsSource, ConstSource, DictItemSource, TupleItemSource
-from treadle_tracer.values.base import MISSING, NONE, Constant, Known, Lazy, Method, Value
+from treadle_tracer.values.base import MISSING, NONE, ConcreteValue, Constant, LazyValue, Method, Value
 from treadle_tracer.values.objects import ObjectValue, class_attribute_source, find_in_mro
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class CellValue(Value):
     def outside(cls, cell: types.CellType, source: Source, contents_source: Source | None = None) -> CellValue:
         made = cls(None, cell, source, contents_source or CellContentsSource(source))
         try:
-            made.content = Lazy(cell.cell_contents, made.contents_source)  # type: ignore[arg-type]
+            made.content = LazyValue(cell.cell_contents, made.contents_source)  # type: ignore[arg-type]
         except ValueError:  # empty
             pass
         return made
@@ -49,7 +49,7 @@ class CellValue(Value):
     def load(self, tx: Tracer) -> Value | None:
         """The contents, realised, or None when the cell is empty."""
         content = self.content
-        if content.__class__ is Lazy:
+        if content.__class__ is LazyValue:
             content = self.content = content.force(tx)  # type: ignore[union-attr]
         return content
 
@@ -111,10 +111,10 @@ class FunctionValue(Value):
         made.name, made.qualname = obj.__name__, obj.__qualname__
         if obj.__defaults__:
             base = AttrSource(source, "__defaults__")
-            made.defaults = [Lazy(item, TupleItemSource(base, i)) for i, item in enumerate(obj.__defaults__)]
+            made.defaults = [LazyValue(item, TupleItemSource(base, i)) for i, item in enumerate(obj.__defaults__)]
         if obj.__kwdefaults__:
             base = AttrSource(source, "__kwdefaults__")
-            made.kwdefaults = {k: Lazy(item, DictItemSource(base, k)) for k, item in obj.__kwdefaults__.items()}
+            made.kwdefaults = {k: LazyValue(item, DictItemSource(base, k)) for k, item in obj.__kwdefaults__.items()}
         if obj.__closure__:
             base = AttrSource(source, "__closure__")
             made.closure = tuple(tx.wrap_cell(cell, TupleItemSource(base, i)) for i, cell in enumerate(obj.__closure__))
@@ -316,8 +316,8 @@ class PartialValue(Value):
         return True
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        bound = [item.force(tx) if isinstance(item, Lazy) else item for item in self.args]
-        keywords = {k: item.force(tx) if isinstance(item, Lazy) else item for k, item in self.keywords.items()}
+        bound = [item.force(tx) if isinstance(item, LazyValue) else item for item in self.args]
+        keywords = {k: item.force(tx) if isinstance(item, LazyValue) else item for k, item in self.keywords.items()}
         return tx.call(self.function, [*bound, *args], {**keywords, **kwargs})
 
     def get_attr(self, tx: Tracer, name: str) -> Value:
@@ -352,7 +352,7 @@ def _make_partial(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]
     return functools.partial(function, *args, **keywords)
 
 
-class ClassValue(Known):
+class ClassValue(ConcreteValue):
     """A class. Calling it makes an instance: see `values.construct`."""
 
     __slots__ = ()
@@ -449,7 +449,7 @@ def _in_class(cls: Any, item: Any) -> bool:
     return item in cls
 
 
-class ModuleObject(Known):
+class ModuleObject(ConcreteValue):
     """A Python module; its attributes are read from the real one and guarded as they are read."""
 
     __slots__ = ()
@@ -467,7 +467,7 @@ class ModuleObject(Known):
         tx.mutations.store_global(ConstSource(self.obj.__dict__), name, value)
 
 
-class GenericAlias(Known):
+class GenericAlias(ConcreteValue):
     """`list[int]`, `int | None`, `typing.List` and the like: calling one calls its origin."""
 
     __slots__ = ()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource, InstanceDictSource
-from treadle_tracer.values.base import Constant, Lazy, Value
+from treadle_tracer.values.base import Constant, LazyValue, Value
 from treadle_tracer.values.mappings import DictValue
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class InstanceDict(DictValue):
             made.obj = obj.__dict__
             made.keys_guarded = False
             for name, value in obj.__dict__.items():
-                made.entries[name] = (Constant(name), Lazy(value, InstanceDictSource(instance.source, name)))
+                made.entries[name] = (Constant(name), LazyValue(value, InstanceDictSource(instance.source, name)))
         for name, value in tx.mutations.attrs_of(instance).items():
             if isinstance(value, Value):
                 made.entries[name] = (Constant(name), value)

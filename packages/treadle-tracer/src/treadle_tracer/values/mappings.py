@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import DictItemSource, DictKeySource
-from treadle_tracer.values.base import MISSING, NONE, Lazy, NotConstant, Value, boolean
+from treadle_tracer.values.base import MISSING, NONE, LazyValue, NotConstant, Value, boolean
 from treadle_tracer.values.sequences import HostIterator, TupleValue
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class DictValue(Value):
         made.keys_guarded = False
         for position, (key, item) in enumerate(dict.items(obj)):
             key_value = tx.wrap_key(key, DictKeySource(source, position))
-            made.entries[key_value.hash_key(tx)] = (key_value, Lazy(item, DictItemSource(source, key)))
+            made.entries[key_value.hash_key(tx)] = (key_value, LazyValue(item, DictItemSource(source, key)))
         return made
 
     def python_type(self) -> type:
@@ -53,7 +53,7 @@ class DictValue(Value):
     def constant(self) -> Any:
         if not self.keys_guarded or self.cls is not dict:
             raise NotConstant(self)
-        if any(value.__class__ is Lazy for _, value in self.entries.values()):
+        if any(value.__class__ is LazyValue for _, value in self.entries.values()):
             raise NotConstant(self)
         return {key.constant(): value.constant() for key, value in self.entries.values()}
 
@@ -95,7 +95,7 @@ class DictValue(Value):
         entry = self.entries.get(key.hash_key(tx))
         if entry is None:
             return None
-        return entry[1].force(tx) if entry[1].__class__ is Lazy else entry[1]
+        return entry[1].force(tx) if entry[1].__class__ is LazyValue else entry[1]
 
     def get_item(self, tx: Tracer, key: Value) -> Value:
         found = self.lookup(tx, key)
@@ -134,7 +134,8 @@ class DictValue(Value):
         """(key, value) pairs, values realised."""
         self.guard_keys(tx)
         return [
-            (key, value.force(tx) if value.__class__ is Lazy else value) for key, value in list(self.entries.values())
+            (key, value.force(tx) if value.__class__ is LazyValue else value)
+            for key, value in list(self.entries.values())
         ]
 
     def iterate(self, tx: Tracer) -> Value:
@@ -258,7 +259,7 @@ def _popitem(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, V
     hashed = list(self.entries)[-1 if last else 0]
     key, value = self.entries.pop(hashed)
     self.changed(tx)
-    return TupleValue((key, value.force(tx) if isinstance(value, Lazy) else value))
+    return TupleValue((key, value.force(tx) if isinstance(value, LazyValue) else value))
 
 
 @_dict_method("update", "__ior__")
@@ -369,7 +370,7 @@ def view_iterator(tx: Tracer, mapping: DictValue, kind: str) -> Value:
         for key, value in list(mapping.entries.values()):
             if len(mapping.entries) != size:
                 tx.raise_exception(RuntimeError, "dictionary changed size during iteration")
-            item = value.force(tx) if kind != "keys" and isinstance(value, Lazy) else value
+            item = value.force(tx) if kind != "keys" and isinstance(value, LazyValue) else value
             yield {"keys": key, "values": item}.get(kind) or TupleValue((key, item))
 
     return HostIterator(run(), _ITERATOR_TYPES[kind])

@@ -17,9 +17,9 @@ from treadle_tracer.values.base import (
     MISSING,
     NONE,
     TRUE,
+    ConcreteValue,
     Constant,
-    Known,
-    Lazy,
+    LazyValue,
     Method,
     NotConstant,
     Raised,
@@ -27,8 +27,8 @@ from treadle_tracer.values.base import (
     boolean,
 )
 from treadle_tracer.values.functions import BoundMethod, FunctionValue
+from treadle_tracer.values.joined import SymbolicBool
 from treadle_tracer.values.mappings import DictValue, DictView, SetValue, entries_of
-from treadle_tracer.values.merged import Undecided
 from treadle_tracer.values.objects import ObjectValue, lookup
 from treadle_tracer.values.sequences import (
     HostIterator,
@@ -97,13 +97,13 @@ def is_same(a: Value, b: Value) -> bool:
     """`a is b` of the traced program."""
     if a is b:
         return True
-    if (isinstance(a, Undecided) and not _may_be_bool(b)) or (isinstance(b, Undecided) and not _may_be_bool(a)):
+    if (isinstance(a, SymbolicBool) and not _may_be_bool(b)) or (isinstance(b, SymbolicBool) and not _may_be_bool(a)):
         return False
     return a.identity() is b.identity()
 
 
 def _may_be_bool(value: Value) -> bool:
-    return isinstance(value, Undecided) or (isinstance(value, Constant) and type(value.obj) is bool)
+    return isinstance(value, SymbolicBool) or (isinstance(value, Constant) and type(value.obj) is bool)
 
 
 def same_or_equal(tx: Tracer, a: Value, b: Value) -> bool:
@@ -130,7 +130,7 @@ def special_length(tx: Tracer, value: Value) -> int:
 
 def index(tx: Tracer, value: Value) -> int:
     """`operator.index(value)` as a Python int; specialises a dynamic one."""
-    if isinstance(value, Known):
+    if isinstance(value, ConcreteValue):
         if hasattr(value.obj, "__index__"):
             return operator.index(value.obj)
     elif isinstance(value, SymbolicValue):
@@ -353,7 +353,7 @@ def _string_format(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) ->
 
 def _known_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
     """`int | None` and other operators of classes."""
-    if isinstance(a, Known) and isinstance(b, Known):
+    if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):
         return fold(tx, BINARY[text][0], [a, b], {})
     return None
 
@@ -361,7 +361,7 @@ def _known_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) -
 def _builtin_operators(a: Value, b: Value) -> list[_BuiltinOperator]:
     if isinstance(a, (ListValue, TupleValue)) or isinstance(b, (ListValue, TupleValue)):
         return [_sequence_operator, _string_format]
-    if isinstance(a, Known):
+    if isinstance(a, ConcreteValue):
         return [_known_operator, _string_format]
     if isinstance(a, (SetValue, DictView)):
         return [_set_operator]
@@ -381,13 +381,13 @@ def not_(tx: Tracer, a: Value) -> Value:
     found = unbacked.truth_value(tx, a)
     if isinstance(found, SymbolicValue):
         return tx.operator_in_graph(torch.sym_not, [found])
-    return a.negated() if isinstance(a, Undecided) else boolean(not truth(tx, a))
+    return a.negated() if isinstance(a, SymbolicBool) else boolean(not truth(tx, a))
 
 
 def compare(tx: Tracer, text: str, a: Value, b: Value) -> Value:
     """`a <text> b` for the six comparisons."""
     function, forward, backward = COMPARE[text]
-    if isinstance(a, Known) and isinstance(b, Known):
+    if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):
         return fold(tx, function, [a, b], {})
     if isinstance(a, (TensorValue, SymbolicValue)) or isinstance(b, (TensorValue, SymbolicValue)):
         if isinstance(a, _GRAPH_OPERANDS) and isinstance(b, _GRAPH_OPERANDS):
@@ -516,7 +516,7 @@ def call_builtin_method(
     tx: Tracer, owner: Value, name: str, function: Any, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
     """Carry out a method implemented in C, `function` being the descriptor it was found as (None: unknown)."""
-    if isinstance(owner, Lazy):
+    if isinstance(owner, LazyValue):
         owner = owner.force(tx)
     if isinstance(owner, TensorValue):
         return tx.tensor_method(owner, name, args, kwargs)

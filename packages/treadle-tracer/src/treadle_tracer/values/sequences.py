@@ -1,6 +1,6 @@
 """Tuples, lists, deques, slices, and iterators over items the trace already knows.
 
-Items are Values, some of them `Lazy` (an outside item nothing has looked at); everything that hands out an item realises it.
+Items are Values, some of them `LazyValue` (an outside item nothing has looked at); everything that hands out an item realises it.
 A list that came from outside is a copy of the real one: changes are reported to `tx.mutations` and replayed at the end.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import MISSING, NONE, Constant, Lazy, Method, NotConstant, Value, boolean
+from treadle_tracer.values.base import MISSING, NONE, Constant, LazyValue, Method, NotConstant, Value, boolean
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -35,10 +35,10 @@ class Sequence(Value):
 
     def item(self, tx: Tracer, index: int) -> Value:
         found = self.items[index]
-        return found.force(tx) if found.__class__ is Lazy else found
+        return found.force(tx) if found.__class__ is LazyValue else found
 
     def unpack(self, tx: Tracer) -> list[Value]:
-        return [item.force(tx) if item.__class__ is Lazy else item for item in self.items]
+        return [item.force(tx) if item.__class__ is LazyValue else item for item in self.items]
 
     def truth(self, tx: Tracer) -> bool:
         return len(self.items) > 0
@@ -89,7 +89,7 @@ class Sequence(Value):
     def constant_items(self) -> list[Any]:
         return [
             (item.value if item.value is not None else _not_constant(item)).constant()
-            if item.__class__ is Lazy
+            if item.__class__ is LazyValue
             else item.constant()
             for item in self.items
         ]

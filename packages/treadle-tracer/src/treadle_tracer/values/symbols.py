@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from treadle_tracer.dynamic import Known, create_size, hints_of, is_small_integer, stride_rules, strides_by
+from treadle_tracer.dynamic import DynamicSources, create_size, hints_of, is_small_integer, stride_rules, strides_by
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant, Value
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -38,13 +38,13 @@ class Symbols:
         where: Callable[[], Any],
     ):
         self.mode = mode
-        self.dynamic = dynamic if isinstance(dynamic, Known) else Known(dynamic)
+        self.dynamic = dynamic if isinstance(dynamic, DynamicSources) else DynamicSources(dynamic)
         self.options = options
         self.where = where
         self.env: Any = None
         self.sources: dict[Any, tuple[Source, int]] = {}
         self.captures = options.capture_scalars or options.fullgraph
-        self.supposes = self.captures and options.suppose
+        self.assumes = self.captures and options.assume
         self.run_time = RunTimeNumbers()
         self._nodes: dict[Any, fx.Node] = {}
         self._integers: dict[Source, SymbolicValue] = {}
@@ -104,7 +104,7 @@ class Symbols:
             import treadle_shapes.torch
 
             self.env = treadle_shapes.ShapeEnv(where=self.where)
-            self.mode.shape_env = treadle_shapes.torch.shape_env(self.env)  # type: ignore[assignment]
+            self.mode.shape_env = treadle_shapes.torch.fake_shape_env(self.env)  # type: ignore[assignment]
             self.mode.static_shapes = False
 
     def is_dynamic_integer(self, source: Source | None, number: int) -> bool:

@@ -21,10 +21,10 @@ from torch._subclasses.fake_tensor import (
 from treadle_shapes import ShapesError, UnbackedError
 from treadle_shapes.torch import run_for_metadata
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import floats, suppositions, unbacked
-from treadle_tracer.values.base import MISSING, NONE, Constant, Known, Lazy, Method, NotConstant, Value
+from treadle_tracer.values import assumptions, floats, unbacked
+from treadle_tracer.values.base import MISSING, NONE, ConcreteValue, Constant, LazyValue, Method, NotConstant, Value
+from treadle_tracer.values.joined import symbolic_bool
 from treadle_tracer.values.mappings import DictValue, DictView
-from treadle_tracer.values.merged import undecided
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 
@@ -46,12 +46,12 @@ class _Arguments:
     def pair(self, value: Value) -> tuple[Any, Any]:
         if isinstance(value, TensorValue):
             return value.node(self.tx), value.fake
-        if isinstance(value, Known):
+        if isinstance(value, ConcreteValue):
             plain = value.obj.item() if type(value.obj).__module__ == "numpy" else value.obj  # numpy scalars
             return plain, plain
         if isinstance(value, SymbolicValue):
             return value.node(self.tx), value.sym
-        if isinstance(value, Lazy):
+        if isinstance(value, LazyValue):
             return self.pair(value.force(self.tx))
         if isinstance(value, Sequence):
             return self.sequence(value)
@@ -186,7 +186,7 @@ def _run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[st
             function: Any = target
             if op == "call_method":
                 function, args = getattr(args[0], str(target)), args[1:]
-            return run_for_metadata(tx.symbols.env, function, args, kwargs, suppose=tx.symbols.supposes)
+            return run_for_metadata(tx.symbols.env, function, args, kwargs, assume=tx.symbols.assumes)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             if not tx.symbols.captures or tx.symbols.run_time.allowed:
                 raise Unsupported("data-dependent", f"{_name(target)}: {error}") from error
@@ -323,7 +323,7 @@ def _requires_grad_(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: d
 
 
 def _squeeze(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> None:
-    suppositions.squeezed(tx, owner, [*args, *kwargs.values()])
+    assumptions.squeezed(tx, owner, [*args, *kwargs.values()])
 
 
 _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = {
@@ -388,7 +388,7 @@ def symbolic_op(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> 
     if not isinstance(result, _SYMBOLIC):
         return tx.from_constant(result)
     if isinstance(result, torch.SymBool):
-        return undecided(tx, result.node.value)
+        return symbolic_bool(tx, result.node.value)
     nodes = tuple(arg.node(tx) if isinstance(arg, SymbolicValue) else arg.constant() for arg in args)
     node = tx.graph.call("call_function", function, nodes, {}, result, tx.stack_trace())
     return tx.number(result, node)

@@ -13,7 +13,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import unbacked
-from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Handler, Lazy, Value
+from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Handler, LazyValue, Value
 from treadle_tracer.values.builtin_functions import HANDLERS
 from treadle_tracer.values.floats import is_float
 from treadle_tracer.values.objects import ObjectValue, find_in_mro
@@ -277,7 +277,7 @@ def _tensor_of_numbers(function: Callable[..., Any]) -> Handler:
 
     def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
         items = args[0].unpack(tx) if len(args) == 1 and isinstance(args[0], (ListValue, TupleValue)) else args
-        items = [item.force(tx) if isinstance(item, Lazy) else item for item in items]
+        items = [item.force(tx) if isinstance(item, LazyValue) else item for item in items]
         kinds = {item.python_type() for item in items}
         dynamic = any(is_float(item) or unbacked.is_run_time(tx, item) for item in items) and kinds <= {
             int,

@@ -103,7 +103,7 @@ class RunTimeNumbers:
             found = env.runtime_asserts[self._written]
             unknown = [s for s in found.condition.free_symbols if s not in env.hints and s not in self._places]
             if unknown and all(s in env.hints or s in self._inner for s in found.condition.free_symbols):
-                if found.condition in env.suppositions:
+                if found.condition in env.assumptions:
                     raise Unsupported("data-dependent", f"{env.describe(found.condition)} cannot be checked")
                 self._written += 1
                 continue

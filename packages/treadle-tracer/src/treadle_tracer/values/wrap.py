@@ -26,7 +26,7 @@ from treadle_tracer.source import (
     Source,
     TupleItemSource,
 )
-from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Known, Lazy, Method, Value
+from treadle_tracer.values.base import FALSE, NONE, TRUE, ConcreteValue, Constant, LazyValue, Method, Value
 from treadle_tracer.values.callables import CallableValue, DisabledFunction
 from treadle_tracer.values.functions import (
     BoundMethod,
@@ -125,7 +125,7 @@ def _seen_again(tx: Tracer, obj: Any, value: Value, source: Source | None) -> Va
     """The object was reached before on another way: the trace relies on both ways ending at one object."""
     if source is None or isinstance(source, ConstSource) or source == value.source:
         return value
-    if isinstance(value, (Known, FunctionValue, ModuleValue)):
+    if isinstance(value, (ConcreteValue, FunctionValue, ModuleValue)):
         _guard_identity(tx, obj, source)
     elif value.source is not None and not isinstance(value.source, ConstSource):
         tx.guards.add(source, "same_object", value.source)
@@ -184,22 +184,22 @@ def _tuple(tx: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     tx.guards.add(source, "len", len(obj))
     if cls not in (tuple, torch.Size) and not hasattr(cls, "_fields") and not hasattr(cls, "n_sequence_fields"):
         return ObjectValue(
-            cls, obj, source, TupleValue([Lazy(x, TupleItemSource(source, i)) for i, x in enumerate(obj)])
+            cls, obj, source, TupleValue([LazyValue(x, TupleItemSource(source, i)) for i, x in enumerate(obj)])
         )
-    return TupleValue([Lazy(x, TupleItemSource(source, i)) for i, x in enumerate(obj)], cls, source, obj)
+    return TupleValue([LazyValue(x, TupleItemSource(source, i)) for i, x in enumerate(obj)], cls, source, obj)
 
 
 def _list(tx: Tracer, obj: list[Any], source: Source) -> Value:
     tx.guards.add(source, "type_is", list)
     tx.guards.add(source, "len", len(obj))
-    return ListValue([Lazy(x, ListItemSource(source, i)) for i, x in enumerate(obj)], list, source, obj)
+    return ListValue([LazyValue(x, ListItemSource(source, i)) for i, x in enumerate(obj)], list, source, obj)
 
 
 def _deque(tx: Tracer, obj: collections.deque[Any], source: Source) -> Value:
     tx.guards.add(source, "type_is", collections.deque)
     tx.guards.add(source, "len", len(obj))
     tx.guards.add(AttrSource(source, "maxlen"), "equals", obj.maxlen)
-    made = ListValue([Lazy(x, ItemSource(source, i)) for i, x in enumerate(obj)], collections.deque, source, obj)
+    made = ListValue([LazyValue(x, ItemSource(source, i)) for i, x in enumerate(obj)], collections.deque, source, obj)
     made.maxlen = obj.maxlen
     return made
 
@@ -216,7 +216,7 @@ def _mapping_proxy(tx: Tracer, obj: Any, source: Source) -> Value:
     made = DictValue({}, types.MappingProxyType)  # type: ignore[arg-type]
     for key, item in obj.items():
         key_value = tx.wrap_key(key, source)
-        made.entries[key_value.hash_key(tx)] = (key_value, Lazy(item, ItemSource(source, key)))
+        made.entries[key_value.hash_key(tx)] = (key_value, LazyValue(item, ItemSource(source, key)))
     if not isinstance(source, ConstSource):
         tx.guards.add(source, "call", _SameKeys(obj), f"{source.text} has the same {len(obj)} keys")
     return made
@@ -282,7 +282,7 @@ def _object(tx: Tracer, obj: Any, source: Source) -> Value:
     elif isinstance(obj, list):
         tx.guards.add(source, "len", list.__len__(obj))
         container = ListValue(
-            [Lazy(x, ListItemSource(source, i)) for i, x in enumerate(list.__iter__(obj))], list, source, obj
+            [LazyValue(x, ListItemSource(source, i)) for i, x in enumerate(list.__iter__(obj))], list, source, obj
         )
     elif isinstance(obj, (int, str, float, bytes)):  # immutable, but for attributes of its own
         _guard_identity(tx, obj, source)
@@ -324,8 +324,10 @@ def _partial(tx: Tracer, obj: functools.partial[Any], source: Source) -> Value:
     args_source, keywords_source = AttrSource(source, "args"), AttrSource(source, "keywords")
     tx.guards.add(args_source, "len", len(obj.args))
     tx.guards.add(keywords_source, "dict_keys", tuple(obj.keywords))
-    args = [Lazy(item, TupleItemSource(args_source, i)) for i, item in enumerate(obj.args)]
-    keywords: dict[str, Value] = {k: Lazy(item, DictItemSource(keywords_source, k)) for k, item in obj.keywords.items()}
+    args = [LazyValue(item, TupleItemSource(args_source, i)) for i, item in enumerate(obj.args)]
+    keywords: dict[str, Value] = {
+        k: LazyValue(item, DictItemSource(keywords_source, k)) for k, item in obj.keywords.items()
+    }
     made = PartialValue(function, list(args), keywords, source)
     made.obj = obj
     return made

@@ -19,8 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from random_programs import programs, run_program
 
 from treadle_codegen import CompiledGraph
-from treadle_codegen.codegen import hot_sizes
-from treadle_codegen.codegen.hot_sizes import HotSizes, specialize_now, wait_for_hot_sizes
+from treadle_codegen.codegen.shape_specialisation import ShapeSpecialisation, specialise_now, wait_for_specialisation
 from treadle_codegen.codegen.workspace import NO_MEMORY, Entries, Fit
 from treadle_codegen.errors import CodegenUnavailable, CompilerFailed, InternalError
 
@@ -192,7 +191,7 @@ def test_threads_at_different_sizes(cache: Path) -> None:
 
 
 def test_without_the_option_nothing_is_kept_or_counted(cache: Path) -> None:
-    graph, inputs_at, _ = case("softmax", cache, hot_sizes=0)
+    graph, inputs_at, _ = case("softmax", cache, specialised_shapes=0)
     graph(*inputs_at(5, 40))
     assert graph.hot is None and not graph.specialize()
     assert "segment_0, ) = w.fitted" not in graph.host_source
@@ -217,7 +216,7 @@ def test_time_spent_leads_to_a_compile_in_the_background(cache: Path) -> None:
     want = graph(*inputs)
     for _ in range(20):
         graph(*inputs)
-    assert wait_for_hot_sizes(120)
+    assert wait_for_specialisation(120)
     assert list(graph.hot.ready) == [(12, 50)]
     assert same_bits(graph(*inputs), want) and same_bits(graph(*inputs), want)
     assert [list(sizes.values()) for sizes in said] == [[12, 50]]
@@ -239,7 +238,7 @@ def test_sizes_that_do_not_come_back_leave_nothing(cache: Path) -> None:
 def test_every_living_graph_at_once(cache: Path) -> None:
     graph, inputs_at, _ = case("column sums", cache)
     graph(*inputs_at(12, 50))
-    assert specialize_now() >= 1 and (12, 50) in graph.hot.ready
+    assert specialise_now() >= 1 and (12, 50) in graph.hot.ready
 
 
 # -- the decision, on a clock of its own
@@ -255,9 +254,9 @@ class Rig:
         self.jobs: list[Callable[[], None]] = []
         self.ran: list[str] = []
         self.error: Exception | None = None
-        monkeypatch.setattr(hot_sizes, "_worker", self)
+        monkeypatch.setattr(shape_specialisation, "_worker", self)
         generic = (self._entry("a"), self._entry("b"))
-        self.hot = HotSizes(limit, seconds, generic, self._build, lambda: self.now)
+        self.hot = ShapeSpecialisation(limit, seconds, generic, self._build, lambda: self.now)
         self.fits: dict[tuple[int, ...], Fit] = {}
         self.hot.belongs_to(self.fits, ["s0"], ["n"])
 

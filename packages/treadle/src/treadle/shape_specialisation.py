@@ -1,7 +1,6 @@
-"""What is said when sizes of a dynamic graph have got kernels of their own, or should have.
+"""Report when kernels specialised to frequent shapes of a dynamic graph are ready, or failed to compile.
 
-The code generator compiles them in the background (`treadle_codegen.codegen.hot_sizes`) and calls these functions from the graph's
-next call at the sizes.
+The code generator compiles them in the background and calls these functions from the graph's next call at those shapes.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from .options import CompileOptions
 from .stats import stats
 
 if TYPE_CHECKING:
-    from treadle_codegen.codegen.hot_sizes import HotSizes
+    from treadle_codegen.codegen.shape_specialisation import ShapeSpecialisation
 
 
-def report_hot_sizes(hot: HotSizes, options: CompileOptions) -> None:
+def report_specialisations(hot: ShapeSpecialisation, options: CompileOptions) -> None:
     """Count and log what `hot` compiles; a compile that fails is a bug, raised or warned of as the options say."""
     raising = options.values["raise_internal_errors"]
 
     def ready(sizes: dict[str, int], seconds: float) -> None:
-        stats.add(hot_sizes=1)
+        stats.add(specialised_shapes=1)
         named = ", ".join(f"{name}={value}" for name, value in sizes.items())
-        logs.emit("hot_sizes", f"kernels for {named}, compiled in {seconds:.2f} s")
+        logs.emit("specialised_shapes", f"kernels for {named}, compiled in {seconds:.2f} s")
 
     def failed(error: Any) -> None:
         if raising:

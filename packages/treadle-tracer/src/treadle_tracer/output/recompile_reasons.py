@@ -12,7 +12,7 @@ import torch
 
 import treadle_frame
 
-from ..dynamic import Known, strides_by
+from ..dynamic import DynamicSources, strides_by
 from ..source import path_key
 from .entry import follow
 
@@ -24,7 +24,7 @@ _ON_SEVERAL_PATHS = ("call_many", "same_object", "distinct_objects", "equal_item
 _SHOWN = 3  # differences of one entry that are told
 
 
-def why_missed(entries: Sequence[Any], frame: Any, dynamic: Known) -> str:
+def recompile_reason(entries: Sequence[Any], frame: Any, dynamic: DynamicSources) -> str:
     """What the nearest of the entries expects that this call does not give; `dynamic`: the sizes and ints that are symbols from now on."""
     told = [_differences(entry.payload, _failing_checks(entry, frame), frame, dynamic) for entry in entries]
     # Among equally near ones the one that serves most sizes.
@@ -51,7 +51,7 @@ def _failing_checks(entry: Any, frame: Any) -> list[Any]:
     return [check for check in entry.guard.checks if not treadle_frame.GuardProgram([check]).check(*scope)]
 
 
-def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: Known) -> list[str]:
+def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: DynamicSources) -> list[str]:
     """One text per difference, each once. What is wrong with a tensor hides all that is said about its sizes elsewhere."""
     tensors = {path_key(guard.source.path): guard for guard in payload.tensors}
     numbers = {path_key(source.path) for source, dims in dynamic.items() if not dims}

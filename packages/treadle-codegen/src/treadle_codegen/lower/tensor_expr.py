@@ -1,6 +1,6 @@
 """Tensors during lowering: a shape, a dtype, and how to compute one element.
 
-A `Lazy` is either *stored* (a strided view of a buffer), *computed* (a function from an index to a scalar) or *viewed*
+A `TensorExpr` is either *stored* (a strided view of a buffer), *computed* (a function from an index to a scalar) or *viewed*
 (an index map over another lazy). `element` composes them; `Lowering.realize` stores a computed one, and every view of
 it then becomes a view of the buffer.
 """
@@ -14,10 +14,10 @@ import torch
 
 from treadle_codegen.ir.loops import IntLike, View
 from treadle_codegen.lower.indexing import Shape, linear, product
-from treadle_codegen.lower.recorder import Recorder
+from treadle_codegen.lower.loop_builder import LoopBuilder
 
 Index = tuple[IntLike, ...]
-Element = Callable[[Recorder, Index], int]
+Element = Callable[[LoopBuilder, Index], int]
 NOTHING: frozenset[str] = frozenset()
 
 
@@ -30,7 +30,7 @@ class ViewMap:
     strided: Callable[[View], View | None]
 
 
-class Lazy:
+class TensorExpr:
     """See the module docstring.
 
     `cost` estimates the arithmetic of one element (ir.ops.Cost) and `reads` names the buffers it loads from; both
@@ -46,13 +46,13 @@ class Lazy:
         self.reads = NOTHING
         self.layout: Shape | None = None
         self.origin = ""
-        self.base: Lazy | None = None
+        self.base: TensorExpr | None = None
         self._viewed: ViewMap | None = None
         self._compute: Element | None = None
         self._storage: View | None = None
 
     @classmethod
-    def stored(cls, view: View, dtype: torch.dtype) -> Lazy:
+    def stored(cls, view: View, dtype: torch.dtype) -> TensorExpr:
         lazy = cls(view.shape, dtype)
         lazy.store_in(view)
         return lazy
@@ -60,15 +60,15 @@ class Lazy:
     @classmethod
     def computed(
         cls, shape: Shape, dtype: torch.dtype, compute: Element, cost: int, reads: frozenset[str] = NOTHING
-    ) -> Lazy:
+    ) -> TensorExpr:
         """`compute` gives a scalar of `compute_dtype(dtype)` for an index with one entry per dimension of `shape`."""
         lazy = cls(shape, dtype)
         lazy._compute, lazy.cost, lazy.reads = compute, cost, reads
         return lazy
 
-    def view(self, view: ViewMap) -> Lazy:
+    def view(self, view: ViewMap) -> TensorExpr:
         """This tensor seen through a view."""
-        lazy = Lazy(view.shape, self.dtype)
+        lazy = TensorExpr(view.shape, self.dtype)
         lazy.base, lazy._viewed, lazy.cost, lazy.reads = self, view, self.cost, self.reads
         return lazy
 
@@ -94,7 +94,7 @@ class Lazy:
             if self._storage is not None:
                 self._storage = replace(self._storage, shape=shape)
 
-    def element(self, o: Recorder, index: Index) -> int:
+    def element(self, o: LoopBuilder, index: Index) -> int:
         """The scalar at `index`, of the compute dtype."""
         view = self.storage
         if self.origin:

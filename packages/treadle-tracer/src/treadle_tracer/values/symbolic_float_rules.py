@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
+from treadle_tracer.values.attention_rule import attention
 from treadle_tracer.values.base import NONE, Handler, Value
 from treadle_tracer.values.builtin_functions import HANDLERS
-from treadle_tracer.values.relaxed import attention
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 
 if TYPE_CHECKING:

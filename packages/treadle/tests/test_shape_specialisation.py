@@ -8,7 +8,7 @@ import torch
 import treadle
 from treadle import logs
 from treadle.errors import TreadleWarning
-from treadle_codegen import build, specialize_now
+from treadle_codegen import build, specialise_now
 from treadle_codegen.errors import CompilerFailed
 
 
@@ -30,21 +30,23 @@ def compiled(**options):
 
 
 def test_they_are_counted_and_logged_on_the_next_call(capsys):
-    logs.set_logs("hot_sizes")
+    logs.set_logs("specialised_shapes")
     program, x, want = compiled()
-    specialize_now()
-    assert treadle.stats().hot_sizes == 0
+    specialise_now()
+    assert treadle.stats().specialised_shapes == 0
     assert torch.equal(program(x), want) and torch.equal(program(x), want)
-    assert treadle.stats().hot_sizes == 1 and "kernels of their own: 1" in str(treadle.stats())
+    assert treadle.stats().specialised_shapes == 1 and "kernels of their own: 1" in str(treadle.stats())
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("[treadle:hot_sizes] kernels for ") and "=9, " in line and "=20, compiled in" in line
+    assert (
+        line.startswith("[treadle:specialised_shapes] kernels for ") and "=9, " in line and "=20, compiled in" in line
+    )
 
 
 def test_the_option_turns_them_off():
-    program, x, want = compiled(hot_sizes=0)
-    specialize_now()
+    program, x, want = compiled(specialised_shapes=0)
+    specialise_now()
     assert torch.equal(program(x), want)
-    assert treadle.stats().hot_sizes == 0
+    assert treadle.stats().specialised_shapes == 0
 
 
 def refuse(*args, **kwargs):
@@ -55,7 +57,7 @@ def test_a_refused_compile_is_warned_of(monkeypatch):
     with treadle.config.patch(raise_internal_errors=False):
         program, x, want = compiled()
     monkeypatch.setattr(build, "compile_to_bytes", refuse)
-    specialize_now()
+    specialise_now()
     with pytest.warns(TreadleWarning, match="refused.*keeps the kernels it has"):
         assert torch.equal(program(x), want)
     assert torch.equal(program(x), want)
@@ -65,6 +67,6 @@ def test_a_refused_compile_is_raised_where_bugs_are(monkeypatch):
     with treadle.config.patch(raise_internal_errors=True):
         program, x, _ = compiled()
     monkeypatch.setattr(build, "compile_to_bytes", refuse)
-    specialize_now()
+    specialise_now()
     with pytest.raises(Exception, match="refused"):
         program(x)

@@ -14,8 +14,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import treadle_codegen
-from treadle_codegen.lower.floats import TAKE_FLOATS, why_not_float
-from treadle_codegen.lower.table import LOWERINGS
+from treadle_codegen.lower.lowerings import LOWERINGS
+from treadle_codegen.lower.symbolic_floats import TAKE_FLOATS, why_not_float
 from treadle_shapes import ShapeEnv
 from treadle_shapes.floats import float_fn, float_symbol
 from treadle_shapes.torch import expr_of, fake_shape_env, sym_float, symbolic_dispatch

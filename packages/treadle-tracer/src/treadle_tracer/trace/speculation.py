@@ -5,7 +5,7 @@
 A way is followed on a copy of the frame's stack and variables, as long as its instructions have no effect (`trace.pure`), no question
 needs a guard, and hardly past the point where all ways of the function come together. Where a state of one way stands at the same
 instruction as a state of the other, and the rest of the function sees no difference between them or one that can be decided when it is
-looked at (`trace.meeting`), the frame goes on from there. Otherwise the condition is decided at the jump.
+looked at (`trace.join`), the frame goes on from there. Otherwise the condition is decided at the jump.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import torch
 
 from treadle_shapes import ShapesError
 from treadle_tracer.errors import PathEnds, Unsupported
-from treadle_tracer.trace.meeting import Meeting
+from treadle_tracer.trace.join import Join
 from treadle_tracer.trace.pure import COMPUTED, is_pure
 from treadle_tracer.values.base import NotConstant, Raised, Value, boolean
-from treadle_tracer.values.merged import Undecided
+from treadle_tracer.values.joined import SymbolicBool
 
 if TYPE_CHECKING:
     from torch import fx
@@ -43,12 +43,12 @@ _LEAVES = -1  # the place of a state that has returned what is on its stack
 
 
 class Speculation:
-    """Ways being followed. `suppositions`: what holds on the present one; `computes`: it is the way of the sizes at hand, which may
+    """Ways being followed. `assumptions`: what holds on the present one; `computes`: it is the way of the sizes at hand, which may
     make tensors."""
 
     def __init__(self, tx: Tracer):
         self.tx = tx
-        self.suppositions: list[Any] = []
+        self.assumptions: list[Any] = []
         self.computes = True
         self.steps = _STEPS
         self.nodes: list[fx.Node] = []
@@ -63,7 +63,7 @@ class Speculation:
     def known(self, condition: Any) -> bool | None:
         env = self.tx.symbols.env
         known = env.prove(condition)
-        return env.prove_if(self.suppositions, condition) if known is None else known
+        return env.prove_under(self.assumptions, condition) if known is None else known
 
     def check_node(self, target: Any) -> None:
         """Raises PathEnds unless a node that calls `target` does no harm on a way that is not taken."""
@@ -122,10 +122,10 @@ class State(NamedTuple):
 class _Way:
     """One way from a jump, followed step by step. `frame` is borrowed for each step."""
 
-    def __init__(self, speculation: Speculation, frame: Frame, start: State, supposition: Any, is_taken: bool):
+    def __init__(self, speculation: Speculation, frame: Frame, start: State, assumption: Any, is_taken: bool):
         self.speculation = speculation
         self.frame = frame
-        self.supposition = supposition
+        self.assumption = assumption
         self.is_taken = is_taken
         self._state = start.copy()
         self._join = frame.program.join_of(frame.at)
@@ -153,7 +153,7 @@ class _Way:
         speculation, frame = self.speculation, self.frame
         kept, at, computes = State.of(frame), frame.at, speculation.computes
         self._state.install(frame)
-        speculation.suppositions.append(self.supposition)
+        speculation.assumptions.append(self.assumption)
         speculation.computes = computes and self.is_taken
         try:
             if speculation.step(frame):
@@ -162,11 +162,11 @@ class _Way:
         finally:
             kept.install(frame)
             frame.at = at
-            speculation.suppositions.pop()
+            speculation.assumptions.pop()
             speculation.computes = computes
 
 
-def branch(frame: Frame, condition: Undecided, when: bool, target: int, keeps: bool) -> bool:
+def branch(frame: Frame, condition: SymbolicBool, when: bool, target: int, keeps: bool) -> bool:
     """A jump to `target` if `condition`, the truth of what is on top of the stack, is `when`; there it stays on the stack if `keeps`.
 
     Whether the frame is left: both ways may have met at their return.
@@ -204,7 +204,7 @@ def _meet(frame: Frame, condition: Any, side: Any) -> State | None:
         return None
     taken, other = (condition, Not(condition)) if hint else (Not(condition), condition)
     with _speculating(tx) as speculation:
-        if len(speculation.suppositions) >= _DEPTH:
+        if len(speculation.assumptions) >= _DEPTH:
             return None
         before = len(speculation.nodes)
         others: dict[Any, list[State]] = {}
@@ -212,7 +212,7 @@ def _meet(frame: Frame, condition: Any, side: Any) -> State | None:
             others.setdefault(_key(frame, state), []).append(state)
         for state in _Way(speculation, frame, side(bool(hint)), taken, is_taken=True).states():
             for candidate in others.get(_key(frame, state), ()):
-                meeting = Meeting(tx, tuple(speculation.suppositions), taken, other)
+                meeting = Join(tx, tuple(speculation.assumptions), taken, other)
                 found = _merged(meeting, frame, state, candidate)
                 if found is not None and meeting.allows(speculation.nodes[before:]):
                     meeting.commit()
@@ -232,7 +232,7 @@ def _key(frame: Frame, state: State) -> Any:
     return state.pc, len(state.stack), state.keyword_names
 
 
-def _merged(meeting: Meeting, frame: Frame, taken: State, other: State) -> State | None:
+def _merged(meeting: Join, frame: Frame, taken: State, other: State) -> State | None:
     """One state for both, None if the rest of the function could tell them apart."""
     if _key(frame, taken) == _RETURNED:
         result = meeting.value(_returned(frame, taken), _returned(frame, other))

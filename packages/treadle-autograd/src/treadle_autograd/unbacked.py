@@ -48,7 +48,7 @@ def same_symbols(adapter: FakeShapeEnv, expected: Any, result: Any) -> dict[Any,
         if new in fresh and old is not None and new is not old and new not in found:
             found[new] = old
             if isinstance(new, Symbol):  # nothing is learnt about floats that could be put in for them
-                adapter.env.assume(Eq(new, old))
+                adapter.env.add_fact(Eq(new, old))
     return found
 
 
@@ -86,13 +86,13 @@ def explain_offset(adapter: FakeShapeEnv, func: Any, args: Sequence[Any], result
     x, dim, position = (*args, 0, 0)[:3]
     if position is None:
         return set()
-    size, stride, start, at = (raw_expression(n) for n in (x.size(dim), x.stride(dim), x.storage_offset(), position))
+    size, stride, start, at = (raw_expr(n) for n in (x.size(dim), x.stride(dim), x.storage_offset(), position))
     at = where(Lt(at, 0), at + size, at)
     if func is aten.slice.Tensor:
         at = maximum(0, minimum(at, size))
     if symbol in free_symbols(at) or symbol in free_symbols(start):
         return set()
-    adapter.env.assume(Eq(symbol, start + at * stride))
+    adapter.env.add_fact(Eq(symbol, start + at * stride))
     return {symbol}
 
 
@@ -123,11 +123,11 @@ def has_elements(adapter: FakeShapeEnv, func: Any, args: Sequence[Any], kwargs: 
     if given is None and func is aten.mode.default:
         given = -1
     dims = [given] if isinstance(given, int) else list(given) if given else range(x.dim())
-    sizes = [raw_expression(x.size(dim)) for dim in dims]
+    sizes = [raw_expr(x.size(dim)) for dim in dims]
     return all(adapter.env.expect(Ne(size, 0)) for size in sizes if adapter.env.is_unbacked(size))
 
 
-def raw_expression(number: Any) -> Any:
+def raw_expr(number: Any) -> Any:
     """The expression of a number as it was made, no facts put in."""
     return number.node.value if isinstance(number, SYMBOLIC) else number  # type: ignore[union-attr]
 

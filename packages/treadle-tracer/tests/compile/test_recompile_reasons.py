@@ -83,7 +83,7 @@ def same_rows(x, y):
 def test_a_decision_names_the_line_that_took_it():
     told = last_reason(branches, (t(4),), (t(5),), (t(1),))
     assert told.startswith("x.size()[0] != 1 (decided at ")
-    assert "test_misses.py:" in told
+    assert "test_recompile_reasons.py:" in told
     assert "return x + 1 if x.shape[0] == 1 else x * 2), but it is 1" in told
 
 

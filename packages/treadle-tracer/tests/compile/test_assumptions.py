@@ -1,4 +1,4 @@
-"""What operators ask about sizes that only the data can tell is supposed, and Python runs the program where it does not hold."""
+"""What operators ask about sizes that only the data can tell is assumed, and Python runs the program where it does not hold."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_one_graph_and_the_results_of_python(function):
     assert len(recorder.graphs) == 1 and not recorder.breaks
 
 
-def test_a_branch_of_the_program_supposes_nothing():
+def test_a_branch_of_the_program_assumes_nothing():
     def chosen(x):
         y = x[x > 0]
         return y * 2 if y.shape[0] == 0 else y
@@ -67,29 +67,29 @@ def test_a_branch_of_the_program_supposes_nothing():
         fast(SOME)
 
 
-@pytest.mark.parametrize("suppose", [True, False])
-def test_nothing_is_supposed_where_python_cannot_run_the_program(suppose):
+@pytest.mark.parametrize("assume", [True, False])
+def test_nothing_is_assumed_where_python_cannot_run_the_program(assume):
     def written(x):
         x.add_(1)
         return rolled(x)
 
-    function = written if suppose else rolled  # a write, or the option
-    fast, recorder = compiled(function, capture_scalars=True, suppose=suppose)
+    function = written if assume else rolled  # a write, or the option
+    fast, recorder = compiled(function, capture_scalars=True, assume=assume)
     for x in (SOME, NONE - 1, ONE):
         mine, own = x.clone(), x.clone()
         torch.testing.assert_close(fast(mine), function(own))
         torch.testing.assert_close(mine, own)
     assert "unbacked-decision" in recorder.codes()
-    fast, _ = compiled(function, fullgraph=True, suppose=suppose)
+    fast, _ = compiled(function, fullgraph=True, assume=assume)
     with pytest.raises(Unsupported, match=r"shape\[0\] == 0` is asked"):
         fast(SOME.clone())
 
 
-def test_what_a_call_asks_inside_itself_is_not_supposed():
-    with torch.library._scoped_library("treadle_suppositions", "DEF") as library:
+def test_what_a_call_asks_inside_itself_is_not_assumed():
+    with torch.library._scoped_library("treadle_assumptions", "DEF") as library:
         library.define("total(Tensor x) -> Tensor")
         library.impl("total", lambda x: torch.roll(x[x > 0], 1, 0).sum(), "CompositeImplicitAutograd")
-        total = torch.ops.treadle_suppositions.total
+        total = torch.ops.treadle_assumptions.total
         fast, recorder = compiled(lambda x: total(x) + 1, capture_scalars=True)
         for x in (SOME, NONE):
             torch.testing.assert_close(fast(x), total(x) + 1)

@@ -4,7 +4,7 @@
                                             and not: arange, multiply, round, index - of which no kernel makes anything good again
 
 PyTorch's Python dispatcher, which symbolic sizes need (`treadle_shapes.torch.symbolic_dispatch`), takes interpolations and a few others
-apart before functionalisation sees them. `kept_whole` leaves out these Python kernels (`OpOverload.py_kernels`) for as long as a graph
+apart before functionalisation sees them. `preserved_ops` leaves out these Python kernels (`OpOverload.py_kernels`) for as long as a graph
 is traced; the overloads `vec`, whose C++ kernels read sizes as numbers, work out the sizes in Python and call the operator proper.
 """
 
@@ -79,7 +79,7 @@ def _replace(op: Any, key: Any, kernel: Any) -> None:
 
 
 @contextmanager
-def kept_whole() -> Iterator[None]:
+def preserved_ops() -> Iterator[None]:
     """Inside, these operators are not taken apart by PyTorch's Python dispatcher (in any thread)."""
     global _inside
     with _lock:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from ..bytecode import CodeModel
 from ..errors import Unsupported
-from .entry import Plan
+from .entry import FramePlan
 
 if TYPE_CHECKING:
     from ..trace.result import TraceResult
@@ -29,15 +29,15 @@ _CALL_DISTANCE = 4
 _RETREAT_FROM = ("reconstruct", "no-continuation")
 
 
-def plan_or_retreat(
+def place_break(
     code: CodeType, model: CodeModel, result: TraceResult, again: Callable[[int, Unsupported], TraceResult]
-) -> Plan:
+) -> FramePlan:
     """The plan of a trace, or of one that ends earlier. `again(stop_at, reason)` traces up to the first time that instruction is due.
 
     Raises the Unsupported of the first plan when there is no better place.
     """
     try:
-        return Plan(code, model, result)
+        return FramePlan(code, model, result)
     except Unsupported as error:
         reason = result.reason
         if result.kind != "break" or reason is None or error.code not in _RETREAT_FROM:
@@ -51,10 +51,10 @@ def plan_or_retreat(
 
 def _plan_up_to(
     code: CodeType, model: CodeModel, again: Callable[[int, Unsupported], TraceResult], place: int, reason: Unsupported
-) -> Plan | None:
+) -> FramePlan | None:
     try:
         result = again(place, reason)
-        return Plan(code, model, result) if result.kind == "break" else None
+        return FramePlan(code, model, result) if result.kind == "break" else None
     except Unsupported:
         return None
 

@@ -8,7 +8,7 @@ from torch import fx
 from torch.nn import functional as F
 
 from treadle_autograd import aot
-from treadle_autograd.leaves import _KEYS, _kernels, kept_whole
+from treadle_autograd.preserved_ops import _KEYS, _kernels, preserved_ops
 from treadle_shapes import ShapeEnv
 from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor
 
@@ -71,13 +71,13 @@ def test_the_tables_of_torch_are_put_back():
         return {(op, key): op.py_kernels.get(key) for op in _kernels() for key in _KEYS}
 
     before = tables()
-    with kept_whole():
+    with preserved_ops():
         inside = tables()
-        with kept_whole():
+        with preserved_ops():
             assert tables() == inside
         assert tables() == inside != before
     assert tables() == before
-    with pytest.raises(KeyError), kept_whole():
+    with pytest.raises(KeyError), preserved_ops():
         raise KeyError
     assert tables() == before
 

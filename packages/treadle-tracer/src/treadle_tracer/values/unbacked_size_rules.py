@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from treadle_tracer.values import substitutes, suppositions, unbacked
+from treadle_tracer.values import assumptions, substitutes, unbacked
 from treadle_tracer.values.base import NONE, Constant, Handler, Value
 from treadle_tracer.values.builtin_functions import HANDLERS
 from treadle_tracer.values.sequences import Sequence
@@ -115,7 +115,7 @@ HANDLERS[torch.take_along_dim] = _take_along_dim
 
 def _squeeze(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     dims = [*args[1:], *(value for name, value in kwargs.items() if name == "dim")]
-    suppositions.squeezed(tx, args[0] if args else kwargs.get("input"), dims)
+    assumptions.squeezed(tx, args[0] if args else kwargs.get("input"), dims)
     return tx.run_in_graph("call_function", torch.squeeze, args, kwargs)
 
 
@@ -135,9 +135,9 @@ def _sampling(function: Callable[..., Any]) -> Handler:
         if isinstance(image, TensorValue):
             numbers += image.fake.shape[2:]
             for number in image.fake.shape[:2]:  # no image at all is fine, but fake kernels ask
-                suppositions.suppose_some(tx, number)
+                assumptions.assume_some(tx, number)
         for number in numbers:
-            suppositions.state_positive(tx, number)
+            assumptions.state_positive(tx, number)
         return tx.run_in_graph("call_function", function, args, kwargs)
 
     return run

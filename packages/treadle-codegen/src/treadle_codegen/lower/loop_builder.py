@@ -35,7 +35,7 @@ def number(value: Any, dtype: torch.dtype) -> bool | int | float:
     return float(value)
 
 
-class Recorder:
+class LoopBuilder:
     """The implementation of `ir.ops.Ops` whose values are positions in a growing body."""
 
     def __init__(self) -> None:

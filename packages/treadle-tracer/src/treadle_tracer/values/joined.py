@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 Decide = Callable[[Any], bool]
 
 
-class Undecided(Constant):
+class SymbolicBool(Constant):
     """A bool that is the truth of `condition`, about sizes with hints. Whoever looks at `obj` has it decided, and so guarded.
 
-    Code that knows constants only can take it for one; a jump on it may turn out not to matter (`trace.merge`).
+    Code that knows constants only can take it for one; a jump on it may turn out not to matter (`trace.speculation`).
     """
 
     __slots__ = ("_decide", "condition")
@@ -43,22 +43,22 @@ class Undecided(Constant):
     def describe(self) -> str:
         return f"dynamic bool {self.condition}"
 
-    def negated(self) -> Undecided:
+    def negated(self) -> SymbolicBool:
         """`not self`, still open."""
         from treadle_shapes.expr import Not
 
-        return Undecided(Not(self.condition), self._decide)
+        return SymbolicBool(Not(self.condition), self._decide)
 
 
-def undecided(tx: Tracer, condition: Any) -> Constant:
+def symbolic_bool(tx: Tracer, condition: Any) -> Constant:
     """The bool `condition` (an expression of treadle_shapes about values with hints): plain where it follows from facts."""
     known = tx.symbols.env.prove(condition)
-    return Undecided(condition, tx.decide_condition) if known is None else boolean(known)
+    return SymbolicBool(condition, tx.decide_condition) if known is None else boolean(known)
 
 
-def open_truth(tx: Tracer, value: Value) -> Undecided | None:
+def open_truth(tx: Tracer, value: Value) -> SymbolicBool | None:
     """`bool(value)` of a bool that is open, or of an int with a hint; None for everything else, and where facts tell."""
-    if isinstance(value, Undecided):
+    if isinstance(value, SymbolicBool):
         return value
     if not isinstance(value, SymbolicValue) or value.python_type() is not int:
         return None
@@ -67,11 +67,11 @@ def open_truth(tx: Tracer, value: Value) -> Undecided | None:
         return None
     from treadle_shapes.expr import Ne
 
-    found = undecided(tx, Ne(number, 0))
-    return found if isinstance(found, Undecided) else None
+    found = symbolic_bool(tx, Ne(number, 0))
+    return found if isinstance(found, SymbolicBool) else None
 
 
-class MergedTensor(TensorValue):
+class JoinedTensor(TensorValue):
     """A tensor that is an expanded view of another one where `condition` holds, as it does for the sizes at hand, and where it does
     not hold the other tensor itself, which then has these very sizes.
 

@@ -10,7 +10,7 @@ import torch
 from aten_runner import compile_traced
 from torch.nn import functional as F
 
-from treadle_autograd.raising import held_condition, overflow_message
+from treadle_autograd.effects import held_condition, overflow_message
 from treadle_shapes.expr import evaluate, symbol
 from treadle_shapes.floats import float_symbol
 

@@ -1,6 +1,6 @@
-"""What is supposed of sizes that are known only at run time, where operators would silently do something else.
+"""What is assumed of sizes that are known only at run time, where operators would silently do something else.
 
-The graph checks a supposition; where it does not hold Python runs the program.
+The graph checks a assumption; where it does not hold Python runs the program.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ def squeezed(tx: Tracer, owner: Value | None, dims: list[Value]) -> None:
     chosen = [d for dim in dims for d in (dim.items if isinstance(dim, Sequence) else [dim])]
     for place in [dim.constant() for dim in chosen] if dims else range(len(shape)):
         if isinstance(place, int) and -len(shape) <= place < len(shape):
-            _suppose_other(tx, shape[place], 1)
+            _assume_not(tx, shape[place], 1)
 
 
-def suppose_some(tx: Tracer, size: Any) -> None:
+def assume_some(tx: Tracer, size: Any) -> None:
     """The size is not 0."""
-    _suppose_other(tx, size, 0)
+    _assume_not(tx, size, 0)
 
 
-def _suppose_other(tx: Tracer, size: Any, than: int) -> None:
+def _assume_not(tx: Tracer, size: Any, than: int) -> None:
     from treadle_shapes.expr import Ne
 
     env = tx.symbols.env
@@ -45,11 +45,11 @@ def _suppose_other(tx: Tracer, size: Any, than: int) -> None:
     condition = Ne(size.node.value, than)
     if env.prove(condition) is not None:
         return
-    if not tx.symbols.supposes:
+    if not tx.symbols.assumes:
         raise refusal(tx, UnbackedError("", condition))
     if tx.speculation is not None:
-        raise PathEnds("a supposition about numbers known only at run time")
-    env.suppose(condition)
+        raise PathEnds("an assumption about numbers known only at run time")
+    env.assume(condition)
     tx.symbols.run_time.write_asserts(tx, complete=True)
 
 

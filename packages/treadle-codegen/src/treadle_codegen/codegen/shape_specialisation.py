@@ -31,21 +31,21 @@ _MOST_SKIPPED = 64  # calls between two samples
 _LEAST_CALLS = 8  # at one set of sizes, however long they take: a size that does not come back needs no kernels
 
 _worker = Worker("treadle-hot-sizes", stop_background_compilers)
-_graphs: weakref.WeakSet[HotSizes] = weakref.WeakSet()
+_graphs: weakref.WeakSet[ShapeSpecialisation] = weakref.WeakSet()
 
 
-def wait_for_hot_sizes(timeout: float | None = None) -> bool:
+def wait_for_specialisation(timeout: float | None = None) -> bool:
     """Wait until no compile for hot sizes is queued or running, at most `timeout` seconds; whether that came about."""
     return _worker.wait(timeout)
 
 
-def specialize_now() -> int:
+def specialise_now() -> int:
     """Compile kernels for the sizes that each living dynamic graph was last called with, hot or not; how many graphs run such
     kernels now. For benchmarks, tests, and servers that would rather wait at the start."""
     return sum(graph.specialize(graph.last) for graph in list(_graphs) if graph.last is not None)
 
 
-class HotSizes:
+class ShapeSpecialisation:
     """Which sizes of one graph have kernels of their own.
 
     limit: how many sets of sizes at most; seconds: what compiling the kernels takes; generic: the entry points for any sizes;
@@ -139,7 +139,7 @@ def _raise(error: InternalError) -> None:
     raise error
 
 
-def _specialize(graph: weakref.ref[HotSizes], fit: Fit) -> None:
+def _specialize(graph: weakref.ref[ShapeSpecialisation], fit: Fit) -> None:
     hot = graph()
     if hot is not None:  # else the graph was let go
         hot.specialize(fit, background=True)
@@ -153,7 +153,7 @@ class Meter:
     little and changes no result.
     """
 
-    def __init__(self, hot: HotSizes, fit: Fit) -> None:
+    def __init__(self, hot: ShapeSpecialisation, fit: Fit) -> None:
         self._hot = hot
         self._fit = fit
         self._left = 0  # calls until the next sample

@@ -11,7 +11,7 @@ import torch
 
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Value
 from treadle_tracer.values.builtin_functions import HANDLERS
-from treadle_tracer.values.merged import Undecided
+from treadle_tracer.values.joined import SymbolicBool
 from treadle_tracer.values.tensor import TensorValue
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def attention(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A call of scaled_dot_product_attention in the graph."""
     named = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
     causal = named.get("is_causal")
-    if isinstance(causal, Undecided):
+    if isinstance(causal, SymbolicBool):
         relaxed = _causal(tx, causal, named)
         position = _PARAMETERS.index("is_causal")
         if "is_causal" in kwargs:
@@ -35,7 +35,7 @@ def attention(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return tx.run_in_graph("call_function", _attention, args, kwargs)
 
 
-def _causal(tx: Tracer, causal: Undecided, named: dict[str, Value]) -> Constant:
+def _causal(tx: Tracer, causal: SymbolicBool, named: dict[str, Value]) -> Constant:
     """A constant for `is_causal`: one query sees one key either way. Decided where more than that depends on it."""
     from treadle_shapes import And, Eq, Not
     from treadle_shapes.torch import expr_of
@@ -45,7 +45,7 @@ def _causal(tx: Tracer, causal: Undecided, named: dict[str, Value]) -> Constant:
         lengths = [expr_of(t.fake.shape[-2]) for t in (query, key) if t.fake.dim() >= 2]
         alone = And(*(Eq(length, 1) for length in lengths)) if len(lengths) == 2 and mask.constant() is None else False
         for condition, answer in ((Not(causal.condition), TRUE), (causal.condition, FALSE)):
-            if tx.symbols.env.prove_if((condition,), alone):
+            if tx.symbols.env.prove_under((condition,), alone):
                 return answer
     return TRUE if causal.obj else FALSE
 

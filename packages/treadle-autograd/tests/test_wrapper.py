@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle_autograd.runtime import why_not_independent
+from treadle_autograd.wrapper import why_not_independent
 
 VIEWS = st.tuples(st.integers(0, 5), st.integers(0, 4), st.integers(1, 3))
 

@@ -10,7 +10,7 @@ import torch
 import treadle_frame
 
 from ..errors import InternalError
-from .run_time import assert_messages
+from .deferred_asserts import assert_messages
 
 
 def begin(error: BaseException) -> Any:
@@ -23,7 +23,7 @@ def begin(error: BaseException) -> Any:
     return treadle_frame.set_handler(None)
 
 
-class Rerun:
+class Deoptimisation:
     """The two ways in which the program's own run can end, for the graph of the function `name`.
 
     An assert of the graph that fails may be the program's own (its exception then carries a note of what was assumed), or an

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.trace.elements import Elements
 from treadle_tracer.trace.pure import COMPUTED
-from treadle_tracer.values.base import Constant, Known, Lazy, Value
-from treadle_tracer.values.merged import MergedTensor, Undecided, undecided
+from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue, Value
+from treadle_tracer.values.joined import JoinedTensor, SymbolicBool, symbolic_bool
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 _BY_VALUE = (type(None), bool, int, str, bytes)
 
 
-class Meeting:
+class Join:
     """Two states at one instruction: on the one way `taken` holds, which is true for the sizes at hand, on the other one `other`, its
-    negation; `supposed` holds on both."""
+    negation; `assumed` holds on both."""
 
-    def __init__(self, tx: Tracer, supposed: Sequence[Any], taken: Any, other: Any):
+    def __init__(self, tx: Tracer, assumed: Sequence[Any], taken: Any, other: Any):
         self.tx = tx
         self.taken = taken
-        self._on_taken = (*supposed, taken)
-        self._on_other = (*supposed, other)
-        self._tensors: dict[tuple[int, int], MergedTensor] = {}
+        self._on_taken = (*assumed, taken)
+        self._on_other = (*assumed, other)
+        self._tensors: dict[tuple[int, int], JoinedTensor] = {}
         self._origins: dict[fx.Node, fx.Node] = {}
 
     def value(self, one: Value, two: Value) -> Value | None:
@@ -44,12 +44,12 @@ class Meeting:
         return None
 
     def allows(self, nodes: Sequence[fx.Node]) -> bool:
-        """Whether what the taken way has computed may be computed on the other way, too: if that is one of sizes of 1, `output.ones`
+        """Whether what the taken way has computed may be computed on the other way, too: if that is one of sizes of 1, `output.size_one`
         finds out whether the graph runs there."""
         return self._is_about_ones or not any(node.target in COMPUTED for node in nodes)
 
     def commit(self) -> None:
-        """The trace goes on with the values made here. `output.ones` reads from the nodes which tensor stands there on the other way."""
+        """The trace goes on with the values made here. `output.size_one` reads the tensor of the other path from the nodes."""
         for tensor in self._tensors.values():
             self.tx.adopt(tensor)
         for node, other in self._origins.items():
@@ -61,7 +61,7 @@ class Meeting:
         from treadle_shapes.expr import Eq
 
         sizes = [s for s in getattr(self.taken, "free_symbols", ()) if s in self.tx.symbols.sources]
-        return any(self.tx.symbols.env.prove_if(self._on_other, Eq(s, 1)) for s in sizes)
+        return any(self.tx.symbols.env.prove_under(self._on_other, Eq(s, 1)) for s in sizes)
 
     def _tuple(self, one: Value, two: Value) -> Value | None:
         """Tuples made on both ways, item by item."""
@@ -79,12 +79,12 @@ class Meeting:
         if not _is_bool(one) or not _is_bool(two):
             return None
         here, there = self._truth(one, self._on_taken), self._truth(two, self._on_other)
-        return undecided(self.tx, Or(And(self.taken, here), And(Not(self.taken), there)))
+        return symbolic_bool(self.tx, Or(And(self.taken, here), And(Not(self.taken), there)))
 
-    def _truth(self, value: Value, suppositions: Sequence[Any]) -> Any:
-        if not isinstance(value, Undecided):
+    def _truth(self, value: Value, assumptions: Sequence[Any]) -> Any:
+        if not isinstance(value, SymbolicBool):
             return value.constant()
-        known = self.tx.symbols.env.prove_if(suppositions, value.condition)
+        known = self.tx.symbols.env.prove_under(assumptions, value.condition)
         return value.condition if known is None else known
 
     def _integer(self, one: Value, two: Value) -> Value | None:
@@ -95,13 +95,13 @@ class Meeting:
         if here is None or there is None:
             return None
         equal, env = Eq(here, there), self.tx.symbols.env
-        if env.prove_if(self._on_other, equal):
+        if env.prove_under(self._on_other, equal):
             return one
-        return two if env.prove_if(self._on_taken, equal) else None
+        return two if env.prove_under(self._on_taken, equal) else None
 
     def _tensor(self, one: Value, two: Value) -> Value | None:
         """What the taken way has computed, where the other way has a tensor with the same elements."""
-        if not isinstance(one, TensorValue) or isinstance(one, MergedTensor) or not isinstance(two, TensorValue):
+        if not isinstance(one, TensorValue) or isinstance(one, JoinedTensor) or not isinstance(two, TensorValue):
             return None
         node, other = one.known_node, two.known_node
         if node is None or other is None or node.target not in COMPUTED or not self._is_about_ones:
@@ -113,7 +113,7 @@ class Meeting:
             origin = Elements(self.tx.symbols.env, self._on_other).origin(node)
             if origin is not other or one.fake.requires_grad != two.fake.requires_grad:
                 return None
-            found = MergedTensor(node, one.fake, self.taken, self.tx.decide_condition)
+            found = JoinedTensor(node, one.fake, self.taken, self.tx.decide_condition)
             self._tensors[id(one), id(two)] = found
             self._origins[node] = other
         return found
@@ -121,13 +121,13 @@ class Meeting:
 
 def is_same(one: Value, two: Value) -> bool:
     """Whether two values of one frame stand for the same object, or for equal ones that nothing can tell apart."""
-    one = one.value if isinstance(one, Lazy) and one.value is not None else one
-    two = two.value if isinstance(two, Lazy) and two.value is not None else two
+    one = one.value if isinstance(one, LazyValue) and one.value is not None else one
+    two = two.value if isinstance(two, LazyValue) and two.value is not None else two
     if one is two:
         return True
-    if isinstance(one, Undecided) or isinstance(two, Undecided):
+    if isinstance(one, SymbolicBool) or isinstance(two, SymbolicBool):
         return False
-    if isinstance(one, Known) and isinstance(two, Known):
+    if isinstance(one, ConcreteValue) and isinstance(two, ConcreteValue):
         if one.obj is two.obj:
             return True
         return type(one.obj) is type(two.obj) and isinstance(one.obj, _BY_VALUE) and one.obj == two.obj
@@ -137,7 +137,7 @@ def is_same(one: Value, two: Value) -> bool:
 
 
 def _is_bool(value: Value) -> bool:
-    return isinstance(value, Undecided) or (isinstance(value, Constant) and type(value.obj) is bool)
+    return isinstance(value, SymbolicBool) or (isinstance(value, Constant) and type(value.obj) is bool)
 
 
 def _integer_of(value: Value) -> Any:
@@ -146,6 +146,6 @@ def _integer_of(value: Value) -> Any:
         return value.sym.node.value if value.python_type() is int else None
     return (
         value.obj
-        if isinstance(value, Constant) and not isinstance(value, Undecided) and type(value.obj) is int
+        if isinstance(value, Constant) and not isinstance(value, SymbolicBool) and type(value.obj) is int
         else None
     )

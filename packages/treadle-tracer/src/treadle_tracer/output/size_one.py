@@ -55,11 +55,13 @@ def why_not_served(
     return "calls of the graph do something else at sizes of 1"
 
 
-def admit(gm: torch.fx.GraphModule | None, inputs: Sequence[Source], dynamic: DynamicNumbers, frame: Any) -> bool:
+def check_size_one(
+    gm: torch.fx.GraphModule | None, inputs: Sequence[Source], dynamic: DynamicNumbers, frame: Any
+) -> bool:
     """Let the entry's guard hold for sizes of 1 as `frame` has them, if the graph is right there."""
     if why_not_served(gm, inputs, dynamic, frame) is not None:
         return False
-    dynamic.guard.admit(dynamic.guard.ones([follow(source.path, frame) for source in dynamic.sources]))
+    dynamic.guard.check_size_one(dynamic.guard.ones([follow(source.path, frame) for source in dynamic.sources]))
     return True
 
 
