@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from random_programs import programs, run_program
 
 from treadle_codegen import CompiledGraph
+from treadle_codegen.codegen import shape_specialisation
 from treadle_codegen.codegen.shape_specialisation import ShapeSpecialisation, specialise_now, wait_for_specialisation
 from treadle_codegen.codegen.workspace import NO_MEMORY, Entries, Fit
 from treadle_codegen.errors import CodegenUnavailable, CompilerFailed, InternalError
