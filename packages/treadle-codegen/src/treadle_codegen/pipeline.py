@@ -28,6 +28,7 @@ from treadle_codegen.rewrite.pipeline import rewrite_graph
 from treadle_codegen.rewrite.static import Prologue
 from treadle_codegen.schedule.fuse import Node, fuse
 from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.support import require_support
 
 _SECONDS_PER_KERNEL = 0.1  # of compile time, where it is not known because the generic kernels came from the cache
 
@@ -107,12 +108,14 @@ def compile_graph(
 ) -> CompiledGraph:
     """Compile a functional ATen graph (docs/contracts.md §4) for `target`.
 
-    Raises OptionError for an unknown target, CodegenUnavailable without a compiler, InternalError for a bug of ours.
+    Raises OptionError for an unknown target, CodegenUnavailable without a compiler, UnsupportedDevice or UnsupportedTensor
+    (both CodegenUnavailable) for a graph with tensors that the target cannot address, InternalError for a bug of ours.
     """
     options = options or CodegenOptions()
     if target not in TARGETS:
         raise OptionError(f"unknown target {target!r}; known: {', '.join(sorted(TARGETS))}")
     threads = options.threads or torch.get_num_threads()
+    require_support(gm, example_inputs, ("cpu",), target)
     renderer = TARGETS[target](options, threads)
     phase = _Phases()
     prologue = None
