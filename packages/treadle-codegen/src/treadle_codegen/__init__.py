@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from treadle_codegen.__about__ import __version__
 
 if TYPE_CHECKING:
-    from treadle_codegen.codegen.shape_specialisation import specialise_now, wait_for_specialisation
     from treadle_codegen.errors import (
         CodegenError,
         CodegenUnavailable,
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
         UnsupportedDevice,
         UnsupportedTensor,
     )
+    from treadle_codegen.host.shape_specialisation import specialise_now, wait_for_specialisation
     from treadle_codegen.lower.decompositions import decompositions
     from treadle_codegen.options import CodegenOptions
     from treadle_codegen.pipeline import CompiledGraph, compile_graph
@@ -35,8 +35,8 @@ _HOMES = {
     "CompiledGraph": "pipeline",
     "compile_graph": "pipeline",
     "decompositions": "lower.decompositions",
-    "specialise_now": "codegen.shape_specialisation",
-    "wait_for_specialisation": "codegen.shape_specialisation",
+    "specialise_now": "host.shape_specialisation",
+    "wait_for_specialisation": "host.shape_specialisation",
 }
 
 

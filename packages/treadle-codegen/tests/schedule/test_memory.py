@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle_codegen.schedule.memory import ALIGNMENT, Lifetime, plan_arena
+from treadle_codegen.schedule.memory import Lifetime, plan_arena
+
+ALIGNMENT = 64
 
 
 @st.composite
@@ -19,7 +21,7 @@ def _lifetimes(draw: st.DrawFn) -> list[Lifetime]:
 
 @given(_lifetimes())
 def test_buffers_that_are_live_together_never_overlap(lives: list[Lifetime]) -> None:
-    plan = plan_arena(lives)
+    plan = plan_arena(lives, ALIGNMENT)
     assert set(plan.offsets) == {life.name for life in lives}
     for k, a in enumerate(lives):
         start = plan.offsets[a.name]
@@ -33,4 +35,4 @@ def test_buffers_that_are_live_together_never_overlap(lives: list[Lifetime]) -> 
 
 def test_memory_is_reused_when_lifetimes_do_not_meet() -> None:
     lives = [Lifetime(f"t{k}", 1 << 20, k, k + 1) for k in range(10)]
-    assert plan_arena(lives).size == 2 << 20
+    assert plan_arena(lives, ALIGNMENT).size == 2 << 20

@@ -117,9 +117,8 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 def _buffer(b: Buffer) -> str:
-    device = "" if b.device.type == "cpu" else f" device {b.device}"
     layout = f"{_list(b.shape)} strides {_list(b.strides)} offset {_expr(b.offset)}"
-    return f"{b.kind.value} {b.name} : {_dtype(b.dtype)} {layout}{device}"
+    return f"{b.kind.value} {b.name} : {_dtype(b.dtype)} {layout}"
 
 
 def _instr(instr: Instr) -> str:
@@ -325,16 +324,16 @@ class _Parser:
         return _evaluate(text, {**_FUNCTIONS, **self.scope})
 
     def buffer(self, line: str) -> None:
-        m = re.fullmatch(r"(\w+) (\S+) : (\w+) (\[.*\]) strides (\[.*\]) offset (.*?)( device (\S+))?", line)
+        m = re.fullmatch(r"(\w+) (\S+) : (\w+) (\[.*\]) strides (\[.*\]) offset (.*)", line)
         if m is None:
             raise ParseError(f"not a buffer: {line}")
-        kind, device = BufferKind(m[1]), torch.device(m[8] or "cpu")
+        kind = BufferKind(m[1])
         shape, strides = tuple(self.expr(m[4])), tuple(self.expr(m[5]))
-        self.buffers[m[2]] = Buffer(m[2], getattr(torch, m[3]), shape, strides, kind, self.expr(m[6]), device)
+        self.buffers[m[2]] = Buffer(m[2], getattr(torch, m[3]), shape, strides, kind, self.expr(m[6]))
 
     def axes(self, text: str) -> tuple[Axis, ...]:
         axes = []
-        for part in re.split(r", (?=i\d+:|r\d+:)", text) if text else ():
+        for part in re.split(r", (?=[a-z]\d+:)", text) if text else ():
             name, extent = part.split(":")
             size = self.expr(extent)
             s = symbol(name, 0, max(size - 1, 0) if isinstance(size, int) else None)

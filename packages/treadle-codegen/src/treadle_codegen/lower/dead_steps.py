@@ -101,4 +101,4 @@ def remove_dead_steps(program: Program, kept_names: Collection[str] = ()) -> Pro
         steps.append(step)
     buffers = {name: b for name, b in program.buffers.items() if name in live or b.kind is BufferKind.OUTPUT}
     constants = {name: t for name, t in program.constants.items() if name in buffers}
-    return Program(buffers, program.inputs, program.outputs, steps, program.size_symbols, constants)
+    return replace(program, buffers=buffers, steps=steps, constants=constants)

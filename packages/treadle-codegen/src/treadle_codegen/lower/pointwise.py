@@ -350,8 +350,7 @@ def signbit(lw: Lowering, x: TensorExpr) -> TensorExpr | None:
         return None
 
     def fn(o: LoopBuilder, v: int) -> int:
-        # GCC 12 dies on vectorised std::signbit, so the sign is moved to a 1.
-        return o.op("lt", o.op("copysign", o.like(1, v), v) if o.dtype_of(v) in FLOATS else v, o.like(0, v))
+        return o.op("signbit", v) if o.dtype_of(v) in FLOATS else o.op("lt", v, o.like(0, v))
 
     return lw.pointwise(fn, [x], torch.bool, shape=x.shape)
 
@@ -487,8 +486,6 @@ def clone(lw: Lowering, x: TensorExpr, *, memory_format: Any = None) -> TensorEx
 
 @lowering("aten._to_copy.default")
 def to_copy(lw: Lowering, x: TensorExpr, **kwargs: Any) -> TensorExpr | None:
-    if kwargs.get("device") not in (None, torch.device("cpu")) and str(kwargs["device"]) != str(lw.val.device):
-        return None
     return convert(lw, x, lw.val.dtype)
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from treadle_codegen.rewrite.fold_batch_norm import CONVOLUTION, fold_batch_norm
-from treadle_codegen.rewrite.matmul import lay_out_weights, release_biases
-from treadle_codegen.rewrite.pack_convolution import pack_convolutions
 from treadle_codegen.rewrite.propagate import fake_mode_of
 from treadle_codegen.rewrite.static import hoist_static, is_static_input, static_frontier, static_nodes
 
@@ -28,20 +27,22 @@ class GraphView:
         return getattr(self._owner, name)
 
 
+Rewrite = Callable[[fx.Graph, FakeTensorMode], int]
 Rewritten = tuple[fx.GraphModule, tuple[fx.GraphModule, tuple[int, ...]] | None]
 
 
-def rewrite_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Rewritten:
-    """(rewritten copy of the graph, prologue graph and positions of its inputs or None); `gm` stays as it is."""
+def rewrite_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], rewrites: Sequence[Rewrite]) -> Rewritten:
+    """(rewritten copy of the graph, prologue graph and positions of its inputs or None); `gm` stays as it is.
+
+    `rewrites` are the target's own; they run after those that pay off everywhere.
+    """
     mode = fake_mode_of(gm.graph)
     if mode is None or why_not_rewrite(gm, example_inputs) is not None or not _may_gain(gm.graph):
         return gm, None
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
-    fold_batch_norm(graph, mode)
-    pack_convolutions(graph, mode)
-    lay_out_weights(graph, mode)
-    release_biases(graph)
+    for rewrite in (fold_batch_norm, *rewrites):
+        rewrite(graph, mode)
     hoisted = hoist_static(graph)
     view = cast(fx.GraphModule, GraphView(graph, gm))
     return (view, None) if hoisted is None else (view, (fx.GraphModule(gm, hoisted[0]), tuple(hoisted[1])))

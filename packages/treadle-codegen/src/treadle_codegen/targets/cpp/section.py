@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treadle_codegen.codegen.cpp_ops import (
+from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop
+from treadle_codegen.schedule.access import split_index
+from treadle_codegen.schedule.kernel import Section
+from treadle_codegen.targets.cpp.ops import (
     C_TYPES,
     calls_c_library,
     cast,
@@ -16,13 +19,10 @@ from treadle_codegen.codegen.cpp_ops import (
     read_memory,
     write_memory,
 )
-from treadle_codegen.codegen.kernel import const_key, split_at_reduce
-from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop
-from treadle_codegen.schedule.access import split_index
-from treadle_codegen.schedule.kernel import Section
+from treadle_codegen.targets.renderer import const_key, split_at_reduce
 
 if TYPE_CHECKING:
-    from treadle_codegen.codegen.cpp import KernelWriter
+    from treadle_codegen.targets.cpp.renderer import KernelWriter
 
 BLOCK = 4096  # longest run summed in one go; float sums of longer runs add up blocks in double
 

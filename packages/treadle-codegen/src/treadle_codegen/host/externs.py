@@ -1,8 +1,8 @@
-"""Which Python callable the host uses for an extern: torch's own bindings parse arguments faster than an OpOverload call."""
+"""Which Python callable the host calls for an extern."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -26,11 +26,12 @@ _BINDINGS: dict[str, Callable[..., Any]] = {
 }
 
 
-def callee_of(step: Extern) -> Callable[..., Any]:
-    """What to call for this extern."""
-    return _BINDINGS.get(str(step.op)) or step.op
+def callee_of(step: Extern, replacements: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """The target's replacement, else torch's own binding, which parses arguments faster, else the operator itself."""
+    name = str(step.op)
+    return replacements.get(name) or _BINDINGS.get(name) or step.op
 
 
-def needs_schema_call(step: Extern) -> bool:
-    """Whether the out arguments are passed by their schema names (an OpOverload) rather than as `out=`."""
-    return str(step.op) not in _BINDINGS
+def needs_schema_call(step: Extern, replacements: Mapping[str, Callable[..., Any]]) -> bool:
+    """Whether out arguments are passed by their schema names, as an OpOverload takes them, rather than as `out=`."""
+    return str(step.op) not in _BINDINGS or str(step.op) in replacements

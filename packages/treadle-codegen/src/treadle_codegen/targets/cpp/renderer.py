@@ -1,28 +1,28 @@
-"""The C++ renderer: kernels become `static` functions over raw pointers, segments become exported functions over one table."""
+"""The C++ renderer: kernels become `static` functions of raw pointers, segments become exported functions of one table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from treadle_codegen.build import build_library
-from treadle_codegen.codegen.cpp_chunks import LANES, ChunkPrinter, rows_with_tails, why_not_chunks
-from treadle_codegen.codegen.cpp_columns import column_printer, why_not_columns
-from treadle_codegen.codegen.cpp_ops import MEMORY_TYPES, constant
-from treadle_codegen.codegen.cpp_section import SectionPrinter
-from treadle_codegen.codegen.kernel import RenderedKernel, Segment, function_name, rounded_floats, slot_key
-from treadle_codegen.ir.loops import Axis, BoolExpr, Buffer, Expr, FloatExpr, IntLike, Program
+from treadle_codegen.ir.loops import Axis, Buffer, FloatExpr, IntLike, Program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel, LocalBuffer
+from treadle_codegen.targets.cpp.build import build_library
+from treadle_codegen.targets.cpp.chunks import LANES, ChunkPrinter, rows_with_tails, why_not_chunks
+from treadle_codegen.targets.cpp.columns import column_printer, why_not_columns
+from treadle_codegen.targets.cpp.entries import ERROR_SLOT, entry_point
+from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, constant
+from treadle_codegen.targets.cpp.section import SectionPrinter
+from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
 from treadle_shapes.expr import Range, Symbol, to_cpp
 
 PRELUDE = Path(__file__).with_name("prelude.hpp")
-ERROR_SLOT = 0  # of the host's table: where kernels report indices out of range
 _PARALLEL_WORK = 1 << 14  # fewer points than this are not worth waking threads for
 
 
@@ -85,12 +85,20 @@ class KernelWriter:
             self.line("}")
 
 
-class CppRenderer:
-    """C++ for CPUs, vectorised by the compiler, OpenMP over outer loops when `threads` > 1."""
+class Parts(NamedTuple):
+    """A kernel's text in two parts: parameters become constants in front of the body when it is specialised."""
 
-    def __init__(self, options: CodegenOptions, threads: int) -> None:
+    parameters: tuple[str, ...]
+    body: str
+
+
+class CppRenderer:
+    """C++ that the compiler vectorises, with OpenMP over outer loops when there is more than one thread."""
+
+    def __init__(self, options: CodegenOptions) -> None:
         self.options = options
-        self.threads = threads
+        self.threads = options.threads or torch.get_num_threads()
+        self.parallel = self.threads > 1
 
     def render_kernel(self, kernel: Kernel, program: Program) -> RenderedKernel:
         """The text of one kernel."""
@@ -114,7 +122,7 @@ class CppRenderer:
         text = _function_text(arguments, body)
         return RenderedKernel(
             *(function_name(text), text, memory, numbers, writer.checks_bounds, kernel.name),
-            *(tuple(arguments), body, writer.why_not_constant),
+            *(Parts(tuple(arguments), body), writer.why_not_constant),
         )
 
     def specialize(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
@@ -123,20 +131,19 @@ class CppRenderer:
         if not fixed:
             return kernel
         first = len(kernel.buffers)  # of the parameters that are numbers
-        parameters, constants = list(kernel.parameters), ""
+        parameters, constants = list(kernel.parts.parameters), ""
         for k, number in reversed(list(enumerate(kernel.numbers, first))):
             if number in fixed:
                 literal = constant(values[number], torch.float64 if isinstance(number, FloatExpr) else torch.int64)
                 constants = f"  constexpr {parameters.pop(k)} = {literal};\n{constants}"
-        body = constants + kernel.body
+        body = constants + kernel.parts.body
         text = _function_text(parameters, body)
         return replace(
             kernel,
             function=function_name(text),
             text=text,
             numbers=tuple([n for n in kernel.numbers if n not in fixed]),
-            parameters=tuple(parameters),
-            body=body,
+            parts=Parts(tuple(parameters), body),
         )
 
     def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
@@ -158,7 +165,7 @@ class CppRenderer:
     ) -> tuple[dict[str, Callable[..., Any]], bool]:
         """Build and load: entry points by name, and whether the library came from the cache."""
         library, cached = build_library(source, self.options, self.threads, background=background)
-        return {name: library[name] for name in names}, cached
+        return {name: entry_point(library[name]) for name in names}, cached
 
 
 def _function_text(parameters: Sequence[str], body: str) -> str:
@@ -178,38 +185,6 @@ def _call(kernel: RenderedKernel, slots: dict[str, int], buffers: dict[str, Buff
     if kernel.checks_bounds:
         arguments.append(f"(i64*)p[{ERROR_SLOT}]")
     return f"{kernel.function}({', '.join(arguments)});"
-
-
-def numbers_of(kernel: Kernel) -> tuple[Any, ...]:
-    """What the kernel takes beside buffers, in the order in which it mentions them: size symbols (not loop variables), and
-    what the host computes: floats, and sizes rounded from floats."""
-    found: dict[Any, None] = {}
-    axes = (*kernel.outer, *(a for s in kernel.sections for a in s.axes))
-    own = {axis.symbol for axis in axes}
-
-    def visit(e: Any) -> None:
-        if isinstance(e, (tuple, list)):
-            for item in e:
-                visit(item)
-        elif isinstance(e, (Expr, BoolExpr)):
-            rounded, symbols = rounded_floats(e)
-            found.update(dict.fromkeys(rounded))
-            found.update(dict.fromkeys(sorted(symbols - own, key=lambda s: s.order)))
-
-    for axis in axes:
-        visit(axis.extent)
-    for section in kernel.sections:
-        for loop in section.members:
-            for access in (*loop_reads(loop), *loop_writes(loop)):
-                visit(access.index)
-            for instr in loop.body:
-                if instr.op in ("index", "indirect_load", "indirect_store"):
-                    visit(instr.attr)
-                elif instr.op == "masked_load":
-                    visit(instr.attr[1])
-                elif instr.op == "scalar":
-                    found[instr.attr] = None
-    return tuple(found)
 
 
 def _work(kernel: Kernel) -> int:

@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from aten_capture import capture
 
-from treadle_codegen.build import build_library
-from treadle_codegen.codegen.cpp import PRELUDE
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.pipeline import compile_graph
+from treadle_codegen.targets.cpp.build import build_library
+from treadle_codegen.targets.cpp.renderer import PRELUDE
 
 # function -> (domain sampled, largest error in units of the last place)
 FUNCTIONS = {

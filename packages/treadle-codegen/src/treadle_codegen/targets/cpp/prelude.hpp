@@ -160,6 +160,9 @@ INLINE double t_min(double a, double b) { double m = a < b ? a : b; return a != 
 template <class T> INLINE T t_abs(T a) { return a < 0 ? (T)-a : a; }
 INLINE float t_abs(float a) { return __builtin_fabsf(a); }
 INLINE double t_abs(double a) { return __builtin_fabs(a); }
+// The sign moved to a 1: GCC 12 crashes on vectorised __builtin_signbit.
+INLINE bool t_signbit(float a) { return __builtin_copysignf(1.0f, a) < 0; }
+INLINE bool t_signbit(double a) { return __builtin_copysign(1.0, a) < 0; }
 template <class T> INLINE T t_sign(T a) { return (T)((a > 0) - (a < 0)); }
 
 // Integer division: C truncates, Python and torch round down

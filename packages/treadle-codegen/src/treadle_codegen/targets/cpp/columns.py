@@ -13,17 +13,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from treadle_codegen.codegen.cpp_ops import C_TYPES, constant
-from treadle_codegen.codegen.cpp_section import BLOCK, IDENTITY, Accumulator, SectionPrinter, worst
-from treadle_codegen.codegen.kernel import split_at_reduce
 from treadle_codegen.ir.loops import Axis
 from treadle_codegen.ir.ops import OPS, Cost
 from treadle_codegen.schedule.access import loop_reads
 from treadle_codegen.schedule.kernel import Kernel, linear_coefficients_of
+from treadle_codegen.targets.cpp.ops import C_TYPES, constant
+from treadle_codegen.targets.cpp.section import BLOCK, IDENTITY, Accumulator, SectionPrinter, worst
+from treadle_codegen.targets.renderer import split_at_reduce
 from treadle_shapes.expr import Expr
 
 if TYPE_CHECKING:
-    from treadle_codegen.codegen.cpp import KernelWriter
+    from treadle_codegen.targets.cpp.renderer import KernelWriter
 
 _WIDTH = 64  # columns per block where nothing better divides their number
 _MAX_WIDTH = 256  # accumulators stay in the first-level cache

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from treadle_codegen.build import Compiler, compile_flags, compile_to_bytes, find_compiler
 from treadle_codegen.errors import CodegenUnavailable, CompilerFailed
+from treadle_codegen.targets.cpp.build import Compiler, compile_flags, compile_to_bytes, find_compiler
 
 
 def broken(tmp_path: Path, script: str) -> Compiler:

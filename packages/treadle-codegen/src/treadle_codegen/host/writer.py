@@ -1,34 +1,29 @@
-"""The host: turns a scheduled plan into one straight Python function, and holds what it needs between calls.
+"""The text of the host function: one straight Python function per graph, specialised for its plan and its target.
 
-Workspaces (codegen/workspace.py) are taken from a free list and put back, so concurrent and re-entrant calls each have
-their own, and the memory stays mapped from call to call. What depends on numbers known only at run time (the size of
-`nonzero`) is allocated where they are known, and let go after its last use.
+def run(a0):
+    try: w = free.pop()                            # a workspace: the memory of one call
+    except IndexError: w = make()
+    p = w.table
+    p[1] = a0.data_ptr()                           # what goes into the table is the target's choice (`EntryABI`)
+    t1 = empty_strided((4, ), (1, ), dtype=c[0])
+    p[2] = t1.data_ptr()
+    segment_0(w.argument)                          # kernels without an extern in between: one call
+    result = [t1]
+    free.append(w)
+    return result
 """
 
 from __future__ import annotations
 
-import builtins
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
-from treadle_codegen.codegen.host_externs import callee_of, needs_schema_call
-from treadle_codegen.codegen.host_sizes import (
-    SizeTexts,
-    comparing,
-    plain_text,
-    reading,
-    size_numbers,
-    size_symbols,
-    sources_of,
-)
-from treadle_codegen.codegen.kernel import Segment, slot_key
-from treadle_codegen.codegen.plan import ExecutionPlan, last_uses, lifetimes
-from treadle_codegen.codegen.shape_specialisation import ShapeSpecialisation
-from treadle_codegen.codegen.workspace import NO_MEMORY, Fit, MemoryPlanner, Sizes, Workspace
+from treadle_codegen.host.externs import callee_of, needs_schema_call
+from treadle_codegen.host.plan import ExecutionPlan
+from treadle_codegen.host.sizes import SizeTexts, comparing, plain_text, reading, sources_of
 from treadle_codegen.ir.loops import (
     Bind,
     BoolExpr,
@@ -44,32 +39,40 @@ from treadle_codegen.ir.loops import (
     symbols_of,
 )
 from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.targets.renderer import Segment, slot_key
+from treadle_codegen.targets.target import Target
 from treadle_shapes.expr import Symbol
 
 _INDENT = "    "
-_SIZES_REMEMBERED = 256  # of a dynamic graph, to tell those that come back
 
 
 @dataclass(slots=True)
 class HostWriter:
-    """Text of the host function under construction and the objects it refers to."""
+    """The text of the host function under construction, and the objects that it refers to.
+
+    views: views of planned temporaries, made once per workspace; statics: views of static inputs, made once per memory
+    address; names: the variable of each buffer; planned: buffers with a place in the arena; run_time: symbols that steps
+    define; allocated: buffers of such sizes that have memory by now; last_use: the last node that touches each buffer that
+    is allocated or returned by an operator during the call; in_externs: buffers that operators take, which need a tensor;
+    pool: dtype of each piece of memory for run-time sizes, and the node up to which it is busy; computed: table keys of
+    numbers that are in the table.
+    """
 
     plan: ExecutionPlan
+    target: Target
     sizes: SizeTexts
     lines: list[str] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
-    views: dict[View | str, int] = field(default_factory=dict)  # planned temporaries: views made once per workspace
-    statics: dict[View, int] = field(default_factory=dict)  # views of static inputs, made once per memory address
+    views: dict[View | str, int] = field(default_factory=dict)
+    statics: dict[View, int] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     planned: set[str] = field(default_factory=set)
-    run_time: frozenset[Any] = frozenset()  # symbols that steps define
-    allocated: set[str] = field(default_factory=set)  # buffers of run-time sizes that have memory
-    last_use: dict[str, int] = field(default_factory=dict)  # of buffers allocated or returned by operators on the way
-    in_externs: set[str] = field(default_factory=set)  # buffers that operators take: they need a tensor
-    pool: list[tuple[torch.dtype, int]] = field(
-        default_factory=list
-    )  # pieces for run-time sizes: dtype, busy up to this node
-    computed: set[str] = field(default_factory=set)  # floats that are in the table
+    run_time: frozenset[Any] = frozenset()
+    allocated: set[str] = field(default_factory=set)
+    last_use: dict[str, int] = field(default_factory=dict)
+    in_externs: set[str] = field(default_factory=set)
+    pool: list[tuple[torch.dtype, int]] = field(default_factory=list)
+    computed: set[str] = field(default_factory=set)
 
     def line(self, text: str) -> None:
         self.lines.append(_INDENT + text)
@@ -78,6 +81,11 @@ class HostWriter:
         self.constants.append(value)
         return f"c[{len(self.constants) - 1}]"
 
+    def enter(self, buffer: str, tensor: str, address: str | None = None) -> None:
+        """Put the tensor in a variable into the table, if a kernel takes the buffer; `address` holds its `data_ptr()`."""
+        if buffer in self.plan.slots:
+            self.line(f"p[{self.plan.slots[buffer]}] = {self.target.abi.buffer_text(tensor, address)}")
+
     def number(self, e: NumberLike) -> str:
         return self.sizes.number(e)
 
@@ -85,113 +93,12 @@ class HostWriter:
         return self.sizes.tuple_of(items)
 
     def late(self, *values: Any) -> bool:
-        """Whether something depends on numbers known only at run time."""
+        """Whether something depends on numbers that are known only during the call."""
         return bool(self.run_time) and not self.run_time.isdisjoint(symbols_of(values))
 
 
-class Host:
-    """The compiled graph's callable body. `run(*inputs)` returns the list of outputs.
-
-    `hot`, where given, has entry points of its own for the segments `hot_segments` (see codegen/shape_specialisation.py).
-    """
-
-    def __init__(
-        self,
-        plan: ExecutionPlan,
-        entries: dict[str, Callable[..., Any]],
-        hot_segments: Sequence[str] = (),
-        hot: ShapeSpecialisation | None = None,
-    ) -> None:
-        self.plan = plan
-        self.hot = hot
-        self.free: list[Workspace] = []
-        spans = lifetimes(plan)
-        sizes = SizeTexts(size_symbols(plan))
-        writer = HostWriter(plan, sizes, planned=set(spans), run_time=frozenset(plan.program.bound_symbols))
-        writer.last_use = last_uses(plan)
-        writer.in_externs = {name for n in plan.nodes if isinstance(n.item, Extern) for name in n.reads | n.writes}
-        body = _write_body(writer)
-        numbers = size_numbers(plan, sizes)
-        pool = [dtype for dtype, _ in writer.pool]
-        buffers, keys = plan.program.buffers, list(writer.views)
-        compared = _write_host(writer, body, list(spans), numbers, hot_segments)
-        self._nothing_seen = (None,) * compared
-        self._met: set[Sizes] = set()
-        self._number_slots = [plan.slots[slot_key(number)] for number in numbers]
-        unfitted = Fit((), NO_MEMORY, (None,) * (compared + len(sizes.values) + len(hot_segments)))
-        self.planner = MemoryPlanner(buffers, spans, keys, plan.slots, sizes.in_order(), pool, unfitted)
-        if hot is not None:
-            hot.belongs_to(self.planner.fits, [symbol.name for symbol in self.planner.symbols], numbers)
-        self.source = "\n".join(writer.lines) + "\n"
-        self.static_views: list[torch.Tensor | None] = [None] * len(writer.statics)
-        self.static_keys = list(writer.statics)
-        self.static_pointers: list[int] = [0] * len(plan.program.inputs)
-        scope: dict[str, Any] = {
-            "c": writer.constants,
-            "math": math,
-            "free": self.free,
-            "make": self.planner.new,
-            "refit": self.refit,
-            "fail": self.fail,
-            "sv": self.static_views,
-            "sp": self.static_pointers,
-            "refresh": self.refresh,
-            "with_strides": _with_strides,
-            "empty_strided": torch.empty_strided,
-            "as_strided": torch.as_strided,
-            "below_autograd": torch._C._AutoDispatchBelowAutograd,
-            "t_constants": plan.program.constants,
-            **entries,
-        }
-        exec(compile(self.source, "<treadle host>", "exec"), scope)  # our own text, nothing of the user's
-        self.run: Callable[..., list[Any]] = scope["run"]
-        self._read_sizes: Callable[..., tuple[int, ...]] = scope.get("read_sizes", tuple)
-        self._at_sizes: Callable[..., tuple[Any, ...]] = scope.get("at_sizes", tuple)
-        self._seen: Callable[..., tuple[Any, ...]] = scope.get("seen", tuple)
-
-    def refit(self, workspace: Workspace, *inputs: Any) -> tuple[Any, ...]:
-        """Fit the workspace to the sizes of these inputs; the state that the host function begins with."""
-        sizes = self._read_sizes(*inputs)
-        fit = self.planner.fits.get(sizes) or self._new_fit(sizes, inputs)
-        self.planner.fit(workspace, fit)
-        if self.hot is not None:
-            self.hot.last = fit
-        return fit.state
-
-    def _new_fit(self, sizes: Sizes, inputs: tuple[Any, ...]) -> Fit:
-        """What follows from these sizes; kept from the second time on, as the sizes of a growing sequence do not come back."""
-        values, numbers = self._at_sizes(*sizes)
-        table, generic = tuple(zip(self._number_slots, numbers, strict=True)), self.hot.generic if self.hot else ()
-        if sizes not in self._met:
-            if len(self._met) >= _SIZES_REMEMBERED:
-                self._met.clear()
-            self._met.add(sizes)
-            return Fit(sizes, self.planner.layout(sizes), (*self._nothing_seen, *values), table, generic)
-        fit = Fit(sizes, self.planner.layout(sizes), (*self._seen(*inputs), *values), table, generic)
-        fit = self.planner.keep(fit)
-        if self.hot is not None:
-            fit.use(self.hot.entries_at(fit))
-        return fit
-
-    def fail(self, workspace: Workspace, error: str, message: str) -> NoReturn:
-        """Raise what a check found; the workspace is fit for the next call."""
-        workspace.error.value = 0
-        self.free.append(workspace)
-        raise getattr(builtins, error)(message)
-
-    def refresh(self, position: int, tensor: torch.Tensor) -> None:
-        """Make the views of a static input anew: it is seen for the first time, or its memory was replaced."""
-        name = self.plan.program.inputs[position]
-        for k, key in enumerate(self.static_keys):
-            if key.buffer == name:
-                plain = tensor.detach()
-                offset = plain.storage_offset() + key.offset  # type: ignore[operator]
-                self.static_views[k] = plain.as_strided(key.shape, key.strides, offset)  # type: ignore[arg-type]
-        self.static_pointers[position] = tensor.data_ptr()
-
-
-def _write_body(writer: HostWriter) -> list[str]:
-    """The lines that run the plan's nodes; texts of the outputs are returned."""
+def write_body(writer: HostWriter) -> list[str]:
+    """Write the lines that run the plan's nodes; the texts of the outputs are returned."""
     plan, program = writer.plan, writer.plan.program
     for k, name in enumerate(program.inputs):
         writer.names[name] = f"a{k}"
@@ -217,10 +124,13 @@ def _write_body(writer: HostWriter) -> list[str]:
     return [_output(writer, out) for out in program.outputs]
 
 
-def _write_host(
+def write_host(
     writer: HostWriter, outputs: list[str], planned: list[str], numbers: list[Any], hot_segments: Sequence[str]
 ) -> int:
-    """The whole function: head, body (written already), result; with how many things of its inputs it compares."""
+    """Write the whole function: head, body (which `writer.lines` holds already), result.
+
+    Returns how many sizes or shapes of its inputs the function compares with those of the last call.
+    """
     plan, program, sizes = writer.plan, writer.plan.program, writer.sizes
     body, writer.lines = writer.lines, []
     _write_head(writer)
@@ -271,14 +181,14 @@ def _items(texts: Iterable[str]) -> str:
 
 
 def _to_table(writer: HostWriter, symbol: Any) -> None:
-    """Tell the kernels the value of an integer symbol, if one takes it."""
+    """Put the value of an integer symbol into the table, if a kernel takes it."""
     slot = writer.plan.slots.get(slot_key(symbol)) if not isinstance(symbol, FloatExpr) else None
     if slot is not None:
         writer.line(f"p[{slot}] = {symbol.name}")
 
 
 def _allocate(writer: HostWriter, names: Sequence[str], node: int) -> None:
-    """Memory for buffers whose sizes are known only now, before `node` runs."""
+    """Allocate the buffers whose sizes are known only now, just before `node` runs."""
     for name in names:
         buffer = writer.plan.program.buffers.get(name)
         if buffer is None or name in writer.allocated or buffer.kind not in (BufferKind.TEMP, BufferKind.OUTPUT):
@@ -287,39 +197,40 @@ def _allocate(writer: HostWriter, names: Sequence[str], node: int) -> None:
             continue
         writer.allocated.add(name)
         pooled = buffer.kind is BufferKind.TEMP and name in writer.last_use
-        for line in _pooled(writer, buffer, node) if pooled else _fresh(writer, buffer):
-            writer.line(line)
+        if pooled:
+            _pooled(writer, buffer, node)
+        else:
+            _fresh(writer, buffer)
 
 
-def _pooled(writer: HostWriter, buffer: Buffer, node: int) -> list[str]:
-    """A piece of the workspace's pool whose last user is done before `node`: its memory is mapped already."""
+def _pooled(writer: HostWriter, buffer: Buffer, node: int) -> None:
+    """Take a piece of the workspace's pool whose last user is done before `node`; its memory is mapped already."""
     last = writer.last_use[buffer.name]
     free = (k for k, (dtype, busy) in enumerate(writer.pool) if dtype == buffer.dtype and busy < node)
     piece = next(free, len(writer.pool))
     writer.pool[piece : piece + 1] = [(buffer.dtype, last)]
     elements = 1 + sum((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True))
-    lines = []
+    room = f"w.room({piece}, {writer.number(elements)})"
     if buffer.name in writer.plan.slots:
-        lines.append(f"p[{writer.plan.slots[buffer.name]}] = w.room({piece}, {writer.number(elements)})")
+        room = f"p[{writer.plan.slots[buffer.name]}] = {room}"
+    elif buffer.name not in writer.in_externs:
+        return
+    writer.line(room)
     if buffer.name in writer.in_externs:
-        if not lines:
-            lines.append(f"w.room({piece}, {writer.number(elements)})")
         shape, strides = writer.tuple_of(buffer.shape), writer.tuple_of(buffer.strides)
-        lines.append(f"{_variable(writer, buffer.name)} = as_strided(w.pool[{piece}], {shape}, {strides})")
-    return lines
+        writer.line(f"{_variable(writer, buffer.name)} = as_strided(w.pool[{piece}], {shape}, {strides})")
 
 
-def _fresh(writer: HostWriter, buffer: Buffer) -> list[str]:
+def _fresh(writer: HostWriter, buffer: Buffer) -> None:
+    """Allocate a buffer for this call alone."""
     variable = _variable(writer, buffer.name)
     shape, strides = writer.tuple_of(buffer.shape), writer.tuple_of(buffer.strides)
-    lines = [f"{variable} = empty_strided({shape}, {strides}, dtype={writer.constant(buffer.dtype)})"]
-    if buffer.name in writer.plan.slots:
-        lines.append(f"p[{writer.plan.slots[buffer.name]}] = {variable}.data_ptr()")
-    return lines
+    writer.line(f"{variable} = empty_strided({shape}, {strides}, dtype={writer.constant(buffer.dtype)})")
+    writer.enter(buffer.name, variable)
 
 
 def _release(writer: HostWriter, nodes: range) -> None:
-    """Let go of memory that nothing needs after these nodes."""
+    """Release memory that nothing needs after these nodes."""
     done = [name for k in nodes for name in writer.plan.nodes[k].reads | writer.plan.nodes[k].writes]
     variables = {
         writer.names[name]
@@ -336,7 +247,7 @@ def _write_check(writer: HostWriter, condition: Any, error: str, message: str) -
 
 
 def _write_head(writer: HostWriter) -> None:
-    """Pointers of inputs and constants, fresh outputs and static views: known only after the body is written."""
+    """Write what stands before the body and follows from it: entries of inputs and constants, outputs, static views."""
     plan, program = writer.plan, writer.plan.program
     static_used = {key.buffer for key in writer.statics}
     for k, name in enumerate(program.inputs):
@@ -346,13 +257,9 @@ def _write_head(writer: HostWriter) -> None:
         if name in static_used:
             writer.line(f"q = a{k}.data_ptr()")
             writer.line(f"if q != sp[{k}]: refresh({k}, a{k})")
-            if name in plan.slots:
-                writer.line(f"p[{plan.slots[name]}] = q")
-        elif name in plan.slots:
-            writer.line(f"p[{plan.slots[name]}] = a{k}.data_ptr()")
+        writer.enter(name, f"a{k}", "q" if name in static_used else None)
     for name in program.constants:
-        if name in plan.slots:
-            writer.line(f"p[{plan.slots[name]}] = t_constants[{name!r}].data_ptr()")
+        writer.enter(name, f"t_constants[{name!r}]")
     made_by_ops = {
         name for n in plan.nodes if isinstance(n.item, Extern) and not n.item.out_variant for name in n.item.outputs
     }
@@ -363,14 +270,14 @@ def _write_head(writer: HostWriter) -> None:
         fresh = buffer.kind in (BufferKind.OUTPUT, BufferKind.TEMP) and name not in writer.planned
         if not fresh or name in made_by_ops or name in inside or name not in touched or name in writer.allocated:
             continue
-        for line in _fresh(writer, buffer):
-            writer.line(line)
+        _fresh(writer, buffer)
     if writer.views:
         names = "".join(f"w{k}, " for k in range(len(writer.views)))
         writer.line(f"{names}= w.views")
 
 
 def _write_segment(writer: HostWriter, segment: Segment) -> None:
+    """Compute the numbers that the segment's kernels take and that sizes alone do not tell, then call its entry point."""
     labels = ", ".join(kernel.label for kernel in segment.kernels)
     for number in dict.fromkeys(n for kernel in segment.kernels for n in kernel.numbers):
         key = slot_key(number)
@@ -378,7 +285,7 @@ def _write_segment(writer: HostWriter, segment: Segment) -> None:
             writer.computed.add(key)
             table = "pf" if isinstance(number, FloatExpr) else "p"
             writer.line(f"{table}[{writer.plan.slots[key]}] = {writer.number(number)}")
-    writer.line(f"{segment.name}(w.address)  # {labels}")
+    writer.line(f"{segment.name}(w.argument)  # {labels}")
 
 
 def _variable(writer: HostWriter, buffer: str) -> str:
@@ -392,7 +299,7 @@ def _whole(view: View, buffer: Buffer) -> bool:
 
 
 def _tensor(writer: HostWriter, view: View | str) -> str:
-    """Text of the tensor that a view stands for."""
+    """The expression for the tensor that a view stands for."""
     program = writer.plan.program
     buffer = program.buffers[view if isinstance(view, str) else view.buffer]
     if buffer.name in writer.planned and isinstance(view, View) and writer.late(view):
@@ -423,6 +330,7 @@ def _as_strided(writer: HostWriter, tensor: str, view: View) -> str:
 
 
 def _argument(writer: HostWriter, arg: Any) -> str:
+    """The expression for an argument of an operator."""
     if isinstance(arg, View):
         return _tensor(writer, arg)
     if isinstance(arg, (Expr, FloatExpr, BoolExpr)):
@@ -436,17 +344,17 @@ def _argument(writer: HostWriter, arg: Any) -> str:
 
 
 def _write_extern(writer: HostWriter, step: Extern) -> None:
-    plan = writer.plan
+    """Call an operator; its results get the strides that the plan counts on."""
     pieces = [_argument(writer, a) for a in step.args]
     pieces += [f"{k}={_argument(writer, v)}" for k, v in step.kwargs.items()]
     if step.out_variant:
         outs = [_tensor(writer, name) for name in step.outputs]
-        if needs_schema_call(step):
+        if needs_schema_call(step, writer.target.externs):
             names = [a.name for a in step.op._schema.arguments if a.is_out]
             pieces += [f"{name}={out}" for name, out in zip(names, outs, strict=True)]
         else:
             pieces.append(f"out={outs[0] if len(outs) == 1 else '(' + ', '.join(outs) + ')'}")
-    call = f"{writer.constant(callee_of(step))}({', '.join(pieces)})"
+    call = f"{writer.constant(callee_of(step, writer.target.externs))}({', '.join(pieces)})"
     if step.out_variant:
         writer.line(call)
         return
@@ -463,12 +371,11 @@ def _write_extern(writer: HostWriter, step: Extern) -> None:
         _write_bind(writer, bind, variables[bind.result])
     for name in wanted:
         _fix_result(writer, name)
-        if name in plan.slots:
-            writer.line(f"p[{plan.slots[name]}] = {_variable(writer, name)}.data_ptr()")
+        writer.enter(name, _variable(writer, name))
 
 
 def _write_bind(writer: HostWriter, bind: Bind, variable: str) -> None:
-    """The value of a symbol, once it is known."""
+    """Read the value of a symbol off an operator's result, check its limits, and put it into the table."""
     symbol, text = bind.symbol, variable if bind.dim is None else f"{variable}.size({bind.dim})"
     if bind.factor != 1:
         text = f"{text} // {bind.factor}"
@@ -485,7 +392,7 @@ def _write_bind(writer: HostWriter, bind: Bind, variable: str) -> None:
 
 
 def _fix_result(writer: HostWriter, name: str) -> None:
-    """A functional extern may choose strides of its own; what follows counts on the planned ones."""
+    """Give a functional operator's result the planned strides if the operator chose others."""
     buffer, variable = writer.plan.program.buffers[name], _variable(writer, name)
     if buffer.opaque:
         return
@@ -496,16 +403,8 @@ def _fix_result(writer: HostWriter, name: str) -> None:
     )
 
 
-def _with_strides(
-    x: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
-) -> torch.Tensor:
-    """`x` in memory laid out by `strides`; only looked at anew when just the strides of dimensions of size 1 differ."""
-    if all(n == 1 or a == b for n, a, b in zip(shape, x.stride(), strides, strict=True)):
-        return x.as_strided(shape, strides)
-    return torch.empty_strided(shape, strides, dtype=dtype).copy_(x)
-
-
 def _output(writer: HostWriter, out: View | NumberLike | None) -> str:
+    """The expression for an output; constants and parameters are never handed out themselves."""
     if out is None:
         return "None"
     if not isinstance(out, View):

@@ -67,7 +67,7 @@ def _row_major(x: torch.Tensor) -> torch.Tensor:
     return aten.clone.default(x, memory_format=torch.contiguous_format)
 
 
-def release_biases(graph: fx.Graph) -> int:
+def release_biases(graph: fx.Graph, mode: FakeTensorMode) -> int:
     """Turn `addmm` into `mm` and an addition where kernels of ours read the result; the number turned."""
     turned = 0
     for node in list(graph.nodes):

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import torch
 
-from treadle_codegen.codegen.cpp_ops import C_TYPES, MEMORY_TYPES, constant, read_memory, write_memory
-from treadle_codegen.codegen.cpp_section import BLOCK, IDENTITY, Accumulator, SectionPrinter, worst
-from treadle_codegen.codegen.kernel import split_at_reduce
 from treadle_codegen.ir.loops import Instr, IntLike, Loop
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
 from treadle_codegen.schedule.kernel import Kernel, Section, linear_coefficients_of
+from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant, read_memory, write_memory
+from treadle_codegen.targets.cpp.section import BLOCK, IDENTITY, Accumulator, SectionPrinter, worst
+from treadle_codegen.targets.renderer import split_at_reduce
 from treadle_shapes.expr import Expr, Symbol
 
 LANES = 16  # two or more vectors on processors with shorter ones

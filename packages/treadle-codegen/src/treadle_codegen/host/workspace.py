@@ -1,28 +1,29 @@
 """Workspaces: the memory of one call in flight, fitted to the sizes of the call.
 
-A workspace is the arena with all planned temporaries, tensor views of them for extern calls, and the table of pointers
-and numbers that the kernels read. It serves calls of any size: at other sizes the temporaries are laid out anew in the
-same arena, which grows where it must. What depends on the sizes alone is a `Fit`, shared by the workspaces of a graph.
+A workspace holds the arena with all planned temporaries, tensor views of them for extern calls, and the table that the
+kernels read. It serves calls of any size: for other sizes the temporaries are laid out again in the same arena, which
+grows where it must. What depends on the sizes alone is a `Fit`, shared by all workspaces of a graph.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from treadle_codegen.errors import InternalError
 from treadle_codegen.ir.loops import Buffer, IntLike, View
-from treadle_codegen.schedule.memory import ArenaPlan, Lifetime, plan_arena
+from treadle_codegen.schedule.memory import ArenaPlan, Lifetime, plan_arena, verify_arena
+from treadle_codegen.targets.target import Allocation, EntryABI, Table
 from treadle_shapes.expr import evaluate
 
 NO_MEMORY = ArenaPlan({}, 0)
-_FITS_KEPT = 32  # of a dynamic graph, for as many different sizes
+_FITS_KEPT = 32  # per dynamic graph
 
 Sizes = tuple[int, ...]
-Entries = tuple[Callable[[int], None], ...]  # compiled functions of the host's table
+Entries = tuple[Callable[[Any], None], ...]  # entry points; each takes the table's `argument`
 
 
 def storage_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -33,14 +34,15 @@ def storage_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 class Fit:
-    """What the calls of a graph at the same sizes have in common.
+    """What all calls of a graph at the same sizes share.
 
-    layout: where temporaries lie; table: slots of the kernels' numbers and what they are. `state` is what the host function
-    begins with, in one tuple, so that it changes at once for all threads: what tells that the sizes are the same, numbers and
-    tuples made of the sizes (both `head`), and the entry points (`use`). `spent`: seconds spent in kernels as far as counted.
+    layout: where temporaries lie; places: their slots, offsets and dtypes, once a workspace was fitted; table: slots of
+    the kernels' numbers and their values. `state` is one tuple that the host function begins with, so that it changes for
+    all threads at once: first `head` (what the inputs are compared with, numbers and tuples made of the sizes), then the
+    entry points (`use`). `spent`: seconds spent in kernels, as far as they were counted.
     """
 
-    __slots__ = ("_head", "layout", "sizes", "spent", "state", "table")
+    __slots__ = ("_head", "layout", "places", "sizes", "spent", "state", "table")
 
     def __init__(
         self,
@@ -52,62 +54,66 @@ class Fit:
     ) -> None:
         self.sizes = sizes
         self.layout = layout
+        self.places: list[tuple[int, int, torch.dtype]] | None = None
         self.table = table
         self.spent = 0.0
         self._head = head
         self.state = head + entries
 
     def use(self, entries: Entries) -> None:
-        """Let the calls from now on run these entry points."""
+        """Let all calls from now on run these entry points."""
         self.state = self._head + entries
 
 
 class Workspace:
-    """Memory of one call in flight; `views` hold the tensors that externs use, `table` the kernels' pointers and integers,
-    `floats` is the same table seen as doubles. `fitted` is what it is fitted to."""
+    """The memory of one call in flight.
+
+    `table`, `floats`, `argument` and `error` are those of the target's table, `views` the tensors that externs use, and
+    `fitted` is the Fit for whose sizes all of it is laid out.
+    """
 
     __slots__ = (
-        *("address", "arena", "error", "fitted", "floats", "known_views", "pool", "pool_bases", "pool_rooms"),
-        *("table", "views"),
+        *("arena", "argument", "error", "fitted", "floats", "known_views", "pool", "pool_entries", "pool_rooms"),
+        *("_abi", "_empty", "table", "views"),
     )
 
-    def __init__(self, table_size: int, fitted: Fit, pool: Sequence[torch.dtype] = ()) -> None:
-        self.table = (ctypes.c_void_p * table_size)()
-        self.floats = (ctypes.c_double * table_size).from_buffer(self.table)
-        self.address = ctypes.addressof(self.table)
-        self.error = ctypes.c_int64(0)
-        self.table[0] = ctypes.addressof(self.error)
-        self.arena = torch.empty(0, dtype=torch.uint8)
+    def __init__(
+        self, table: Table, fitted: Fit, pool: Sequence[torch.dtype], abi: EntryABI, allocation: Allocation
+    ) -> None:
+        self.table, self.floats, self.argument, self.error = table
+        self._abi, self._empty = abi, allocation.empty
+        self.arena = self._empty(0, dtype=torch.uint8)
         self.fitted = fitted
         self.views: tuple[torch.Tensor, ...] = ()
         self.known_views: dict[Sizes, tuple[torch.Tensor, ...]] = {}
-        # Memory for temporaries of sizes known only during a call, kept and grown from call to call.
-        self.pool = [torch.empty(0, dtype=dtype) for dtype in pool]
+        # Memory for temporaries whose sizes are known only during a call; it is kept and grows from call to call.
+        self.pool = [self._empty(0, dtype=dtype) for dtype in pool]
         self.pool_rooms = [0] * len(pool)  # elements
-        self.pool_bases = [0] * len(pool)  # addresses
+        self.pool_entries: list[Any] = [0] * len(pool)
 
-    def room(self, k: int, elements: int) -> int:
-        """Address of at least so many elements in the pool's `k`-th piece; what was there is lost when it has to grow."""
+    def room(self, k: int, elements: int) -> Any:
+        """The table entry of the pool's `k`-th piece, with room for so many elements; its content is lost when it grows."""
         if self.pool_rooms[k] < elements:
             grown = elements + elements // 8
-            self.pool[k] = torch.empty(grown, dtype=self.pool[k].dtype)
-            self.pool_rooms[k], self.pool_bases[k] = grown, self.pool[k].data_ptr()
-        return self.pool_bases[k]
+            self.pool[k] = self._empty(grown, dtype=self.pool[k].dtype)
+            self.pool_rooms[k], self.pool_entries[k] = grown, self._abi.pool_entry(self.pool[k])
+        return self.pool_entries[k]
 
     def reserve(self, size: int) -> None:
-        """An arena of at least `size` bytes."""
+        """Make the arena at least `size` bytes long."""
         if self.arena.numel() < size:
             self.known_views.clear()
             self.views = ()
-            self.arena = torch.empty(size, dtype=torch.uint8)
+            self.arena = self._empty(size, dtype=torch.uint8)
 
 
 @dataclass(slots=True)
 class MemoryPlanner:
-    """What a graph's workspaces have in common.
+    """What all workspaces of a graph share.
 
     spans: first and last step of every planned buffer; keys: the views of them that the host uses; slots: table positions;
-    `symbols` are those whose values are the sizes; pool: dtypes of the pieces of memory for sizes known only during a call.
+    symbols: those whose values are the sizes; pool: dtypes of the pieces of memory for sizes known only during a call;
+    unfitted: the Fit of a workspace that is not laid out yet; alignment: of buffers in the arena, in bytes.
     """
 
     buffers: Mapping[str, Buffer]
@@ -117,18 +123,25 @@ class MemoryPlanner:
     symbols: tuple[Any, ...]
     pool: Sequence[torch.dtype]
     unfitted: Fit
+    abi: EntryABI
+    allocation: Allocation
+    alignment: int
+    verify: bool = False
     fits: dict[Sizes, Fit] = field(default_factory=dict)
 
     def new(self) -> Workspace:
-        """A workspace, ready for use when the graph has static sizes only."""
-        workspace = Workspace(len(self.slots) + 1, self.unfitted, self.pool)
+        """A workspace; ready for use if the graph has static sizes only."""
+        table = self.abi.new_table(len(self.slots) + 1)
+        workspace = Workspace(table, self.unfitted, self.pool, self.abi, self.allocation)
         if not self.symbols:
             self.fit(workspace, self.fits.get(()) or self.keep(Fit((), self.layout(()), ())))
         return workspace
 
     def keep(self, fit: Fit) -> Fit:
-        """The Fit for its sizes from now on (another thread's, if that was earlier). Where there are many, those go on which
-        the least time was spent."""
+        """The Fit for its sizes from now on, or another thread's if that was kept first.
+
+        When many are kept, the half with the least accumulated kernel time is dropped.
+        """
         if len(self.fits) >= _FITS_KEPT:
             latest_first = reversed(list(self.fits.values()))
             for dropped in sorted(latest_first, key=lambda fit: -fit.spent)[_FITS_KEPT // 2 :]:
@@ -136,14 +149,14 @@ class MemoryPlanner:
         return self.fits.setdefault(fit.sizes, fit)
 
     def fit(self, workspace: Workspace, fit: Fit) -> None:
-        """Lay the workspace's temporaries out for these sizes, and tell the kernels the numbers."""
+        """Lay the workspace's temporaries out for these sizes, and put the numbers that follow from them into its table."""
         workspace.fitted = self.unfitted  # in case what follows fails
         workspace.reserve(fit.layout.size)
-        base, table = workspace.arena.data_ptr(), workspace.table
-        for name, offset in fit.layout.offsets.items():
-            slot = self.slots.get(name)
-            if slot is not None:
-                table[slot] = base + offset
+        if fit.places is None:
+            offsets = fit.layout.offsets.items()
+            fit.places = [(self.slots[n], at, self.buffers[n].dtype) for n, at in offsets if n in self.slots]
+        table = workspace.table
+        self.abi.place(table, workspace.arena, fit.places)
         for slot, value in fit.table:
             if isinstance(value, int):
                 table[slot] = value
@@ -168,7 +181,10 @@ class MemoryPlanner:
             b = self.buffers[name]
             size = storage_elements(_numbers(b.shape, env), _numbers(b.strides, env)) * b.dtype.itemsize
             lives.append(Lifetime(name, size, first, last))
-        return plan_arena(lives)
+        plan = plan_arena(lives, self.alignment)
+        if self.verify and (problems := verify_arena(plan, lives, self.alignment)):
+            raise InternalError("memory plan", "; ".join(problems[:5]))
+        return plan
 
     def _views(self, arena: torch.Tensor, layout: ArenaPlan, sizes: Sizes) -> tuple[torch.Tensor, ...]:
         env = dict(zip(self.symbols, sizes, strict=True))

@@ -4,8 +4,8 @@ def run(a0):                                        becomes        def run(a0):
     s0 = a0.size(0)                                                    ...
     ...                                                                (x0, k0, segment_0, ) = w.fitted.state
     t1 = empty_strided((2*s0, 8, ), (8, 1, ))                          if a0.shape != x0: (x0, ...) = refit(w, a0)
-    segment_0(w.address)                                               t1 = empty_strided(k0, (8, 1, ))
-                                                                       segment_0(w.address)
+    segment_0(w.argument)                                              t1 = empty_strided(k0, (8, 1, ))
+                                                                       segment_0(w.argument)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from treadle_codegen.codegen.plan import ExecutionPlan, lifetimes
+from treadle_codegen.host.plan import ExecutionPlan, lifetimes
 from treadle_codegen.ir.loops import BoolExpr, Expr, Extern, FloatExpr, NumberLike, Program, View, symbols_of
 from treadle_shapes.expr import to_python
 

@@ -28,7 +28,7 @@ _FLOAT_OPS = {
     "abs": "t_abs({0})", "sign": "({t})(({0} > 0) - ({0} < 0))", "maximum": "t_max({0}, {1})", "minimum": "t_min({0}, {1})",
     "truncdiv": "f_trunc({0} / {1})", "floordiv": "float_floordiv<{t}>({0}, {1})",
     "remainder": "float_mod<{t}>({0}, {1})", "fmod": "f_fmod({0}, {1})",
-    "isnan": "{0} != {0}", "isinf": "__builtin_isinf({0})", "signbit": "__builtin_signbit({0}) != 0",
+    "isnan": "{0} != {0}", "isinf": "__builtin_isinf({0})", "signbit": "t_signbit({0})",
     "reciprocal": "({t})1 / {0}", "round": "f_rint({0})", "trunc": "f_trunc({0})",
 }  # fmt: skip
 _INT_OPS = {

@@ -1,15 +1,18 @@
-"""Sampling the bits of tensors in place, to notice writes that no version counter sees."""
+"""Sampling the bits of tensors where they lie, to notice writes that no version counter sees."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
+from treadle_codegen.targets.target import Probe, Sampler
+
 ENTRY = "treadle_probe"
-# Tensors of up to 4 KiB (biases, norms, statistics) are read whole, larger ones at 16 places and at their end: 0.2 ms for the 72
-# weights and biases of a BERT whose call takes 60. Reading all of it would take as long as the call.
+# Tensors of up to 4 KiB (biases, norms, statistics) are read whole, larger ones at 16 places and at their end. That takes 0.2 ms
+# for the 72 weights and biases of a BERT whose call takes 60 ms; reading all of them would take as long as the call.
 SOURCE = f"""
 extern "C" u64 {ENTRY}(const u8* const* p, const i64* bytes, i64 n) {{
   u64 h = 1469598103934665603ull;
@@ -23,10 +26,10 @@ extern "C" u64 {ENTRY}(const u8* const* p, const i64* bytes, i64 n) {{
 """
 
 
-def probe_of(entry: Callable[..., int]) -> Callable[[Sequence[torch.Tensor]], Callable[[], int]]:
-    """The factory of sampling functions around the compiled entry point."""
-    entry.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]  # type: ignore[attr-defined]
-    entry.restype = ctypes.c_uint64  # type: ignore[attr-defined]
+def sampler(entry: Any) -> Sampler:
+    """Makes sampling functions around the compiled entry point."""
+    entry.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64]
+    entry.restype = ctypes.c_uint64
 
     def make(tensors: Sequence[torch.Tensor]) -> Callable[[], int]:
         n = len(tensors)
@@ -48,3 +51,6 @@ def _reach(tensor: torch.Tensor) -> int:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (last + 1) * tensor.element_size()
+
+
+PROBE = Probe(SOURCE, ENTRY, sampler)

@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, given, settings
 from random_programs import programs, run_program
 
 from treadle_codegen import CompiledGraph
-from treadle_codegen.codegen import shape_specialisation
-from treadle_codegen.codegen.shape_specialisation import ShapeSpecialisation, specialise_now, wait_for_specialisation
-from treadle_codegen.codegen.workspace import NO_MEMORY, Entries, Fit
 from treadle_codegen.errors import CodegenUnavailable, CompilerFailed, InternalError
+from treadle_codegen.host import shape_specialisation
+from treadle_codegen.host.shape_specialisation import ShapeSpecialisation, specialise_now, wait_for_specialisation
+from treadle_codegen.host.workspace import NO_MEMORY, Entries, Fit
 
 MORE_CASES: dict[str, tuple[Any, Shapes]] = {
     "masked softmax": (lambda x, m: x.masked_fill(m > 0.3, float("-inf")).softmax(-1), lambda n, c: [(n, c), (n, c)]),
@@ -347,7 +347,7 @@ def test_a_refused_compile_is_reported_by_the_next_call_at_these_sizes(monkeypat
     said: list[InternalError] = []
     rig.hot.on_failure = said.append
     assert rig.call(5) == "ab" and rig.call(5, 500) == "ab"
-    assert [error.pass_name for error in said] == ["hot sizes"] and len(rig.built) == 1
+    assert [error.pass_name for error in said] == ["shape specialisation"] and len(rig.built) == 1
 
 
 @pytest.mark.parametrize("error", [CodegenUnavailable("no compiler"), OSError(28, "no space"), MemoryError()])
