@@ -89,6 +89,8 @@ def value_of(expr: Any, symbols: dict[Symbol, Any]) -> Any:
                 result = result * value_of(atom, symbols)
         return result
     if isinstance(expr, (Fn, BoolExpr)):
+        if expr.op not in _APPLY:  # rounded from floats: mentions no axis
+            return evaluate(expr, symbols)  # type: ignore[arg-type]
         return _APPLY[expr.op](*[value_of(arg, symbols) for arg in expr.args])
     return expr
 

@@ -78,7 +78,8 @@ class IRRenderer:
         names = tuple(dict.fromkeys(a.buffer for a in accesses))
         inside = {name for name, local in kernel.locals.items() if local.most is None}
         numbers = tuple(dict.fromkeys(s for n in numbers_of(kernel) for s in sorted(symbols_of(n), key=str)))
-        buffers = {name: program.buffers[name] for name in names}
+        plain = {name: replace(program.buffers[name], shape=(), strides=(), offset=0) for name in names}
+        buffers = plain | {name: program.buffers[name] for name in names if name in inside}
         shapes = symbols_of([(b.shape, b.strides) for b in buffers.values() if b.name in inside])
         numbers = (*numbers, *sorted(shapes - set(numbers), key=str))
         text = format_program(Program(buffers, (), (), list(kernel.loops), numbers))

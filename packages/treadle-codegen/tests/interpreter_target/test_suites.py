@@ -23,6 +23,10 @@ SUITES = {
 }
 ABOUT_CPP = set(
     """
+    test_without_a_compiler_the_error_names_what_was_looked_for test_a_second_process_finds_the_library
+    test_kernels_do_not_depend_on_the_numbering_of_symbols test_rows_that_do_not_fit_the_stack
+    test_a_row_of_unknown_length_is_an_array_on_the_stack test_odd_rows_of_known_length_are_walked_in_chunks
+    test_kernels_whose_bits_might_change_keep_their_numbers test_a_compile_is_cut_short_at_the_end_of_the_process
     """.split()
 )
 

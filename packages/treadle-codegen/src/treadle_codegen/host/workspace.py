@@ -89,7 +89,7 @@ class Workspace:
         # Memory for temporaries whose sizes are known only during a call; it is kept and grows from call to call.
         self.pool = [self._empty(0, dtype=dtype) for dtype in pool]
         self.pool_rooms = [0] * len(pool)  # elements
-        self.pool_entries: list[Any] = [0] * len(pool)
+        self.pool_entries = [abi.pool_entry(piece) for piece in self.pool]
 
     def room(self, k: int, elements: int) -> Any:
         """The table entry of the pool's `k`-th piece, with room for so many elements; its content is lost when it grows."""
