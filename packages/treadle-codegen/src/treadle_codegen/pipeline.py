@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from treadle_codegen.errors import CodegenError, InternalError
 from treadle_codegen.host.host import Host
-from treadle_codegen.host.plan import ExecutionPlan, make_plan
+from treadle_codegen.host.plan import ExecutionPlan, make_plan, verify_plan
 from treadle_codegen.host.shape_specialisation import ShapeSpecialisation
 from treadle_codegen.host.sizes import SizeTexts, size_numbers, size_symbols
 from treadle_codegen.host.workspace import Entries
@@ -20,9 +17,12 @@ from treadle_codegen.ir.text import format_program
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower.program import lower_graph
 from treadle_codegen.options import CodegenOptions
+from treadle_codegen.passes import Passes, require
 from treadle_codegen.rewrite.pipeline import rewrite_graph
 from treadle_codegen.rewrite.static import Prologue
 from treadle_codegen.schedule.fuse import fuse
+from treadle_codegen.schedule.text import format_nodes
+from treadle_codegen.schedule.verify import verify_schedule
 from treadle_codegen.support import require_support
 from treadle_codegen.targets.renderer import RenderedKernel, Renderer, Segment
 from treadle_codegen.targets.table import target_named
@@ -75,25 +75,6 @@ class CompiledGraph:
         return self._run if self._prologue is None else self.__call__
 
 
-class _Phases:
-    """Seconds by pass name, and the boundary that turns a pass's exceptions into InternalErrors with its name."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        except CodegenError:
-            raise
-        except Exception as error:  # named boundary: context is added, nothing is swallowed
-            raise InternalError(name, f"{type(error).__name__}: {error}") from error
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-
 def compile_graph(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
@@ -111,16 +92,17 @@ def compile_graph(
     require_support(gm, example_inputs, record.devices, target)
     renderer = record.renderer(options)
     probe = record.probe
-    phase = _Phases()
+    phase = Passes(options)
     prologue = None
     if options.pack_weights:
         with phase("rewrite"):
-            gm, prologue = rewrite_graph(gm, example_inputs, record.rewrites)
+            gm, prologue = rewrite_graph(gm, example_inputs, record.rewrites, record.fake_rules, phase.check)
     with phase("lower"):
         program = lower_graph(gm, example_inputs, record.costs, record.dtypes)
-    if options.verify or program.bound_symbols:  # a number used before it is known would be garbage, not an error
-        with phase("verify"):
-            _require_valid(program)
+    phase.check("lower", lambda: format_program(program), lambda: verify(program))
+    if program.bound_symbols and not options.verify:
+        with phase("verify"):  # a number used before it is known would be garbage, not an error
+            require("lower", verify(program))
     with phase("fuse"):
         nodes = fuse(
             program,
@@ -129,10 +111,12 @@ def compile_graph(
             max_row_bytes=options.max_row_bytes,
             costs=record.costs,
         )
+    phase.check("fuse", lambda: format_nodes(nodes), lambda: verify_schedule(program, nodes))
     with phase("render"):
         plan = make_plan(program, nodes, renderer)
         kernels = [kernel for segment in plan.segments for kernel in segment.kernels]
         source = renderer.render_unit(plan.segments, plan.slots, program.buffers) + (probe.text if prologue else "")
+    phase.check("render", lambda: source, lambda: verify_plan(plan))
     with phase("build"):
         names = [segment.name for segment in plan.segments] + ([probe.entry] if prologue and probe.entry else [])
         entries, cached = renderer.load(source, names) if names else ({}, False)
@@ -140,6 +124,7 @@ def compile_graph(
         derived = Prologue(*prologue, probe.sampler(entries.pop(probe.entry, None))) if prologue else None
         hot = _specialisation(plan, entries, renderer, record, options, None if cached else phase.seconds["build"])
         host = Host(plan, record, entries, *hot, verify=options.verify)
+    phase.check("host", lambda: host.source, list)
     compiled = CompiledGraph(program, host, kernels, source, derived)
     compiled.seconds = phase.seconds
     compiled.cache_hits = int(cached)
@@ -175,9 +160,3 @@ def _specialisation(
     generic = tuple([entries[name] for name in names])
     limit = options.specialised_shapes
     return names, ShapeSpecialisation(limit, seconds, generic, build, interrupt=target.interrupt_builds)
-
-
-def _require_valid(program: Program) -> None:
-    problems = verify(program)
-    if problems:
-        raise InternalError("verify", "; ".join(map(str, problems[:5])))

@@ -81,3 +81,32 @@ def last_uses(plan: ExecutionPlan) -> dict[str, int]:
             if buffer is not None and buffer.kind is BufferKind.TEMP and name not in returned:
                 uses[name] = k
     return uses
+
+
+def verify_plan(plan: ExecutionPlan) -> list[str]:
+    """All violations of the contract of an execution plan; empty for a valid one.
+
+    - Segments hold the kernels of the nodes, each once and in order, and every segment starts at its first kernel's node.
+    - Slots are distinct and count from 1; every buffer and number that a kernel takes has one.
+    - A buffer with a place in the arena is a temporary, and no node before its first or behind its last touches it.
+    """
+    problems = []
+    kernels = [k for k, node in enumerate(plan.nodes) if isinstance(node.item, Kernel)]
+    covered = [at + k for at, segment in sorted(plan.segment_at.items()) for k in range(len(segment.kernels))]
+    if kernels != covered:
+        problems.append(f"kernels are at nodes {kernels}, the segments cover {covered}")
+    if [plan.segment_at[at] for at in sorted(plan.segment_at)] != plan.segments:
+        problems.append("the segments stand in another order than their nodes")
+    if sorted(plan.slots.values()) != list(range(1, len(plan.slots) + 1)):
+        problems.append(f"slots {sorted(plan.slots.values())} are not 1 to {len(plan.slots)}")
+    for segment in plan.segments:
+        for kernel in segment.kernels:
+            taken = (*kernel.buffers, *map(slot_key, kernel.numbers))
+            problems += [f"{kernel.label} takes {name}, which has no slot" for name in taken if name not in plan.slots]
+    for name, (first, last) in lifetimes(plan).items():
+        if plan.program.buffers[name].kind is not BufferKind.TEMP:
+            problems.append(f"{name} has a place in the arena and is no temporary")
+        for k, node in enumerate(plan.nodes):
+            if name in node.reads | node.writes and not first <= k <= last:
+                problems.append(f"{name} lives from node {first} to {last}, and node {k} touches it")
+    return problems

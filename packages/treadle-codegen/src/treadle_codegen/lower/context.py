@@ -38,6 +38,7 @@ from treadle_codegen.lower.nest import LoopElement, Nest, layout_of_reads, recor
 from treadle_codegen.lower.split_axes import split_axes
 from treadle_codegen.lower.tensor_expr import NOTHING, Index, TensorExpr
 from treadle_shapes.expr import Expr, Ne, Symbol, substitute
+from treadle_shapes.torch import env_of
 
 _FOLDS = {
     "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "bitwise_or", "all": "bitwise_and",
@@ -71,7 +72,11 @@ class Lowering:
         """The expression under a symbolic number as it was computed; symbols unknown here as its environment writes them."""
         raw = raw_number(value)
         unknown = [s for s in symbols_of(raw) - self.symbols if isinstance(s, Symbol)]
-        return substitute(raw, {s: value.node.env.simplify(s) for s in unknown}) if unknown else raw
+        if not unknown:
+            return raw
+        env = env_of(value)
+        assert env is not None
+        return substitute(raw, {s: env.simplify(s) for s in unknown})
 
     # -- names and buffers ---------------------------------------------------------------------------------------------
 

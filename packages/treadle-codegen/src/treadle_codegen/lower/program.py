@@ -43,13 +43,10 @@ from treadle_codegen.lower.numbers import (
     unbacked_numbers,
 )
 from treadle_codegen.lower.read_in_full import is_read_in_full
-from treadle_codegen.lower.symbolic_floats import why_not_float
+from treadle_codegen.lower.registry import why_not_float
 from treadle_codegen.lower.tensor_expr import TensorExpr
-from treadle_codegen.lower.view import STRIDED_VIEWS, identity, narrow
-
-# Operators whose result has as many elements as a sparse tensor holds.
-_PARTS = "values _values indices _indices crow_indices col_indices ccol_indices row_indices _nnz".split()
-SPARSE_PARTS = frozenset([*_PARTS, *(f"{name}_copy" for name in _PARTS)])
+from treadle_codegen.lower.view import identity, narrow
+from treadle_shapes.torch import operator as operator_record
 
 
 def lower_graph(
@@ -201,18 +198,19 @@ def why_not_loops(node: torch.fx.Node, dtypes: frozenset[torch.dtype]) -> str | 
 
 
 def why_not_sizes(node: torch.fx.Node) -> str | None:
-    """Why the sizes of a fake result cannot be relied on: how many elements a sparse tensor holds is not traced."""
-    packet = str(node.target).split(".")[1]
-    if packet not in SPARSE_PARTS:
+    """Why the sizes of a fake result cannot be relied on: nobody traces how many elements a sparse tensor holds."""
+    record = operator_record(node.target)
+    if record is None or not record.is_sparse_part:
         return None
     sources = [n.meta.get("val") for n in node.all_input_nodes]
     sparse = any(isinstance(v, torch.Tensor) and v.layout != torch.strided for v in sources)
-    return f"the size of {packet} of a sparse tensor is not known" if sparse else None
+    return f"the size of {record.family} of a sparse tensor is not known" if sparse else None
 
 
 def why_not_memory_view(node: torch.fx.Node, args: Any) -> str | None:
-    """Why a node is not a strided view of a stored tensor, which takes no loop whatever the dtype; None if it may be."""
-    if str(node.target) not in STRIDED_VIEWS:
+    """Why a node is no strided view of a stored tensor, or None. Such a view takes no loop, whatever its dtype."""
+    record = operator_record(node.target)
+    if record is None or not record.is_strided_view or str(node.target) not in LOWERINGS:
         return f"{node.target} is no strided view"
     if not isinstance(args[0], TensorExpr) or args[0].storage is None:
         return "its argument is not in memory"

@@ -285,6 +285,8 @@ def merge_axes(kernel: Kernel) -> Kernel:
         for k in range(len(section.axes) - 1, 0, -1):
             if k < len(section.axes):
                 _join_inner(section, k)
+    members = {loop.name: loop for section in kernel.sections for loop in section.members}
+    kernel.loops = [members[loop.name] for loop in kernel.loops]
     return kernel
 
 

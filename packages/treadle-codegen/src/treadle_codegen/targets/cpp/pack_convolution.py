@@ -37,7 +37,7 @@ def _fake_binary(
     return CONVOLUTION(x, w, b, stride, padding, dilation, False, [0, 0], groups)
 
 
-_FAKE_RULES = {POINTWISE: _fake_pointwise, BINARY: _fake_binary}
+FAKE_RULES = {POINTWISE: _fake_pointwise, BINARY: _fake_binary}
 _MIN_WORK = 1 << 16  # multiply-adds; below this the layout conversions cost more than they save
 
 
@@ -85,7 +85,7 @@ def pack_convolutions(graph: fx.Graph, mode: FakeTensorMode) -> int:
         return 0
     wanted = [_strides_of(n) for n in output.args[0]]  # type: ignore[union-attr]
     packed = {_pack(graph, conv, mode) for conv in chosen}
-    propagate_layouts(graph, mode, _FAKE_RULES, packed)
+    propagate_layouts(graph, mode, FAKE_RULES, packed)
     _drop_needless_copies(graph)
     _restore_outputs(graph, output, wanted, mode)
     graph.eliminate_dead_code(is_impure_node=lambda node: node.is_impure() or bool(node.meta.get("may_raise")))

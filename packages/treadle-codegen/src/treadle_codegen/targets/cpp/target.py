@@ -8,7 +8,7 @@ from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES
 from treadle_codegen.targets.cpp.build import stop_background_compilers
 from treadle_codegen.targets.cpp.entries import PointerTable
-from treadle_codegen.targets.cpp.pack_convolution import pack_convolutions
+from treadle_codegen.targets.cpp.pack_convolution import FAKE_RULES, pack_convolutions
 from treadle_codegen.targets.cpp.probe import PROBE
 from treadle_codegen.targets.cpp.renderer import CppRenderer
 from treadle_codegen.targets.cpp.weight_layout import lay_out_weights, release_biases
@@ -38,5 +38,6 @@ CPP = Target(
         seconds_per_kernel=0.1,  # g++ -O3, header-free
     ),
     rewrites=(pack_convolutions, lay_out_weights, release_biases),
+    fake_rules=FAKE_RULES,
     interrupt_builds=stop_background_compilers,
 )

@@ -19,10 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from treadle_codegen.lower.lowerings import LOWERINGS
 from treadle_codegen.rewrite.propagate import insert_call
 from treadle_codegen.rewrite.static import is_view_of_input, static_nodes
+from treadle_shapes.torch import operator as operator_record
 
 aten = torch.ops.aten
-_RIGHT_OPERAND = {aten.mm.default: 1, aten.addmm.default: 2}
-_VIEWS = (aten.view.default, aten._unsafe_view.default)
 _MAX_BYTES = (
     1 << 30
 )  # of all weight copies of one graph together; beyond that memory matters more than a tenth of the time
@@ -34,7 +33,8 @@ def lay_out_weights(graph: fx.Graph, mode: FakeTensorMode) -> int:
     copies: dict[fx.Node, fx.Node] = {}
     spent = changed = 0
     for node in list(graph.nodes):
-        position = _RIGHT_OPERAND.get(node.target)
+        record = operator_record(node.target)
+        position = None if record is None else record.right_operand
         if position is None or why_not_copy(node.args[position], static, spent) is not None:
             continue
         weight = node.args[position]
@@ -107,5 +107,6 @@ def _readers(node: fx.Node) -> list[fx.Node]:
     """Users behind views that keep the memory as it is."""
     found: list[fx.Node] = []
     for user in node.users:
-        found.extend(_readers(user) if user.target in _VIEWS else [user])
+        record = operator_record(user.target)
+        found.extend(_readers(user) if record is not None and record.reinterprets else [user])
     return found
