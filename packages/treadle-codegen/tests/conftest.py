@@ -5,6 +5,7 @@ TREADLE_TEST_SEED draws other tensors. `--update-golden` writes the golden files
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 
@@ -25,6 +26,13 @@ def _verify_by_default() -> None:
 
 
 _verify_by_default()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    with contextlib.suppress(ValueError):  # another package's tests in the same process added it
+        parser.addoption(
+            "--update-golden", action="store_true", help="write the golden files anew instead of comparing"
+        )
 
 
 @pytest.fixture(autouse=True)

@@ -46,6 +46,7 @@ class CompiledGraph:
         self._prologue = prologue
         self.kernels = kernels
         self.source = source
+        self.kernel_source = source
         self.host_source = host.source
         self.seconds: dict[str, float] = {}
         self.cache_hits = 0
@@ -126,6 +127,7 @@ def compile_graph(
         host = Host(plan, record, entries, *hot, verify=options.verify)
     phase.check("host", lambda: host.source, list)
     compiled = CompiledGraph(program, host, kernels, source, derived)
+    compiled.kernel_source = source.removeprefix(renderer.prelude).lstrip("\n")
     compiled.seconds = phase.seconds
     compiled.cache_hits = int(cached)
     return compiled

@@ -69,6 +69,7 @@ class IRRenderer:
     """Units are text: `kernel` blocks that hold a program each, and `segment` blocks of calls."""
 
     parallel = False
+    prelude = ""
 
     def __init__(self, options: CodegenOptions) -> None:
         self.calls = 0

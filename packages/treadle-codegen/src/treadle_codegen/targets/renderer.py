@@ -54,9 +54,11 @@ class Renderer(Protocol):
     """Turns the kernels of one graph into text of the target's language, and that text into entry points.
 
     parallel: whether several workers share a kernel's outer loop, so that fusion should keep one.
+    prelude: what every unit begins with; logs leave it out.
     """
 
     parallel: bool
+    prelude: str
 
     def render_kernel(self, kernel: Kernel, program: Program) -> RenderedKernel:
         """The text of one kernel."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -99,6 +100,7 @@ class CppRenderer:
         self.options = options
         self.threads = options.threads or torch.get_num_threads()
         self.parallel = self.threads > 1
+        self.prelude = _prelude()
 
     def render_kernel(self, kernel: Kernel, program: Program) -> RenderedKernel:
         """The text of one kernel."""
@@ -148,7 +150,7 @@ class CppRenderer:
 
     def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
         """The translation unit: the prelude, every distinct kernel once, and one exported function per segment."""
-        parts = [PRELUDE.read_text()]
+        parts = [self.prelude]
         seen: set[str] = set()
         for segment in segments:
             for kernel in segment.kernels:
@@ -166,6 +168,11 @@ class CppRenderer:
         """Build and load: entry points by name, and whether the library came from the cache."""
         library, cached = build_library(source, self.options, self.threads, background=background)
         return {name: entry_point(library[name]) for name in names}, cached
+
+
+@functools.cache
+def _prelude() -> str:
+    return PRELUDE.read_text()
 
 
 def _function_text(parameters: Sequence[str], body: str) -> str:
