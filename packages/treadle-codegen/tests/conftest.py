@@ -1,11 +1,38 @@
-"""Every test draws the same random tensors, alone or with others; TREADLE_TEST_SEED draws other ones."""
+"""Every test draws the same random tensors, alone or with others, and runs every pass's verifier.
+
+TREADLE_TEST_SEED draws other tensors. `--update-golden` writes the golden files anew instead of comparing (tests/golden).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 
 import pytest
 import torch
+
+from treadle_codegen import CodegenOptions
+
+
+def _verify_by_default() -> None:
+    """Options that say nothing about `verify` turn it on, those of hypothesis' examples and of whole modules included."""
+    given = {f.name: f.default for f in dataclasses.fields(CodegenOptions)}
+    names = [f.name for f in dataclasses.fields(CodegenOptions)]
+    defaults = CodegenOptions.__init__.__defaults__
+    assert defaults is not None and given["verify"] is False
+    at = names.index("verify") - len(names)
+    CodegenOptions.__init__.__defaults__ = (*defaults[:at], True, *defaults[at + 1 :])
+
+
+_verify_by_default()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    with contextlib.suppress(ValueError):  # another package's tests in the same process added it
+        parser.addoption(
+            "--update-golden", action="store_true", help="write the golden files anew instead of comparing"
+        )
 
 
 @pytest.fixture(autouse=True)

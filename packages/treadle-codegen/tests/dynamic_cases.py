@@ -21,6 +21,15 @@ def compile_dynamic(
     function: Any, shapes: Shapes, first: tuple[int, ...], cache: Path, **options: Any
 ) -> CompiledGraph:
     """The function compiled with a symbol for each of the sizes `first`; `shapes(*sizes)` are the inputs' shapes."""
+    gm, fakes = capture_dynamic(function, shapes, first)
+    settings = {"threads": 1, "cache_dir": cache, "verify": True, **options}
+    return compile_graph(gm, fakes, options=CodegenOptions(**settings))
+
+
+def capture_dynamic(
+    function: Any, shapes: Shapes, first: tuple[int, ...]
+) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
+    """The ATen graph of the function over symbolic sizes, and its fake inputs."""
     env = ShapeEnv()
     mode = fake_mode(shape_env=fake_shape_env(env))
     symbols = [env.create_symbol(n, f"size {k}", "dynamic") for k, n in enumerate(first)]
@@ -31,9 +40,7 @@ def compile_dynamic(
         for k, shape in enumerate(shapes(*first))
     ]
     with symbolic_dispatch():
-        gm = capture(function, fakes, mode=mode)
-    settings = {"threads": 1, "cache_dir": cache, "verify": True, **options}
-    return compile_graph(gm, fakes, options=CodegenOptions(**settings))
+        return capture(function, fakes, mode=mode), fakes
 
 
 PLAIN = lambda n, c: [(n, c)]  # noqa: E731

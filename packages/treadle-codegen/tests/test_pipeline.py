@@ -13,9 +13,10 @@ from aten_capture import capture
 from hypothesis import HealthCheck, given, settings
 from random_programs import programs, run_program
 
-from treadle_codegen import CodegenOptions, CodegenUnavailable, CompiledGraph, OptionError, build, compile_graph
-from treadle_codegen.codegen.workspace import Workspace
+from treadle_codegen import CodegenOptions, CodegenUnavailable, CompiledGraph, OptionError, compile_graph
+from treadle_codegen.host.workspace import Workspace
 from treadle_codegen.lower.indexing import same_strides
+from treadle_codegen.targets.cpp import build
 
 
 @pytest.fixture(scope="session")

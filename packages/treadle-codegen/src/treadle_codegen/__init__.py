@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any
 from treadle_codegen.__about__ import __version__
 
 if TYPE_CHECKING:
-    from treadle_codegen.codegen.shape_specialisation import specialise_now, wait_for_specialisation
-    from treadle_codegen.errors import CodegenError, CodegenUnavailable, InternalError, OptionError
+    from treadle_codegen.errors import (
+        CodegenError,
+        CodegenUnavailable,
+        InternalError,
+        OptionError,
+        UnsupportedDevice,
+        UnsupportedTensor,
+    )
+    from treadle_codegen.host.shape_specialisation import specialise_now, wait_for_specialisation
     from treadle_codegen.lower.decompositions import decompositions
     from treadle_codegen.options import CodegenOptions
     from treadle_codegen.pipeline import CompiledGraph, compile_graph
@@ -22,12 +29,14 @@ _HOMES = {
     "CodegenUnavailable": "errors",
     "InternalError": "errors",
     "OptionError": "errors",
+    "UnsupportedDevice": "errors",
+    "UnsupportedTensor": "errors",
     "CodegenOptions": "options",
     "CompiledGraph": "pipeline",
     "compile_graph": "pipeline",
     "decompositions": "lower.decompositions",
-    "specialise_now": "codegen.shape_specialisation",
-    "wait_for_specialisation": "codegen.shape_specialisation",
+    "specialise_now": "host.shape_specialisation",
+    "wait_for_specialisation": "host.shape_specialisation",
 }
 
 
@@ -47,6 +56,8 @@ __all__ = [
     "CompiledGraph",
     "InternalError",
     "OptionError",
+    "UnsupportedDevice",
+    "UnsupportedTensor",
     "__version__",
     "compile_graph",
     "decompositions",

@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class CodegenError(Exception):
     """Base of all exceptions of this package."""
 
 
 class CodegenUnavailable(CodegenError):
-    """No code can be generated on this machine (no C++ compiler); callers run the graph in eager instead."""
+    """No code can be generated for this graph on this machine; the message says why. Callers run the graph in eager instead."""
+
+
+class UnsupportedDevice(CodegenUnavailable):
+    """The graph has a tensor on a device that the target does not take; `device` is that device's type.
+
+    The message is the same for every graph with this device, so that a caller can warn once.
+    """
+
+    def __init__(self, device: str, target: str, devices: Sequence[str]) -> None:
+        takes = " and ".join(devices)
+        super().__init__(
+            f"a tensor is on device {device!r}, and target {target!r} compiles graphs for {takes} only. Move the model and "
+            f'its inputs with .to({devices[0]!r}) to have them compiled, or choose backend="eager" to silence this warning.'
+        )
+        self.device = device
+
+
+class UnsupportedTensor(CodegenUnavailable):
+    """The graph has a tensor that is no strided memory of its own and that no operator could read for the kernels."""
+
+    def __init__(self, reason: str, target: str) -> None:
+        super().__init__(
+            f"target {target!r} cannot address one of the graph's tensors: {reason}. "
+            "Pass an ordinary tensor, for instance its clone, to have the graph compiled."
+        )
+        self.reason = reason
 
 
 class InternalError(CodegenError):

@@ -43,11 +43,11 @@ def interpret(program: Program, inputs: Sequence[Any]) -> list[Any]:
         elif isinstance(step, Define):
             sizes[step.symbol] = evaluate(step.value, sizes)  # type: ignore[arg-type]
         elif isinstance(step, Loop):
-            _provide(program, step_writes(step), memory, sizes)
-            _run_loop(step, memory, sizes)
+            provide(program, step_writes(step), memory, sizes)
+            run_loop(step, memory, sizes)
         else:
             _run_extern(step, program, memory, sizes)
-    _provide(program, {out.buffer for out in program.outputs if isinstance(out, View)}, memory, sizes)
+    provide(program, {out.buffer for out in program.outputs if isinstance(out, View)}, memory, sizes)
     return [_argument(out, memory, sizes) for out in program.outputs]
 
 
@@ -58,8 +58,8 @@ def _bind_sizes(buffer: Buffer, value: torch.Tensor, sizes: dict[Any, Any]) -> N
             sizes[expr] = number
 
 
-def _provide(program: Program, names: set[str], memory: Values, sizes: dict[Any, Any]) -> None:
-    """Memory for buffers that have none yet: their sizes are known once something writes them."""
+def provide(program: Program, names: set[str], memory: Values, sizes: dict[Any, Any]) -> None:
+    """Allocate the named temporaries and outputs that have no memory yet; their sizes are known once something writes them."""
     for name in names - memory.keys():
         if program.buffers[name].kind in (BufferKind.TEMP, BufferKind.OUTPUT):
             memory[name] = _allocate(program.buffers[name], sizes)
@@ -89,6 +89,8 @@ def value_of(expr: Any, symbols: dict[Symbol, Any]) -> Any:
                 result = result * value_of(atom, symbols)
         return result
     if isinstance(expr, (Fn, BoolExpr)):
+        if expr.op not in _APPLY:  # rounded from floats: mentions no axis
+            return evaluate(expr, symbols)  # type: ignore[arg-type]
         return _APPLY[expr.op](*[value_of(arg, symbols) for arg in expr.args])
     return expr
 
@@ -141,7 +143,8 @@ class _Grid:
         return value if value.dim() else value.reshape([1] * len(self.shape))
 
 
-def _run_loop(loop: Loop, memory: dict[str, torch.Tensor], sizes: dict[Any, Any]) -> None:
+def run_loop(loop: Loop, memory: dict[str, torch.Tensor], sizes: dict[Any, Any]) -> None:
+    """Run one loop on the memory of its buffers; `sizes` are the values of symbols."""
     grid = _Grid(loop, sizes)
     values: list[Any] = []
     for instr in loop.body:
@@ -279,7 +282,7 @@ def _run_extern(step: Extern, program: Program, memory: dict[str, torch.Tensor],
     args = [_argument(a, memory, sizes) for a in step.args]
     kwargs = {k: _argument(v, memory, sizes) for k, v in step.kwargs.items()}
     if step.out_variant:
-        _provide(program, set(step.outputs), memory, sizes)
+        provide(program, set(step.outputs), memory, sizes)
         outs = [r.name for r in step.op._schema.arguments if r.is_out]
         kwargs.update({name: memory[buffer] for name, buffer in zip(outs, step.outputs, strict=True)})
         step.op(*args, **kwargs)
@@ -291,7 +294,7 @@ def _run_extern(step: Extern, program: Program, memory: dict[str, torch.Tensor],
         sizes[bind.symbol] = value.shape[bind.dim] // bind.factor if bind.dim is not None else _number(value, bind)
     for name, result in zip(step.outputs, results, strict=True):
         if name and why_not_dtype(result.dtype) is None and not program.buffers[name].opaque:
-            _provide(program, {name}, memory, sizes)
+            provide(program, {name}, memory, sizes)
             memory[name].copy_(result)  # into the planned strides
         elif name:
             memory[name] = result
@@ -302,4 +305,4 @@ def _number(value: Any, bind: Bind) -> Any:
     return float(value) if isinstance(bind.symbol, FloatExpr) else int(value)
 
 
-__all__ = ["interpret", "value_of"]
+__all__ = ["interpret", "provide", "run_loop", "value_of"]

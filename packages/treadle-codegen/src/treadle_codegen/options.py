@@ -25,7 +25,8 @@ class CodegenOptions:
     threads: OpenMP threads for kernels; 1 emits no OpenMP at all, 0 means what `torch.get_num_threads()` says.
     pack_weights: compute what depends on parameters alone once (packed convolution weights, folded batch norms), and again
         when a parameter changes; changes are seen by address, version counter, and samples of the bits.
-    verify: run the IR verifier between passes.
+    verify: check the contract of every pass after it has run; a violation raises InternalError with the pass's name.
+    dump_passes: a directory that receives what every pass makes, one folder per graph, one numbered text file per pass.
     max_fusion_members: most loops that are fused into one kernel.
     max_row_bytes: largest row buffer that a kernel keeps on the stack.
     specialised_shapes: for how many sets of sizes of a dynamic graph kernels of their own are compiled in the background, when enough
@@ -37,6 +38,7 @@ class CodegenOptions:
     threads: int = 0
     pack_weights: bool = True
     verify: bool = False
+    dump_passes: Path | None = None
     max_fusion_members: int = 48
     max_row_bytes: int = 1 << 18
     specialised_shapes: int = 4
@@ -56,6 +58,8 @@ class CodegenOptions:
         for name in options:
             if name not in known:
                 raise OptionError(f"unknown codegen option {name!r}; known: {', '.join(known)}")
-        if "cache_dir" in options:
-            options = {**options, "cache_dir": Path(str(options["cache_dir"]))}
+        paths = {
+            name: Path(str(options[name])) for name in ("cache_dir", "dump_passes") if options.get(name) is not None
+        }
+        options = {**options, **paths}
         return cls(**options)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Instr, Load, Loop, Program, Store, View
 from treadle_codegen.schedule.fuse import fuse
-from treadle_codegen.schedule.kernel import Kernel, refine, single, why_not_join
+from treadle_codegen.schedule.kernel import Kernel, join, refine, single
 from treadle_shapes.expr import symbol
 
 F32 = torch.float32
@@ -55,18 +55,22 @@ ROWS = (Axis(I, 4), Axis(J, 8))
 
 
 def test_elementwise_consumer_shares_the_inner_loop() -> None:
-    kernel = why_not_join(
+    kernel = join(
         single(_pointwise("a_0", "x", "t", 8 * I + J, 8 * I + J, ROWS)),
         _pointwise("b_0", "t", "y", 8 * I + J, 8 * I + J, ROWS),
         shared_only=False,
+        max_row=1 << 16,
     )
     assert isinstance(kernel, Kernel)
     assert len(kernel.sections) == 1
 
 
 def test_reduction_then_normalise_needs_a_second_section() -> None:
-    kernel = why_not_join(
-        single(_row_sum("s_0", "x", "s", 4, 8)), _pointwise("b_0", "s", "y", I + 0, 8 * I + J, ROWS), shared_only=False
+    kernel = join(
+        single(_row_sum("s_0", "x", "s", 4, 8)),
+        _pointwise("b_0", "s", "y", I + 0, 8 * I + J, ROWS),
+        shared_only=False,
+        max_row=1 << 16,
     )
     assert isinstance(kernel, Kernel)
     assert [len(s.axes) for s in kernel.sections] == [1, 1]
@@ -80,15 +84,17 @@ def test_reduction_then_normalise_needs_a_second_section() -> None:
 )
 def test_reads_of_other_rows_do_not_fuse(read: object, because: str) -> None:
     producer = single(_row_sum("s_0", "x", "s", 4, 8))
-    first = why_not_join(producer, _pointwise("a_0", "x", "t", 8 * I + J, 8 * I + J, ROWS), shared_only=False)
+    first = join(producer, _pointwise("a_0", "x", "t", 8 * I + J, 8 * I + J, ROWS), shared_only=False, max_row=1 << 16)
     assert isinstance(first, Kernel)
-    reason = why_not_join(first, _pointwise("b_0", "t", "y", read, 8 * I + J, ROWS), shared_only=False)
+    reason = join(first, _pointwise("b_0", "t", "y", read, 8 * I + J, ROWS), shared_only=False, max_row=1 << 16)
     assert isinstance(reason, str)
     assert because in reason
 
 
 def test_a_reduction_below_the_shared_axes_is_refused() -> None:
-    reason = why_not_join(single(_row_sum("s_0", "x", "s", 4, 8)), _row_sum("z_0", "x", "z", 6, 8), shared_only=True)
+    reason = join(
+        single(_row_sum("s_0", "x", "s", 4, 8)), _row_sum("z_0", "x", "z", 6, 8), shared_only=True, max_row=1 << 16
+    )
     assert isinstance(reason, str)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle_codegen.schedule.memory import ALIGNMENT, Lifetime, plan_arena
+from treadle_codegen.schedule.memory import ArenaPlan, Lifetime, plan_arena, verify_arena
+
+ALIGNMENT = 64
 
 
 @st.composite
@@ -19,7 +22,7 @@ def _lifetimes(draw: st.DrawFn) -> list[Lifetime]:
 
 @given(_lifetimes())
 def test_buffers_that_are_live_together_never_overlap(lives: list[Lifetime]) -> None:
-    plan = plan_arena(lives)
+    plan = plan_arena(lives, ALIGNMENT)
     assert set(plan.offsets) == {life.name for life in lives}
     for k, a in enumerate(lives):
         start = plan.offsets[a.name]
@@ -33,4 +36,31 @@ def test_buffers_that_are_live_together_never_overlap(lives: list[Lifetime]) -> 
 
 def test_memory_is_reused_when_lifetimes_do_not_meet() -> None:
     lives = [Lifetime(f"t{k}", 1 << 20, k, k + 1) for k in range(10)]
-    assert plan_arena(lives).size == 2 << 20
+    assert plan_arena(lives, ALIGNMENT).size == 2 << 20
+
+
+LIVES = [Lifetime("a", 64, 0, 2), Lifetime("b", 100, 1, 3), Lifetime("c", 64, 3, 4)]
+
+
+def test_a_valid_plan_has_no_problems() -> None:
+    assert verify_arena(plan_arena(LIVES, ALIGNMENT), LIVES, ALIGNMENT) == []
+
+
+@pytest.mark.parametrize(
+    ("offsets", "size", "message"),
+    [
+        ({"a": 0, "b": 0, "c": 128}, 192, "a and b share bytes"),
+        ({"a": 0, "b": 32, "c": 192}, 256, "no multiple of 64"),
+        ({"a": -64, "b": 64, "c": 192}, 256, "no multiple of 64"),
+        ({"a": 0, "b": 64, "c": 192}, 250, "c ends at 256, the arena at 250"),
+        ({"a": 0, "b": 64}, 256, "c has no place"),
+        ({"a": 0, "b": 64, "c": 192, "d": 0}, 256, "d has a place and no lifetime"),
+    ],
+)
+def test_planted_faults_are_found(offsets: dict[str, int], size: int, message: str) -> None:
+    problems = verify_arena(ArenaPlan(offsets, size), LIVES, ALIGNMENT)
+    assert any(message in problem for problem in problems), problems
+
+
+def test_buffers_may_share_memory_one_after_the_other() -> None:
+    assert verify_arena(ArenaPlan({"a": 0, "b": 64, "c": 0}, 192), LIVES, ALIGNMENT) == []

@@ -66,7 +66,7 @@ def codegen(options: CompileOptions) -> Backend:
         for phase, seconds in compiled.seconds.items():
             stats.add_seconds(f"backend.codegen.{phase}", seconds)
         stats.add(cache_hits=compiled.cache_hits, cache_misses=int(bool(compiled.kernels)) - compiled.cache_hits)
-        logs.emit("output_code", lambda: f"{compiled.source}\n{compiled.host_source}")
+        logs.emit("output_code", lambda: f"{compiled.kernel_source}\n{compiled.host_source}")
         if compiled.hot is not None:
             report_specialisations(compiled.hot, options)
         return compiled.function

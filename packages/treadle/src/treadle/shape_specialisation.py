@@ -15,7 +15,7 @@ from .options import CompileOptions
 from .stats import stats
 
 if TYPE_CHECKING:
-    from treadle_codegen.codegen.shape_specialisation import ShapeSpecialisation
+    from treadle_codegen.host.shape_specialisation import ShapeSpecialisation
 
 
 def report_specialisations(hot: ShapeSpecialisation, options: CompileOptions) -> None:

@@ -62,7 +62,6 @@ class Buffer:
     strides: tuple[IntLike, ...]
     kind: BufferKind
     offset: IntLike = 0
-    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     opaque: bool = False  # memory in a layout only externs understand (packed weights): passed on whole
 
 
@@ -196,6 +195,7 @@ class Program:
     steps: list[Step]
     size_symbols: tuple[Any, ...] = ()
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    device: torch.device | None = None  # where its input tensors lie; None for a program without any
 
     @property
     def bound_symbols(self) -> list[Any]:

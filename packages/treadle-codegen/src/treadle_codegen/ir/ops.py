@@ -204,9 +204,9 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in LOW_FLOATS else dtype
 
 
-def why_not_dtype(dtype: torch.dtype) -> str | None:
-    """Why elements of this dtype cannot be computed in loops (complex, quantised, ...), or None."""
-    return None if dtype in BUFFER_DTYPES else f"no loops over {dtype}"
+def why_not_dtype(dtype: torch.dtype, dtypes: frozenset[torch.dtype] = BUFFER_DTYPES) -> str | None:
+    """Why loops that compute in `dtypes` cannot compute elements of this dtype (complex, quantised, ...), or None."""
+    return None if dtype in dtypes else f"no loops over {dtype}"
 
 
 class Ops(Protocol):

@@ -45,6 +45,7 @@ from treadle_codegen.ir.loops import (
     Load,
     Loop,
     Program,
+    Step,
     Store,
     View,
     has_float,
@@ -64,14 +65,19 @@ def format_program(program: Program) -> str:
     lines += [f"symbol {_declare(s)}" for s in program.size_symbols]
     lines += [f"runtime {_declare(s)}" for s in program.bound_symbols]
     lines += [_buffer(b) for b in program.buffers.values()]
-    lines += [_STEPS[type(step)](step) for step in program.steps]
+    lines += map(format_step, program.steps)
     return "\n".join(lines) + "\n"
+
+
+def format_step(step: Step) -> str:
+    """The text of one step, without a final newline."""
+    return _STEPS[type(step)](step)
 
 
 def format_loop(loop: Loop) -> str:
     """The text of one loop, without a final newline."""
     lines = [
-        f"loop {loop.name} {_axes(loop.axes)} reduce {_axes(loop.reduce_axes)} origins {', '.join(loop.origins)}".rstrip()
+        f"loop {loop.name} {format_axes(loop.axes)} reduce {format_axes(loop.reduce_axes)} origins {', '.join(loop.origins)}".rstrip()
     ]
     lines += [f"  %{k} = {_instr(i)}" for k, i in enumerate(loop.body)]
     return "\n".join(lines)
@@ -81,11 +87,13 @@ def _declare(s: Any) -> str:
     return f"{s.name} {s.lower} {s.upper}" if isinstance(s, Symbol) else f"{s.name} float"
 
 
-def _axes(axes: tuple[Axis, ...]) -> str:
-    return "[" + ", ".join(f"{a.symbol.name}:{_expr(a.extent)}" for a in axes) + "]"
+def format_axes(axes: tuple[Axis, ...]) -> str:
+    """The text of axes: `[i0:4, i1:8]`."""
+    return "[" + ", ".join(f"{a.symbol.name}:{format_expr(a.extent)}" for a in axes) + "]"
 
 
-def _expr(value: Any) -> str:
+def format_expr(value: Any) -> str:
+    """The text of an index expression, a condition or a number."""
     if not isinstance(value, Node):
         return repr(value)
     return _calls(value) if has_float(value) else to_python(value)
@@ -109,7 +117,7 @@ def _calls(value: Any) -> str:
 
 
 def _list(values: Any) -> str:
-    return "[" + ", ".join(_expr(v) for v in values) + "]"
+    return "[" + ", ".join(format_expr(v) for v in values) + "]"
 
 
 def _dtype(dtype: torch.dtype) -> str:
@@ -117,9 +125,8 @@ def _dtype(dtype: torch.dtype) -> str:
 
 
 def _buffer(b: Buffer) -> str:
-    device = "" if b.device.type == "cpu" else f" device {b.device}"
-    layout = f"{_list(b.shape)} strides {_list(b.strides)} offset {_expr(b.offset)}"
-    return f"{b.kind.value} {b.name} : {_dtype(b.dtype)} {layout}{device}"
+    layout = f"{_list(b.shape)} strides {_list(b.strides)} offset {format_expr(b.offset)}"
+    return f"{b.kind.value} {b.name} : {_dtype(b.dtype)} {layout}"
 
 
 def _instr(instr: Instr) -> str:
@@ -130,28 +137,28 @@ def _instr(instr: Instr) -> str:
 def _attribute(instr: Instr) -> str:
     attr = instr.attr
     if instr.op == "load":
-        return f" {attr.buffer}[{_expr(attr.index)}]"
+        return f" {attr.buffer}[{format_expr(attr.index)}]"
     if instr.op == "store":
-        return f" {attr.buffer}[{_expr(attr.index)}]" + ("" if attr.mode is None else f" {attr.mode}")
+        return f" {attr.buffer}[{format_expr(attr.index)}]" + ("" if attr.mode is None else f" {attr.mode}")
     if instr.op == "masked_load":
         load, condition, other = attr
-        return f" {load.buffer}[{_expr(load.index)}] if {_expr(condition)} else {other!r}"
+        return f" {load.buffer}[{format_expr(load.index)}] if {format_expr(condition)} else {other!r}"
     if instr.op in ("indirect_load", "indirect_store"):
         mode = f" {attr[3]}" if len(attr) > 3 and attr[3] is not None else ""
         return f" {attr[0]} strides {_list(attr[1])} sizes {_list(attr[2])}{mode}"
     if instr.op == "const":
         return f" {attr!r}"
     if instr.op in ("index", "scalar"):
-        return f" {_expr(attr)}"
+        return f" {format_expr(attr)}"
     return f" {attr}" if instr.op == "reduce" else ""
 
 
 def _value(value: Any) -> str:
     """An argument of an extern or an output."""
     if isinstance(value, View):
-        return f"view({value.buffer}, {_list(value.shape)}, {_list(value.strides)}, {_expr(value.offset)})"
+        return f"view({value.buffer}, {_list(value.shape)}, {_list(value.strides)}, {format_expr(value.offset)})"
     if isinstance(value, Node):
-        return f"expr({_expr(value)})"
+        return f"expr({format_expr(value)})"
     if isinstance(value, list):
         return "[" + ", ".join(_value(v) for v in value) + "]"
     if isinstance(value, tuple):
@@ -172,11 +179,11 @@ def _extern(step: Extern) -> str:
 
 
 def _check(step: Check) -> str:
-    return f"check {step.name} ({_expr(step.condition)}) {step.error} {step.message!r}"
+    return f"check {step.name} ({format_expr(step.condition)}) {step.error} {step.message!r}"
 
 
 def _define(step: Define) -> str:
-    return f"define {step.name} {step.symbol.name} = {_expr(step.value)}"
+    return f"define {step.name} {step.symbol.name} = {format_expr(step.value)}"
 
 
 _STEPS: dict[type, Callable[[Any], str]] = {Loop: format_loop, Extern: _extern, Check: _check, Define: _define}
@@ -325,16 +332,16 @@ class _Parser:
         return _evaluate(text, {**_FUNCTIONS, **self.scope})
 
     def buffer(self, line: str) -> None:
-        m = re.fullmatch(r"(\w+) (\S+) : (\w+) (\[.*\]) strides (\[.*\]) offset (.*?)( device (\S+))?", line)
+        m = re.fullmatch(r"(\w+) (\S+) : (\w+) (\[.*\]) strides (\[.*\]) offset (.*)", line)
         if m is None:
             raise ParseError(f"not a buffer: {line}")
-        kind, device = BufferKind(m[1]), torch.device(m[8] or "cpu")
+        kind = BufferKind(m[1])
         shape, strides = tuple(self.expr(m[4])), tuple(self.expr(m[5]))
-        self.buffers[m[2]] = Buffer(m[2], getattr(torch, m[3]), shape, strides, kind, self.expr(m[6]), device)
+        self.buffers[m[2]] = Buffer(m[2], getattr(torch, m[3]), shape, strides, kind, self.expr(m[6]))
 
     def axes(self, text: str) -> tuple[Axis, ...]:
         axes = []
-        for part in re.split(r", (?=i\d+:|r\d+:)", text) if text else ():
+        for part in re.split(r", (?=[a-z]\d+:)", text) if text else ():
             name, extent = part.split(":")
             size = self.expr(extent)
             s = symbol(name, 0, max(size - 1, 0) if isinstance(size, int) else None)

@@ -58,7 +58,7 @@ def hardswish(o: LoopBuilder, x: int) -> int:
     return o.op("mul", o.op("mul", x, _clipped_plus_3(o, x)), o.like(1 / 6, x))
 
 
-@pointwise("aten.leaky_relu.default", cost=2, allow=FLOATS)
+@pointwise("aten.leaky_relu.default", cost=2, allow=FLOATS, symbolic_floats=True)
 def leaky_relu(o: LoopBuilder, x: int, negative_slope: float = 0.01) -> int:
     return o.op("where", o.op("gt", x, o.like(0.0, x)), x, o.op("mul", x, o.like(negative_slope, x)))
 
@@ -68,7 +68,7 @@ def prelu_kernel(o: LoopBuilder, x: int, weight: int) -> int:
     return o.op("where", o.op("gt", x, o.like(0.0, x)), x, o.op("mul", x, weight))
 
 
-@pointwise("aten.elu.default", cost=HARD + 3, allow=FLOATS)
+@pointwise("aten.elu.default", cost=HARD + 3, allow=FLOATS, symbolic_floats=True)
 def elu(o: LoopBuilder, x: int, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> int:
     if isinstance(alpha, FloatExpr) or isinstance(scale, FloatExpr):
         factor = o.op("mul", o.like(alpha, x), o.like(scale, x))
@@ -84,7 +84,7 @@ def _softplus(o: LoopBuilder, x: int, beta: float, threshold: float) -> int:
     return o.op("where", o.op("gt", scaled, o.like(threshold, x)), x, soft)
 
 
-@pointwise("aten.softplus.default", cost=2 * HARD + DIVIDE, allow=FLOATS)
+@pointwise("aten.softplus.default", cost=2 * HARD + DIVIDE, allow=FLOATS, symbolic_floats=True)
 def softplus(o: LoopBuilder, x: int, beta: float = 1, threshold: float = 20) -> int:
     return _softplus(o, x, beta, threshold)
 
@@ -133,7 +133,7 @@ def sinc(o: LoopBuilder, x: int) -> int:
     return o.op("where", o.op("eq", x, o.like(0.0, x)), o.like(1.0, x), o.op("div", o.op("sin", scaled), scaled))
 
 
-@pointwise("aten.threshold.default")
+@pointwise("aten.threshold.default", symbolic_floats=True)
 def threshold(o: LoopBuilder, x: int, threshold: Any, value: Any) -> int:
     return o.op("where", o.op("le", x, o.like(threshold, x)), o.like(value, x), x)
 
@@ -142,13 +142,13 @@ def _minus(o: LoopBuilder, value: Any, other: int) -> int:
     return o.op("neg", o.like(value, other)) if isinstance(value, FloatExpr) else o.like(-value, other)
 
 
-@pointwise("aten.hardshrink.default", cost=3, allow=FLOATS)
+@pointwise("aten.hardshrink.default", cost=3, allow=FLOATS, symbolic_floats=True)
 def hardshrink(o: LoopBuilder, x: int, lambd: float = 0.5) -> int:
     inside = o.op("bitwise_and", o.op("ge", x, _minus(o, lambd, x)), o.op("le", x, o.like(lambd, x)))
     return o.op("where", inside, o.like(0.0, x), x)
 
 
-@pointwise("aten.softshrink.default", cost=4, allow=FLOATS)
+@pointwise("aten.softshrink.default", cost=4, allow=FLOATS, symbolic_floats=True)
 def softshrink(o: LoopBuilder, x: int, lambd: float = 0.5) -> int:
     limit = o.like(lambd, x)
     low = o.op("where", o.op("lt", x, _minus(o, lambd, x)), o.op("add", x, limit), o.op("mul", x, o.like(0.0, x)))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from treadle_codegen.costs import Costs
 from treadle_codegen.ir.loops import (
     Buffer,
     BufferKind,
@@ -20,7 +21,7 @@ from treadle_codegen.ir.loops import (
     View,
     symbols_of,
 )
-from treadle_codegen.ir.ops import BUFFER_DTYPES, OPS, Cost, compute_dtype, reduced_dtype
+from treadle_codegen.ir.ops import OPS, compute_dtype, reduced_dtype
 from treadle_codegen.lower.indexing import (
     Shape,
     as_shape,
@@ -37,26 +38,26 @@ from treadle_codegen.lower.nest import LoopElement, Nest, layout_of_reads, recor
 from treadle_codegen.lower.split_axes import split_axes
 from treadle_codegen.lower.tensor_expr import NOTHING, Index, TensorExpr
 from treadle_shapes.expr import Expr, Ne, Symbol, substitute
+from treadle_shapes.torch import env_of
 
-# Recomputing is cheaper than a store and a load up to about this much arithmetic per element.
-RECOMPUTE_COST = int(Cost.DIVIDE)
-# Expressions beyond this are stored in pieces: they run out of registers.
-MAX_COST = 40 * int(Cost.TRANSCENDENTAL)
-MAX_READS = 12
-# Reductions over at most so many elements are expressions of their elements: loops that short cost more than they do.
-MAX_UNROLLED = 4
 _FOLDS = {
     "sum": "add", "prod": "mul", "max": "maximum", "min": "minimum", "any": "bitwise_or", "all": "bitwise_and",
 }  # fmt: skip
 
 
 class Lowering:
-    """State of one `lower_graph`. `val` is the fake result of the node being lowered (its meta["val"])."""
+    """State of one `lower_graph`. `val` is the fake result of the node being lowered (its meta["val"]).
 
-    def __init__(self) -> None:
+    `costs` and `dtypes` are the target's; loops compute in no other dtypes.
+    """
+
+    def __init__(self, costs: Costs, dtypes: frozenset[torch.dtype]) -> None:
+        self.costs = costs
+        self.dtypes = dtypes
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Step] = []
         self.constants: dict[str, torch.Tensor] = {}
+        self.device: torch.device | None = None  # of the first input tensor
         self.val: Any = None
         self.name = ""
         self.node: torch.fx.Node | None = None
@@ -71,7 +72,11 @@ class Lowering:
         """The expression under a symbolic number as it was computed; symbols unknown here as its environment writes them."""
         raw = raw_number(value)
         unknown = [s for s in symbols_of(raw) - self.symbols if isinstance(s, Symbol)]
-        return substitute(raw, {s: value.node.env.simplify(s) for s in unknown}) if unknown else raw
+        if not unknown:
+            return raw
+        env = env_of(value)
+        assert env is not None
+        return substitute(raw, {s: env.simplify(s) for s in unknown})
 
     # -- names and buffers ---------------------------------------------------------------------------------------------
 
@@ -133,7 +138,7 @@ class Lowering:
 
         total = cost + sum(x.cost for x in lazies)
         reads = NOTHING.union(*(x.reads for x in lazies))
-        if total > MAX_COST or len(reads) > MAX_READS:
+        if total > self.costs.max_expression or len(reads) > self.costs.max_reads:
             for x in sorted(lazies, key=lambda x: (len(x.reads), x.cost))[-2:]:
                 if x.cost > 0:
                     self.realize(x)
@@ -143,7 +148,12 @@ class Lowering:
 
     def _for_broadcast(self, x: TensorExpr, shape: Shape) -> TensorExpr:
         """Store an operand first if broadcasting would compute it many times over."""
-        if x.cost >= RECOMPUTE_COST and x.storage is None and x.shape != shape and product(x.shape) != product(shape):
+        if (
+            x.cost >= self.costs.recompute
+            and x.storage is None
+            and x.shape != shape
+            and product(x.shape) != product(shape)
+        ):
             self.realize(x)
         return x
 
@@ -209,8 +219,9 @@ class Lowering:
 
         sizes = [x.shape[d] for d in dims]
         count = product(sizes)
-        if isinstance(count, int) and 0 < count <= MAX_UNROLLED and kind in _FOLDS and x.cost * count <= RECOMPUTE_COST:
-            cost = count * (x.cost + 1 + (before is not None)) + (RECOMPUTE_COST if after is not None else 0)
+        few = isinstance(count, int) and 0 < count <= self.costs.max_unrolled
+        if few and kind in _FOLDS and x.cost * count <= self.costs.recompute:
+            cost = count * (x.cost + 1 + (before is not None)) + (self.costs.recompute if after is not None else 0)
             return TensorExpr.computed(shape, dtype, unrolled, cost, x.reads)
         reduced = dict(zip(dims, sizes, strict=True))
         return self._store_loop(shape, dtype, element, reduced, self._hint(shape), any_layout=True)
@@ -258,7 +269,7 @@ class Lowering:
         """Why a value with several readers should be stored, or None if each may compute it."""
         if x.storage is not None:
             return None
-        if x.cost > RECOMPUTE_COST:
+        if x.cost > self.costs.recompute:
             return f"recomputing costs {x.cost}"
         full = [name for name in x.reads if self.buffers[name].shape and _may_be_large(self.buffers[name], x)]
         return f"it reads {len(full)} tensors" if len(full) > 1 else None
@@ -303,10 +314,10 @@ class Lowering:
         any_layout: bool = False,
     ) -> TensorExpr:
         """A new buffer and the loop that fills it; with `any_layout`, `strides` give way to the order of what is read."""
-        assert dtype in BUFFER_DTYPES, dtype
+        assert dtype in self.dtypes, dtype
         strides = contiguous(shape) if strides is None else strides
         nest = record_nest(shape, strides, element, reduced)
-        if any_layout and (better := layout_of_reads(nest, shape)) is not None:
+        if any_layout and (better := layout_of_reads(nest, shape, self.costs.min_reordered)) is not None:
             strides = better
             nest = record_nest(shape, strides, element, reduced)
         view = view_of(self.new_buffer(shape, dtype, strides, kind, origin or self.name))
@@ -326,7 +337,7 @@ class Lowering:
     def program(self, inputs: Sequence[str], outputs: Sequence[View | NumberLike | None]) -> Program:
         """Everything lowered so far as a program."""
         ordered = tuple(sorted(self.input_symbols, key=lambda s: s.name))
-        return Program(self.buffers, tuple(inputs), tuple(outputs), self.steps, ordered, self.constants)
+        return Program(self.buffers, tuple(inputs), tuple(outputs), self.steps, ordered, self.constants, self.device)
 
 
 def view_of(buffer: Buffer) -> View:

@@ -34,12 +34,12 @@ def _filled(lw: Lowering, value: Any) -> TensorExpr | None:
     return lw.full(as_shape(lw.val.shape), value, lw.val.dtype)
 
 
-@lowering("aten.full.default")
+@lowering("aten.full.default", symbolic_floats=True)
 def full(lw: Lowering, size: Sequence[Any], fill_value: Any, **_: Any) -> TensorExpr | None:
     return _filled(lw, fill_value)
 
 
-@lowering("aten.full_like.default", "aten.new_full.default")
+@lowering("aten.full_like.default", "aten.new_full.default", symbolic_floats=True)
 def full_like(lw: Lowering, x: TensorExpr, *args: Any, **_: Any) -> TensorExpr | None:
     return _filled(lw, args[-1])
 
@@ -63,7 +63,7 @@ def empty(lw: Lowering, *_args: Any, **_: Any) -> TensorExpr | None:
     return _filled(lw, 0)
 
 
-@lowering("aten.scalar_tensor.default")
+@lowering("aten.scalar_tensor.default", symbolic_floats=True)
 def scalar_tensor(lw: Lowering, value: Any, **_: Any) -> TensorExpr | None:
     return _filled(lw, value)
 

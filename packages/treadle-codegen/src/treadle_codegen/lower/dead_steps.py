@@ -13,8 +13,6 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-import torch
-
 from treadle_codegen.ir.loops import (
     BufferKind,
     Check,
@@ -29,6 +27,7 @@ from treadle_codegen.ir.loops import (
     step_symbols,
     symbols_of,
 )
+from treadle_shapes.torch import operator as operator_record
 
 
 def step_reads(step: Step) -> set[str]:
@@ -76,7 +75,10 @@ def has_effect(step: Step) -> bool:
 
 def is_random(step: Step) -> bool:
     """Whether the step draws from a random generator."""
-    return isinstance(step, Extern) and torch.Tag.nondeterministic_seeded in getattr(step.op, "tags", ())
+    if not isinstance(step, Extern):
+        return False
+    record = operator_record(step.op)
+    return record is not None and record.is_random
 
 
 def remove_dead_steps(program: Program, kept_names: Collection[str] = ()) -> Program:
@@ -101,4 +103,4 @@ def remove_dead_steps(program: Program, kept_names: Collection[str] = ()) -> Pro
         steps.append(step)
     buffers = {name: b for name, b in program.buffers.items() if name in live or b.kind is BufferKind.OUTPUT}
     constants = {name: t for name, t in program.constants.items() if name in buffers}
-    return Program(buffers, program.inputs, program.outputs, steps, program.size_symbols, constants)
+    return replace(program, buffers=buffers, steps=steps, constants=constants)

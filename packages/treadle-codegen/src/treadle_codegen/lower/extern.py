@@ -21,20 +21,9 @@ from treadle_codegen.lower.indexing import (
     same_strides,
 )
 from treadle_codegen.lower.tensor_expr import TensorExpr
+from treadle_shapes.torch import operator as operator_record
 
 aten = torch.ops.aten
-
-# Operators whose result does not depend on the strides of their arguments, which they take any of: arguments need no
-# copy into the layout that eager would have had. BLAS wants one of the last two dimensions to be dense.
-BLAS = frozenset({"aten.mm.default", "aten.addmm.default", "aten.bmm.default", "aten.baddbmm.default"})
-
-# Functional overload -> the overload that writes into given memory; their results are contiguous.
-OUT_VARIANTS = {
-    "aten.mm.default": aten.mm.out,
-    "aten.addmm.default": aten.addmm.out,
-    "aten.bmm.default": aten.bmm.out,
-    "aten.baddbmm.default": aten.baddbmm.out,
-}
 
 
 def lower_extern(
@@ -45,16 +34,17 @@ def lower_extern(
     Arguments hold TensorExprs, which become views of memory; they are stored first where they are not. `binds` are the
     symbols that the results define.
     """
-    name = str(op)
+    record = operator_record(op)
     op = functional_copy(op)
-    prepare = _blas_argument if name in BLAS else _exact_argument
+    # With a result that does not depend on strides, arguments need no copy into the layout that eager would have had.
+    prepare = _blas_argument if record is not None and record.takes_any_strides else _exact_argument
     new_args = tuple(_map_lazies(a, lambda x: prepare(lowering, x)) for a in args)
     new_kwargs = {k: _map_lazies(v, lambda x: prepare(lowering, x)) for k, v in kwargs.items()}
     val = lowering.val
     many = isinstance(val, (tuple, list))
     results = val if many else [val] if op._schema.returns else []
     outputs = [_output(lowering, v, raw=bool(binds)) for v in results]
-    out_op = None if _takes_opaque(lowering, new_args) else OUT_VARIANTS.get(name)
+    out_op = None if record is None or _takes_opaque(lowering, new_args) else record.out
     if out_op is not None:
         buffer = lowering.buffers[_buffer_name(outputs[0])]
         if not same_strides(buffer.shape, buffer.strides, contiguous(buffer.shape)):

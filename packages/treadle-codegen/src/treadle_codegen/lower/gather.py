@@ -8,15 +8,17 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import View
-from treadle_codegen.ir.ops import INTS, Cost
+from treadle_codegen.ir.ops import INTS
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape, broadcast_index
 from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import NOTHING, Index, TensorExpr, normalize_dim
 
-# Above the limit for recomputation: an indirect read is never repeated, nor evaluated under a mask.
-GATHER_COST = 2 * int(Cost.DIVIDE)
+
+def _gather_cost(lw: Lowering) -> int:
+    """Above the limit for recomputation: an indirect read is never repeated, nor evaluated under a mask."""
+    return 2 * lw.costs.recompute
 
 
 def _stored(lw: Lowering, x: TensorExpr) -> View:
@@ -68,7 +70,7 @@ def embedding(
         row = _position(o, indices, index[:-1], None, wrap=False)
         return _read(o, view, (row, o.index(index[-1])), weight.dtype)
 
-    return TensorExpr.computed(as_shape(lw.val.shape), weight.dtype, element, GATHER_COST, _reads(view, [indices]))
+    return TensorExpr.computed(as_shape(lw.val.shape), weight.dtype, element, _gather_cost(lw), _reads(view, [indices]))
 
 
 @lowering("aten.gather.default")
@@ -82,7 +84,7 @@ def gather(lw: Lowering, x: TensorExpr, dim: int, index: TensorExpr, *, sparse_g
         positions = [_position(o, index, at, None, wrap=False) if k == d else o.index(i) for k, i in enumerate(at)]
         return _read(o, view, positions, x.dtype)
 
-    return TensorExpr.computed(index.shape, x.dtype, element, GATHER_COST, _reads(view, [index]))
+    return TensorExpr.computed(index.shape, x.dtype, element, _gather_cost(lw), _reads(view, [index]))
 
 
 @lowering("aten.index_select.default")
@@ -96,7 +98,7 @@ def index_select(lw: Lowering, x: TensorExpr, dim: int, index: TensorExpr) -> Te
         positions = [_position(o, index, (i,), None, wrap=False) if k == d else o.index(i) for k, i in enumerate(at)]
         return _read(o, view, positions, x.dtype)
 
-    return TensorExpr.computed(as_shape(lw.val.shape), x.dtype, element, GATHER_COST, _reads(view, [index]))
+    return TensorExpr.computed(as_shape(lw.val.shape), x.dtype, element, _gather_cost(lw), _reads(view, [index]))
 
 
 @lowering("aten.index.Tensor", "aten._unsafe_index.Tensor")
@@ -126,4 +128,4 @@ def index_tensor(lw: Lowering, x: TensorExpr, indices: Sequence[TensorExpr | Non
                 positions.append(o.index(next(others)))
         return _read(o, view, positions, x.dtype)
 
-    return TensorExpr.computed(shape, x.dtype, element, GATHER_COST, _reads(view, list(given.values())))
+    return TensorExpr.computed(shape, x.dtype, element, _gather_cost(lw), _reads(view, list(given.values())))

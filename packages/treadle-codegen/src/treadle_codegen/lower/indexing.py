@@ -11,31 +11,25 @@ from treadle_codegen.ir.loops import IntLike
 from treadle_shapes import layouts
 from treadle_shapes.expr import Expr, Fn, Sum, Symbol, bounds, symbol
 from treadle_shapes.layouts import nested_extent, product, without_floor
+from treadle_shapes.torch import env_of, expr_of, raw_expr
 
 Shape = tuple[IntLike, ...]
 
 
 def as_intlike(value: Any) -> IntLike:
     """A size as an int or an Expr; `value` is an int, an Expr or a SymInt made by treadle_shapes."""
-    if isinstance(value, (int, Expr)):
-        return value
-    from treadle_shapes.torch import expr_of  # only graphs with symbolic sizes need the torch adapter
-
-    return expr_of(value)
+    return value if isinstance(value, (int, Expr)) else expr_of(value)
 
 
 def raw_number(value: Any) -> Any:
-    """The expression under a symbolic number as it was computed: nothing learnt about it later is put in."""
-    node: Any = getattr(value, "node", None)
-    return node.value if hasattr(node, "value") else as_intlike(value)
+    """The expression under a symbolic number as it was computed, without the facts that were learnt later."""
+    return raw_expr(value) if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) else as_intlike(value)
 
 
 def hint_of(value: Any) -> int | None:
     """The number that a size was at the first call, None for one known only while running: to choose by, never to rely on."""
     if isinstance(value, int):
         return value
-    from treadle_shapes.torch import env_of
-
     expr, env = as_intlike(value), env_of(value)
     return expr if isinstance(expr, int) else None if env is None else env.hint(expr)
 

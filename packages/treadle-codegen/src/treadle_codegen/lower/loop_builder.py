@@ -77,7 +77,7 @@ class LoopBuilder:
         if source.op == "const" and dtype not in LOW_FLOATS and not (source.dtype in FLOATS and dtype in INTS):
             return self.const(source.attr, dtype)
         if source.dtype in FLOATS and dtype in _NARROW_INTS:
-            # Out of range, ATen goes through a wider integer and wraps; C++ alone leaves it undefined.
+            # Out of range, ATen goes through a wider integer and wraps; a direct conversion is undefined in most languages.
             wide = torch.int64 if dtype == torch.uint8 else torch.int32
             value = self.emit("cast", value, dtype=wide, attr=wide)
         return self.emit("cast", value, dtype=dtype, attr=dtype)

@@ -13,9 +13,6 @@ from treadle_shapes.expr import Expr, linear_coefficients
 
 LoopElement = Callable[[LoopBuilder, Index, dict[int, IntLike]], int]
 
-# Smaller results are in the cache whatever the order.
-_MIN_ELEMENTS = 1024
-
 
 @dataclass(slots=True)
 class Nest:
@@ -53,13 +50,15 @@ def record_nest(shape: Shape, strides: Shape, element: LoopElement, reduced: dic
     return Nest(o, tuple(axes), tuple(dims), tuple(reduce_axes), tuple(index), value)
 
 
-def layout_of_reads(nest: Nest | None, shape: Shape) -> Shape | None:
+def layout_of_reads(nest: Nest | None, shape: Shape, min_elements: int) -> Shape | None:
     """Strides of the result in the order in which memory is read, if every large read disagrees with the order of the nest.
+
+    A result with fewer than `min_elements` elements keeps its strides.
 
     result [128, 56, 56] in rows, reads x[i0 + 14336*i1 + 256*i2]   ->   the result's first dimension becomes the fastest
     """
     total = product(shape)
-    if nest is None or len(nest.axes) < 2 or (isinstance(total, int) and total < _MIN_ELEMENTS):
+    if nest is None or len(nest.axes) < 2 or (isinstance(total, int) and total < min_elements):
         return None
     innermost, symbols = nest.axes[-1].symbol, [axis.symbol for axis in (*nest.axes, *nest.reduce_axes)]
     other: list[IntLike] | None = None

@@ -17,6 +17,8 @@ from treadle_codegen.lower.reduce import as_float, count_of, extremum, mean_of, 
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import TensorExpr, normalize_dim
 from treadle_codegen.lower.view import reshape
+from treadle_shapes.torch import ElementUse, Kind
+from treadle_shapes.torch import operator as operator_record
 
 HARD = int(Cost.TRANSCENDENTAL)
 
@@ -25,30 +27,22 @@ def _converted(lw: Lowering, x: TensorExpr, dtype: torch.dtype) -> TensorExpr:
     return x if x.dtype == dtype else lw.pointwise(lambda o, v: v, [x], dtype, shape=x.shape, compute=dtype)
 
 
-_PRODUCTS = frozenset({"aten.bmm.default", "aten.mm.default", "aten.baddbmm.default", "aten.addmm.default"})
-_REARRANGING = frozenset(
-    f"aten.{name}"
-    for name in (
-        "view.default",
-        "_unsafe_view.default",
-        "expand.default",
-        "clone.default",
-        "permute.default",
-        "transpose.int",
-    )
-)
-
-
 def _only_multiplied(node: torch.fx.Node | None) -> bool:
     """Whether a softmax goes into matrix products only.
 
     Products with denormal factors take a hundred times as long (masks of -100 make them: 0.05 ms become 4.6 ms for
     Swin's attention), and a factor below 1e-38 does not show in a sum of products. Elsewhere, say under a logarithm, it would.
     """
-    return node is not None and all(
-        str(user.target) in _PRODUCTS or (str(user.target) in _REARRANGING and _only_multiplied(user))
-        for user in node.users
-    )
+    return node is not None and all(_multiplies(user) for user in node.users)
+
+
+def _multiplies(user: torch.fx.Node) -> bool:
+    record = operator_record(user.target)
+    if record is None:
+        return False
+    if record.kind is Kind.MATMUL:
+        return record.takes_any_strides  # a product of matrices in BLAS; `outer` is a MATMUL that adds nothing up
+    return record.element_use is ElementUse.KEPT and _only_multiplied(user)
 
 
 @lowering("aten._softmax.default")

@@ -40,7 +40,7 @@ from treadle_shapes.expr import (
     where,
 )
 from treadle_shapes.floats import FLOAT_OPS, FloatExpr, float_fn, to_float
-from treadle_shapes.torch import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT_UNARY, INT_BINARY, INT_UNARY
+from treadle_shapes.torch import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT_UNARY, INT_BINARY, INT_UNARY, env_of
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 NUMBERS = (bool, int, float, *SYMBOLIC)
@@ -89,7 +89,8 @@ def _unknown(lowering: Lowering, value: Any, defines: bool) -> frozenset[Any]:
         return unknown
     if not defines and symbols_of(number_of(lowering, value)) <= lowering.symbols:
         return frozenset()
-    return frozenset(s for s in unknown if s not in value.node.env.hints)
+    env = env_of(value)
+    return unknown if env is None else frozenset(s for s in unknown if s not in env.hints)
 
 
 # -- arithmetic --------------------------------------------------------------------------------------------------------
@@ -239,8 +240,6 @@ def describe(results: Sequence[Any]) -> Callable[[Any], str]:
 
 def environment(results: Sequence[Any]) -> ShapeEnv | None:
     """The environment of the symbols in fake results."""
-    from treadle_shapes.torch import env_of  # only graphs with symbols need the torch adapter
-
     numbers = [n for v in results for n in (v.shape if isinstance(v, torch.Tensor) else (v,))]
     return next((env for env in map(env_of, numbers) if env is not None), None)
 

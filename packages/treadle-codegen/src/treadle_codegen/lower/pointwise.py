@@ -34,6 +34,7 @@ def pointwise(
     cost: int = 1,
     allow: frozenset[torch.dtype] | None = None,
     narrow: bool = False,
+    symbolic_floats: bool = False,
 ) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Register a scalar function as the lowering of elementwise overloads; the first `operands` arguments are tensors or numbers.
 
@@ -42,7 +43,7 @@ def pointwise(
     """
 
     def register(fn: Callable[..., int]) -> Callable[..., int]:
-        @lowering(*names)
+        @lowering(*names, symbolic_floats=symbolic_floats)
         def lower(lw: Lowering, *args: Any, **kwargs: Any) -> TensorExpr | None:
             inputs = args[:operands]
             compute = operand_dtype(inputs) if promote == "operands" else compute_dtype(lw.val.dtype)
@@ -105,34 +106,36 @@ def _scaled(o: LoopBuilder, value: int, alpha: Any) -> int:
     return value if alpha == 1 else o.op("mul", value, o.like(alpha, value))
 
 
-@pointwise("aten.add.Tensor", "aten.add.Scalar", operands=2, narrow=True)
+@pointwise("aten.add.Tensor", "aten.add.Scalar", operands=2, narrow=True, symbolic_floats=True)
 def add(o: LoopBuilder, a: int, b: int, alpha: Any = 1) -> int:
     if o.dtype_of(a) == torch.bool:
         return o.op("bitwise_or", a, b if alpha else o.const(False, torch.bool))
     return o.op("add", a, _scaled(o, b, alpha))
 
 
-@pointwise("aten.sub.Tensor", "aten.sub.Scalar", operands=2, narrow=True)
+@pointwise("aten.sub.Tensor", "aten.sub.Scalar", operands=2, narrow=True, symbolic_floats=True)
 def sub(o: LoopBuilder, a: int, b: int, alpha: Any = 1) -> int:
     return o.op("sub", a, _scaled(o, b, alpha))
 
 
-@pointwise("aten.rsub.Tensor", "aten.rsub.Scalar", operands=2, narrow=True)
+@pointwise("aten.rsub.Tensor", "aten.rsub.Scalar", operands=2, narrow=True, symbolic_floats=True)
 def rsub(o: LoopBuilder, a: int, b: int, alpha: Any = 1) -> int:
     return o.op("sub", b, _scaled(o, a, alpha))
 
 
-@pointwise("aten.mul.Tensor", "aten.mul.Scalar", operands=2)
+@pointwise("aten.mul.Tensor", "aten.mul.Scalar", operands=2, symbolic_floats=True)
 def mul(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("bitwise_and" if o.dtype_of(a) == torch.bool else "mul", a, b)
 
 
-@pointwise("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor", operands=2, cost=DIVIDE)
+@pointwise(
+    "aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor", operands=2, cost=DIVIDE, symbolic_floats=True
+)
 def div(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("div", a, b)
 
 
-@pointwise("aten.pow.Tensor_Tensor", "aten.pow.Scalar", operands=2, cost=2 * HARD, allow=FLOATS)
+@pointwise("aten.pow.Tensor_Tensor", "aten.pow.Scalar", operands=2, cost=2 * HARD, allow=FLOATS, symbolic_floats=True)
 def pow_(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("pow", a, b)
 
@@ -251,7 +254,7 @@ def hypot(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("hypot", a, b)
 
 
-@pointwise("aten.copysign.Tensor", "aten.copysign.Scalar", operands=2, allow=FLOATS)
+@pointwise("aten.copysign.Tensor", "aten.copysign.Scalar", operands=2, allow=FLOATS, symbolic_floats=True)
 def copysign(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("copysign", a, b)
 
@@ -285,7 +288,9 @@ def logit(o: LoopBuilder, x: int, eps: float | None = None) -> int:
 
 
 def _comparison(name: str) -> None:
-    @pointwise(f"aten.{name}.Tensor", f"aten.{name}.Scalar", operands=2, promote="operands", narrow=True)
+    @pointwise(
+        f"aten.{name}.Tensor", f"aten.{name}.Scalar", operands=2, promote="operands", narrow=True, symbolic_floats=True
+    )
     def fn(o: LoopBuilder, a: int, b: int) -> int:
         return o.op(name, a, b)
 
@@ -350,8 +355,7 @@ def signbit(lw: Lowering, x: TensorExpr) -> TensorExpr | None:
         return None
 
     def fn(o: LoopBuilder, v: int) -> int:
-        # GCC 12 dies on vectorised std::signbit, so the sign is moved to a 1.
-        return o.op("lt", o.op("copysign", o.like(1, v), v) if o.dtype_of(v) in FLOATS else v, o.like(0, v))
+        return o.op("signbit", v) if o.dtype_of(v) in FLOATS else o.op("lt", v, o.like(0, v))
 
     return lw.pointwise(fn, [x], torch.bool, shape=x.shape)
 
@@ -380,7 +384,9 @@ def fmin(o: LoopBuilder, a: int, b: int) -> int:
     return o.op("where", o.op("isnan", a), b, o.op("where", o.op("isnan", b), a, o.op("minimum", a, b)))
 
 
-@lowering("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
+@lowering(
+    "aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar", symbolic_floats=True
+)
 def where(lw: Lowering, condition: TensorExpr, a: Any, b: Any) -> TensorExpr | None:
     if condition.dtype != torch.bool:
         return None
@@ -392,14 +398,14 @@ def where(lw: Lowering, condition: TensorExpr, a: Any, b: Any) -> TensorExpr | N
     return lw.pointwise(fn, [condition, a, b], lw.val.dtype, shape=as_shape(lw.val.shape))
 
 
-@lowering("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
+@lowering("aten.masked_fill.Scalar", "aten.masked_fill.Tensor", symbolic_floats=True)
 def masked_fill(lw: Lowering, x: TensorExpr, mask: TensorExpr, value: Any) -> TensorExpr | None:
     if mask.dtype != torch.bool or not (isinstance(value, TensorExpr) or _fits(value, x.dtype)):
         return None
     return where(lw, mask, value, x)
 
 
-@lowering("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default")
+@lowering("aten.clamp.default", "aten.clamp.Tensor", "aten.clip.default", symbolic_floats=True)
 def clamp(lw: Lowering, x: TensorExpr, min: Any = None, max: Any = None) -> TensorExpr | None:
     return _bounded(lw, x, min, max, ignore_nan=_CLAMP_IGNORES_ONE_NAN)
 
@@ -427,17 +433,17 @@ def _bounded(lw: Lowering, x: TensorExpr, min: Any, max: Any, ignore_nan: bool =
     return lw.pointwise(fn, [x, *bounds], lw.val.dtype, shape=as_shape(lw.val.shape), compute=dtype, cost=2)
 
 
-@lowering("aten.hardtanh.default")
+@lowering("aten.hardtanh.default", symbolic_floats=True)
 def hardtanh(lw: Lowering, x: TensorExpr, min_val: Any = -1, max_val: Any = 1) -> TensorExpr | None:
     return _bounded(lw, x, min_val, max_val)
 
 
-@lowering("aten.clamp_min.default", "aten.clamp_min.Tensor")
+@lowering("aten.clamp_min.default", "aten.clamp_min.Tensor", symbolic_floats=True)
 def clamp_min(lw: Lowering, x: TensorExpr, min: Any) -> TensorExpr | None:
     return _bounded(lw, x, min, None)
 
 
-@lowering("aten.clamp_max.default", "aten.clamp_max.Tensor")
+@lowering("aten.clamp_max.default", "aten.clamp_max.Tensor", symbolic_floats=True)
 def clamp_max(lw: Lowering, x: TensorExpr, max: Any) -> TensorExpr | None:
     return _bounded(lw, x, None, max)
 
@@ -445,7 +451,7 @@ def clamp_max(lw: Lowering, x: TensorExpr, max: Any) -> TensorExpr | None:
 # -- combinations ------------------------------------------------------------------------------------------------------
 
 
-@lowering("aten.addcmul.default")
+@lowering("aten.addcmul.default", symbolic_floats=True)
 def addcmul(lw: Lowering, x: TensorExpr, a: TensorExpr, b: TensorExpr, *, value: Any = 1) -> TensorExpr | None:
     dtype = compute_dtype(lw.val.dtype)
     if dtype == torch.bool:
@@ -457,7 +463,7 @@ def addcmul(lw: Lowering, x: TensorExpr, a: TensorExpr, b: TensorExpr, *, value:
     return lw.pointwise(fn, [x, a, b], lw.val.dtype, shape=as_shape(lw.val.shape), compute=dtype, cost=3)
 
 
-@lowering("aten.addcdiv.default")
+@lowering("aten.addcdiv.default", symbolic_floats=True)
 def addcdiv(lw: Lowering, x: TensorExpr, a: TensorExpr, b: TensorExpr, *, value: Any = 1) -> TensorExpr | None:
     dtype = compute_dtype(lw.val.dtype)
     if dtype not in FLOATS:
@@ -469,7 +475,7 @@ def addcdiv(lw: Lowering, x: TensorExpr, a: TensorExpr, b: TensorExpr, *, value:
     return lw.pointwise(fn, [x, a, b], lw.val.dtype, shape=as_shape(lw.val.shape), compute=dtype, cost=DIVIDE + 2)
 
 
-@pointwise("aten.lerp.Tensor", "aten.lerp.Scalar", operands=3, cost=6, allow=FLOATS)
+@pointwise("aten.lerp.Tensor", "aten.lerp.Scalar", operands=3, cost=6, allow=FLOATS, symbolic_floats=True)
 def lerp(o: LoopBuilder, start: int, end: int, weight: int) -> int:
     gap = o.op("sub", end, start)
     near = o.op("add", start, o.op("mul", weight, gap))
@@ -487,8 +493,6 @@ def clone(lw: Lowering, x: TensorExpr, *, memory_format: Any = None) -> TensorEx
 
 @lowering("aten._to_copy.default")
 def to_copy(lw: Lowering, x: TensorExpr, **kwargs: Any) -> TensorExpr | None:
-    if kwargs.get("device") not in (None, torch.device("cpu")) and str(kwargs["device"]) != str(lw.val.device):
-        return None
     return convert(lw, x, lw.val.dtype)
 
 
@@ -509,7 +513,7 @@ def copy(lw: Lowering, x: TensorExpr, src: TensorExpr, non_blocking: bool = Fals
     return lw.pointwise(lambda o, v: v, [src], x.dtype, shape=x.shape)
 
 
-@lowering("aten.fill.Scalar", "aten.fill.Tensor")
+@lowering("aten.fill.Scalar", "aten.fill.Tensor", symbolic_floats=True)
 def fill(lw: Lowering, x: TensorExpr, value: Any) -> TensorExpr:
     return lw.pointwise(lambda o, v: v, [value], x.dtype, shape=x.shape)
 

@@ -34,24 +34,25 @@ def _divide(lw: Lowering, op: str, a: Any, b: Any) -> TensorExpr | None:
     )
 
 
-@lowering("aten.div.Tensor_mode", "aten.div.Scalar_mode")
+@lowering("aten.div.Tensor_mode", "aten.div.Scalar_mode", symbolic_floats=True)
 def div_mode(lw: Lowering, a: Any, b: Any, *, rounding_mode: str | None = None) -> TensorExpr | None:
     if rounding_mode is None:
         return _divide(lw, "div", a, b)
     return _divide(lw, "truncdiv" if rounding_mode == "trunc" else "floordiv", a, b)
 
 
-@lowering("aten.floor_divide.default", "aten.floor_divide.Scalar")
+@lowering("aten.floor_divide.default")
+@lowering("aten.floor_divide.Scalar", symbolic_floats=True)
 def floor_divide(lw: Lowering, a: Any, b: Any) -> TensorExpr | None:
     return _divide(lw, "floordiv", a, b)
 
 
-@lowering("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor")
+@lowering("aten.remainder.Tensor", "aten.remainder.Scalar", "aten.remainder.Scalar_Tensor", symbolic_floats=True)
 def remainder(lw: Lowering, a: Any, b: Any) -> TensorExpr | None:
     return _divide(lw, "remainder", a, b)
 
 
-@lowering("aten.fmod.Tensor", "aten.fmod.Scalar")
+@lowering("aten.fmod.Tensor", "aten.fmod.Scalar", symbolic_floats=True)
 def fmod(lw: Lowering, a: Any, b: Any) -> TensorExpr | None:
     return _divide(lw, "fmod", a, b)
 

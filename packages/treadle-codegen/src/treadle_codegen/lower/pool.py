@@ -18,9 +18,6 @@ from treadle_codegen.lower.tensor_expr import Index, TensorExpr
 from treadle_codegen.lower.view import reshape
 from treadle_shapes.expr import maximum, minimum
 
-# A larger window is left to ATen: unrolled code would be long and keep too many values alive.
-MAX_WINDOW = 25
-
 
 def _pair(value: Any) -> tuple[int, int]:
     if isinstance(value, int):
@@ -66,7 +63,7 @@ def max_pool2d(
 ) -> tuple[TensorExpr, TensorExpr] | None:
     out, positions = lw.val
     kernel = _pair(kernel_size)
-    if compute_dtype(x.dtype) not in FLOATS or kernel[0] * kernel[1] > MAX_WINDOW or 1 in lw.used_results:
+    if compute_dtype(x.dtype) not in FLOATS or kernel[0] * kernel[1] > lw.costs.max_window or 1 in lw.used_results:
         return None
     geometry = (kernel, _pair(stride) if stride else kernel, _pair(padding), _pair(dilation))
     if x.cost:
@@ -86,7 +83,7 @@ def avg_pool2d(
 ) -> TensorExpr | None:  # fmt: skip
     kernel = _pair(kernel_size)
     dtype = compute_dtype(x.dtype)
-    if dtype not in FLOATS or kernel[0] * kernel[1] > MAX_WINDOW:
+    if dtype not in FLOATS or kernel[0] * kernel[1] > lw.costs.max_window:
         return None
     geometry = (kernel, _pair(stride) if stride else kernel, _pair(padding), (1, 1))
     if x.cost:

@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from treadle_codegen.costs import Costs
 from treadle_codegen.errors import InternalError
 from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, IntLike, NumberLike, Program, View, symbols_of
-from treadle_codegen.ir.ops import why_not_dtype
+from treadle_codegen.ir.ops import BUFFER_DTYPES, why_not_dtype
 from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.dead_steps import remove_dead_steps
 from treadle_codegen.lower.extern import lower_extern, why_not_extern
@@ -42,23 +43,25 @@ from treadle_codegen.lower.numbers import (
     unbacked_numbers,
 )
 from treadle_codegen.lower.read_in_full import is_read_in_full
-from treadle_codegen.lower.symbolic_floats import why_not_float
+from treadle_codegen.lower.registry import why_not_float
 from treadle_codegen.lower.tensor_expr import TensorExpr
-from treadle_codegen.lower.view import STRIDED_VIEWS, identity, narrow
-
-# Operators whose result has as many elements as a sparse tensor holds.
-_PARTS = "values _values indices _indices crow_indices col_indices ccol_indices row_indices _nnz".split()
-SPARSE_PARTS = frozenset([*_PARTS, *(f"{name}_copy" for name in _PARTS)])
+from treadle_codegen.lower.view import identity, narrow
+from treadle_shapes.torch import operator as operator_record
 
 
-def lower_graph(gm: torch.fx.GraphModule, example_inputs: Sequence[Any] = ()) -> Program:
-    """The program of a functional ATen graph.
+def lower_graph(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any] = (),
+    costs: Costs = Costs(),  # noqa: B008
+    dtypes: frozenset[torch.dtype] = BUFFER_DTYPES,
+) -> Program:
+    """The program of a functional ATen graph, for a target with these costs and dtypes.
 
     Nodes carry `meta["val"]` (fake results: shapes, strides and dtypes are taken from there, `example_inputs` are not
     looked at); placeholders with `meta["static_input"]` become STATIC buffers. Results have exactly eager's shapes,
     strides and dtypes. Raises InternalError, naming the node and the user's line, for anything that goes wrong.
     """
-    lowering = Lowering()
+    lowering = Lowering(costs, dtypes)
     values: dict[torch.fx.Node, Any] = {}
     inputs: list[str] = []
     outputs: list[View | NumberLike | None] = []
@@ -95,9 +98,8 @@ def _placeholder(lowering: Lowering, node: torch.fx.Node, inputs: list[str]) -> 
     if isinstance(val, torch.Tensor):
         static = node.meta.get("static_input")  # the tensor itself, or a truth value
         kind = BufferKind.INPUT if static is None or static is False else BufferKind.STATIC
-        buffer = Buffer(
-            lowering.fresh(node.name), val.dtype, as_shape(val.shape), exact_strides(val), kind, device=val.device
-        )
+        buffer = Buffer(lowering.fresh(node.name), val.dtype, as_shape(val.shape), exact_strides(val), kind)
+        lowering.device = lowering.device or val.device
         buffer = replace(buffer, opaque=bool(node.meta.get("opaque")) or not is_plain(val))
         lowering.symbols |= symbols_of((buffer.shape, buffer.strides))
         lowering.input_symbols = frozenset(lowering.symbols)
@@ -144,11 +146,11 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
     if not isinstance(node.target, torch._ops.OpOverload):
         raise TypeError(f"not an ATen overload: {node.target}")
     result = None
-    if name in RUN_TIME and why_not_loops(node) is None and unbacked_numbers(lowering, args):
+    if name in RUN_TIME and why_not_loops(node, lowering.dtypes) is None and unbacked_numbers(lowering, args):
         result = RUN_TIME[name](lowering, *args, **kwargs)
     if result is not None:
         return _finish(lowering, node, result)
-    if why_not_loops(node) is None and why_not_float(name, args, kwargs) is None:
+    if why_not_loops(node, lowering.dtypes) is None and why_not_float(name, args, kwargs) is None:
         result = LOWERINGS[str(node.target)](lowering, *args, **kwargs)
     elif why_not_memory_view(node, args) is None:
         result = LOWERINGS[str(node.target)](lowering, *args, **kwargs)
@@ -172,38 +174,43 @@ def _in_full(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node
     return result
 
 
-def why_not_loops(node: torch.fx.Node) -> str | None:
+def why_not_loops(node: torch.fx.Node, dtypes: frozenset[torch.dtype]) -> str | None:
     """Why a node cannot be lowered to loops whatever its arguments hold, or None."""
     if not node.users and node.meta.get("may_raise"):
         return "nobody uses its result: it is called for what it may raise"
     if str(node.target) not in LOWERINGS:
         return f"{node.target} has no lowering"
+    device = None
     for n in (node, *node.all_input_nodes):
         val = n.meta.get("val")
         for v in val if isinstance(val, (list, tuple)) else (val,):
             if isinstance(v, torch.Tensor):
-                if (reason := why_not_dtype(v.dtype)) is not None:
+                if (reason := why_not_dtype(v.dtype, dtypes)) is not None:
                     return reason
                 if v.layout != torch.strided:
                     return f"layout {v.layout}"
                 if v.is_conj() or v.is_neg():
                     return "lazy conjugate or negative"
+                if device is not None and v.device != device:
+                    return "tensors on several devices"
+                device = v.device
     return None
 
 
 def why_not_sizes(node: torch.fx.Node) -> str | None:
-    """Why the sizes of a fake result cannot be relied on: how many elements a sparse tensor holds is not traced."""
-    packet = str(node.target).split(".")[1]
-    if packet not in SPARSE_PARTS:
+    """Why the sizes of a fake result cannot be relied on: nobody traces how many elements a sparse tensor holds."""
+    record = operator_record(node.target)
+    if record is None or not record.is_sparse_part:
         return None
     sources = [n.meta.get("val") for n in node.all_input_nodes]
     sparse = any(isinstance(v, torch.Tensor) and v.layout != torch.strided for v in sources)
-    return f"the size of {packet} of a sparse tensor is not known" if sparse else None
+    return f"the size of {record.family} of a sparse tensor is not known" if sparse else None
 
 
 def why_not_memory_view(node: torch.fx.Node, args: Any) -> str | None:
-    """Why a node is not a strided view of a stored tensor, which takes no loop whatever the dtype; None if it may be."""
-    if str(node.target) not in STRIDED_VIEWS:
+    """Why a node is no strided view of a stored tensor, or None. Such a view takes no loop, whatever its dtype."""
+    record = operator_record(node.target)
+    if record is None or not record.is_strided_view or str(node.target) not in LOWERINGS:
         return f"{node.target} is no strided view"
     if not isinstance(args[0], TensorExpr) or args[0].storage is None:
         return "its argument is not in memory"
@@ -320,7 +327,7 @@ def _fresh_output(lowering: Lowering, x: TensorExpr, strides: tuple[IntLike, ...
     repeated = [d for d, s in enumerate(strides) if s == 0 and x.shape[d] != 1]
     for d in repeated:
         x = x.view(narrow(x.shape, d, 0, 1))
-    if why_not_dtype(x.dtype) is not None:
+    if why_not_dtype(x.dtype, lowering.dtypes) is not None:
         return _cloned(lowering, x, strides)
     if not repeated:
         stored = lowering.copy(x, strides, BufferKind.OUTPUT)
@@ -335,7 +342,7 @@ def _span_output(lowering: Lowering, x: TensorExpr, view: View) -> View:
     """A copy of all the memory that a view with gaps or overlaps reaches into, seen through the same strides."""
     length = linear([size - 1 for size in view.shape], view.strides) + 1
     span = TensorExpr.stored(View(view.buffer, (length,), (1,), view.offset), x.dtype)
-    if why_not_dtype(x.dtype) is None:
+    if why_not_dtype(x.dtype, lowering.dtypes) is None:
         copied = lowering.copy(span, (1,), BufferKind.OUTPUT).storage
         assert copied is not None
     else:

@@ -154,17 +154,6 @@ def unfold_map(shape: Shape, dim: int, size: int, step: int, count: IntLike) -> 
     )
 
 
-# Operators that give a strided view of a strided tensor, when they have one.
-STRIDED_VIEWS = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("view.default", "_unsafe_view.default", "permute.default", "transpose.int", "t.default", "expand.default"),
-        *("slice.Tensor", "select.int", "squeeze.default", "squeeze.dim", "squeeze.dims", "unsqueeze.default"),
-        *("alias.default", "detach.default", "split.Tensor", "split_with_sizes.default", "unsafe_split.Tensor"),
-        *("unsafe_split_with_sizes.default", "chunk.default", "unbind.int", "diagonal.default", "unfold.default"),
-    )
-)
-
 # -- the operators -----------------------------------------------------------------------------------------------------
 
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from treadle_codegen.rewrite.fold_batch_norm import CONVOLUTION, fold_batch_norm
-from treadle_codegen.rewrite.matmul import lay_out_weights, release_biases
-from treadle_codegen.rewrite.pack_convolution import pack_convolutions
+from treadle_codegen.rewrite.fold_batch_norm import fold_batch_norm
 from treadle_codegen.rewrite.propagate import fake_mode_of
 from treadle_codegen.rewrite.static import hoist_static, is_static_input, static_frontier, static_nodes
+from treadle_codegen.rewrite.text import format_graph
+from treadle_codegen.rewrite.verify import Rules, verify_graph, verify_prologue, verify_rewrite
+from treadle_shapes.torch import Kind
+from treadle_shapes.torch import operator as operator_record
 
-_GAINS = (CONVOLUTION, torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+Check = Callable[[str, Callable[[], str], Callable[[], list[str]]], None]
+
+
+def _unchecked(name: str, text: Callable[[], str], problems: Callable[[], list[str]]) -> None:
+    pass
 
 
 class GraphView:
@@ -28,28 +36,57 @@ class GraphView:
         return getattr(self._owner, name)
 
 
+Rewrite = Callable[[fx.Graph, FakeTensorMode], int]
 Rewritten = tuple[fx.GraphModule, tuple[fx.GraphModule, tuple[int, ...]] | None]
 
 
-def rewrite_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Rewritten:
-    """(rewritten copy of the graph, prologue graph and positions of its inputs or None); `gm` stays as it is."""
+def rewrite_graph(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    rewrites: Sequence[Rewrite] = (),
+    rules: Rules = MappingProxyType({}),
+    check: Check = _unchecked,
+) -> Rewritten:
+    """(rewritten copy of the graph, prologue graph and positions of its inputs or None); `gm` stays as it is.
+
+    rewrites: the target's own, run after those that pay off everywhere.
+    rules: fake implementations of what they call, for the verifier.
+    check: told the name of each rewrite, its result as text and the violations of its contract, both on demand.
+    """
     mode = fake_mode_of(gm.graph)
     if mode is None or why_not_rewrite(gm, example_inputs) is not None or not _may_gain(gm.graph):
         return gm, None
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
-    fold_batch_norm(graph, mode)
-    pack_convolutions(graph, mode)
-    lay_out_weights(graph, mode)
-    release_biases(graph)
+
+    def problems() -> list[str]:
+        return verify_graph(graph, mode, rules) + verify_rewrite(gm.graph, graph)
+
+    for rewrite in (fold_batch_norm, *rewrites):
+        rewrite(graph, mode)
+        check(rewrite.__name__, lambda: format_graph(graph), problems)
     hoisted = hoist_static(graph)
     view = cast(fx.GraphModule, GraphView(graph, gm))
-    return (view, None) if hoisted is None else (view, (fx.GraphModule(gm, hoisted[0]), tuple(hoisted[1])))
+    if hoisted is None:
+        return view, None
+    prologue = fx.GraphModule(gm, hoisted[0]), tuple(hoisted[1])
+    before = sum(node.op == "placeholder" for node in gm.graph.nodes)
+    check(
+        "hoist_static",
+        lambda: f"{format_graph(graph)}prologue\n{format_graph(prologue[0].graph)}",
+        lambda: problems() + verify_graph(hoisted[0], mode, rules) + verify_prologue(graph, prologue, before),
+    )
+    return view, prologue
 
 
 def _may_gain(graph: fx.Graph) -> bool:
     """Whether any rewrite could find something: copying a graph for nothing costs as much as lowering it."""
-    return any(n.target in _GAINS for n in graph.nodes) or bool(static_frontier(graph, static_nodes(graph)))
+    return any(map(_gains, graph.nodes)) or bool(static_frontier(graph, static_nodes(graph)))
+
+
+def _gains(node: fx.Node) -> bool:
+    record = operator_record(node.target) if node.op == "call_function" else None
+    return record is not None and (record.kind is Kind.CONVOLUTION or record.right_operand is not None)
 
 
 def why_not_rewrite(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
 from treadle_codegen.lower.indexing import as_shape
-
-_VIEWS = (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+from treadle_shapes.torch import operator as operator_record
+from treadle_shapes.torch import symbolic_dispatch
 
 
 def fake_mode_of(graph: fx.Graph) -> FakeTensorMode | None:
@@ -32,8 +32,6 @@ def running(mode: FakeTensorMode) -> Iterator[None]:
         if mode.shape_env is None:
             yield
             return
-        from treadle_shapes.torch import symbolic_dispatch  # only graphs with symbolic sizes need the torch adapter
-
         with symbolic_dispatch():
             yield
 
@@ -73,7 +71,8 @@ def propagate_layouts(
             try:
                 node.meta["val"] = compute(*value_of(node.args), **value_of(node.kwargs))
             except (RuntimeError, ValueError):
-                if node.target not in _VIEWS:
+                record = operator_record(node.target)
+                if record is None or not record.reinterprets:
                     raise
                 with graph.inserting_before(node):
                     dense = insert_call(graph, mode, node, _contiguous, node.args[0])

@@ -13,24 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-_VIEW_OPS = frozenset(
-    {
-        "view",
-        "t",
-        "transpose",
-        "permute",
-        "expand",
-        "slice",
-        "select",
-        "unsqueeze",
-        "squeeze",
-        "alias",
-        "detach",
-        "as_strided",
-    }
-    | {"_unsafe_view", "reshape", "split", "split_with_sizes", "chunk", "unbind", "diagonal"}
-)
-
+from treadle_shapes.torch import operator as operator_record
 
 Probe = Callable[[Sequence[torch.Tensor]], Callable[[], int]]
 
@@ -94,25 +77,24 @@ def static_nodes(graph: fx.Graph) -> set[fx.Node]:
 
 def why_not_once(node: fx.Node) -> str | None:
     """Why a call on static values cannot be done once for many calls of the graph."""
-    tags = getattr(node.target, "tags", ())
-    if torch.Tag.nondeterministic_seeded in tags:
+    record = operator_record(node.target)
+    if record is not None and record.is_random:
         return "it draws random numbers"
-    schema = getattr(node.target, "_schema", None)
-    if schema is not None and schema.is_mutable:
+    if record is not None and record.writes:
         return "it mutates its arguments"
     values = node.meta.get("val")
     if not all(isinstance(v, torch.Tensor) for v in (values if isinstance(values, (list, tuple)) else (values,))):
         return "it is a number, or a check"
-    if torch.Tag.dynamic_output_shape in tags:
+    if record is not None and record.has_data_dependent_size:
         return "its size depends on what the parameter holds"
     return None
 
 
 def is_view_of_input(node: fx.Node) -> bool:
-    """Whether a static node only looks at a parameter in another way, which costs nothing to repeat."""
+    """Whether a static node is only a view of a parameter, which costs nothing to repeat."""
     while node.op == "call_function":
-        name = getattr(getattr(node.target, "_schema", None), "name", "").removeprefix("aten::")
-        if name not in _VIEW_OPS or len(node.all_input_nodes) != 1:
+        record = operator_record(node.target)
+        if record is None or not record.is_view or len(node.all_input_nodes) != 1:
             return False
         node = node.all_input_nodes[0]
     return node.op == "placeholder"

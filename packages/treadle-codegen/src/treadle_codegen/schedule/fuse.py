@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from treadle_codegen.costs import Costs
 from treadle_codegen.ir.loops import BufferKind, Check, Define, Extern, Loop, Program, View
 from treadle_codegen.schedule.access import accumulates, loop_reads, step_reads, step_writes
-from treadle_codegen.schedule.kernel import Kernel, local_buffer, merge_axes, single, why_not_join
+from treadle_codegen.schedule.kernel import Kernel, join, local_buffer, merge_axes, single
 from treadle_codegen.schedule.order import NOTHING, run_time_order
-
-_WINDOW = 24  # how far back a loop looks for a kernel to join; further back its data has left the caches anyway
 
 
 @dataclass(slots=True)
@@ -29,26 +28,42 @@ class Node:
 
 
 def fuse(
-    program: Program, *, max_members: int = 48, parallel: bool = False, max_row_bytes: int = 1 << 18
+    program: Program,
+    *,
+    max_members: int = 48,
+    parallel: bool = False,
+    max_row_bytes: int = 1 << 18,
+    costs: Costs = Costs(),  # noqa: B008
 ) -> list[Node]:
-    """The program's steps as fused nodes in execution order, kernels finished (locals found, axes merged)."""
+    """The program's steps as fused nodes in execution order, kernels finished: locals found, axes merged.
+
+    parallel: several workers share a kernel's outer loop, so that one must remain.
+    """
+    limits = _Limits(max_members, parallel, costs)
     nodes: list[Node] = []
     order = run_time_order(program)
     for step in program.steps:
         reads, writes = order.get(step.name, (NOTHING, NOTHING))
         if not isinstance(step, Loop):
             nodes.append(Node(step, step_reads(step) | reads, step_writes(step) | writes, fusable=False))
-        elif not _join(nodes, step, reads, max_members, parallel):
+        elif not _join(nodes, step, reads, limits):
             nodes.append(Node(single(step), step_reads(step) | reads, step_writes(step), fusable=not accumulates(step)))
     return _finish(nodes, program, max_row_bytes)
 
 
-def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], max_members: int, parallel: bool) -> bool:
-    """Put the loop into the best kernel that takes it; False when it has to stand alone."""
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    max_members: int
+    parallel: bool
+    costs: Costs
+
+
+def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limits) -> bool:
+    """Put the loop into the best kernel that takes it; False if it has to stand alone."""
     if accumulates(loop):
         return False
     reads, writes = step_reads(loop), step_writes(loop)
-    first = max(0, len(nodes) - _WINDOW)
+    first = max(0, len(nodes) - limits.costs.fusion_window)
     needed = reads | writes | symbols
     last_dependency = max((k for k in range(len(nodes)) if nodes[k].writes & needed), default=-1)
     producers = [k for k in range(len(nodes) - 1, first - 1, -1) if nodes[k].writes & reads]
@@ -56,12 +71,13 @@ def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], max_members: i
     for k in [*producers, *sharers]:
         node = nodes[k]
         vertical = bool(node.writes & reads)
-        reason = why_not_candidate(node, max_members) or why_not_move(nodes, k, last_dependency)
+        reason = why_not_candidate(node, limits.max_members) or why_not_move(nodes, k, last_dependency)
         if reason is None:
             assert isinstance(node.item, Kernel)
-            joined = why_not_join(node.item, loop, shared_only=not vertical)
+            joined = join(node.item, loop, shared_only=not vertical, max_row=limits.costs.max_row)
             if isinstance(joined, Kernel):
-                reason = why_not_parallel(joined) if parallel and not joined.outer and node.item.outer else None
+                loses_outer = limits.parallel and not joined.outer and node.item.outer
+                reason = why_not_serial(joined, limits.costs.max_serial) if loses_outer else None
                 if reason is None:
                     node.item = joined
                     node.reads |= reads | symbols
@@ -92,14 +108,14 @@ def why_not_move(nodes: list[Node], k: int, last_dependency: int) -> str | None:
     return None
 
 
-def why_not_parallel(joined: Kernel) -> str | None:
-    """Why fusing would cost more than it saves when several threads share the outer loop."""
+def why_not_serial(joined: Kernel, max_points: int) -> str | None:
+    """Why a kernel without shared outer axes should not exist when several workers could share the work."""
     for section in joined.sections:
         work = 1
         for axis in section.axes:
             work = work * axis.extent if isinstance(axis.extent, int) else 1 << 30
-        if work > 1 << 14:
-            return "no shared outer axis is left to distribute over threads"
+        if work > max_points:
+            return "no shared outer axis is left to distribute over workers"
     return None
 
 

@@ -25,7 +25,6 @@ from treadle_codegen.schedule.access import (
 )
 from treadle_shapes.expr import Expr, Symbol, substitute, symbol
 
-MAX_ROW_ELEMENTS = 1 << 16  # a consumer in a later section should still find the producer's row in the L2 cache
 _MAX_AXES = 24
 OUTER_SYMBOLS: tuple[Symbol, ...] = tuple(symbol(f"o{k}") for k in range(_MAX_AXES))
 INNER_SYMBOLS: tuple[Symbol, ...] = tuple(symbol(f"j{k}") for k in range(_MAX_AXES))
@@ -151,10 +150,11 @@ def single(loop: Loop) -> Kernel:
     return Kernel(only.axes, [Section(only.reduce_axes, [only])], [only])
 
 
-def why_not_join(kernel: Kernel, loop: Loop, *, shared_only: bool) -> Kernel | str:
+def join(kernel: Kernel, loop: Loop, *, shared_only: bool, max_row: int) -> Kernel | str:
     """The kernel with `loop` added at its end, or the reason why that is not possible.
 
-    `shared_only`: the loop reads nothing that the kernel writes (horizontal fusion), so the whole outer space must agree.
+    shared_only: the loop reads nothing that the kernel writes (horizontal fusion), so the whole outer space must agree.
+    max_row: the longest row that a section passes to a later one.
     """
     outer = tuple(a.extent for a in kernel.outer)
     parts_k, parts_l, prefix = refine(outer, tuple(a.extent for a in loop.axes))
@@ -173,7 +173,7 @@ def why_not_join(kernel: Kernel, loop: Loop, *, shared_only: bool) -> Kernel | s
     else:
         rest = [[[a.extent] for a in member.axes[len(outer) :]] for member in kernel.loops]
         loops = [canonical(m, [*parts_k, *r], prefix) for m, r in zip(kernel.loops, rest, strict=True)]
-    return arrange([*loops, canonical(loop, parts_l, prefix)], prefix)
+    return arrange([*loops, canonical(loop, parts_l, prefix)], prefix, max_row)
 
 
 def _inner_depth(kernel: Kernel, parts: list[list[IntLike]], prefix: int) -> int:
@@ -188,8 +188,8 @@ class _Writer:
     access: Access
 
 
-def arrange(loops: list[Loop], prefix: int) -> Kernel | str:
-    """Distribute loops (in order) over sections; the reason when one reads a value in a way that no order allows."""
+def arrange(loops: list[Loop], prefix: int, max_row: int) -> Kernel | str:
+    """Distribute loops, in order, over sections, or the reason why no order of sections gives a loop what it reads."""
     sections: list[Section] = []
     writers: dict[str, list[_Writer]] = {}
     outer = loops[0].axes[:prefix]
@@ -198,7 +198,9 @@ def arrange(loops: list[Loop], prefix: int) -> Kernel | str:
         least = 0
         for read in loop_reads(loop):
             for writer in writers.get(read.buffer, ()):
-                section = _earliest_section(read, axes, writer, outer, len(writers[read.buffer]), sections)
+                if len(writers[read.buffer]) > 1:
+                    return f"{read.buffer} is written by several loops"
+                section = _earliest_section(read, axes, writer, outer, sections, max_row)
                 if isinstance(section, str):
                     return section
                 least = max(least, section)
@@ -222,12 +224,10 @@ def _earliest_section(
     axes: tuple[Axis, ...],
     writer: _Writer,
     outer: tuple[Axis, ...],
-    n_writers: int,
     sections: list[Section],
+    max_row: int,
 ) -> int | str:
     """The first section in which `read` sees what `writer` wrote at the same outer point, or why there is none."""
-    if n_writers > 1:
-        return f"{read.buffer} is written by several loops"
     if read.index is None or writer.access.index is None:
         return f"{read.buffer} is accessed through data"
     reduces = bool(writer.loop.reduce_axes)
@@ -242,7 +242,7 @@ def _earliest_section(
     span = interval(wanted[1], axes)
     if row is None or not (dense_extent(wanted[1], axes) == row or _inside(span, row)):
         return f"{read.buffer} is read outside the row written at the same outer point"
-    if isinstance(row[1], int) and row[1] > MAX_ROW_ELEMENTS:
+    if isinstance(row[1], int) and row[1] > max_row:
         return f"the row of {read.buffer} does not fit a cache"
     return writer.section + 1
 
@@ -285,6 +285,8 @@ def merge_axes(kernel: Kernel) -> Kernel:
         for k in range(len(section.axes) - 1, 0, -1):
             if k < len(section.axes):
                 _join_inner(section, k)
+    members = {loop.name: loop for section in kernel.sections for loop in section.members}
+    kernel.loops = [members[loop.name] for loop in kernel.loops]
     return kernel
 
 

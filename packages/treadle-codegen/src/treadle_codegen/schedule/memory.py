@@ -1,11 +1,10 @@
-"""Memory planning: every temporary gets a place in one arena, places are reused when lifetimes do not overlap."""
+"""Memory planning: every temporary gets a place in one arena; places are reused when lifetimes do not overlap."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-ALIGNMENT = 64  # bytes: a cache line, and the widest vector
+from itertools import combinations
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +25,8 @@ class ArenaPlan:
     size: int
 
 
-def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
-    """Offsets such that no two buffers that are live at the same step overlap.
+def plan_arena(lifetimes: Sequence[Lifetime], alignment: int) -> ArenaPlan:
+    """Offsets, multiples of `alignment` bytes, such that no two buffers that are live at the same step overlap.
 
     Greedy by size (Pisarchyk & Lee 2020, "Efficient Memory Management for Deep Neural Net Inference", §5.2): larger
     buffers first, each into the smallest gap left by those it shares a step with.
@@ -36,7 +35,7 @@ def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
     offsets: dict[str, int] = {}
     total = 0
     for life in sorted(lifetimes, key=lambda b: (-b.size, b.first, b.name)):
-        size = _aligned(life.size)
+        size = _aligned(life.size, alignment)
         neighbours = sorted((start, end) for start, end, other in placed if _overlap(life, other))
         at = _best_gap(neighbours, size)
         offsets[life.name] = at
@@ -45,8 +44,30 @@ def plan_arena(lifetimes: Sequence[Lifetime]) -> ArenaPlan:
     return ArenaPlan(offsets, total)
 
 
-def _aligned(size: int) -> int:
-    return max(ALIGNMENT, (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT)
+def verify_arena(plan: ArenaPlan, lifetimes: Sequence[Lifetime], alignment: int) -> list[str]:
+    """All violations of the memory plan's contract; empty for a valid plan.
+
+    - Every buffer has an offset, and no other name has one.
+    - Offsets are not negative and multiples of the alignment.
+    - Every buffer ends inside the arena.
+    - Two buffers that are live at the same step share no byte.
+    """
+    problems = [f"{name} has a place and no lifetime" for name in plan.offsets.keys() - {b.name for b in lifetimes}]
+    placed = [(plan.offsets[b.name], b) for b in lifetimes if b.name in plan.offsets]
+    problems += [f"{b.name} has no place" for b in lifetimes if b.name not in plan.offsets]
+    for at, b in placed:
+        if at < 0 or at % alignment:
+            problems.append(f"{b.name} is at {at}, which is no multiple of {alignment}")
+        if at + b.size > plan.size:
+            problems.append(f"{b.name} ends at {at + b.size}, the arena at {plan.size}")
+    for (start, a), (other, b) in combinations(placed, 2):
+        if _overlap(a, b) and start < other + b.size and other < start + a.size:
+            problems.append(f"{a.name} and {b.name} share bytes and are both live at step {max(a.first, b.first)}")
+    return problems
+
+
+def _aligned(size: int, alignment: int) -> int:
+    return max(alignment, (size + alignment - 1) // alignment * alignment)
 
 
 def _overlap(a: Lifetime, b: Lifetime) -> bool:

@@ -28,6 +28,7 @@ QUERIES: dict[str, tuple[str, str]] = {
     "device_type": ("aoti_torch_get_device_type", "i32"),
     "device_index": ("aoti_torch_get_device_index", "i32"),
     "layout": ("aoti_torch_get_layout", "i32"),
+    "data_ptr": ("aoti_torch_get_data_ptr", "i64"),
 }
 _OUT_TYPES: dict[str, Any] = {
     "i32": ctypes.c_int32,
@@ -82,6 +83,8 @@ def _metadata_check(
         "device_type": _query(tensor, "device_type"),
         "device_index": tensor.device.index if tensor.device.index is not None else -1,
         "layout": _query(tensor, "layout"),
+        # Tensors of zeros without memory and functional wrappers have the same metadata and no address.
+        "data_ptr": (1, None) if tensor.numel() and _query(tensor, "data_ptr") else None,
     }
     queries = [
         (functions[name][1], QUERIES[name][1], expected[name])

@@ -1,1 +1,0 @@
-"""From an ExecutionPlan to running code: the renderer protocol, its implementations, the host."""

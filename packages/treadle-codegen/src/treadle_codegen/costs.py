@@ -1,0 +1,39 @@
+"""The numbers by which lowering, fusion and memory planning choose; every target states its own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from treadle_codegen.ir.ops import Cost
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Cost constants of one target. The defaults suit any machine that computes faster than it reads memory.
+
+    Arithmetic is counted in multiples of one addition per element (`ir.ops.Cost`).
+
+    recompute: an expression up to this cost is recomputed by each reader instead of being stored.
+    max_expression: an expression beyond this cost is stored in pieces, because its values run out of registers.
+    max_reads: the same for an expression that reads more buffers than this.
+    max_unrolled: a reduction over at most so many elements becomes one expression of them.
+    max_window: a pooling window with more elements than this is left to ATen.
+    min_reordered: a result with fewer elements keeps its layout, in whatever order its operands are read.
+    fusion_window: how many nodes back fusion looks for a kernel that a loop can join.
+    max_row: a row with more elements is not passed from one section of a kernel to the next.
+    max_serial: with several workers, a kernel without shared outer axes has at most so many points.
+    alignment: bytes to which buffers in the arena are aligned.
+    seconds_per_kernel: what compiling one kernel takes, where it was not measured.
+    """
+
+    recompute: int = int(Cost.DIVIDE)
+    max_expression: int = 40 * int(Cost.TRANSCENDENTAL)
+    max_reads: int = 12
+    max_unrolled: int = 4
+    max_window: int = 25
+    min_reordered: int = 1024
+    fusion_window: int = 24
+    max_row: int = 1 << 16
+    max_serial: int = 1 << 14
+    alignment: int = 64
+    seconds_per_kernel: float = 0.1

@@ -1,0 +1,148 @@
+"""The host: the compiled graph's callable, and what it keeps between calls.
+
+Workspaces (`host.workspace`) are taken from a free list and put back, so that concurrent and re-entrant calls each have
+their own, and memory stays mapped from call to call. A temporary whose size is known only during the call (the size of
+`nonzero`) is allocated when its size is known and released after its last use.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import torch
+
+from treadle_codegen.host.plan import ExecutionPlan, last_uses, lifetimes
+from treadle_codegen.host.shape_specialisation import ShapeSpecialisation
+from treadle_codegen.host.sizes import SizeTexts, size_numbers, size_symbols
+from treadle_codegen.host.workspace import NO_MEMORY, Fit, MemoryPlanner, Sizes, Workspace
+from treadle_codegen.host.writer import HostWriter, write_body, write_host
+from treadle_codegen.ir.loops import Extern
+from treadle_codegen.targets.renderer import slot_key
+from treadle_codegen.targets.target import Target
+
+_SIZES_REMEMBERED = 256  # sets of sizes per dynamic graph, to recognise those that come back
+
+
+class Host:
+    """The compiled graph's callable body. `run(*inputs)` returns the list of outputs.
+
+    entries: entry point of each segment by name; hot: if given, it has other entry points for the segments `hot_segments`
+    at sizes that calls come back to (`host.shape_specialisation`); verify: check every memory plan.
+    """
+
+    def __init__(
+        self,
+        plan: ExecutionPlan,
+        target: Target,
+        entries: dict[str, Callable[..., Any]],
+        hot_segments: Sequence[str] = (),
+        hot: ShapeSpecialisation | None = None,
+        *,
+        verify: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.hot = hot
+        self.free: list[Workspace] = []
+        self.allocation = target.allocation(plan.program.device or torch.device(target.devices[0]))
+        spans = lifetimes(plan)
+        sizes = SizeTexts(size_symbols(plan))
+        writer = HostWriter(plan, target, sizes, planned=set(spans), run_time=frozenset(plan.program.bound_symbols))
+        writer.last_use = last_uses(plan)
+        writer.in_externs = {name for n in plan.nodes if isinstance(n.item, Extern) for name in n.reads | n.writes}
+        body = write_body(writer)
+        numbers = size_numbers(plan, sizes)
+        compared = write_host(writer, body, list(spans), numbers, hot_segments)
+        self._nothing_seen = (None,) * compared
+        self._met: set[Sizes] = set()
+        self._number_slots = [plan.slots[slot_key(number)] for number in numbers]
+        self.planner = MemoryPlanner(
+            plan.program.buffers,
+            spans,
+            list(writer.views),
+            plan.slots,
+            sizes.in_order(),
+            [dtype for dtype, _ in writer.pool],
+            Fit((), NO_MEMORY, (None,) * (compared + len(sizes.values) + len(hot_segments))),
+            target.abi,
+            self.allocation,
+            target.costs.alignment,
+            verify,
+        )
+        if hot is not None:
+            hot.belongs_to(self.planner.fits, [symbol.name for symbol in self.planner.symbols], numbers)
+        self.source = "\n".join(writer.lines) + "\n"
+        self.static_views: list[torch.Tensor | None] = [None] * len(writer.statics)
+        self.static_keys = list(writer.statics)
+        self.static_pointers: list[int] = [0] * len(plan.program.inputs)
+        scope: dict[str, Any] = {
+            "c": writer.constants,
+            "math": math,
+            "free": self.free,
+            "make": self.planner.new,
+            "refit": self.refit,
+            "fail": self.fail,
+            "sv": self.static_views,
+            "sp": self.static_pointers,
+            "refresh": self.refresh,
+            "with_strides": self.with_strides,
+            "empty_strided": self.allocation.empty_strided,
+            "as_strided": torch.as_strided,
+            "t_constants": plan.program.constants,
+            **entries,
+        }
+        exec(compile(self.source, "<treadle host>", "exec"), scope)  # our own text, nothing of the user's
+        self.run: Callable[..., list[Any]] = scope["run"]
+        self._read_sizes: Callable[..., tuple[int, ...]] = scope.get("read_sizes", tuple)
+        self._at_sizes: Callable[..., tuple[Any, ...]] = scope.get("at_sizes", tuple)
+        self._seen: Callable[..., tuple[Any, ...]] = scope.get("seen", tuple)
+
+    def refit(self, workspace: Workspace, *inputs: Any) -> tuple[Any, ...]:
+        """Fit the workspace to the sizes of these inputs; returns the state that the host function begins with."""
+        sizes = self._read_sizes(*inputs)
+        fit = self.planner.fits.get(sizes) or self._new_fit(sizes, inputs)
+        self.planner.fit(workspace, fit)
+        if self.hot is not None:
+            self.hot.last = fit
+        return fit.state
+
+    def _new_fit(self, sizes: Sizes, inputs: tuple[Any, ...]) -> Fit:
+        """What follows from these sizes. It is kept from the second time on: sizes of a growing sequence never come back."""
+        values, numbers = self._at_sizes(*sizes)
+        table, generic = tuple(zip(self._number_slots, numbers, strict=True)), self.hot.generic if self.hot else ()
+        if sizes not in self._met:
+            if len(self._met) >= _SIZES_REMEMBERED:
+                self._met.clear()
+            self._met.add(sizes)
+            return Fit(sizes, self.planner.layout(sizes), (*self._nothing_seen, *values), table, generic)
+        fit = Fit(sizes, self.planner.layout(sizes), (*self._seen(*inputs), *values), table, generic)
+        fit = self.planner.keep(fit)
+        if self.hot is not None:
+            fit.use(self.hot.entries_at(fit))
+        return fit
+
+    def fail(self, workspace: Workspace, error: str, message: str) -> NoReturn:
+        """Raise what a check found; the workspace serves the next call."""
+        workspace.error.value = 0
+        self.free.append(workspace)
+        raise getattr(builtins, error)(message)
+
+    def refresh(self, position: int, tensor: torch.Tensor) -> None:
+        """Make the views of a static input, seen for the first time or with its memory replaced."""
+        name = self.plan.program.inputs[position]
+        for k, key in enumerate(self.static_keys):
+            if key.buffer == name:
+                plain = tensor.detach()
+                offset = plain.storage_offset() + key.offset  # type: ignore[operator]
+                self.static_views[k] = plain.as_strided(key.shape, key.strides, offset)  # type: ignore[arg-type]
+        self.static_pointers[position] = tensor.data_ptr()
+
+    def with_strides(
+        self, x: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """`x` with these strides: a copy, or another view of it if strides differ only along dimensions of size 1."""
+        if all(n == 1 or a == b for n, a, b in zip(shape, x.stride(), strides, strict=True)):
+            return x.as_strided(shape, strides)
+        return self.allocation.empty_strided(shape, strides, dtype=dtype).copy_(x)

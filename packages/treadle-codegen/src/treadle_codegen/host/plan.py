@@ -1,0 +1,112 @@
+"""A program after scheduling: fused nodes, segments of kernels, slots of the table, and how long buffers live."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from treadle_codegen.ir.loops import BufferKind, Extern, Program, View, symbols_of
+from treadle_codegen.schedule.fuse import Node
+from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.targets.renderer import RenderedKernel, Renderer, Segment, slot_key
+
+
+@dataclass(slots=True)
+class ExecutionPlan:
+    """A program after scheduling. `segment_at`: the segment whose first kernel is the node at that position; `slots`: where
+    each buffer and number that kernels take stands in the table, from 1 on (slot 0 is the target's own)."""
+
+    program: Program
+    nodes: list[Node]
+    segments: list[Segment]
+    segment_at: dict[int, Segment]
+    slots: dict[str, int]
+
+
+def make_plan(program: Program, nodes: Sequence[Node], renderer: Renderer) -> ExecutionPlan:
+    """Render the kernels, group runs of them into segments, and number all that they take."""
+    segments: list[Segment] = []
+    segment_at: dict[int, Segment] = {}
+    run: list[RenderedKernel] = []
+    start = 0
+    for k, node in enumerate([*nodes, None]):
+        if node is not None and isinstance(node.item, Kernel):
+            start = start if run else k
+            run.append(renderer.render_kernel(node.item, program))
+        elif run:
+            segment = Segment(f"segment_{len(segments)}", tuple(run))
+            segments.append(segment)
+            segment_at[start] = segment
+            run = []
+    known = {*program.size_symbols, *program.bound_symbols}
+    slots: dict[str, int] = {}
+    for segment in segments:
+        for kernel in segment.kernels:
+            if unknown := symbols_of(kernel.numbers) - known:
+                raise ValueError(f"{kernel.label} takes {unknown}, which nothing defines")
+            for name in (*kernel.buffers, *map(slot_key, kernel.numbers)):
+                slots.setdefault(name, len(slots) + 1)
+    return ExecutionPlan(program, list(nodes), segments, segment_at, slots)
+
+
+def lifetimes(plan: ExecutionPlan) -> dict[str, tuple[int, int]]:
+    """First and last node that touches each temporary with a place in the arena.
+
+    Left out are temporaries that a functional extern returns, that are outputs, or whose sizes are known only during the call.
+    """
+    late = frozenset(plan.program.bound_symbols)
+    returned = {v.buffer for v in plan.program.outputs if isinstance(v, View)}
+    made_by_ops = {
+        name for n in plan.nodes if isinstance(n.item, Extern) and not n.item.out_variant for name in n.item.outputs
+    }
+    spans: dict[str, tuple[int, int]] = {}
+    for k, node in enumerate(plan.nodes):
+        for name in node.reads | node.writes:
+            buffer = plan.program.buffers.get(name)
+            if buffer is None or buffer.kind is not BufferKind.TEMP or name in returned or name in made_by_ops:
+                continue
+            if late and not late.isdisjoint(symbols_of((buffer.shape, buffer.strides))):
+                continue
+            spans[name] = (min(spans[name][0], k) if name in spans else k, k)
+    return spans
+
+
+def last_uses(plan: ExecutionPlan) -> dict[str, int]:
+    """The last node that touches each temporary that is not an output."""
+    returned = {v.buffer for v in plan.program.outputs if isinstance(v, View)}
+    uses: dict[str, int] = {}
+    for k, node in enumerate(plan.nodes):
+        for name in node.reads | node.writes:
+            buffer = plan.program.buffers.get(name)
+            if buffer is not None and buffer.kind is BufferKind.TEMP and name not in returned:
+                uses[name] = k
+    return uses
+
+
+def verify_plan(plan: ExecutionPlan) -> list[str]:
+    """All violations of the contract of an execution plan; empty for a valid one.
+
+    - Segments hold the kernels of the nodes, each once and in order, and every segment starts at its first kernel's node.
+    - Slots are distinct and count from 1; every buffer and number that a kernel takes has one.
+    - A buffer with a place in the arena is a temporary, and no node before its first or behind its last touches it.
+    """
+    problems = []
+    kernels = [k for k, node in enumerate(plan.nodes) if isinstance(node.item, Kernel)]
+    covered = [at + k for at, segment in sorted(plan.segment_at.items()) for k in range(len(segment.kernels))]
+    if kernels != covered:
+        problems.append(f"kernels are at nodes {kernels}, the segments cover {covered}")
+    if [plan.segment_at[at] for at in sorted(plan.segment_at)] != plan.segments:
+        problems.append("the segments stand in another order than their nodes")
+    if sorted(plan.slots.values()) != list(range(1, len(plan.slots) + 1)):
+        problems.append(f"slots {sorted(plan.slots.values())} are not 1 to {len(plan.slots)}")
+    for segment in plan.segments:
+        for kernel in segment.kernels:
+            taken = (*kernel.buffers, *map(slot_key, kernel.numbers))
+            problems += [f"{kernel.label} takes {name}, which has no slot" for name in taken if name not in plan.slots]
+    for name, (first, last) in lifetimes(plan).items():
+        if plan.program.buffers[name].kind is not BufferKind.TEMP:
+            problems.append(f"{name} has a place in the arena and is no temporary")
+        for k, node in enumerate(plan.nodes):
+            if name in node.reads | node.writes and not first <= k <= last:
+                problems.append(f"{name} lives from node {first} to {last}, and node {k} touches it")
+    return problems

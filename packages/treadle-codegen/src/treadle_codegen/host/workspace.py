@@ -1,0 +1,207 @@
+"""Workspaces: the memory of one call in flight, fitted to the sizes of the call.
+
+A workspace holds the arena with all planned temporaries, tensor views of them for extern calls, and the table that the
+kernels read. It serves calls of any size: for other sizes the temporaries are laid out again in the same arena, which
+grows where it must. What depends on the sizes alone is a `Fit`, shared by all workspaces of a graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from treadle_codegen.errors import InternalError
+from treadle_codegen.ir.loops import Buffer, IntLike, View
+from treadle_codegen.schedule.memory import ArenaPlan, Lifetime, plan_arena, verify_arena
+from treadle_codegen.targets.target import Allocation, EntryABI, Table
+from treadle_shapes.expr import evaluate
+
+NO_MEMORY = ArenaPlan({}, 0)
+_FITS_KEPT = 32  # per dynamic graph
+
+Sizes = tuple[int, ...]
+Entries = tuple[Callable[[Any], None], ...]  # entry points; each takes the table's `argument`
+
+
+def storage_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements from the first to the last one of a strided tensor; 0 for an empty one."""
+    if any(n == 0 for n in shape):
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+
+
+class Fit:
+    """What all calls of a graph at the same sizes share.
+
+    layout: where temporaries lie; places: their slots, offsets and dtypes, once a workspace was fitted; table: slots of
+    the kernels' numbers and their values. `state` is one tuple that the host function begins with, so that it changes for
+    all threads at once: first `head` (what the inputs are compared with, numbers and tuples made of the sizes), then the
+    entry points (`use`). `spent`: seconds spent in kernels, as far as they were counted.
+    """
+
+    __slots__ = ("_head", "layout", "places", "sizes", "spent", "state", "table")
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        layout: ArenaPlan,
+        head: tuple[Any, ...],
+        table: Sequence[tuple[int, int | float]] = (),
+        entries: Entries = (),
+    ) -> None:
+        self.sizes = sizes
+        self.layout = layout
+        self.places: list[tuple[int, int, torch.dtype]] | None = None
+        self.table = table
+        self.spent = 0.0
+        self._head = head
+        self.state = head + entries
+
+    def use(self, entries: Entries) -> None:
+        """Let all calls from now on run these entry points."""
+        self.state = self._head + entries
+
+
+class Workspace:
+    """The memory of one call in flight.
+
+    `table`, `floats`, `argument` and `error` are those of the target's table, `views` the tensors that externs use, and
+    `fitted` is the Fit for whose sizes all of it is laid out.
+    """
+
+    __slots__ = (
+        *("arena", "argument", "error", "fitted", "floats", "known_views", "pool", "pool_entries", "pool_rooms"),
+        *("_abi", "_empty", "table", "views"),
+    )
+
+    def __init__(
+        self, table: Table, fitted: Fit, pool: Sequence[torch.dtype], abi: EntryABI, allocation: Allocation
+    ) -> None:
+        self.table, self.floats, self.argument, self.error = table
+        self._abi, self._empty = abi, allocation.empty
+        self.arena = self._empty(0, dtype=torch.uint8)
+        self.fitted = fitted
+        self.views: tuple[torch.Tensor, ...] = ()
+        self.known_views: dict[Sizes, tuple[torch.Tensor, ...]] = {}
+        # Memory for temporaries whose sizes are known only during a call; it is kept and grows from call to call.
+        self.pool = [self._empty(0, dtype=dtype) for dtype in pool]
+        self.pool_rooms = [0] * len(pool)  # elements
+        self.pool_entries = [abi.pool_entry(piece) for piece in self.pool]
+
+    def room(self, k: int, elements: int) -> Any:
+        """The table entry of the pool's `k`-th piece, with room for so many elements; its content is lost when it grows."""
+        if self.pool_rooms[k] < elements:
+            grown = elements + elements // 8
+            self.pool[k] = self._empty(grown, dtype=self.pool[k].dtype)
+            self.pool_rooms[k], self.pool_entries[k] = grown, self._abi.pool_entry(self.pool[k])
+        return self.pool_entries[k]
+
+    def reserve(self, size: int) -> None:
+        """Make the arena at least `size` bytes long."""
+        if self.arena.numel() < size:
+            self.known_views.clear()
+            self.views = ()
+            self.arena = self._empty(size, dtype=torch.uint8)
+
+
+@dataclass(slots=True)
+class MemoryPlanner:
+    """What all workspaces of a graph share.
+
+    spans: first and last step of every planned buffer; keys: the views of them that the host uses; slots: table positions;
+    symbols: those whose values are the sizes; pool: dtypes of the pieces of memory for sizes known only during a call;
+    unfitted: the Fit of a workspace that is not laid out yet; alignment: of buffers in the arena, in bytes.
+    """
+
+    buffers: Mapping[str, Buffer]
+    spans: Mapping[str, tuple[int, int]]
+    keys: Sequence[View | str]
+    slots: Mapping[str, int]
+    symbols: tuple[Any, ...]
+    pool: Sequence[torch.dtype]
+    unfitted: Fit
+    abi: EntryABI
+    allocation: Allocation
+    alignment: int
+    verify: bool = False
+    fits: dict[Sizes, Fit] = field(default_factory=dict)
+
+    def new(self) -> Workspace:
+        """A workspace; ready for use if the graph has static sizes only."""
+        table = self.abi.new_table(len(self.slots) + 1)
+        workspace = Workspace(table, self.unfitted, self.pool, self.abi, self.allocation)
+        if not self.symbols:
+            self.fit(workspace, self.fits.get(()) or self.keep(Fit((), self.layout(()), ())))
+        return workspace
+
+    def keep(self, fit: Fit) -> Fit:
+        """The Fit for its sizes from now on, or another thread's if that was kept first.
+
+        When many are kept, the half with the least accumulated kernel time is dropped.
+        """
+        if len(self.fits) >= _FITS_KEPT:
+            latest_first = reversed(list(self.fits.values()))
+            for dropped in sorted(latest_first, key=lambda fit: -fit.spent)[_FITS_KEPT // 2 :]:
+                self.fits.pop(dropped.sizes, None)
+        return self.fits.setdefault(fit.sizes, fit)
+
+    def fit(self, workspace: Workspace, fit: Fit) -> None:
+        """Lay the workspace's temporaries out for these sizes, and put the numbers that follow from them into its table."""
+        workspace.fitted = self.unfitted  # in case what follows fails
+        workspace.reserve(fit.layout.size)
+        if fit.places is None:
+            offsets = fit.layout.offsets.items()
+            fit.places = [(self.slots[n], at, self.buffers[n].dtype) for n, at in offsets if n in self.slots]
+        table = workspace.table
+        self.abi.place(table, workspace.arena, fit.places)
+        for slot, value in fit.table:
+            if isinstance(value, int):
+                table[slot] = value
+            else:
+                workspace.floats[slot] = value
+        if self.keys:
+            views = workspace.known_views.get(fit.sizes)
+            if views is None:
+                if len(workspace.known_views) >= _FITS_KEPT:
+                    workspace.known_views.clear()
+                views = workspace.known_views[fit.sizes] = self._views(workspace.arena, fit.layout, fit.sizes)
+            workspace.views = views
+        workspace.fitted = fit
+
+    def layout(self, sizes: Sizes) -> ArenaPlan:
+        """Where the temporaries lie at these sizes."""
+        if not self.spans:
+            return NO_MEMORY
+        env = dict(zip(self.symbols, sizes, strict=True))
+        lives = []
+        for name, (first, last) in self.spans.items():
+            b = self.buffers[name]
+            size = storage_elements(_numbers(b.shape, env), _numbers(b.strides, env)) * b.dtype.itemsize
+            lives.append(Lifetime(name, size, first, last))
+        plan = plan_arena(lives, self.alignment)
+        if self.verify and (problems := verify_arena(plan, lives, self.alignment)):
+            raise InternalError("memory plan", "; ".join(problems[:5]))
+        return plan
+
+    def _views(self, arena: torch.Tensor, layout: ArenaPlan, sizes: Sizes) -> tuple[torch.Tensor, ...]:
+        env = dict(zip(self.symbols, sizes, strict=True))
+        views = []
+        for key in self.keys:
+            buffer = self.buffers[key if isinstance(key, str) else key.buffer]
+            view = View(key, buffer.shape, buffer.strides) if isinstance(key, str) else key
+            typed = arena[layout.offsets[buffer.name] :]
+            typed = typed[: len(typed) // buffer.dtype.itemsize * buffer.dtype.itemsize].view(buffer.dtype)
+            offset = typed.storage_offset() + _number(view.offset, env)
+            views.append(typed.as_strided(_numbers(view.shape, env), _numbers(view.strides, env), offset))
+        return tuple(views)
+
+
+def _number(e: IntLike, env: dict[Any, int]) -> int:
+    return e if isinstance(e, int) else evaluate(e, env)
+
+
+def _numbers(items: Sequence[IntLike], env: dict[Any, int]) -> tuple[int, ...]:
+    return tuple([_number(e, env) for e in items])

@@ -1,0 +1,276 @@
+"""Short or odd innermost loops in chunks of 16 lanes, the last chunk under a mask; reductions in vectors of 16 accumulators.
+
+    for j0 < n: v1 += b0[j0 + n*o0]        becomes, m being n rounded down to a multiple of 16,
+
+    for c < m by 16: lanes v1 += b0[c ... c + 15];   if m < n: lanes v1 += (l < n - m ? b0[m + l] : 0);   sum of the lanes
+
+The compiler's own loop finishes what is left over in steps of 8, 4 and 1 and adds up 16 lanes one by one. Softmax of 200,000
+elements in rows of 17, 49 and 127 takes 0.38, 0.16 and 0.10 ms in chunks, 0.61, 0.25 and 0.22 ms without (one thread, AVX-512).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from treadle_codegen.ir.loops import Instr, IntLike, Loop
+from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
+from treadle_codegen.schedule.kernel import Kernel, Section, linear_coefficients_of
+from treadle_codegen.targets.cpp.ops import C_TYPES, MEMORY_TYPES, constant, read_memory, write_memory
+from treadle_codegen.targets.cpp.section import BLOCK, IDENTITY, Accumulator, SectionPrinter, worst
+from treadle_codegen.targets.renderer import split_at_reduce
+from treadle_shapes.expr import Expr, Symbol
+
+LANES = 16  # two or more vectors on processors with shorter ones
+_COMBINE = {
+    "sum": "LanesSum",
+    "prod": "LanesProduct",
+    "max": "LanesMax",
+    "min": "LanesMin",
+    "any": "LanesOr",
+    "all": "LanesAnd",
+}
+
+
+def why_not_chunks(kernel: Kernel, section: Section, *, parallel: bool) -> str | None:
+    """Why the compiler's own vector loop is as good or better, or None."""
+    if not section.axes or (parallel and len(section.axes) == 1):
+        return "no loop, or one that threads share"
+    row = section.axes[-1]
+    extent = row.extent
+    if isinstance(extent, int) and (extent % LANES == 0 or extent < LANES):
+        return "nothing is left over, or all of it"
+    if len(section.axes) > 1:
+        return "rows of a larger loop nest"
+    if not kernel.outer:
+        return "a single long loop"
+    if not any(loop.reduce_axes for loop in kernel.loops):
+        return "elements alone: nothing is added up, and what is left over costs no more than a chunk"
+    reads = [a.index for member in section.members for a in loop_reads(member)]
+    steps = {_step(index, row.symbol) for index in reads} - {0}
+    if steps and None not in steps and 1 not in steps:
+        return "elements that lie apart are gathered either way"
+    for member in section.members:
+        for instr in member.body[: split_at_reduce(member) or None]:
+            if instr.op in ("indirect_load", "indirect_store") or (instr.op == "store" and instr.attr.mode is not None):
+                return "memory is addressed through data or added to"
+            in_memory = instr.op in ("load", "masked_load", "store")
+            if (
+                instr.dtype is not torch.float32
+                and instr.op != "const"
+                and (in_memory or instr.dtype is not torch.bool)
+            ):
+                return "elements of other widths, for which the compiler does not vectorise 16 lanes"
+            if instr.op == "reduce" and instr.attr not in _COMBINE:
+                return "positions are reduced"
+    return None
+
+
+def _step(index: IntLike | None, symbol: Symbol) -> IntLike | None:
+    """How far apart two neighbours along a loop lie in memory; None where nobody can tell."""
+    split = None if index is None else split_index(index, [symbol])
+    return None if split is None else split[0][0]
+
+
+def rows_with_tails(kernel: Kernel, *, parallel: bool) -> set[str]:
+    """Rows that every section walks from end to end in chunks: what is left over has a place of its own.
+
+    Stored and loaded in full vectors there; a load under a mask would wait for a store under a mask to reach the cache.
+    """
+    outer = [axis.symbol for axis in kernel.outer]
+    found = {name for name, local in kernel.locals.items() if local.is_row}
+    for section in kernel.sections if found else ():
+        over = parallel and not kernel.outer and not any(member.reduce_axes for member in section.members)
+        chunked = len(section.axes) == 1 and why_not_chunks(kernel, section, parallel=over) is None
+        for member in section.members:
+            for access in (*loop_reads(member), *loop_writes(member)):
+                if access.buffer not in found:
+                    continue
+                local = kernel.locals[access.buffer]
+                split = None if access.index is None else split_index(access.index, outer)
+                walks = chunked and split is not None and split[1] - local.start == section.axes[0].symbol
+                if not walks or section.axes[0].extent != local.length:
+                    found.discard(access.buffer)
+    return found
+
+
+class ChunkPrinter(SectionPrinter):
+    """Writes a section for which `why_not_chunks` is None."""
+
+    def write(self) -> None:
+        writer, axis = self.writer, self.section.axes[-1]
+        extent = writer.index(axis.extent)
+        self._declare_lanes()
+        whole, left, at = writer.fresh(), writer.fresh(), writer.fresh()
+        writer.line(f"const i64 {whole} = ({extent}) & ~{LANES - 1}LL;")
+        writer.line(f"i32 {left} = (i32)(({extent}) - {whole});")
+        writer.line(f'__asm__("" : "+r"({left}));  // a known number of lanes would be unrolled into scalars')
+        self._write_whole(at, whole)
+        writer.line(f"if ({left} > 0) {{")
+        writer.depth += 1
+        self._write_chunk(whole, left)
+        writer.close(1)
+        self._finish()
+
+    def _declare_lanes(self) -> None:
+        extent = self.section.axes[-1].extent
+        for m, loop in enumerate(self.section.members):
+            for k, instr in enumerate(loop.body):
+                if instr.op != "reduce":
+                    continue
+                acc = Accumulator(instr.attr, self.writer.fresh(), loop.body[instr.args[0]].dtype)
+                if acc.kind == "sum" and not (isinstance(extent, int) and extent <= BLOCK):
+                    acc.total = acc.name + "t"
+                    self.writer.line(f"double {acc.total} = 0;")
+                self.writer.line(
+                    f"Lanes<{acc.c_type}>::type {acc.name} = Lanes<{acc.c_type}>::type{{}} + {self._identity(acc)};"
+                )
+                self.accumulators[(m, k)] = acc
+
+    @staticmethod
+    def _identity(acc: Accumulator) -> str:
+        return worst(acc) if acc.kind in ("max", "min") else f"({acc.c_type}){constant(IDENTITY[acc.kind], acc.dtype)}"
+
+    def _write_whole(self, at: str, whole: str) -> None:
+        """The chunks that are full; long sums go to a double every so often."""
+        writer = self.writer
+        totals = [acc for acc in self.accumulators.values() if acc.total is not None]
+        writer.line(f"i64 {at} = 0;")
+        end = whole
+        if totals:
+            end = writer.fresh()
+            writer.line("for (;;) {")
+            writer.depth += 1
+            writer.line(f"const i64 {end} = {at} + {BLOCK} < {whole} ? {at} + {BLOCK} : {whole};")
+        writer.line(f"for (; {at} < {end}; {at} += {LANES}) {{")
+        writer.depth += 1
+        self._write_chunk(at, None)
+        writer.close(1)
+        if totals:
+            writer.line(f"if ({at} >= {whole}) break;")
+            for acc in totals:
+                writer.line(f"{acc.total} += {self._folded(acc)}; {acc.name} = Lanes<{acc.c_type}>::type{{}};")
+            writer.close(1)
+
+    def _write_chunk(self, start: str, left: str | None) -> None:
+        """16 lanes from `start` on, all of them or the first `left`."""
+        line, name = self.writer.line, self.section.axes[-1].symbol.name
+        self.masked = False
+        self.inner_values.clear()  # of another chunk
+        self.inner_stored.clear()
+        direct = {} if left is not None else self._direct_loads()
+        arrays = [acc for key, acc in self.accumulators.items() if key not in direct]
+        for acc in arrays:
+            line(f"alignas(64) {acc.c_type} {acc.name}c[{LANES}];")
+        self.copies = []
+        before = len(self.writer.lines)
+        line("#pragma omp simd")
+        line(f"for (i32 l = 0; l < {LANES}; ++l) {{")
+        self.writer.depth += 1
+        line(f"const i64 {name} = {start} + l;")
+        tails = {} if left is None else self._tails()
+        if left is not None:
+            line(f"const bool on = l < {left};")
+            self._load_tails(tails)
+        self.direct, self.masked = direct, left is not None
+        for m, loop in enumerate(self.section.members):
+            self._instructions(m, loop, 0, split_at_reduce(loop) if loop.reduce_axes else len(loop.body), outer=False)
+        self.writer.close(1)
+        indent = "  " * self.writer.depth
+        self.writer.lines[before:before] = [f"{indent}alignas(64) {t} {array}[{LANES}];" for array, t, _ in self.copies]
+        for array, _, place in self.copies:
+            line(f"{{ const i64 {name} = {start}; __builtin_memcpy(&{place}, {array}, {left} * sizeof *{array}); }}")
+        for key, acc in self.accumulators.items():
+            lanes = f"Lanes<{acc.c_type}>::type"
+            if key in direct:
+                line(f"{{ const i64 {name} = {start}; {lanes} x; __builtin_memcpy(&x, &{direct[key]}, sizeof x);")
+                line(f"  {acc.name} = {_COMBINE[acc.kind]}::of({acc.name}, x); }}")
+            else:
+                line(f"{acc.name} = {_COMBINE[acc.kind]}::of({acc.name}, *(const {lanes}*){acc.name}c);")
+
+    def _tails(self) -> dict[str, torch.dtype]:
+        """The rows with tails that this section touches, with their dtypes."""
+        touched = {a.buffer for m in self.section.members for a in (*loop_reads(m), *loop_writes(m))}
+        return {name: self.writer.buffers[name].dtype for name in sorted(touched & self.writer.tails)}
+
+    def _load_tails(self, tails: dict[str, torch.dtype]) -> None:
+        line = self.writer.line
+        for buffer, dtype in tails.items():
+            name = self.writer.param(buffer)
+            if buffer in self.written:
+                continue
+            value = self.writer.fresh()
+            line(f"const {C_TYPES[dtype]} {value} = {read_memory(f'{name}t[l]', dtype)};")
+            for member in self.section.members:
+                for access in loop_reads(member):
+                    if access.buffer == buffer and access.index is not None:
+                        self.inner_stored[(buffer, access.index)] = value
+
+    def _store(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> None:
+        if not self.masked or outer:
+            super()._store(instr, args, outer=outer)
+            return
+        buffer, index = instr.attr.buffer, instr.attr.index
+        self.inner_stored[(buffer, index)] = args[0]
+        value, local = write_memory(args[0], instr.dtype), self.writer.kernel.locals.get(buffer)
+        if buffer in self.writer.tails:
+            self.writer.line(f"{self.writer.param(buffer)}t[l] = {value};")
+        elif local is None and self._steps_by_one(index):
+            # A store under a mask counts as one of all 16 lanes to loads of the next row at the same place of another page.
+            array = self.writer.fresh()
+            self.copies.append((array, MEMORY_TYPES[instr.dtype], self._place(buffer, index)))
+            self.writer.line(f"{array}[l] = {value};")
+        elif local is None or (local.is_row and buffer in self.later_reads):
+            self.writer.line(f"if (on) {self._place(buffer, index)} = {value};")
+
+    def _steps_by_one(self, index: IntLike) -> bool:
+        last = self.section.axes[-1].symbol
+        steps = linear_coefficients_of(index, last, last) if isinstance(index, Expr) else None
+        return steps is not None and steps[0] == 1
+
+    def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
+        text = super()._text(loop, instr, args, outer=outer)
+        masked = self.masked and instr.op in ("load", "masked_load")
+        return f"on ? ({text}) : 0.0f" if masked else text  # what is computed from it stays in range
+
+    def _direct_loads(self) -> dict[tuple[int, int], str]:
+        """Reduced values that are 16 neighbours in memory as they are; through an array they would be copied by memcpy's halves."""
+        found = {}
+        for m, k in self.accumulators:
+            loop = self.section.members[m]
+            place = self._place_of_load(loop, loop.body[k].args[0])
+            if place is not None:
+                found[(m, k)] = place
+        return found
+
+    def _place_of_load(self, loop: Loop, value: int) -> str | None:
+        instr = loop.body[value]
+        if instr.op != "load" or MEMORY_TYPES[instr.dtype] != C_TYPES[instr.dtype]:
+            return None
+        buffer, index = instr.attr.buffer, instr.attr.index
+        return self._place(buffer, index) if buffer not in self.written and self._steps_by_one(index) else None
+
+    @property
+    def written(self) -> set[str]:
+        """Buffers that this section writes: their values may still be in registers only."""
+        return {instr.attr.buffer for member in self.section.members for instr in member.body if instr.op == "store"}
+
+    def _accumulate(self, acc: Accumulator, value: str) -> None:
+        if not any(self.accumulators[key] is acc for key in self.direct):
+            chosen = f"on ? {value} : {self._identity(acc)}" if self.masked else value
+            self.writer.line(f"{acc.name}c[l] = {chosen};")
+
+    def _folded(self, acc: Accumulator) -> str:
+        return f"lanes_fold<{_COMBINE[acc.kind]}, {acc.c_type}>({acc.name})"
+
+    def _finish(self) -> None:
+        writer, self.masked = self.writer, False
+        extent = writer.index(self.section.axes[-1].extent)
+        for (m, k), acc in self.accumulators.items():
+            name, folded = writer.fresh(), self._folded(acc)
+            if acc.total is not None:
+                folded = f"{extent} > {BLOCK} ? ({acc.c_type})({acc.total} + {folded}) : {folded}"
+            writer.line(f"const {C_TYPES[acc.dtype]} {name} = {folded};")
+            writer.outer_values[(id(self.section), m, k)] = name
+        for m, loop in enumerate(self.section.members):
+            if loop.reduce_axes:
+                self._instructions(m, loop, split_at_reduce(loop), len(loop.body), outer=True)

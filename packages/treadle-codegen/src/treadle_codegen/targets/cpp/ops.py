@@ -1,0 +1,138 @@
+"""How each scalar operation, cast and constant is spelled in C++; tables keyed by operation and kind of dtype."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import torch
+
+C_TYPES: dict[torch.dtype, str] = {
+    torch.float32: "float",
+    torch.float64: "double",
+    torch.float16: "float",
+    torch.bfloat16: "float",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "bool",
+}
+MEMORY_TYPES = C_TYPES | {torch.float16: "_Float16", torch.bfloat16: "u16", torch.bool: "u8"}
+_UNSIGNED = {torch.int64: "u64", torch.int32: "u32"}
+_BITS = {torch.int64: 64, torch.int32: 32, torch.int16: 16, torch.int8: 8, torch.uint8: 8}
+
+_FLOAT_OPS = {
+    "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
+    "abs": "t_abs({0})", "sign": "({t})(({0} > 0) - ({0} < 0))", "maximum": "t_max({0}, {1})", "minimum": "t_min({0}, {1})",
+    "truncdiv": "f_trunc({0} / {1})", "floordiv": "float_floordiv<{t}>({0}, {1})",
+    "remainder": "float_mod<{t}>({0}, {1})", "fmod": "f_fmod({0}, {1})",
+    "isnan": "{0} != {0}", "isinf": "__builtin_isinf({0})", "signbit": "t_signbit({0})",
+    "reciprocal": "({t})1 / {0}", "round": "f_rint({0})", "trunc": "f_trunc({0})",
+}  # fmt: skip
+_INT_OPS = {
+    "add": "({t})(({u}){0} + ({u}){1})", "sub": "({t})(({u}){0} - ({u}){1})", "mul": "({t})(({u}){0} * ({u}){1})",
+    "neg": "({t})(({u})0 - ({u}){0})", "abs": "({t})({0} < 0 ? ({u})0 - ({u}){0} : ({u}){0})", "sign": "t_sign<{t}>({0})",
+    "maximum": "t_max<{t}>({0}, {1})", "minimum": "t_min<{t}>({0}, {1})",
+    "truncdiv": "({t})({0} / {1})", "floordiv": "int_floordiv<{t}>({0}, {1})",
+    "remainder": "int_mod<{t}>({0}, {1})", "fmod": "({t})({0} % {1})",
+    "bitwise_and": "({t})({0} & {1})", "bitwise_or": "({t})({0} | {1})", "bitwise_xor": "({t})({0} ^ {1})",
+    "bitwise_not": "({t})(~{0})", "shl": "({t})(({u}){0} << {1})", "shr": "({t})({0} >> {1})",
+}  # fmt: skip
+_BOOL_OPS = {
+    "bitwise_and": "{0} & {1}", "bitwise_or": "{0} | {1}", "bitwise_xor": "{0} ^ {1}", "bitwise_not": "!{0}",
+}  # fmt: skip
+_COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+# Functions of the prelude: rounded as written, or exactly, whatever the compiler knows of their arguments.
+_EXACT_FUNCTIONS = frozenset({"sqrt", "floor", "ceil", "rint", "trunc", "fabs", "copysign", "fmod", "rsqrt"})
+_FLOAT32_FUNCTIONS = frozenset({"exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf"})
+_FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def expression(op: str, args: tuple[str, ...], dtype: torch.dtype, arg_dtype: torch.dtype) -> str:
+    """C++ text of a pure operation on named values; `arg_dtype` is that of the first argument."""
+    if op == "where":
+        return f"{args[0]} ? {args[1]} : {args[2]}"
+    if op in _COMPARE:
+        return f"{args[0]} {_COMPARE[op]} {args[1]}"
+    table = _FLOAT_OPS if arg_dtype in _FLOATS else _BOOL_OPS if arg_dtype is torch.bool else _INT_OPS
+    pattern = table.get(op)
+    if pattern is not None:
+        return pattern.format(*args, t=C_TYPES[dtype], u=_UNSIGNED.get(dtype, "u32"))
+    return f"f_{op}({', '.join(args)})"
+
+
+def calls_c_library(op: str, arg_dtype: torch.dtype) -> bool:
+    """Whether the operation ends in the C library, and not for a result that is exact anyway.
+
+    The compiler computes such a function of a constant itself, correctly rounded, where the library's last bit may differ.
+    """
+    if arg_dtype not in _FLOATS or op in _FLOAT_OPS or op in _COMPARE or op == "where" or op in _EXACT_FUNCTIONS:
+        return False
+    return arg_dtype is torch.float64 or op not in _FLOAT32_FUNCTIONS
+
+
+def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
+    """C++ text of a conversion, rounding to float16/bfloat16 although the value stays a float in registers."""
+    if source is target:
+        return value
+    if target is torch.bool:
+        return f"{value} != 0"
+    if target is torch.bfloat16:
+        return f"from_bf16(to_bf16((float){value}))"
+    if target is torch.float16:
+        return f"from_f16(to_f16((float){value}))" if source is not torch.float64 else f"(float)(_Float16){value}"
+    if target is torch.uint8 and source in _FLOATS:
+        return f"(u8)(i64){value}"  # negative values wrap around as in eager
+    return f"({C_TYPES[target]}){value}"
+
+
+def constant(value: object, dtype: torch.dtype) -> str:
+    """A literal that reads back to exactly this value."""
+    if dtype is torch.bool:
+        return "true" if value else "false"
+    if dtype in _FLOATS:
+        number = float(value)  # type: ignore[arg-type]
+        single = dtype is not torch.float64
+        if math.isnan(number):
+            return '__builtin_nanf("")' if single else '__builtin_nan("")'
+        if single and not math.isinf(number):
+            number = _to_float32(number)
+        if math.isinf(number):
+            text = "__builtin_inff()" if single else "__builtin_inf()"
+            return text if number > 0 else f"(-{text})"
+        literal = number.hex() + ("f" if single else "")
+        return literal if math.copysign(1, number) > 0 else f"({literal})"
+    bits = _BITS[dtype]
+    integer = int(value) & ((1 << bits) - 1)  # type: ignore[call-overload]
+    if dtype is not torch.uint8 and integer >= 1 << (bits - 1):
+        integer -= 1 << bits
+    if integer == -(1 << 63):
+        return "(-9223372036854775807LL - 1)"
+    return f"({C_TYPES[dtype]}){integer}LL" if integer >= 0 else f"({C_TYPES[dtype]})({integer}LL)"
+
+
+def _to_float32(number: float) -> float:
+    try:
+        return struct.unpack("f", struct.pack("f", number))[0]
+    except OverflowError:
+        return math.copysign(math.inf, number)
+
+
+def read_memory(place: str, dtype: torch.dtype) -> str:
+    """A value loaded from memory."""
+    if dtype is torch.bfloat16:
+        return f"from_bf16({place})"
+    if dtype is torch.float16:
+        return f"from_f16({place})"
+    return f"{place} != 0" if dtype is torch.bool else place
+
+
+def write_memory(value: str, dtype: torch.dtype) -> str:
+    """What is stored for a value."""
+    if dtype is torch.bfloat16:
+        return f"to_bf16({value})"
+    if dtype is torch.float16:
+        return f"to_f16({value})"
+    return f"(u8){value}" if dtype is torch.bool else value

@@ -1,0 +1,218 @@
+// Scalar functions of generated kernels. No header is included, which keeps a compile at a tenth of a second; everything
+// is branch-free so that the compiler's vectoriser takes whole loops. Coefficients are Chebyshev fits made for Treadle.
+typedef long long i64;
+typedef int i32;
+typedef short i16;
+typedef signed char i8;
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef i64 int64_t;
+namespace std {  // what printed index expressions use
+template <class T> constexpr T min(T a, T b) { return a < b ? a : b; }
+template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
+}
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE float as_float(i32 x) { return __builtin_bit_cast(float, x); }
+INLINE i32 as_int(float x) { return __builtin_bit_cast(i32, x); }
+
+// 2^n for -126 <= n <= 127
+INLINE float pow2i(i32 n) { return as_float((n + 127) << 23); }
+
+// a * b + c, rounded once where the processor does that in one instruction. The compiler contracts nothing by itself
+// (-ffp-contract=off): what the program computes is rounded as in eager.
+#if defined(__FMA__) || defined(__aarch64__) || defined(__ARM_FEATURE_FMA)
+INLINE float mul_add(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+#else
+INLINE float mul_add(float a, float b, float c) { return a * b + c; }
+#endif
+
+// exp(x) == (1 + m) * 2^k with |m| < 0.42, for |x| < 2^21; elsewhere m and k mean nothing, and m is NaN for NaN.
+struct ExpParts { float m; i32 bits; };  // bits == k + EXP_BIAS
+constexpr i32 EXP_BIAS = 0x4b400000;  // 1.5 * 2^23 as a float; its last 9 bits are 0
+INLINE ExpParts exp_parts(float x) {
+  float t = mul_add(x, 1.44269504f, 12582912.0f);  // adding 1.5 * 2^23 rounds to an integer, which stands in the low bits
+  float n = t - 12582912.0f;
+  float r = mul_add(n, -0.693145751953125f, x);
+  r = mul_add(n, -1.4286068e-06f, r);
+  float q = 1.392625039e-03f;
+  q = mul_add(q, r, 8.363232948e-03f);
+  q = mul_add(q, r, 4.166655242e-02f);
+  q = mul_add(q, r, 1.666657627e-01f);
+  q = mul_add(q, r, 5.000000000e-01f);
+  return {mul_add(q * r, r, r), as_int(t)};
+}
+
+// NaN comes through the arithmetic and then falls through every comparison; overflow and denormals come from the product.
+INLINE float f_exp(float x) {
+  ExpParts e = exp_parts(x);
+  i32 k = e.bits - EXP_BIAS, h = k >> 1;  // 2^k in two factors: k reaches from -150 (denormals) to 128
+  float y = (e.m + 1.0f) * pow2i(h) * pow2i(k - h);
+  y = x > 89.0f ? __builtin_inff() : y;  // chosen last, the comparisons do not delay the polynomial
+  return x < -104.0f ? 0.0f : y;
+}
+INLINE float f_expm1(float x) {
+  float c = x > 88.8f ? 88.8f : x;
+  c = c < -30.0f ? -30.0f : c;
+  ExpParts e = exp_parts(c);
+  float half = pow2i(e.bits - EXP_BIAS - 1);
+  float y = 2.0f * mul_add(half, e.m, half - 0.5f);
+  y = x > 88.8f ? __builtin_inff() : y;
+  y = x == 0.0f ? x : y;
+  return x != x ? x : y;
+}
+INLINE float f_log(float x) {
+  float scaled = x < 1.17549435e-38f ? x * 8388608.0f : x;
+  i32 bits = as_int(scaled);
+  i32 e = (bits - 0x3f3504f3) >> 23;  // mantissa into [sqrt(1/2), sqrt(2))
+  float f = as_float(bits - (e << 23)) - 1.0f;
+  float k = (float)e - (x < 1.17549435e-38f ? 23.0f : 0.0f);
+  float q = 6.971611828e-02f;
+  q = mul_add(q, f, -1.147973388e-01f);
+  q = mul_add(q, f, 1.168541983e-01f);
+  q = mul_add(q, f, -1.242568716e-01f);
+  q = mul_add(q, f, 1.424905807e-01f);
+  q = mul_add(q, f, -1.666780263e-01f);
+  q = mul_add(q, f, 2.000071555e-01f);
+  q = mul_add(q, f, -2.499999702e-01f);
+  q = mul_add(q, f, 3.333333135e-01f);
+  float s = f * f;
+  float y = mul_add(-0.5f, s, mul_add(q, s * f, k * 1.4286068e-06f));
+  y = mul_add(k, 0.693145751953125f, y + f);
+  y = x == __builtin_inff() ? x : y;
+  y = x == 0.0f ? -__builtin_inff() : y;
+  return x < 0.0f || x != x ? __builtin_nanf("") : y;
+}
+INLINE float f_log1p(float x) {
+  float u = 1.0f + x;
+  float d = u - 1.0f;
+  float y = f_log(u) * (x / d);  // the rounding of 1 + x is made good by the quotient
+  y = d == 0.0f ? x : y;
+  y = x == __builtin_inff() ? x : y;
+  return u == 0.0f ? -__builtin_inff() : y;
+}
+INLINE float f_tanh(float x) {
+  float a = __builtin_fabsf(x), s = x * x;
+  float q = -6.096714176e-03f;
+  q = mul_add(q, s, 2.099717967e-02f);
+  q = mul_add(q, s, -5.385090783e-02f);
+  q = mul_add(q, s, 1.333276927e-01f);
+  q = mul_add(q, s, -3.333332837e-01f);
+  float small = mul_add(x, s * q, x);
+  float big = 1.0f - 2.0f / (f_exp(2.0f * a) + 1.0f);
+  return a >= 0.625f ? __builtin_copysignf(big, x) : small;
+}
+INLINE float f_sigmoid(float x) { return 1.0f / (1.0f + f_exp(-x)); }
+INLINE float f_erf(float x) {
+  float t = __builtin_fabsf(x), s = x * x;
+  float q = 7.875874871e-05f;
+  q = mul_add(q, s, -8.016864303e-04f);
+  q = mul_add(q, s, 5.189087242e-03f);
+  q = mul_add(q, s, -2.685421146e-02f);
+  q = mul_add(q, s, 1.128359437e-01f);
+  q = mul_add(q, s, -3.761262596e-01f);
+  q = mul_add(q, s, 1.283791661e-01f);
+  float small = mul_add(x, q, x);
+  float c = t > 4.0f ? 4.0f : t;
+  float l = -1.327236168e-05f;
+  l = mul_add(l, c, 3.169370175e-04f);
+  l = mul_add(l, c, -3.432351397e-03f);
+  l = mul_add(l, c, 2.260477282e-02f);
+  l = mul_add(l, c, -1.032811180e-01f);
+  l = mul_add(l, c, -6.391412616e-01f);
+  l = mul_add(l, c, -1.125893593e+00f);
+  l = mul_add(l, c, -7.658977993e-04f);
+  ExpParts e = exp_parts(l);  // exp(l) lies in [1e-8, 1]: no clamping, no denormals
+  float p = as_float(as_int(e.m + 1.0f) + (e.bits << 23));
+  return t >= 1.0f ? __builtin_copysignf(1.0f - p, x) : small;  // NaN takes the small branch, and is NaN there
+}
+INLINE float f_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+INLINE double f_sigmoid(double x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
+INLINE double f_rsqrt(double x) { return 1.0 / __builtin_sqrt(x); }
+INLINE double f_exp(double x) { return __builtin_exp(x); }
+INLINE double f_expm1(double x) { return __builtin_expm1(x); }
+INLINE double f_log(double x) { return __builtin_log(x); }
+INLINE double f_log1p(double x) { return __builtin_log1p(x); }
+INLINE double f_tanh(double x) { return __builtin_tanh(x); }
+INLINE double f_erf(double x) { return __builtin_erf(x); }
+
+// The C library's functions, one overload for each width
+#define LIBM1(name) \
+  INLINE float f_##name(float x) { return __builtin_##name##f(x); } \
+  INLINE double f_##name(double x) { return __builtin_##name(x); }
+#define LIBM2(name) \
+  INLINE float f_##name(float x, float y) { return __builtin_##name##f(x, y); } \
+  INLINE double f_##name(double x, double y) { return __builtin_##name(x, y); }
+LIBM1(exp2) LIBM1(log2) LIBM1(log10) LIBM1(sin) LIBM1(cos) LIBM1(tan) LIBM1(asin) LIBM1(acos) LIBM1(atan) LIBM1(sinh)
+LIBM1(cosh) LIBM1(asinh) LIBM1(acosh) LIBM1(atanh) LIBM1(erfc) LIBM1(lgamma) LIBM1(sqrt) LIBM1(floor) LIBM1(ceil)
+LIBM1(rint) LIBM1(trunc) LIBM1(fabs)
+LIBM2(pow) LIBM2(atan2) LIBM2(hypot) LIBM2(fmod) LIBM2(copysign)
+
+// NaN if either is NaN, as torch.maximum and torch.minimum
+template <class T> INLINE T t_max(T a, T b) { return a > b ? a : b; }
+template <class T> INLINE T t_min(T a, T b) { return a < b ? a : b; }
+INLINE float t_max(float a, float b) { float m = a > b ? a : b; return a != a ? a : m; }
+INLINE float t_min(float a, float b) { float m = a < b ? a : b; return a != a ? a : m; }
+INLINE double t_max(double a, double b) { double m = a > b ? a : b; return a != a ? a : m; }
+INLINE double t_min(double a, double b) { double m = a < b ? a : b; return a != a ? a : m; }
+template <class T> INLINE T t_abs(T a) { return a < 0 ? (T)-a : a; }
+INLINE float t_abs(float a) { return __builtin_fabsf(a); }
+INLINE double t_abs(double a) { return __builtin_fabs(a); }
+// The sign moved to a 1: GCC 12 crashes on vectorised __builtin_signbit.
+INLINE bool t_signbit(float a) { return __builtin_copysignf(1.0f, a) < 0; }
+INLINE bool t_signbit(double a) { return __builtin_copysign(1.0, a) < 0; }
+template <class T> INLINE T t_sign(T a) { return (T)((a > 0) - (a < 0)); }
+
+// Integer division: C truncates, Python and torch round down
+template <class T> INLINE T int_floordiv(T a, T b) { T q = (T)(a / b); return (T)(q - ((a % b != 0) && ((a < 0) != (b < 0)))); }
+template <class T> INLINE T int_mod(T a, T b) { T r = (T)(a % b); return (T)(r + (((r != 0) && ((r < 0) != (b < 0))) ? b : 0)); }
+INLINE i64 treadle_floordiv(i64 a, i64 b) { return int_floordiv(a, b); }
+INLINE i64 treadle_mod(i64 a, i64 b) { return int_mod(a, b); }
+INLINE i64 treadle_pow(i64 a, i64 n) { u64 r = 1, b = (u64)a; for (; n > 0; n >>= 1, b *= b) if (n & 1) r *= b; return (i64)r; }
+INLINE i64 treadle_shl(i64 a, i64 n) { return n > 63 ? 0 : (i64)((u64)a << n); }
+INLINE i64 treadle_shr(i64 a, i64 n) { return a >> (n > 63 ? 63 : n); }
+// torch.remainder and floor division of floats (c10/util/generic_math.h gives the same cases)
+template <class T> INLINE T float_mod(T a, T b) { T r = f_fmod(a, b); return (r != 0 && ((b < 0) != (r < 0))) ? r + b : r; }
+template <class T> INLINE T float_floordiv(T a, T b) {
+  if (b == 0) return a / b;
+  T m = f_fmod(a, b);
+  T d = (a - m) / b;
+  if (m != 0 && (b < 0) != (m < 0)) d -= 1;
+  if (d == 0) return f_copysign((T)0, a / b);
+  T down = f_floor(d);
+  return d - down > (T)0.5 ? down + 1 : down;
+}
+
+// bfloat16 and float16 in memory, float in registers
+INLINE float from_bf16(u16 x) { return as_float((i32)((u32)x << 16)); }
+INLINE u16 to_bf16(float x) {
+  u32 b = (u32)as_int(x);
+  u32 rounded = (b + 0x7fff + ((b >> 16) & 1)) >> 16;
+  return x != x ? (u16)0x7fc0 : (u16)rounded;
+}
+INLINE float from_f16(_Float16 x) { return (float)x; }
+INLINE _Float16 to_f16(float x) { return (_Float16)x; }
+
+// 16 accumulators of a reduction, and how two are combined; maximum and minimum are NaN once either is
+template <class T> struct Lanes { typedef T type __attribute__((vector_size(16 * sizeof(T)), may_alias)); };
+struct LanesSum { template <class V> static V of(V a, V b) { return a + b; } };
+struct LanesProduct { template <class V> static V of(V a, V b) { return a * b; } };
+struct LanesMax { template <class V> static V of(V a, V b) { return (b > a) | (b != b) ? b : a; } };
+struct LanesMin { template <class V> static V of(V a, V b) { return (b < a) | (b != b) ? b : a; } };
+struct LanesOr { template <class V> static V of(V a, V b) { return a | b; } };
+struct LanesAnd { template <class V> static V of(V a, V b) { return a & b; } };
+template <class Op, class T> INLINE T lanes_fold(typename Lanes<T>::type v) {
+#if __has_builtin(__builtin_shufflevector)
+  auto a = Op::of(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7), __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15));
+  auto b = Op::of(__builtin_shufflevector(a, a, 0, 1, 2, 3), __builtin_shufflevector(a, a, 4, 5, 6, 7));
+  return Op::template of<T>(Op::template of<T>(b[0], b[1]), Op::template of<T>(b[2], b[3]));
+#else
+  T t[16];
+  __builtin_memcpy(t, &v, sizeof t);
+  for (int width = 8; width > 0; width /= 2)
+    for (int l = 0; l < width; ++l) t[l] = Op::template of<T>(t[l], t[l + width]);
+  return t[0];
+#endif
+}

@@ -1,0 +1,268 @@
+"""The C++ renderer: kernels become `static` functions of raw pointers, segments become exported functions of one table."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from treadle_codegen.ir.loops import Axis, Buffer, FloatExpr, IntLike, Program
+from treadle_codegen.options import CodegenOptions
+from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
+from treadle_codegen.schedule.kernel import Kernel, LocalBuffer
+from treadle_codegen.targets.cpp.build import build_library
+from treadle_codegen.targets.cpp.chunks import LANES, ChunkPrinter, rows_with_tails, why_not_chunks
+from treadle_codegen.targets.cpp.columns import column_printer, why_not_columns
+from treadle_codegen.targets.cpp.entries import ERROR_SLOT, entry_point
+from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, constant
+from treadle_codegen.targets.cpp.section import SectionPrinter
+from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
+from treadle_shapes.expr import Range, Symbol, to_cpp
+
+PRELUDE = Path(__file__).with_name("prelude.hpp")
+_PARALLEL_WORK = 1 << 14  # fewer points than this are not worth waking threads for
+
+
+@dataclass(slots=True)
+class KernelWriter:
+    """Text of one kernel under construction: parameters by buffer, and lines."""
+
+    kernel: Kernel
+    buffers: dict[str, Buffer]
+    threads: int
+    lines: list[str] = field(default_factory=list)
+    params: dict[str, str] = field(default_factory=dict)
+    rows: dict[str, str] = field(
+        default_factory=dict
+    )  # parameters for the memory of local buffers too long for an array
+    written: set[str] = field(default_factory=set)
+    ranges: dict[Symbol, Range] = field(default_factory=dict)
+    tails: set[str] = field(default_factory=set)  # rows whose last, partial chunk has a place of its own
+    checks_bounds: bool = False
+    why_not_constant: str | None = None  # why results might depend on which of the numbers are constants
+    depth: int = 1
+    values: int = 0
+    names: dict[Any, str] = field(
+        default_factory=dict
+    )  # parameters for the numbers, the same for any numbering of symbols
+    outer_values: dict[Any, str] = field(default_factory=dict)  # value numbering at the outer level
+    outer_stored: dict[tuple[str, IntLike], str] = field(default_factory=dict)  # buffer element -> name of its value
+
+    def line(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def fresh(self) -> str:
+        self.values += 1
+        return f"v{self.values}"
+
+    def param(self, buffer: str) -> str:
+        """The parameter (or local array) that stands for a buffer."""
+        if buffer in self.kernel.locals:
+            return self.params.setdefault(buffer, f"l{len(self.params)}")
+        return self.params.setdefault(buffer, f"b{len(self.params)}")
+
+    def row_param(self, buffer: str) -> str:
+        """The parameter for the memory of a buffer of which rows stay inside where they fit."""
+        return self.rows.setdefault(buffer, f"{self.param(buffer)}m")
+
+    def index(self, e: IntLike) -> str:
+        return str(e) if isinstance(e, int) else self.condition(e)
+
+    def condition(self, e: Any) -> str:
+        return to_cpp(e, self.ranges, self.names)
+
+    def open_loop(self, axis: Axis) -> None:
+        name = axis.symbol.name
+        self.line(f"for (i64 {name} = 0; {name} < {self.index(axis.extent)}; ++{name}) {{")
+        self.depth += 1
+
+    def close(self, count: int) -> None:
+        for _ in range(count):
+            self.depth -= 1
+            self.line("}")
+
+
+class Parts(NamedTuple):
+    """A kernel's text in two parts: parameters become constants in front of the body when it is specialised."""
+
+    parameters: tuple[str, ...]
+    body: str
+
+
+class CppRenderer:
+    """C++ that the compiler vectorises, with OpenMP over outer loops when there is more than one thread."""
+
+    def __init__(self, options: CodegenOptions) -> None:
+        self.options = options
+        self.threads = options.threads or torch.get_num_threads()
+        self.parallel = self.threads > 1
+        self.prelude = _prelude()
+
+    def render_kernel(self, kernel: Kernel, program: Program) -> RenderedKernel:
+        """The text of one kernel."""
+        writer = KernelWriter(kernel, program.buffers, self.threads)
+        for section in kernel.sections:
+            writer.ranges.update(axis_ranges((*kernel.outer, *section.axes)))
+        writer.written = {a.buffer for loop in kernel.loops for a in loop_writes(loop)}
+        numbers = numbers_of(kernel)
+        for number in numbers:
+            writer.names[number] = f"{'d' if isinstance(number, FloatExpr) else 'n'}{len(writer.names)}"
+        _write_body(writer)
+        parameters = {b: p for b, p in writer.params.items() if b not in kernel.locals} | writer.rows
+        memory = tuple(parameters)
+        arguments = [_parameter(writer, b, parameters[b]) for b in memory]
+        arguments += [f"{'double' if isinstance(n, FloatExpr) else 'i64'} {writer.names[n]}" for n in numbers]
+        if writer.checks_bounds:
+            arguments.append("i64* err")
+            writer.lines.insert(0, "  int bad = 0;")
+            writer.lines.append("  if (bad) *err = 1;")
+        body = "\n".join(writer.lines) + "\n"
+        text = _function_text(arguments, body)
+        return RenderedKernel(
+            *(function_name(text), text, memory, numbers, writer.checks_bounds, kernel.name),
+            *(Parts(tuple(arguments), body), writer.why_not_constant),
+        )
+
+    def specialize(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
+        """`i64 n0` as a parameter becomes `constexpr i64 n0 = 49;` in front of the same body."""
+        fixed = kernel.constants(values)
+        if not fixed:
+            return kernel
+        first = len(kernel.buffers)  # of the parameters that are numbers
+        parameters, constants = list(kernel.parts.parameters), ""
+        for k, number in reversed(list(enumerate(kernel.numbers, first))):
+            if number in fixed:
+                literal = constant(values[number], torch.float64 if isinstance(number, FloatExpr) else torch.int64)
+                constants = f"  constexpr {parameters.pop(k)} = {literal};\n{constants}"
+        body = constants + kernel.parts.body
+        text = _function_text(parameters, body)
+        return replace(
+            kernel,
+            function=function_name(text),
+            text=text,
+            numbers=tuple([n for n in kernel.numbers if n not in fixed]),
+            parts=Parts(tuple(parameters), body),
+        )
+
+    def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
+        """The translation unit: the prelude, every distinct kernel once, and one exported function per segment."""
+        parts = [self.prelude]
+        seen: set[str] = set()
+        for segment in segments:
+            for kernel in segment.kernels:
+                if kernel.function not in seen:
+                    seen.add(kernel.function)
+                    parts.append(f"static __attribute__((noinline)) void {kernel.function}{kernel.text}")
+        for segment in segments:
+            calls = "".join(f"  {_call(kernel, slots, buffers)}  // {kernel.label}\n" for kernel in segment.kernels)
+            parts.append(f'extern "C" void {segment.name}(void** p) {{\n{calls}}}\n')
+        return "\n".join(parts)
+
+    def load(
+        self, source: str, names: Sequence[str], *, background: bool = False
+    ) -> tuple[dict[str, Callable[..., Any]], bool]:
+        """Build and load: entry points by name, and whether the library came from the cache."""
+        library, cached = build_library(source, self.options, self.threads, background=background)
+        return {name: entry_point(library[name]) for name in names}, cached
+
+
+@functools.cache
+def _prelude() -> str:
+    return PRELUDE.read_text()
+
+
+def _function_text(parameters: Sequence[str], body: str) -> str:
+    return f"({', '.join(parameters)}) {{\n{body}}}\n"
+
+
+def _parameter(writer: KernelWriter, buffer: str, name: str) -> str:
+    const = "" if buffer in writer.written else "const "
+    return f"{const}{MEMORY_TYPES[writer.buffers[buffer].dtype]}* __restrict__ {name}"
+
+
+def _call(kernel: RenderedKernel, slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
+    arguments = [f"({MEMORY_TYPES[buffers[b].dtype]}*)p[{slots[b]}]" for b in kernel.buffers]
+    for number in kernel.numbers:
+        slot = slots[slot_key(number)]
+        arguments.append(f"*(const double*)(p + {slot})" if isinstance(number, FloatExpr) else f"(i64)p[{slot}]")
+    if kernel.checks_bounds:
+        arguments.append(f"(i64*)p[{ERROR_SLOT}]")
+    return f"{kernel.function}({', '.join(arguments)});"
+
+
+def _work(kernel: Kernel) -> int:
+    total = 1
+    for axis in kernel.outer:
+        total *= axis.extent if isinstance(axis.extent, int) else 1 << 10
+    inner = 0
+    for section in kernel.sections:
+        points = 1
+        for axis in section.axes:
+            points *= axis.extent if isinstance(axis.extent, int) else 1 << 10
+        inner += points
+    return total * max(inner, 1)
+
+
+def _write_body(writer: KernelWriter) -> None:
+    kernel = writer.kernel
+    parallel = writer.threads > 1 and _work(kernel) >= _PARALLEL_WORK
+    bad = " reduction(|:bad)" if _may_check(kernel) else ""
+    columns = why_not_columns(kernel) is None
+    outer = kernel.outer[:-1] if columns else kernel.outer
+    for k, axis in enumerate(outer):
+        if k == 0 and parallel:
+            collapse = f" collapse({len(outer)})" if len(outer) > 1 else ""
+            writer.line(f"#pragma omp parallel for num_threads({writer.threads}){collapse}{bad}")
+        writer.open_loop(axis)
+    later_reads = _read_in_later_sections(kernel)
+    writer.tails = set() if columns else rows_with_tails(kernel, parallel=parallel) & later_reads
+    for name, local in kernel.locals.items():
+        if name in later_reads and local.is_row:
+            _declare_row(writer, name, local)
+    if columns:
+        column_printer(writer, later_reads, parallel=parallel and not outer).write()
+    for section in () if columns else kernel.sections:
+        over_section = parallel and not kernel.outer and not any(m.reduce_axes for m in section.members)
+        chunks = why_not_chunks(kernel, section, parallel=over_section) is None
+        printer = ChunkPrinter if chunks else SectionPrinter
+        printer(writer, section, later_reads, parallel=over_section).write()
+    writer.close(len(outer))
+
+
+def _declare_row(writer: KernelWriter, buffer: str, local: LocalBuffer) -> None:
+    """The array of a row that stays inside the kernel; a row of unknown length that does not fit one lies in memory."""
+    ctype, name = MEMORY_TYPES[writer.buffers[buffer].dtype], writer.param(buffer)
+    if local.most is None:
+        assert isinstance(local.length, int)
+        writer.line(f"alignas(64) {ctype} {name}[{-(-local.length // LANES) * LANES}];")
+        if buffer in writer.tails:
+            writer.line(f"{ctype}* const {name}t = {name} + {local.length // LANES * LANES};")
+        return
+    most = -(-local.most // LANES) * LANES  # full vectors at the end
+    writer.line(f"alignas(64) {ctype} {name}a[{most}];")
+    row = f"{writer.row_param(buffer)} + {writer.index(local.row)}"
+    length = writer.index(local.length)
+    writer.line(f"{ctype}* __restrict__ const {name} = {length} <= {local.most} ? {name}a : {row};")
+    if buffer in writer.tails:
+        writer.line(f"alignas(64) {ctype} {name}s[{LANES}];")
+        writer.line(
+            f"{ctype}* const {name}t = {length} <= {local.most} ? {name}a + (({length}) & ~{LANES - 1}LL) : {name}s;"
+        )
+
+
+def _may_check(kernel: Kernel) -> bool:
+    return any(i.op in ("indirect_load", "indirect_store") for loop in kernel.loops for i in loop.body)
+
+
+def _read_in_later_sections(kernel: Kernel) -> set[str]:
+    """Buffers that some section reads after an earlier section wrote them."""
+    written: set[str] = set()
+    found: set[str] = set()
+    for section in kernel.sections:
+        found |= written & {a.buffer for loop in section.members for a in loop_reads(loop)}
+        written |= {a.buffer for loop in section.members for a in loop_writes(loop)}
+    return found

@@ -1,0 +1,337 @@
+"""C++ text of one section of a kernel: its loop nest, its members' bodies, its reductions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop
+from treadle_codegen.schedule.access import split_index
+from treadle_codegen.schedule.kernel import Section
+from treadle_codegen.targets.cpp.ops import (
+    C_TYPES,
+    calls_c_library,
+    cast,
+    constant,
+    expression,
+    read_memory,
+    write_memory,
+)
+from treadle_codegen.targets.renderer import const_key, split_at_reduce
+
+if TYPE_CHECKING:
+    from treadle_codegen.targets.cpp.renderer import KernelWriter
+
+BLOCK = 4096  # longest run summed in one go; float sums of longer runs add up blocks in double
+
+IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
+_CLAUSE = {"sum": "+", "prod": "*", "max": "max", "min": "min", "any": "|", "all": "&"}
+
+
+@dataclass(slots=True)
+class Accumulator:
+    """One `reduce` instruction: names of the running value, and of what else its kind keeps."""
+
+    kind: str
+    name: str
+    dtype: torch.dtype  # of the reduced values
+    total: str | None = None  # sum over blocks
+
+    @property
+    def c_type(self) -> str:
+        return "int" if self.dtype is torch.bool else C_TYPES[self.dtype]
+
+
+class SectionPrinter:
+    """Writes one section; made for one use."""
+
+    def __init__(self, writer: KernelWriter, section: Section, later_reads: set[str], *, parallel: bool) -> None:
+        self.writer = writer
+        self.section = section
+        self.later_reads = later_reads
+        self.parallel = parallel
+        self.inner_values: dict[Any, str] = {}
+        self.inner_stored: dict[tuple[str, IntLike], str] = {}
+        self.accumulators: dict[tuple[int, int], Accumulator] = {}
+        self.checks = False
+        # With one axis the last block, mostly the only one, stays in the accumulator: short sums never become double.
+        self.last_block = len(section.axes) == 1
+
+    def write(self) -> None:
+        writer, axes = self.writer, self.section.axes
+        self.checks = any(i.op in ("indirect_load", "indirect_store") for m in self.section.members for i in m.body)
+        self._declare()
+        if not axes:
+            for m, loop in enumerate(self.section.members):
+                self._instructions(m, loop, 0, len(loop.body), outer=True)
+            return
+        for axis in axes[:-1]:
+            if self.parallel and axis is axes[0]:
+                writer.line(f"#pragma omp parallel for num_threads({writer.threads}){self._bad_clause()}")
+            writer.open_loop(axis)
+        blocked = self._open_innermost(axes[-1])
+        for m, loop in enumerate(self.section.members):
+            end = split_at_reduce(loop) if loop.reduce_axes else len(loop.body)
+            self._instructions(m, loop, 0, end, outer=False)
+        writer.close(1)
+        if blocked:
+            if self.last_block:
+                writer.line(f"if ({axes[-1].symbol.name}e >= {writer.index(axes[-1].extent)}) break;")
+            for acc in self.accumulators.values():
+                if acc.total is not None:
+                    writer.line(f"{acc.total} += {acc.name};")
+            if self.last_block:
+                writer.line(f"{axes[-1].symbol.name}b = {axes[-1].symbol.name}e;")
+            writer.close(1)
+        writer.close(len(axes) - 1)
+        self._finish()
+
+    # -- loops and accumulators
+
+    def _declare(self) -> None:
+        innermost = self.section.axes[-1].extent if self.section.axes else 1
+        single = len(self.section.axes) == 1 and isinstance(innermost, int) and innermost <= BLOCK
+        for m, loop in enumerate(self.section.members):
+            for k, instr in enumerate(loop.body):
+                if instr.op != "reduce":
+                    continue
+                dtype = loop.body[instr.args[0]].dtype
+                acc = Accumulator(instr.attr, self.writer.fresh(), dtype)
+                if instr.attr == "sum" and dtype.is_floating_point and not single:
+                    acc.total = acc.name + "t"
+                    self.writer.line(f"double {acc.total} = 0;")
+                    if self.last_block:
+                        self.writer.line(f"{acc.c_type} {acc.name};")
+                else:
+                    self._declare_accumulator(acc)
+                self.accumulators[(m, k)] = acc
+
+    def _declare_accumulator(self, acc: Accumulator) -> None:
+        line = self.writer.line
+        if acc.kind in ("argmax", "argmin"):
+            line(f"{acc.c_type} {acc.name} = 0; i64 {acc.name}p = -1;")
+        elif acc.kind in ("max", "min"):
+            line(f"{acc.c_type} {acc.name} = {worst(acc)};")
+            if acc.dtype.is_floating_point:
+                line(f"int {acc.name}n = 0;")
+        else:
+            line(f"{acc.c_type} {acc.name} = {constant(IDENTITY[acc.kind], acc.dtype)};")
+
+    def _open_innermost(self, axis: Axis) -> bool:
+        """Open the innermost loop as a SIMD loop; True when it was split into blocks for the sake of long sums."""
+        writer = self.writer
+        name, extent = axis.symbol.name, writer.index(axis.extent)
+        totals = [acc for acc in self.accumulators.values() if acc.total is not None]
+        blocked = bool(totals) and not (isinstance(axis.extent, int) and axis.extent <= BLOCK)
+        if totals and not blocked:
+            # rows of a multi-dimensional reduction: each row is a block
+            writer.line("{")
+            writer.depth += 1
+            for acc in totals:
+                writer.line(f"{acc.c_type} {acc.name} = 0;")
+        if blocked:
+            writer.line(f"for (i64 {name}b = 0;{self._block_step(name, extent)}) {{")
+            writer.depth += 1
+            for acc in totals:
+                writer.line(f"{'' if self.last_block else acc.c_type + ' '}{acc.name} = 0;")
+            writer.line(f"const i64 {name}e = {name}b + {BLOCK} < {extent} ? {name}b + {BLOCK} : {extent};")
+        if any(acc.kind in ("argmax", "argmin") for acc in self.accumulators.values()):
+            pass  # positions are found one by one
+        elif self.parallel and len(self.section.axes) == 1:
+            writer.line(f"#pragma omp parallel for simd num_threads({writer.threads}){self._bad_clause()}")
+        else:
+            writer.line(f"#pragma omp simd{self._simd_clauses()}")
+        first, end = (f"{name}b", f"{name}e") if blocked else ("0", extent)
+        writer.line(f"for (i64 {name} = {first}; {name} < {end}; ++{name}) {{")
+        writer.depth += 1
+        return bool(totals)
+
+    def _block_step(self, name: str, extent: str) -> str:
+        return ";" if self.last_block else f" {name}b < {extent}; {name}b += {BLOCK}"
+
+    def _bad_clause(self) -> str:
+        return " reduction(|:bad)" if self.checks else ""
+
+    def _simd_clauses(self) -> str:
+        by_operator: dict[str, list[str]] = {}
+        for acc in self.accumulators.values():
+            by_operator.setdefault(_CLAUSE[acc.kind], []).append(acc.name)
+            if acc.kind in ("sum", "prod") and acc.dtype.is_floating_point:
+                self.writer.why_not_constant = "the compiler chooses the order in which something is added up"
+            if acc.kind in ("max", "min") and acc.dtype.is_floating_point:
+                by_operator.setdefault("|", []).append(acc.name + "n")
+        if self.checks:
+            by_operator.setdefault("|", []).append("bad")
+        return "".join(f" reduction({op}:{', '.join(names)})" for op, names in by_operator.items())
+
+    def _accumulate(self, acc: Accumulator, value: str) -> None:
+        line, name = self.writer.line, acc.name
+        if acc.kind == "sum" and not acc.dtype.is_floating_point:
+            line(f"{name} = ({acc.c_type})({name} + {value});")
+        elif acc.kind in ("sum", "prod"):
+            line(f"{name} {'+' if acc.kind == 'sum' else '*'}= {value};")
+        elif acc.kind in ("max", "min"):
+            line(f"{name} = {value} {'>' if acc.kind == 'max' else '<'} {name} ? {value} : {name};")
+            if acc.dtype.is_floating_point:
+                line(f"{name}n |= {value} != {value};")
+        elif acc.kind in ("any", "all"):
+            line(f"{name} {'|' if acc.kind == 'any' else '&'}= {value};")
+        else:
+            better = f"{value} {'>' if acc.kind == 'argmax' else '<'} {name}"
+            if acc.dtype.is_floating_point:
+                better = f"{better} || ({value} != {value} && {name} == {name})"
+            line(f"if ({name}p < 0 || {better}) {{ {name} = {value}; {name}p = {self._position()}; }}")
+
+    def _position(self) -> str:
+        """Row-major position of the current point in the section's axes."""
+        position: IntLike = 0
+        for axis in self.section.axes:
+            position = position * axis.extent + axis.symbol
+        return self.writer.index(position)
+
+    def _finish(self) -> None:
+        """After the loops: results of reductions get their names, and what follows them is computed at the outer level."""
+        for (m, k), acc in self.accumulators.items():
+            name = self.writer.fresh()
+            if acc.total is not None and self.last_block:
+                extent = self.writer.index(self.section.axes[-1].extent)
+                text = f"{extent} > {BLOCK} ? ({acc.c_type})({acc.total} + {acc.name}) : {acc.name}"
+            elif acc.total is not None:
+                text = f"({acc.c_type}){acc.total}"
+            elif acc.kind in ("argmax", "argmin"):
+                text = acc.name + "p"
+            elif acc.kind in ("max", "min") and acc.dtype.is_floating_point:
+                text = f"{acc.name}n ? {constant(float('nan'), acc.dtype)} : {acc.name}"
+            else:
+                text = acc.name
+            c_type = "i64" if acc.kind in ("argmax", "argmin") else C_TYPES[acc.dtype]
+            self.writer.line(f"const {c_type} {name} = {text};")
+            self.writer.outer_values[(id(self.section), m, k)] = name
+        for m, loop in enumerate(self.section.members):
+            if loop.reduce_axes:
+                self._instructions(m, loop, split_at_reduce(loop), len(loop.body), outer=True)
+
+    # -- instructions
+
+    def _instructions(self, m: int, loop: Loop, start: int, end: int, *, outer: bool) -> None:
+        names: dict[int, str] = {}
+        for k in range(start, end):
+            self._value(m, loop, k, names, outer=outer)
+
+    def _value(self, m: int, loop: Loop, k: int, names: dict[int, str], *, outer: bool) -> str:
+        """The name of instruction k's value, written if it is not known yet."""
+        if k in names:
+            return names[k]
+        instr = loop.body[k]
+        if instr.op == "reduce":
+            if outer:
+                return self.writer.outer_values[(id(self.section), m, k)]
+            self._accumulate(self.accumulators[(m, k)], self._value(m, loop, instr.args[0], names, outer=False))
+            names[k] = ""
+            return ""
+        args = tuple(self._value(m, loop, a, names, outer=outer) for a in instr.args)
+        if instr.op in ("store", "indirect_store"):
+            self._store(instr, args, outer=outer)
+            names[k] = ""
+            return ""
+        name = self._known(instr, args, outer=outer)
+        if name is None:
+            name = self._define(loop, instr, args, outer=outer)
+        names[k] = name
+        return name
+
+    def _known(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str | None:
+        """The name of an equal value that is in scope: at the outer level, values of the inner loops are not."""
+        if instr.op == "load":
+            stored = self._stored(instr.attr, outer=outer)
+            if stored is not None:
+                return stored
+        key = (instr.op, args, instr.dtype, const_key(instr))
+        return self.writer.outer_values.get(key) or (None if outer else self.inner_values.get(key))
+
+    def _stored(self, load: Load, *, outer: bool) -> str | None:
+        """The name of what was stored to the very element: it need not stand in memory."""
+        element = (load.buffer, load.index)
+        return self.writer.outer_stored.get(element) or (None if outer else self.inner_stored.get(element))
+
+    def _define(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
+        text = self._text(loop, instr, args, outer=outer)
+        name = self.writer.fresh()
+        self.writer.line(f"const {C_TYPES[instr.dtype]} {name} = {text};")
+        values = self.writer.outer_values if outer else self.inner_values
+        values[(instr.op, args, instr.dtype, const_key(instr))] = name
+        return name
+
+    def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
+        op, dtype = instr.op, instr.dtype
+        if op == "load":
+            return read_memory(self._place(instr.attr.buffer, instr.attr.index), dtype)
+        if op == "masked_load":
+            load, condition, other = instr.attr
+            stored = self._stored(load, outer=outer)
+            value = stored or read_memory(self._place(load.buffer, load.index), dtype)
+            return f"{self.writer.condition(condition)} ? {value} : {constant(other, dtype)}"
+        if op == "indirect_load":
+            return read_memory(self._indirect(instr.attr, args), dtype)
+        if op == "const":
+            return constant(instr.attr, dtype)
+        if op == "index":
+            return self.writer.index(instr.attr)
+        if op == "scalar":
+            return self.writer.names[instr.attr]
+        if op == "cast":
+            return cast(args[0], loop.body[instr.args[0]].dtype, dtype)
+        arg_dtype = loop.body[instr.args[0]].dtype
+        if calls_c_library(op, arg_dtype):
+            self.writer.why_not_constant = f"{op} is the C library's, or the compiler's where its argument is constant"
+        return expression(op, args, dtype, arg_dtype)
+
+    def _place(self, buffer: str, index: IntLike) -> str:
+        local = self.writer.kernel.locals.get(buffer)
+        if local is not None:
+            split = split_index(index, [a.symbol for a in self.writer.kernel.outer])
+            assert split is not None, "a local buffer is indexed linearly by construction"
+            index = split[1] - local.start
+        return f"{self.writer.param(buffer)}[{self.writer.index(index)}]"
+
+    def _indirect(self, attr: tuple[Any, ...], indices: tuple[str, ...]) -> str:
+        buffer, strides, sizes = attr[:3]
+        terms = []
+        self.writer.checks_bounds = True
+        for index, stride, size in zip(indices, strides, sizes, strict=True):
+            name = self.writer.fresh()
+            self.writer.line(f"bad |= (u64){index} >= (u64)({self.writer.index(size)});")
+            self.writer.line(f"const i64 {name} = (u64){index} >= (u64)({self.writer.index(size)}) ? 0 : {index};")
+            terms.append(f"{name} * ({self.writer.index(stride)})")
+        return f"{self.writer.param(buffer)}[{' + '.join(terms) or '0'}]"
+
+    def _store(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> None:
+        line = self.writer.line
+        if instr.op == "indirect_store":
+            place = self._indirect(instr.attr, args[1:])
+            mode = instr.attr[3] if len(instr.attr) > 3 else None
+            line(f"{place} {'+=' if mode == 'add' else '='} {write_memory(args[0], instr.dtype)};")
+            return
+        buffer, index, mode = instr.attr.buffer, instr.attr.index, instr.attr.mode
+        local = self.writer.kernel.locals.get(buffer)
+        if mode == "add":
+            place = self._place(buffer, index)
+            old = read_memory(place, instr.dtype)
+            line(f"{place} = {write_memory(f'({old} + {args[0]})', instr.dtype)};")
+            return
+        stored = self.writer.outer_stored if outer else self.inner_stored
+        stored[(buffer, index)] = args[0]
+        if local is None or (local.is_row and buffer in self.later_reads):
+            line(f"{self._place(buffer, index)} = {write_memory(args[0], instr.dtype)};")
+
+
+def worst(acc: Accumulator) -> str:
+    """The value that every other one replaces: for max the smallest."""
+    if acc.dtype.is_floating_point:
+        return constant(float("-inf") if acc.kind == "max" else float("inf"), acc.dtype)
+    if acc.dtype is torch.bool:
+        return "0" if acc.kind == "max" else "1"
+    info = torch.iinfo(acc.dtype)
+    return constant(info.min if acc.kind == "max" else info.max, acc.dtype)

@@ -1,0 +1,43 @@
+"""The record of the C++ target."""
+
+from __future__ import annotations
+
+import torch
+
+from treadle_codegen.costs import Costs
+from treadle_codegen.ir.ops import BUFFER_DTYPES
+from treadle_codegen.targets.cpp.build import stop_background_compilers
+from treadle_codegen.targets.cpp.entries import PointerTable
+from treadle_codegen.targets.cpp.pack_convolution import FAKE_RULES, pack_convolutions
+from treadle_codegen.targets.cpp.probe import PROBE
+from treadle_codegen.targets.cpp.renderer import CppRenderer
+from treadle_codegen.targets.cpp.weight_layout import lay_out_weights, release_biases
+from treadle_codegen.targets.target import Allocation, Target
+
+_ALLOCATION = Allocation(torch.empty_strided, torch.empty)  # on the CPU, torch's default device
+
+
+def _allocation(device: torch.device) -> Allocation:
+    return _ALLOCATION
+
+
+CPP = Target(
+    name="cpp",
+    devices=("cpu",),
+    dtypes=frozenset(BUFFER_DTYPES),
+    renderer=CppRenderer,
+    abi=PointerTable(),
+    allocation=_allocation,
+    probe=PROBE,
+    costs=Costs(
+        fusion_window=24,  # what a kernel further back wrote has left the caches anyway
+        max_row=1 << 16,  # the next section should still find the row in the second-level cache
+        max_serial=1 << 14,  # more points than this are worth waking threads for
+        alignment=64,  # bytes: a cache line, and the widest vector
+        min_reordered=1024,  # a smaller result is in the first-level cache whatever its order
+        seconds_per_kernel=0.1,  # g++ -O3, header-free
+    ),
+    rewrites=(pack_convolutions, lay_out_weights, release_biases),
+    fake_rules=FAKE_RULES,
+    interrupt_builds=stop_background_compilers,
+)

@@ -1,0 +1,110 @@
+"""What the rest of the package knows of a target: one record, and the protocols of its parts.
+
+IR, lowering, fusion and the host function know no language and no device. They receive what they need of this record:
+lowering the dtypes and the costs, fusion the costs, the host the entry ABI and the allocation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from treadle_codegen.costs import Costs
+from treadle_codegen.options import CodegenOptions
+from treadle_codegen.rewrite.pipeline import Rewrite
+from treadle_codegen.targets.renderer import Renderer
+
+# Given tensors, a function that samples their bits where they lie now.
+Sampler = Callable[[Sequence[torch.Tensor]], Callable[[], int]]
+
+
+class Table(NamedTuple):
+    """What the entry points of one call in flight read: a place for every buffer and number that kernels take.
+
+    `slots[k]` takes a buffer's entry (`EntryABI.buffer_text`, `EntryABI.place`) or an integer, `floats[k]` a float; the
+    two may be one object. Slot 0 is the target's own. `argument` is what an entry point is called with. `error.value` is
+    not 0 after a kernel met an index out of range; the host sets it back to 0.
+    """
+
+    slots: Any
+    floats: Any
+    argument: Any
+    error: Any
+
+
+class EntryABI(Protocol):
+    """How the host function hands buffers and numbers to entry points. Asked when the host function is generated or fitted
+    to sizes, never per call: what it returns becomes text of the host function."""
+
+    def new_table(self, size: int) -> Table:
+        """A table with slots 0 to `size - 1`."""
+        ...
+
+    def buffer_text(self, tensor: str, address: str | None = None) -> str:
+        """The expression for a tensor's table entry; `tensor` is a variable, `address` one that holds its `data_ptr()`."""
+        ...
+
+    def pool_entry(self, pool: torch.Tensor) -> Any:
+        """The table entry of a temporary that stands at the start of the tensor `pool`."""
+        ...
+
+    def place(self, slots: Any, arena: torch.Tensor, places: Sequence[tuple[int, int, torch.dtype]]) -> None:
+        """Fill in the entries of planned temporaries: (slot, bytes into the arena, dtype) of each."""
+        ...
+
+
+class Allocation(NamedTuple):
+    """Where a graph's outputs, arena and workspaces come from.
+
+    `empty_strided(shape, strides, dtype=)` makes outputs, `empty(elements, dtype=)` memory for temporaries.
+    """
+
+    empty_strided: Callable[..., torch.Tensor]
+    empty: Callable[..., torch.Tensor]
+
+
+class Probe(NamedTuple):
+    """How bits of static inputs are sampled, to notice writes that no version counter sees.
+
+    `text` is added to the unit and exports the entry point `entry`; `sampler` makes the sampling function of it. A target
+    without compiled probe has no text and no entry, and its `sampler` receives None.
+    """
+
+    text: str
+    entry: str
+    sampler: Callable[[Any], Sampler]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Everything that is true of one target only.
+
+    name: what `compile_graph(..., target=...)` takes.
+    devices: types of the devices whose tensors it can address; a graph with a tensor elsewhere is refused.
+    dtypes: dtypes that its loops load, store and compute in; operators on others are called through ATen.
+    renderer: makes kernels and units as text, builds and loads them; made once per graph from the options.
+    abi: how the host calls entry points, and what it passes.
+    allocation: where memory comes from, for a graph on the given device.
+    probe: how bits of static inputs are sampled.
+    costs: the numbers by which lowering, fusion and memory planning choose.
+    rewrites: graph rewrites that pay off on it, run in this order after those that always pay off.
+    fake_rules: fake implementations of what its rewrites call and PyTorch has no fake kernel for.
+    externs: callables that replace the operator of that overload's name, with the same arguments.
+    interrupt_builds: ends builds in the background early, because the process ends.
+    """
+
+    name: str
+    devices: tuple[str, ...]
+    dtypes: frozenset[torch.dtype]
+    renderer: Callable[[CodegenOptions], Renderer]
+    abi: EntryABI
+    allocation: Callable[[torch.device], Allocation]
+    probe: Probe
+    costs: Costs
+    rewrites: tuple[Rewrite, ...] = ()
+    fake_rules: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
+    externs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    interrupt_builds: Callable[[], None] = lambda: None

@@ -1,0 +1,142 @@
+"""The host function's text and behaviour: what is decided once, what on every call, and what a call leaves behind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from aten_capture import capture
+from dynamic_cases import compile_dynamic
+
+from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
+from treadle_codegen.host.externs import callee_of, needs_schema_call
+from treadle_codegen.host.sizes import SizeTexts, comparing, plain_text, reading, sources_of
+from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, Program
+from treadle_shapes.expr import symbol
+
+aten = torch.ops.aten
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+def compiled(fn: Callable[..., Any], *inputs: torch.Tensor, cache: Path, static: tuple[int, ...] = ()) -> CompiledGraph:
+    options = CodegenOptions(cache_dir=cache, threads=1, pack_weights=False)
+    return compile_graph(capture(fn, inputs, static), list(inputs), options=options)
+
+
+def test_a_static_graph_reads_no_sizes(cache: Path) -> None:
+    graph = compiled(lambda x: x + 1, torch.ones(8), cache=cache)
+    assert "size(" not in graph.host_source and "refit" not in graph.host_source and ".shape" not in graph.host_source
+
+
+def test_kernels_without_an_extern_in_between_are_one_call(cache: Path) -> None:
+    graph = compiled(lambda x: (x.sum(), x.sum(0), x * 2), torch.ones(8, 8), cache=cache)
+    assert len(graph.kernels) > 1 and graph.host_source.count("w.argument") == 1
+
+
+def test_a_dynamic_graph_compares_one_shape(cache: Path) -> None:
+    graph = compile_dynamic(lambda x: x.softmax(-1) * 2, lambda n, c: [(n, c)], (6, 37), cache)
+    run = graph.host_source[: graph.host_source.index("def read_sizes")]
+    assert run.count("a0.shape") == 1 and "size(" not in run
+    graph(torch.randn(6, 37))
+    graph(torch.randn(5, 11))
+    torch.testing.assert_close(graph(torch.ones(2, 4))[0], torch.full((2, 4), 0.5))
+
+
+def test_memory_of_externs_is_released_after_the_last_use(cache: Path) -> None:
+    graph = compiled(lambda x: x.sort(0).values.exp().sort(0).values + 1, torch.ones(9), cache=cache)
+    assert len(re.findall(r"^    (t\d+ = )+None$", graph.host_source, re.M)) == 2
+
+
+def test_results_of_externs_get_the_planned_strides(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(3, 4)
+    graph = compiled(lambda x: x.sort(1).values, x, cache=cache)
+    (position,) = re.findall(r"= c\[(\d+)\]\(", graph.host_source)
+    constants = graph._host.run.__globals__["c"]
+    sort = constants[int(position)]
+    constants[int(position)] = lambda *a: tuple(r.t().contiguous().t() for r in sort(*a))
+    (y,) = graph(x)
+    assert y.stride() == (4, 1) and torch.equal(y, x.sort(1).values)
+
+
+def test_strides_that_differ_at_sizes_of_one_cost_no_copy(cache: Path) -> None:
+    host = compiled(lambda x: x + 1, torch.ones(3), cache=cache)._host
+    x = torch.empty_strided((1, 3), (99, 1))
+    assert host.with_strides(x, (1, 3), (3, 1), torch.float32).data_ptr() == x.data_ptr()
+    assert host.with_strides(x, (1, 3), (6, 2), torch.float32).data_ptr() != x.data_ptr()
+
+
+def test_parameters_and_constants_are_never_handed_out(cache: Path) -> None:
+    weight = torch.randn(3)
+    result = compiled(lambda x, w: (x + w, w), torch.ones(3), weight, cache=cache, static=(1,))(torch.ones(3), weight)
+    assert torch.equal(result[1], weight) and result[1].data_ptr() != weight.data_ptr()
+
+
+def test_a_failing_call_gives_its_workspace_back(cache: Path) -> None:
+    table = torch.randn(4, 3)
+    graph = compiled(lambda t, i: F.embedding(i, t), table, torch.tensor([0]), cache=cache)
+    graph(table, torch.tensor([1]))
+    (workspace,) = graph._host.free
+    with pytest.raises(IndexError, match="out of range"):
+        graph(table, torch.tensor([9]))
+    assert graph._host.free == [workspace] and workspace.error.value == 0
+
+
+def test_a_call_inside_a_call_has_a_workspace_of_its_own(cache: Path) -> None:
+    x = torch.randn(6, 6)
+    graph = compiled(lambda x: ((x + 1) @ x).relu() @ x, x, cache=cache)
+    workspace = graph._host.planner.new()
+    assert workspace is not graph._host.planner.new()
+    graph(x)
+    graph(x)
+    assert len(graph._host.free) == 1
+
+
+# -- sizes
+
+
+def test_numbers_made_of_sizes_are_named_once() -> None:
+    n, u = symbol("s0"), symbol("u0")
+    sizes = SizeTexts(frozenset({n}))
+    assert sizes.number(n) == "s0"
+    assert sizes.tuple_of((n * 2, 8)) == "k1" and sizes.tuple_of((n * 2, 8)) == "k1"
+    assert sizes.number(u + n) == plain_text(u + n)  # known during the call only
+    assert sizes.tuple_of((4, 8)) == "(4, 8, )"
+    assert sizes.in_order() == (n,) and not sizes.covers(u) and not sizes.covers(3)
+
+
+def test_as_few_inputs_as_possible_are_asked() -> None:
+    a, b = symbol("a"), symbol("b")
+    buffers = {
+        "x": Buffer("x", torch.float32, (a,), (1,), BufferKind.INPUT),
+        "y": Buffer("y", torch.float32, (b, a), (a, 1), BufferKind.INPUT),
+    }
+    sources = sources_of(Program(buffers, ("x", "y"), (), [], (a, b)), (a, b))
+    assert sources == {a: (1, "shape", 1), b: (1, "shape", 0)}
+    assert reading(sources[a]) == "a1.size(1)" and comparing(sources[a]) == "a1.shape"
+    assert reading((0, "stride", 1)) == "a0.stride(1)" and comparing((2, "", 0)) == "a2"
+    with pytest.raises(ValueError, match="no input has a size or stride u9"):
+        sources_of(Program(buffers, ("x", "y"), (), [], ()), (symbol("u9"),))
+
+
+# -- externs
+
+
+def test_what_the_host_calls_for_an_extern() -> None:
+    product, sort = Extern("a", aten.mm.out, (), {}, ("t",), True), Extern("b", aten.sort.default, (), {}, ("t", ""))
+    assert callee_of(product, {}) is torch.mm and not needs_schema_call(product, {})
+    assert callee_of(sort, {}) is aten.sort.default and needs_schema_call(sort, {})
+
+    def better(*args: Any, **kwargs: Any) -> None:
+        pass
+
+    replaced = {"aten.mm.out": better}
+    assert callee_of(product, replaced) is better and needs_schema_call(product, replaced)

@@ -1,0 +1,163 @@
+"""Workspaces: growing, fitting, sharing Fits, pools, and which Fits are kept."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+import torch
+
+from treadle_codegen.host.workspace import _FITS_KEPT, NO_MEMORY, Fit, MemoryPlanner, storage_elements
+from treadle_codegen.ir.loops import Buffer, BufferKind, View
+from treadle_codegen.targets.table import TARGETS
+from treadle_shapes.expr import symbol
+
+N = symbol("n")
+CPP = TARGETS["cpp"]
+
+
+def planner(**changes: Any) -> MemoryPlanner:
+    """Two rows of `n` floats that are live one after the other, the first one with a slot; a number in slot 2."""
+    buffers = {
+        name: Buffer(name, torch.float32, (2, N), (N, 1), BufferKind.TEMP)  # type: ignore[arg-type]
+        for name in ("a", "b")
+    }
+    given: dict[str, Any] = {
+        "buffers": buffers,
+        "spans": {"a": (0, 1), "b": (2, 3)},
+        "keys": ["b", View("a", (N,), (1,), N)],
+        "slots": {"a": 1, "n": 2},
+        "symbols": (N,),
+        "pool": [torch.float32],
+        "unfitted": Fit((), NO_MEMORY, (None,)),
+        "abi": CPP.abi,
+        "allocation": CPP.allocation(torch.device("cpu")),
+        "alignment": 64,
+        "verify": True,
+    }
+    return MemoryPlanner(**{**given, **changes})
+
+
+def fit_at(made: MemoryPlanner, n: int) -> Fit:
+    return made.fits.get((n,)) or made.keep(Fit((n,), made.layout((n,)), (n,), [(2, n)]))
+
+
+def test_elements_of_strided_memory() -> None:
+    assert storage_elements((2, 3), (3, 1)) == 6
+    assert storage_elements((2, 3), (10, 2)) == 15
+    assert storage_elements((0, 3), (3, 1)) == 0
+    assert storage_elements((), ()) == 1
+
+
+def test_fitting_fills_the_table_and_makes_views() -> None:
+    made = planner()
+    workspace = made.new()
+    made.fit(workspace, fit_at(made, 20))
+    assert workspace.fitted.sizes == (20,)
+    assert workspace.table[1] == workspace.arena.data_ptr() + workspace.fitted.layout.offsets["a"]
+    assert workspace.table[2] == 20
+    whole, part = workspace.views
+    assert whole.shape == (2, 20) and part.shape == (20,) and part.dtype == torch.float32
+    assert part.data_ptr() == workspace.table[1] + 20 * 4
+
+
+def test_buffers_one_after_the_other_share_the_arena() -> None:
+    layout = planner().layout((1000,))
+    assert layout.offsets["a"] == layout.offsets["b"] == 0
+    assert 8000 <= layout.size < 8064
+
+
+def test_the_arena_grows_and_never_shrinks() -> None:
+    made = planner()
+    workspace = made.new()
+    made.fit(workspace, fit_at(made, 1000))
+    large = workspace.arena
+    made.fit(workspace, fit_at(made, 10))
+    assert workspace.arena is large and workspace.views[0].shape == (2, 10)
+    made.fit(workspace, fit_at(made, 1000))
+    assert workspace.arena is large
+    made.fit(workspace, fit_at(made, 2000))
+    assert workspace.arena is not large and workspace.known_views.keys() == {(2000,)}
+
+
+def test_views_are_made_once_per_sizes() -> None:
+    made = planner()
+    workspace = made.new()
+    made.fit(workspace, fit_at(made, 50))
+    first = workspace.views
+    made.fit(workspace, fit_at(made, 40))
+    made.fit(workspace, fit_at(made, 50))
+    assert workspace.views is first
+
+
+def test_two_workspaces_share_a_fit_and_no_memory() -> None:
+    made = planner()
+    one, other = made.new(), made.new()
+    made.fit(one, fit_at(made, 30))
+    made.fit(other, fit_at(made, 30))
+    assert one.fitted is other.fitted and one.arena.data_ptr() != other.arena.data_ptr()
+    assert one.argument != other.argument
+
+
+def test_a_graph_with_static_sizes_is_fitted_at_once() -> None:
+    static = {"a": Buffer("a", torch.float32, (3,), (1,), BufferKind.TEMP)}
+    made = planner(buffers=static, spans={"a": (0, 0)}, keys=["a"], slots={"a": 1}, symbols=())
+    assert made.new().views[0].shape == (3,)
+    assert made.new().fitted is made.fits[()]
+
+
+def test_the_table_holds_pointers_integers_and_doubles() -> None:
+    made = planner(slots={"a": 1, "f": 2})
+    workspace = made.new()
+    made.fit(workspace, made.keep(Fit((4,), made.layout((4,)), (), [(2, 0.5)])))
+    assert workspace.floats[2] == 0.5
+    assert ctypes.c_double.from_address(workspace.argument + 16).value == 0.5
+    assert workspace.table[0] == ctypes.addressof(workspace.error)
+
+
+def test_a_failing_fit_leaves_the_workspace_unfitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = planner()
+    workspace = made.new()
+    made.fit(workspace, fit_at(made, 8))
+
+    def out_of_memory(*_: Any, **__: Any) -> torch.Tensor:
+        raise MemoryError
+
+    workspace._empty = out_of_memory
+    with pytest.raises(MemoryError):
+        made.fit(workspace, fit_at(made, 10**6))
+    assert workspace.fitted is made.unfitted
+
+
+def test_a_piece_of_the_pool_grows_and_keeps_its_address() -> None:
+    workspace = planner().new()
+    assert workspace.room(0, 0) == 0
+    at = workspace.room(0, 100)
+    assert at == workspace.pool[0].data_ptr() and workspace.pool[0].numel() >= 100
+    assert workspace.room(0, 100) == workspace.room(0, 7) == at
+    workspace.room(0, 10_000)
+    assert workspace.pool[0].numel() >= 10_000
+
+
+def test_the_fits_with_the_least_time_are_dropped() -> None:
+    made = planner()
+    for n in range(1, _FITS_KEPT + 1):
+        fit_at(made, n).spent = float(n)
+    fit_at(made, 1000)
+    assert (1000,) in made.fits and (_FITS_KEPT,) in made.fits and (1,) not in made.fits
+    assert len(made.fits) == _FITS_KEPT // 2 + 1
+
+
+def test_the_first_fit_for_some_sizes_wins() -> None:
+    made = planner()
+    first = fit_at(made, 5)
+    assert made.keep(Fit((5,), NO_MEMORY, ())) is first
+
+
+def test_using_other_entry_points_changes_the_state_at_once() -> None:
+    generic, special = (lambda argument: None,), (lambda argument: None,)
+    fit = Fit((4,), NO_MEMORY, ("head",), (), generic)
+    state = fit.state
+    fit.use(special)
+    assert state == ("head", *generic) and fit.state == ("head", *special)

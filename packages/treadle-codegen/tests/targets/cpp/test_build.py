@@ -1,0 +1,53 @@
+"""What is said of compilers that do not work, and of code that one refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from treadle_codegen.errors import CodegenUnavailable, CompilerFailed
+from treadle_codegen.targets.cpp.build import Compiler, compile_flags, compile_to_bytes, find_compiler
+
+
+def broken(tmp_path: Path, script: str) -> Compiler:
+    path = tmp_path / "g++"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return Compiler(str(path), "broken")
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_compiler_that_compiles_nothing_is_not_our_bug(tmp_path: Path, background: bool) -> None:
+    compiler = broken(tmp_path, "echo 'cannot execute cc1plus' >&2; exit 1")
+    with pytest.raises(CodegenUnavailable, match=r"g\+\+ does not work here \(cannot execute cc1plus\)\. Repair it"):
+        compile_to_bytes("int x;", compiler, compile_flags(1), background=background)
+
+
+def test_a_compiler_without_words_is_said_to_have_ended(tmp_path: Path) -> None:
+    with pytest.raises(CodegenUnavailable, match="it ended with status 3"):
+        compile_to_bytes("int x;", broken(tmp_path, "exit 3"), compile_flags(1))
+
+
+def test_code_that_a_working_compiler_refuses_is_our_bug() -> None:
+    with pytest.raises(CompilerFailed, match="no_such_type"):
+        compile_to_bytes("no_such_type x;", find_compiler(), compile_flags(1))
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_compiler_that_runs_out_of_memory_is_not_our_bug(tmp_path: Path, background: bool) -> None:
+    """It works on small programs; one of its passes is killed on this one."""
+    words = "g++: fatal error: Killed signal terminated program cc1plus"
+    compiler = broken(
+        tmp_path, f'grep -q large "$(dirname "$0")"/*/kernels.cpp || exec g++ "$@"; echo "{words}" >&2; exit 1'
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tempfile.tempdir", str(tmp_path))
+        with pytest.raises(CodegenUnavailable, match="was killed: .* program cc1plus"):
+            compile_to_bytes("int large;", compiler, compile_flags(1), background=background)
+        assert [path.name for path in tmp_path.iterdir()] == ["g++"]
+
+
+def test_a_compiler_killed_in_the_background_is_not_our_bug(tmp_path: Path) -> None:
+    with pytest.raises(CodegenUnavailable, match="signal 9"):
+        compile_to_bytes("int x;", broken(tmp_path, "kill -9 $$"), compile_flags(1), background=True)

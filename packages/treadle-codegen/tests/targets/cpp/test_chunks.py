@@ -1,0 +1,96 @@
+"""Odd rows in chunks of 16 lanes: when they are chosen, which rows get a place for their last chunk, and the results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from aten_capture import capture
+
+from treadle_codegen import CodegenOptions, compile_graph
+from treadle_codegen.lower import lower_graph
+from treadle_codegen.schedule.fuse import fuse
+from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.targets.cpp.chunks import rows_with_tails, why_not_chunks
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+def kernel_of(fn: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> Kernel:
+    (node,) = fuse(lower_graph(capture(fn, inputs)))
+    assert isinstance(node.item, Kernel)
+    return node.item
+
+
+def reason(fn: Callable[..., torch.Tensor], *inputs: torch.Tensor, parallel: bool = False) -> str | None:
+    kernel = kernel_of(fn, *inputs)
+    return why_not_chunks(kernel, kernel.sections[-1], parallel=parallel)
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return x.softmax(-1)
+
+
+REASONS = {
+    "nothing is left over": (softmax, torch.randn(8, 48), "nothing is left over, or all of it"),
+    "all of it": (softmax, torch.randn(8, 9), "nothing is left over, or all of it"),
+    "elements alone": (lambda x: x[:, 1:].exp() + 1, torch.randn(8, 18), None),
+    "doubles": (softmax, torch.randn(8, 49).double(), "elements of other widths"),
+    "strided": (lambda x: x.t().sum(1), torch.randn(49, 8), "elements that lie apart"),
+    "positions": (lambda x: x.argmax(1), torch.randn(8, 49), "elements of other widths"),
+    "no outer loop": (lambda x: x.sum(), torch.randn(49), "a single long loop"),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_when_the_compilers_loop_is_as_good(name: str) -> None:
+    fn, x, wanted = REASONS[name]
+    found = reason(fn, x)
+    assert found is not None and (wanted is None or wanted in found)
+
+
+@pytest.mark.parametrize("columns", [17, 49, 127, 200])
+def test_odd_rows_are_walked_in_chunks(columns: int) -> None:
+    assert reason(softmax, torch.randn(8, columns)) is None
+    assert reason(softmax, torch.randn(8, columns), parallel=True) is not None
+
+
+def test_rows_that_every_section_walks_have_a_tail() -> None:
+    kernel = kernel_of(softmax, torch.randn(8, 49))
+    (row,) = (name for name, local in kernel.locals.items() if local.is_row)
+    assert rows_with_tails(kernel, parallel=False) == {row}
+    even = kernel_of(softmax, torch.randn(8, 48))
+    assert rows_with_tails(even, parallel=False) == set()
+
+
+CASES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "softmax": softmax,
+    "sum": lambda x: (x * 2 + 1).sum(1),
+    "product": lambda x: (x * 0.01 + 1).prod(1),
+    "maximum": lambda x: x.amax(1) - x.amin(1),
+    "any and all": lambda x: (x > 2).any(1) | (x < 0).all(1),
+    "variance": lambda x: x.var(1),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("columns", [16, 17, 31, 33, 127])
+def test_chunks_agree_with_eager(name: str, columns: int, cache: Path) -> None:
+    x = torch.randn(5, columns)
+    options = CodegenOptions(cache_dir=cache, threads=1)
+    (y,) = compile_graph(capture(CASES[name], [x]), [x], options=options)(x)
+    torch.testing.assert_close(y, CASES[name](x))
+
+
+def test_the_last_chunk_is_masked(cache: Path) -> None:
+    """NaN behind the end of a row, in the next one, does not leak into it; NaN in the row does."""
+    x = torch.zeros(3, 17)
+    x[1] = float("nan")
+    options = CodegenOptions(cache_dir=cache, threads=1)
+    (y,) = compile_graph(capture(lambda x: x.exp().sum(1), [x]), [x], options=options)(x)
+    assert y[0] == y[2] == 17 and y[1].isnan()

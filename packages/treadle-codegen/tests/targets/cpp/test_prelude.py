@@ -1,0 +1,105 @@
+"""The prelude's float32 functions against torch's float64 ones, over dense samples and the special values."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from aten_capture import capture
+
+from treadle_codegen.options import CodegenOptions
+from treadle_codegen.pipeline import compile_graph
+from treadle_codegen.targets.cpp.build import build_library
+from treadle_codegen.targets.cpp.renderer import PRELUDE
+
+# function -> (domain sampled, largest error in units of the last place)
+FUNCTIONS = {
+    "exp": ((-104.0, 89.0), 2.0),
+    "expm1": ((-20.0, 89.0), 3.0),
+    "log": ((1e-38, 3e38), 2.0),
+    "log1p": ((-0.999, 1e6), 3.0),
+    "tanh": ((-12.0, 12.0), 3.0),
+    "sigmoid": ((-80.0, 80.0), 3.0),
+    "erf": ((-5.0, 5.0), 3.0),
+    "sin": ((-1e4, 1e4), 2.0),
+    "rsqrt": ((1e-30, 1e30), 2.0),
+}
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+    1e-40,
+    -1e-40,
+    3e38,
+    -3e38,
+    88.7,
+    89.0,
+    -103.9,
+    -200.0,
+]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    loops = "".join(
+        f'extern "C" void run_{name}(const float* x, float* y, i64 n) {{\n#pragma omp simd\n'
+        f"  for (i64 i = 0; i < n; ++i) y[i] = f_{name}(x[i]);\n}}\n"
+        for name in FUNCTIONS
+    )
+    options = CodegenOptions(cache_dir=tmp_path_factory.mktemp("cache"))
+    return build_library(PRELUDE.read_text() + loops, options)[0]
+
+
+def _run(library: ctypes.CDLL, name: str, x: torch.Tensor) -> torch.Tensor:
+    y = torch.empty_like(x)
+    library[f"run_{name}"](ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr()), ctypes.c_longlong(x.numel()))
+    return y
+
+
+def _samples(low: float, high: float) -> torch.Tensor:
+    torch.manual_seed(0)
+    even = torch.linspace(low, high, 200_001, dtype=torch.float64)
+    near_zero = torch.logspace(-30, 0, 20_001, dtype=torch.float64)
+    both = torch.cat([even, near_zero, -near_zero]).to(torch.float32)
+    return both[(both >= low) & (both <= high)].contiguous()
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_within_a_few_units_in_the_last_place(library: ctypes.CDLL, name: str) -> None:
+    (low, high), limit = FUNCTIONS[name]
+    x = _samples(low, high)
+    want = getattr(torch, name)(x.double())
+    got = _run(library, name, x).double()
+    nearest = want.float()
+    finite = nearest.isfinite()
+    assert torch.equal(got[~finite].float(), nearest[~finite])
+    ulp = torch.nextafter(nearest.abs(), torch.tensor(float("inf"))).double() - nearest.abs().double()
+    error = ((got - want).abs() / ulp)[finite]
+    worst = int(error.argmax())
+    assert error[worst] <= limit, f"{name}({x[finite][worst].item()!r}) is off by {error[worst].item():.2f} ulp"
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_special_values_as_in_eager(library: ctypes.CDLL, name: str) -> None:
+    x = torch.tensor(SPECIAL)
+    torch.testing.assert_close(_run(library, name, x), getattr(torch, name)(x), rtol=1e-5, atol=1e-44, equal_nan=True)
+
+
+def test_products_are_rounded_before_they_are_subtracted(tmp_path: Path) -> None:
+    """exp((x - max) * scale) with a huge scale: contracted to an fma, x * scale minus the largest x * scale is not 0."""
+    torch.manual_seed(0)
+    x = torch.randn(7, 33)
+    for scale in (1e30, 100.0, 0.3):
+        graph = compile_graph(
+            capture(lambda x, s=scale: F.softmax(x * s, -1), [x]),
+            [x],
+            options=CodegenOptions(cache_dir=tmp_path, threads=1),
+        )
+        torch.testing.assert_close(graph(x)[0], F.softmax(x * scale, -1))
