@@ -12,6 +12,13 @@ from treadle_tracer.trace.tracer import Tracer, room_to_recurse
 from treadle_tracer.values.base import Value
 
 
+def new_tracer(dynamic: Mapping[Source, Mapping[int, int]] | None = None) -> Tracer:
+    """A tracer without a frame, as `trace_function` uses it."""
+    tx = Tracer(inline_call, dynamic)
+    tx.root_globals = {}
+    return tx
+
+
 def trace_function(
     function: Callable[..., Any],
     args: tuple[Any, ...] = (),
@@ -22,8 +29,7 @@ def trace_function(
 
     Sources of the arguments are locals named `args[0]`, ... and by keyword. Raises Unsupported where the frame would break.
     """
-    tx = Tracer(inline_call, dynamic)
-    tx.root_globals = {}
+    tx = new_tracer(dynamic)
     with room_to_recurse():
         return _trace(tx, function, args, kwargs or {})
 

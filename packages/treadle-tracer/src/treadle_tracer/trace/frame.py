@@ -12,12 +12,11 @@ from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE, compare_convert
 from treadle_tracer.code_map import CodeMap
 from treadle_tracer.errors import InternalError, Unsupported
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
-from treadle_tracer.trace import ops_call, ops_data, ops_flow
+from treadle_tracer.trace import ops_call, ops_data, ops_flow  # noqa: F401
 from treadle_tracer.trace.bind import bind_arguments
 from treadle_tracer.trace.result import TraceResult
 from treadle_tracer.trace.table import HANDLERS
 from treadle_tracer.trace.tracer import Tracer, room_to_recurse
-from treadle_tracer.values import attention_rule, symbolic_float_rules, unbacked_size_rules
 from treadle_tracer.values.base import NULL, Constant, LazyValue, NotConstant, Raised, Value
 from treadle_tracer.values.functions import BoundMethod, CellValue, FunctionValue
 from treadle_tracer.values.generators import GeneratorValue
@@ -390,7 +389,3 @@ def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceR
     result.cells = {name: root.cells[name] for name in root.program.model.cellvars if name in root.cells}
     result.reason = reason
     return result
-
-
-__all__ = ["Frame", "RootFrame", "TraceResult", "inline_call", "ops_call", "ops_data", "ops_flow", "program_of",
-           "attention_rule", "symbolic_float_rules", "trace_frame", "unbacked_size_rules"]  # fmt: skip

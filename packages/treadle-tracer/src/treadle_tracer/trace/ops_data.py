@@ -9,7 +9,7 @@ from treadle_tracer.values.base import NONE, NULL, Constant, Value, boolean
 from treadle_tracer.values.functions import CellValue
 from treadle_tracer.values.joined import open_truth
 from treadle_tracer.values.mappings import DictValue, SetValue
-from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
 from treadle_tracer.values.unbacked import truth_value
 
 if TYPE_CHECKING:
@@ -230,13 +230,13 @@ def _delete_subscr(frame: Frame, i: Instruction) -> None:
 @op("BINARY_SLICE")
 def _binary_slice(frame: Frame, i: Instruction) -> None:
     stop, start, owner = frame.stack.pop(), frame.stack.pop(), frame.stack.pop()
-    frame.stack.append(owner.get_item(frame.tx, frame.tx.make_slice([start, stop])))
+    frame.stack.append(owner.get_item(frame.tx, make_slice([start, stop])))
 
 
 @op("STORE_SLICE")
 def _store_slice(frame: Frame, i: Instruction) -> None:
     stop, start, owner, value = (frame.stack.pop() for _ in range(4))
-    owner.set_item(frame.tx, frame.tx.make_slice([start, stop]), value)
+    owner.set_item(frame.tx, make_slice([start, stop]), value)
 
 
 # ---- operators
@@ -336,7 +336,7 @@ def _build_const_key_map(frame: Frame, i: Instruction) -> None:
 
 @op("BUILD_SLICE")
 def _build_slice(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.make_slice(frame.pop_many(i.arg or 2)))
+    frame.stack.append(make_slice(frame.pop_many(i.arg or 2)))
 
 
 @op("BUILD_STRING")

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
+from treadle_tracer.rules.table import rule_of
 from treadle_tracer.values.base import NULL, ConcreteValue, Constant, Method, Value
 from treadle_tracer.values.callables import CallableValue
 from treadle_tracer.values.functions import BoundMethod, FunctionValue
+from treadle_tracer.values.graph_functions import goes_into_graph
 from treadle_tracer.values.mappings import DictValue, SetValue
 from treadle_tracer.values.sequences import ListValue, SliceValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
-from treadle_tracer.values.torch_functions import goes_into_graph, handler_of
 
 if TYPE_CHECKING:
     from treadle_tracer.bytecode import Instruction
@@ -131,7 +132,6 @@ def _call(frame: Frame, i: Instruction) -> bool:
     return isinstance(function, Method) and _is_pure_method(function, args)
 
 
-_PURE_FUNCTIONS = frozenset({isinstance, issubclass, len, callable, hasattr, getattr})
 _METHODS: tuple[tuple[type[Value], frozenset[str]], ...] = (
     (TensorValue, frozenset("size dim is_floating_point is_complex".split())),
     (DictValue, frozenset({"get"})),
@@ -139,15 +139,13 @@ _METHODS: tuple[tuple[type[Value], frozenset[str]], ...] = (
 
 
 def _is_pure_callable(obj: Any) -> bool:
-    """Built-in questions, what is answered at once while tracing, and cached functions of Python."""
-    if obj in _PURE_FUNCTIONS:
-        return True
-    handler = handler_of(obj)
-    if handler is not None:
-        return handler.__qualname__.partition(".")[0] in ("_always", "_fold")
+    """Functions whose rule has no effect, and cached functions of Python."""
+    rule = rule_of(obj)
+    if rule is not None:
+        return rule.is_speculatable
     if isinstance(obj, functools._lru_cache_wrapper):
         inner = obj.__wrapped__
-        return isinstance(inner, types.FunctionType) and handler_of(inner) is None and not goes_into_graph(inner)
+        return isinstance(inner, types.FunctionType) and rule_of(inner) is None and not goes_into_graph(inner)
     return False
 
 

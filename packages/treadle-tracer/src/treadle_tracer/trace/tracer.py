@@ -23,9 +23,9 @@ from treadle_tracer.options import TracerOptions
 from treadle_tracer.output.graph import GraphBuilder
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.mutations import DELETED, Mutations
-from treadle_tracer.source import AttrSource, BuiltinSource, ConstSource, GlobalSource, InstanceDictSource, Source
-from treadle_tracer.values import builtin_functions, copying, objects, protocol, text, torch_calls, unbacked
+from treadle_tracer.source import AttrSource, ConstSource, GlobalSource, InstanceDictSource, Source
 from treadle_tracer.values import construct as construction
+from treadle_tracer.values import objects, protocol, text, torch_calls, unbacked
 from treadle_tracer.values import wrap as wrapping
 from treadle_tracer.values.base import MISSING, Constant, Value
 from treadle_tracer.values.functions import BoundMethod, CellValue, ClassValue, FunctionValue, ModuleObject
@@ -143,7 +143,6 @@ class Tracer:
     to_str = text.to_str
     to_repr = text.to_repr
     format_value = text.format_value
-    make_slice = builtin_functions.make_slice
     wrap = wrapping.wrap
     from_constant = wrapping.from_constant
     is_constant_object = staticmethod(wrapping.is_constant_object)
@@ -543,4 +542,4 @@ def _is_plain_subclass(cls: type) -> bool:
     return issubclass(cls, torch.nn.Parameter) and cls.__torch_function__ is torch._C._disabled_torch_function_impl
 
 
-__all__ = ["BuiltinSource", "Tracer", "copying"]
+__all__ = ["Tracer"]

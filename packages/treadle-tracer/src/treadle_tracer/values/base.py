@@ -5,7 +5,6 @@ Methods take the `Tracer` as `tx`. A value never imports the tracer or the wrapp
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
@@ -348,7 +347,3 @@ class Method(Value):
         cg.const(bind)
         cg.value(self.owner)
         cg.cb.call(1)
-
-
-Handler = Callable[["Tracer", "list[Value]", "dict[str, Value]"], "Value"]
-"""A replacement for a callable: takes traced arguments, gives the traced result."""

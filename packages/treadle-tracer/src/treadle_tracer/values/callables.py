@@ -8,18 +8,23 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.rules.table import rule_of
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import NONE, ConcreteValue, Method, Value
-from treadle_tracer.values.builtin_functions import FOLDABLE, FOLDABLE_MODULES
 from treadle_tracer.values.construct import call_new
 from treadle_tracer.values.functions import ClassValue
+from treadle_tracer.values.graph_functions import goes_into_graph
 from treadle_tracer.values.tensor import TensorValue
-from treadle_tracer.values.torch_functions import goes_into_graph, handler_of
 
 if TYPE_CHECKING:
     from treadle_tracer.trace.tracer import Tracer
 
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+_PURE_MODULES = frozenset(
+    "math cmath re string unicodedata binascii _operator _statistics keyword _sre numbers fnmatch posixpath textwrap "
+    "difflib colorsys".split()
+)
+"""Modules whose functions are called while tracing when their arguments are constants."""
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
@@ -42,9 +47,9 @@ class CallableValue(ConcreteValue):
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         obj = self.obj
-        handler = handler_of(obj)
-        if handler is not None:
-            return handler(tx, args, kwargs)
+        rule = rule_of(obj)
+        if rule is not None:
+            return rule.apply(tx, args, kwargs)
         if goes_into_graph(obj):
             return tx.run_in_graph("call_function", obj, args, kwargs)
         if isinstance(obj, _DESCRIPTORS):
@@ -55,7 +60,7 @@ class CallableValue(ConcreteValue):
             return tx.call(tx.wrap(obj.__wrapped__, ConstSource(obj.__wrapped__)), args, kwargs)
         if getattr(obj, "__name__", None) == "__new__" and isinstance(getattr(obj, "__self__", None), type):
             return call_new(tx, obj, args, kwargs)
-        if obj in FOLDABLE or getattr(obj, "__module__", None) in FOLDABLE_MODULES:
+        if getattr(obj, "__module__", None) in _PURE_MODULES:
             return tx.fold(obj, args, kwargs)
         if type(obj).__module__ == "numpy" and all(arg.is_constant() for arg in (*args, *kwargs.values())):
             return tx.fold(obj, args, kwargs)

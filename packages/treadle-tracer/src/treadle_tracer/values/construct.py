@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.rules.table import rule_of
 from treadle_tracer.values import unbacked
 from treadle_tracer.values.base import (
     FALSE,
@@ -25,12 +26,11 @@ from treadle_tracer.values.base import (
     Value,
     boolean,
 )
-from treadle_tracer.values.builtin_functions import HANDLERS
 from treadle_tracer.values.functions import ClassValue, FunctionValue, PartialValue
 from treadle_tracer.values.iterators import CLASS_ITERATORS
 from treadle_tracer.values.mappings import DictValue, SetValue
 from treadle_tracer.values.objects import ObjectValue, SuperValue, lookup
-from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 
 if TYPE_CHECKING:
@@ -45,9 +45,9 @@ def construct(tx: Tracer, cls_value: ClassValue, args: list[Value], kwargs: dict
     special = CONSTRUCTORS.get(cls)
     if special is not None:
         return special(tx, args, kwargs)
-    handler = HANDLERS.get(cls)
-    if handler is not None:
-        return handler(tx, args, kwargs)
+    rule = rule_of(cls)
+    if rule is not None:
+        return rule.apply(tx, args, kwargs)
     if isinstance(cls, enum.EnumMeta):
         return tx.fold(cls, args, kwargs)
     if cls.__module__ == "numpy" and "generic" in (base.__name__ for base in cls.__mro__):
@@ -227,7 +227,7 @@ def _new_str(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
 
 
 def _new_slice(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return tx.make_slice(args)
+    return make_slice(args)
 
 
 def _new_range(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -361,8 +361,8 @@ def method_of_class(tx: Tracer, owner: ClassValue, name: str, args: list[Value],
     if name == "__instancecheck__":
         return boolean(issubclass(args[0].python_type(), cls))
     method = getattr(cls, name)
-    handler = HANDLERS.get(method)
-    return handler(tx, args, kwargs) if handler is not None else tx.fold(method, args, kwargs)
+    rule = rule_of(method)
+    return rule.apply(tx, args, kwargs) if rule is not None else tx.fold(method, args, kwargs)
 
 
 def call_new(tx: Tracer, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:

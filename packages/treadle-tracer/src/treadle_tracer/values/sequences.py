@@ -298,6 +298,18 @@ class SliceValue(Value):
         cg.cb.call(3)
 
 
+def make_slice(parts: list[Value]) -> Value:
+    """`slice(...)` of one to three values: a constant if all parts are."""
+    if len(parts) == 1:
+        parts = [NONE, parts[0]]
+    start, stop, step = (*parts, NONE)[:3]
+    made = SliceValue(start, stop, step)
+    try:
+        return Constant(made.constant())
+    except NotConstant:
+        return made
+
+
 class IteratorValue(Value):
     """Base of iterators carried out by the trace: `next` gives the next item or None."""
 
@@ -486,4 +498,4 @@ _LENGTH_ORDER: dict[str, Callable[[int, int], bool]] = {
 }
 
 __all__ = ["MISSING", "HostIterator", "IteratorValue", "ListValue", "RangeIterator", "ReversedIterator", "Sequence", "SequenceIterator",
-           "SliceValue", "TupleValue", "compare_sequences", "field_index", "field_names"]  # fmt: skip
+           "SliceValue", "TupleValue", "compare_sequences", "field_index", "field_names", "make_slice"]  # fmt: skip

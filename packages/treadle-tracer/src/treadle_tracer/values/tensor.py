@@ -152,6 +152,13 @@ def _set_attributes(tensor: Any, attrs: dict[str, Any]) -> None:
     vars(tensor).update(attrs)
 
 
+def length_of(tx: Tracer, value: Value) -> Value:
+    """`len(value)`; the length of a tensor may be symbolic."""
+    if isinstance(value, TensorValue):
+        return value.builtin_method(tx, "__len__", [], {})
+    return Constant(value.length(tx))
+
+
 # ---- attributes by name
 
 

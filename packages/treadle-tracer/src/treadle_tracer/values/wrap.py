@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.rules.table import rule_of
 from treadle_tracer.source import (
     AttrSource,
     ConstSource,
@@ -37,12 +38,12 @@ from treadle_tracer.values.functions import (
     ModuleObject,
     PartialValue,
 )
+from treadle_tracer.values.graph_functions import goes_into_graph
 from treadle_tracer.values.mappings import DictValue, SetValue
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.objects import ObjectValue
-from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
 from treadle_tracer.values.tensor import SymbolicValue
-from treadle_tracer.values.torch_functions import goes_into_graph, handler_of
 
 if TYPE_CHECKING:
     from treadle_tracer.trace.tracer import Tracer
@@ -153,7 +154,7 @@ def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
     if obj.__code__ is _DYNAMO_EXCLUDED:
         _guard_identity(tx, obj, source)
         return tx.wrap_known(own["__wrapped__"])
-    if handler_of(obj) is not None or goes_into_graph(obj):
+    if rule_of(obj) is not None or goes_into_graph(obj):
         _guard_identity(tx, obj, source)
         return CallableValue(obj, source)
     if isinstance(source.root, LocalSource) and (obj.__closure__ or obj.__qualname__.endswith("<lambda>")):
@@ -303,12 +304,7 @@ def _method(tx: Tracer, obj: types.MethodType, source: Source) -> Value:
 
 def _builtin(tx: Tracer, obj: Any, source: Source) -> Value:
     owner = getattr(obj, "__self__", None)
-    if (
-        owner is None
-        or isinstance(owner, (types.ModuleType, type))
-        or goes_into_graph(obj)
-        or handler_of(obj) is not None
-    ):
+    if owner is None or isinstance(owner, (types.ModuleType, type)) or goes_into_graph(obj) or rule_of(obj) is not None:
         _guard_identity(tx, obj, source)
         return CallableValue(obj, source)
     tx.guards.add(source, "type_is", type(obj))
@@ -375,7 +371,7 @@ def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
         return _compiled
     if isinstance(obj, type):
         return WRAPPERS[type]
-    if goes_into_graph(obj) or (getattr(cls, "__hash__", None) is not None and handler_of(obj) is not None):
+    if goes_into_graph(obj) or (getattr(cls, "__hash__", None) is not None and rule_of(obj) is not None):
         return _known(CallableValue)
     if cls.__module__ == "numpy":
         if is_numpy_scalar(obj) and not isinstance(obj, type):
@@ -425,7 +421,7 @@ WRAPPERS: dict[Any, Callable[..., Value]] = {
 
 def _slice(tx: Tracer, obj: slice, source: Source) -> Value:
     parts = [tx.wrap(getattr(obj, name), AttrSource(source, name)) for name in ("start", "stop", "step")]
-    return tx.make_slice(parts)
+    return make_slice(parts)
 
 
 _WRAPPERS_BY_BASE: list[tuple[Any, _Wrapper]] = [

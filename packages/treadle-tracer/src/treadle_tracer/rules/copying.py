@@ -1,4 +1,4 @@
-"""`copy.copy` and `copy.deepcopy` of traced values."""
+"""Rules of `copy.copy` and `copy.deepcopy`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.rules.rule import Args, Kwargs, Rule
 from treadle_tracer.values.base import MISSING, ConcreteValue, Value
-from treadle_tracer.values.builtin_functions import Args, Kwargs, handles
 from treadle_tracer.values.functions import FunctionValue, PartialValue
 from treadle_tracer.values.mappings import DictValue, SetValue
 from treadle_tracer.values.objects import ObjectValue, lookup
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from treadle_tracer.trace.tracer import Tracer
 
 
-@handles(copy.copy)
 def _copy(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
     if isinstance(value, (ConcreteValue, TupleValue, FunctionValue, PartialValue)):
@@ -57,7 +56,6 @@ def _why_not_by_attributes(tx: Tracer, value: ObjectValue) -> str | None:
     return "it has a __setstate__" if lookup(tx, value.cls, "__setstate__") is not MISSING else None
 
 
-@handles(copy.deepcopy)
 def _deepcopy(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     if len(args) > 1 or kwargs:
         raise Unsupported("call", "copy.deepcopy with a memo")
@@ -94,3 +92,6 @@ def _deep(tx: Tracer, value: Value, memo: dict[int, tuple[Value, Value]]) -> Val
             tx.mutations.store_attr(made, name, _deep(tx, item, memo))
         return made
     raise Unsupported("call", f"copy.deepcopy of {value.describe()}")
+
+
+RULES = (Rule(copy.copy, _copy), Rule(copy.deepcopy, _deepcopy))
