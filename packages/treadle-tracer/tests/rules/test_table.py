@@ -22,11 +22,10 @@ FUTURE = Version("python", (9, 0))
 
 def name_of(rule: Rule) -> str:
     function = rule.function
-    return (
-        function
-        if isinstance(function, str)
-        else f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', None) or getattr(function, '__name__', repr(function))}"
-    )
+    if isinstance(function, str):
+        return function
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
+    return f"{getattr(function, '__module__', '')}.{name}"
 
 
 def defines(dotted: str) -> bool:

@@ -30,10 +30,10 @@ from treadle_tracer.values.base import (
     boolean,
 )
 from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionValue
+from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.iterators import chain_from_iterable
-from treadle_tracer.values.list_methods import sorted_values
 from treadle_tracer.values.objects import ObjectValue, lookup
-from treadle_tracer.values.sequences import IteratorValue, ListValue, TupleValue
+from treadle_tracer.values.sequences import ListValue, TupleValue, sorted_values
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, length_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE, compare_convert
 from treadle_tracer.code_map import CodeMap
 from treadle_tracer.errors import InternalError, Unsupported
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
-from treadle_tracer.trace import ops_call, ops_data, ops_flow  # noqa: F401
 from treadle_tracer.trace.bind import bind_arguments
 from treadle_tracer.trace.result import TraceResult
 from treadle_tracer.trace.table import HANDLERS

@@ -17,6 +17,7 @@ import torch
 
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
 from treadle_tracer.rules.table import rule_of
+from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NULL, ConcreteValue, Constant, Method, Value
 from treadle_tracer.values.callables import CallableValue
 from treadle_tracer.values.functions import BoundMethod, FunctionValue
@@ -195,30 +196,27 @@ def _is_range_key(key: Value) -> bool:
     )
 
 
-_PURE: dict[str, Test] = {
-    **dict.fromkeys(
+_PURE: dict[str, Test] = by_name(
+    (
         "NOP RESUME PRECALL COPY_FREE_VARS MAKE_CELL POP_TOP PUSH_NULL COPY SWAP LOAD_CONST LOAD_FAST LOAD_FAST_CHECK "
         "LOAD_FAST_AND_CLEAR STORE_FAST LOAD_FAST_LOAD_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST DELETE_FAST "
         "LOAD_CLOSURE LOAD_DEREF LOAD_GLOBAL LOAD_ASSERTION_ERROR IS_OP KW_NAMES BUILD_TUPLE BUILD_SLICE "
-        "RETURN_VALUE RETURN_CONST JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split(),
+        "RETURN_VALUE RETURN_CONST JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT IMPORT_FROM",
         _always,
     ),
-    **dict.fromkeys("UNARY_NOT TO_BOOL JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP".split(), _testable),
-    **{
-        f"POP_JUMP_{direction}IF_{when}": test
-        for direction in ("", "FORWARD_", "BACKWARD_")
-        for when, test in (("TRUE", _testable), ("FALSE", _testable), ("NONE", _always), ("NOT_NONE", _always))
-    },
-    "LOAD_ATTR": _attribute,
-    "LOAD_METHOD": _attribute,
-    "COMPARE_OP": _both_are_plain,
-    "CONTAINS_OP": _membership,
-    "BINARY_OP": _arithmetic,
-    "UNARY_NEGATIVE": _top_is_plain,
-    "BINARY_SUBSCR": _item,
-    "UNPACK_SEQUENCE": _unpacking,
-    "IMPORT_NAME": _import,
-    "IMPORT_FROM": _always,
-    "CALL": _call,
-    "CALL_KW": _call,
-}
+    ("UNARY_NOT TO_BOOL JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP", _testable),
+    ("POP_JUMP_IF_TRUE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_BACKWARD_IF_TRUE", _testable),
+    ("POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_FALSE", _testable),
+    ("POP_JUMP_IF_NONE POP_JUMP_FORWARD_IF_NONE POP_JUMP_BACKWARD_IF_NONE", _always),
+    ("POP_JUMP_IF_NOT_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NOT_NONE", _always),
+    ("LOAD_ATTR LOAD_METHOD", _attribute),
+    ("COMPARE_OP", _both_are_plain),
+    ("CONTAINS_OP", _membership),
+    ("BINARY_OP", _arithmetic),
+    ("UNARY_NEGATIVE", _top_is_plain),
+    ("BINARY_SUBSCR", _item),
+    ("UNPACK_SEQUENCE", _unpacking),
+    ("IMPORT_NAME", _import),
+    ("CALL CALL_KW", _call),
+)
+"""Test by opcode name."""

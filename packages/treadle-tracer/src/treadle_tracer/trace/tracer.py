@@ -30,10 +30,11 @@ from treadle_tracer.values import wrap as wrapping
 from treadle_tracer.values.base import MISSING, Constant, Value
 from treadle_tracer.values.functions import BoundMethod, CellValue, ClassValue, FunctionValue, ModuleObject
 from treadle_tracer.values.instance_dict import InstanceDict
+from treadle_tracer.values.iteration import SequenceIterator
 from treadle_tracer.values.joined import JoinedTensor
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue, SuperValue
-from treadle_tracer.values.sequences import ListValue, SequenceIterator, TupleValue
+from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.symbols import Symbols
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 

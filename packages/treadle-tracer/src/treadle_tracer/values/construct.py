@@ -16,17 +16,17 @@ import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.rules.table import rule_of
+from treadle_tracer.tables import disjoint
 from treadle_tracer.values import unbacked
 from treadle_tracer.values.base import (
     FALSE,
     MISSING,
     NONE,
     Constant,
-    NotConstant,
     Value,
     boolean,
 )
-from treadle_tracer.values.functions import ClassValue, FunctionValue, PartialValue
+from treadle_tracer.values.functions import ClassValue, PartialValue
 from treadle_tracer.values.iterators import CLASS_ITERATORS
 from treadle_tracer.values.mappings import DictValue, SetValue
 from treadle_tracer.values.objects import ObjectValue, SuperValue, lookup
@@ -310,7 +310,7 @@ def _new_null_context(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -
     return tx.call(tx.wrap_known(contextlib.nullcontext), [], {})
 
 
-CONSTRUCTORS: dict[Any, _Constructor] = {
+_BUILT_IN: dict[Any, _Constructor] = {
     types.SimpleNamespace: _new_namespace,
     torch.autograd.profiler.record_function: _new_null_context,
     types.MappingProxyType: _new_mapping_proxy,
@@ -343,8 +343,8 @@ CONSTRUCTORS: dict[Any, _Constructor] = {
     torch.nn.Buffer: _new_parameter,
     torch.Tensor: _new_tensor,
     typing.TypeVar: _folded(typing.TypeVar),
-    **CLASS_ITERATORS,
 }
+CONSTRUCTORS = disjoint(_BUILT_IN, CLASS_ITERATORS)
 """Classes whose instances have a kind of their own."""
 
 
@@ -374,7 +374,3 @@ def call_new(tx: Tracer, function: Any, args: list[Value], kwargs: dict[str, Val
     if issubclass(cls, tuple):
         return TupleValue(rest[0].unpack(tx) if rest else (), cls)
     return allocate(tx, cls, rest)
-
-
-__all__ = ["CONSTRUCTORS", "FunctionValue", "NotConstant", "allocate", "call_new", "construct",
-           "init_container", "instantiate", "method_of_class"]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource, CellContentsSource, ConstSource, DictItemSource, TupleItemSource
 from treadle_tracer.values.base import MISSING, NONE, ConcreteValue, Constant, LazyValue, Method, Value
-from treadle_tracer.values.objects import ObjectValue, class_attribute_source, find_in_mro
+from treadle_tracer.values.objects import class_attribute_source, find_in_mro
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -486,7 +486,3 @@ class GenericAlias(ConcreteValue):
 
     def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.call(tx.wrap_known(self.obj.__origin__), args, kwargs)
-
-
-__all__ = ["BoundMethod", "CellValue", "ClassValue", "FunctionValue", "GenericAlias", "ModuleObject", "ObjectValue",
-           "PartialValue"]  # fmt: skip

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, Constant, Method, Raised, Value
+from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.objects import ObjectValue
-from treadle_tracer.values.sequences import IteratorValue
 
 if TYPE_CHECKING:
     from treadle_tracer.trace.frame import Frame

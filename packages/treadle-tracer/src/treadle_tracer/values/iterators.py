@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, Constant, Value
-from treadle_tracer.values.sequences import HostIterator, IteratorValue, ListValue, ReversedIterator, TupleValue
+from treadle_tracer.values.iteration import HostIterator, IteratorValue, ReversedIterator
+from treadle_tracer.values.sequences import ListValue, TupleValue
 
 if TYPE_CHECKING:
     from treadle_tracer.trace.tracer import Tracer

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import DictItemSource, DictKeySource
+from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import MISSING, NONE, LazyValue, NotConstant, Value, boolean
-from treadle_tracer.values.sequences import HostIterator, TupleValue
+from treadle_tracer.values.iteration import HostIterator
+from treadle_tracer.values.sequences import TupleValue
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -210,24 +212,13 @@ class DictValue(Value):
 
 
 _DictMethod = Callable[[DictValue, "Tracer", list[Value], dict[str, Value]], Value]
-_DICT_METHODS: dict[str, _DictMethod] = {}
 
 
-def _dict_method(*names: str) -> Callable[[_DictMethod], _DictMethod]:
-    def register(function: _DictMethod) -> _DictMethod:
-        _DICT_METHODS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
-
-
-@_dict_method("get")
 def _get(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     found = self.lookup(tx, args[0])
     return found if found is not None else (args[1] if len(args) > 1 else NONE)
 
 
-@_dict_method("setdefault")
 def _setdefault(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     found = self.lookup(tx, args[0])
     if found is None:
@@ -236,7 +227,6 @@ def _setdefault(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str
     return found
 
 
-@_dict_method("pop")
 def _pop(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     found = self.lookup(tx, args[0])
     if found is None:
@@ -250,7 +240,6 @@ def _pop(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value
     return found
 
 
-@_dict_method("popitem")
 def _popitem(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.guard_keys(tx)
     if not self.entries:
@@ -262,7 +251,6 @@ def _popitem(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, V
     return TupleValue((key, value.force(tx) if isinstance(value, LazyValue) else value))
 
 
-@_dict_method("update", "__ior__")
 def _update(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args:
         self.update_from(tx, args[0])
@@ -271,7 +259,6 @@ def _update(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Va
     return NONE
 
 
-@_dict_method("clear")
 def _clear(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.guard_keys(tx)
     self.entries.clear()
@@ -279,14 +266,12 @@ def _clear(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Val
     return NONE
 
 
-@_dict_method("copy", "__copy__")
 def _copy(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     made = DictValue(dict(self.raw_entries(tx)), self.cls)
     made.default_factory = self.default_factory
     return made
 
 
-@_dict_method("move_to_end")
 def _move_to_end(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.guard_keys(tx)
     hashed = args[0].hash_key(tx)
@@ -304,9 +289,19 @@ def _move_to_end(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[st
     return NONE
 
 
-_DICT_METHODS["keys"] = lambda self, tx, args, kwargs: DictView(self, "keys")
-_DICT_METHODS["values"] = lambda self, tx, args, kwargs: DictView(self, "values")
-_DICT_METHODS["items"] = lambda self, tx, args, kwargs: DictView(self, "items")
+_DICT_METHODS: dict[str, _DictMethod] = by_name(
+    ("get", _get),
+    ("setdefault", _setdefault),
+    ("pop", _pop),
+    ("popitem", _popitem),
+    ("update __ior__", _update),
+    ("clear", _clear),
+    ("copy __copy__", _copy),
+    ("move_to_end", _move_to_end),
+    ("keys", lambda self, tx, args, kwargs: DictView(self, "keys")),
+    ("values", lambda self, tx, args, kwargs: DictView(self, "values")),
+    ("items", lambda self, tx, args, kwargs: DictView(self, "items")),
+)
 
 _VIEW_TYPES = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 _ITERATOR_TYPES = {"keys": type(iter({})), "values": type(iter({}.values())), "items": type(iter({}.items()))}
@@ -512,21 +507,21 @@ def _add(self: SetValue, tx: Tracer, args: list[Value]) -> Value:
     return NONE
 
 
-_SET_METHODS: dict[str, Callable[[SetValue, Tracer, list[Value]], Value]] = {
-    "add": _add,
-    "discard": _discard,
-    "remove": lambda self, tx, args: _discard(self, tx, args, must=True),
-    "clear": lambda self, tx, args: _replace(self, tx, {}),
-    "copy": lambda self, tx, args: SetValue(dict(self.entries), self.cls),
-    "union": _combine("|"),
-    "intersection": _combine("&"),
-    "difference": _combine("-"),
-    "symmetric_difference": _combine("^"),
-    "update": _combine_in_place("|"),
-    "intersection_update": _combine_in_place("&"),
-    "difference_update": _combine_in_place("-"),
-    "symmetric_difference_update": _combine_in_place("^"),
-    "issubset": lambda self, tx, args: boolean(self.entries.keys() <= entries_of(tx, args[0]).keys()),
-    "issuperset": lambda self, tx, args: boolean(self.entries.keys() >= entries_of(tx, args[0]).keys()),
-    "isdisjoint": lambda self, tx, args: boolean(self.entries.keys().isdisjoint(entries_of(tx, args[0]).keys())),
-}
+_SET_METHODS: dict[str, Callable[[SetValue, Tracer, list[Value]], Value]] = by_name(
+    ("add", _add),
+    ("discard", _discard),
+    ("remove", lambda self, tx, args: _discard(self, tx, args, must=True)),
+    ("clear", lambda self, tx, args: _replace(self, tx, {})),
+    ("copy", lambda self, tx, args: SetValue(dict(self.entries), self.cls)),
+    ("union", _combine("|")),
+    ("intersection", _combine("&")),
+    ("difference", _combine("-")),
+    ("symmetric_difference", _combine("^")),
+    ("update", _combine_in_place("|")),
+    ("intersection_update", _combine_in_place("&")),
+    ("difference_update", _combine_in_place("-")),
+    ("symmetric_difference_update", _combine_in_place("^")),
+    ("issubset", lambda self, tx, args: boolean(self.entries.keys() <= entries_of(tx, args[0]).keys())),
+    ("issuperset", lambda self, tx, args: boolean(self.entries.keys() >= entries_of(tx, args[0]).keys())),
+    ("isdisjoint", lambda self, tx, args: boolean(self.entries.keys().isdisjoint(entries_of(tx, args[0]).keys()))),
+)

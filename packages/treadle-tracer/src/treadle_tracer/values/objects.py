@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource, AttrSource, ConstSource, InstanceDictSource, ItemSource
-from treadle_tracer.values.base import BOUND_BUILTIN, MISSING, NONE, Constant, Method, NotConstant, Raised, Value
+from treadle_tracer.values.base import MISSING, NONE, Constant, Method, NotConstant, Raised, Value
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
     from treadle_tracer.trace.tracer import Tracer
 
-DELETED_NAME = "DELETED"
 _METHOD_DESCRIPTORS = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
@@ -75,7 +74,7 @@ class ObjectValue(Value):
     built-in base was given.
     """
 
-    __slots__ = ("cls", "container", "new_args", "obj", "unknown")
+    __slots__ = ("cls", "container", "new_args", "obj")
 
     def __init__(self, cls: type, obj: Any = None, source: Source | None = None, container: Value | None = None):
         self.source = source
@@ -83,7 +82,6 @@ class ObjectValue(Value):
         self.obj = obj
         self.container = container
         self.new_args: list[Value] = []
-        self.unknown = False
 
     def python_type(self) -> type:
         return self.cls
@@ -512,6 +510,3 @@ class SuperValue(Value):
         cg.const(self.cls)
         cg.value(self.instance)
         cg.cb.call(2)
-
-
-__all__ = ["BOUND_BUILTIN", "ObjectValue", "SuperValue", "bind", "find_in_mro", "lookup", "lookup_owner"]

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 import operator
-import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.tables import by_name
 from treadle_tracer.values import floats, unbacked
 from treadle_tracer.values.base import (
-    FALSE,
     MISSING,
     NONE,
     TRUE,
@@ -26,19 +25,12 @@ from treadle_tracer.values.base import (
     Value,
     boolean,
 )
-from treadle_tracer.values.functions import BoundMethod, FunctionValue
+from treadle_tracer.values.functions import BoundMethod
+from treadle_tracer.values.iteration import HostIterator, IteratorValue
 from treadle_tracer.values.joined import SymbolicBool
 from treadle_tracer.values.mappings import DictValue, DictView, SetValue, entries_of
 from treadle_tracer.values.objects import ObjectValue, lookup
-from treadle_tracer.values.sequences import (
-    HostIterator,
-    IteratorValue,
-    ListValue,
-    Sequence,
-    SliceValue,
-    TupleValue,
-    compare_sequences,
-)
+from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue, compare_sequences
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 
 if TYPE_CHECKING:
@@ -486,28 +478,38 @@ def _none(_: None) -> Value:
     return NONE
 
 
-_DUNDERS: dict[str, _Dunder] = {
-    "__getitem__": lambda tx, v, args: v.get_item(tx, args[0]),
-    "__setitem__": lambda tx, v, args: _none(v.set_item(tx, args[0], args[1])),
-    "__delitem__": lambda tx, v, args: _none(v.del_item(tx, args[0])),
-    "__len__": lambda tx, v, args: Constant(v.length(tx)),
-    "__iter__": lambda tx, v, args: v.iterate(tx),
-    "__contains__": lambda tx, v, args: boolean(v.contains(tx, args[0])),
-    "__bool__": lambda tx, v, args: boolean(v.truth(tx)),
-    "__index__": lambda tx, v, args: Constant(index(tx, v)),
-    "__neg__": lambda tx, v, args: unary_op(tx, "-", v),
-    "__pos__": lambda tx, v, args: unary_op(tx, "+", v),
-    "__invert__": lambda tx, v, args: unary_op(tx, "~", v),
-    "__str__": lambda tx, v, args: tx.to_str(v),
-    "__repr__": lambda tx, v, args: tx.to_repr(v),
-    "__reversed__": lambda tx, v, args: tx.list_iterator(v.unpack(tx)[::-1]),
-}
-for _text, (_function, _forward, _) in COMPARE.items():
-    _DUNDERS[_forward] = lambda tx, v, args, text=_text: compare(tx, text, v, args[0])
-for _text, (_, _name) in BINARY.items():
-    _DUNDERS[f"__{_name}__"] = lambda tx, v, args, text=_text: binary_op(tx, text, v, args[0])
-    _DUNDERS[f"__r{_name}__"] = lambda tx, v, args, text=_text: binary_op(tx, text, args[0], v)
-    _DUNDERS[f"__i{_name}__"] = lambda tx, v, args, text=_text: binary_op(tx, f"{text}=", v, args[0])
+def _comparison(text: str) -> _Dunder:
+    return lambda tx, v, args: compare(tx, text, v, args[0])
+
+
+def _forward(text: str) -> _Dunder:
+    return lambda tx, v, args: binary_op(tx, text, v, args[0])
+
+
+def _reflected(text: str) -> _Dunder:
+    return lambda tx, v, args: binary_op(tx, text, args[0], v)
+
+
+_DUNDERS: dict[str, _Dunder] = by_name(
+    ("__getitem__", lambda tx, v, args: v.get_item(tx, args[0])),
+    ("__setitem__", lambda tx, v, args: _none(v.set_item(tx, args[0], args[1]))),
+    ("__delitem__", lambda tx, v, args: _none(v.del_item(tx, args[0]))),
+    ("__len__", lambda tx, v, args: Constant(v.length(tx))),
+    ("__iter__", lambda tx, v, args: v.iterate(tx)),
+    ("__contains__", lambda tx, v, args: boolean(v.contains(tx, args[0]))),
+    ("__bool__", lambda tx, v, args: boolean(v.truth(tx))),
+    ("__index__", lambda tx, v, args: Constant(index(tx, v))),
+    ("__neg__", lambda tx, v, args: unary_op(tx, "-", v)),
+    ("__pos__", lambda tx, v, args: unary_op(tx, "+", v)),
+    ("__invert__", lambda tx, v, args: unary_op(tx, "~", v)),
+    ("__str__", lambda tx, v, args: tx.to_str(v)),
+    ("__repr__", lambda tx, v, args: tx.to_repr(v)),
+    ("__reversed__", lambda tx, v, args: tx.list_iterator(v.unpack(tx)[::-1])),
+    *[(name, _comparison(text)) for text, (_, name, _) in COMPARE.items()],
+    *[(f"__{name}__", _forward(text)) for text, (_, name) in BINARY.items()],
+    *[(f"__r{name}__", _reflected(text)) for text, (_, name) in BINARY.items()],
+    *[(f"__i{name}__", _forward(f"{text}=")) for text, (_, name) in BINARY.items()],
+)
 
 _PLAIN = (Constant, Sequence, DictValue, DictView, SetValue, IteratorValue)
 
@@ -535,9 +537,3 @@ def call_builtin_method(
     if name == "__class__":
         return tx.wrap_known(owner.python_type())
     return owner.builtin_method(tx, name, args, kwargs)
-
-
-__all__ = ["FALSE", "BoundMethod", "FunctionValue", "binary_op", "call_builtin_method", "call_special", "compare",
-           "concrete_slice", "fold", "generic_contains", "hash_key_of", "index", "is_same", "not_", "object_equal",
-           "object_truth", "raise_exception", "raise_exception_value", "raise_real", "same_or_equal", "special_length",
-           "truth", "types", "unary_op"]  # fmt: skip

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import MISSING, NONE, Constant, LazyValue, Method, NotConstant, Value, boolean
+from treadle_tracer.tables import by_name, disjoint
+from treadle_tracer.values.base import NONE, Constant, LazyValue, NotConstant, Value, boolean
+from treadle_tracer.values.iteration import SequenceIterator
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -236,7 +238,7 @@ class ListValue(Sequence):
         self.changed(tx)
 
     def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        handler = LIST_METHODS[collections.deque if self.cls is collections.deque else list].get(name)
+        handler = (_DEQUE_METHODS if self.cls is collections.deque else _LIST_METHODS).get(name)
         if handler is None:
             return super().builtin_method(tx, name, args, kwargs)
         return handler(self, tx, args, kwargs)
@@ -266,8 +268,135 @@ class ListValue(Sequence):
         cg.cb.build_list(len(self.items))
 
 
-ListMethod = Callable[[ListValue, "Tracer", list[Value], dict[str, Value]], Value]
-LIST_METHODS: dict[type, dict[str, ListMethod]] = {list: {}, collections.deque: {}}  # filled by list_methods.py
+# ---- methods of lists and deques
+
+
+def _append(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (item,) = args
+    self.items.append(item)
+    if self.maxlen is not None and len(self.items) > self.maxlen:
+        del self.items[0]
+    self.changed(tx)
+    return NONE
+
+
+def _appendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (item,) = args
+    self.items.insert(0, item)
+    if self.maxlen is not None and len(self.items) > self.maxlen:
+        del self.items[-1]
+    self.changed(tx)
+    return NONE
+
+
+def _extend(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    for item in args[0].unpack(tx):
+        _append(self, tx, [item], {})
+    return NONE
+
+
+def _insert(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items.insert(tx.index(args[0]), args[1])
+    self.changed(tx)
+    return NONE
+
+
+def _extendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    for item in args[0].unpack(tx):
+        _appendleft(self, tx, [item], {})
+    return NONE
+
+
+def _rotate(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    steps = (tx.index(args[0]) if args else 1) % max(len(self.items), 1)
+    self.items[:] = self.items[-steps:] + self.items[:-steps] if steps else self.items
+    self.changed(tx)
+    return NONE
+
+
+def _pop(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    index = tx.index(args[0]) if args else -1
+    try:
+        item = self.item(tx, index)
+    except IndexError as error:
+        tx.raise_real(IndexError("pop from empty list" if not self.items else str(error)))
+    del self.items[index]
+    self.changed(tx)
+    return item
+
+
+def _popleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _pop(self, tx, [Constant(0)], {})
+
+
+def _remove(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    position = self.find(tx, args)
+    if position < 0:
+        tx.raise_exception(ValueError, "list.remove(x): x not in list")
+    del self.items[position]
+    self.changed(tx)
+    return NONE
+
+
+def _clear(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items.clear()
+    self.changed(tx)
+    return NONE
+
+
+def _copy(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    made = ListValue(list(self.items), self.cls)
+    made.maxlen = self.maxlen
+    return made
+
+
+def _reverse(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items.reverse()
+    self.changed(tx)
+    return NONE
+
+
+def _sort(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items[:] = sorted_values(tx, self.unpack(tx), kwargs.get("key", NONE), kwargs.get("reverse", NONE))
+    self.changed(tx)
+    return NONE
+
+
+_ListMethod = Callable[[ListValue, "Tracer", list[Value], dict[str, Value]], Value]
+_SHARED: dict[str, _ListMethod] = by_name(
+    ("append", _append),
+    ("extend __iadd__", _extend),
+    ("insert", _insert),
+    ("pop", _pop),
+    ("remove", _remove),
+    ("clear", _clear),
+    ("copy __copy__", _copy),
+    ("reverse", _reverse),
+)
+_LIST_METHODS: dict[str, _ListMethod] = disjoint(_SHARED, by_name(("sort", _sort)))
+_DEQUE_METHODS: dict[str, _ListMethod] = disjoint(
+    _SHARED,
+    by_name(
+        ("appendleft", _appendleft),
+        ("extendleft", _extendleft),
+        ("rotate", _rotate),
+        ("popleft", _popleft),
+    ),
+)
+
+
+def sorted_values(tx: Tracer, items: list[Value], key: Value, reverse: Value) -> list[Value]:
+    """Items in the order of `sorted`, comparing with the traced `<`; stable, also when reversed."""
+    keys = items if key.is_constant() and key.constant() is None else [tx.call(key, [item], {}) for item in items]
+
+    def compare(a: int, b: int) -> int:
+        if tx.truth(tx.compare("<", keys[a], keys[b])):
+            return -1
+        return 1 if tx.truth(tx.compare("<", keys[b], keys[a])) else 0
+
+    backwards = tx.truth(reverse)
+    order = sorted(range(len(items)), key=functools.cmp_to_key(compare), reverse=backwards)
+    return [items[position] for position in order]
 
 
 class SliceValue(Value):
@@ -310,171 +439,6 @@ def make_slice(parts: list[Value]) -> Value:
         return made
 
 
-class IteratorValue(Value):
-    """Base of iterators carried out by the trace: `next` gives the next item or None."""
-
-    __slots__ = ()
-
-    def iterate(self, tx: Tracer) -> Value:
-        return self
-
-    def next(self, tx: Tracer) -> Value | None:
-        raise NotImplementedError
-
-    def truth(self, tx: Tracer) -> bool:
-        return True
-
-    def unpack(self, tx: Tracer) -> list[Value]:
-        items: list[Value] = []
-        while (item := self.next(tx)) is not None:
-            items.append(item)
-        return items
-
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        while (own := self.next(tx)) is not None:
-            if tx.same_or_equal(own, item):
-                return True
-        return False
-
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        if name in ("__next__", "__iter__"):
-            return Method(self, name, None)
-        return super().get_attr(tx, name)
-
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name == "__iter__":
-            return self
-        if name == "__next__":
-            item = self.next(tx)
-            return tx.raise_exception(StopIteration) if item is None else item
-        return super().builtin_method(tx, name, args, kwargs)
-
-
-class SequenceIterator(IteratorValue):
-    """`iter(list)`: sees items appended while it runs."""
-
-    __slots__ = ("position", "sequence")
-
-    def __init__(self, sequence: Sequence, position: int = 0):
-        self.source = None
-        self.sequence = sequence
-        self.position = position
-
-    def python_type(self) -> type:
-        return type(iter(())) if isinstance(self.sequence, TupleValue) else type(iter([]))
-
-    def next(self, tx: Tracer) -> Value | None:
-        if self.position >= len(self.sequence.items):
-            self.position = 1 << 62  # an exhausted list iterator stays exhausted
-            return None
-        item = self.sequence.item(tx, self.position)
-        self.position += 1
-        return item
-
-    def remaining(self) -> list[Value]:
-        return list(self.sequence.items[self.position :])
-
-    def reconstruct(self, cg: Any) -> None:
-        """A fresh iterator over the sequence itself, moved on to where this one stands."""
-        cg.cb.push_null()
-        cg.const(_iterator_at)
-        cg.value(self.sequence)
-        cg.const(self.position)
-        cg.cb.call(2)
-
-
-def _iterator_at(sequence: Any, position: int) -> Any:
-    iterator = iter(sequence)
-    iterator.__setstate__(position if position < len(sequence) else len(sequence))
-    if position > len(sequence):
-        next(iterator, None)
-    return iterator
-
-
-class ReversedIterator(IteratorValue):
-    """`reversed(list)` or `reversed(tuple)`: `position` is the next index."""
-
-    __slots__ = ("position", "sequence")
-
-    def __init__(self, sequence: Sequence):
-        self.source = None
-        self.sequence = sequence
-        self.position = len(sequence.items) - 1
-
-    def python_type(self) -> type:
-        return type(reversed([])) if isinstance(self.sequence, ListValue) else reversed
-
-    def next(self, tx: Tracer) -> Value | None:
-        if not 0 <= self.position < len(self.sequence.items):
-            self.position = -1
-            return None
-        self.position -= 1
-        return self.sequence.item(tx, self.position + 1)
-
-    def reconstruct(self, cg: Any) -> None:
-        cg.cb.push_null()
-        cg.const(_reversed_at)
-        cg.value(self.sequence)
-        cg.const(self.position)
-        cg.cb.call(2)
-
-
-def _reversed_at(sequence: Any, position: int) -> Any:
-    iterator = reversed(sequence)
-    iterator.__setstate__(position)
-    return iterator
-
-
-class RangeIterator(IteratorValue):
-    """`iter(range(...))`."""
-
-    __slots__ = ("position", "range")
-
-    def __init__(self, over: range, position: int = 0):
-        self.source = None
-        self.range = over
-        self.position = position
-
-    def python_type(self) -> type:
-        return type(iter(range(0)))
-
-    def next(self, tx: Tracer) -> Value | None:
-        if self.position >= len(self.range):
-            return None
-        self.position += 1
-        return Constant(self.range[self.position - 1])
-
-    def reconstruct(self, cg: Any) -> None:
-        cg.cb.push_null()
-        cg.const(iter)
-        cg.const(self.range[self.position :])
-        cg.cb.call(1)
-
-
-LIST_ITERATOR = type(iter([]))
-
-
-class HostIterator(IteratorValue):
-    """An iterator whose items the trace makes one by one with a Python generator of Values."""
-
-    __slots__ = ("cls", "host", "remake")
-
-    def __init__(self, host: Iterator[Value], cls: type = LIST_ITERATOR):
-        self.source = None
-        self.host = host
-        self.cls = cls
-
-    def python_type(self) -> type:
-        return self.cls
-
-    def next(self, tx: Tracer) -> Value | None:
-        return next(self.host, None)
-
-    def reconstruct(self, cg: Any) -> None:
-        """A list iterator over the items that are left; right only when taking them has no effect, as here."""
-        raise Unsupported("reconstruct", f"a {self.cls.__name__} in the middle of its run")
-
-
 def compare_sequences(tx: Tracer, operator: str, a: Sequence, b: Sequence) -> Value:
     """Lexicographic comparison of two lists or two tuples."""
     left, right = a.unpack(tx), b.unpack(tx)
@@ -496,6 +460,3 @@ _LENGTH_ORDER: dict[str, Callable[[int, int], bool]] = {
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
 }
-
-__all__ = ["MISSING", "HostIterator", "IteratorValue", "ListValue", "RangeIterator", "ReversedIterator", "Sequence", "SequenceIterator",
-           "SliceValue", "TupleValue", "compare_sequences", "field_index", "field_names", "make_slice"]  # fmt: skip

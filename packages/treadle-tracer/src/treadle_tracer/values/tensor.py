@@ -10,8 +10,8 @@ import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import InstanceDictSource
+from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import MISSING, NONE, Constant, Method, Value
-from treadle_tracer.values.sequences import TupleValue
 
 if TYPE_CHECKING:
     from torch import fx
@@ -209,22 +209,21 @@ def _type_of(self: TensorValue, tx: Tracer, name: str) -> Value:
     return tx.wrap_known(self.python_type())
 
 
-_ATTRIBUTES: dict[str, Callable[[TensorValue, Any, str], Value]] = {
-    **dict.fromkeys(
+_ATTRIBUTES: dict[str, Callable[[TensorValue, Any, str], Value]] = by_name(
+    (
         "dtype device layout requires_grad is_leaf is_cuda is_cpu is_sparse is_quantized is_nested is_meta is_mps is_xpu "
-        "is_mkldnn is_sparse_csr is_complex is_vulkan is_ipu is_xla is_hpu is_mtia names ndim itemsize".split(),
+        "is_mkldnn is_sparse_csr is_vulkan is_ipu is_xla is_hpu is_mtia names ndim itemsize",
         _metadata,
     ),
-    **dict.fromkeys(("T", "mT", "H", "mH", "real", "imag"), _view),
-    "shape": _shape,
-    "data": _data,
-    "grad": _grad,
-    "grad_fn": _grad_fn,
-    "nbytes": _number,
-    "__dict__": _own_dict,
-    "__class__": _type_of,
-}
-del _ATTRIBUTES["is_complex"]  # a method
+    ("T mT H mH real imag", _view),
+    ("shape", _shape),
+    ("data", _data),
+    ("grad", _grad),
+    ("grad_fn", _grad_fn),
+    ("nbytes", _number),
+    ("__dict__", _own_dict),
+    ("__class__", _type_of),
+)
 
 
 def _set_requires_grad(self: TensorValue, tx: Tracer, value: Value) -> None:
@@ -236,10 +235,10 @@ def _set_data(self: TensorValue, tx: Tracer, value: Value) -> None:
     raise Unsupported("tensor-attribute", "assignment to .data")
 
 
-_SETTERS: dict[str, Callable[[TensorValue, Any, Value], None]] = {
-    "requires_grad": _set_requires_grad,
-    "data": _set_data,
-}
+_SETTERS: dict[str, Callable[[TensorValue, Any, Value], None]] = by_name(
+    ("requires_grad", _set_requires_grad),
+    ("data", _set_data),
+)
 
 
 class SymbolicValue(Value):
@@ -281,6 +280,3 @@ class SymbolicValue(Value):
             self.source.emit(cg.cb)
         else:
             cg.graph_output(self._node)
-
-
-__all__ = ["SymbolicValue", "TensorValue", "TupleValue"]

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
 from treadle_shapes import ShapesError, UnbackedError
 from treadle_shapes.torch import run_for_metadata
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.tables import by_name
 from treadle_tracer.values import assumptions, floats, unbacked
 from treadle_tracer.values.base import MISSING, NONE, ConcreteValue, Constant, LazyValue, Method, NotConstant, Value
 from treadle_tracer.values.joined import symbolic_bool
@@ -322,38 +323,44 @@ def _requires_grad_(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: d
     return owner
 
 
+def _set_item(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    owner.set_item(tx, args[0], args[1])
+    return NONE
+
+
 def _squeeze(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> None:
     assumptions.squeezed(tx, owner, [*args, *kwargs.values()])
 
 
-_TENSOR_METHODS: dict[str, Callable[..., Value | None]] = {
-    "requires_grad_": _requires_grad_,
-    **dict.fromkeys(("squeeze", "squeeze_"), _squeeze),
-    "item": lambda tx, owner, args, kwargs: unbacked.item(tx, owner),
-    "tolist": lambda tx, owner, args, kwargs: unbacked.to_list(tx, owner),
-    "__int__": lambda tx, owner, args, kwargs: unbacked.to_number(tx, owner, int),
-    "__float__": lambda tx, owner, args, kwargs: unbacked.to_number(tx, owner, float),
-    **dict.fromkeys(("__bool__", "is_nonzero"), lambda tx, owner, args, kwargs: unbacked.to_bool(tx, owner)),
-    **dict.fromkeys(("__complex__", "__index__"), _unsupported("data-dependent")),
-    "__contains__": _unsupported("branch-on-tensor"),
-    **dict.fromkeys(("numpy", "__array__", "data_ptr", "storage", "untyped_storage", "share_memory_", "__reduce_ex__",
-                     "__deepcopy__", "backward", "register_hook", "retain_grad", "set_",
-                     "__repr__", "__str__", "__format__", "apply_", "map_", "is_shared", "pin_memory"),
-                    _unsupported("tensor-method")),
-    "size": _size,
-    "__len__": _length,
-    "type": _type_method,
-    "as_subclass": _as_subclass,
-    "__getitem__": lambda tx, owner, args, kwargs: owner.get_item(tx, args[0]),
-    "__setitem__": lambda tx, owner, args, kwargs: owner.set_item(tx, args[0], args[1]) or NONE,
-    "__iter__": lambda tx, owner, args, kwargs: owner.iterate(tx),
-    "__hash__": _unsupported("hash"),
-    "get_device": lambda tx, owner, args, kwargs: Constant(owner.fake.get_device()),
-    "is_floating_point": lambda tx, owner, args, kwargs: Constant(owner.fake.is_floating_point()),
-    "is_complex": lambda tx, owner, args, kwargs: Constant(owner.fake.is_complex()),
-    "dim": lambda tx, owner, args, kwargs: Constant(owner.fake.dim()),
-    "__torch_function__": _unsupported("tensor-method"),
-}  # fmt: skip
+_TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
+    ("requires_grad_", _requires_grad_),
+    ("squeeze squeeze_", _squeeze),
+    ("item", lambda tx, owner, args, kwargs: unbacked.item(tx, owner)),
+    ("tolist", lambda tx, owner, args, kwargs: unbacked.to_list(tx, owner)),
+    ("__int__", lambda tx, owner, args, kwargs: unbacked.to_number(tx, owner, int)),
+    ("__float__", lambda tx, owner, args, kwargs: unbacked.to_number(tx, owner, float)),
+    ("__bool__ is_nonzero", lambda tx, owner, args, kwargs: unbacked.to_bool(tx, owner)),
+    ("__complex__ __index__", _unsupported("data-dependent")),
+    ("__contains__", _unsupported("branch-on-tensor")),
+    (
+        "numpy __array__ data_ptr storage untyped_storage share_memory_ __reduce_ex__ __deepcopy__ backward register_hook "
+        "retain_grad set_ __repr__ __str__ __format__ apply_ map_ is_shared pin_memory __torch_function__",
+        _unsupported("tensor-method"),
+    ),
+    ("size", _size),
+    ("__len__", _length),
+    ("type", _type_method),
+    ("as_subclass", _as_subclass),
+    ("__getitem__", lambda tx, owner, args, kwargs: owner.get_item(tx, args[0])),
+    ("__setitem__", _set_item),
+    ("__iter__", lambda tx, owner, args, kwargs: owner.iterate(tx)),
+    ("__hash__", _unsupported("hash")),
+    ("get_device", lambda tx, owner, args, kwargs: Constant(owner.fake.get_device())),
+    ("is_floating_point", lambda tx, owner, args, kwargs: Constant(owner.fake.is_floating_point())),
+    ("is_complex", lambda tx, owner, args, kwargs: Constant(owner.fake.is_complex())),
+    ("dim", lambda tx, owner, args, kwargs: Constant(owner.fake.dim())),
+)
+"""What is done instead of a node, by method. None: the call is a node after all."""
 
 
 def shape_of(tx: Tracer, owner: TensorValue) -> TupleValue:
@@ -392,7 +399,3 @@ def symbolic_op(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> 
     nodes = tuple(arg.node(tx) if isinstance(arg, SymbolicValue) else arg.constant() for arg in args)
     node = tx.graph.call("call_function", function, nodes, {}, result, tx.stack_trace())
     return tx.number(result, node)
-
-
-__all__ = ["bind_tensor_method", "operator_in_graph", "run_fake", "run_in_graph", "shape_of", "symbolic_op",
-           "tensor_method", "wrap_result"]  # fmt: skip

@@ -20,7 +20,6 @@ from treadle_tracer.source import (
     AttrSource,
     ConstSource,
     DictItemSource,
-    InstanceDictSource,
     ItemSource,
     ListItemSource,
     LocalSource,
@@ -31,7 +30,6 @@ from treadle_tracer.values.base import FALSE, NONE, TRUE, ConcreteValue, Constan
 from treadle_tracer.values.callables import CallableValue, DisabledFunction
 from treadle_tracer.values.functions import (
     BoundMethod,
-    CellValue,
     ClassValue,
     FunctionValue,
     GenericAlias,
@@ -467,7 +465,3 @@ def from_constant(tx: Tracer, obj: Any) -> Value:
     if hasattr(obj, "__next__"):
         raise Unsupported("call", f"a {cls.__name__} made while tracing")
     return wrap(tx, obj, ConstSource(obj))
-
-
-__all__ = ["CONSTANT_TYPES", "CellValue", "InstanceDictSource", "from_constant", "is_constant_object", "is_trusted_class",
-           "is_trusted_function", "is_trusted_name", "wrap"]  # fmt: skip
