@@ -10,10 +10,10 @@ import pytest
 import treadle_tracer
 from treadle_tracer.bytecode import OPS
 from treadle_tracer.errors import InternalError
-from treadle_tracer.rules.table import ALL_RULES
 from treadle_tracer.tables import by_name, disjoint
 from treadle_tracer.trace.table import HANDLERS
 from treadle_tracer.values.construct import CONSTRUCTORS
+from treadle_tracer.values.rules.table import ALL_RULES
 
 SOURCES = sorted(Path(treadle_tracer.__file__).parent.rglob("*.py"))
 

@@ -6,12 +6,14 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from treadle_shapes.torch import raw_expr
 from treadle_tracer.trace.elements import Elements
 from treadle_tracer.trace.pure import COMPUTED
-from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue, Value
+from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.joined import JoinedTensor, SymbolicBool, symbolic_bool
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from torch import fx
@@ -132,7 +134,7 @@ def is_same(one: Value, two: Value) -> bool:
             return True
         return type(one.obj) is type(two.obj) and isinstance(one.obj, _BY_VALUE) and one.obj == two.obj
     if isinstance(one, SymbolicValue) and isinstance(two, SymbolicValue):
-        return type(one.sym) is type(two.sym) and one.sym.node.value is two.sym.node.value
+        return type(one.sym) is type(two.sym) and raw_expr(one.sym) is raw_expr(two.sym)
     return False
 
 
@@ -143,7 +145,7 @@ def _is_bool(value: Value) -> bool:
 def _integer_of(value: Value) -> Any:
     """The expression or number of an int, None for everything else."""
     if isinstance(value, SymbolicValue):
-        return value.sym.node.value if value.python_type() is int else None
+        return raw_expr(value.sym) if value.python_type() is int else None
     return (
         value.obj
         if isinstance(value, Constant) and not isinstance(value, SymbolicBool) and type(value.obj) is int

@@ -10,10 +10,11 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler, unsupported
 from treadle_tracer.trace.ops_data import list_to_tuple, unary_positive
-from treadle_tracer.values.base import NULL, Value
+from treadle_tracer.values.base import NULL
 from treadle_tracer.values.functions import CellValue, FunctionValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.bytecode import Instruction
@@ -62,7 +63,7 @@ def _call_function_ex(frame: Frame, i: Instruction) -> None:
     function = first if NULL_AFTER_CALLABLE else second
     kwargs: dict[str, Value] = {}
     if keywords is not None:
-        mapping = tx.as_dict(keywords)
+        mapping = keywords.as_dict(tx)
         if mapping is None:
             raise Unsupported("call", f"**{keywords.describe()}")
         kwargs = {key.constant(): value for key, value in mapping.items(tx)}

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.bytecode.opcodes import compare_converts_to_bool
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler
-from treadle_tracer.values.base import NONE, NULL, Constant, Value, boolean
+from treadle_tracer.values import protocol
+from treadle_tracer.values.base import NONE, NULL, Constant, boolean
 from treadle_tracer.values.functions import CellValue
-from treadle_tracer.values.joined import open_truth
+from treadle_tracer.values.joined import is_same, open_truth
 from treadle_tracer.values.mappings import DictValue, SetValue
 from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
-from treadle_tracer.values.unbacked import truth_value
+from treadle_tracer.values.tensor_numbers import truth_value
+from treadle_tracer.values.text import format_value, to_repr, to_str
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.bytecode import Instruction
@@ -166,7 +170,7 @@ def _load_method(frame: Frame, i: Instruction) -> None:
 
 def _load_super_attr(frame: Frame, i: Instruction) -> None:
     instance, cls, super_ = frame.stack.pop(), frame.stack.pop(), frame.stack.pop()
-    found = frame.tx.call(super_, [cls, instance], {}).get_attr(frame.tx, i.argval)
+    found = super_.call(frame.tx, [cls, instance], {}).get_attr(frame.tx, i.argval)
     if i.flag_bits & 1:
         frame.push_callable(found, 1)
     else:
@@ -218,18 +222,18 @@ def _binary_op(frame: Frame, i: Instruction) -> None:
 def _compare_op(frame: Frame, i: Instruction) -> None:
     b, a = frame.stack.pop(), frame.stack.pop()
     result = frame.tx.compare(i.argval, a, b)
-    frame.stack.append(_as_bool(frame, result) if frame.converts_to_bool(i.arg or 0) else result)
+    frame.stack.append(_as_bool(frame, result) if compare_converts_to_bool(i.arg or 0) else result)
 
 
 def _as_bool(frame: Frame, value: Value) -> Value:
     """`bool(value)`; one that is open or known only at run time stays so."""
     found = open_truth(frame.tx, value) or truth_value(frame.tx, value)
-    return boolean(frame.tx.truth(value)) if found is None else found
+    return boolean(value.truth(frame.tx)) if found is None else found
 
 
 def _is_op(frame: Frame, i: Instruction) -> None:
     b, a = frame.stack.pop(), frame.stack.pop()
-    frame.stack.append(boolean(frame.tx.is_same(a, b) != bool(i.arg)))
+    frame.stack.append(boolean(is_same(a, b) != bool(i.arg)))
 
 
 def _contains_op(frame: Frame, i: Instruction) -> None:
@@ -238,7 +242,7 @@ def _contains_op(frame: Frame, i: Instruction) -> None:
 
 
 def _unary_not(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.not_(frame.stack.pop()))
+    frame.stack.append(protocol.not_(frame.tx, frame.stack.pop()))
 
 
 def _to_bool(frame: Frame, i: Instruction) -> None:
@@ -246,15 +250,15 @@ def _to_bool(frame: Frame, i: Instruction) -> None:
 
 
 def _unary_negative(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.unary_op("-", frame.stack.pop()))
+    frame.stack.append(protocol.unary_op(frame.tx, "-", frame.stack.pop()))
 
 
 def unary_positive(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.unary_op("+", frame.stack.pop()))
+    frame.stack.append(protocol.unary_op(frame.tx, "+", frame.stack.pop()))
 
 
 def _unary_invert(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.unary_op("~", frame.stack.pop()))
+    frame.stack.append(protocol.unary_op(frame.tx, "~", frame.stack.pop()))
 
 
 # ---- building
@@ -299,7 +303,7 @@ def _build_string(frame: Frame, i: Instruction) -> None:
 def _format_value(frame: Frame, i: Instruction) -> None:
     flags = i.arg or 0
     spec = frame.stack.pop() if flags & 4 else Constant("")
-    frame.stack.append(frame.tx.format_value(_converted(frame, frame.stack.pop(), flags & 3), spec))
+    frame.stack.append(format_value(frame.tx, _converted(frame, frame.stack.pop(), flags & 3), spec))
 
 
 def _convert_value(frame: Frame, i: Instruction) -> None:
@@ -311,8 +315,8 @@ def _converted(frame: Frame, value: Value, how: int) -> Value:
     if how == 0:
         return value
     if how == 1:
-        return frame.tx.to_str(value)
-    text = frame.tx.to_repr(value)
+        return to_str(frame.tx, value)
+    text = to_repr(frame.tx, value)
     return text if how == 2 else frame.tx.fold(_ascii, [text], {})
 
 
@@ -321,12 +325,12 @@ def _ascii(text: str) -> str:
 
 
 def _format_simple(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.format_value(frame.stack.pop(), Constant("")))
+    frame.stack.append(format_value(frame.tx, frame.stack.pop(), Constant("")))
 
 
 def _format_with_spec(frame: Frame, i: Instruction) -> None:
     spec, value = frame.stack.pop(), frame.stack.pop()
-    frame.stack.append(frame.tx.format_value(value, spec))
+    frame.stack.append(format_value(frame.tx, value, spec))
 
 
 def _list_append(frame: Frame, i: Instruction) -> None:
@@ -364,7 +368,7 @@ def _dict_merge(frame: Frame, i: Instruction) -> None:
     other = frame.stack.pop()
     target: Any = frame.stack[-(i.arg or 0)]
     tx = frame.tx
-    mapping = tx.as_dict(other)
+    mapping = other.as_dict(tx)
     if mapping is None:
         mapping = DictValue()
         mapping.update_from(tx, other)

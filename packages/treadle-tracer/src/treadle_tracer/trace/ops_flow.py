@@ -8,12 +8,13 @@ from treadle_tracer.bytecode import OPS
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler, unsupported
 from treadle_tracer.trace.speculation import branch
-from treadle_tracer.values.base import NONE, Constant, Raised, Value, boolean
+from treadle_tracer.values.base import NONE, Constant, boolean
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.generators import GeneratorValue
 from treadle_tracer.values.joined import open_truth
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.value import Raised, Value, special_method
 
 if TYPE_CHECKING:
     from treadle_tracer.bytecode import Instruction
@@ -156,7 +157,7 @@ def _raise_varargs(frame: Frame, i: Instruction) -> None:
 def _instance(frame: Frame, exception: Value) -> Value:
     """An exception instance: classes are called."""
     if isinstance(exception, ClassValue):
-        exception = frame.tx.call(exception, [], {})
+        exception = exception.call(frame.tx, [], {})
     if not issubclass(exception.python_type(), BaseException):
         frame.tx.raise_exception(TypeError, "exceptions must derive from BaseException")
     return exception
@@ -190,18 +191,18 @@ def _matches(frame: Frame, exception: Value, wanted: Value) -> bool:
 
 def _before_with(frame: Frame, i: Instruction) -> None:
     tx, manager = frame.tx, frame.stack.pop()
-    enter, leave = tx.has_special(manager, "__enter__"), tx.has_special(manager, "__exit__")
+    enter, leave = special_method(tx, manager, "__enter__"), special_method(tx, manager, "__exit__")
     if enter is None or leave is None:
         name = manager.python_type().__name__
         tx.raise_exception(TypeError, f"{name!r} object does not support the context manager protocol")
     frame.stack.append(leave)
-    frame.stack.append(tx.call(enter, [], {}))
+    frame.stack.append(enter.call(tx, [], {}))
 
 
 def _with_except_start(frame: Frame, i: Instruction) -> None:
     exception, leave = frame.stack[-1], frame.stack[-4]
     cls = frame.tx.wrap_known(exception.python_type())
-    frame.stack.append(frame.tx.call(leave, [cls, exception, NONE], {}))
+    frame.stack.append(leave.call(frame.tx, [cls, exception, NONE], {}))
 
 
 def _cleanup_throw(frame: Frame, i: Instruction) -> None:
@@ -226,7 +227,7 @@ def _match_mapping(frame: Frame, i: Instruction) -> None:
 def _match_keys(frame: Frame, i: Instruction) -> None:
     tx = frame.tx
     keys, subject = frame.stack[-1], frame.stack[-2]
-    mapping = tx.as_dict(subject)
+    mapping = subject.as_dict(tx)
     if mapping is None:
         tx.raise_exception(TypeError, "only dictionaries can be matched while tracing")
     found = [mapping.lookup(tx, key) for key in keys.unpack(tx)]

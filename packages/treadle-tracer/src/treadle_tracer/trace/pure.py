@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
-from treadle_tracer.rules.table import rule_of
 from treadle_tracer.tables import by_name
-from treadle_tracer.values.base import NULL, ConcreteValue, Constant, Method, Value
+from treadle_tracer.values.base import NULL, ConcreteValue, Constant, Method
 from treadle_tracer.values.callables import CallableValue
 from treadle_tracer.values.functions import BoundMethod, FunctionValue
 from treadle_tracer.values.graph_functions import goes_into_graph
 from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, SliceValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.bytecode import Instruction

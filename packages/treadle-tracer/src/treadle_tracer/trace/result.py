@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from treadle_tracer.values.base import Value
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.errors import Unsupported

@@ -21,8 +21,9 @@ from treadle_shapes import ShapesError
 from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.trace.join import Join
 from treadle_tracer.trace.pure import COMPUTED, is_pure
-from treadle_tracer.values.base import NotConstant, Raised, Value, boolean
+from treadle_tracer.values.base import boolean
 from treadle_tracer.values.joined import SymbolicBool
+from treadle_tracer.values.value import NotConstant, Raised, Value
 
 if TYPE_CHECKING:
     from torch import fx
@@ -268,7 +269,7 @@ def _returned(frame: Frame, state: State) -> Value:
 @contextlib.contextmanager
 def _speculating(tx: Tracer) -> Iterator[Speculation]:
     """Nothing inside is recorded, except guards on outside objects that hold anyway."""
-    if tx.speculation is not None:
+    if isinstance(tx.speculation, Speculation):
         yield tx.speculation
         return
     speculation = tx.speculation = Speculation(tx)

@@ -8,16 +8,17 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.rules.table import rule_of
 from treadle_tracer.source import ConstSource
-from treadle_tracer.values.base import NONE, ConcreteValue, Method, Value
+from treadle_tracer.values.base import NONE, ConcreteValue, Method
 from treadle_tracer.values.construct import call_new
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.graph_functions import goes_into_graph
+from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
 _PURE_MODULES = frozenset(
@@ -33,7 +34,7 @@ class DisabledFunction(ConcreteValue):
 
     __slots__ = ()
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Unsupported("disabled", self.describe())
 
 
@@ -42,10 +43,10 @@ class CallableValue(ConcreteValue):
 
     __slots__ = ()
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return True
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         obj = self.obj
         rule = rule_of(obj)
         if rule is not None:
@@ -57,7 +58,7 @@ class CallableValue(ConcreteValue):
         if isinstance(obj, functools._lru_cache_wrapper):
             if args and isinstance(getattr(args[0], "obj", None), logging.Logger):
                 return self.log_once(args, kwargs)
-            return tx.call(tx.wrap(obj.__wrapped__, ConstSource(obj.__wrapped__)), args, kwargs)
+            return tx.wrap(obj.__wrapped__, ConstSource(obj.__wrapped__)).call(tx, args, kwargs)
         if getattr(obj, "__name__", None) == "__new__" and isinstance(getattr(obj, "__self__", None), type):
             return call_new(tx, obj, args, kwargs)
         if getattr(obj, "__module__", None) in _PURE_MODULES:
@@ -76,7 +77,7 @@ class CallableValue(ConcreteValue):
         self.obj(args[0].obj, *(arg.constant() for arg in args[1:]))  # type: ignore[attr-defined]
         return NONE
 
-    def call_descriptor(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call_descriptor(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """`list.append(x, y)`: a method taken from the class."""
         if not args:
             tx.raise_exception(TypeError, f"unbound method {self.obj.__qualname__}() needs an argument")
@@ -85,7 +86,7 @@ class CallableValue(ConcreteValue):
             return tx.tensor_method(owner, self.obj.__name__, rest, kwargs)
         return tx.call_builtin_method(owner, self.obj.__name__, self.obj, rest, kwargs)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name in ("__get__", "__set__") and isinstance(self.obj, (*_DESCRIPTORS, *_SLOTS)):
             return Method(self, name, getattr(self.obj, name))
         missing: list[Any] = []
@@ -94,7 +95,7 @@ class CallableValue(ConcreteValue):
             tx.raise_exception(AttributeError, f"{type(self.obj).__name__!r} object has no attribute {name!r}")
         return tx.wrap(value, ConstSource(value))
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__get__" and isinstance(self.obj, _SLOTS):
             return args[0].slot_attr(tx, self.obj, self.obj.__name__)  # type: ignore[attr-defined]
         if name == "__get__":

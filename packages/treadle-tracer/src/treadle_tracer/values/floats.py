@@ -17,11 +17,12 @@ import torch
 from torch import fx
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import Constant, Value
+from treadle_tracer.values.base import Constant
 from treadle_tracer.values.tensor import SymbolicValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 # Beyond this an int is compared exactly by Python but is no float.
 _EXACT = 2**53
@@ -82,7 +83,7 @@ def is_float(value: Value) -> bool:
     return isinstance(value, SymbolicValue) and isinstance(value.sym, torch.SymFloat)
 
 
-def operate(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> Value:
+def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
     """A call of a pure Python function with dynamic numbers among its arguments, one of which is a float."""
     if function is operator.pos or function is builtins.float:
         return args[0]
@@ -139,7 +140,7 @@ def _is_unequal_kind(function: Callable[..., Any], args: list[Value]) -> bool:
     )
 
 
-def _decide(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> bool:
+def _decide(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> bool:
     from treadle_shapes.floats import compare
 
     constants = [arg.constant() for arg in args if not isinstance(arg, SymbolicValue)]
@@ -150,7 +151,7 @@ def _decide(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> bool
     return tx.symbols.env.decide(compare(name, a, b))
 
 
-def _test(tx: Tracer, function: Callable[..., Any], x: Any) -> bool:
+def _test(tx: TraceContext, function: Callable[..., Any], x: Any) -> bool:
     """nan(x) == (x != x);  inf(x) == (abs(x) == inf);  finite(x) == (abs(x) < inf)"""
     from treadle_shapes.floats import compare, float_fn
 
@@ -160,7 +161,7 @@ def _test(tx: Tracer, function: Callable[..., Any], x: Any) -> bool:
     return tx.symbols.env.decide(compare(name, float_fn("fabs", x), math.inf))
 
 
-def _rounded(tx: Tracer, function: Callable[..., Any], value: SymbolicValue) -> Value:
+def _rounded(tx: TraceContext, function: Callable[..., Any], value: SymbolicValue) -> Value:
     import treadle_shapes.torch
     from treadle_shapes.floats import round_to_int
 
@@ -179,7 +180,9 @@ def _rounded(tx: Tracer, function: Callable[..., Any], value: SymbolicValue) -> 
     return Constant(env.specialize(round_to_int(_ROUNDINGS[function], x)))
 
 
-def _computed(tx: Tracer, function: Callable[..., Any], args: list[Value], name: str, operands: list[Any]) -> Value:
+def _computed(
+    tx: TraceContext, function: Callable[..., Any], args: list[Value], name: str, operands: list[Any]
+) -> Value:
     """The value of an operation, with a guard that Python gives a float for later values too, where it need not."""
     from treadle_shapes import UsageError
     from treadle_shapes.floats import PARTIAL, compare, float_fn
@@ -207,7 +210,7 @@ def _is_whole(exponent: Any) -> bool:
     return isinstance(exponent, float) and (exponent.is_integer() or math.isinf(exponent))
 
 
-def _with_constants(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> Value:
+def _with_constants(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
     """The call with all numbers fixed."""
     return tx.fold(function, [Constant(tx.specialise(a)) if isinstance(a, SymbolicValue) else a for a in args], {})
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import Method, Value
+from treadle_tracer.values.base import Method
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 LIST_ITERATOR = type(iter([]))
 
@@ -19,33 +20,33 @@ class IteratorValue(Value):
 
     __slots__ = ()
 
-    def iterate(self, tx: Tracer) -> Value:
+    def iterate(self, tx: TraceContext) -> Value:
         return self
 
-    def next(self, tx: Tracer) -> Value | None:
+    def next(self, tx: TraceContext) -> Value | None:
         raise NotImplementedError
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return True
 
-    def unpack(self, tx: Tracer) -> list[Value]:
+    def unpack(self, tx: TraceContext) -> list[Value]:
         items: list[Value] = []
         while (item := self.next(tx)) is not None:
             items.append(item)
         return items
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
+    def contains(self, tx: TraceContext, item: Value) -> bool:
         while (own := self.next(tx)) is not None:
             if tx.same_or_equal(own, item):
                 return True
         return False
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name in ("__next__", "__iter__"):
             return Method(self, name, None)
         return super().get_attr(tx, name)
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__iter__":
             return self
         if name == "__next__":
@@ -67,7 +68,7 @@ class SequenceIterator(IteratorValue):
     def python_type(self) -> type:
         return type(iter(())) if issubclass(self.sequence.python_type(), tuple) else LIST_ITERATOR
 
-    def next(self, tx: Tracer) -> Value | None:
+    def next(self, tx: TraceContext) -> Value | None:
         if self.position >= len(self.sequence.items):
             self.position = 1 << 62  # an exhausted list iterator stays exhausted
             return None
@@ -108,7 +109,7 @@ class ReversedIterator(IteratorValue):
     def python_type(self) -> type:
         return reversed if issubclass(self.sequence.python_type(), tuple) else type(reversed([]))
 
-    def next(self, tx: Tracer) -> Value | None:
+    def next(self, tx: TraceContext) -> Value | None:
         if not 0 <= self.position < len(self.sequence.items):
             self.position = -1
             return None
@@ -142,7 +143,7 @@ class HostIterator(IteratorValue):
     def python_type(self) -> type:
         return self.cls
 
-    def next(self, tx: Tracer) -> Value | None:
+    def next(self, tx: TraceContext) -> Value | None:
         return next(self.host, None)
 
     def reconstruct(self, cg: Any) -> None:

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from treadle_shapes.torch import raw_expr
 from treadle_tracer.errors import InternalError
-from treadle_tracer.values.base import Constant, Value, boolean
+from treadle_tracer.values.base import Constant, boolean
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from torch import fx
 
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 Decide = Callable[[Any], bool]
 
@@ -50,25 +52,38 @@ class SymbolicBool(Constant):
         return SymbolicBool(Not(self.condition), self._decide)
 
 
-def symbolic_bool(tx: Tracer, condition: Any) -> Constant:
+def symbolic_bool(tx: TraceContext, condition: Any) -> Constant:
     """The bool `condition` (an expression of treadle_shapes about values with hints): plain where it follows from facts."""
     known = tx.symbols.env.prove(condition)
     return SymbolicBool(condition, tx.decide_condition) if known is None else boolean(known)
 
 
-def open_truth(tx: Tracer, value: Value) -> SymbolicBool | None:
+def open_truth(tx: TraceContext, value: Value) -> SymbolicBool | None:
     """`bool(value)` of a bool that is open, or of an int with a hint; None for everything else, and where facts tell."""
     if isinstance(value, SymbolicBool):
         return value
     if not isinstance(value, SymbolicValue) or value.python_type() is not int:
         return None
-    number = value.sym.node.value
+    number = raw_expr(value.sym)
     if tx.symbols.env.hint(number) is None:
         return None
     from treadle_shapes.expr import Ne
 
     found = symbolic_bool(tx, Ne(number, 0))
     return found if isinstance(found, SymbolicBool) else None
+
+
+def is_same(a: Value, b: Value) -> bool:
+    """`a is b` of the traced program."""
+    if a is b:
+        return True
+    if (isinstance(a, SymbolicBool) and not _may_be_bool(b)) or (isinstance(b, SymbolicBool) and not _may_be_bool(a)):
+        return False
+    return a.identity() is b.identity()
+
+
+def _may_be_bool(value: Value) -> bool:
+    return isinstance(value, SymbolicBool) or (isinstance(value, Constant) and type(value.obj) is bool)
 
 
 class JoinedTensor(TensorValue):
@@ -94,24 +109,24 @@ class JoinedTensor(TensorValue):
         self.settle()
         return self
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: TraceContext) -> Any:
         self.settle()
         return self
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name in _OF_THE_OBJECT:
             self.settle()
         return super().get_attr(tx, name)
 
-    def own_attr(self, tx: Tracer, name: str) -> Value:
+    def own_attr(self, tx: TraceContext, name: str) -> Value:
         self.settle()
         return super().own_attr(tx, name)
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         self.settle()
         super().set_attr(tx, name, value)
 
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+    def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
         self.settle()
         super().set_item(tx, key, value)
 

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name, disjoint
-from treadle_tracer.values.base import NONE, Constant, LazyValue, NotConstant, Value, boolean
+from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.iteration import SequenceIterator
+from treadle_tracer.values.value import NotConstant, Value
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 
 class Sequence(Value):
@@ -35,31 +36,31 @@ class Sequence(Value):
     def python_type(self) -> type:
         return self.cls
 
-    def item(self, tx: Tracer, index: int) -> Value:
+    def item(self, tx: TraceContext, index: int) -> Value:
         found = self.items[index]
         return found.force(tx) if found.__class__ is LazyValue else found
 
-    def unpack(self, tx: Tracer) -> list[Value]:
+    def unpack(self, tx: TraceContext) -> list[Value]:
         return [item.force(tx) if item.__class__ is LazyValue else item for item in self.items]
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return len(self.items) > 0
 
-    def length(self, tx: Tracer) -> int:
+    def length(self, tx: TraceContext) -> int:
         return len(self.items)
 
-    def iterate(self, tx: Tracer) -> Value:
+    def iterate(self, tx: TraceContext) -> Value:
         return SequenceIterator(self)
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
+    def contains(self, tx: TraceContext, item: Value) -> bool:
         return any(tx.same_or_equal(own, item) for own in self.unpack(tx))
 
-    def index_of(self, tx: Tracer, key: Value) -> Any:
+    def index_of(self, tx: TraceContext, key: Value) -> Any:
         """`key` as a Python index: int or slice of ints."""
         try:
             index = key.constant()
         except NotConstant:
-            index = tx.index(key) if not isinstance(key, SliceValue) else tx.concrete_slice(key)
+            index = key.as_index(tx) if not isinstance(key, SliceValue) else key.as_slice(tx)
         if not isinstance(index, (int, slice)):
             index_method = getattr(index, "__index__", None)
             if index_method is None:
@@ -69,7 +70,7 @@ class Sequence(Value):
             index = index_method()
         return index
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
+    def get_item(self, tx: TraceContext, key: Value) -> Value:
         index = self.index_of(tx, key)
         if isinstance(index, slice):
             return self.slice(index)
@@ -81,7 +82,7 @@ class Sequence(Value):
     def slice(self, index: slice) -> Value:
         raise NotImplementedError
 
-    def find(self, tx: Tracer, args: list[Value]) -> int:
+    def find(self, tx: TraceContext, args: list[Value]) -> int:
         low, high = (args[1].constant() if len(args) > 1 else 0), (args[2].constant() if len(args) > 2 else None)
         for position in range(*slice(low, high).indices(len(self.items))):
             if tx.same_or_equal(self.item(tx, position), args[0]):
@@ -96,7 +97,7 @@ class Sequence(Value):
             for item in self.items
         ]
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "count":
             return Constant(sum(tx.same_or_equal(item, args[0]) for item in self.unpack(tx)))
         if name == "index":
@@ -130,7 +131,7 @@ class TupleValue(Sequence):
     def identity(self) -> Any:
         return self
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: TraceContext) -> Any:
         return tuple(item.hash_key(tx) for item in self.unpack(tx))
 
     def slice(self, index: slice) -> Value:
@@ -138,13 +139,13 @@ class TupleValue(Sequence):
         cls = self.cls if self.cls.__name__ == "Size" else tuple
         return TupleValue(self.items[index], cls)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         position = field_index(self.cls, name)
         if position is not None:
             return self.item(tx, position)
         return super().get_attr(tx, name)
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "numel" and self.cls.__name__ == "Size":
             return functools.reduce(
                 lambda a, b: tx.binary_op("*", a, b), self.unpack(tx), Constant(1)
@@ -209,10 +210,10 @@ class ListValue(Sequence):
     def is_constant(self) -> bool:
         return False
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: TraceContext) -> Any:
         return tx.raise_exception(TypeError, f"unhashable type: {self.cls.__name__!r}")
 
-    def changed(self, tx: Tracer) -> None:
+    def changed(self, tx: TraceContext) -> None:
         if self.source is not None or (self.owner is not None and self.owner.source is not None):
             tx.mutations.mutated(self.owner if self.owner is not None else self)
 
@@ -221,7 +222,7 @@ class ListValue(Sequence):
             raise Unsupported("builtin-method", f"slice of {self.cls.__name__}")
         return ListValue(self.items[index])
 
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+    def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
         index = self.index_of(tx, key)
         try:
             self.items[index] = value.unpack(tx) if isinstance(index, slice) else value
@@ -229,7 +230,7 @@ class ListValue(Sequence):
             tx.raise_real(error)
         self.changed(tx)
 
-    def del_item(self, tx: Tracer, key: Value) -> None:
+    def del_item(self, tx: TraceContext, key: Value) -> None:
         index = self.index_of(tx, key)
         try:
             del self.items[index]
@@ -237,13 +238,13 @@ class ListValue(Sequence):
             tx.raise_real(error)
         self.changed(tx)
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         handler = (_DEQUE_METHODS if self.cls is collections.deque else _LIST_METHODS).get(name)
         if handler is None:
             return super().builtin_method(tx, name, args, kwargs)
         return handler(self, tx, args, kwargs)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name == "maxlen" and self.cls is collections.deque:
             return Constant(self.maxlen) if self.maxlen is not None else NONE
         return super().get_attr(tx, name)
@@ -271,7 +272,7 @@ class ListValue(Sequence):
 # ---- methods of lists and deques
 
 
-def _append(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _append(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (item,) = args
     self.items.append(item)
     if self.maxlen is not None and len(self.items) > self.maxlen:
@@ -280,7 +281,7 @@ def _append(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Va
     return NONE
 
 
-def _appendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _appendleft(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (item,) = args
     self.items.insert(0, item)
     if self.maxlen is not None and len(self.items) > self.maxlen:
@@ -289,33 +290,33 @@ def _appendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str
     return NONE
 
 
-def _extend(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _extend(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     for item in args[0].unpack(tx):
         _append(self, tx, [item], {})
     return NONE
 
 
-def _insert(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    self.items.insert(tx.index(args[0]), args[1])
+def _insert(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items.insert(args[0].as_index(tx), args[1])
     self.changed(tx)
     return NONE
 
 
-def _extendleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _extendleft(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     for item in args[0].unpack(tx):
         _appendleft(self, tx, [item], {})
     return NONE
 
 
-def _rotate(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    steps = (tx.index(args[0]) if args else 1) % max(len(self.items), 1)
+def _rotate(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    steps = (args[0].as_index(tx) if args else 1) % max(len(self.items), 1)
     self.items[:] = self.items[-steps:] + self.items[:-steps] if steps else self.items
     self.changed(tx)
     return NONE
 
 
-def _pop(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    index = tx.index(args[0]) if args else -1
+def _pop(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    index = args[0].as_index(tx) if args else -1
     try:
         item = self.item(tx, index)
     except IndexError as error:
@@ -325,11 +326,11 @@ def _pop(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value
     return item
 
 
-def _popleft(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _popleft(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return _pop(self, tx, [Constant(0)], {})
 
 
-def _remove(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _remove(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     position = self.find(tx, args)
     if position < 0:
         tx.raise_exception(ValueError, "list.remove(x): x not in list")
@@ -338,31 +339,31 @@ def _remove(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Va
     return NONE
 
 
-def _clear(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _clear(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.items.clear()
     self.changed(tx)
     return NONE
 
 
-def _copy(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _copy(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     made = ListValue(list(self.items), self.cls)
     made.maxlen = self.maxlen
     return made
 
 
-def _reverse(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _reverse(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.items.reverse()
     self.changed(tx)
     return NONE
 
 
-def _sort(self: ListValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _sort(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.items[:] = sorted_values(tx, self.unpack(tx), kwargs.get("key", NONE), kwargs.get("reverse", NONE))
     self.changed(tx)
     return NONE
 
 
-_ListMethod = Callable[[ListValue, "Tracer", list[Value], dict[str, Value]], Value]
+_ListMethod = Callable[[ListValue, "TraceContext", list[Value], dict[str, Value]], Value]
 _SHARED: dict[str, _ListMethod] = by_name(
     ("append", _append),
     ("extend __iadd__", _extend),
@@ -385,16 +386,16 @@ _DEQUE_METHODS: dict[str, _ListMethod] = disjoint(
 )
 
 
-def sorted_values(tx: Tracer, items: list[Value], key: Value, reverse: Value) -> list[Value]:
+def sorted_values(tx: TraceContext, items: list[Value], key: Value, reverse: Value) -> list[Value]:
     """Items in the order of `sorted`, comparing with the traced `<`; stable, also when reversed."""
-    keys = items if key.is_constant() and key.constant() is None else [tx.call(key, [item], {}) for item in items]
+    keys = items if key.is_constant() and key.constant() is None else [key.call(tx, [item], {}) for item in items]
 
     def compare(a: int, b: int) -> int:
-        if tx.truth(tx.compare("<", keys[a], keys[b])):
+        if tx.compare("<", keys[a], keys[b]).truth(tx):
             return -1
-        return 1 if tx.truth(tx.compare("<", keys[b], keys[a])) else 0
+        return 1 if tx.compare("<", keys[b], keys[a]).truth(tx) else 0
 
-    backwards = tx.truth(reverse)
+    backwards = reverse.truth(tx)
     order = sorted(range(len(items)), key=functools.cmp_to_key(compare), reverse=backwards)
     return [items[position] for position in order]
 
@@ -414,7 +415,11 @@ class SliceValue(Value):
     def constant(self) -> Any:
         return slice(*(part.constant() for part in self.parts))
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def as_slice(self, tx: TraceContext) -> slice:
+        """A slice of ints; makes dynamic numbers constants."""
+        return slice(*(None if _is_none(part) else part.as_index(tx) for part in self.parts))
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name in ("start", "stop", "step"):
             return self.parts[("start", "stop", "step").index(name)]
         return super().get_attr(tx, name)
@@ -425,6 +430,10 @@ class SliceValue(Value):
         for part in self.parts:
             cg.value(part)
         cg.cb.call(3)
+
+
+def _is_none(value: Value) -> bool:
+    return value.is_constant() and value.constant() is None
 
 
 def make_slice(parts: list[Value]) -> Value:
@@ -439,7 +448,7 @@ def make_slice(parts: list[Value]) -> Value:
         return made
 
 
-def compare_sequences(tx: Tracer, operator: str, a: Sequence, b: Sequence) -> Value:
+def compare_sequences(tx: TraceContext, operator: str, a: Sequence, b: Sequence) -> Value:
     """Lexicographic comparison of two lists or two tuples."""
     left, right = a.unpack(tx), b.unpack(tx)
     if operator in ("==", "!=") and len(left) != len(right):

@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.rules.rule import Apply, Args, Effect, Kwargs, Rule, breaks, members
 from treadle_tracer.values import unbacked
-from treadle_tracer.values.base import Constant, LazyValue, Value
+from treadle_tracer.values.base import NONE, Constant, LazyValue
+from treadle_tracer.values.class_lookup import find_in_mro, lookup
 from treadle_tracer.values.floats import is_float
-from treadle_tracer.values.objects import ObjectValue, find_in_mro
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, breaks, members
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.unbacked import check
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 # ---- checks
 
@@ -26,17 +29,25 @@ def _check(error: type) -> Apply:
     return lambda tx, args, kwargs: unbacked.check(tx, args[0] if args else kwargs["cond"], error)
 
 
-def _check_with(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _check_with(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return unbacked.check(tx, args[1] if len(args) > 1 else kwargs["cond"], args[0].constant())
+
+
+def constrain(tx: TraceContext, number: Value, lower: Any, upper: Any) -> Value:
+    """`torch.sym_constrain_range(number, min=lower, max=upper)`"""
+    for comparison, end in ((">=", lower), ("<=", upper)):
+        if end is not None:
+            check(tx, tx.compare(comparison, number, Constant(end)), RuntimeError)
+    return NONE
 
 
 def _constrain(lowest: int | None) -> Apply:
     """`torch.sym_constrain_range(number, min=, max=)` and its like; `lowest`: what holds without being said."""
 
-    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         given = {name: value.constant() for name, value in kwargs.items() if name in ("min", "max")}
         lower = lowest if given.get("min") is None else given["min"]
-        return unbacked.constrain(tx, args[0] if args else kwargs["size"], lower, given.get("max"))
+        return constrain(tx, args[0] if args else kwargs["size"], lower, given.get("max"))
 
     return run
 
@@ -44,16 +55,16 @@ def _constrain(lowest: int | None) -> Apply:
 # ---- autograd
 
 
-def _apply(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     """`Function.apply`: without gradients it is its forward."""
     cls, *rest = args
     needs_gradient = torch.is_grad_enabled() and any(
         isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in (*rest, *kwargs.values())
     )
-    if needs_gradient or tx.lookup(cls.constant(), "setup_context") is not _NO_SETUP_CONTEXT:
+    if needs_gradient or lookup(tx, cls.constant(), "setup_context") is not _NO_SETUP_CONTEXT:
         raise Unsupported("autograd-function", cls.describe())
     context = ObjectValue(_Context)
-    return tx.call(tx.get_attr(cls, "forward"), [context, *rest], kwargs)
+    return cls.get_attr(tx, "forward").call(tx, [context, *rest], kwargs)
 
 
 class _Context:
@@ -72,10 +83,10 @@ class _Context:
 _NO_SETUP_CONTEXT = find_in_mro(torch.autograd.Function.__mro__, "setup_context")[0]
 
 
-def _checkpoint(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _checkpoint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     """Activation checkpointing computes the same; what is recomputed is for the graph's partitioner to decide."""
     own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
-    return tx.call(args[0], args[1:], {name: value for name, value in kwargs.items() if name not in own})
+    return args[0].call(tx, args[1:], {name: value for name, value in kwargs.items() if name not in own})
 
 
 # ---- tensors of dynamic floats and of numbers known only at run time, which torch's constructors would read as plain ones
@@ -84,11 +95,11 @@ def _checkpoint(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _tensor_of_numbers(function: Callable[..., Any]) -> Apply:
     """torch.tensor(f) -> torch.full((), f);  torch.tensor([f, 2.0]) -> torch.stack of such"""
 
-    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         items = args[0].unpack(tx) if len(args) == 1 and isinstance(args[0], (ListValue, TupleValue)) else args
         items = [item.force(tx) if isinstance(item, LazyValue) else item for item in items]
         kinds = {item.python_type() for item in items}
-        dynamic = any(is_float(item) or unbacked.is_run_time(tx, item) for item in items) and kinds <= {
+        dynamic = any(is_float(item) or unbacked.is_unbacked(tx, item) for item in items) and kinds <= {
             int,
             float,
             bool,

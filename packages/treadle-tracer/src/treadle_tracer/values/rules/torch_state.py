@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from treadle_tracer.rules.rule import Apply, Args, Effect, Kwargs, Rule, Version, always, breaks, folds, members
-from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Value
+from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant
+from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, Version, always, breaks, folds, members
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 # ---- questions with one answer while compiling
 
@@ -68,7 +69,7 @@ STATE_SETTERS: dict[Any, StateSetter] = {
 }
 
 
-def set_state(tx: Tracer, setter: Any, args: Args) -> Value:
+def set_state(tx: TraceContext, setter: Any, args: Args) -> Value:
     """Change the state for the rest of the trace, and in the graph; nothing if it is so already."""
     info = STATE_SETTERS[setter]
     plain = [arg.constant() for arg in args]
@@ -85,7 +86,7 @@ def _setter(setter: Any) -> Rule:
 
 
 def _nesting(step: int) -> Apply:
-    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         tx.autocast_nesting += step
         return Constant(tx.autocast_nesting)
 

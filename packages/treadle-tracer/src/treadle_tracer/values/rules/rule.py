@@ -10,14 +10,15 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import Constant, Value
+from treadle_tracer.values.base import Constant
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 Args = list[Value]
 Kwargs = dict[str, Value]
-Apply = Callable[["Tracer", Args, Kwargs], Value]
+Apply = Callable[["TraceContext", Args, Kwargs], Value]
 
 
 class Effect(Enum):
@@ -101,7 +102,7 @@ def folds(function: Any, effect: Effect = Effect.NONE) -> Rule:
 def breaks(function: Any, code: str) -> Rule:
     """The graph breaks at the call; `code` is a key of breaks.toml."""
 
-    def apply(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    def apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         raise Unsupported(code, ", ".join(arg.describe() for arg in args[:2]))
 
     return Rule(function, apply, Effect.BREAKS)

@@ -1,6 +1,6 @@
 """Torch functions whose kernels read sizes as plain numbers, written with functions that take symbolic sizes.
 
-They are traced in place of torch's own where such a size is symbolic. `rules.unbacked_sizes` selects the calls; arguments that it
+They are traced in place of torch's own where such a size is symbolic. `values.rules.unbacked_sizes` selects the calls; arguments that it
 does not pass on (`out`, `layout`) are left out. The formulas are those of PyTorch's documentation. Comments tell where a formula
 follows a kernel at an edge: one step, nothing to count.
 """

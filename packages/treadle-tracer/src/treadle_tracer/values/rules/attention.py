@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from treadle_tracer.rules.rule import Effect, Rule
-from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Value
+from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant
 from treadle_tracer.values.joined import SymbolicBool
+from treadle_tracer.values.rules.rule import Effect, Rule
 from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 _attention = torch.nn.functional.scaled_dot_product_attention
 _PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
-def attention(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def attention(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A call of scaled_dot_product_attention in the graph."""
     named = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
     causal = named.get("is_causal")
@@ -35,7 +36,7 @@ def attention(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return tx.run_in_graph("call_function", _attention, args, kwargs)
 
 
-def _causal(tx: Tracer, causal: SymbolicBool, named: dict[str, Value]) -> Constant:
+def _causal(tx: TraceContext, causal: SymbolicBool, named: dict[str, Value]) -> Constant:
     """The constant to pass for `is_causal`. With one query and one key both give the same; otherwise the condition is decided."""
     from treadle_shapes import And, Eq, Not
     from treadle_shapes.torch import expr_of
@@ -51,4 +52,4 @@ def _causal(tx: Tracer, causal: SymbolicBool, named: dict[str, Value]) -> Consta
 
 
 RULE = Rule(_attention, attention, Effect.GRAPH)
-"""Wrapped by the rule for a symbolic scale in `rules.symbolic_floats`."""
+"""Wrapped by the rule for a symbolic scale in `values.rules.symbolic_floats`."""

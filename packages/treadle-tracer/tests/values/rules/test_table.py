@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from treadle_tracer.errors import InternalError, Unsupported
-from treadle_tracer.rules import attention, table
-from treadle_tracer.rules.rule import Effect, Rule, Version, always, breaks, folds, in_graph, members
 from treadle_tracer.trace.driver import new_tracer
-from treadle_tracer.values.base import NONE, TRUE, Constant, Raised
+from treadle_tracer.values.base import NONE, TRUE, Constant
+from treadle_tracer.values.rules import attention, table
+from treadle_tracer.values.rules.rule import Effect, Rule, Version, always, breaks, folds, in_graph, members
+from treadle_tracer.values.value import Raised
 
 NAMED = [rule for rule in table.ALL_RULES if isinstance(rule.function, str)]
 FUTURE = Version("python", (9, 0))
@@ -81,14 +82,14 @@ def test_the_rule_for_a_symbolic_scale_wraps_the_one_for_a_symbolic_is_causal():
 
 def fresh_table(order: list[str]) -> dict[object, str]:
     """Function or name -> place of its rule, with the modules of rules imported anew in this order."""
-    kept = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith("treadle_tracer.rules")}
+    kept = {name: sys.modules.pop(name) for name in list(sys.modules) if name.startswith("treadle_tracer.values.rules")}
     try:
         for name in order:
             importlib.import_module(name)
-        rules = importlib.import_module("treadle_tracer.rules.table").ALL_RULES
+        rules = importlib.import_module("treadle_tracer.values.rules.table").ALL_RULES
         return {rule.function: rule.place for rule in rules}
     finally:
-        for name in [name for name in sys.modules if name.startswith("treadle_tracer.rules")]:
+        for name in [name for name in sys.modules if name.startswith("treadle_tracer.values.rules")]:
             del sys.modules[name]
         sys.modules.update(kept)
         for name, module in kept.items():
@@ -97,7 +98,7 @@ def fresh_table(order: list[str]) -> dict[object, str]:
 
 
 def test_the_order_of_imports_does_not_matter():
-    names = sorted(name for name in sys.modules if name.startswith("treadle_tracer.rules."))
+    names = sorted(name for name in sys.modules if name.startswith("treadle_tracer.values.rules."))
     assert fresh_table(names) == fresh_table(names[::-1])
 
 

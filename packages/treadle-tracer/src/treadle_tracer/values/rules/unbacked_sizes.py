@@ -1,6 +1,6 @@
 """Rules of torch functions whose kernels do not take symbolic sizes as they are.
 
-Some kernels read a size as a plain number: `rules.substitutes` is traced instead. Some give another result at a size of 1 without a
+Some kernels read a size as a plain number: `values.rules.substitutes` is traced instead. Some give another result at a size of 1 without a
 decision. Some read memory that does not exist at a size of 0.
 """
 
@@ -13,15 +13,16 @@ import torch
 import torch.nn.functional as F
 
 from treadle_shapes.torch import expr_of
-from treadle_tracer.rules import substitutes
-from treadle_tracer.rules.rule import Apply, Args, Effect, Kwargs, Rule
 from treadle_tracer.values import assumptions, unbacked
-from treadle_tracer.values.base import NONE, Constant, Value
+from treadle_tracer.values.base import NONE, Constant
+from treadle_tracer.values.rules import substitutes
+from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
 from treadle_tracer.values.sequences import Sequence
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 # ---- functions that read plain numbers
 
@@ -32,7 +33,7 @@ _Choice = tuple[Callable[[Any, Kwargs], bool], Callable[..., Any]]
 def _replacing(function: Callable[..., Any], *choices: _Choice) -> Rule:
     """Trace the first substitute of `(fits(tx, named arguments), substitute)` that fits and takes all arguments given, else `function`."""
 
-    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         for fits, substitute in choices:
             code = substitute.__code__
             names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -44,27 +45,27 @@ def _replacing(function: Callable[..., Any], *choices: _Choice) -> Rule:
     return Rule(function, run, Effect.GRAPH)
 
 
-def _counts_symbolic_steps(tx: Tracer, named: Kwargs) -> bool:
+def _counts_symbolic_steps(tx: TraceContext, named: Kwargs) -> bool:
     if not all(_is_number(named.get(name, NONE)) for name in ("start", "end")):
         return False
     dtype = named.get("dtype", NONE).constant()
     return _is_symbolic(named.get("steps", NONE)) and (dtype is None or dtype.is_floating_point)
 
 
-def _has_unbacked_sides(tx: Tracer, named: Kwargs) -> bool:
-    return tx.symbols.captures and any(unbacked.is_run_time(tx, named.get(name, NONE)) for name in ("row", "col"))
+def _has_unbacked_sides(tx: TraceContext, named: Kwargs) -> bool:
+    return tx.symbols.captures and any(unbacked.is_unbacked(tx, named.get(name, NONE)) for name in ("row", "col"))
 
 
-def _infers_classes(tx: Tracer, named: Kwargs) -> bool:
+def _infers_classes(tx: TraceContext, named: Kwargs) -> bool:
     classes = named.get("num_classes", Constant(-1))
     return tx.symbols.captures and classes.is_constant() and classes.constant() == -1
 
 
-def _has_unbacked_classes(tx: Tracer, named: Kwargs) -> bool:
-    return unbacked.is_run_time(tx, named.get("num_classes", NONE))
+def _has_unbacked_classes(tx: TraceContext, named: Kwargs) -> bool:
+    return unbacked.is_unbacked(tx, named.get("num_classes", NONE))
 
 
-def _pools_symbolic_length(tx: Tracer, named: Kwargs) -> bool:
+def _pools_symbolic_length(tx: TraceContext, named: Kwargs) -> bool:
     source = named.get("input")
     indices = named.get("return_indices", Constant(False))
     if not isinstance(source, TensorValue) or source.fake.dim() not in (2, 3) or indices.constant():
@@ -72,7 +73,7 @@ def _pools_symbolic_length(tx: Tracer, named: Kwargs) -> bool:
     return isinstance(source.fake.shape[-1], torch.SymInt) and not source.fake.requires_grad
 
 
-def _pads_unbacked_lengths(tx: Tracer, named: Kwargs) -> bool:
+def _pads_unbacked_lengths(tx: TraceContext, named: Kwargs) -> bool:
     sequences = named.get("sequences")
     if not isinstance(sequences, Sequence) or not sequences.items:
         return False
@@ -82,7 +83,7 @@ def _pads_unbacked_lengths(tx: Tracer, named: Kwargs) -> bool:
     )
 
 
-def _take_along_dim(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _take_along_dim(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     """torch.take_along_dim: with equal sizes in all other dimensions it is `gather`."""
     named = {**dict(zip(("input", "indices", "dim"), args, strict=False)), **kwargs}
     source, indices, dim = (named.get(name, NONE) for name in ("input", "indices", "dim"))
@@ -100,7 +101,7 @@ def _take_along_dim(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
 # ---- functions that do something else at a size of 1
 
 
-def _squeeze(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _squeeze(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     dims = [*args[1:], *(value for name, value in kwargs.items() if name == "dim")]
     assumptions.squeezed(tx, args[0] if args else kwargs.get("input"), dims)
     return tx.run_in_graph("call_function", torch.squeeze, args, kwargs)
@@ -112,7 +113,7 @@ def _squeeze(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
 def _sampling(function: Callable[..., Any]) -> Apply:
     """Interpolation of images: without a pixel there is nothing to read; eager raises a RuntimeError."""
 
-    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         image = args[0] if args else kwargs.get("input")
         size = args[1] if len(args) > 1 else kwargs.get("size", NONE)
         wanted = size.items if isinstance(size, Sequence) else [size]
@@ -139,8 +140,8 @@ def _is_symbolic(value: Value) -> bool:
     return isinstance(value, SymbolicValue) and value.python_type() is int
 
 
-def _is_unbacked_size(tx: Tracer, size: Any) -> bool:
-    return isinstance(size, torch.SymInt) and unbacked.is_run_time(tx, SymbolicValue(None, size))
+def _is_unbacked_size(tx: TraceContext, size: Any) -> bool:
+    return isinstance(size, torch.SymInt) and unbacked.is_unbacked(tx, SymbolicValue(None, size))
 
 
 def _are_same(one: Any, other: Any) -> bool:

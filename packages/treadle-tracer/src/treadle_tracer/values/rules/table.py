@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from treadle_tracer.errors import InternalError
-from treadle_tracer.rules import (
+from treadle_tracer.values.rules import (
     copying,
     operators,
     python_builtins,
@@ -17,7 +17,7 @@ from treadle_tracer.rules import (
     torch_state,
     unbacked_sizes,
 )
-from treadle_tracer.rules.rule import Rule, folds
+from treadle_tracer.values.rules.rule import Rule, folds
 
 ALL_RULES: tuple[Rule, ...] = (
     *python_builtins.RULES,

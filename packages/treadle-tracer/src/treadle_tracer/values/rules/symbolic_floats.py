@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from treadle_tracer.rules import attention
-from treadle_tracer.rules.rule import Args, Effect, Kwargs, Rule, in_graph
-from treadle_tracer.values.base import NONE, Value
+from treadle_tracer.values.base import NONE
+from treadle_tracer.values.rules import attention
+from treadle_tracer.values.rules.rule import Args, Effect, Kwargs, Rule, in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 _FLOATS = frozenset({torch.float32, torch.float64})
 
@@ -109,7 +110,7 @@ def _with_symbolic(wrapped: Rule, name: str, substitute: Callable[..., Any]) -> 
     code = substitute.__code__
     names = code.co_varnames[: code.co_argcount]
 
-    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         named = {**dict(zip(names, args, strict=False)), **kwargs}
         fits = len(args) <= len(names) and named.keys() <= set(names) and _is_float(named.get(name, NONE))
         if fits and substitute is no_dropout:

@@ -18,31 +18,27 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.rules.rule import Apply, Args, Effect, Kwargs, Rule, folds
 from treadle_tracer.source import ConstSource
-from treadle_tracer.values.base import (
-    MISSING,
-    NONE,
-    ConcreteValue,
-    Constant,
-    Raised,
-    Value,
-    boolean,
-)
+from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean
+from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionValue
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.iterators import chain_from_iterable
-from treadle_tracer.values.objects import ObjectValue, lookup
+from treadle_tracer.values.mappings import dict_of
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, folds
 from treadle_tracer.values.sequences import ListValue, TupleValue, sorted_values
+from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, length_of
+from treadle_tracer.values.value import Raised, Value, call_special
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 # ---- types and attributes
 
 
-def _classes(tx: Tracer, value: Value) -> tuple[Any, ...]:
+def _classes(tx: TraceContext, value: Value) -> tuple[Any, ...]:
     """The second argument of isinstance, flattened."""
     if isinstance(value, TupleValue):
         return tuple(cls for item in value.unpack(tx) for cls in _classes(tx, item))
@@ -58,7 +54,7 @@ _TENSOR_CLASSES = {
 }
 
 
-def _isinstance(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _isinstance(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     value, classes = args
     own = value.python_type()
     for cls in _classes(tx, classes):
@@ -74,7 +70,7 @@ def _isinstance(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return boolean(False)
 
 
-def _tensor_isinstance(tx: Tracer, value: TensorValue, own: type, cls: Any) -> bool:
+def _tensor_isinstance(tx: TraceContext, value: TensorValue, own: type, cls: Any) -> bool:
     if cls in _TENSOR_CLASSES:
         return _TENSOR_CLASSES[cls](own)
     if type(cls).__name__ == "tensortype":  # torch.FloatTensor and its like
@@ -84,7 +80,7 @@ def _tensor_isinstance(tx: Tracer, value: TensorValue, own: type, cls: Any) -> b
     return issubclass(own, cls)
 
 
-def _is_subclass(tx: Tracer, own: type, cls: Any) -> bool:
+def _is_subclass(tx: TraceContext, own: type, cls: Any) -> bool:
     check = lookup(tx, type(cls), "__instancecheck__")
     if isinstance(check, types.FunctionType) and type(cls).__module__ not in ("abc", "typing", "torch.nn.parameter"):
         return False
@@ -94,25 +90,25 @@ def _is_subclass(tx: Tracer, own: type, cls: Any) -> bool:
         tx.raise_real(error)
 
 
-def _issubclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _issubclass(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return tx.fold(issubclass, [args[0], Constant(_classes(tx, args[1]))], {})
 
 
-def _getattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _getattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     owner, name = args[0], args[1].constant()
     if len(args) < 3:
-        return tx.get_attr(owner, name)
+        return owner.get_attr(tx, name)
     try:
-        return tx.get_attr(owner, name)
+        return owner.get_attr(tx, name)
     except Raised as raised:
         if issubclass(raised.value.python_type(), AttributeError):
             return args[2]
         raise
 
 
-def _hasattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _hasattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     try:
-        tx.get_attr(args[0], args[1].constant())
+        args[0].get_attr(tx, args[1].constant())
     except Raised as raised:
         if issubclass(raised.value.python_type(), AttributeError):
             return boolean(False)
@@ -120,49 +116,49 @@ def _hasattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return boolean(True)
 
 
-def _setattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _setattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     args[0].set_attr(tx, args[1].constant(), args[2])
     return NONE
 
 
-def _delattr(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _delattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     args[0].del_attr(tx, args[1].constant())
     return NONE
 
 
-def _callable(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _callable(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
     if isinstance(value, ConcreteValue):
         return boolean(callable(value.obj))
     return boolean(lookup(tx, value.python_type(), "__call__") is not MISSING)
 
 
-def _vars(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _vars(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if not args:
         raise Unsupported("call", "vars() without argument")
-    return tx.get_attr(args[0], "__dict__")
+    return args[0].get_attr(tx, "__dict__")
 
 
-def _frame_dependent(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _frame_dependent(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     raise Unsupported("call", "a function that looks at the frame or the outside world")
 
 
-def _locals(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
-    return tx.dict_of(tx.frames[-1].named_locals())
+def _locals(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    return dict_of(tx.frames[-1].named_locals())
 
 
-def _exc_info(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _exc_info(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     """The handled exception; its traceback is not known while tracing."""
     if tx.exception is None:
         return TupleValue((NONE, NONE, NONE))
     return TupleValue((tx.wrap_known(tx.exception.python_type()), tx.exception, NONE))
 
 
-def _exception(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _exception(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return tx.exception or NONE
 
 
-def _id(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _id(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
     obj = getattr(value, "obj", None)
     if value.source is None or obj is None:
@@ -171,13 +167,13 @@ def _id(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return Constant(id(obj))
 
 
-def _print(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _print(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     raise Unsupported("output", "print")
 
 
-def _hash(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _hash(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], ObjectValue) and isinstance(lookup(tx, args[0].cls, "__hash__"), types.FunctionType):
-        return tx.call_special(args[0], "__hash__", [])
+        return call_special(tx, args[0], "__hash__", [])
     if not args[0].is_constant():
         raise Unsupported("hash", args[0].describe())
     return tx.fold(hash, args, kwargs)
@@ -186,17 +182,17 @@ def _hash(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
 # ---- iteration
 
 
-def _len(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _len(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return length_of(tx, args[0])
 
 
-def _iter(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _iter(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1:
         raise Unsupported("call", "iter() with a sentinel")
     return args[0].iterate(tx)
 
 
-def _next(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _next(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     item = args[0].next(tx)
     if item is not None:
         return item
@@ -204,41 +200,63 @@ def _next(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return args[1]
     if isinstance(args[0], IteratorValue):
         tx.raise_exception(StopIteration)
-    return tx.call_special(args[0], "__next__", [])
+    return call_special(tx, args[0], "__next__", [])
 
 
-def _any(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _any(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     iterator = args[0].iterate(tx)
     while (item := iterator.next(tx)) is not None:
-        if tx.truth(item):
+        if item.truth(tx):
             return boolean(True)
     return boolean(False)
 
 
-def _all(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _all(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     iterator = args[0].iterate(tx)
     while (item := iterator.next(tx)) is not None:
-        if not tx.truth(item):
+        if not item.truth(tx):
             return boolean(False)
     return boolean(True)
 
 
-def _sum(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _sum(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     total = kwargs.get("start", args[1] if len(args) > 1 else Constant(0))
     for item in args[0].unpack(tx):
         total = tx.binary_op("+", total, item)
     return total
 
 
-def _prod(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _prod(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     total = kwargs.get("start", Constant(1))
     for item in args[0].unpack(tx):
         total = tx.binary_op("*", total, item)
     return total
 
 
+def _symbolic_extreme(tx: TraceContext, text: str, items: list[Value]) -> Value:
+    """The greatest (">") or least of numbers, some of them symbolic."""
+    if any(item.python_type() is float for item in items):
+        return _extreme_of_floats(tx, text, items)
+    function = torch.sym_max if text == ">" else torch.sym_min
+    best = items[0]
+    for item in items[1:]:
+        best = operator_in_graph(tx, function, [best, item])
+    return best
+
+
+def _extreme_of_floats(tx: TraceContext, text: str, items: list[Value]) -> Value:
+    """Python's min and max: the first among equals, which 0.0 and -0.0 are; nan is neither less nor greater."""
+    best = items[0]
+    for item in items[1:]:
+        if best.python_type() is float and item.python_type() is float:
+            best = operator_in_graph(tx, max if text == ">" else min, [best, item])
+        elif tx.compare(text, item, best).truth(tx):
+            best = item
+    return best
+
+
 def _extreme(text: str) -> Apply:
-    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         items = args[0].unpack(tx) if len(args) == 1 else args
         key = kwargs.get("key", NONE)
         keyed = not (isinstance(key, Constant) and key.obj is None)
@@ -249,24 +267,24 @@ def _extreme(text: str) -> Apply:
                 ValueError, "max() arg is an empty sequence" if text == ">" else "min() arg is an empty sequence"
             )
         if not keyed and any(isinstance(item, SymbolicValue) for item in items):
-            return tx.symbolic_extreme(text, items)
+            return _symbolic_extreme(tx, text, items)
         best = items[0]
-        best_key = tx.call(key, [best], {}) if keyed else best
+        best_key = key.call(tx, [best], {}) if keyed else best
         for item in items[1:]:
-            item_key = tx.call(key, [item], {}) if keyed else item
-            if tx.truth(tx.compare(text, item_key, best_key)):
+            item_key = key.call(tx, [item], {}) if keyed else item
+            if tx.compare(text, item_key, best_key).truth(tx):
                 best, best_key = item, item_key
         return best
 
     return run
 
 
-def _sorted(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _sorted(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     items = sorted_values(tx, args[0].unpack(tx), kwargs.get("key", NONE), kwargs.get("reverse", NONE))
     return ListValue(items)
 
 
-def _reduce(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _reduce(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     items = args[1].unpack(tx)
     if len(args) > 2:
         items.insert(0, args[2])
@@ -274,18 +292,18 @@ def _reduce(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
         tx.raise_exception(TypeError, "reduce() of empty iterable with no initial value")
     total = items[0]
     for item in items[1:]:
-        total = tx.call(args[0], [total, item], {})
+        total = args[0].call(tx, [total, item], {})
     return total
 
 
 # ---- classes, copies, typing
 
 
-def _identity(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _identity(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return args[-1]
 
 
-def _signature(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _signature(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     function = _plain_callable(args[0])
     if function is None or kwargs:
         raise Unsupported("call", f"inspect.signature of {args[0].describe()}")
@@ -302,7 +320,7 @@ def _plain_callable(value: Value) -> Any:
     return value.constant() if value.is_constant() else None
 
 
-def _fields(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _fields(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     cls = args[0].constant() if isinstance(args[0], ClassValue) else args[0].python_type()
     try:
         fields = dataclasses.fields(cls)
@@ -311,16 +329,16 @@ def _fields(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return TupleValue([tx.wrap(field, ConstSource(field)) for field in fields])
 
 
-def _is_dataclass(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _is_dataclass(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     cls = args[0].constant() if isinstance(args[0], ClassValue) else args[0].python_type()
     return boolean(dataclasses.is_dataclass(cls))
 
 
-def _build_class(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _build_class(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     raise Unsupported("class-definition", "class statement")
 
 
-def _import(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _import(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     name = args[0].constant()
     if name not in sys.modules:
         raise Unsupported("import", name)
