@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_shapes.torch import raw_expr
 from treadle_tracer.trace.elements import Elements
-from treadle_tracer.trace.pure import COMPUTED
+from treadle_tracer.trace.pure import is_speculatable
 from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.joined import JoinedTensor, SymbolicBool, symbolic_bool
 from treadle_tracer.values.sequences import TupleValue
@@ -48,7 +48,7 @@ class Join:
     def allows(self, nodes: Sequence[fx.Node]) -> bool:
         """Whether what the taken way has computed may be computed on the other way, too: if that is one of sizes of 1, `output.size_one`
         finds out whether the graph runs there."""
-        return self._is_about_ones or not any(node.target in COMPUTED for node in nodes)
+        return self._is_about_ones or not any(is_speculatable(node.target) for node in nodes)
 
     def commit(self) -> None:
         """The trace goes on with the values made here. `output.size_one` reads the tensor of the other path from the nodes."""
@@ -106,7 +106,7 @@ class Join:
         if not isinstance(one, TensorValue) or isinstance(one, JoinedTensor) or not isinstance(two, TensorValue):
             return None
         node, other = one.known_node, two.known_node
-        if node is None or other is None or node.target not in COMPUTED or not self._is_about_ones:
+        if node is None or other is None or not is_speculatable(node.target) or not self._is_about_ones:
             return None
         if self._origins.get(node, other) is not other or "merged" in node.meta:
             return None

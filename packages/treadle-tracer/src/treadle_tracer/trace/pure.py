@@ -7,14 +7,12 @@ operation. Reading outside objects adds guards on them, which hold for the call 
 from __future__ import annotations
 
 import functools
-import operator
 import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NULL, ConcreteValue, Constant, Method
@@ -24,7 +22,7 @@ from treadle_tracer.values.graph_functions import goes_into_graph
 from treadle_tracer.values.mappings import DictValue, SetValue
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, SliceValue, TupleValue
-from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.tensor import METADATA, SymbolicValue, TensorValue
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -85,12 +83,16 @@ def _membership(frame: Frame, i: Instruction) -> bool:
     return isinstance(container, (Constant, SetValue)) or (isinstance(container, DictValue) and container.cls is dict)
 
 
-_METADATA = frozenset("shape dtype device layout ndim size dim is_floating_point is_complex is_cuda is_cpu".split())
-
-
 def _attribute(frame: Frame, i: Instruction) -> bool:
-    owner = frame.stack[-1]
-    return i.argval in _METADATA or i.argval in COMPUTED if isinstance(owner, TensorValue) else True
+    if not isinstance(frame.stack[-1], TensorValue):
+        return True
+    return i.argval in METADATA or _asks_for_metadata(i.argval) or is_speculatable(i.argval)
+
+
+def _asks_for_metadata(name: str) -> bool:
+    """Whether the method of a tensor answers from its metadata, the strides aside."""
+    known = operator_record(name)
+    return known is not None and known.is_query and not known.reads_layout
 
 
 def _item(frame: Frame, i: Instruction) -> bool:
@@ -134,12 +136,6 @@ def _call(frame: Frame, i: Instruction) -> bool:
     return isinstance(function, Method) and _is_pure_method(function, args)
 
 
-_METHODS: tuple[tuple[type[Value], frozenset[str]], ...] = (
-    (TensorValue, frozenset("size dim is_floating_point is_complex".split())),
-    (DictValue, frozenset({"get"})),
-)
-
-
 def _is_pure_callable(obj: Any) -> bool:
     """Functions whose rule has no effect, and cached functions of Python."""
     rule = rule_of(obj)
@@ -154,20 +150,20 @@ def _is_pure_callable(obj: Any) -> bool:
 def _is_pure_method(method: Method, args: list[Value]) -> bool:
     if isinstance(method.owner, Constant):
         return all(isinstance(arg, Constant) for arg in args)
-    plain = all(map(_is_plain, args))
-    return plain and any(isinstance(method.owner, kind) and method.name in names for kind, names in _METHODS)
+    if not all(map(_is_plain, args)):
+        return False
+    if isinstance(method.owner, TensorValue):
+        return _asks_for_metadata(method.name)
+    return isinstance(method.owner, DictValue) and method.name == "get"
 
 
 # ---- tensor operations that read no element of what exists already, or every element where it stands; all of them can be run for nothing
 
-COMPUTED: frozenset[Any] = frozenset(
-    {
-        *"expand expand_as view reshape unsqueeze contiguous where".split(),
-        *(torch.arange, torch.where, torch.ones, torch.zeros, torch.full),
-        *(operator.ge, operator.gt, operator.le, operator.lt, operator.eq, operator.ne, operator.getitem),
-    }
-)
-"""Functions and names of methods."""
+
+def is_speculatable(target: Any) -> bool:
+    """Whether a call of a torch function, or of the tensor method of this name, may be made although its result may not be needed."""
+    known = operator_record(target)
+    return known is not None and known.is_speculatable
 
 
 def _is_computed(frame: Frame, i: Instruction) -> bool:
@@ -176,7 +172,7 @@ def _is_computed(frame: Frame, i: Instruction) -> bool:
         function, args = _callee(frame, i)
         operands = [*args, function.owner] if isinstance(function, Method) else args
         name = function.name if isinstance(function, Method) else getattr(function, "obj", None)
-        known = isinstance(function, (Method, CallableValue)) and name in COMPUTED
+        known = isinstance(function, (Method, CallableValue)) and is_speculatable(name)
     elif i.opname == "COMPARE_OP":
         operands, known = frame.stack[-2:], True
     elif i.opname == "BINARY_SUBSCR":

@@ -20,7 +20,7 @@ import torch
 from treadle_shapes import ShapesError
 from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.trace.join import Join
-from treadle_tracer.trace.pure import COMPUTED, is_pure
+from treadle_tracer.trace.pure import is_pure, is_speculatable
 from treadle_tracer.values.base import boolean
 from treadle_tracer.values.joined import SymbolicBool
 from treadle_tracer.values.value import NotConstant, Raised, Value
@@ -68,7 +68,7 @@ class Speculation:
 
     def check_node(self, target: Any) -> None:
         """Raises PathEnds unless a node that calls `target` does no harm on a way that is not taken."""
-        if target not in _HARMLESS_NODES and not (self.computes and target in COMPUTED):
+        if target not in _HARMLESS_NODES and not (self.computes and is_speculatable(target)):
             raise PathEnds(f"{target} in the graph")
 
     def note_node(self, node: fx.Node) -> None:

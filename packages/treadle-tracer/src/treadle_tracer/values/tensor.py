@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import InstanceDictSource
 from treadle_tracer.tables import by_name
@@ -178,7 +179,8 @@ def shape_of(tx: TraceContext, owner: TensorValue) -> TupleValue:
 def _bind(self: TensorValue, tx: TraceContext, raw: Any, name: str) -> Value:
     """An attribute found on the class of a tensor."""
     if isinstance(raw, property) or not callable(raw):
-        if isinstance(raw, property):
+        known = operator_record(name)
+        if isinstance(raw, property) or (known is not None and known.is_view):  # `mT`, `real`
             return _view(self, tx, name)
         raise Unsupported("tensor-attribute", f".{name}")
     return Method(self, name, raw)
@@ -231,13 +233,15 @@ def _type_of(self: TensorValue, tx: TraceContext, name: str) -> Value:
     return tx.wrap_known(self.python_type())
 
 
+_METADATA = (
+    "dtype device layout requires_grad is_leaf is_cuda is_cpu is_sparse is_quantized is_nested is_meta is_mps is_xpu "
+    "is_mkldnn is_sparse_csr is_vulkan is_ipu is_xla is_hpu is_mtia names ndim itemsize"
+)
+METADATA = frozenset(["shape", *_METADATA.split()])
+"""Attributes that are metadata of the tensor: reading one leaves no trace but nodes for sizes."""
+
 _ATTRIBUTES: dict[str, Callable[[TensorValue, Any, str], Value]] = by_name(
-    (
-        "dtype device layout requires_grad is_leaf is_cuda is_cpu is_sparse is_quantized is_nested is_meta is_mps is_xpu "
-        "is_mkldnn is_sparse_csr is_vulkan is_ipu is_xla is_hpu is_mtia names ndim itemsize",
-        _metadata,
-    ),
-    ("T mT H mH real imag", _view),
+    (_METADATA, _metadata),
     ("shape", _shape),
     ("data", _data),
     ("grad", _grad),

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from treadle_shapes import ShapesError, UnbackedError
+from treadle_shapes.torch import operator as operator_record
 from treadle_shapes.torch import run_for_metadata
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
@@ -97,7 +98,8 @@ def run_in_graph(
     except Unsupported as failed:
         pairs, named = floats.retry_with_constants(failed, pairs, named)
         result = run_fake(tx, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
-    if _name(target) in _LAYOUT_QUERIES:
+    known = operator_record(target)
+    if known is not None and known.reads_layout:
         for _, fake in pairs:
             if isinstance(fake, torch.Tensor):
                 tx.symbols.exclude_ones(fake)
@@ -119,7 +121,7 @@ def _result_value(
             return NONE
         return constant_result(tx, op, target, pairs, named, result)
     known = tx.tensor_of_fake(result) if isinstance(result, torch.Tensor) else None
-    if known is not None and _is_pure(target, named):
+    if known is not None and _may_give_its_argument(target, named):
         return known
     node = _make_node(tx, op, target, pairs, named, result)
     if known is not None:
@@ -134,27 +136,13 @@ def _make_node(tx: TraceContext, op: str, target: Any, pairs: list[Any], named: 
     return tx.graph.call(op, target, args, kwargs, result, tx.stack_trace())
 
 
-_MAY_GIVE_ITS_ARGUMENT = frozenset(
-    "contiguous to float double half bfloat16 int long bool type_as cpu cuda expand_as dropout".split()
-)
-"""Calls without effect that give their very argument when there is nothing to do. Everything else that gives a tensor known
-before has written into it."""
+def _may_give_its_argument(target: Any, named: dict[str, Any]) -> bool:
+    """Whether the call writes nothing and gives its argument when there is nothing to do.
 
-
-_LAYOUT_QUERIES = frozenset(
-    "stride is_contiguous storage_offset is_non_overlapping_and_dense is_same_size is_set_to".split()
-)
-"""Questions whose answers for sizes of 1 cannot be told from the answers for other sizes."""
-
-
-def _is_pure(target: Any, named: dict[str, Any]) -> bool:
-    return _name(target) in _MAY_GIVE_ITS_ARGUMENT and "inplace" not in named
-
-
-_ONLY_IN_C = frozenset(
-    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout".split()
-)
-"""Calls whose Python kernels copy where eager gives its argument."""
+    Every other call that gives a tensor known before has written into it.
+    """
+    known = operator_record(target)
+    return known is not None and known.may_return_argument and "inplace" not in named
 
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
@@ -183,7 +171,8 @@ def _run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: d
     was_disabled = _fake_log.disabled
     _fake_log.disabled = True  # a failing kernel is the traced program's business, not a message
     # With dynamic sizes PyTorch's Python kernels are preferred: some in C++ read sizes as plain ints and so fix them.
-    in_python = tx.symbols.env is not None and _name(target) not in _ONLY_IN_C
+    record = operator_record(target)
+    in_python = tx.symbols.env is not None and not (record is not None and record.python_kernel_copies)
     python_kernels = enable_python_dispatcher() if in_python else nullcontext()
     with tx.fake_mode, python_kernels, tx.symbols.unbacked.naming(tx):
         try:
