@@ -1,8 +1,8 @@
-"""Which tensor has the same elements as a computed one, for sizes of which something is assumed.
+"""Which earlier tensor has the same elements as a computed one, under assumptions on sizes.
 
     torch.where(arange(q)[:, None] >= arange(k)[None, :], bias, -inf)     # q == k == 1: the condition is [[True]], so this is bias
 
-Nodes are looked through that give an argument unchanged; conditions made of nothing but sizes are computed.
+The search passes nodes that return an argument unchanged. A condition that is made of sizes alone is computed.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from treadle_shapes.expr import Eq
 from treadle_shapes.torch import expr_of
 from treadle_shapes.torch import operator as operator_record
 
-_LARGEST = 64  # numbers that conditions are computed with
+_LARGEST = 64  # the greatest number that conditions are computed with
 
 
 class _Unknown(Exception):
-    """A node that does not follow from sizes alone, or is too large to be worth it."""
+    """The node does not follow from sizes alone, or is too large to compute."""
 
 
 class Elements:
-    """`assumptions` hold besides what `env` knows."""
+    """Answers under `assumptions`, besides what `env` knows."""
 
     def __init__(self, env: ShapeEnv, assumptions: Sequence[Any]):
         self.env = env
         self.assumptions = assumptions
 
     def origin(self, node: fx.Node) -> fx.Node:
-        """The farthest node with the same elements, sizes and dtype."""
+        """The earliest node with the same elements, sizes and dtype."""
         while (before := self._before(node)) is not None and self._is_alike(node, before):
             node = before
         return node
 
     def _before(self, node: fx.Node) -> fx.Node | None:
-        """The argument that a node gives back, if it does."""
+        """The argument that a node returns unchanged, or None."""
         known = operator_record(node.target)
         if known is None:
             return None
@@ -65,7 +65,7 @@ class Elements:
         return self.env.prove_under(self.assumptions, Eq(expr_of(a), expr_of(b))) is True
 
     def _truth(self, condition: Any) -> bool | None:
-        """What a condition is everywhere; None if it is not the same everywhere or unknown."""
+        """The truth of a condition if it is the same for all elements and known, else None."""
         try:
             found = self._value(condition)
         except _Unknown:

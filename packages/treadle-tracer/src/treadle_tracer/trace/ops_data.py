@@ -10,7 +10,7 @@ from treadle_tracer.trace.op_handler import OpHandler
 from treadle_tracer.values import protocol
 from treadle_tracer.values.base import NONE, NULL, Constant, boolean
 from treadle_tracer.values.functions import CellValue
-from treadle_tracer.values.joined import is_same, open_truth
+from treadle_tracer.values.joined import is_same, undecided_truth
 from treadle_tracer.values.mappings import DictValue, SetValue
 from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
 from treadle_tracer.values.tensor_numbers import truth_value
@@ -227,7 +227,7 @@ def _compare_op(frame: Frame, i: Instruction) -> None:
 
 def _as_bool(frame: Frame, value: Value) -> Value:
     """`bool(value)`; one that is open or known only at run time stays so."""
-    found = open_truth(frame.tx, value) or truth_value(frame.tx, value)
+    found = undecided_truth(frame.tx, value) or truth_value(frame.tx, value)
     return boolean(value.truth(frame.tx)) if found is None else found
 
 

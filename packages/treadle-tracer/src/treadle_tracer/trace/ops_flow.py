@@ -11,7 +11,7 @@ from treadle_tracer.trace.speculation import branch
 from treadle_tracer.values.base import NONE, Constant, boolean
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.generators import GeneratorValue
-from treadle_tracer.values.joined import open_truth
+from treadle_tracer.values.joined import undecided_truth
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.value import Raised, Value, special_method
@@ -33,7 +33,7 @@ def _jump(frame: Frame, i: Instruction) -> None:
 def _jump_if(frame: Frame, i: Instruction, when: bool, keeps: bool = False) -> bool:
     """Jump if the value on top of the stack is `when`, where it then stays if `keeps`; whether the frame is left."""
     value = frame.stack[-1]
-    condition = open_truth(frame.tx, value)
+    condition = undecided_truth(frame.tx, value)
     if condition is not None:
         return branch(frame, condition, when, i.argval, keeps)
     if not keeps:

@@ -1,4 +1,4 @@
-"""The context of one trace: graph, guards, mutations, the values of outside objects, and the operations values ask for."""
+"""The context of one trace: its graph, guards and mutations, the values of outside objects, and the place in the program."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 _MAX_DEPTH = 200
-_ROOM = 10_000  # Python frames of ours for _MAX_DEPTH traced ones; a call of Python from Python takes no C stack
+_ROOM = 10_000  # frames of the tracer for _MAX_DEPTH traced ones; a call of Python from Python takes no C stack
 
 
 @contextlib.contextmanager
@@ -58,7 +58,7 @@ def room_to_recurse() -> Iterator[None]:
 
 
 def _weakly(where: Callable[[], tuple[SizeFrame, ...]]) -> Callable[[], tuple[SizeFrame, ...]]:
-    """`where` without keeping its tracer alive: PyTorch's fake tensor cache keeps sizes, and they their environment."""
+    """`where` without a reference to its tracer. PyTorch's cache of fake tensors keeps sizes alive, and sizes their environment."""
     method = weakref.WeakMethod(where)
 
     def here() -> tuple[SizeFrame, ...]:
@@ -123,7 +123,7 @@ class Tracer:
         self.was_protected = False
         self.autocast_nesting = 0
         self.speculation: Speculates | None = None
-        self.failed_merges: collections.Counter[tuple[int, int]] = collections.Counter()
+        self.failed_joins: collections.Counter[tuple[int, int]] = collections.Counter()
         self.deleted = DELETED
         self._inline = inline
         self._fakes: dict[int, TensorValue] = {}
@@ -266,7 +266,7 @@ class Tracer:
         return made
 
     def adopt(self, value: TensorValue) -> None:
-        """From now on the tensor's fake stands for this Value."""
+        """Let the tensor's fake stand for this Value from here on."""
         self._fakes[id(value.fake)] = value
 
     def tensor_of_fake(self, fake: torch.Tensor) -> TensorValue | None:
@@ -292,7 +292,7 @@ class Tracer:
     # ---- dynamic numbers
 
     def decide_condition(self, condition: Any) -> bool:
-        """The truth of a condition on sizes, decided for good; on a way that is only tried out, what follows there."""
+        """The truth of a condition on sizes: recorded as a guard, or on a speculated path what follows from its assumptions."""
         return self.symbols.env.decide(condition) if self.speculation is None else self.speculation.decide(condition)
 
     def number(self, value: Any, node: fx.Node | None) -> Value:
@@ -305,14 +305,14 @@ class Tracer:
         return next(v for v in self._fakes.values() if v.source == source)
 
     def forget_restored(self) -> None:
-        """Drop attribute stores that have put back the constant that was there before; guard that it is there."""
+        """Drop attribute stores that have restored the constant of before the trace, and guard that constant."""
         for owner, name, value in list(self.mutations.attr_stores()):
             obj = getattr(owner, "obj", None)
             if obj is None or owner.source is None or not isinstance(value, Constant) or isinstance(owner, TensorValue):
                 continue
             before = getattr(obj, "__dict__", {}).get(name, MISSING)
             if is_constant_object(before) and before is value.obj:
-                # A number that is a symbol may be another one in the next call, and then the store counts.
+                # A symbolic number may differ in the next call, and then the store counts.
                 if not isinstance(self.wrap(before, InstanceDictSource(owner.source, name)), SymbolicValue):
                     self.mutations.forget_attr(owner, name)
 
@@ -325,18 +325,18 @@ class Tracer:
         self.graph.call("call_function", setter, (*keys, value), {}, None, self.stack_trace())
 
     def state_changes(self) -> list[tuple[Any, tuple[Any, ...]]]:
-        """Setter calls that lead from the state before the frame to the state the trace is in now."""
+        """The setter calls that lead from the state before the frame to the present state of the trace."""
         return [(setter, (*keys, now)) for (setter, keys), (first, now) in self._states.items() if now != first]
 
     def close_state(self) -> None:
-        """Put torch's own state back, now and at the end of the graph."""
+        """Restore torch's state, now and at the end of the graph."""
         for (setter, keys), (first, now) in reversed(self._states.items()):
             if now != first:
                 setter(*keys, first)
                 self.graph.call("call_function", setter, (*keys, first), {}, None, "")
 
     def abandon(self) -> None:
-        """Put torch's own state back after a trace that is given up."""
+        """Restore torch's state after a trace that is given up."""
         for (setter, keys), (first, _) in reversed(self._states.items()):
             setter(*keys, first)
 

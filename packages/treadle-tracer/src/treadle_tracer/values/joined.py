@@ -1,6 +1,6 @@
-"""Values that leave a decision about sizes open until something depends on it: bools, and tensors that one branch has expanded.
+"""Values that postpone a decision about sizes until something depends on it: bools, and tensors that one branch has expanded.
 
-Deciding late is always right: sizes do not change during a call, and the trace goes the way of the sizes at hand all along.
+A late decision is as good as an early one: sizes do not change during a call, and the trace follows the path of the current sizes.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from treadle_shapes.expr import Ne, Not
 from treadle_shapes.torch import raw_expr
 from treadle_tracer.errors import InternalError
 from treadle_tracer.values.base import Constant, boolean
@@ -23,9 +24,9 @@ Decide = Callable[[Any], bool]
 
 
 class SymbolicBool(Constant):
-    """A bool that is the truth of `condition`, about sizes with hints. Whoever looks at `obj` has it decided, and so guarded.
+    """The truth of `condition`, an undecided condition on sizes with hints. Reading `obj` decides and so guards it.
 
-    Code that knows constants only can take it for one; a jump on it may turn out not to matter (`trace.speculation`).
+    Code that knows only constants may treat it as one. A jump on it may turn out not to matter (`trace.speculation`).
     """
 
     __slots__ = ("_decide", "condition")
@@ -46,20 +47,18 @@ class SymbolicBool(Constant):
         return f"dynamic bool {self.condition}"
 
     def negated(self) -> SymbolicBool:
-        """`not self`, still open."""
-        from treadle_shapes.expr import Not
-
+        """`not self`, still undecided."""
         return SymbolicBool(Not(self.condition), self._decide)
 
 
 def symbolic_bool(tx: TraceContext, condition: Any) -> Constant:
-    """The bool `condition` (an expression of treadle_shapes about values with hints): plain where it follows from facts."""
+    """The bool of a condition of treadle_shapes on sizes with hints: a constant where the condition follows from facts."""
     known = tx.symbols.env.prove(condition)
     return SymbolicBool(condition, tx.decide_condition) if known is None else boolean(known)
 
 
-def open_truth(tx: TraceContext, value: Value) -> SymbolicBool | None:
-    """`bool(value)` of a bool that is open, or of an int with a hint; None for everything else, and where facts tell."""
+def undecided_truth(tx: TraceContext, value: Value) -> SymbolicBool | None:
+    """`bool(value)` of an undecided bool, or of a symbolic int with a hint. None for every other value, and where facts decide it."""
     if isinstance(value, SymbolicBool):
         return value
     if not isinstance(value, SymbolicValue) or value.python_type() is not int:
@@ -67,8 +66,6 @@ def open_truth(tx: TraceContext, value: Value) -> SymbolicBool | None:
     number = raw_expr(value.sym)
     if tx.symbols.env.hint(number) is None:
         return None
-    from treadle_shapes.expr import Ne
-
     found = symbolic_bool(tx, Ne(number, 0))
     return found if isinstance(found, SymbolicBool) else None
 
@@ -87,10 +84,10 @@ def _may_be_bool(value: Value) -> bool:
 
 
 class JoinedTensor(TensorValue):
-    """A tensor that is an expanded view of another one where `condition` holds, as it does for the sizes at hand, and where it does
-    not hold the other tensor itself, which then has these very sizes.
+    """An expanded view of another tensor where `condition` holds, and the other tensor itself where it does not.
 
-    Both read the same elements. Which of the two it is shows in identity, in attributes of the object, and where it leaves the trace.
+    The condition holds for the current sizes. Both tensors have the same sizes and the same elements. Which of the two it is shows in
+    identity, in attributes of the object, and where it leaves the trace.
     """
 
     __slots__ = ("_decide", "condition")
@@ -103,7 +100,7 @@ class JoinedTensor(TensorValue):
     def settle(self) -> None:
         """Decide which tensor it is: the expanded one."""
         if not self._decide(self.condition):
-            raise InternalError("merge", f"{self.condition} holds for the sizes at hand, yet was decided to be false")
+            raise InternalError("join", f"{self.condition} holds for the current sizes, yet was decided to be false")
 
     def identity(self) -> Any:
         self.settle()

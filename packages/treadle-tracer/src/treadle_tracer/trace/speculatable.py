@@ -1,7 +1,7 @@
-"""Which instructions may be evaluated on a path that may turn out not to be taken: those without any effect. A table.
+"""The table of instructions that may be evaluated on a path that the program may turn out not to take: those without effects.
 
 An effect is whatever the program could see later: a write to an object that exists already, an iterator moved on, a tensor
-operation. Reading outside objects adds guards on them, which hold for the call at hand.
+operation. Reading an outside object is no effect. It adds guards, and they hold for the present call.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 Test = Callable[["Frame", "Instruction"], bool]
 
 
-def is_pure(frame: Frame, instruction: Instruction, computes: bool) -> bool:
-    """Whether evaluating the instruction now leaves no trace. `computes`: tensors may be made."""
-    test = _PURE.get(instruction.opname)
+def why_not_speculatable(frame: Frame, instruction: Instruction, computes: bool) -> str | None:
+    """Why the frame's next instruction must not be evaluated on a path that may not be taken. `computes`: tensors may be made."""
+    test = _TESTS.get(instruction.opname)
     if test is None:
-        return False
-    return test is _always or test(frame, instruction) or (computes and _is_computed(frame, instruction))
+        return f"{instruction.opname} has an effect"
+    if test is _always or test(frame, instruction) or (computes and _makes_tensor_only(frame, instruction)):
+        return None
+    return f"{instruction.opname} has an effect on these operands"
 
 
 def _always(frame: Frame, i: Instruction) -> bool:
@@ -52,7 +54,7 @@ def _is_plain(value: Value) -> bool:
 
 
 def _testable(frame: Frame, i: Instruction) -> bool:
-    """The truth of a tensor is no question of sizes."""
+    """Not a tensor, whose truth depends on its elements."""
     return not isinstance(frame.stack[-1], TensorValue)
 
 
@@ -65,7 +67,7 @@ def _both_are_plain(frame: Frame, i: Instruction) -> bool:
 
 
 def _arithmetic(frame: Frame, i: Instruction) -> bool:
-    """Of constants anything; of dynamic numbers what is defined for all of them."""
+    """Every operator of constants, and those operators of symbolic numbers that never raise."""
     operands = frame.stack[-2:]
     if all(isinstance(operand, Constant) for operand in operands):
         return True
@@ -107,7 +109,7 @@ def _unpacking(frame: Frame, i: Instruction) -> bool:
 
 
 def _import(frame: Frame, i: Instruction) -> bool:
-    """Of a module that is there already: nothing is run."""
+    """The module is loaded already, so the import runs nothing."""
     level = frame.stack[-2]
     return level.is_constant() and level.constant() == 0 and i.argval in sys.modules
 
@@ -132,11 +134,11 @@ def _call(frame: Frame, i: Instruction) -> bool:
     if isinstance(function, FunctionValue):
         return True  # evaluated in place, instruction by instruction, under the same rules
     if isinstance(function, CallableValue):
-        return _is_pure_callable(function.obj)
-    return isinstance(function, Method) and _is_pure_method(function, args)
+        return _is_effect_free(function.obj)
+    return isinstance(function, Method) and _is_effect_free_method(function, args)
 
 
-def _is_pure_callable(obj: Any) -> bool:
+def _is_effect_free(obj: Any) -> bool:
     """Functions whose rule has no effect, and cached functions of Python."""
     rule = rule_of(obj)
     if rule is not None:
@@ -147,7 +149,7 @@ def _is_pure_callable(obj: Any) -> bool:
     return False
 
 
-def _is_pure_method(method: Method, args: list[Value]) -> bool:
+def _is_effect_free_method(method: Method, args: list[Value]) -> bool:
     if isinstance(method.owner, Constant):
         return all(isinstance(arg, Constant) for arg in args)
     if not all(map(_is_plain, args)):
@@ -157,7 +159,7 @@ def _is_pure_method(method: Method, args: list[Value]) -> bool:
     return isinstance(method.owner, DictValue) and method.name == "get"
 
 
-# ---- tensor operations that read no element of what exists already, or every element where it stands; all of them can be run for nothing
+# ---- operators
 
 
 def is_speculatable(target: Any) -> bool:
@@ -166,8 +168,8 @@ def is_speculatable(target: Any) -> bool:
     return known is not None and known.is_speculatable
 
 
-def _is_computed(frame: Frame, i: Instruction) -> bool:
-    """Whether the instruction makes a tensor by one of these operations."""
+def _makes_tensor_only(frame: Frame, i: Instruction) -> bool:
+    """Whether the instruction calls an operator whose record says that it may be run for nothing."""
     if i.opname == "CALL":
         function, args = _callee(frame, i)
         operands = [*args, function.owner] if isinstance(function, Method) else args
@@ -193,7 +195,7 @@ def _is_range_key(key: Value) -> bool:
     )
 
 
-_PURE: dict[str, Test] = by_name(
+_TESTS: dict[str, Test] = by_name(
     (
         "NOP RESUME PRECALL COPY_FREE_VARS MAKE_CELL POP_TOP PUSH_NULL COPY SWAP LOAD_CONST LOAD_FAST LOAD_FAST_CHECK "
         "LOAD_FAST_AND_CLEAR STORE_FAST LOAD_FAST_LOAD_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST DELETE_FAST "
@@ -216,4 +218,4 @@ _PURE: dict[str, Test] = by_name(
     ("IMPORT_NAME", _import),
     ("CALL CALL_KW", _call),
 )
-"""Test by opcode name."""
+"""By opcode name: whether the instruction has no effect on the operands on the stack."""
