@@ -1,4 +1,4 @@
-"""Tracing a call without the frame hook: for tests and for looking at graphs."""
+"""Traces a call without the frame hook, for tests and for looking at graphs."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Frame:
         self.yielded: Value | None = None
         self.name = program.model.name
 
-    # ---- what handlers use
+    # ---- for handlers
 
     def load_local(self, name: str) -> Value:
         value = self.locals.get(name)
@@ -56,7 +56,7 @@ class Frame:
         return value
 
     def named_locals(self) -> dict[str, Value]:
-        """What `locals()` holds: bound variables in slot order, cells by their contents."""
+        """The contents of `locals()`: bound variables in slot order, cells by their contents."""
         bound: dict[str, Value] = {}
         for name in self.program.model.localsplus:
             value = self.cells[name].load(self.tx) if name in self.cells else self.locals.get(name)
@@ -126,7 +126,7 @@ class Frame:
                 raise Unsupported("not-constant", error.value.describe(), self.tx.user_stack()) from None
 
     def handle(self, raised: Raised, at: int) -> None:
-        """Go on in the exception handler that covers instruction `at`, or let the exception leave the frame."""
+        """Continue in the exception handler that covers instruction `at`, or let the exception leave the frame."""
         entry = self.program.handled_at[at]
         if entry is None:
             raise raised
@@ -163,10 +163,10 @@ class Frame:
         return covered
 
     def is_protected(self) -> bool:
-        """Whether an exception at the present instruction could be seen by the traced program before it leaves the frame.
+        """Whether the traced program could see an exception at the present instruction before it leaves the frame.
 
-        The `with` statements of PyTorch's own context managers only put state back. Since 3.12 every generator has a handler
-        that turns StopIteration into RuntimeError (PEP 479), which is INTRINSIC_STOPITERATION_ERROR and RERAISE.
+        `with` statements of PyTorch's own context managers do not count, because they only restore state. Nor does the handler that
+        every generator has since 3.12: it turns StopIteration into RuntimeError (PEP 479) by INTRINSIC_STOPITERATION_ERROR and RERAISE.
         """
         entry = self.program.handled_at[self.at]
         while entry is not None:

@@ -226,7 +226,7 @@ def _compare_op(frame: Frame, i: Instruction) -> None:
 
 
 def _as_bool(frame: Frame, value: Value) -> Value:
-    """`bool(value)`; one that is open or known only at run time stays so."""
+    """`bool(value)`; an undecided or unbacked truth stays symbolic."""
     found = undecided_truth(frame.tx, value) or truth_value(frame.tx, value)
     return boolean(value.truth(frame.tx)) if found is None else found
 

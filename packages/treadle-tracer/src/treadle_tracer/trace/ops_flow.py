@@ -31,7 +31,7 @@ def _jump(frame: Frame, i: Instruction) -> None:
 
 
 def _jump_if(frame: Frame, i: Instruction, when: bool, keeps: bool = False) -> bool:
-    """Jump if the value on top of the stack is `when`, where it then stays if `keeps`; whether the frame is left."""
+    """Jump if the truth of the top of the stack is `when`; a taken jump keeps the top if `keeps`. The result: whether the frame is left."""
     value = frame.stack[-1]
     condition = undecided_truth(frame.tx, value)
     if condition is not None:
@@ -117,7 +117,7 @@ def _get_yield_from_iter(frame: Frame, i: Instruction) -> None:
 
 
 def _send(frame: Frame, i: Instruction) -> None:
-    """One step of `yield from`: falls through to YIELD_VALUE with the item, or jumps with the inner generator's result."""
+    """One step of `yield from`: continues to YIELD_VALUE with the item, or jumps with the inner generator's result."""
     sent, receiver = frame.stack.pop(), frame.stack[-1]
     if isinstance(receiver, GeneratorValue):
         item, result = receiver.send(frame.tx, sent)

@@ -60,7 +60,7 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
 
 
 class RootFrame(Frame):
-    """The frame that is compiled. Stops before step number `break_at`, counted in executed instructions, and at instruction `stop_at`."""
+    """The frame that is compiled. It stops before step `break_at`, counted in executed instructions, and at instruction `stop_at`."""
 
     def __init__(self, *args: Any, break_at: int | None = None, stop_at: int | None = None):
         super().__init__(*args)
@@ -96,7 +96,7 @@ class RootFrame(Frame):
                 raise
 
     def break_step(self) -> int:
-        """The step to stop before: the one that failed, or the KW_NAMES or PRECALL that began its call."""
+        """The step to stop before: the failed one, or the KW_NAMES or PRECALL that began its call."""
         step, at = self.step - 1, self.at
         while at > 0 and self.instructions[at - 1].opname in ("KW_NAMES", "PRECALL"):
             step, at = step - 1, at - 1
@@ -121,8 +121,8 @@ def trace_frame(
     """Trace a frame as it is called.
 
     The result ends in a return, or in a break at the first instruction that cannot be traced. After an unsupported instruction
-    the frame is traced once more and stopped in front of it, so that nothing of what the instruction began is left behind.
-    `stop_at` breaks the first time that instruction is due, for `reason`.
+    the frame is traced again and stopped in front of it, so that nothing that the instruction began is left behind.
+    With `stop_at` the trace breaks when it first reaches that instruction, for `reason`.
     """
     break_at: int | None = None
     for _ in range(3):
@@ -137,7 +137,7 @@ def trace_frame(
         except BaseException:
             tx.abandon()
             raise
-    raise InternalError("trace", f"a second trace of {model.qualname} took another way than the first")
+    raise InternalError("trace", f"a second trace of {model.qualname} took another path than the first")
 
 
 def _root_frame(
@@ -160,7 +160,7 @@ def _root_frame(
 
 
 def _cells_made_at_entry(model: CodeModel) -> set[str]:
-    """Cell variables whose cells the prologue makes; a continuation jumps over that of the function it was cut from."""
+    """Cell variables whose cells the prologue makes. A continuation jumps over the prologue of its original function."""
     made: set[str] = set()
     at = 0
     while (instruction := model.instructions[at]).opname in ("MAKE_CELL", "COPY_FREE_VARS", "NOP", "JUMP_FORWARD"):

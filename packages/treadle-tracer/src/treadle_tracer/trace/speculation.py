@@ -47,7 +47,7 @@ _LEAVES = -1  # the pc of a state whose function has returned the top of its sta
 
 
 class Speculation:
-    """The paths being followed. `assumptions` hold on the present one. `computes`: it is the path of the current sizes and may make tensors."""
+    """The paths being followed. `assumptions` hold on the present one; if `computes`, it may make tensors."""
 
     def __init__(self, tx: Tracer):
         self.tx = tx

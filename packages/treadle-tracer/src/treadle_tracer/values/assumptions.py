@@ -1,6 +1,6 @@
-"""What is assumed of sizes that are known only at run time, where operators would silently do something else.
+"""Assumptions about unbacked sizes, made where an operator would silently do something else if they did not hold.
 
-The graph checks a assumption; where it does not hold Python runs the program.
+The graph checks each assumption. Where one does not hold, Python runs the program.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def squeezed(tx: TraceContext, owner: Value | None, dims: list[Value]) -> None:
-    """Before `owner.squeeze(*dims)`: the sizes concerned are not 1."""
+    """Assume before `owner.squeeze(*dims)` that the sizes concerned are not 1."""
     if not isinstance(owner, TensorValue):
         return
     shape = owner.fake.shape
@@ -33,7 +33,7 @@ def squeezed(tx: TraceContext, owner: Value | None, dims: list[Value]) -> None:
 
 
 def assume_some(tx: TraceContext, size: Any) -> None:
-    """The size is not 0."""
+    """Assume that the size is not 0."""
     _assume_not(tx, size, 0)
 
 
@@ -49,13 +49,13 @@ def _assume_not(tx: TraceContext, size: Any, than: int) -> None:
     if not tx.symbols.assumes:
         raise refusal(tx, UnbackedError("", condition))
     if tx.speculation is not None:
-        raise PathEnds("an assumption about numbers known only at run time")
+        raise PathEnds("an assumption about unbacked numbers")
     env.assume(condition)
     tx.symbols.unbacked.write_asserts(tx, complete=True)
 
 
 def state_positive(tx: TraceContext, size: Any) -> None:
-    """Have the graph check that a size is at least 1; eager raises a RuntimeError where it is not."""
+    """Have the graph check that a size is at least 1. Eager raises a RuntimeError where it is not."""
     from treadle_shapes.expr import Ge
 
     if isinstance(size, torch.SymInt) and tx.symbols.env.is_unbacked(raw_expr(size)):

@@ -1,4 +1,4 @@
-"""Callables that are known objects: torch functions, built-in functions, descriptors used as functions, lru_cache wrappers."""
+"""Callables that are one known object: torch functions, built-in functions, descriptors used as functions, lru_cache wrappers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DisabledFunction(ConcreteValue):
 
 
 class CallableValue(ConcreteValue):
-    """See the module; `obj` is the callable."""
+    """A callable that is one known object, `obj`."""
 
     __slots__ = ()
 
@@ -71,7 +71,7 @@ class CallableValue(ConcreteValue):
         raise Unsupported("builtin-call", self.describe())
 
     def log_once(self, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """A cached method of a logger (transformers' `warning_once`): its effect happens once, and now is as good as later."""
+        """A cached method of a logger (transformers' `warning_once`): it logs once, and may as well do so now."""
         if kwargs or not all(arg.is_constant() for arg in args[1:]):
             raise Unsupported("output", self.describe())
         self.obj(args[0].obj, *(arg.constant() for arg in args[1:]))  # type: ignore[attr-defined]

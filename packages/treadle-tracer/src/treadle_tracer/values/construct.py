@@ -83,7 +83,7 @@ def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwar
 
 
 def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue:
-    """A new instance as `__new__` of its built-in base makes it."""
+    """A new instance, as `__new__` of the built-in base makes it."""
     if issubclass(cls, torch.jit.ScriptModule):
         raise Unsupported("new-module", cls.__qualname__)
     if issubclass(cls, BaseException):
@@ -287,7 +287,7 @@ def _new_namespace(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]
 
 
 def _new_null_context(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A profiler's range leaves no trace in a graph."""
+    """A range of the profiler, which has no effect in a graph."""
     return tx.wrap_known(contextlib.nullcontext).call(tx, [], {})
 
 

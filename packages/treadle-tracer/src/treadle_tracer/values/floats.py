@@ -1,7 +1,7 @@
-"""Python's arithmetic on dynamic floats: what stays symbolic, with Python's own results and exceptions, and what fixes the value.
+"""Python's arithmetic on symbolic floats: what stays symbolic, with Python's own results and exceptions, and what specialises.
 
 A float that changes between calls is a float symbol of the ShapeEnv. An operation listed here gives an expression over it and a graph
-node that calls Python's own function; a comparison is decided for the value at hand and recorded as a guard; everything else asks for
+node that calls Python's own function. A comparison is decided for the current value and recorded as a guard. Everything else reads
 the value and so guards on its bits.
 """
 
@@ -24,7 +24,7 @@ from treadle_tracer.values.value import Value
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
-# Beyond this an int is compared exactly by Python but is no float.
+# Python compares a greater int exactly, though no float equals it.
 _EXACT = 2**53
 
 _OPERATIONS: dict[Callable[..., Any], tuple[str, int]] = {
@@ -79,12 +79,12 @@ _TESTS: dict[Callable[..., Any], Callable[[Any], bool]] = {
 
 
 def is_float(value: Value) -> bool:
-    """Whether it is a float that is not a constant."""
+    """Whether the value is a symbolic float."""
     return isinstance(value, SymbolicValue) and isinstance(value.sym, torch.SymFloat)
 
 
 def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
-    """A call of a pure Python function with dynamic numbers among its arguments, one of which is a float."""
+    """Call a pure Python function of symbolic numbers, one of which is a float."""
     if function is operator.pos or function is builtins.float:
         return args[0]
     if function in _TESTS and len(args) == 1:
@@ -110,7 +110,7 @@ def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -
 
 
 def expression(value: Value) -> Any:
-    """The expression of a dynamic number, or the number."""
+    """The expression of a symbolic number, or the number of a constant."""
     if not isinstance(value, SymbolicValue):
         return value.constant()
     from treadle_shapes.torch import expr_of
@@ -183,7 +183,7 @@ def _rounded(tx: TraceContext, function: Callable[..., Any], value: SymbolicValu
 def _computed(
     tx: TraceContext, function: Callable[..., Any], args: list[Value], name: str, operands: list[Any]
 ) -> Value:
-    """The value of an operation, with a guard that Python gives a float for later values too, where it need not."""
+    """The result of an operation. Where Python does not always give a float, a guard ensures that it does."""
     from treadle_shapes import UsageError
     from treadle_shapes.floats import PARTIAL, compare, float_fn
     from treadle_shapes.torch import sym_float
@@ -211,7 +211,7 @@ def _is_whole(exponent: Any) -> bool:
 
 
 def _with_constants(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
-    """The call with all numbers fixed."""
+    """The call with all numbers specialised."""
     return tx.fold(function, [Constant(tx.specialise(a)) if isinstance(a, SymbolicValue) else a for a in args], {})
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CellValue(Value):
-    """A cell. `content` is what the trace put in or has read; `cell` is the real one if it came from outside."""
+    """A cell. `content` is the Value that the trace has stored or read. `cell` is the real cell of an outside one."""
 
     __slots__ = ("cell", "content", "contents_source")
 
@@ -468,7 +468,7 @@ def _in_class(cls: Any, item: Any) -> bool:
 
 
 class ModuleObject(ConcreteValue):
-    """A Python module; its attributes are read from the real one and guarded as they are read."""
+    """A Python module. Its attributes are read from the real module and guarded."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""`obj.__dict__` as a dict value: what the instance holds, with the attributes the trace has stored; writes go to the attributes."""
+"""`obj.__dict__` as a dict value: the instance's attributes with the trace's stores applied. Writes go to the attributes."""
 
 from __future__ import annotations
 

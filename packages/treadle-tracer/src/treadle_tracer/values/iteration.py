@@ -16,7 +16,7 @@ LIST_ITERATOR = type(iter([]))
 
 
 class IteratorValue(Value):
-    """Base of iterators carried out by the trace: `next` gives the next item or None."""
+    """Base of iterators that the trace carries out. `next` gives the next item, or None at the end."""
 
     __slots__ = ()
 
@@ -80,7 +80,7 @@ class SequenceIterator(IteratorValue):
         return list(self.sequence.items[self.position :])
 
     def reconstruct(self, cg: Any) -> None:
-        """A fresh iterator over the sequence itself, moved on to where this one stands."""
+        """Push a fresh iterator over the sequence, advanced to the position of this one."""
         cg.cb.push_null()
         cg.const(_iterator_at)
         cg.value(self.sequence)
@@ -131,7 +131,7 @@ def _reversed_at(sequence: Any, position: int) -> Any:
 
 
 class HostIterator(IteratorValue):
-    """An iterator whose items the trace makes one by one with a Python generator of Values."""
+    """An iterator over the Values of a Python generator."""
 
     __slots__ = ("cls", "host", "remake")
 
@@ -147,5 +147,5 @@ class HostIterator(IteratorValue):
         return next(self.host, None)
 
     def reconstruct(self, cg: Any) -> None:
-        """A list iterator over the items that are left; right only when taking them has no effect, as here."""
+        """Not possible in the middle of a run: the generator cannot be made again."""
         raise Unsupported("reconstruct", f"a {self.cls.__name__} in the middle of its run")

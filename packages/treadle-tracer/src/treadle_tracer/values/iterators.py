@@ -1,7 +1,7 @@
-"""Iterators of the library that are carried out by the trace: enumerate, zip, map, filter, reversed and itertools.
+"""Iterators of the library that the trace carries out: enumerate, zip, map, filter, reversed and itertools.
 
-`enumerate`, `zip`, `map`, `filter` can leave the trace in the middle of their run, because they are made again around what
-their inner iterators have left; the others cannot.
+`enumerate`, `zip`, `map` and `filter` can leave the trace in the middle of their run: they are made again around their inner iterators.
+The others cannot.
 """
 
 from __future__ import annotations
@@ -306,7 +306,7 @@ def _filterfalse(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) 
 
 
 def _selection(function: Callable[..., Iterator[Any]]) -> _Make:
-    """permutations, combinations: positions are chosen, items are never compared."""
+    """permutations and combinations, which choose positions and never compare items."""
 
     def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         items = args[0].unpack(tx)

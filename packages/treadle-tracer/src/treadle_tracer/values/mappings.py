@@ -1,7 +1,7 @@
 """Dictionaries, sets and the views of dictionaries.
 
-A key is stored under its `hash_key` (a Python object that hashes and compares as the traced key would) beside the key's Value.
-An outside dict is guarded lazily: looking up one key guards that key, anything that depends on all keys guards the whole key tuple.
+Entries are stored under the key's `hash_key`, a Python object that hashes and compares as the traced key does. An outside dict is
+guarded lazily: a lookup guards its key; an operation that depends on all keys guards the tuple of keys.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class DictValue(Value):
 
     @classmethod
     def outside(cls, tx: TraceContext, obj: dict[Any, Any], source: Source) -> DictValue:
-        """The real dict `obj` with nothing guarded yet but (by the caller) its type."""
+        """The real dict `obj`. The caller has guarded its type, and nothing else is guarded yet."""
         made = cls({}, type(obj))
         made.source = source
         made.obj = obj
@@ -74,13 +74,13 @@ class DictValue(Value):
     # ---- guards
 
     def guard_keys(self, tx: TraceContext) -> None:
-        """From here on the trace depends on which keys there are and in which order."""
+        """Guard which keys there are and in which order."""
         if not self.keys_guarded and self.source is not None:
             self.keys_guarded = True
             tx.guards.add(self.source, "dict_keys", tuple(dict.keys(self.obj)))
 
     def guard_key(self, tx: TraceContext, key: Value) -> None:
-        """From here on the trace depends on whether `key` is there."""
+        """Guard whether `key` is there."""
         if self.keys_guarded or self.source is None:
             return
         try:
@@ -377,7 +377,7 @@ class DictView(Value):
 
 
 def view_iterator(tx: TraceContext, mapping: DictValue, kind: str) -> Value:
-    """An iterator that, as Python's, raises RuntimeError when the dict's size changes under it."""
+    """An iterator that raises RuntimeError when the dict changes its size, as Python's does."""
     mapping.guard_keys(tx)
 
     def run() -> Iterator[Value]:

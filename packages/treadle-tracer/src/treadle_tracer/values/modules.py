@@ -1,4 +1,4 @@
-"""`torch.nn.Module` instances: parameters, buffers and submodules found in their dicts, calls that skip empty hook machinery."""
+"""`torch.nn.Module` instances: parameters, buffers and submodules are found in their dicts, and calls skip empty hook machinery."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _STANDARD_CALLS = {
 
 
 _replaced_buffers: weakref.WeakKeyDictionary[torch.nn.Module, set[str]] = weakref.WeakKeyDictionary()
-"""Names of buffers that traced code has assigned: other tensors at every call, so inputs rather than parts of the graph."""
+"""Names of buffers that traced code has assigned. They are other tensors at every call, so inputs and no attributes of the graph."""
 
 
 def _changed_dict(tx: TraceContext, members: Any) -> DictValue | None:

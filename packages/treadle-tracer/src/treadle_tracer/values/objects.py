@@ -1,6 +1,6 @@
-"""Instances of classes, looked into as Python does it: MRO with data descriptors, instance dict, `__getattr__`.
+"""Instances of classes. Attributes are found as Python finds them: MRO with data descriptors, instance dict, `__getattr__`.
 
-Attributes that the trace has stored live in `tx.mutations`, for outside objects and for those made in the trace.
+Attributes that the trace has stored are kept in `tx.mutations`, for outside objects and for those made in the trace.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ _SLOT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 class ObjectValue(Value):
     """An instance of a class. `obj` is the outside object, None for one made in the trace.
 
-    `container` holds the built-in part of an instance of a dict, list, set or tuple subclass; `new_args` are what `__new__` of the
-    built-in base was given.
+    `container` is the built-in part of an instance of a dict, list, set or tuple subclass. `new_args` are the arguments of `__new__` of
+    the built-in base.
     """
 
     __slots__ = ("cls", "container", "new_args", "obj")
@@ -117,7 +117,7 @@ class ObjectValue(Value):
         return tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
     def plain_attr(self, tx: TraceContext, name: str) -> Value | None:
-        """What `object.__getattribute__` gives, or None where it raises AttributeError."""
+        """The result of `object.__getattribute__`, or None where it raises AttributeError."""
         if name == "__class__":
             return tx.wrap(self.cls, ConstSource(self.cls))
         raw = lookup(tx, self.cls, name)
@@ -193,7 +193,7 @@ class ObjectValue(Value):
         tx.mutations.store_attr(self, name, value)
 
     def realise_dict_item(self, tx: TraceContext, name: str) -> None:
-        """Storing under a name decides nothing about the present value, so nothing is guarded."""
+        """Called before a store. A store does not depend on the present value, so nothing is guarded."""
 
     def has_dict(self) -> bool:
         return self.cls.__dictoffset__ != 0
@@ -309,7 +309,7 @@ class ObjectValue(Value):
         cg.cb.pop_top()
 
     def reconstruct_contents(self, cg: Any) -> None:
-        """Push fresh contents of the built-in part, for replaying a change of an outside instance."""
+        """Push fresh contents of the built-in part, to replay a change of an outside instance."""
         self.container.reconstruct_contents(cg)  # type: ignore[union-attr]
 
 

@@ -43,7 +43,7 @@ def raise_exception_value(tx: TraceContext, cls: type[BaseException], args: list
 
 
 def raise_real(tx: TraceContext, error: BaseException) -> NoReturn:
-    """Raise in the traced program what a folded call has really raised."""
+    """Raise in the traced program the exception that a folded call has raised."""
     raise_exception_value(tx, type(error), [tx.from_constant(arg) for arg in error.args])
 
 
@@ -51,7 +51,7 @@ def raise_real(tx: TraceContext, error: BaseException) -> NoReturn:
 
 
 def fold(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """Call a pure function of constants now. The broad catch is the traced program's own exception."""
+    """Call a pure function of constants now. Any exception of the call is one of the traced program."""
     try:
         plain = [arg.constant() for arg in args]
         named = {name: arg.constant() for name, arg in kwargs.items()}
@@ -78,7 +78,7 @@ def fold(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwar
 
 
 def same_or_equal(tx: TraceContext, a: Value, b: Value) -> bool:
-    """What `in`, `list.index` and dict lookup ask: identical or equal."""
+    """Identical or equal: the question of `in`, `list.index` and dict lookup."""
     return is_same(a, b) or compare(tx, "==", a, b).truth(tx)
 
 
@@ -222,7 +222,7 @@ def _string_format(tx: TraceContext, text: str, a: Value, b: Value, in_place: bo
     return fold(tx, operator.mod, [a, b], {}) if text == "%" and isinstance(a, Constant) else None
 
 
-def _known_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
+def _constant_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
     """`int | None` and other operators of classes."""
     if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):
         return fold(tx, BINARY[text][0], [a, b], {})
@@ -233,7 +233,7 @@ def _builtin_operators(a: Value, b: Value) -> list[_BuiltinOperator]:
     if isinstance(a, (ListValue, TupleValue)) or isinstance(b, (ListValue, TupleValue)):
         return [_sequence_operator, _string_format]
     if isinstance(a, ConcreteValue):
-        return [_known_operator, _string_format]
+        return [_constant_operator, _string_format]
     if isinstance(a, (SetValue, DictView)):
         return [_set_operator]
     return [_dict_operator]

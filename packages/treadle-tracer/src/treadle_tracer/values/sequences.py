@@ -1,7 +1,7 @@
-"""Tuples, lists, deques, slices, and iterators over items the trace already knows.
+"""Tuples, lists, deques and slices.
 
-Items are Values, some of them `LazyValue` (an outside item nothing has looked at); everything that hands out an item realises it.
-A list that came from outside is a copy of the real one: changes are reported to `tx.mutations` and replayed at the end.
+Items are Values. Some are a `LazyValue`: an outside item that nothing has read. Whoever hands out an item realises it. The value of an
+outside list is a copy: changes are reported to `tx.mutations` and replayed at the end.
 """
 
 from __future__ import annotations
@@ -387,7 +387,7 @@ _DEQUE_METHODS: dict[str, _ListMethod] = disjoint(
 
 
 def sorted_values(tx: TraceContext, items: list[Value], key: Value, reverse: Value) -> list[Value]:
-    """Items in the order of `sorted`, comparing with the traced `<`; stable, also when reversed."""
+    """Items in the order of `sorted` by the traced `<`; stable, also when reversed."""
     keys = items if key.is_constant() and key.constant() is None else [key.call(tx, [item], {}) for item in items]
 
     def compare(a: int, b: int) -> int:

@@ -33,7 +33,7 @@ def operator_in_graph(tx: TraceContext, function: Callable[..., Any], args: list
 
 
 def symbolic_op(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
-    """Arithmetic of dynamic numbers; a comparison is a node only if it stays undecided."""
+    """Arithmetic of symbolic numbers. A comparison of numbers with hints becomes a condition and no node."""
     if any(is_unbacked(tx, arg) for arg in args):
         return operate(tx, function, args)
     if any(map(floats.is_float, args)):
@@ -73,7 +73,7 @@ _MOST_POWER = 16
 
 
 def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
-    """A Python operator on numbers of which one is known only at run time: what stays symbolic with Python's own result."""
+    """A Python operator on numbers, one of them unbacked. The result stays symbolic where it is exactly Python's."""
     is_float = any(floats.is_float(arg) for arg in args)
     if is_float and function not in _COMPARISONS:
         return floats.operate(tx, function, args)
@@ -117,7 +117,7 @@ def _why_not_symbolic(function: Callable[..., Any], args: list[Value]) -> str | 
 
 
 def _expect_divisor(tx: TraceContext, divisor: Value) -> None:
-    """The graph checks that it does not divide by zero; where it would, Python raises its own exception."""
+    """Have the graph check that the divisor is not zero. Where it is, Python runs the program, which raises."""
     if is_unbacked(tx, divisor):
         condition = Ne(raw_expr(divisor.sym), 0)  # type: ignore[attr-defined]
         if tx.symbols.env.prove(condition) is False:

@@ -1,4 +1,4 @@
-"""Dynamic sizes of one trace: which dimensions are dynamic, their symbols, and the graph nodes that compute them."""
+"""The symbolic numbers of one trace: which dimensions and numbers get symbols, and the graph nodes that compute them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ if TYPE_CHECKING:
 
 
 class Symbols:
-    """`dynamic` says which dimensions of which sources are not specialised, with a size to look at where the tensor's own is 1;
-    a source without dimensions is an int. `where` gives the user's stack.
+    """The table of symbols.
 
-    `env` is None until the first dynamic dimension.
+    dynamic     the dimensions of each source that are not specialised, each with the size to trace with where the tensor's own is 1;
+                a source without dimensions is a number
+    where       gives the user's stack
+    env         the ShapeEnv, None until there is a symbol
     """
 
     def __init__(
@@ -90,7 +92,7 @@ class Symbols:
         return self.env.create_symbol(tensor.stride(dim), f"{source.text}.stride()[{dim}]")
 
     def exclude_ones(self, fake: torch.Tensor) -> None:
-        """The program has asked for the layout of a tensor: what it was told need not be right where a dynamic size is 1."""
+        """Exclude size 1 from the dynamic sizes of a tensor: the program has asked for its layout, which may differ there."""
         from treadle_shapes import Ge
         from treadle_shapes.torch import expr_of
 
@@ -110,12 +112,14 @@ class Symbols:
             self.mode.static_shapes = False
 
     def is_dynamic_integer(self, source: Source | None, number: int) -> bool:
-        """Whether the int at `source` has changed between calls before, so that it gets a symbol."""
+        """Whether the int at `source` gets a symbol, because it has changed between earlier calls."""
         return source is not None and source in self.dynamic and is_small_integer(number)
 
     def integer(self, tx: TraceContext, number: int, source: Source) -> Value:
         """The int at `source` as a symbol."""
-        tx.guards.add_integer(source)  # every time: a part of the trace that is given up takes its guards along
+        tx.guards.add_integer(
+            source
+        )  # every time, because a part of the trace that is given up takes its guards with it
         found = self._integers.get(source)
         if found is None:
             import treadle_shapes.torch
@@ -127,7 +131,7 @@ class Symbols:
         return found
 
     def is_dynamic_float(self, source: Source | None) -> bool:
-        """Whether the float at `source` has changed between calls before, so that it gets a symbol."""
+        """Whether the float at `source` gets a symbol, because it has changed between earlier calls."""
         return source is not None and source in self.dynamic
 
     def float_number(self, tx: TraceContext, number: float, source: Source) -> Value:
@@ -143,7 +147,7 @@ class Symbols:
         return found
 
     def value(self, tx: TraceContext, number: Any, node: fx.Node | None) -> Value:
-        """The Value of a SymInt, SymFloat or SymBool; plain when it is constant after all."""
+        """The Value of a SymInt, SymFloat or SymBool; a Constant for a truth that is known."""
         if isinstance(number, torch.SymBool):
             truth = self._truth(number)
             if truth is not None:
@@ -173,18 +177,18 @@ class Symbols:
         return node
 
     def forget_nodes(self, gone: set[fx.Node]) -> None:
-        """These nodes have been taken back."""
+        """These nodes have been erased."""
         if gone:
             self._nodes = {key: node for key, node in self._nodes.items() if node not in gone}
             self.unbacked.forget_nodes(gone)
 
     def _truth(self, condition: torch.SymBool) -> bool | None:
-        """Decided here, except about what is known only at run time, unless that follows from facts."""
+        """The truth, decided if need be. Of unbacked numbers: the truth that follows from facts, or None."""
         expr = raw_expr(condition)  # type: ignore[attr-defined]
         return self.env.prove(expr) if self.env.is_unbacked(expr) else bool(condition)
 
     def node_of_symbol(self, tx: TraceContext, symbol: Any) -> fx.Node:
-        """The node that computes a symbol with a value: a size of an input, or an input itself."""
+        """The node that computes a backed symbol: a size of an input, or an input itself."""
         place = self.sources.get(symbol)
         if place is not None:
             owner = tx.tensor_at(place[0])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def truth_value(tx: TraceContext, value: Value) -> Value | None:
-    """`bool(value)` as a number of the graph, where it is one that is known only at run time."""
+    """`bool(value)` as a number of the graph if it is unbacked, else None."""
     if isinstance(value, TensorValue) and tx.symbols.captures:
         return to_bool(tx, value)
     if not is_unbacked(tx, value):
@@ -77,7 +77,7 @@ def to_list(tx: TraceContext, owner: TensorValue) -> Value:
 
 
 def _name_item(tx: TraceContext, value: Value, name: str) -> None:
-    """Call an item of a list by its place in it."""
+    """Name the symbols of an item after its place in the list."""
     if isinstance(value, SymbolicValue) and is_unbacked(tx, value):
         env = tx.symbols.env
         for symbol in symbols_of(value.sym):
@@ -87,11 +87,11 @@ def _name_item(tx: TraceContext, value: Value, name: str) -> None:
             _name_item(tx, part, f"{name}[{position}]")
 
 
-# ---- indexing with numbers known only at run time
+# ---- indexing with unbacked integers
 
 
 def get_item(tx: TraceContext, owner: TensorValue, key: Value) -> Value | None:
-    """`owner[key]` where integers among the keys are known only at run time: a `select` for each; None for any other key."""
+    """`owner[key]` with a `select` for each unbacked integer among the keys. None for a key without such integers."""
     keys = key.items if isinstance(key, TupleValue) else [key]
     if not any(_is_position(tx, k) for k in keys) or not all(_is_basic(tx, k) for k in keys):
         return None
@@ -104,7 +104,7 @@ def get_item(tx: TraceContext, owner: TensorValue, key: Value) -> Value | None:
 
 
 def _selected(owner: TensorValue, keys: Any, tx: TraceContext) -> list[tuple[int, Value]]:
-    """(dimension of `owner[keys with slices instead]`, position) of each run-time integer among the keys."""
+    """(dimension of `owner[keys with slices instead]`, position) of each unbacked integer among the keys."""
     consumed = sum(not _is_new_axis(k) and not _is_ellipsis(k) for k in keys)
     dim, found = 0, []
     for k in keys:
@@ -156,9 +156,11 @@ def _select(tx: TraceContext, owner: TensorValue, dim: int, position: Value) -> 
 
 
 def set_item(tx: TraceContext, owner: TensorValue, key: Value, value: Value) -> bool:
-    """`owner[key] = value` where the key has integers known only at run time: written into the view; False for any other key."""
+    """Store into the view that unbacked integers in the key select. False for a key without such integers."""
     keys = key.items if isinstance(key, TupleValue) else [key]
-    if not all(_is_basic(tx, k) for k in keys) or not any(_is_position(tx, k) or _is_open_slice(tx, k) for k in keys):
+    if not all(_is_basic(tx, k) for k in keys) or not any(
+        _is_position(tx, k) or _is_unbacked_slice(tx, k) for k in keys
+    ):
         return False
     number = value.python_type() in (int, float, bool)
     if not number and not isinstance(value, TensorValue):
@@ -170,10 +172,10 @@ def set_item(tx: TraceContext, owner: TensorValue, key: Value, value: Value) -> 
         return True
     assert isinstance(value, TensorValue)
     if value.fake.dim() > target.fake.dim():  # leading sizes of 1, which `copy_` does not take
-        raise Unsupported("data-dependent", f"{value.describe()} is stored at places known only at run time")
+        raise Unsupported("data-dependent", f"{value.describe()} is stored at positions that are unbacked")
     tx.run_in_graph("call_method", "copy_", [target, value], {})
     return True
 
 
-def _is_open_slice(tx: TraceContext, key: Value) -> bool:
+def _is_unbacked_slice(tx: TraceContext, key: Value) -> bool:
     return isinstance(key, SliceValue) and any(is_unbacked(tx, part) for part in key.parts)

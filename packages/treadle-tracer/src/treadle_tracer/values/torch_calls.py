@@ -1,4 +1,4 @@
-"""Putting torch calls into the graph: run on fake tensors, make the node, wrap the result."""
+"""Torch calls in the graph: run the call on fake tensors, make the node, wrap the result."""
 
 from __future__ import annotations
 
@@ -149,14 +149,14 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 
 def run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """The call on fake tensors. What it raises, the real call would raise too, or cannot be known: a graph break either way."""
+    """Make the call on fake tensors. Where that raises, the real call raises too, or nobody knows: the graph breaks."""
     if tx.symbols.unbacked.allowed or not _is_cacheable(target):
         return _run_fake(tx, op, target, args, kwargs)
     return tx.fake_calls.call(target, lambda: _run_fake(tx, op, target, args, kwargs), args, kwargs)
 
 
 def _is_cacheable(target: Any) -> bool:
-    """Whether a call does the same on tensors of the same metadata: what PyTorch itself defines does."""
+    """Whether the fake result follows from the metadata of the arguments, as it does for what PyTorch itself defines."""
     if isinstance(target, str):
         return True
     if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
@@ -169,8 +169,8 @@ def _is_cacheable(target: Any) -> bool:
 def _run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     given = args
     was_disabled = _fake_log.disabled
-    _fake_log.disabled = True  # a failing kernel is the traced program's business, not a message
-    # With dynamic sizes PyTorch's Python kernels are preferred: some in C++ read sizes as plain ints and so fix them.
+    _fake_log.disabled = True  # the traced program handles a failing kernel; no message is wanted
+    # With symbolic sizes PyTorch's Python kernels are preferred, because some kernels in C++ read sizes as ints and so specialise them.
     record = operator_record(target)
     in_python = tx.symbols.env is not None and not (record is not None and record.python_kernel_copies)
     python_kernels = enable_python_dispatcher() if in_python else nullcontext()
@@ -223,7 +223,7 @@ def constant_result(
 
 
 def wrap_result(tx: TraceContext, result: Any, node: fx.Node) -> Value:
-    """Values for what a node gives: tensors, or (nested) tuples and lists of them through `getitem` nodes."""
+    """The Value of what a node gives: a tensor, a number, or nested tuples, lists and dicts of them through `getitem` nodes."""
     if isinstance(result, torch.Tensor):
         if not isinstance(result, FakeTensor):
             raise Unsupported("graph-result", f"{_name(node.target)} gave a {type(result).__name__}")

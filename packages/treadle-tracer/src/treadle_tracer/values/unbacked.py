@@ -1,8 +1,8 @@
-"""Numbers that a trace reads from tensors: symbols without a value while tracing, their names, and what must hold when the graph runs.
+"""Unbacked symbols: numbers without a value while tracing, their names, and the asserts about them in the graph.
 
-`n = t.item()` is a node whose result is a symbol that nobody can decide about. What operators need to know of it (`torch.zeros(n)`: n is
-not negative) becomes a fact of the trace and an `aten._assert_scalar` node in front of the node that relies on it. Symbols carry the
-user's names, for the messages of asserts and of decisions that cannot be made.
+`n = t.item()` is a node whose result is an unbacked symbol, about which nothing can be decided. What operators need to know of it
+(`torch.zeros(n)`: n is not negative) becomes a fact of the trace and an `aten._assert_scalar` node in front of the node that relies on
+it. Symbols carry the user's names for the messages of asserts and of decisions that cannot be made.
 """
 
 from __future__ import annotations
@@ -34,19 +34,18 @@ _LONGEST_NAME = 60
 
 
 class UnbackedNumbers:
-    """The symbols without values of one trace: the node or size each is, and how far asserts have been written."""
+    """The unbacked symbols of one trace: the node or size that each stands for, and how far asserts have been written."""
 
     def __init__(self) -> None:
         self.allowed = False
         self._places: dict[Any, tuple[Value, int | None]] = {}
-        self._inner: set[Any] = (
-            set()
-        )  # what stands in no result: offsets of views, and what calls make inside themselves and check there
+        # symbols that stand in no result: offsets of views, and those that a call makes and checks inside itself
+        self._inner: set[Any] = set()
         self._written = 0
         self._done: dict[Any, Any] = {}
 
     def allow(self, tx: TraceContext) -> None:
-        """From now on operators may give numbers and sizes that are known only at run time."""
+        """From here on operators may give unbacked numbers and sizes."""
         from treadle_shapes.torch import fake_shape_env
 
         tx.symbols.need_env()
@@ -55,11 +54,11 @@ class UnbackedNumbers:
         self.allowed = True
 
     def naming(self, tx: TraceContext) -> AbstractContextManager[None]:
-        """What a call reads from tensors goes by the name of its result until it is known better."""
+        """A context in which new symbols are named after the result of the call, until `close_call` renames them."""
         return tx.symbols.env.adapter.naming(result_name(tx.frames[-1])) if self.allowed else nullcontext()
 
     def close_call(self, tx: TraceContext, result: Value) -> None:
-        """After a call has its node: name the symbols it has made, and write the asserts about them."""
+        """Name the symbols that a call has made and write the asserts about them. The call has its node."""
         env = tx.symbols.env
         pending = env.adapter.pending_fresh_unbacked_symbols
         if pending:
@@ -71,11 +70,11 @@ class UnbackedNumbers:
         self.write_asserts(tx, complete=True)
 
     def forget_nodes(self, gone: set[fx.Node]) -> None:
-        """These nodes have been taken back."""
+        """These nodes have been erased."""
         self._done = {expr: node for expr, node in self._done.items() if node not in gone}
 
     def _find(self, value: Value, fresh: set[Any]) -> None:
-        """Note where each of the symbols stands in the result of a call."""
+        """Note where each fresh symbol stands in the result of a call."""
         if isinstance(value, SymbolicValue):
             for s in symbols_of(value.sym) & fresh:
                 self._places.setdefault(s, (value, None))
@@ -93,9 +92,9 @@ class UnbackedNumbers:
     # ---- asserts
 
     def write_asserts(self, tx: TraceContext, complete: bool = False, error: type = RuntimeError) -> None:
-        """Nodes for what was learnt since the last time. Unless `complete`, what is about symbols of the call at hand is left for later.
+        """Write nodes for the facts found since the last time. Unless `complete`, those about symbols of the present call wait.
 
-        error: what the program raises where it does not hold.
+        error: what the program raises where a fact does not hold.
         """
         env = tx.symbols.env
         while self._written < len(env.runtime_asserts):
@@ -155,7 +154,7 @@ def symbols_of(number: Any) -> frozenset[Any]:
 
 
 def _rename(tx: TraceContext, places: dict[Any, tuple[Value, int | None]]) -> None:
-    """Call the symbols by what the program calls the values they stand in."""
+    """Name the symbols after the variables of the program that hold them."""
     env, name = tx.symbols.env, result_name(tx.frames[-1])
     for symbol, (_, dim) in places.items():
         source = name if dim is None else f"{name}.shape[{dim}]"
@@ -163,7 +162,7 @@ def _rename(tx: TraceContext, places: dict[Any, tuple[Value, int | None]]) -> No
 
 
 def result_name(frame: FrameView) -> str:
-    """The variable that takes the result of the instruction being evaluated, else the text of its expression."""
+    """The variable that the result of the present instruction is stored in, else the text of its expression."""
     following = frame.instructions[frame.at + 1]
     if following.opname in _STORES and isinstance(following.argval, str):
         return following.argval
@@ -189,12 +188,12 @@ def expression_text(frame: FrameView) -> str:
 
 
 def _origins(env: Any, symbols: Any) -> str:
-    """`n is known only when the graph runs (t.item() at file:line)` for each symbol without a value."""
-    told = {}
+    """`t.item(), made at file:line` for each unbacked symbol."""
+    origins = {}
     for s in sorted((s for s in symbols if s not in env.hints), key=lambda s: s.name):
         info = env.symbols[s]
-        told[info.source] = f"{info.source}, made at {info.stack[0]}" if info.stack else info.source
-    return "; ".join(told.values())
+        origins[info.source] = f"{info.source}, made at {info.stack[0]}" if info.stack else info.source
+    return "; ".join(origins.values())
 
 
 def _assert_text(env: Any, found: Any) -> str:
@@ -206,7 +205,7 @@ def _assert_text(env: Any, found: Any) -> str:
 
 
 def refusal(tx: TraceContext, error: UnbackedError) -> Unsupported:
-    """The break for a decision about a value that is known only when the graph runs, in the user's words."""
+    """The break for a decision about an unbacked number, in the user's words."""
     from treadle_shapes.expr import BoolExpr
 
     env, asked = tx.symbols.env, error.expr
@@ -224,7 +223,7 @@ def refusal(tx: TraceContext, error: UnbackedError) -> Unsupported:
 
 
 def decide(tx: TraceContext, value: SymbolicValue) -> bool:
-    """The truth of a number. What an `assert` statement asks of a value known only at run time is checked there."""
+    """The truth of a number. The condition of an `assert` statement on an unbacked number becomes an assert of the graph."""
     from treadle_shapes.expr import Ne
     from treadle_shapes.floats import compare
 
@@ -253,15 +252,15 @@ def _is_asserted(frame: FrameView) -> bool:
 
 
 def state_fact(tx: TraceContext, condition: Any, message: str, error: type = RuntimeError) -> None:
-    """Take a condition on run-time values as true from here on, and have the graph check it and raise `error` where it does not hold."""
+    """Take a condition on unbacked numbers as true from here on. The graph checks it and raises `error` where it does not hold."""
     if tx.speculation is not None:
-        raise PathEnds("a fact about numbers known only at run time")
+        raise PathEnds("a fact about unbacked numbers")
     tx.symbols.env.expect(condition, message)
     tx.symbols.unbacked.write_asserts(tx, complete=True, error=error)
 
 
 def is_unbacked(tx: TraceContext, value: Value) -> bool:
-    """Whether a number is known only when the graph runs."""
+    """Whether the value is a number that depends on an unbacked symbol."""
     if not isinstance(value, SymbolicValue):
         return False
     env = tx.symbols.env
@@ -269,7 +268,7 @@ def is_unbacked(tx: TraceContext, value: Value) -> bool:
 
 
 def specialise(tx: TraceContext, value: SymbolicValue) -> Any:
-    """The number as a constant that is guarded; a break where it has no value yet."""
+    """The number as a constant that is guarded. An unbacked number breaks the graph."""
     try:
         return value.python_type()(value.sym)
     except UnbackedError as error:
@@ -280,7 +279,7 @@ def specialise(tx: TraceContext, value: SymbolicValue) -> Any:
 
 
 def check(tx: TraceContext, condition: Value, error: type) -> Value:
-    """`torch._check(condition, ...)`: known now, or a fact that the graph checks. Where it fails Python runs the program, which raises."""
+    """`torch._check(condition, ...)`: known now, or a fact that the graph checks. Where it fails, Python runs the program, which raises."""
     if not is_unbacked(tx, condition) and isinstance(condition, (Constant, SymbolicValue)):
         if not condition.truth(tx):
             tx.raise_exception(error, "a check of the program fails")
@@ -292,7 +291,7 @@ def check(tx: TraceContext, condition: Value, error: type) -> Value:
 
 
 def state_truth(tx: TraceContext, expr: Any, error: type) -> None:
-    """Have the graph check a condition, even one that cannot hold: then it raises whenever it is reached."""
+    """Have the graph check a condition. One that cannot hold raises in the traced program."""
     known = tx.symbols.env.prove(expr)
     if known is False:
         tx.raise_exception(error, f"{tx.symbols.env.describe(expr)} does not hold")

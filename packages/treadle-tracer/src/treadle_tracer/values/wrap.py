@@ -1,4 +1,4 @@
-"""`wrap(tx, obj, source)`: the Value of an outside object, with the guards that its kind relies on. A table from type to kind."""
+"""The Value of an outside object, with the guards that its kind relies on: a table from type to kind."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def cls_is_bool(obj: Any) -> bool:
 
 
 def _seen_again(tx: TraceContext, obj: Any, value: Value, source: Source | None) -> Value:
-    """The object was reached before on another way: the trace relies on both ways ending at one object."""
+    """Guard that two sources lead to one object: the object was reached through another source before."""
     if source is None or isinstance(source, ConstSource) or source == value.source:
         return value
     if isinstance(value, (ConcreteValue, FunctionValue, ModuleValue)):
@@ -148,7 +148,7 @@ def _function(tx: TraceContext, obj: types.FunctionType, source: Source) -> Valu
     if own.get("_treadle_disabled") or own.get("_torchdynamo_disable"):
         _guard_identity(tx, obj, source)
         return DisabledFunction(obj, source)
-    if "_treadle_original" in own:  # compiled by treadle on its own: goes into this graph
+    if "_treadle_original" in own:  # compiled by treadle on its own: traced into this graph
         _guard_identity(tx, obj, source)
         return tx.wrap_known(own["_treadle_original"])
     if obj.__code__ is _DYNAMO_EXCLUDED:
@@ -158,7 +158,7 @@ def _function(tx: TraceContext, obj: types.FunctionType, source: Source) -> Valu
         _guard_identity(tx, obj, source)
         return CallableValue(obj, source)
     if isinstance(source.root, LocalSource) and (obj.__closure__ or obj.__qualname__.endswith("<lambda>")):
-        # A function made anew for every call: its code stays, its closure and defaults are guarded where they are read.
+        # Such a function is a new object at every call. Its code stays; its closure and defaults are guarded where they are read.
         tx.guards.add(source, "type_is", types.FunctionType)
         tx.guards.add(AttrSource(source, "__code__"), "is", obj.__code__)
         return FunctionValue.outside(tx, obj, source)
@@ -285,7 +285,7 @@ def _object(tx: TraceContext, obj: Any, source: Source) -> Value:
         container = ListValue(
             [LazyValue(x, ListItemSource(source, i)) for i, x in enumerate(list.__iter__(obj))], list, source, obj
         )
-    elif isinstance(obj, (int, str, float, bytes)):  # immutable, but for attributes of its own
+    elif isinstance(obj, (int, str, float, bytes)):  # immutable except for attributes of its own
         _guard_identity(tx, obj, source)
         return Constant(obj)
     elif isinstance(obj, set):
@@ -343,7 +343,7 @@ def _weakref(tx: TraceContext, obj: Any, source: Source) -> Value:
 
 
 _DYNAMO_EXCLUDED = torch._disable_dynamo(len).__code__
-"""Code of the wrapper around torch functions that PyTorch's own compiler does not look into."""
+"""Code of the wrapper around torch functions that PyTorch's own compiler does not trace."""
 
 
 def _compiled(tx: TraceContext, obj: Any, source: Source) -> Value:

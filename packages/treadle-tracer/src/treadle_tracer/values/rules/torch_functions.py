@@ -42,7 +42,7 @@ def constrain(tx: TraceContext, number: Value, lower: Any, upper: Any) -> Value:
 
 
 def _constrain(lowest: int | None) -> Apply:
-    """`torch.sym_constrain_range(number, min=, max=)` and its like; `lowest`: what holds without being said."""
+    """`torch.sym_constrain_range(number, min=, max=)` and its like. `lowest` is the default of `min`."""
 
     def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         given = {name: value.constant() for name, value in kwargs.items() if name in ("min", "max")}
@@ -68,7 +68,7 @@ def _apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 class _Context:
-    """Stands for the context of an autograd function whose backward is never run."""
+    """The context of an autograd function whose backward is never run."""
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.saved_tensors = tensors
@@ -84,12 +84,12 @@ _NO_SETUP_CONTEXT = find_in_mro(torch.autograd.Function.__mro__, "setup_context"
 
 
 def _checkpoint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    """Activation checkpointing computes the same; what is recomputed is for the graph's partitioner to decide."""
+    """Activation checkpointing does not change the result. The graph's partitioner decides what is recomputed."""
     own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
     return args[0].call(tx, args[1:], {name: value for name, value in kwargs.items() if name not in own})
 
 
-# ---- tensors of dynamic floats and of numbers known only at run time, which torch's constructors would read as plain ones
+# ---- tensors of symbolic numbers, which torch's constructors would read as plain numbers
 
 
 def _tensor_of_numbers(function: Callable[..., Any]) -> Apply:
