@@ -41,7 +41,9 @@ def symbolic_op(tx: TraceContext, function: Callable[..., Any], args: list[Value
     plain = [arg.sym if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]
     try:
         result = function(*plain)
-    except (TypeError, ZeroDivisionError) as error:
+    except ZeroDivisionError:
+        tx.raise_real(_division_error(function, plain))
+    except TypeError as error:
         tx.raise_real(error)
     if not isinstance(result, _SYMBOLIC):
         return tx.from_constant(result)
@@ -50,6 +52,15 @@ def symbolic_op(tx: TraceContext, function: Callable[..., Any], args: list[Value
     nodes = tuple(arg.node(tx) if isinstance(arg, SymbolicValue) else arg.constant() for arg in args)
     node = tx.graph.call("call_function", function, nodes, {}, result, tx.stack_trace())
     return tx.number(result, node)
+
+
+def _division_error(function: Callable[..., Any], operands: list[Any]) -> ZeroDivisionError:
+    """Python's own exception for a division by zero."""
+    try:
+        function(*(1 if isinstance(operand, _SYMBOLIC) else operand for operand in operands))
+    except ZeroDivisionError as error:
+        return error
+    return ZeroDivisionError("division by zero")
 
 
 def convert(tx: TraceContext, value: SymbolicValue, cls: type) -> Value:
