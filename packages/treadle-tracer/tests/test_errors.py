@@ -15,15 +15,16 @@ SOURCE = Path(treadle_tracer.__file__).parent
 
 
 def raised_codes() -> set[str]:
-    """First arguments of `Unsupported(...)` and of the table helpers that make handlers raising it."""
+    """Codes given to `Unsupported(...)` and to the helpers that make handlers and rules raising it."""
     codes: set[str] = set()
     for path in SOURCE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if not isinstance(node, ast.Call) or not node.args or not isinstance(node.args[0], ast.Constant):
+            if not isinstance(node, ast.Call):
                 continue
             name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-            if name in ("Unsupported", "_leave", "_unsupported"):
-                codes.add(node.args[0].value)
+            position = {"Unsupported": 0, "_unsupported": 0, "breaks": 1}.get(name)
+            if position is not None and isinstance(node.args[position], ast.Constant):
+                codes.add(node.args[position].value)
     return codes
 
 

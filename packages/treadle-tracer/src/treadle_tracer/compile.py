@@ -46,7 +46,8 @@ from .output.size_ranges import size_program
 from .output.tensor_check import why_global_state_unfit
 from .skips import why_no_tensors, why_not_trace, why_not_trace_file
 from .source import LocalSource, Source
-from .trace.frame import TraceResult, trace_frame
+from .trace.result import TraceResult
+from .trace.root import trace_frame
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
 # Breaks that sizes larger than the real ones may be the cause of: two that do not fit together.

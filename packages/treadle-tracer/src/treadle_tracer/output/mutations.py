@@ -13,7 +13,7 @@ from ..errors import PathEnds
 
 if TYPE_CHECKING:
     from ..source import Source
-    from ..values.base import Value
+    from ..values.value import Value
 
 
 class _Deleted:

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InternalError
-from ..values.base import NULL, Constant, LazyValue, Value
+from ..values.base import NULL, Constant, LazyValue
+from ..values.value import Value
 from .mutations import DELETED, Mutations
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ from ..bytecode import OPS, ArgKind, CodeModel, Instruction, SlotKind, live_loca
 from ..bytecode.opcodes import MINOR, NULL_AFTER_CALLABLE
 from ..bytecode.splice import Continuation, continuation, restart_index, why_not_cut
 from ..errors import InternalError, Unsupported
-from ..values.base import NULL, ConcreteValue, Value
+from ..values.base import NULL, ConcreteValue
+from ..values.value import Value
 from .emit import FrameCode
 from .replacement import Effects, ReplacementBuilder, emit_state_changes, settled
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treadle_tracer.values.base import Value
 from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 _CO_VARARGS, _CO_VARKEYWORDS = 0x04, 0x08
 
 
 def bind_arguments(
-    tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]
+    tx: TraceContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]
 ) -> dict[str, Value]:
     """Name -> value of all parameters. Raises TypeError in the traced program where Python would."""
     code = function.code
@@ -51,7 +51,11 @@ def bind_arguments(
 
 
 def _defaults(
-    tx: Tracer, function: FunctionValue, bound: dict[str, Value], positional: tuple[str, ...], keyword: tuple[str, ...]
+    tx: TraceContext,
+    function: FunctionValue,
+    bound: dict[str, Value],
+    positional: tuple[str, ...],
+    keyword: tuple[str, ...],
 ) -> None:
     defaults = function.defaults
     first = len(positional) - len(defaults)

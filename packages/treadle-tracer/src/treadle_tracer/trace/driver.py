@@ -1,4 +1,4 @@
-"""Tracing a call without the frame hook: for tests and for looking at graphs."""
+"""Traces a call without the frame hook, for tests and for looking at graphs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from treadle_tracer.source import LocalSource, Source
-from treadle_tracer.trace.frame import inline_call
 from treadle_tracer.trace.result import TraceResult
+from treadle_tracer.trace.root import inline_call
 from treadle_tracer.trace.tracer import Tracer, room_to_recurse
-from treadle_tracer.values.base import Value
+from treadle_tracer.values.value import Value
+
+
+def new_tracer(dynamic: Mapping[Source, Mapping[int, int]] | None = None) -> Tracer:
+    """A tracer without a frame, as `trace_function` uses it."""
+    tx = Tracer(inline_call, dynamic)
+    tx.root_globals = {}
+    return tx
 
 
 def trace_function(
@@ -22,8 +29,7 @@ def trace_function(
 
     Sources of the arguments are locals named `args[0]`, ... and by keyword. Raises Unsupported where the frame would break.
     """
-    tx = Tracer(inline_call, dynamic)
-    tx.root_globals = {}
+    tx = new_tracer(dynamic)
     with room_to_recurse():
         return _trace(tx, function, args, kwargs or {})
 
@@ -33,7 +39,7 @@ def _trace(tx: Tracer, function: Callable[..., Any], args: tuple[Any, ...], kwar
         callee = tx.wrap(function, LocalSource("function"))
         values: list[Value] = [tx.wrap(arg, LocalSource(f"arg{i}")) for i, arg in enumerate(args)]
         named = {name: tx.wrap(value, LocalSource(name)) for name, value in kwargs.items()}
-        result = tx.call(callee, values, named)
+        result = callee.call(tx, values, named)
         tx.forget_restored()
         changes = tx.state_changes()
         tx.close_state()

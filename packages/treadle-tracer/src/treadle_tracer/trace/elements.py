@@ -1,13 +1,12 @@
-"""Which tensor has the same elements as a computed one, for sizes of which something is assumed.
+"""Which earlier tensor has the same elements as a computed one, under assumptions on sizes.
 
     torch.where(arange(q)[:, None] >= arange(k)[None, :], bias, -inf)     # q == k == 1: the condition is [[True]], so this is bias
 
-Nodes are looked through that give an argument unchanged; conditions made of nothing but sizes are computed.
+The search passes nodes that return an argument unchanged. A condition that is made of sizes alone is computed.
 """
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,32 +15,37 @@ from torch import fx
 
 from treadle_shapes import ShapeEnv
 from treadle_shapes.expr import Eq
+from treadle_shapes.torch import expr_of
+from treadle_shapes.torch import operator as operator_record
 
-_LARGEST = 64  # numbers that conditions are computed with
+_LARGEST = 64  # the greatest number that conditions are computed with
 
 
 class _Unknown(Exception):
-    """A node that does not follow from sizes alone, or is too large to be worth it."""
+    """The node does not follow from sizes alone, or is too large to compute."""
 
 
 class Elements:
-    """`assumptions` hold besides what `env` knows."""
+    """Answers under `assumptions`, besides what `env` knows."""
 
     def __init__(self, env: ShapeEnv, assumptions: Sequence[Any]):
         self.env = env
         self.assumptions = assumptions
 
     def origin(self, node: fx.Node) -> fx.Node:
-        """The farthest node with the same elements, sizes and dtype."""
+        """The earliest node with the same elements, sizes and dtype."""
         while (before := self._before(node)) is not None and self._is_alike(node, before):
             node = before
         return node
 
     def _before(self, node: fx.Node) -> fx.Node | None:
-        """The argument that a node gives back, if it does."""
-        if node.target in _KEEPING:
+        """The argument that a node returns unchanged, or None."""
+        known = operator_record(node.target)
+        if known is None:
+            return None
+        if known.keeps_index:
             found: Any = node.args[0]
-        elif node.target in (torch.where, "where") and len(node.args) == 3 and not node.kwargs:
+        elif known.family == "where" and len(node.args) == 3 and not node.kwargs:
             condition, *choices = (
                 node.args if node.target is torch.where else (node.args[1], node.args[0], node.args[2])
             )
@@ -58,12 +62,10 @@ class Elements:
         return one.dtype == two.dtype and one.dim() == two.dim() and all(map(self._is_equal, one.shape, two.shape))
 
     def _is_equal(self, a: Any, b: Any) -> bool:
-        from treadle_shapes.torch import expr_of
-
         return self.env.prove_under(self.assumptions, Eq(expr_of(a), expr_of(b))) is True
 
     def _truth(self, condition: Any) -> bool | None:
-        """What a condition is everywhere; None if it is not the same everywhere or unknown."""
+        """The truth of a condition if it is the same for all elements and known, else None."""
         try:
             found = self._value(condition)
         except _Unknown:
@@ -83,7 +85,8 @@ class Elements:
         example = arg.meta.get("example_value")
         if isinstance(example, torch.SymInt):
             return self._number(example)
-        if arg.target not in _FROM_SIZES:
+        known = operator_record(arg.target)
+        if known is None or not known.is_speculatable:
             raise _Unknown
         args = [self._value(item) for item in arg.args]
         kwargs = {name: self._value(item) for name, item in arg.kwargs.items() if name != "device"}
@@ -96,19 +99,7 @@ class Elements:
         return found
 
     def _number(self, size: torch.SymInt) -> int:
-        from treadle_shapes.torch import expr_of
-
         found = self.env.simplify_under(self.assumptions, expr_of(size))
         if not isinstance(found, int) or abs(found) > _LARGEST:
             raise _Unknown
         return found
-
-
-_KEEPING = ("expand", "expand_as", "contiguous")
-_FROM_SIZES: frozenset[Any] = frozenset(
-    {
-        *(torch.arange, torch.ones, torch.zeros, torch.full, operator.getitem),
-        *(operator.ge, operator.gt, operator.le, operator.lt, operator.eq, operator.ne),
-        *"view reshape unsqueeze expand contiguous".split(),
-    }
-)

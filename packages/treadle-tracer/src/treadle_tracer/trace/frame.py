@@ -1,78 +1,22 @@
-"""Frames: the loop that evaluates instructions, inlined frames, and the root frame with its graph breaks."""
+"""Frames: the stack and variables of a function being evaluated, and the loop that evaluates its instructions."""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from treadle_shapes import UnbackedError
-from treadle_tracer.bytecode import CodeModel, ExceptionEntry, joins, live_names, read
-from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE, compare_converts_to_bool
-from treadle_tracer.code_map import CodeMap
-from treadle_tracer.errors import InternalError, Unsupported
-from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
-from treadle_tracer.trace import ops_call, ops_data, ops_flow
-from treadle_tracer.trace.bind import bind_arguments
-from treadle_tracer.trace.result import TraceResult
-from treadle_tracer.trace.table import HANDLERS
-from treadle_tracer.trace.tracer import Tracer, room_to_recurse
-from treadle_tracer.values import attention_rule, symbolic_float_rules, unbacked_size_rules
-from treadle_tracer.values.base import NULL, Constant, LazyValue, NotConstant, Raised, Value
-from treadle_tracer.values.functions import BoundMethod, CellValue, FunctionValue
-from treadle_tracer.values.generators import GeneratorValue
+from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.base import NULL, Constant, LazyValue
+from treadle_tracer.values.functions import BoundMethod, CellValue, ClassValue
+from treadle_tracer.values.objects import SuperValue
 from treadle_tracer.values.unbacked import refusal
+from treadle_tracer.values.value import NotConstant, Raised, Value
 
 if TYPE_CHECKING:
-    import treadle_frame
-    from treadle_tracer.options import TracerOptions
-
-_CO_GENERATOR = 0x20
-_CO_ASYNC = 0x80 | 0x200
-
-
-class Program:
-    """A code model with its handlers looked up: what the loop runs."""
-
-    __slots__ = ("_joins", "_live", "handled_at", "model", "steps")
-
-    def __init__(self, model: CodeModel):
-        self.model = model
-        self.steps = [(HANDLERS[i.opname], i) for i in model.instructions]
-        self.handled_at: list[ExceptionEntry | None] = [None] * len(self.steps)
-        self._live: list[frozenset[str]] | None = None
-        self._joins: list[int | None] | None = None
-        for entry in model.exceptions:
-            for index in range(entry.start, entry.end + 1):
-                self.handled_at[index] = entry
-
-    def live_at(self, index: int) -> frozenset[str]:
-        """Variables that instruction `index` or a later one may read."""
-        if self._live is None:
-            self._live = live_names(self.model)
-        return self._live[index]
-
-    def join_of(self, index: int) -> int | None:
-        """Where all ways from instruction `index` come together again."""
-        if self._joins is None:
-            self._joins = joins(self.model)
-        return self._joins[index]
-
-    def outer(self, entry: ExceptionEntry) -> ExceptionEntry | None:
-        """The entry that covers the handler of `entry`, other than the handler's own cleanup."""
-        found = self.handled_at[entry.target]
-        return None if found is None or found.target >= entry.target and found.lasti else found
-
-
-_programs: CodeMap[Program] = CodeMap()
-
-
-def program_of(code: types.CodeType) -> Program:
-    """The program of a code object, read once."""
-    found = _programs.get(code)
-    if found is None:
-        found = _programs[code] = Program(read(code))
-    return found
+    from treadle_tracer.trace.program import Program
+    from treadle_tracer.trace.tracer import Tracer
 
 
 class Frame:
@@ -96,7 +40,7 @@ class Frame:
         self.yielded: Value | None = None
         self.name = program.model.name
 
-    # ---- what handlers use
+    # ---- for handlers
 
     def load_local(self, name: str) -> Value:
         value = self.locals.get(name)
@@ -112,13 +56,27 @@ class Frame:
         return value
 
     def named_locals(self) -> dict[str, Value]:
-        """What `locals()` holds: bound variables in slot order, cells by their contents."""
+        """The contents of `locals()`: bound variables in slot order, cells by their contents."""
         bound: dict[str, Value] = {}
         for name in self.program.model.localsplus:
             value = self.cells[name].load(self.tx) if name in self.cells else self.locals.get(name)
             if value is not None:
                 bound[name] = value.force(self.tx) if isinstance(value, LazyValue) else value
         return bound
+
+    def implicit_super(self) -> Value:
+        """`super()` without arguments."""
+        tx, code = self.tx, self.function_code
+        cell = self.cells.get("__class__")
+        if cell is None or not code.co_argcount:
+            tx.raise_exception(RuntimeError, "super(): no arguments")
+        name = code.co_varnames[0]
+        instance = self.cells[name].load(tx) if name in self.cells else self.load_local(name)
+        cls = cell.load(tx)
+        assert isinstance(cls, ClassValue)
+        if instance is None:
+            tx.raise_exception(RuntimeError, "super(): arg[0] deleted")
+        return SuperValue(cls.obj, instance)
 
     def push_callable(self, value: Value, with_null: int) -> None:
         """Push a callable and, when asked, the NULL that goes with it."""
@@ -135,8 +93,6 @@ class Frame:
         items = self.stack[-count:]
         del self.stack[-count:]
         return items
-
-    converts_to_bool = staticmethod(compare_converts_to_bool)
 
     def position(self) -> tuple[str, int, str]:
         """(file, line, function) of the instruction being evaluated."""
@@ -167,12 +123,10 @@ class Frame:
             except UnbackedError as error:
                 raise refusal(self.tx, error) from None
             except NotConstant as error:
-                raise Unsupported(
-                    "not-constant", error.args[0].describe() if error.args else "", self.tx.user_stack()
-                ) from None
+                raise Unsupported("not-constant", error.value.describe(), self.tx.user_stack()) from None
 
     def handle(self, raised: Raised, at: int) -> None:
-        """Go on in the exception handler that covers instruction `at`, or let the exception leave the frame."""
+        """Continue in the exception handler that covers instruction `at`, or let the exception leave the frame."""
         entry = self.program.handled_at[at]
         if entry is None:
             raise raised
@@ -209,10 +163,10 @@ class Frame:
         return covered
 
     def is_protected(self) -> bool:
-        """Whether an exception at the present instruction could be seen by the traced program before it leaves the frame.
+        """Whether the traced program could see an exception at the present instruction before it leaves the frame.
 
-        The `with` statements of PyTorch's own context managers only put state back. Since 3.12 every generator has a handler
-        that turns StopIteration into RuntimeError (PEP 479), which is INTRINSIC_STOPITERATION_ERROR and RERAISE.
+        `with` statements of PyTorch's own context managers do not count, because they only restore state. Nor does the handler that
+        every generator has since 3.12: it turns StopIteration into RuntimeError (PEP 479) by INTRINSIC_STOPITERATION_ERROR and RERAISE.
         """
         entry = self.program.handled_at[self.at]
         while entry is not None:
@@ -241,156 +195,3 @@ class Frame:
             self.run()
         finally:
             self.tx.frames.pop()
-
-
-def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """Evaluate a call of a Python function in place; of a generator function: the generator."""
-    code = function.code
-    if code.co_flags & _CO_ASYNC:
-        raise Unsupported("async", function.describe())
-    bound = bind_arguments(tx, function, args, kwargs)
-    frame = Frame(tx, program_of(code), code, function.globals)
-    frame.locals = bound
-    frame.cells = dict(zip(code.co_freevars, function.closure, strict=True))
-    if code.co_flags & _CO_GENERATOR:
-        return GeneratorValue(frame)
-    return frame.call()
-
-
-# ---- the root frame
-
-
-class RootFrame(Frame):
-    """The frame that is compiled. Stops before step number `break_at`, counted in executed instructions, and at instruction `stop_at`."""
-
-    def __init__(self, *args: Any, break_at: int | None = None, stop_at: int | None = None):
-        super().__init__(*args)
-        self.break_at = break_at
-        self.stop_at = stop_at
-        self.step = 0
-        self.broken = False
-
-    def run(self) -> None:
-        steps = self.program.steps
-        while True:
-            at = self.at = self.pc
-            if self.step == self.break_at or at == self.stop_at:
-                self.broken = True
-                return
-            self.step += 1
-            self.pc = at + 1
-            handler, instruction = steps[at]
-            try:
-                if handler(self, instruction):
-                    return
-            except Raised as raised:
-                if self.program.handled_at[at] is None:
-                    raise Unsupported("raises", _describe_exception(raised), self.tx.user_stack()) from raised
-                self.handle(raised, at)
-            except UnbackedError as error:
-                raise refusal(self.tx, error) from None
-            except NotConstant as error:
-                raise Unsupported("not-constant", error.args[0].describe(), self.tx.user_stack()) from None
-            except Unsupported as error:
-                if not error.user_stack:
-                    error.user_stack = self.tx.user_stack()
-                raise
-
-    def break_step(self) -> int:
-        """The step to stop before: the one that failed, or the KW_NAMES or PRECALL that began its call."""
-        step, at = self.step - 1, self.at
-        while at > 0 and self.instructions[at - 1].opname in ("KW_NAMES", "PRECALL"):
-            step, at = step - 1, at - 1
-        return step
-
-
-def _describe_exception(raised: Raised) -> str:
-    cls = raised.value.python_type().__name__
-    args = getattr(raised.value, "new_args", [])
-    texts = [repr(arg.constant()) for arg in args if arg.is_constant()]
-    return f"{cls}({', '.join(texts)})"
-
-
-def trace_frame(
-    frame: treadle_frame.FrameInfo,
-    model: CodeModel,
-    options: TracerOptions,
-    dynamic: Mapping[Source, Mapping[int, int]] | None = None,
-    stop_at: int | None = None,
-    reason: Unsupported | None = None,
-) -> TraceResult:
-    """Trace a frame as it is called.
-
-    The result ends in a return, or in a break at the first instruction that cannot be traced. After an unsupported instruction
-    the frame is traced once more and stopped in front of it, so that nothing of what the instruction began is left behind.
-    `stop_at` breaks the first time that instruction is due, for `reason`.
-    """
-    break_at: int | None = None
-    for _ in range(3):
-        tx = Tracer(inline_call, dynamic, options)
-        root = _root_frame(tx, frame, model, break_at, stop_at)
-        try:
-            with room_to_recurse():
-                return _run_root(tx, root, reason)
-        except Unsupported as error:
-            tx.abandon()
-            reason, break_at = error, root.break_step()
-        except BaseException:
-            tx.abandon()
-            raise
-    raise InternalError("trace", f"a second trace of {model.qualname} took another way than the first")
-
-
-def _root_frame(
-    tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, break_at: int | None, stop_at: int | None
-) -> RootFrame:
-    if model.flags & (_CO_GENERATOR | _CO_ASYNC):
-        raise Unsupported("generator", f"{model.qualname} is a generator or coroutine")
-    root = RootFrame(tx, program_of(frame.code), frame.code, frame.globals, break_at=break_at, stop_at=stop_at)
-    tx.root_globals = frame.globals
-    root.locals = {name: LazyValue(value, LocalSource(name)) for name, value in frame.locals.items()}
-    made_here = _cells_made_at_entry(model)
-    for name in model.cellvars:  # a continuation gets the cells of its frame as arguments
-        if name in frame.locals and name not in made_here:
-            source = LocalSource(name)
-            root.cells[name] = tx.wrap_cell(frame.locals[name], source, CellContentsSource(source))
-            del root.locals[name]
-    for name, cell in zip(model.freevars, frame.closure or (), strict=True):
-        root.cells[name] = tx.wrap_cell(cell, ClosureCellSource(name), ClosureSource(name))
-    return root
-
-
-def _cells_made_at_entry(model: CodeModel) -> set[str]:
-    """Cell variables whose cells the prologue makes; a continuation jumps over that of the function it was cut from."""
-    made: set[str] = set()
-    at = 0
-    while (instruction := model.instructions[at]).opname in ("MAKE_CELL", "COPY_FREE_VARS", "NOP", "JUMP_FORWARD"):
-        if instruction.opname == "MAKE_CELL":
-            made.add(instruction.argval)
-        at = instruction.argval if instruction.opname == "JUMP_FORWARD" else at + 1
-    return made
-
-
-def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceResult:
-    tx.frames.append(root)
-    root.run()
-    tx.forget_restored()
-    changes = tx.state_changes()
-    tx.close_state()
-    result = TraceResult("return", tx.graph, tx.guards, tx.mutations, state_changes=changes)
-    result.protected = tx.was_protected
-    result.env = tx.symbols.env
-    if not root.broken:
-        result.value = root.result
-        return result
-    result.kind = "break"
-    result.index = root.at
-    result.stack = root.stack
-    result.locals = root.locals
-    result.cells = {name: root.cells[name] for name in root.program.model.cellvars if name in root.cells}
-    result.reason = reason
-    return result
-
-
-__all__ = ["Frame", "RootFrame", "TraceResult", "inline_call", "ops_call", "ops_data", "ops_flow", "program_of",
-           "attention_rule", "symbolic_float_rules", "trace_frame", "unbacked_size_rules"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""One value for two ways through a jump that has not been decided."""
+"""The join of two states: one value for what two paths from an undecided jump have computed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from treadle_shapes.expr import And, Eq, Not, Or
+from treadle_shapes.torch import raw_expr
 from treadle_tracer.trace.elements import Elements
-from treadle_tracer.trace.pure import COMPUTED
-from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue, Value
+from treadle_tracer.trace.speculatable import is_speculatable
+from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.joined import JoinedTensor, SymbolicBool, symbolic_bool
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from torch import fx
@@ -22,8 +25,8 @@ _BY_VALUE = (type(None), bool, int, str, bytes)
 
 
 class Join:
-    """Two states at one instruction: on the one way `taken` holds, which is true for the sizes at hand, on the other one `other`, its
-    negation; `assumed` holds on both."""
+    """Two states at one instruction. On the taken path `taken` holds, which is true for the current sizes; on the other path its negation
+    `other` holds. `assumed` holds on both."""
 
     def __init__(self, tx: Tracer, assumed: Sequence[Any], taken: Any, other: Any):
         self.tx = tx
@@ -34,37 +37,37 @@ class Join:
         self._origins: dict[fx.Node, fx.Node] = {}
 
     def value(self, one: Value, two: Value) -> Value | None:
-        """What stands for `one` on the taken way and for `two` on the other one; None if nothing does."""
+        """The value that stands for `one` on the taken path and for `two` on the other, or None."""
         if is_same(one, two):
             return one
-        for merge in (self._tuple, self._bool, self._integer, self._tensor):
-            found = merge(one, two)
+        for join in (self._tuple, self._bool, self._integer, self._tensor):
+            found = join(one, two)
             if found is not None:
                 return found
         return None
 
     def allows(self, nodes: Sequence[fx.Node]) -> bool:
-        """Whether what the taken way has computed may be computed on the other way, too: if that is one of sizes of 1, `output.size_one`
-        finds out whether the graph runs there."""
-        return self._is_about_ones or not any(node.target in COMPUTED for node in nodes)
+        """Whether the graph may compute on the other path what the taken path has computed.
+
+        It may if some size is 1 there: `output.size_one` finds out whether the graph is right at such sizes.
+        """
+        return self._has_size_one or not any(is_speculatable(node.target) for node in nodes)
 
     def commit(self) -> None:
-        """The trace goes on with the values made here. `output.size_one` reads the tensor of the other path from the nodes."""
+        """The trace continues with the values made here. `output.size_one` reads the tensor of the other path from the nodes."""
         for tensor in self._tensors.values():
             self.tx.adopt(tensor)
         for node, other in self._origins.items():
             node.meta["merged"] = (self.taken, other)
 
     @functools.cached_property
-    def _is_about_ones(self) -> bool:
-        """Whether some size of an input is 1 on the other way."""
-        from treadle_shapes.expr import Eq
-
+    def _has_size_one(self) -> bool:
+        """Whether some size of an input is 1 on the other path."""
         sizes = [s for s in getattr(self.taken, "free_symbols", ()) if s in self.tx.symbols.sources]
         return any(self.tx.symbols.env.prove_under(self._on_other, Eq(s, 1)) for s in sizes)
 
     def _tuple(self, one: Value, two: Value) -> Value | None:
-        """Tuples made on both ways, item by item."""
+        """Tuples made on both paths, item by item."""
         if not isinstance(one, TupleValue) or not isinstance(two, TupleValue) or one.source or two.source:
             return None
         if one.cls is not two.cls or len(one.items) != len(two.items):
@@ -73,9 +76,7 @@ class Join:
         return None if any(item is None for item in items) else TupleValue(items, one.cls)
 
     def _bool(self, one: Value, two: Value) -> Value | None:
-        """True here, False there: the condition itself."""
-        from treadle_shapes.expr import And, Not, Or
-
+        """A bool that is one truth on the taken path and another on the other: a condition."""
         if not _is_bool(one) or not _is_bool(two):
             return None
         here, there = self._truth(one, self._on_taken), self._truth(two, self._on_other)
@@ -88,9 +89,7 @@ class Join:
         return value.condition if known is None else known
 
     def _integer(self, one: Value, two: Value) -> Value | None:
-        """An int that the one way has, where it is the one that the other way has, too."""
-        from treadle_shapes.expr import Eq
-
+        """The int of one path where it equals that of the other path."""
         here, there = _integer_of(one), _integer_of(two)
         if here is None or there is None:
             return None
@@ -100,11 +99,11 @@ class Join:
         return two if env.prove_under(self._on_taken, equal) else None
 
     def _tensor(self, one: Value, two: Value) -> Value | None:
-        """What the taken way has computed, where the other way has a tensor with the same elements."""
+        """A tensor that the taken path has computed, where the tensor of the other path has the same elements."""
         if not isinstance(one, TensorValue) or isinstance(one, JoinedTensor) or not isinstance(two, TensorValue):
             return None
         node, other = one.known_node, two.known_node
-        if node is None or other is None or node.target not in COMPUTED or not self._is_about_ones:
+        if node is None or other is None or not is_speculatable(node.target) or not self._has_size_one:
             return None
         if self._origins.get(node, other) is not other or "merged" in node.meta:
             return None
@@ -120,7 +119,7 @@ class Join:
 
 
 def is_same(one: Value, two: Value) -> bool:
-    """Whether two values of one frame stand for the same object, or for equal ones that nothing can tell apart."""
+    """Whether two values of one frame stand for the same object, or for equal objects that the program cannot tell apart."""
     one = one.value if isinstance(one, LazyValue) and one.value is not None else one
     two = two.value if isinstance(two, LazyValue) and two.value is not None else two
     if one is two:
@@ -132,7 +131,7 @@ def is_same(one: Value, two: Value) -> bool:
             return True
         return type(one.obj) is type(two.obj) and isinstance(one.obj, _BY_VALUE) and one.obj == two.obj
     if isinstance(one, SymbolicValue) and isinstance(two, SymbolicValue):
-        return type(one.sym) is type(two.sym) and one.sym.node.value is two.sym.node.value
+        return type(one.sym) is type(two.sym) and raw_expr(one.sym) is raw_expr(two.sym)
     return False
 
 
@@ -143,7 +142,7 @@ def _is_bool(value: Value) -> bool:
 def _integer_of(value: Value) -> Any:
     """The expression or number of an int, None for everything else."""
     if isinstance(value, SymbolicValue):
-        return value.sym.node.value if value.python_type() is int else None
+        return raw_expr(value.sym) if value.python_type() is int else None
     return (
         value.obj
         if isinstance(value, Constant) and not isinstance(value, SymbolicBool) and type(value.obj) is int

@@ -7,29 +7,29 @@ from typing import TYPE_CHECKING
 
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.trace.table import HANDLERS, op, unsupported
-from treadle_tracer.values.base import NONE, NULL, Value
+from treadle_tracer.tables import by_name
+from treadle_tracer.trace.op_handler import OpHandler, unsupported
+from treadle_tracer.trace.ops_data import list_to_tuple, unary_positive
+from treadle_tracer.values.base import NULL
 from treadle_tracer.values.functions import CellValue, FunctionValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.bytecode import Instruction
     from treadle_tracer.trace.frame import Frame
 
 
-@op("KW_NAMES")
 def _kw_names(frame: Frame, i: Instruction) -> None:
     frame.keyword_names = i.argval
 
 
-@op("CALL")
 def _call(frame: Frame, i: Instruction) -> None:
     names, frame.keyword_names = frame.keyword_names, ()
     _call_with(frame, i.arg or 0, names)
 
 
-@op("CALL_KW")
 def _call_kw(frame: Frame, i: Instruction) -> None:
     names = tuple(name.constant() for name in frame.stack.pop().unpack(frame.tx))
     _call_with(frame, i.arg or 0, names)
@@ -55,7 +55,6 @@ def _call_with(frame: Frame, count: int, names: tuple[str, ...]) -> None:
     frame.stack.append(function.call(frame.tx, args, kwargs))
 
 
-@op("CALL_FUNCTION_EX")
 def _call_function_ex(frame: Frame, i: Instruction) -> None:
     tx = frame.tx
     keywords = frame.stack.pop() if (i.arg or 0) & 1 else None
@@ -64,14 +63,13 @@ def _call_function_ex(frame: Frame, i: Instruction) -> None:
     function = first if NULL_AFTER_CALLABLE else second
     kwargs: dict[str, Value] = {}
     if keywords is not None:
-        mapping = tx.as_dict(keywords)
+        mapping = keywords.as_dict(tx)
         if mapping is None:
             raise Unsupported("call", f"**{keywords.describe()}")
         kwargs = {key.constant(): value for key, value in mapping.items(tx)}
     frame.stack.append(function.call(tx, args, kwargs))
 
 
-@op("MAKE_FUNCTION")
 def _make_function(frame: Frame, i: Instruction) -> None:
     code = frame.stack.pop().constant()
     assert isinstance(code, types.CodeType)
@@ -108,7 +106,6 @@ def _set_defaults(frame: Frame, made: FunctionValue, defaults: Value) -> None:
     made.defaults = list(defaults.unpack(frame.tx))
 
 
-@op("SET_FUNCTION_ATTRIBUTE")
 def _set_function_attribute(frame: Frame, i: Instruction) -> None:
     made, value = frame.stack.pop(), frame.stack.pop()
     assert isinstance(made, FunctionValue)
@@ -117,13 +114,12 @@ def _set_function_attribute(frame: Frame, i: Instruction) -> None:
     frame.stack.append(made)
 
 
-@op("CALL_INTRINSIC_1")
 def _call_intrinsic_1(frame: Frame, i: Instruction) -> None:
     what = i.argval
     if what == "INTRINSIC_LIST_TO_TUPLE":
-        HANDLERS["LIST_TO_TUPLE"](frame, i)
+        list_to_tuple(frame, i)
     elif what == "INTRINSIC_UNARY_POSITIVE":
-        HANDLERS["UNARY_POSITIVE"](frame, i)
+        unary_positive(frame, i)
     elif what == "INTRINSIC_STOPITERATION_ERROR":
         _stop_iteration_error(frame)
     else:
@@ -137,9 +133,18 @@ def _stop_iteration_error(frame: Frame) -> None:
         frame.tx.raise_exception(RuntimeError, "generator raised StopIteration")
 
 
-unsupported("CALL_INTRINSIC_2", "type parameters and except*")
-unsupported("LOAD_BUILD_CLASS LOAD_LOCALS LOAD_NAME STORE_NAME DELETE_NAME LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS",
-            "the body of a class or module")  # fmt: skip
-unsupported("IMPORT_STAR PRINT_EXPR", "statements of a module body")
-
-__all__ = ["NONE"]
+HANDLERS: dict[str, OpHandler] = by_name(
+    ("KW_NAMES", _kw_names),
+    ("CALL", _call),
+    ("CALL_KW", _call_kw),
+    ("CALL_FUNCTION_EX", _call_function_ex),
+    ("MAKE_FUNCTION", _make_function),
+    ("SET_FUNCTION_ATTRIBUTE", _set_function_attribute),
+    ("CALL_INTRINSIC_1", _call_intrinsic_1),
+    ("CALL_INTRINSIC_2", unsupported("type parameters and except*")),
+    (
+        "LOAD_BUILD_CLASS LOAD_LOCALS LOAD_NAME STORE_NAME DELETE_NAME LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS",
+        unsupported("the body of a class or module"),
+    ),
+    ("IMPORT_STAR PRINT_EXPR", unsupported("statements of a module body")),
+)

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from treadle_tracer.trace.table import op
-from treadle_tracer.values.base import NONE, NULL, Constant, Value, boolean
+from treadle_tracer.bytecode.opcodes import compare_converts_to_bool
+from treadle_tracer.tables import by_name
+from treadle_tracer.trace.op_handler import OpHandler
+from treadle_tracer.values import protocol
+from treadle_tracer.values.base import NONE, NULL, Constant, boolean
 from treadle_tracer.values.functions import CellValue
-from treadle_tracer.values.joined import open_truth
+from treadle_tracer.values.joined import is_same, undecided_truth
 from treadle_tracer.values.mappings import DictValue, SetValue
-from treadle_tracer.values.sequences import ListValue, TupleValue
-from treadle_tracer.values.unbacked import truth_value
+from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
+from treadle_tracer.values.tensor_numbers import truth_value
+from treadle_tracer.values.text import format_value, to_repr, to_str
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.bytecode import Instruction
@@ -20,43 +25,35 @@ if TYPE_CHECKING:
 # ---- stack and locals
 
 
-@op("NOP", "RESUME", "PRECALL", "SETUP_ANNOTATIONS", "COPY_FREE_VARS")
 def _nop(frame: Frame, i: Instruction) -> None:
     pass
 
 
-@op("POP_TOP", "END_FOR")
 def _pop_top(frame: Frame, i: Instruction) -> None:
     frame.stack.pop()
 
 
-@op("PUSH_NULL")
 def _push_null(frame: Frame, i: Instruction) -> None:
     frame.stack.append(NULL)
 
 
-@op("COPY")
 def _copy(frame: Frame, i: Instruction) -> None:
     frame.stack.append(frame.stack[-i.arg])  # type: ignore[operator]
 
 
-@op("SWAP")
 def _swap(frame: Frame, i: Instruction) -> None:
     stack, depth = frame.stack, i.arg or 0
     stack[-1], stack[-depth] = stack[-depth], stack[-1]
 
 
-@op("LOAD_CONST")
 def _load_const(frame: Frame, i: Instruction) -> None:
     frame.stack.append(frame.tx.from_constant(i.argval))
 
 
-@op("LOAD_FAST", "LOAD_FAST_CHECK")
 def _load_fast(frame: Frame, i: Instruction) -> None:
     frame.stack.append(frame.load_local(i.argval))
 
 
-@op("LOAD_FAST_AND_CLEAR")
 def _load_fast_and_clear(frame: Frame, i: Instruction) -> None:
     name = i.argval
     if name in frame.cells:
@@ -66,7 +63,6 @@ def _load_fast_and_clear(frame: Frame, i: Instruction) -> None:
     frame.stack.append(NULL if value is None else value)
 
 
-@op("STORE_FAST")
 def _store_fast(frame: Frame, i: Instruction) -> None:
     _store(frame, i.argval, frame.stack.pop())
 
@@ -80,28 +76,24 @@ def _store(frame: Frame, name: str, value: Value) -> None:
         frame.locals[name] = value
 
 
-@op("LOAD_FAST_LOAD_FAST")
 def _load_fast_load_fast(frame: Frame, i: Instruction) -> None:
     first, second = i.argval
     frame.stack.append(frame.load_local(first))
     frame.stack.append(frame.load_local(second))
 
 
-@op("STORE_FAST_LOAD_FAST")
 def _store_fast_load_fast(frame: Frame, i: Instruction) -> None:
     first, second = i.argval
     _store(frame, first, frame.stack.pop())
     frame.stack.append(frame.load_local(second))
 
 
-@op("STORE_FAST_STORE_FAST")
 def _store_fast_store_fast(frame: Frame, i: Instruction) -> None:
     first, second = i.argval
     _store(frame, first, frame.stack.pop())
     _store(frame, second, frame.stack.pop())
 
 
-@op("DELETE_FAST")
 def _delete_fast(frame: Frame, i: Instruction) -> None:
     frame.load_local(i.argval)
     del frame.locals[i.argval]
@@ -110,17 +102,14 @@ def _delete_fast(frame: Frame, i: Instruction) -> None:
 # ---- cells
 
 
-@op("MAKE_CELL")
 def _make_cell(frame: Frame, i: Instruction) -> None:
     frame.cells[i.argval] = CellValue(frame.locals.pop(i.argval, None))
 
 
-@op("LOAD_CLOSURE")
 def _load_closure(frame: Frame, i: Instruction) -> None:
     frame.stack.append(frame.cells[i.argval])
 
 
-@op("LOAD_DEREF", "LOAD_CLASSDEREF")
 def _load_deref(frame: Frame, i: Instruction) -> None:
     value = frame.cells[i.argval].load(frame.tx)
     if value is None:
@@ -131,12 +120,10 @@ def _load_deref(frame: Frame, i: Instruction) -> None:
     frame.stack.append(value)
 
 
-@op("STORE_DEREF")
 def _store_deref(frame: Frame, i: Instruction) -> None:
     frame.cells[i.argval].store(frame.tx, frame.stack.pop())
 
 
-@op("DELETE_DEREF")
 def _delete_deref(frame: Frame, i: Instruction) -> None:
     frame.cells[i.argval].store(frame.tx, None)
 
@@ -144,29 +131,24 @@ def _delete_deref(frame: Frame, i: Instruction) -> None:
 # ---- names
 
 
-@op("LOAD_GLOBAL")
 def _load_global(frame: Frame, i: Instruction) -> None:
     frame.push_callable(frame.tx.load_global(frame.globals, i.argval), i.flag_bits & 1)
 
 
-@op("STORE_GLOBAL")
 def _store_global(frame: Frame, i: Instruction) -> None:
     frame.tx.store_global(frame.globals, i.argval, frame.stack.pop())
 
 
-@op("DELETE_GLOBAL")
 def _delete_global(frame: Frame, i: Instruction) -> None:
     frame.tx.load_global(frame.globals, i.argval)
     frame.tx.store_global(frame.globals, i.argval, frame.tx.deleted)
 
 
-@op("IMPORT_NAME")
 def _import_name(frame: Frame, i: Instruction) -> None:
     names, level = frame.stack.pop(), frame.stack.pop()
     frame.stack.append(frame.tx.import_name(frame.globals, i.argval, names, level.constant()))
 
 
-@op("IMPORT_FROM")
 def _import_from(frame: Frame, i: Instruction) -> None:
     frame.stack.append(frame.tx.import_from(frame.stack[-1], i.argval))
 
@@ -174,7 +156,6 @@ def _import_from(frame: Frame, i: Instruction) -> None:
 # ---- attributes and items
 
 
-@op("LOAD_ATTR")
 def _load_attr(frame: Frame, i: Instruction) -> None:
     value = frame.stack.pop().get_attr(frame.tx, i.argval)
     if i.flag_bits & 1:
@@ -183,140 +164,118 @@ def _load_attr(frame: Frame, i: Instruction) -> None:
         frame.stack.append(value)
 
 
-@op("LOAD_METHOD")
 def _load_method(frame: Frame, i: Instruction) -> None:
     frame.push_callable(frame.stack.pop().get_attr(frame.tx, i.argval), 1)
 
 
-@op("LOAD_SUPER_ATTR")
 def _load_super_attr(frame: Frame, i: Instruction) -> None:
     instance, cls, super_ = frame.stack.pop(), frame.stack.pop(), frame.stack.pop()
-    found = frame.tx.call(super_, [cls, instance], {}).get_attr(frame.tx, i.argval)
+    found = super_.call(frame.tx, [cls, instance], {}).get_attr(frame.tx, i.argval)
     if i.flag_bits & 1:
         frame.push_callable(found, 1)
     else:
         frame.stack.append(found)
 
 
-@op("STORE_ATTR")
 def _store_attr(frame: Frame, i: Instruction) -> None:
     owner, value = frame.stack.pop(), frame.stack.pop()
     owner.set_attr(frame.tx, i.argval, value)
 
 
-@op("DELETE_ATTR")
 def _delete_attr(frame: Frame, i: Instruction) -> None:
     frame.stack.pop().del_attr(frame.tx, i.argval)
 
 
-@op("BINARY_SUBSCR")
 def _binary_subscr(frame: Frame, i: Instruction) -> None:
     key, owner = frame.stack.pop(), frame.stack.pop()
     frame.stack.append(owner.get_item(frame.tx, key))
 
 
-@op("STORE_SUBSCR")
 def _store_subscr(frame: Frame, i: Instruction) -> None:
     key, owner, value = frame.stack.pop(), frame.stack.pop(), frame.stack.pop()
     owner.set_item(frame.tx, key, value)
 
 
-@op("DELETE_SUBSCR")
 def _delete_subscr(frame: Frame, i: Instruction) -> None:
     key, owner = frame.stack.pop(), frame.stack.pop()
     owner.del_item(frame.tx, key)
 
 
-@op("BINARY_SLICE")
 def _binary_slice(frame: Frame, i: Instruction) -> None:
     stop, start, owner = frame.stack.pop(), frame.stack.pop(), frame.stack.pop()
-    frame.stack.append(owner.get_item(frame.tx, frame.tx.make_slice([start, stop])))
+    frame.stack.append(owner.get_item(frame.tx, make_slice([start, stop])))
 
 
-@op("STORE_SLICE")
 def _store_slice(frame: Frame, i: Instruction) -> None:
     stop, start, owner, value = (frame.stack.pop() for _ in range(4))
-    owner.set_item(frame.tx, frame.tx.make_slice([start, stop]), value)
+    owner.set_item(frame.tx, make_slice([start, stop]), value)
 
 
 # ---- operators
 
 
-@op("BINARY_OP")
 def _binary_op(frame: Frame, i: Instruction) -> None:
     b, a = frame.stack.pop(), frame.stack.pop()
     frame.stack.append(frame.tx.binary_op(i.argval, a, b))
 
 
-@op("COMPARE_OP")
 def _compare_op(frame: Frame, i: Instruction) -> None:
     b, a = frame.stack.pop(), frame.stack.pop()
     result = frame.tx.compare(i.argval, a, b)
-    frame.stack.append(_as_bool(frame, result) if frame.converts_to_bool(i.arg or 0) else result)
+    frame.stack.append(_as_bool(frame, result) if compare_converts_to_bool(i.arg or 0) else result)
 
 
 def _as_bool(frame: Frame, value: Value) -> Value:
-    """`bool(value)`; one that is open or known only at run time stays so."""
-    found = open_truth(frame.tx, value) or truth_value(frame.tx, value)
-    return boolean(frame.tx.truth(value)) if found is None else found
+    """`bool(value)`; an undecided or unbacked truth stays symbolic."""
+    found = undecided_truth(frame.tx, value) or truth_value(frame.tx, value)
+    return boolean(value.truth(frame.tx)) if found is None else found
 
 
-@op("IS_OP")
 def _is_op(frame: Frame, i: Instruction) -> None:
     b, a = frame.stack.pop(), frame.stack.pop()
-    frame.stack.append(boolean(frame.tx.is_same(a, b) != bool(i.arg)))
+    frame.stack.append(boolean(is_same(a, b) != bool(i.arg)))
 
 
-@op("CONTAINS_OP")
 def _contains_op(frame: Frame, i: Instruction) -> None:
     container, item = frame.stack.pop(), frame.stack.pop()
     frame.stack.append(boolean(container.contains(frame.tx, item) != bool(i.arg)))
 
 
-@op("UNARY_NOT")
 def _unary_not(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.not_(frame.stack.pop()))
+    frame.stack.append(protocol.not_(frame.tx, frame.stack.pop()))
 
 
-@op("TO_BOOL")
 def _to_bool(frame: Frame, i: Instruction) -> None:
     frame.stack.append(_as_bool(frame, frame.stack.pop()))
 
 
-@op("UNARY_NEGATIVE")
 def _unary_negative(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.unary_op("-", frame.stack.pop()))
+    frame.stack.append(protocol.unary_op(frame.tx, "-", frame.stack.pop()))
 
 
-@op("UNARY_POSITIVE")
-def _unary_positive(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.unary_op("+", frame.stack.pop()))
+def unary_positive(frame: Frame, i: Instruction) -> None:
+    frame.stack.append(protocol.unary_op(frame.tx, "+", frame.stack.pop()))
 
 
-@op("UNARY_INVERT")
 def _unary_invert(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.unary_op("~", frame.stack.pop()))
+    frame.stack.append(protocol.unary_op(frame.tx, "~", frame.stack.pop()))
 
 
 # ---- building
 
 
-@op("BUILD_TUPLE")
 def _build_tuple(frame: Frame, i: Instruction) -> None:
     frame.stack.append(TupleValue(frame.pop_many(i.arg or 0)))
 
 
-@op("BUILD_LIST")
 def _build_list(frame: Frame, i: Instruction) -> None:
     frame.stack.append(ListValue(frame.pop_many(i.arg or 0)))
 
 
-@op("BUILD_SET")
 def _build_set(frame: Frame, i: Instruction) -> None:
     frame.stack.append(SetValue.of(frame.tx, frame.pop_many(i.arg or 0)))
 
 
-@op("BUILD_MAP")
 def _build_map(frame: Frame, i: Instruction) -> None:
     flat = frame.pop_many(2 * (i.arg or 0))
     made = DictValue()
@@ -325,7 +284,6 @@ def _build_map(frame: Frame, i: Instruction) -> None:
     frame.stack.append(made)
 
 
-@op("BUILD_CONST_KEY_MAP")
 def _build_const_key_map(frame: Frame, i: Instruction) -> None:
     keys = frame.stack.pop().unpack(frame.tx)
     made = DictValue()
@@ -334,24 +292,20 @@ def _build_const_key_map(frame: Frame, i: Instruction) -> None:
     frame.stack.append(made)
 
 
-@op("BUILD_SLICE")
 def _build_slice(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.make_slice(frame.pop_many(i.arg or 2)))
+    frame.stack.append(make_slice(frame.pop_many(i.arg or 2)))
 
 
-@op("BUILD_STRING")
 def _build_string(frame: Frame, i: Instruction) -> None:
     frame.stack.append(Constant("".join(part.constant() for part in frame.pop_many(i.arg or 0))))
 
 
-@op("FORMAT_VALUE")
 def _format_value(frame: Frame, i: Instruction) -> None:
     flags = i.arg or 0
     spec = frame.stack.pop() if flags & 4 else Constant("")
-    frame.stack.append(frame.tx.format_value(_converted(frame, frame.stack.pop(), flags & 3), spec))
+    frame.stack.append(format_value(frame.tx, _converted(frame, frame.stack.pop(), flags & 3), spec))
 
 
-@op("CONVERT_VALUE")
 def _convert_value(frame: Frame, i: Instruction) -> None:
     frame.stack.append(_converted(frame, frame.stack.pop(), i.arg or 0))
 
@@ -361,8 +315,8 @@ def _converted(frame: Frame, value: Value, how: int) -> Value:
     if how == 0:
         return value
     if how == 1:
-        return frame.tx.to_str(value)
-    text = frame.tx.to_repr(value)
+        return to_str(frame.tx, value)
+    text = to_repr(frame.tx, value)
     return text if how == 2 else frame.tx.fold(_ascii, [text], {})
 
 
@@ -370,60 +324,51 @@ def _ascii(text: str) -> str:
     return text.encode("ascii", "backslashreplace").decode()
 
 
-@op("FORMAT_SIMPLE")
 def _format_simple(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.format_value(frame.stack.pop(), Constant("")))
+    frame.stack.append(format_value(frame.tx, frame.stack.pop(), Constant("")))
 
 
-@op("FORMAT_WITH_SPEC")
 def _format_with_spec(frame: Frame, i: Instruction) -> None:
     spec, value = frame.stack.pop(), frame.stack.pop()
-    frame.stack.append(frame.tx.format_value(value, spec))
+    frame.stack.append(format_value(frame.tx, value, spec))
 
 
-@op("LIST_APPEND")
 def _list_append(frame: Frame, i: Instruction) -> None:
     item = frame.stack.pop()
     frame.stack[-(i.arg or 0)].builtin_method(frame.tx, "append", [item], {})
 
 
-@op("LIST_EXTEND")
 def _list_extend(frame: Frame, i: Instruction) -> None:
     items = frame.stack.pop()
     frame.stack[-(i.arg or 0)].builtin_method(frame.tx, "extend", [items], {})
 
 
-@op("SET_ADD")
 def _set_add(frame: Frame, i: Instruction) -> None:
     item = frame.stack.pop()
     frame.stack[-(i.arg or 0)].builtin_method(frame.tx, "add", [item], {})
 
 
-@op("SET_UPDATE")
 def _set_update(frame: Frame, i: Instruction) -> None:
     items = frame.stack.pop()
     frame.stack[-(i.arg or 0)].builtin_method(frame.tx, "update", [items], {})
 
 
-@op("MAP_ADD")
 def _map_add(frame: Frame, i: Instruction) -> None:
     value, key = frame.stack.pop(), frame.stack.pop()
     frame.stack[-(i.arg or 0)].set_item(frame.tx, key, value)
 
 
-@op("DICT_UPDATE")
 def _dict_update(frame: Frame, i: Instruction) -> None:
     other = frame.stack.pop()
     target: Any = frame.stack[-(i.arg or 0)]
     target.update_from(frame.tx, other)
 
 
-@op("DICT_MERGE")
 def _dict_merge(frame: Frame, i: Instruction) -> None:
     other = frame.stack.pop()
     target: Any = frame.stack[-(i.arg or 0)]
     tx = frame.tx
-    mapping = tx.as_dict(other)
+    mapping = other.as_dict(tx)
     if mapping is None:
         mapping = DictValue()
         mapping.update_from(tx, other)
@@ -433,12 +378,10 @@ def _dict_merge(frame: Frame, i: Instruction) -> None:
         target.set_item(tx, key, value)
 
 
-@op("LIST_TO_TUPLE")
-def _list_to_tuple(frame: Frame, i: Instruction) -> None:
+def list_to_tuple(frame: Frame, i: Instruction) -> None:
     frame.stack.append(TupleValue(frame.stack.pop().unpack(frame.tx)))
 
 
-@op("UNPACK_SEQUENCE")
 def _unpack_sequence(frame: Frame, i: Instruction) -> None:
     items, wanted = _unpacked(frame, frame.stack.pop()), i.arg or 0
     if len(items) < wanted:
@@ -452,7 +395,6 @@ def _unpacked(frame: Frame, value: Value) -> list[Value]:
     return value.iterate(frame.tx).unpack(frame.tx)
 
 
-@op("UNPACK_EX")
 def _unpack_ex(frame: Frame, i: Instruction) -> None:
     items = _unpacked(frame, frame.stack.pop())
     before, after = (i.arg or 0) & 0xFF, (i.arg or 0) >> 8
@@ -464,16 +406,83 @@ def _unpack_ex(frame: Frame, i: Instruction) -> None:
     frame.stack.extend(reversed([*items[:before], ListValue(items[before:end]), *items[end:]]))
 
 
-@op("GET_LEN")
 def _get_len(frame: Frame, i: Instruction) -> None:
     frame.stack.append(Constant(frame.stack[-1].length(frame.tx)))
 
 
-@op("LOAD_ASSERTION_ERROR")
 def _load_assertion_error(frame: Frame, i: Instruction) -> None:
     frame.stack.append(frame.tx.wrap_known(AssertionError))
 
 
-@op("RETURN_GENERATOR")
 def _return_generator(frame: Frame, i: Instruction) -> None:
     frame.stack.append(NONE)
+
+
+HANDLERS: dict[str, OpHandler] = by_name(
+    ("NOP RESUME PRECALL SETUP_ANNOTATIONS COPY_FREE_VARS", _nop),
+    ("POP_TOP END_FOR", _pop_top),
+    ("PUSH_NULL", _push_null),
+    ("COPY", _copy),
+    ("SWAP", _swap),
+    ("LOAD_CONST", _load_const),
+    ("LOAD_FAST LOAD_FAST_CHECK", _load_fast),
+    ("LOAD_FAST_AND_CLEAR", _load_fast_and_clear),
+    ("STORE_FAST", _store_fast),
+    ("LOAD_FAST_LOAD_FAST", _load_fast_load_fast),
+    ("STORE_FAST_LOAD_FAST", _store_fast_load_fast),
+    ("STORE_FAST_STORE_FAST", _store_fast_store_fast),
+    ("DELETE_FAST", _delete_fast),
+    ("MAKE_CELL", _make_cell),
+    ("LOAD_CLOSURE", _load_closure),
+    ("LOAD_DEREF LOAD_CLASSDEREF", _load_deref),
+    ("STORE_DEREF", _store_deref),
+    ("DELETE_DEREF", _delete_deref),
+    ("LOAD_GLOBAL", _load_global),
+    ("STORE_GLOBAL", _store_global),
+    ("DELETE_GLOBAL", _delete_global),
+    ("IMPORT_NAME", _import_name),
+    ("IMPORT_FROM", _import_from),
+    ("LOAD_ATTR", _load_attr),
+    ("LOAD_METHOD", _load_method),
+    ("LOAD_SUPER_ATTR", _load_super_attr),
+    ("STORE_ATTR", _store_attr),
+    ("DELETE_ATTR", _delete_attr),
+    ("BINARY_SUBSCR", _binary_subscr),
+    ("STORE_SUBSCR", _store_subscr),
+    ("DELETE_SUBSCR", _delete_subscr),
+    ("BINARY_SLICE", _binary_slice),
+    ("STORE_SLICE", _store_slice),
+    ("BINARY_OP", _binary_op),
+    ("COMPARE_OP", _compare_op),
+    ("IS_OP", _is_op),
+    ("CONTAINS_OP", _contains_op),
+    ("UNARY_NOT", _unary_not),
+    ("TO_BOOL", _to_bool),
+    ("UNARY_NEGATIVE", _unary_negative),
+    ("UNARY_POSITIVE", unary_positive),
+    ("UNARY_INVERT", _unary_invert),
+    ("BUILD_TUPLE", _build_tuple),
+    ("BUILD_LIST", _build_list),
+    ("BUILD_SET", _build_set),
+    ("BUILD_MAP", _build_map),
+    ("BUILD_CONST_KEY_MAP", _build_const_key_map),
+    ("BUILD_SLICE", _build_slice),
+    ("BUILD_STRING", _build_string),
+    ("FORMAT_VALUE", _format_value),
+    ("CONVERT_VALUE", _convert_value),
+    ("FORMAT_SIMPLE", _format_simple),
+    ("FORMAT_WITH_SPEC", _format_with_spec),
+    ("LIST_APPEND", _list_append),
+    ("LIST_EXTEND", _list_extend),
+    ("SET_ADD", _set_add),
+    ("SET_UPDATE", _set_update),
+    ("MAP_ADD", _map_add),
+    ("DICT_UPDATE", _dict_update),
+    ("DICT_MERGE", _dict_merge),
+    ("LIST_TO_TUPLE", list_to_tuple),
+    ("UNPACK_SEQUENCE", _unpack_sequence),
+    ("UNPACK_EX", _unpack_ex),
+    ("GET_LEN", _get_len),
+    ("LOAD_ASSERTION_ERROR", _load_assertion_error),
+    ("RETURN_GENERATOR", _return_generator),
+)

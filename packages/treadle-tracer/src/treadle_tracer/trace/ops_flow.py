@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from treadle_tracer.bytecode import OPS
+from treadle_tracer.tables import by_name
+from treadle_tracer.trace.op_handler import OpHandler, unsupported
 from treadle_tracer.trace.speculation import branch
-from treadle_tracer.trace.table import op, unsupported
-from treadle_tracer.values.base import MISSING, NONE, NULL, Constant, Raised, Value, boolean
+from treadle_tracer.values.base import NONE, Constant, boolean
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.generators import GeneratorValue
-from treadle_tracer.values.joined import open_truth
-from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.joined import undecided_truth
 from treadle_tracer.values.objects import ObjectValue
-from treadle_tracer.values.sequences import Sequence, TupleValue
+from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.value import Raised, Value, special_method
 
 if TYPE_CHECKING:
     from treadle_tracer.bytecode import Instruction
@@ -25,15 +26,14 @@ LEAVE = True
 # ---- jumps
 
 
-@op("JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT")
 def _jump(frame: Frame, i: Instruction) -> None:
     frame.pc = i.argval
 
 
 def _jump_if(frame: Frame, i: Instruction, when: bool, keeps: bool = False) -> bool:
-    """Jump if the value on top of the stack is `when`, where it then stays if `keeps`; whether the frame is left."""
+    """Jump if the truth of the top of the stack is `when`; a taken jump keeps the top if `keeps`. The result: whether the frame is left."""
     value = frame.stack[-1]
-    condition = open_truth(frame.tx, value)
+    condition = undecided_truth(frame.tx, value)
     if condition is not None:
         return branch(frame, condition, when, i.argval, keeps)
     if not keeps:
@@ -45,12 +45,10 @@ def _jump_if(frame: Frame, i: Instruction, when: bool, keeps: bool = False) -> b
     return False
 
 
-@op("POP_JUMP_FORWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_IF_TRUE")
 def _pop_jump_if_true(frame: Frame, i: Instruction) -> bool:
     return _jump_if(frame, i, True)
 
 
-@op("POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", "POP_JUMP_IF_FALSE")
 def _pop_jump_if_false(frame: Frame, i: Instruction) -> bool:
     return _jump_if(frame, i, False)
 
@@ -59,24 +57,20 @@ def _is_none(value: Value) -> bool:
     return value.__class__ is Constant and value.obj is None  # type: ignore[attr-defined]
 
 
-@op("POP_JUMP_FORWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_IF_NONE")
 def _pop_jump_if_none(frame: Frame, i: Instruction) -> None:
     if _is_none(frame.stack.pop()):
         frame.pc = i.argval
 
 
-@op("POP_JUMP_FORWARD_IF_NOT_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE", "POP_JUMP_IF_NOT_NONE")
 def _pop_jump_if_not_none(frame: Frame, i: Instruction) -> None:
     if not _is_none(frame.stack.pop()):
         frame.pc = i.argval
 
 
-@op("JUMP_IF_TRUE_OR_POP")
 def _jump_if_true_or_pop(frame: Frame, i: Instruction) -> bool:
     return _jump_if(frame, i, True, keeps=True)
 
 
-@op("JUMP_IF_FALSE_OR_POP")
 def _jump_if_false_or_pop(frame: Frame, i: Instruction) -> bool:
     return _jump_if(frame, i, False, keeps=True)
 
@@ -84,12 +78,10 @@ def _jump_if_false_or_pop(frame: Frame, i: Instruction) -> bool:
 # ---- loops
 
 
-@op("GET_ITER")
 def _get_iter(frame: Frame, i: Instruction) -> None:
     frame.stack.append(frame.stack.pop().iterate(frame.tx))
 
 
-@op("FOR_ITER")
 def _for_iter(frame: Frame, i: Instruction) -> None:
     item = frame.stack[-1].next(frame.tx)
     if item is not None:
@@ -104,33 +96,28 @@ def _for_iter(frame: Frame, i: Instruction) -> None:
 # ---- leaving
 
 
-@op("RETURN_VALUE")
 def _return_value(frame: Frame, i: Instruction) -> bool:
     frame.result = frame.stack.pop()
     return LEAVE
 
 
-@op("RETURN_CONST")
 def _return_const(frame: Frame, i: Instruction) -> bool:
     frame.result = frame.tx.from_constant(i.argval)
     return LEAVE
 
 
-@op("YIELD_VALUE")
 def _yield_value(frame: Frame, i: Instruction) -> bool:
     frame.yielded = frame.stack.pop()
     return LEAVE
 
 
-@op("GET_YIELD_FROM_ITER")
 def _get_yield_from_iter(frame: Frame, i: Instruction) -> None:
     if not isinstance(frame.stack[-1], GeneratorValue):
         frame.stack.append(frame.stack.pop().iterate(frame.tx))
 
 
-@op("SEND")
 def _send(frame: Frame, i: Instruction) -> None:
-    """One step of `yield from`: falls through to YIELD_VALUE with the item, or jumps with the inner generator's result."""
+    """One step of `yield from`: continues to YIELD_VALUE with the item, or jumps with the inner generator's result."""
     sent, receiver = frame.stack.pop(), frame.stack[-1]
     if isinstance(receiver, GeneratorValue):
         item, result = receiver.send(frame.tx, sent)
@@ -145,7 +132,6 @@ def _send(frame: Frame, i: Instruction) -> None:
     frame.pc = i.argval
 
 
-@op("END_SEND")
 def _end_send(frame: Frame, i: Instruction) -> None:
     value = frame.stack.pop()
     frame.stack[-1] = value
@@ -154,7 +140,6 @@ def _end_send(frame: Frame, i: Instruction) -> None:
 # ---- exceptions
 
 
-@op("RAISE_VARARGS")
 def _raise_varargs(frame: Frame, i: Instruction) -> None:
     tx = frame.tx
     cause = frame.stack.pop() if i.arg == 2 else None
@@ -172,18 +157,16 @@ def _raise_varargs(frame: Frame, i: Instruction) -> None:
 def _instance(frame: Frame, exception: Value) -> Value:
     """An exception instance: classes are called."""
     if isinstance(exception, ClassValue):
-        exception = frame.tx.call(exception, [], {})
+        exception = exception.call(frame.tx, [], {})
     if not issubclass(exception.python_type(), BaseException):
         frame.tx.raise_exception(TypeError, "exceptions must derive from BaseException")
     return exception
 
 
-@op("RERAISE")
 def _reraise(frame: Frame, i: Instruction) -> None:
     raise Raised(frame.stack.pop())
 
 
-@op("PUSH_EXC_INFO")
 def _push_exc_info(frame: Frame, i: Instruction) -> None:
     exception = frame.stack.pop()
     frame.stack.append(frame.tx.exception or NONE)
@@ -191,13 +174,11 @@ def _push_exc_info(frame: Frame, i: Instruction) -> None:
     frame.tx.exception = exception
 
 
-@op("POP_EXCEPT")
 def _pop_except(frame: Frame, i: Instruction) -> None:
     before = frame.stack.pop()
     frame.tx.exception = None if _is_none(before) else before
 
 
-@op("CHECK_EXC_MATCH")
 def _check_exc_match(frame: Frame, i: Instruction) -> None:
     wanted = frame.stack.pop()
     frame.stack.append(boolean(_matches(frame, frame.stack[-1], wanted)))
@@ -208,25 +189,22 @@ def _matches(frame: Frame, exception: Value, wanted: Value) -> bool:
     return any(issubclass(exception.python_type(), cls.constant()) for cls in classes)
 
 
-@op("BEFORE_WITH")
 def _before_with(frame: Frame, i: Instruction) -> None:
     tx, manager = frame.tx, frame.stack.pop()
-    enter, leave = tx.has_special(manager, "__enter__"), tx.has_special(manager, "__exit__")
+    enter, leave = special_method(tx, manager, "__enter__"), special_method(tx, manager, "__exit__")
     if enter is None or leave is None:
         name = manager.python_type().__name__
         tx.raise_exception(TypeError, f"{name!r} object does not support the context manager protocol")
     frame.stack.append(leave)
-    frame.stack.append(tx.call(enter, [], {}))
+    frame.stack.append(enter.call(tx, [], {}))
 
 
-@op("WITH_EXCEPT_START")
 def _with_except_start(frame: Frame, i: Instruction) -> None:
     exception, leave = frame.stack[-1], frame.stack[-4]
     cls = frame.tx.wrap_known(exception.python_type())
-    frame.stack.append(frame.tx.call(leave, [cls, exception, NONE], {}))
+    frame.stack.append(leave.call(frame.tx, [cls, exception, NONE], {}))
 
 
-@op("CLEANUP_THROW")
 def _cleanup_throw(frame: Frame, i: Instruction) -> None:
     exception = frame.stack.pop()
     if not issubclass(exception.python_type(), StopIteration):
@@ -238,21 +216,18 @@ def _cleanup_throw(frame: Frame, i: Instruction) -> None:
 # ---- pattern matching
 
 
-@op("MATCH_SEQUENCE")
 def _match_sequence(frame: Frame, i: Instruction) -> None:
     frame.stack.append(boolean(bool(frame.stack[-1].python_type().__flags__ & (1 << 5))))
 
 
-@op("MATCH_MAPPING")
 def _match_mapping(frame: Frame, i: Instruction) -> None:
     frame.stack.append(boolean(bool(frame.stack[-1].python_type().__flags__ & (1 << 6))))
 
 
-@op("MATCH_KEYS")
 def _match_keys(frame: Frame, i: Instruction) -> None:
     tx = frame.tx
     keys, subject = frame.stack[-1], frame.stack[-2]
-    mapping = tx.as_dict(subject)
+    mapping = subject.as_dict(tx)
     if mapping is None:
         tx.raise_exception(TypeError, "only dictionaries can be matched while tracing")
     found = [mapping.lookup(tx, key) for key in keys.unpack(tx)]
@@ -260,7 +235,6 @@ def _match_keys(frame: Frame, i: Instruction) -> None:
     frame.stack.append(NONE if missing else TupleValue([item for item in found if item is not None]))
 
 
-@op("MATCH_CLASS")
 def _match_class(frame: Frame, i: Instruction) -> None:
     tx = frame.tx
     names, cls_value, subject = frame.stack.pop(), frame.stack.pop(), frame.stack.pop()
@@ -295,7 +269,37 @@ def _attribute(frame: Frame, owner: Value, name: str) -> Value | None:
         raise
 
 
-unsupported("GET_AITER GET_ANEXT END_ASYNC_FOR BEFORE_ASYNC_WITH GET_AWAITABLE ASYNC_GEN_WRAP", "asynchronous code")
-unsupported("CHECK_EG_MATCH PREP_RERAISE_STAR", "except*")
-
-__all__ = ["MISSING", "NULL", "DictValue", "Sequence"]
+HANDLERS: dict[str, OpHandler] = by_name(
+    ("JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT", _jump),
+    ("POP_JUMP_FORWARD_IF_TRUE POP_JUMP_BACKWARD_IF_TRUE POP_JUMP_IF_TRUE", _pop_jump_if_true),
+    ("POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_FALSE POP_JUMP_IF_FALSE", _pop_jump_if_false),
+    ("POP_JUMP_FORWARD_IF_NONE POP_JUMP_BACKWARD_IF_NONE POP_JUMP_IF_NONE", _pop_jump_if_none),
+    ("POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NOT_NONE POP_JUMP_IF_NOT_NONE", _pop_jump_if_not_none),
+    ("JUMP_IF_TRUE_OR_POP", _jump_if_true_or_pop),
+    ("JUMP_IF_FALSE_OR_POP", _jump_if_false_or_pop),
+    ("GET_ITER", _get_iter),
+    ("FOR_ITER", _for_iter),
+    ("RETURN_VALUE", _return_value),
+    ("RETURN_CONST", _return_const),
+    ("YIELD_VALUE", _yield_value),
+    ("GET_YIELD_FROM_ITER", _get_yield_from_iter),
+    ("SEND", _send),
+    ("END_SEND", _end_send),
+    ("RAISE_VARARGS", _raise_varargs),
+    ("RERAISE", _reraise),
+    ("PUSH_EXC_INFO", _push_exc_info),
+    ("POP_EXCEPT", _pop_except),
+    ("CHECK_EXC_MATCH", _check_exc_match),
+    ("BEFORE_WITH", _before_with),
+    ("WITH_EXCEPT_START", _with_except_start),
+    ("CLEANUP_THROW", _cleanup_throw),
+    ("MATCH_SEQUENCE", _match_sequence),
+    ("MATCH_MAPPING", _match_mapping),
+    ("MATCH_KEYS", _match_keys),
+    ("MATCH_CLASS", _match_class),
+    (
+        "GET_AITER GET_ANEXT END_ASYNC_FOR BEFORE_ASYNC_WITH GET_AWAITABLE ASYNC_GEN_WRAP",
+        unsupported("asynchronous code"),
+    ),
+    ("CHECK_EG_MATCH PREP_RERAISE_STAR", unsupported("except*")),
+)

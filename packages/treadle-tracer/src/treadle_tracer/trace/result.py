@@ -1,11 +1,11 @@
-"""What tracing a frame gives."""
+"""The result of tracing a frame."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from treadle_tracer.values.base import Value
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.errors import Unsupported
@@ -20,10 +20,10 @@ class TraceResult:
     """The end of a trace.
 
     kind            "return": the frame was traced to its end, `value` is what it returns;
-                    "break": instruction `index` cannot be traced because of `reason`, and the state before it is in
-                    `stack`, `locals` (bound names, cell variables excluded) and `cells` (cell variables)
+                    "break": instruction `index` cannot be traced because of `reason`; `stack`, `locals` (bound names, cell
+                    variables excluded) and `cells` (cell variables) are the state before it
     state_changes   (setter, arguments) calls that bring torch's global state to where the traced code has left it
-    protected       a graph call was traced under an exception handler of the traced program
+    protected       a graph call was traced where the traced program may catch an exception
     env             the `treadle_shapes.ShapeEnv` of the dynamic sizes, None when all sizes are static
     """
 

@@ -1,11 +1,11 @@
-"""Jumps whose outcome does not matter: both ways are followed without effects until they meet, and nothing is decided about sizes.
+"""Jumps on undecided conditions: both paths are followed without effects until they join, so that nothing is decided about sizes.
 
     is_causal = q_length > 1 and mask is None and is_causal      # with a mask: False, whatever q_length is
 
-A way is followed on a copy of the frame's stack and variables, as long as its instructions have no effect (`trace.pure`), no question
-needs a guard, and hardly past the point where all ways of the function come together. Where a state of one way stands at the same
-instruction as a state of the other, and the rest of the function sees no difference between them or one that can be decided when it is
-looked at (`trace.join`), the frame goes on from there. Otherwise the condition is decided at the jump.
+A path is followed on a copy of the frame's stack and variables. It ends before the first instruction that has an effect
+(`trace.speculatable`), before the first question that needs a guard, or a few instructions past the point where all paths of the
+function come together. The states of both paths are compared. Where two of them stand at the same instruction and `trace.join` finds
+one state for both, the frame continues from that state. Otherwise the condition is decided at the jump.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from treadle_shapes import ShapesError
+from treadle_shapes.expr import Not
 from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.trace.join import Join
-from treadle_tracer.trace.pure import COMPUTED, is_pure
-from treadle_tracer.values.base import NotConstant, Raised, Value, boolean
+from treadle_tracer.trace.speculatable import is_speculatable, why_not_speculatable
+from treadle_tracer.values.base import boolean
 from treadle_tracer.values.joined import SymbolicBool
+from treadle_tracer.values.value import NotConstant, Raised, Value
 
 if TYPE_CHECKING:
     from torch import fx
@@ -30,21 +32,22 @@ if TYPE_CHECKING:
     from treadle_tracer.trace.frame import Frame
     from treadle_tracer.trace.tracer import Tracer
 
-_STEPS = 600  # instructions evaluated for one jump, all ways and calls together
-_DEPTH = 4  # open jumps inside one another
-_PAST_THE_JOIN = 4  # further instructions, which may drop what still differs there: a store to a variable nobody reads
-_ATTEMPTS = 3  # failures after which a jump is decided at once: a loop that counts to a size
+_STEPS = 600  # instructions evaluated for one jump, both paths and their calls together
+_DEPTH = 4  # undecided jumps inside one another
+_PAST_THE_JOIN = (
+    4  # instructions followed past the join: they may drop what still differs there, as a store to a dead variable does
+)
+_ATTEMPTS = 3  # failures after which a jump is decided at once; a loop that counts to a size would fail in every round
 
 _ENDS = (PathEnds, Raised, Unsupported, NotConstant, ShapesError)
 _HARMLESS_NODES = frozenset({torch.ops.aten.sym_size.int, operator.add, operator.sub, operator.mul, operator.neg})
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
-_RETURNED = "returned"  # the key of all states before a return
-_LEAVES = -1  # the place of a state that has returned what is on its stack
+_RETURNED = "returned"  # the key that all states before a return share
+_LEAVES = -1  # the pc of a state whose function has returned the top of its stack
 
 
 class Speculation:
-    """Ways being followed. `assumptions`: what holds on the present one; `computes`: it is the way of the sizes at hand, which may
-    make tensors."""
+    """The paths being followed. `assumptions` hold on the present one; if `computes`, it may make tensors."""
 
     def __init__(self, tx: Tracer):
         self.tx = tx
@@ -54,32 +57,36 @@ class Speculation:
         self.nodes: list[fx.Node] = []
 
     def decide(self, condition: Any) -> bool:
-        """The truth of a condition on the present way. Raises PathEnds where that would need a guard."""
+        """The truth of a condition on the present path. Raises PathEnds where that would need a guard."""
         known = self.known(condition)
         if known is None:
-            raise PathEnds(f"{condition} is open")
+            raise PathEnds(f"{condition} is undecided")
         return known
 
     def known(self, condition: Any) -> bool | None:
+        """The same, None where it would need a guard."""
         env = self.tx.symbols.env
         known = env.prove(condition)
         return env.prove_under(self.assumptions, condition) if known is None else known
 
     def check_node(self, target: Any) -> None:
-        """Raises PathEnds unless a node that calls `target` does no harm on a way that is not taken."""
-        if target not in _HARMLESS_NODES and not (self.computes and target in COMPUTED):
+        """Raises PathEnds unless a node that calls `target` does no harm on a path that is not taken."""
+        if target not in _HARMLESS_NODES and not (self.computes and is_speculatable(target)):
             raise PathEnds(f"{target} in the graph")
 
     def note_node(self, node: fx.Node) -> None:
         self.nodes.append(node)
 
     def step(self, frame: Frame) -> bool:
-        """Evaluate the frame's next instruction; whether it leaves the frame."""
+        """Evaluate the frame's next instruction. The result: whether that leaves the frame."""
         at = frame.pc
         handler, instruction = frame.program.steps[at]
         self.steps -= 1
-        if self.steps < 0 or not is_pure(frame, instruction, self.computes):
-            raise PathEnds(instruction.opname)
+        if self.steps < 0:
+            raise PathEnds("too many instructions")
+        why_not = why_not_speculatable(frame, instruction, self.computes)
+        if why_not is not None:
+            raise PathEnds(why_not)
         frame.at, frame.pc = at, at + 1
         return bool(handler(frame, instruction))
 
@@ -89,7 +96,7 @@ class Speculation:
             pass
 
     def forget_nodes(self, since: int) -> None:
-        """Take back the nodes made since then that nothing uses."""
+        """Erase those of the nodes made since then that nothing uses."""
         gone: set[fx.Node] = set()
         for node in reversed(self.nodes[since:]):
             if not node.users:
@@ -100,7 +107,7 @@ class Speculation:
 
 
 class State(NamedTuple):
-    """What a frame is before an instruction. At a return, only what is returned."""
+    """The state of a frame before an instruction; after a return, only what is returned."""
 
     pc: int
     stack: list[Value]
@@ -119,8 +126,8 @@ class State(NamedTuple):
         frame.pc, frame.stack, frame.locals, frame.cells, frame.keyword_names = self
 
 
-class _Way:
-    """One way from a jump, followed step by step. `frame` is borrowed for each step."""
+class _Path:
+    """One path from a jump, followed step by step. Each step borrows the frame."""
 
     def __init__(self, speculation: Speculation, frame: Frame, start: State, assumption: Any, is_taken: bool):
         self.speculation = speculation
@@ -132,7 +139,7 @@ class _Way:
         self._past = 0
 
     def states(self) -> Iterator[State]:
-        """The states before each instruction, the last one before what cannot be followed or need not be."""
+        """The state before each instruction, up to one that cannot be followed or need not be."""
         while True:
             yield self._state.copy()
             pc = self._state.pc
@@ -157,7 +164,7 @@ class _Way:
         speculation.computes = computes and self.is_taken
         try:
             if speculation.step(frame):
-                raise PathEnds("the ways of an inner jump have met at their return")
+                raise PathEnds("both paths of an inner jump return")
             self._state = State.of(frame)
         finally:
             kept.install(frame)
@@ -167,9 +174,9 @@ class _Way:
 
 
 def branch(frame: Frame, condition: SymbolicBool, when: bool, target: int, keeps: bool) -> bool:
-    """A jump to `target` if `condition`, the truth of what is on top of the stack, is `when`; there it stays on the stack if `keeps`.
+    """Carry out a jump to `target` if `condition`, the truth of the top of the stack, is `when`; a taken jump keeps the top if `keeps`.
 
-    Whether the frame is left: both ways may have met at their return.
+    The result: whether that leaves the frame, because both paths return.
     """
     top = frame.stack[-1]
 
@@ -183,24 +190,22 @@ def branch(frame: Frame, condition: SymbolicBool, when: bool, target: int, keeps
     tx = frame.tx
     known = tx.speculation.known(condition.condition) if tx.speculation else tx.symbols.env.prove(condition.condition)
     if known is None:
-        met = _meet(frame, condition.condition, side)
-        if met is not None:
-            met.install(frame)
-            frame.result = met.stack[-1] if met.pc == _LEAVES else None
-            return met.pc == _LEAVES
+        joined = _join(frame, condition.condition, side)
+        if joined is not None:
+            joined.install(frame)
+            frame.result = joined.stack[-1] if joined.pc == _LEAVES else None
+            return joined.pc == _LEAVES
         known = condition.obj
     side(known).install(frame)
     return False
 
 
-def _meet(frame: Frame, condition: Any, side: Any) -> State | None:
-    """A state to go on from without deciding `condition`, None if there is none."""
-    from treadle_shapes.expr import Not
-
+def _join(frame: Frame, condition: Any, side: Any) -> State | None:
+    """A state from which the frame continues without a decision about `condition`, or None."""
     tx = frame.tx
     place = (id(frame.program), frame.at)
     hint = tx.symbols.env.hint(condition)
-    if hint is None or tx.failed_merges[place] >= _ATTEMPTS:
+    if hint is None or tx.failed_joins[place] >= _ATTEMPTS:
         return None
     taken, other = (condition, Not(condition)) if hint else (Not(condition), condition)
     with _speculating(tx) as speculation:
@@ -208,22 +213,25 @@ def _meet(frame: Frame, condition: Any, side: Any) -> State | None:
             return None
         before = len(speculation.nodes)
         others: dict[Any, list[State]] = {}
-        for state in _Way(speculation, frame, side(not hint), other, is_taken=False).states():
+        for state in _Path(speculation, frame, side(not hint), other, is_taken=False).states():
             others.setdefault(_key(frame, state), []).append(state)
-        for state in _Way(speculation, frame, side(bool(hint)), taken, is_taken=True).states():
+        for state in _Path(speculation, frame, side(bool(hint)), taken, is_taken=True).states():
             for candidate in others.get(_key(frame, state), ()):
-                meeting = Join(tx, tuple(speculation.assumptions), taken, other)
-                found = _merged(meeting, frame, state, candidate)
-                if found is not None and meeting.allows(speculation.nodes[before:]):
-                    meeting.commit()
+                join = Join(tx, tuple(speculation.assumptions), taken, other)
+                found = _joined(join, frame, state, candidate)
+                if found is not None and join.allows(speculation.nodes[before:]):
+                    join.commit()
                     return found
         speculation.forget_nodes(before)
-    tx.failed_merges[place] += 1
+    tx.failed_joins[place] += 1
     return None
 
 
 def _key(frame: Frame, state: State) -> Any:
-    """States with equal keys may be one. Inside a call's instructions no state is: a break goes back to the first of them."""
+    """States with equal keys may be joined.
+
+    The key of a state between the instructions of one call equals no other, because a break returns to the first of them.
+    """
     instructions = frame.instructions
     if instructions[state.pc].opname in _RETURNS:
         return _RETURNED
@@ -232,30 +240,30 @@ def _key(frame: Frame, state: State) -> Any:
     return state.pc, len(state.stack), state.keyword_names
 
 
-def _merged(meeting: Join, frame: Frame, taken: State, other: State) -> State | None:
-    """One state for both, None if the rest of the function could tell them apart."""
+def _joined(join: Join, frame: Frame, taken: State, other: State) -> State | None:
+    """One state for both, or None if the rest of the function could tell them apart."""
     if _key(frame, taken) == _RETURNED:
-        result = meeting.value(_returned(frame, taken), _returned(frame, other))
+        result = join.value(_returned(frame, taken), _returned(frame, other))
         return None if result is None else taken._replace(pc=_LEAVES, stack=[result])
     if taken.cells != other.cells:
         return None
     stack: list[Value] = []
     for one, two in zip(taken.stack, other.stack, strict=True):
-        value = meeting.value(one, two)
+        value = join.value(one, two)
         if value is None:
             return None
         stack.append(value)
     variables: dict[str, Value] = {}
-    open_names = [name for name in other.locals if name not in taken.locals]
+    differing = [name for name in other.locals if name not in taken.locals]
     for name, one in taken.locals.items():
         two = other.locals.get(name)
-        value = one if one is two else None if two is None else meeting.value(one, two)
+        value = one if one is two else None if two is None else join.value(one, two)
         if value is not None:
             variables[name] = value
         else:
-            open_names.append(name)
-    # Which variables are live takes a while to find out; mostly none differ.
-    if open_names and not frame.program.live_at(taken.pc).isdisjoint(open_names):
+            differing.append(name)
+    # Liveness is slow to compute, and in most joins no variable differs.
+    if differing and not frame.program.live_at(taken.pc).isdisjoint(differing):
         return None
     return State(taken.pc, stack, variables, taken.cells, taken.keyword_names)
 
@@ -267,8 +275,8 @@ def _returned(frame: Frame, state: State) -> Value:
 
 @contextlib.contextmanager
 def _speculating(tx: Tracer) -> Iterator[Speculation]:
-    """Nothing inside is recorded, except guards on outside objects that hold anyway."""
-    if tx.speculation is not None:
+    """Nothing inside is recorded but guards on outside objects, which hold anyway."""
+    if isinstance(tx.speculation, Speculation):
         yield tx.speculation
         return
     speculation = tx.speculation = Speculation(tx)

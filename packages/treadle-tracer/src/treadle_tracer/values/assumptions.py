@@ -1,6 +1,6 @@
-"""What is assumed of sizes that are known only at run time, where operators would silently do something else.
+"""Assumptions about unbacked sizes, made where an operator would silently do something else if they did not hold.
 
-The graph checks a assumption; where it does not hold Python runs the program.
+The graph checks each assumption. Where one does not hold, Python runs the program.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_shapes import UnbackedError
+from treadle_shapes.torch import raw_expr
 from treadle_tracer.errors import PathEnds
-from treadle_tracer.values.base import Value
 from treadle_tracer.values.sequences import Sequence
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.unbacked import refusal, state_truth
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 
-def squeezed(tx: Tracer, owner: Value | None, dims: list[Value]) -> None:
-    """Before `owner.squeeze(*dims)`: the sizes concerned are not 1."""
+def squeezed(tx: TraceContext, owner: Value | None, dims: list[Value]) -> None:
+    """Assume before `owner.squeeze(*dims)` that the sizes concerned are not 1."""
     if not isinstance(owner, TensorValue):
         return
     shape = owner.fake.shape
@@ -31,31 +32,31 @@ def squeezed(tx: Tracer, owner: Value | None, dims: list[Value]) -> None:
             _assume_not(tx, shape[place], 1)
 
 
-def assume_some(tx: Tracer, size: Any) -> None:
-    """The size is not 0."""
+def assume_some(tx: TraceContext, size: Any) -> None:
+    """Assume that the size is not 0."""
     _assume_not(tx, size, 0)
 
 
-def _assume_not(tx: Tracer, size: Any, than: int) -> None:
+def _assume_not(tx: TraceContext, size: Any, than: int) -> None:
     from treadle_shapes.expr import Ne
 
     env = tx.symbols.env
-    if not isinstance(size, torch.SymInt) or not env.is_unbacked(size.node.value):
+    if not isinstance(size, torch.SymInt) or not env.is_unbacked(raw_expr(size)):
         return
-    condition = Ne(size.node.value, than)
+    condition = Ne(raw_expr(size), than)
     if env.prove(condition) is not None:
         return
     if not tx.symbols.assumes:
         raise refusal(tx, UnbackedError("", condition))
     if tx.speculation is not None:
-        raise PathEnds("an assumption about numbers known only at run time")
+        raise PathEnds("an assumption about unbacked numbers")
     env.assume(condition)
-    tx.symbols.run_time.write_asserts(tx, complete=True)
+    tx.symbols.unbacked.write_asserts(tx, complete=True)
 
 
-def state_positive(tx: Tracer, size: Any) -> None:
-    """Have the graph check that a size is at least 1; eager raises a RuntimeError where it is not."""
+def state_positive(tx: TraceContext, size: Any) -> None:
+    """Have the graph check that a size is at least 1. Eager raises a RuntimeError where it is not."""
     from treadle_shapes.expr import Ge
 
-    if isinstance(size, torch.SymInt) and tx.symbols.env.is_unbacked(size.node.value):
-        state_truth(tx, Ge(size.node.value, 1), RuntimeError)
+    if isinstance(size, torch.SymInt) and tx.symbols.env.is_unbacked(raw_expr(size)):
+        state_truth(tx, Ge(raw_expr(size), 1), RuntimeError)

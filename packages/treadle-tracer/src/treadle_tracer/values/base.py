@@ -1,153 +1,18 @@
-"""What every traced value answers, and the kinds that hold nothing but a known Python object.
-
-Methods take the `Tracer` as `tx`. A value never imports the tracer or the wrapper: it reaches both through `tx`.
-"""
+"""Values that hold nothing but a known Python object, and methods bound to values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
 from typing import TYPE_CHECKING, Any
 
-from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ConstSource
+from treadle_tracer.values.class_lookup import MISSING
+from treadle_tracer.values.constants import is_constant_object
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
-    from treadle_tracer.trace.tracer import Tracer
-
-
-class Raised(Exception):
-    """A Python exception of the traced program on its way through traced frames."""
-
-    def __init__(self, value: Value):
-        self.value = value
-        super().__init__(value)
-
-
-class NotConstant(Exception):
-    """The value cannot be turned into a Python object at trace time."""
-
-
-class Missing:
-    """Type of `MISSING`, which stands for 'no such thing' where None is a possible answer."""
-
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING = Missing()
-
-
-class Value:
-    """Base of all values. `source` says where the outside object is found again; None for what the trace made."""
-
-    __slots__ = ("source",)
-
-    def __init__(self, source: Source | None = None):
-        self.source = source
-
-    # ---- what it is
-
-    def python_type(self) -> type:
-        raise NotImplementedError(type(self).__name__)
-
-    def constant(self) -> Any:
-        """The Python object it stands for, to compute with at trace time. Raises NotConstant."""
-        raise NotConstant(self)
-
-    def is_constant(self) -> bool:
-        try:
-            self.constant()
-        except NotConstant:
-            return False
-        return True
-
-    def identity(self) -> Any:
-        """An object that is identical for values standing for the same Python object."""
-        return self
-
-    def hash_key(self, tx: Tracer) -> Any:
-        """A hashable stand-in that compares as the traced object would as a dictionary key."""
-        return tx.hash_key_of(self)
-
-    def describe(self) -> str:
-        """Short text for messages."""
-        return self.source.text if self.source is not None else f"a {self.python_type().__name__}"
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.describe()}>"
-
-    # ---- attributes and calls
-
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        found = tx.lookup(self.python_type(), name)
-        if found is MISSING:
-            tx.raise_exception(AttributeError, f"{self.python_type().__name__!r} object has no attribute {name!r}")
-        return tx.bind(self, found, name)
-
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
-        raise Unsupported("attribute-store", f"{self.describe()}.{name}")
-
-    def del_attr(self, tx: Tracer, name: str) -> None:
-        raise Unsupported("attribute-store", f"del {self.describe()}.{name}")
-
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        raise Unsupported("call", self.describe())
-
-    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return tx.call(self.get_attr(tx, name), args, kwargs)
-
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """Carry out method `name` of a built-in type on this value."""
-        raise Unsupported("builtin-method", f"{self.python_type().__name__}.{name}")
-
-    # ---- protocols
-
-    def get_item(self, tx: Tracer, key: Value) -> Value:
-        return tx.call_special(self, "__getitem__", [key])
-
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
-        tx.call_special(self, "__setitem__", [key, value])
-
-    def del_item(self, tx: Tracer, key: Value) -> None:
-        tx.call_special(self, "__delitem__", [key])
-
-    def iterate(self, tx: Tracer) -> Value:
-        """`iter(self)`."""
-        return tx.special_iterator(self)
-
-    def next(self, tx: Tracer) -> Value | None:
-        """The next item, or None when the iterator is exhausted."""
-        try:
-            return tx.call_special(self, "__next__", [])
-        except Raised as raised:
-            if issubclass(raised.value.python_type(), StopIteration):
-                return None
-            raise
-
-    def truth(self, tx: Tracer) -> bool:
-        return tx.object_truth(self)
-
-    def length(self, tx: Tracer) -> int:
-        return tx.special_length(self)
-
-    def unpack(self, tx: Tracer) -> list[Value]:
-        """All items, realised."""
-        iterator = self.iterate(tx)
-        items: list[Value] = []
-        while (item := iterator.next(tx)) is not None:
-            items.append(item)
-        return items
-
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        return tx.generic_contains(self, item)
-
-    # ---- out of the trace
-
-    def reconstruct(self, cg: Any) -> None:
-        """Emit bytecode that pushes the object; `cg` is an output.replacement.ReplacementBuilder."""
-        if self.source is None:
-            raise Unsupported("reconstruct", self.describe())
-        self.source.emit(cg.cb)
+    from treadle_tracer.values.value import TraceContext
 
 
 class Null(Value):
@@ -175,7 +40,7 @@ class LazyValue(Value):
         self.obj = obj
         self.value: Value | None = None
 
-    def force(self, tx: Tracer) -> Value:
+    def force(self, tx: TraceContext) -> Value:
         if self.value is None:
             self.value = tx.wrap(self.obj, self.source)
         return self.value
@@ -211,8 +76,13 @@ class ConcreteValue(Value):
     def identity(self) -> Any:
         return self.obj
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: TraceContext) -> Any:
         return self.obj
+
+    def as_index(self, tx: TraceContext) -> int:
+        if hasattr(self.obj, "__index__"):
+            return operator.index(self.obj)
+        return super().as_index(tx)
 
     def describe(self) -> str:
         name = getattr(self.obj, "__qualname__", None)
@@ -234,10 +104,10 @@ class Constant(ConcreteValue):
         text = repr(self.obj)
         return text if len(text) <= 60 else text[:57] + "..."
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return bool(self.obj)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         obj = self.obj
         try:
             attr = getattr(obj, name)
@@ -245,41 +115,38 @@ class Constant(ConcreteValue):
             tx.raise_real(error)
         if isinstance(attr, BOUND_BUILTIN) and getattr(attr, "__self__", None) is obj:
             return Method(self, name, attr)
-        source = None
-        if not tx.is_constant_object(attr):
-            source = tx.constant_source(attr)
-        return tx.wrap(attr, source)
+        return tx.wrap(attr, None if is_constant_object(attr) else ConstSource(attr))
 
-    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         attr = getattr(self.obj, name, MISSING)
         if isinstance(attr, BOUND_BUILTIN) and attr.__self__ is self.obj:
             return self.builtin_method(tx, name, args, kwargs)
-        return tx.call(self.get_attr(tx, name), args, kwargs)
+        return self.get_attr(tx, name).call(tx, args, kwargs)
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        args = [Constant(tuple(tx.unpack_constants(a))) if name == "join" else a for a in args]
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        args = [Constant(tuple(item.constant() for item in a.unpack(tx))) if name == "join" else a for a in args]
         return tx.fold(getattr(self.obj, name), args, kwargs)
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.raise_exception(TypeError, f"{type(self.obj).__name__!r} object is not callable")
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
+    def get_item(self, tx: TraceContext, key: Value) -> Value:
         return tx.fold(_subscript, [self, key], {})
 
-    def iterate(self, tx: Tracer) -> Value:
+    def iterate(self, tx: TraceContext) -> Value:
         try:
             items = list(self.obj)
         except TypeError as error:
             tx.raise_real(error)
         return tx.list_iterator([tx.from_constant(item) for item in items])
 
-    def length(self, tx: Tracer) -> int:
+    def length(self, tx: TraceContext) -> int:
         try:
             return len(self.obj)
         except TypeError as error:
             tx.raise_real(error)
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
+    def contains(self, tx: TraceContext, item: Value) -> bool:
         return bool(tx.fold(_contains, [self, item], {}).constant())
 
 
@@ -322,20 +189,20 @@ class Method(Value):
     def identity(self) -> Any:
         return self
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: TraceContext) -> Any:
         return (self.owner.hash_key(tx), self.name)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name == "__self__":
             return self.owner
         if name in ("__name__", "__qualname__", "__doc__", "__module__"):
             return tx.wrap(getattr(self.function, name, None), None)
         return super().get_attr(tx, name)
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.call_builtin_method(self.owner, self.name, self.function, args, kwargs)
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return True
 
     def reconstruct(self, cg: Any) -> None:
@@ -348,7 +215,3 @@ class Method(Value):
         cg.const(bind)
         cg.value(self.owner)
         cg.cb.call(1)
-
-
-Handler = Callable[["Tracer", "list[Value]", "dict[str, Value]"], "Value"]
-"""A replacement for a callable: takes traced arguments, gives the traced result."""

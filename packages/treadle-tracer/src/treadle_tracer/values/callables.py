@@ -1,4 +1,4 @@
-"""Callables that are known objects: torch functions, built-in functions, descriptors used as functions, lru_cache wrappers."""
+"""Callables that are one known object: torch functions, built-in functions, descriptors used as functions, lru_cache wrappers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
-from treadle_tracer.values.base import NONE, ConcreteValue, Method, Value
-from treadle_tracer.values.builtin_functions import FOLDABLE, FOLDABLE_MODULES
+from treadle_tracer.values.base import NONE, ConcreteValue, Method
 from treadle_tracer.values.construct import call_new
 from treadle_tracer.values.functions import ClassValue
+from treadle_tracer.values.graph_functions import goes_into_graph
+from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.tensor import TensorValue
-from treadle_tracer.values.torch_functions import goes_into_graph, handler_of
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType)
+_PURE_MODULES = frozenset(
+    "math cmath re string unicodedata binascii _operator _statistics keyword _sre numbers fnmatch posixpath textwrap "
+    "difflib colorsys".split()
+)
+"""Modules whose functions are called while tracing when their arguments are constants."""
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
@@ -28,23 +34,23 @@ class DisabledFunction(ConcreteValue):
 
     __slots__ = ()
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Unsupported("disabled", self.describe())
 
 
 class CallableValue(ConcreteValue):
-    """See the module; `obj` is the callable."""
+    """A callable that is one known object, `obj`."""
 
     __slots__ = ()
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return True
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         obj = self.obj
-        handler = handler_of(obj)
-        if handler is not None:
-            return handler(tx, args, kwargs)
+        rule = rule_of(obj)
+        if rule is not None:
+            return rule.apply(tx, args, kwargs)
         if goes_into_graph(obj):
             return tx.run_in_graph("call_function", obj, args, kwargs)
         if isinstance(obj, _DESCRIPTORS):
@@ -52,10 +58,10 @@ class CallableValue(ConcreteValue):
         if isinstance(obj, functools._lru_cache_wrapper):
             if args and isinstance(getattr(args[0], "obj", None), logging.Logger):
                 return self.log_once(args, kwargs)
-            return tx.call(tx.wrap(obj.__wrapped__, ConstSource(obj.__wrapped__)), args, kwargs)
+            return tx.wrap(obj.__wrapped__, ConstSource(obj.__wrapped__)).call(tx, args, kwargs)
         if getattr(obj, "__name__", None) == "__new__" and isinstance(getattr(obj, "__self__", None), type):
             return call_new(tx, obj, args, kwargs)
-        if obj in FOLDABLE or getattr(obj, "__module__", None) in FOLDABLE_MODULES:
+        if getattr(obj, "__module__", None) in _PURE_MODULES:
             return tx.fold(obj, args, kwargs)
         if type(obj).__module__ == "numpy" and all(arg.is_constant() for arg in (*args, *kwargs.values())):
             return tx.fold(obj, args, kwargs)
@@ -65,13 +71,13 @@ class CallableValue(ConcreteValue):
         raise Unsupported("builtin-call", self.describe())
 
     def log_once(self, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """A cached method of a logger (transformers' `warning_once`): its effect happens once, and now is as good as later."""
+        """A cached method of a logger (transformers' `warning_once`): it logs once, and may as well do so now."""
         if kwargs or not all(arg.is_constant() for arg in args[1:]):
             raise Unsupported("output", self.describe())
         self.obj(args[0].obj, *(arg.constant() for arg in args[1:]))  # type: ignore[attr-defined]
         return NONE
 
-    def call_descriptor(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call_descriptor(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """`list.append(x, y)`: a method taken from the class."""
         if not args:
             tx.raise_exception(TypeError, f"unbound method {self.obj.__qualname__}() needs an argument")
@@ -80,7 +86,7 @@ class CallableValue(ConcreteValue):
             return tx.tensor_method(owner, self.obj.__name__, rest, kwargs)
         return tx.call_builtin_method(owner, self.obj.__name__, self.obj, rest, kwargs)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name in ("__get__", "__set__") and isinstance(self.obj, (*_DESCRIPTORS, *_SLOTS)):
             return Method(self, name, getattr(self.obj, name))
         missing: list[Any] = []
@@ -89,7 +95,7 @@ class CallableValue(ConcreteValue):
             tx.raise_exception(AttributeError, f"{type(self.obj).__name__!r} object has no attribute {name!r}")
         return tx.wrap(value, ConstSource(value))
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__get__" and isinstance(self.obj, _SLOTS):
             return args[0].slot_attr(tx, self.obj, self.obj.__name__)  # type: ignore[attr-defined]
         if name == "__get__":

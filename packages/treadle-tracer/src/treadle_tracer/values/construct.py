@@ -15,39 +15,37 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import unbacked
-from treadle_tracer.values.base import (
-    FALSE,
-    MISSING,
-    NONE,
-    Constant,
-    NotConstant,
-    Value,
-    boolean,
-)
-from treadle_tracer.values.builtin_functions import HANDLERS
-from treadle_tracer.values.functions import ClassValue, FunctionValue, PartialValue
+from treadle_tracer.tables import disjoint
+from treadle_tracer.values import tensor_numbers
+from treadle_tracer.values.base import FALSE, NONE, Constant, boolean
+from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.containers import init_container
+from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValue
 from treadle_tracer.values.iterators import CLASS_ITERATORS
 from treadle_tracer.values.mappings import DictValue, SetValue
-from treadle_tracer.values.objects import ObjectValue, SuperValue, lookup
-from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.objects import ObjectValue, SuperValue
+from treadle_tracer.values.rules.table import rule_of
+from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
+from treadle_tracer.values.symbolic_arithmetic import convert
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.text import to_str
+from treadle_tracer.values.value import Value, call_special
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
-_Constructor = Callable[["Tracer", "list[Value]", "dict[str, Value]"], Value]
+_Constructor = Callable[["TraceContext", "list[Value]", "dict[str, Value]"], Value]
 
 
-def construct(tx: Tracer, cls_value: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def construct(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`cls(*args, **kwargs)`."""
     cls = cls_value.obj
     special = CONSTRUCTORS.get(cls)
     if special is not None:
         return special(tx, args, kwargs)
-    handler = HANDLERS.get(cls)
-    if handler is not None:
-        return handler(tx, args, kwargs)
+    rule = rule_of(cls)
+    if rule is not None:
+        return rule.apply(tx, args, kwargs)
     if isinstance(cls, enum.EnumMeta):
         return tx.fold(cls, args, kwargs)
     if cls.__module__ == "numpy" and "generic" in (base.__name__ for base in cls.__mro__):
@@ -56,36 +54,36 @@ def construct(tx: Tracer, cls_value: ClassValue, args: list[Value], kwargs: dict
         return _construct_tuple(tx, cls, args, kwargs)
     meta_call = lookup(tx, type(cls), "__call__")
     if isinstance(meta_call, types.FunctionType) and type(cls) not in _PLAIN_METACLASSES:
-        return tx.inline(tx.wrap_function(meta_call), [cls_value, *args], kwargs)
+        return tx.inline(tx.wrap_known(meta_call), [cls_value, *args], kwargs)
     return instantiate(tx, cls_value, args, kwargs)
 
 
 _PLAIN_METACLASSES = (type, abc.ABCMeta)
 
 
-def instantiate(tx: Tracer, cls_value: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`type.__call__`: `__new__`, then `__init__` if that gave an instance."""
     cls = cls_value.obj
     new = lookup(tx, cls, "__new__")
     if isinstance(new, staticmethod):
-        made = tx.call(tx.wrap_known(new.__func__), [cls_value, *args], kwargs)
+        made = tx.wrap_known(new.__func__).call(tx, [cls_value, *args], kwargs)
         if not isinstance(made, ObjectValue) or not issubclass(made.cls, cls):
             return made
     else:
         made = allocate(tx, cls, args)
     init = lookup(tx, cls, "__init__")
     if isinstance(init, types.FunctionType):
-        tx.inline(tx.wrap_function(init), [made, *args], kwargs)
+        tx.inline(tx.wrap_known(init), [made, *args], kwargs)
     elif made.container is not None:
-        tx.init_container(made.container, args, kwargs)
+        init_container(tx, made.container, args, kwargs)
     elif (args or kwargs) and not issubclass(cls, BaseException) and init is object.__init__:
         if not isinstance(new, staticmethod):
             tx.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
     return made
 
 
-def allocate(tx: Tracer, cls: type, args: list[Value]) -> ObjectValue:
-    """A new instance as `__new__` of its built-in base makes it."""
+def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue:
+    """A new instance, as `__new__` of the built-in base makes it."""
     if issubclass(cls, torch.jit.ScriptModule):
         raise Unsupported("new-module", cls.__qualname__)
     if issubclass(cls, BaseException):
@@ -122,7 +120,7 @@ def _solid_base(cls: type) -> type:
     return object
 
 
-def _construct_tuple(tx: Tracer, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _construct_tuple(tx: TraceContext, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A named tuple (its `__new__` is generated), or another subclass of tuple."""
     fields = getattr(cls, "_fields", None)
     if not isinstance(fields, tuple):
@@ -149,29 +147,12 @@ def _construct_tuple(tx: Tracer, cls: type, args: list[Value], kwargs: dict[str,
 # ---- containers
 
 
-def init_container(tx: Tracer, container: Value, args: list[Value], kwargs: dict[str, Value] | None = None) -> None:
-    """`__init__` of a list, dict or set (or subclass's built-in part)."""
-    if isinstance(container, ListValue):
-        container.items[:] = args[0].unpack(tx) if args else []
-        container.changed(tx)
-    elif isinstance(container, SetValue):
-        container.entries.clear()
-        if args:
-            container.entries.update({item.hash_key(tx): item for item in args[0].unpack(tx)})
-        container.changed(tx)
-    elif isinstance(container, DictValue):
-        if issubclass(container.cls, collections.defaultdict) and args:
-            container.default_factory = None if _is_none(args[0]) else args[0]
-            args = args[1:]
-        container.builtin_method(tx, "update", args, kwargs or {})
-
-
 def _is_none(value: Value) -> bool:
     return isinstance(value, Constant) and value.obj is None
 
 
 def _new_dict(cls: type) -> _Constructor:
-    def make(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         made = DictValue({}, cls)
         init_container(tx, made, args, kwargs)
         return made
@@ -179,7 +160,7 @@ def _new_dict(cls: type) -> _Constructor:
     return make
 
 
-def _new_deque(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_deque(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     made = ListValue([], collections.deque)
     limit = kwargs.get("maxlen", args[1] if len(args) > 1 else NONE)
     made.maxlen = limit.constant()
@@ -189,7 +170,7 @@ def _new_deque(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
     return made
 
 
-def _new_tuple(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_tuple(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if not args:
         return TupleValue(())
     if isinstance(args[0], TupleValue) and args[0].cls is tuple:
@@ -200,55 +181,55 @@ def _new_tuple(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value
 def _new_number(cls: type) -> _Constructor:
     special = {int: "__int__", float: "__float__", complex: "__complex__"}[cls]
 
-    def make(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if len(args) == 1 and not kwargs:
             (value,) = args
             if isinstance(value, TensorValue):
-                return unbacked.to_number(tx, value, cls)
+                return tensor_numbers.to_number(tx, value, cls)
             if isinstance(value, SymbolicValue):
-                return value if cls is value.python_type() else tx.convert_symbolic(value, cls)
+                return value if cls is value.python_type() else convert(tx, value, cls)
             if isinstance(value, ObjectValue):
                 name = special if lookup(tx, value.cls, special) is not MISSING else "__index__"
-                return tx.call_special(value, name, [])
+                return call_special(tx, value, name, [])
         return tx.fold(cls, args, kwargs)
 
     return make
 
 
-def _new_bool(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    found = unbacked.truth_value(tx, args[0]) if args else FALSE
-    return boolean(tx.truth(args[0])) if found is None else found
+def _new_bool(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    found = tensor_numbers.truth_value(tx, args[0]) if args else FALSE
+    return boolean(args[0].truth(tx)) if found is None else found
 
 
-def _new_str(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_str(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 1 and not kwargs:
-        return tx.to_str(args[0])
+        return to_str(tx, args[0])
     return tx.fold(str, args, kwargs)
 
 
-def _new_slice(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return tx.make_slice(args)
+def _new_slice(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return make_slice(args)
 
 
-def _new_range(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return Constant(range(*(tx.index(arg) for arg in args)))
+def _new_range(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return Constant(range(*(arg.as_index(tx) for arg in args)))
 
 
-def _new_super(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_super(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 2:
         return SuperValue(args[0].constant(), args[1])
     if args:
         raise Unsupported("call", "super() with one argument")
-    return tx.implicit_super()
+    return tx.frames[-1].implicit_super()
 
 
-def _new_type(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_type(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) != 1:
         raise Unsupported("class-definition", "type(name, bases, dict)")
     return tx.wrap_known(args[0].python_type())
 
 
-def _new_partial(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_partial(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     function, *bound = args
     if isinstance(function, PartialValue):
         bound = [*function.args, *bound]
@@ -257,12 +238,12 @@ def _new_partial(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Val
     return PartialValue(function, bound, dict(kwargs))
 
 
-def _new_module_type(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_module_type(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     function, instance = args
-    return tx.bound_method(function, instance)
+    return BoundMethod(function, instance)
 
 
-def _new_function(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_function(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise Unsupported("call", "types.FunctionType")
 
 
@@ -274,43 +255,43 @@ def _new_set(cls: type) -> _Constructor:
     return lambda tx, args, kwargs: SetValue.of(tx, args[0].unpack(tx) if args else [], cls)
 
 
-def _new_list(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_list(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ListValue(args[0].unpack(tx) if args else [])
 
 
-def _new_object(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_object(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return ObjectValue(object)
 
 
-def _new_parameter(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_parameter(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise Unsupported("new-parameter", "torch.nn.Parameter")
 
 
-def _new_tensor(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_tensor(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return tx.run_in_graph("call_function", torch.Tensor, args, kwargs)
 
 
-def _new_mapping_proxy(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_mapping_proxy(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A view of the dict: shares its entries."""
-    mapping = tx.as_dict(args[0])
+    mapping = args[0].as_dict(tx)
     if mapping is None:
         raise Unsupported("call", f"mappingproxy of {args[0].describe()}")
     return DictValue(mapping.raw_entries(tx), types.MappingProxyType)  # type: ignore[arg-type]
 
 
-def _new_namespace(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _new_namespace(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     made = ObjectValue(types.SimpleNamespace)
     for name, value in kwargs.items():
         tx.mutations.store_attr(made, name, value)
     return made
 
 
-def _new_null_context(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A profiler's range leaves no trace in a graph."""
-    return tx.call(tx.wrap_known(contextlib.nullcontext), [], {})
+def _new_null_context(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A range of the profiler, which has no effect in a graph."""
+    return tx.wrap_known(contextlib.nullcontext).call(tx, [], {})
 
 
-CONSTRUCTORS: dict[Any, _Constructor] = {
+_BUILT_IN: dict[Any, _Constructor] = {
     types.SimpleNamespace: _new_namespace,
     torch.autograd.profiler.record_function: _new_null_context,
     types.MappingProxyType: _new_mapping_proxy,
@@ -343,14 +324,18 @@ CONSTRUCTORS: dict[Any, _Constructor] = {
     torch.nn.Buffer: _new_parameter,
     torch.Tensor: _new_tensor,
     typing.TypeVar: _folded(typing.TypeVar),
-    **CLASS_ITERATORS,
 }
+CONSTRUCTORS = disjoint(_BUILT_IN, CLASS_ITERATORS)
 """Classes whose instances have a kind of their own."""
 
 
-def method_of_class(tx: Tracer, owner: ClassValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def method_of_class(
+    tx: TraceContext, owner: ClassValue, name: str, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
     """A method implemented in C and bound to a class: `dict.fromkeys`, `object.__new__`, `type.mro` ..."""
     cls = owner.obj
+    if name == "__call__":  # type.__call__, reached through super() in a metaclass
+        return instantiate(tx, owner, args, kwargs)
     if name == "fromkeys" and issubclass(cls, dict):
         made = construct(tx, owner, [], {})
         for key in args[0].unpack(tx):
@@ -361,11 +346,11 @@ def method_of_class(tx: Tracer, owner: ClassValue, name: str, args: list[Value],
     if name == "__instancecheck__":
         return boolean(issubclass(args[0].python_type(), cls))
     method = getattr(cls, name)
-    handler = HANDLERS.get(method)
-    return handler(tx, args, kwargs) if handler is not None else tx.fold(method, args, kwargs)
+    rule = rule_of(method)
+    return rule.apply(tx, args, kwargs) if rule is not None else tx.fold(method, args, kwargs)
 
 
-def call_new(tx: Tracer, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def call_new(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`object.__new__(cls, ...)`, `dict.__new__(cls, ...)` and the like."""
     cls_value, *rest = args
     if not isinstance(cls_value, ClassValue):
@@ -374,7 +359,3 @@ def call_new(tx: Tracer, function: Any, args: list[Value], kwargs: dict[str, Val
     if issubclass(cls, tuple):
         return TupleValue(rest[0].unpack(tx) if rest else (), cls)
     return allocate(tx, cls, rest)
-
-
-__all__ = ["CONSTRUCTORS", "FunctionValue", "NotConstant", "allocate", "call_new", "construct",
-           "init_container", "instantiate", "method_of_class"]  # fmt: skip

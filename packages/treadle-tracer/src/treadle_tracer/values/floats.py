@@ -1,7 +1,7 @@
-"""Python's arithmetic on dynamic floats: what stays symbolic, with Python's own results and exceptions, and what fixes the value.
+"""Python's arithmetic on symbolic floats: what stays symbolic, with Python's own results and exceptions, and what specialises.
 
 A float that changes between calls is a float symbol of the ShapeEnv. An operation listed here gives an expression over it and a graph
-node that calls Python's own function; a comparison is decided for the value at hand and recorded as a guard; everything else asks for
+node that calls Python's own function. A comparison is decided for the current value and recorded as a guard. Everything else reads
 the value and so guards on its bits.
 """
 
@@ -17,13 +17,14 @@ import torch
 from torch import fx
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import Constant, Value
+from treadle_tracer.values.base import Constant
 from treadle_tracer.values.tensor import SymbolicValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
-# Beyond this an int is compared exactly by Python but is no float.
+# Python compares a greater int exactly, though no float equals it.
 _EXACT = 2**53
 
 _OPERATIONS: dict[Callable[..., Any], tuple[str, int]] = {
@@ -78,12 +79,12 @@ _TESTS: dict[Callable[..., Any], Callable[[Any], bool]] = {
 
 
 def is_float(value: Value) -> bool:
-    """Whether it is a float that is not a constant."""
+    """Whether the value is a symbolic float."""
     return isinstance(value, SymbolicValue) and isinstance(value.sym, torch.SymFloat)
 
 
-def operate(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> Value:
-    """A call of a pure Python function with dynamic numbers among its arguments, one of which is a float."""
+def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
+    """Call a pure Python function of symbolic numbers, one of which is a float."""
     if function is operator.pos or function is builtins.float:
         return args[0]
     if function in _TESTS and len(args) == 1:
@@ -109,7 +110,7 @@ def operate(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> Valu
 
 
 def expression(value: Value) -> Any:
-    """The expression of a dynamic number, or the number."""
+    """The expression of a symbolic number, or the number of a constant."""
     if not isinstance(value, SymbolicValue):
         return value.constant()
     from treadle_shapes.torch import expr_of
@@ -139,7 +140,7 @@ def _is_unequal_kind(function: Callable[..., Any], args: list[Value]) -> bool:
     )
 
 
-def _decide(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> bool:
+def _decide(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> bool:
     from treadle_shapes.floats import compare
 
     constants = [arg.constant() for arg in args if not isinstance(arg, SymbolicValue)]
@@ -150,7 +151,7 @@ def _decide(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> bool
     return tx.symbols.env.decide(compare(name, a, b))
 
 
-def _test(tx: Tracer, function: Callable[..., Any], x: Any) -> bool:
+def _test(tx: TraceContext, function: Callable[..., Any], x: Any) -> bool:
     """nan(x) == (x != x);  inf(x) == (abs(x) == inf);  finite(x) == (abs(x) < inf)"""
     from treadle_shapes.floats import compare, float_fn
 
@@ -160,7 +161,7 @@ def _test(tx: Tracer, function: Callable[..., Any], x: Any) -> bool:
     return tx.symbols.env.decide(compare(name, float_fn("fabs", x), math.inf))
 
 
-def _rounded(tx: Tracer, function: Callable[..., Any], value: SymbolicValue) -> Value:
+def _rounded(tx: TraceContext, function: Callable[..., Any], value: SymbolicValue) -> Value:
     import treadle_shapes.torch
     from treadle_shapes.floats import round_to_int
 
@@ -179,8 +180,10 @@ def _rounded(tx: Tracer, function: Callable[..., Any], value: SymbolicValue) -> 
     return Constant(env.specialize(round_to_int(_ROUNDINGS[function], x)))
 
 
-def _computed(tx: Tracer, function: Callable[..., Any], args: list[Value], name: str, operands: list[Any]) -> Value:
-    """The value of an operation, with a guard that Python gives a float for later values too, where it need not."""
+def _computed(
+    tx: TraceContext, function: Callable[..., Any], args: list[Value], name: str, operands: list[Any]
+) -> Value:
+    """The result of an operation. Where Python does not always give a float, a guard ensures that it does."""
     from treadle_shapes import UsageError
     from treadle_shapes.floats import PARTIAL, compare, float_fn
     from treadle_shapes.torch import sym_float
@@ -207,8 +210,8 @@ def _is_whole(exponent: Any) -> bool:
     return isinstance(exponent, float) and (exponent.is_integer() or math.isinf(exponent))
 
 
-def _with_constants(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> Value:
-    """The call with all numbers fixed."""
+def _with_constants(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
+    """The call with all numbers specialised."""
     return tx.fold(function, [Constant(tx.specialise(a)) if isinstance(a, SymbolicValue) else a for a in args], {})
 
 

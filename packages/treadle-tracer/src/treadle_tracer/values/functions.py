@@ -9,16 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource, CellContentsSource, ConstSource, DictItemSource, TupleItemSource
-from treadle_tracer.values.base import MISSING, NONE, ConcreteValue, Constant, LazyValue, Method, Value
-from treadle_tracer.values.objects import ObjectValue, class_attribute_source, find_in_mro
+from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method
+from treadle_tracer.values.class_lookup import MISSING, class_attribute_source, find_in_mro
+from treadle_tracer.values.constants import is_constant_object, is_trusted_class, is_trusted_function
+from treadle_tracer.values.instance_dict import InstanceDict
+from treadle_tracer.values.mappings import dict_of
+from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 
 class CellValue(Value):
-    """A cell. `content` is what the trace put in or has read; `cell` is the real one if it came from outside."""
+    """A cell. `content` is the Value that the trace has stored or read. `cell` is the real cell of an outside one."""
 
     __slots__ = ("cell", "content", "contents_source")
 
@@ -46,25 +51,25 @@ class CellValue(Value):
     def python_type(self) -> type:
         return types.CellType
 
-    def load(self, tx: Tracer) -> Value | None:
+    def load(self, tx: TraceContext) -> Value | None:
         """The contents, realised, or None when the cell is empty."""
         content = self.content
         if content.__class__ is LazyValue:
             content = self.content = content.force(tx)  # type: ignore[union-attr]
         return content
 
-    def store(self, tx: Tracer, value: Value | None) -> None:
+    def store(self, tx: TraceContext, value: Value | None) -> None:
         self.content = value
         if self.cell is not None:
             tx.mutations.store_cell(self, value if value is not None else tx.deleted)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name == "cell_contents":
             content = self.load(tx)
             return content if content is not None else tx.raise_exception(ValueError, "Cell is empty")
         return super().get_attr(tx, name)
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         self.store(tx, value)
 
     def reconstruct(self, cg: Any) -> None:
@@ -88,6 +93,19 @@ def _fill_cell(cell: types.CellType, contents: Any) -> None:
     cell.cell_contents = contents
 
 
+def wrap_cell(
+    tx: TraceContext, cell: types.CellType, source: Source, contents_source: Source | None = None
+) -> CellValue:
+    """The Value of an outside cell, one for each cell."""
+    cached = tx.wrapped.get(id(cell))
+    if cached is None:
+        value = CellValue.outside(cell, source, contents_source)
+        tx.wrapped[id(cell)] = (cell, value)
+        return value
+    assert isinstance(cached[1], CellValue)
+    return cached[1]
+
+
 class FunctionValue(Value):
     """A Python function: an outside one (`obj`) or one made in the trace."""
 
@@ -106,7 +124,7 @@ class FunctionValue(Value):
         self.annotations: dict[str, Value] = {}
 
     @classmethod
-    def outside(cls, tx: Tracer, obj: types.FunctionType, source: Source) -> FunctionValue:
+    def outside(cls, tx: TraceContext, obj: types.FunctionType, source: Source) -> FunctionValue:
         made = cls(obj.__code__, obj.__globals__, obj, source)
         made.name, made.qualname = obj.__name__, obj.__qualname__
         if obj.__defaults__:
@@ -117,7 +135,9 @@ class FunctionValue(Value):
             made.kwdefaults = {k: LazyValue(item, DictItemSource(base, k)) for k, item in obj.__kwdefaults__.items()}
         if obj.__closure__:
             base = AttrSource(source, "__closure__")
-            made.closure = tuple(tx.wrap_cell(cell, TupleItemSource(base, i)) for i, cell in enumerate(obj.__closure__))
+            made.closure = tuple(
+                wrap_cell(tx, cell, TupleItemSource(base, i)) for i, cell in enumerate(obj.__closure__)
+            )
         return made
 
     def python_type(self) -> type:
@@ -131,20 +151,20 @@ class FunctionValue(Value):
     def identity(self) -> Any:
         return self if self.obj is None else self.obj
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: TraceContext) -> Any:
         return self.identity()
 
     def describe(self) -> str:
         module = self.globals.get("__name__", "")
         return f"{module}.{self.qualname}" if module else self.qualname
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return True
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.inline(self, args, kwargs)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         stored = tx.mutations.load_attr(self, name)
         if isinstance(stored, Value):
             return stored
@@ -154,41 +174,41 @@ class FunctionValue(Value):
         if name == "__get__":
             return Method(self, "__get__", None)
         if name == "__closure__" and self.closure:
-            return tx.tuple_of(list(self.closure))
+            return TupleValue(list(self.closure))
         if self.obj is None:
             if name in _MADE_ATTRIBUTES:
                 return self.made_attr(tx, name)
             return super().get_attr(tx, name)
         value = getattr(self.obj, name, MISSING)
         if value is MISSING:
-            if self.source is not None and not tx.is_trusted_function(self.obj):
+            if self.source is not None and not is_trusted_function(self.obj):
                 tx.guards.add(self.source, "lacks_attr", name)
             return tx.raise_exception(AttributeError, f"'function' object has no attribute {name!r}")
         if isinstance(value, types.MethodWrapperType):
             return Method(self, name, value)
         return tx.wrap(value, AttrSource(self.source, name))  # type: ignore[arg-type]
 
-    def made_attr(self, tx: Tracer, name: str) -> Value:
+    def made_attr(self, tx: TraceContext, name: str) -> Value:
         if name == "__defaults__":
-            return tx.tuple_of(self.defaults) if self.defaults else NONE
+            return TupleValue(self.defaults) if self.defaults else NONE
         if name == "__module__":
             return Constant(self.globals.get("__name__"))
         if name == "__doc__":
             first = self.code.co_consts[0] if self.code.co_consts else None
             return Constant(first if isinstance(first, str) else None)
         if name == "__dict__":
-            return tx.instance_dict(self)
+            return InstanceDict.of(tx, self)
         if name == "__annotations__":
-            return tx.dict_of(self.annotations)
+            return dict_of(self.annotations)
         return tx.raise_exception(AttributeError, f"'function' object has no attribute {name!r}")
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         if self.obj is None and name in ("__name__", "__qualname__") and value.is_constant():
             setattr(self, name.strip("_"), value.constant())
             return
         tx.mutations.store_attr(self, name, value)
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__get__":
             if args[0].is_constant() and args[0].constant() is None:
                 return self
@@ -273,16 +293,16 @@ class BoundMethod(Value):
     def describe(self) -> str:
         return f"{self.function.describe()} of {self.instance.describe()}"
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: TraceContext) -> Any:
         return ("method", self.function.hash_key(tx), self.instance.identity())
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return True
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return tx.call(self.function, [self.instance, *args], kwargs)
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.function.call(tx, [self.instance, *args], kwargs)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name == "__self__":
             return self.instance
         if name == "__func__":
@@ -312,21 +332,21 @@ class PartialValue(Value):
     def python_type(self) -> type:
         return functools.partial
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return True
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         bound = [item.force(tx) if isinstance(item, LazyValue) else item for item in self.args]
         keywords = {k: item.force(tx) if isinstance(item, LazyValue) else item for k, item in self.keywords.items()}
-        return tx.call(self.function, [*bound, *args], {**keywords, **kwargs})
+        return self.function.call(tx, [*bound, *args], {**keywords, **kwargs})
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name == "func":
             return self.function
         if name == "args":
-            return tx.tuple_of(self.args)
+            return TupleValue(self.args)
         if name == "keywords":
-            return tx.dict_of(self.keywords)
+            return dict_of(self.keywords)
         if name == "__name__":
             return tx.raise_exception(AttributeError, "'functools.partial' object has no attribute '__name__'")
         return super().get_attr(tx, name)
@@ -357,13 +377,13 @@ class ClassValue(ConcreteValue):
 
     __slots__ = ()
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return True
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.construct(self, args, kwargs)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         stored = tx.mutations.load_attr(self, name)
         if isinstance(stored, Value):
             return stored
@@ -380,14 +400,14 @@ class ClassValue(ConcreteValue):
         if owner is not None:
             return self.own_attr(tx, raw, owner, name)
         if meta_raw is MISSING:
-            if not tx.is_trusted_class(cls):
+            if not is_trusted_class(cls):
                 tx.guards.add(ConstSource(cls), "lacks_attr", name)
             return tx.raise_exception(AttributeError, f"type object {cls.__name__!r} has no attribute {name!r}")
         return self.meta_attr(tx, meta_raw, name)
 
-    def own_attr(self, tx: Tracer, raw: Any, owner: type, name: str) -> Value:
+    def own_attr(self, tx: TraceContext, raw: Any, owner: type, name: str) -> Value:
         """An attribute in the MRO of the class: what `raw.__get__(None, cls)` gives."""
-        if not tx.is_trusted_class(owner) and not tx.is_constant_object(raw):
+        if not is_trusted_class(owner) and not is_constant_object(raw):
             tx.guards.add(class_attribute_source(owner, name), "is", raw)
         if isinstance(raw, classmethod):
             return BoundMethod(tx.wrap_known(raw.__func__), self)
@@ -396,48 +416,46 @@ class ClassValue(ConcreteValue):
         if isinstance(raw, types.ClassMethodDescriptorType):
             return Method(self, name, raw)
         if isinstance(raw, types.FunctionType):
-            return tx.wrap_function(raw)
+            return tx.wrap_known(raw)
         if hasattr(type(raw), "__get__") and not isinstance(raw, type):
             return tx.wrap(getattr(self.obj, name), ConstSource(getattr(self.obj, name)))
         return tx.wrap(raw, class_attribute_source(owner, name))
 
-    def meta_attr(self, tx: Tracer, raw: Any, name: str) -> Value:
+    def meta_attr(self, tx: TraceContext, raw: Any, name: str) -> Value:
         if isinstance(raw, types.FunctionType):
-            return BoundMethod(tx.wrap_function(raw), self)
+            return BoundMethod(tx.wrap_known(raw), self)
         if isinstance(raw, property):
-            return tx.call(tx.wrap_known(raw.fget), [self], {})
+            return tx.wrap_known(raw.fget).call(tx, [self], {})
         if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             return Method(self, name, raw)
         value = getattr(self.obj, name)
         return tx.wrap(value, ConstSource(value))
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         if type(self.obj).__setattr__ is not type.__setattr__:
             raise Unsupported("attribute-store", self.describe())
         tx.lookup_cache.clear()
         raise Unsupported("class-store", f"{self.describe()}.{name}")
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name == "__call__":  # type.__call__, reached through super() in a metaclass
-            return tx.instantiate(self, args, kwargs)
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.class_method(self, name, args, kwargs)
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
+    def get_item(self, tx: TraceContext, key: Value) -> Value:
         meta: type = type(self.obj)
         raw, _ = find_in_mro(meta.__mro__, "__getitem__")
         if raw is not MISSING and not isinstance(self.obj, enum.EnumMeta):
-            return tx.call(tx.bind(self, raw, "__getitem__"), [key], {})
+            return tx.bind(self, raw, "__getitem__").call(tx, [key], {})
         return tx.fold(_subscript_class, [self, key], {})
 
-    def iterate(self, tx: Tracer) -> Value:
+    def iterate(self, tx: TraceContext) -> Value:
         if isinstance(self.obj, enum.EnumMeta):
             return tx.list_iterator([Constant(member) for member in self.obj])
         return super().iterate(tx)
 
-    def length(self, tx: Tracer) -> int:
+    def length(self, tx: TraceContext) -> int:
         return len(self.obj)
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
+    def contains(self, tx: TraceContext, item: Value) -> bool:
         return bool(tx.fold(_in_class, [self, item], {}).constant())
 
 
@@ -450,20 +468,20 @@ def _in_class(cls: Any, item: Any) -> bool:
 
 
 class ModuleObject(ConcreteValue):
-    """A Python module; its attributes are read from the real one and guarded as they are read."""
+    """A Python module. Its attributes are read from the real module and guarded."""
 
     __slots__ = ()
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return True
 
     def describe(self) -> str:
         return self.obj.__name__
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         return tx.module_attr(self, name)
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         tx.mutations.store_global(ConstSource(self.obj.__dict__), name, value)
 
 
@@ -472,21 +490,17 @@ class GenericAlias(ConcreteValue):
 
     __slots__ = ()
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return True
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         value = getattr(self.obj, name, MISSING)
         if value is MISSING:
             tx.raise_exception(AttributeError, f"{type(self.obj).__name__!r} object has no attribute {name!r}")
         return tx.from_constant(value) if isinstance(value, tuple) else tx.wrap(value, ConstSource(value))
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
+    def get_item(self, tx: TraceContext, key: Value) -> Value:
         return tx.fold(_subscript_class, [self, key], {})
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return tx.call(tx.wrap_known(self.obj.__origin__), args, kwargs)
-
-
-__all__ = ["BoundMethod", "CellValue", "ClassValue", "FunctionValue", "GenericAlias", "ModuleObject", "ObjectValue",
-           "PartialValue"]  # fmt: skip
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.wrap_known(self.obj.__origin__).call(tx, args, kwargs)

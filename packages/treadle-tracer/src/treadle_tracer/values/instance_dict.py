@@ -1,4 +1,4 @@
-"""`obj.__dict__` as a dict value: what the instance holds, with the attributes the trace has stored; writes go to the attributes."""
+"""`obj.__dict__` as a dict value: the instance's attributes with the trace's stores applied. Writes go to the attributes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource, InstanceDictSource
-from treadle_tracer.values.base import Constant, LazyValue, Value
+from treadle_tracer.values.base import Constant, LazyValue
 from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 
 class InstanceDict(DictValue):
@@ -20,7 +21,7 @@ class InstanceDict(DictValue):
     __slots__ = ("instance",)
 
     @classmethod
-    def of(cls, tx: Tracer, instance: Value) -> InstanceDict:
+    def of(cls, tx: TraceContext, instance: Value) -> InstanceDict:
         made = cls({})
         made.instance = instance
         obj = getattr(instance, "obj", None)
@@ -38,30 +39,31 @@ class InstanceDict(DictValue):
                 made.entries.pop(name, None)
         return made
 
-    def named_items(self, tx: Tracer) -> Iterator[tuple[str, Value]]:
+    def named_items(self, tx: TraceContext) -> Iterator[tuple[str, Value]]:
+        """(name, value) of all attributes."""
         for key, value in self.items(tx):
             yield key.constant(), value
 
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+    def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
         name = key.constant()
         tx.mutations.store_attr(self.instance, name, value)
         self.entries[name] = (key, value)
 
-    def del_item(self, tx: Tracer, key: Value) -> None:
+    def del_item(self, tx: TraceContext, key: Value) -> None:
         name = key.constant()
         if name not in self.entries:
             tx.raise_exception(KeyError, name)
         tx.mutations.delete_attr(self.instance, name)
         del self.entries[name]
 
-    def update_from(self, tx: Tracer, other: Value) -> None:
-        mapping = tx.as_dict(other)
+    def update_from(self, tx: TraceContext, other: Value) -> None:
+        mapping = other.as_dict(tx)
         if mapping is None:
             raise Unsupported("builtin-method", "__dict__.update of something that is no dict")
         for key, value in mapping.items(tx):
             self.set_item(tx, key, value)
 
-    def changed(self, tx: Tracer) -> None:
+    def changed(self, tx: TraceContext) -> None:
         raise Unsupported("builtin-method", f"a change of {self.instance.describe()}.__dict__")
 
     def reconstruct(self, cg: Any) -> None:

@@ -1,7 +1,7 @@
-"""Iterators of the library that are carried out by the trace: enumerate, zip, map, filter, reversed and itertools.
+"""Iterators of the library that the trace carries out: enumerate, zip, map, filter, reversed and itertools.
 
-`enumerate`, `zip`, `map`, `filter` can leave the trace in the middle of their run, because they are made again around what
-their inner iterators have left; the others cannot.
+`enumerate`, `zip`, `map` and `filter` can leave the trace in the middle of their run: they are made again around their inner iterators.
+The others cannot.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import NONE, Constant, Value
-from treadle_tracer.values.sequences import HostIterator, IteratorValue, ListValue, ReversedIterator, TupleValue
+from treadle_tracer.values.base import NONE, Constant
+from treadle_tracer.values.iteration import HostIterator, IteratorValue, ReversedIterator
+from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.value import Value, special_method
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
-_Make = Callable[["Tracer", "list[Value]", "dict[str, Value]"], Value]
+_Make = Callable[["TraceContext", "list[Value]", "dict[str, Value]"], Value]
 
 
 class EnumerateIterator(IteratorValue):
@@ -33,7 +35,7 @@ class EnumerateIterator(IteratorValue):
     def python_type(self) -> type:
         return enumerate
 
-    def next(self, tx: Tracer) -> Value | None:
+    def next(self, tx: TraceContext) -> Value | None:
         item = self.inner.next(tx)
         if item is None:
             return None
@@ -63,7 +65,7 @@ class CombiningIterator(IteratorValue):
     def python_type(self) -> type:
         return self.cls
 
-    def next(self, tx: Tracer) -> Value | None:
+    def next(self, tx: TraceContext) -> Value | None:
         items: list[Value] = []
         for position, iterator in enumerate(self.inner):
             item = iterator.next(tx)
@@ -74,9 +76,9 @@ class CombiningIterator(IteratorValue):
             items.append(item)
         if not items:
             return None
-        return TupleValue(items) if self.function is None else tx.call(self.function, items, {})
+        return TupleValue(items) if self.function is None else self.function.call(tx, items, {})
 
-    def _check_lengths(self, tx: Tracer, ended: int) -> None:
+    def _check_lengths(self, tx: TraceContext, ended: int) -> None:
         longer = "argument 1" if ended == 1 else f"arguments 1-{ended}"
         if ended > 0:
             tx.raise_exception(ValueError, f"zip() argument {ended + 1} is shorter than {longer}")
@@ -109,10 +111,10 @@ class FilterIterator(IteratorValue):
     def python_type(self) -> type:
         return filter
 
-    def next(self, tx: Tracer) -> Value | None:
+    def next(self, tx: TraceContext) -> Value | None:
         keep_all = isinstance(self.function, Constant) and self.function.obj is None
         while (item := self.inner.next(tx)) is not None:
-            if tx.truth(item if keep_all else tx.call(self.function, [item], {})):
+            if (item if keep_all else self.function.call(tx, [item], {})).truth(tx):
                 return item
         return None
 
@@ -124,30 +126,30 @@ class FilterIterator(IteratorValue):
         cg.cb.call(2)
 
 
-def _enumerate(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _enumerate(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     start = kwargs.get("start", args[1] if len(args) > 1 else Constant(0))
-    return EnumerateIterator(kwargs.get("iterable", args[0] if args else NONE).iterate(tx), tx.index(start))
+    return EnumerateIterator(kwargs.get("iterable", args[0] if args else NONE).iterate(tx), start.as_index(tx))
 
 
-def _zip(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    strict = tx.truth(kwargs["strict"]) if "strict" in kwargs else False
+def _zip(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    strict = kwargs["strict"].truth(tx) if "strict" in kwargs else False
     return CombiningIterator(zip, None, [arg.iterate(tx) for arg in args], strict)
 
 
-def _map(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _map(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return CombiningIterator(map, args[0], [arg.iterate(tx) for arg in args[1:]])
 
 
-def _filter(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _filter(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return FilterIterator(args[0], args[1].iterate(tx))
 
 
-def _reversed(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _reversed(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if isinstance(args[0], (ListValue, TupleValue)):
         return ReversedIterator(args[0])
-    from_class = tx.has_special(args[0], "__reversed__")
+    from_class = special_method(tx, args[0], "__reversed__")
     if from_class is not None:
-        return tx.call(from_class, [], {})
+        return from_class.call(tx, [], {})
     length = args[0].length(tx)
     return tx.list_iterator([args[0].get_item(tx, Constant(position)) for position in range(length - 1, -1, -1)])
 
@@ -162,26 +164,26 @@ def _host(cls: type) -> Callable[[Callable[..., Iterator[Value]]], _Make]:
     return wrap
 
 
-def _take(tx: Tracer, value: Value) -> Iterator[Value]:
+def _take(tx: TraceContext, value: Value) -> Iterator[Value]:
     iterator = value.iterate(tx)
     while (item := iterator.next(tx)) is not None:
         yield item
 
 
 @_host(itertools.chain)
-def _chain(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def _chain(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     for arg in args:
         yield from _take(tx, arg)
 
 
 @_host(itertools.chain)
-def chain_from_iterable(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def chain_from_iterable(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     for inner in _take(tx, args[0]):
         yield from _take(tx, inner)
 
 
 @_host(itertools.islice)
-def _islice(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def _islice(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     bounds = [arg.constant() for arg in args[1:]]
     wanted = range(*slice(*bounds).indices(1 << 60))
     iterator, position = args[0].iterate(tx), 0
@@ -195,7 +197,7 @@ def _islice(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator
 
 
 @_host(itertools.count)
-def _count(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def _count(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     current = kwargs.get("start", args[0] if args else Constant(0))
     step = kwargs.get("step", args[1] if len(args) > 1 else Constant(1))
     while True:
@@ -204,15 +206,15 @@ def _count(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[
 
 
 @_host(itertools.repeat)
-def _repeat(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def _repeat(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     times = kwargs.get("times", args[1] if len(args) > 1 else None)
-    rounds: Any = itertools.count() if times is None else range(tx.index(times))
+    rounds: Any = itertools.count() if times is None else range(times.as_index(tx))
     for _ in rounds:
         yield args[0]
 
 
 @_host(itertools.cycle)
-def _cycle(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def _cycle(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     seen = []
     for item in _take(tx, args[0]):
         seen.append(item)
@@ -222,14 +224,14 @@ def _cycle(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[
 
 
 @_host(itertools.product)
-def _product(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    repeat = tx.index(kwargs["repeat"]) if "repeat" in kwargs else 1
+def _product(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+    repeat = kwargs["repeat"].as_index(tx) if "repeat" in kwargs else 1
     for items in itertools.product(*(arg.unpack(tx) for arg in args), repeat=repeat):
         yield TupleValue(items)
 
 
 @_host(itertools.accumulate)
-def _accumulate(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def _accumulate(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     function = args[1] if len(args) > 1 else kwargs.get("func", NONE)
     total = kwargs.get("initial", NONE)
     add = isinstance(function, Constant)
@@ -240,18 +242,18 @@ def _accumulate(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iter
         if not started:
             total, started = item, True
         else:
-            total = tx.binary_op("+", total, item) if add else tx.call(function, [total, item], {})
+            total = tx.binary_op("+", total, item) if add else function.call(tx, [total, item], {})
         yield total
 
 
 @_host(itertools.starmap)
-def _starmap(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def _starmap(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     for item in _take(tx, args[1]):
-        yield tx.call(args[0], item.unpack(tx), {})
+        yield args[0].call(tx, item.unpack(tx), {})
 
 
 @_host(itertools.zip_longest)
-def _zip_longest(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def _zip_longest(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     fill = kwargs.get("fillvalue", NONE)
     iterators = [arg.iterate(tx) for arg in args]
     while True:
@@ -262,7 +264,7 @@ def _zip_longest(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Ite
 
 
 @_host(itertools.pairwise)
-def _pairwise(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def _pairwise(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     before: Value | None = None
     for item in _take(tx, args[0]):
         if before is not None:
@@ -271,44 +273,44 @@ def _pairwise(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterat
 
 
 @_host(itertools.takewhile)
-def _takewhile(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def _takewhile(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     for item in _take(tx, args[1]):
-        if not tx.truth(tx.call(args[0], [item], {})):
+        if not args[0].call(tx, [item], {}).truth(tx):
             return
         yield item
 
 
 @_host(itertools.dropwhile)
-def _dropwhile(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def _dropwhile(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     dropping = True
     for item in _take(tx, args[1]):
-        dropping = dropping and tx.truth(tx.call(args[0], [item], {}))
+        dropping = dropping and args[0].call(tx, [item], {}).truth(tx)
         if not dropping:
             yield item
 
 
 @_host(itertools.compress)
-def _compress(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def _compress(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     selectors = _take(tx, kwargs.get("selectors", args[1] if len(args) > 1 else NONE))
     for item, selector in zip(_take(tx, args[0]), selectors, strict=False):
-        if tx.truth(selector):
+        if selector.truth(tx):
             yield item
 
 
 @_host(itertools.filterfalse)
-def _filterfalse(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
+def _filterfalse(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
     plain = isinstance(args[0], Constant) and args[0].obj is None
     for item in _take(tx, args[1]):
-        if not tx.truth(item if plain else tx.call(args[0], [item], {})):
+        if not (item if plain else args[0].call(tx, [item], {})).truth(tx):
             yield item
 
 
 def _selection(function: Callable[..., Iterator[Any]]) -> _Make:
-    """permutations, combinations: positions are chosen, items are never compared."""
+    """permutations and combinations, which choose positions and never compare items."""
 
-    def make(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         items = args[0].unpack(tx)
-        rest = [tx.index(arg) for arg in (*args[1:], *kwargs.values())]
+        rest = [arg.as_index(tx) for arg in (*args[1:], *kwargs.values())]
         chosen: list[Value] = [TupleValue(group) for group in function(items, *rest)]
         return tx.list_iterator(chosen)
 

@@ -1,6 +1,6 @@
-"""Values that leave a decision about sizes open until something depends on it: bools, and tensors that one branch has expanded.
+"""Values that postpone a decision about sizes until something depends on it: bools, and tensors that one branch has expanded.
 
-Deciding late is always right: sizes do not change during a call, and the trace goes the way of the sizes at hand all along.
+A late decision is as good as an early one: sizes do not change during a call, and the trace follows the path of the current sizes.
 """
 
 from __future__ import annotations
@@ -8,22 +8,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from treadle_shapes.expr import Ne, Not
+from treadle_shapes.torch import raw_expr
 from treadle_tracer.errors import InternalError
-from treadle_tracer.values.base import Constant, Value, boolean
+from treadle_tracer.values.base import Constant, boolean
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from torch import fx
 
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 Decide = Callable[[Any], bool]
 
 
 class SymbolicBool(Constant):
-    """A bool that is the truth of `condition`, about sizes with hints. Whoever looks at `obj` has it decided, and so guarded.
+    """The truth of `condition`, an undecided condition on sizes with hints. Reading `obj` decides and so guards it.
 
-    Code that knows constants only can take it for one; a jump on it may turn out not to matter (`trace.speculation`).
+    Code that knows only constants may treat it as one. A jump on it may turn out not to matter (`trace.speculation`).
     """
 
     __slots__ = ("_decide", "condition")
@@ -44,38 +47,47 @@ class SymbolicBool(Constant):
         return f"dynamic bool {self.condition}"
 
     def negated(self) -> SymbolicBool:
-        """`not self`, still open."""
-        from treadle_shapes.expr import Not
-
+        """`not self`, still undecided."""
         return SymbolicBool(Not(self.condition), self._decide)
 
 
-def symbolic_bool(tx: Tracer, condition: Any) -> Constant:
-    """The bool `condition` (an expression of treadle_shapes about values with hints): plain where it follows from facts."""
+def symbolic_bool(tx: TraceContext, condition: Any) -> Constant:
+    """The bool of a condition of treadle_shapes on sizes with hints: a constant where the condition follows from facts."""
     known = tx.symbols.env.prove(condition)
     return SymbolicBool(condition, tx.decide_condition) if known is None else boolean(known)
 
 
-def open_truth(tx: Tracer, value: Value) -> SymbolicBool | None:
-    """`bool(value)` of a bool that is open, or of an int with a hint; None for everything else, and where facts tell."""
+def undecided_truth(tx: TraceContext, value: Value) -> SymbolicBool | None:
+    """`bool(value)` of an undecided bool, or of a symbolic int with a hint. None for every other value, and where facts decide it."""
     if isinstance(value, SymbolicBool):
         return value
     if not isinstance(value, SymbolicValue) or value.python_type() is not int:
         return None
-    number = value.sym.node.value
+    number = raw_expr(value.sym)
     if tx.symbols.env.hint(number) is None:
         return None
-    from treadle_shapes.expr import Ne
-
     found = symbolic_bool(tx, Ne(number, 0))
     return found if isinstance(found, SymbolicBool) else None
 
 
-class JoinedTensor(TensorValue):
-    """A tensor that is an expanded view of another one where `condition` holds, as it does for the sizes at hand, and where it does
-    not hold the other tensor itself, which then has these very sizes.
+def is_same(a: Value, b: Value) -> bool:
+    """`a is b` of the traced program."""
+    if a is b:
+        return True
+    if (isinstance(a, SymbolicBool) and not _may_be_bool(b)) or (isinstance(b, SymbolicBool) and not _may_be_bool(a)):
+        return False
+    return a.identity() is b.identity()
 
-    Both read the same elements. Which of the two it is shows in identity, in attributes of the object, and where it leaves the trace.
+
+def _may_be_bool(value: Value) -> bool:
+    return isinstance(value, SymbolicBool) or (isinstance(value, Constant) and type(value.obj) is bool)
+
+
+class JoinedTensor(TensorValue):
+    """An expanded view of another tensor where `condition` holds, and the other tensor itself where it does not.
+
+    The condition holds for the current sizes. Both tensors have the same sizes and the same elements. Which of the two it is shows in
+    identity, in attributes of the object, and where it leaves the trace.
     """
 
     __slots__ = ("_decide", "condition")
@@ -88,30 +100,30 @@ class JoinedTensor(TensorValue):
     def settle(self) -> None:
         """Decide which tensor it is: the expanded one."""
         if not self._decide(self.condition):
-            raise InternalError("merge", f"{self.condition} holds for the sizes at hand, yet was decided to be false")
+            raise InternalError("join", f"{self.condition} holds for the current sizes, yet was decided to be false")
 
     def identity(self) -> Any:
         self.settle()
         return self
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: TraceContext) -> Any:
         self.settle()
         return self
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name in _OF_THE_OBJECT:
             self.settle()
         return super().get_attr(tx, name)
 
-    def own_attr(self, tx: Tracer, name: str) -> Value:
+    def own_attr(self, tx: TraceContext, name: str) -> Value:
         self.settle()
         return super().own_attr(tx, name)
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         self.settle()
         super().set_attr(tx, name, value)
 
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+    def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
         self.settle()
         super().set_item(tx, key, value)
 

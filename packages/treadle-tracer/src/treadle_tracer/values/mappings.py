@@ -1,24 +1,29 @@
 """Dictionaries, sets and the views of dictionaries.
 
-A key is stored under its `hash_key` (a Python object that hashes and compares as the traced key would) beside the key's Value.
-An outside dict is guarded lazily: looking up one key guards that key, anything that depends on all keys guards the whole key tuple.
+Entries are stored under the key's `hash_key`, a Python object that hashes and compares as the traced key does. An outside dict is
+guarded lazily: a lookup guards its key; an operation that depends on all keys guards the tuple of keys.
 """
 
 from __future__ import annotations
 
 import collections
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import DictItemSource, DictKeySource
-from treadle_tracer.values.base import MISSING, NONE, LazyValue, NotConstant, Value, boolean
-from treadle_tracer.values.sequences import HostIterator, TupleValue
+from treadle_tracer.tables import by_name
+from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
+from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.constants import is_constant_object
+from treadle_tracer.values.iteration import HostIterator, SequenceIterator
+from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.value import NotConstant, Value, special_method
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 
 class DictValue(Value):
@@ -36,14 +41,14 @@ class DictValue(Value):
         self.default_factory: Value | None = None
 
     @classmethod
-    def outside(cls, tx: Tracer, obj: dict[Any, Any], source: Source) -> DictValue:
-        """The real dict `obj` with nothing guarded yet but (by the caller) its type."""
+    def outside(cls, tx: TraceContext, obj: dict[Any, Any], source: Source) -> DictValue:
+        """The real dict `obj`. The caller has guarded its type, and nothing else is guarded yet."""
         made = cls({}, type(obj))
         made.source = source
         made.obj = obj
         made.keys_guarded = False
         for position, (key, item) in enumerate(dict.items(obj)):
-            key_value = tx.wrap_key(key, DictKeySource(source, position))
+            key_value = wrap_key(tx, key, DictKeySource(source, position))
             made.entries[key_value.hash_key(tx)] = (key_value, LazyValue(item, DictItemSource(source, key)))
         return made
 
@@ -60,19 +65,22 @@ class DictValue(Value):
     def is_constant(self) -> bool:
         return False
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def as_dict(self, tx: TraceContext) -> DictValue:
+        return self
+
+    def hash_key(self, tx: TraceContext) -> Any:
         return tx.raise_exception(TypeError, f"unhashable type: {self.cls.__name__!r}")
 
     # ---- guards
 
-    def guard_keys(self, tx: Tracer) -> None:
-        """From here on the trace depends on which keys there are and in which order."""
+    def guard_keys(self, tx: TraceContext) -> None:
+        """Guard which keys there are and in which order."""
         if not self.keys_guarded and self.source is not None:
             self.keys_guarded = True
             tx.guards.add(self.source, "dict_keys", tuple(dict.keys(self.obj)))
 
-    def guard_key(self, tx: Tracer, key: Value) -> None:
-        """From here on the trace depends on whether `key` is there."""
+    def guard_key(self, tx: TraceContext, key: Value) -> None:
+        """Guard whether `key` is there."""
         if self.keys_guarded or self.source is None:
             return
         try:
@@ -82,14 +90,14 @@ class DictValue(Value):
             return
         tx.guards.add(self.source, "has_key" if plain in self.obj else "lacks_key", plain)
 
-    def changed(self, tx: Tracer) -> None:
+    def changed(self, tx: TraceContext) -> None:
         if self.source is not None or (self.owner is not None and self.owner.source is not None):
             self.guard_keys(tx)
             tx.mutations.mutated(self.owner if self.owner is not None else self)
 
     # ---- reading
 
-    def lookup(self, tx: Tracer, key: Value) -> Value | None:
+    def lookup(self, tx: TraceContext, key: Value) -> Value | None:
         """The item under `key`, realised, or None."""
         self.guard_key(tx, key)
         entry = self.entries.get(key.hash_key(tx))
@@ -97,40 +105,40 @@ class DictValue(Value):
             return None
         return entry[1].force(tx) if entry[1].__class__ is LazyValue else entry[1]
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
+    def get_item(self, tx: TraceContext, key: Value) -> Value:
         found = self.lookup(tx, key)
         if found is not None:
             return found
         if self.default_factory is not None:
-            made = tx.call(self.default_factory, [], {})
+            made = self.default_factory.call(tx, [], {})
             self.set_item(tx, key, made)
             return made
         if self.owner is not None:
-            missing = tx.has_special(self.owner, "__missing__")
+            missing = special_method(tx, self.owner, "__missing__")
             if missing is not None:
-                return tx.call(missing, [key], {})
+                return missing.call(tx, [key], {})
         return tx.raise_exception_value(KeyError, [key])
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
+    def contains(self, tx: TraceContext, item: Value) -> bool:
         self.guard_key(tx, item)
         return item.hash_key(tx) in self.entries
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return self.length(tx) > 0
 
-    def length(self, tx: Tracer) -> int:
+    def length(self, tx: TraceContext) -> int:
         if not self.keys_guarded and self.source is not None:
             tx.guards.add(self.source, "len", len(self.obj))
         return len(self.entries)
 
-    def key_values(self, tx: Tracer) -> list[Value]:
+    def key_values(self, tx: TraceContext) -> list[Value]:
         self.guard_keys(tx)
         return [key for key, _ in self.entries.values()]
 
-    def unpack(self, tx: Tracer) -> list[Value]:
+    def unpack(self, tx: TraceContext) -> list[Value]:
         return self.key_values(tx)
 
-    def items(self, tx: Tracer) -> list[tuple[Value, Value]]:
+    def items(self, tx: TraceContext) -> list[tuple[Value, Value]]:
         """(key, value) pairs, values realised."""
         self.guard_keys(tx)
         return [
@@ -138,51 +146,51 @@ class DictValue(Value):
             for key, value in list(self.entries.values())
         ]
 
-    def iterate(self, tx: Tracer) -> Value:
+    def iterate(self, tx: TraceContext) -> Value:
         return view_iterator(tx, self, "keys")
 
-    def raw_entries(self, tx: Tracer) -> dict[Any, tuple[Value, Value]]:
+    def raw_entries(self, tx: TraceContext) -> dict[Any, tuple[Value, Value]]:
         """Entries to copy into another dict; values may be lazy."""
         self.guard_keys(tx)
         return self.entries
 
     # ---- writing
 
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+    def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
         hashed = key.hash_key(tx)
         old = self.entries.get(hashed)
         self.entries[hashed] = (key if old is None else old[0], value)
         self.changed(tx)
 
-    def del_item(self, tx: Tracer, key: Value) -> None:
+    def del_item(self, tx: TraceContext, key: Value) -> None:
         self.guard_key(tx, key)
         if self.entries.pop(key.hash_key(tx), None) is None:
             tx.raise_exception_value(KeyError, [key])
         self.changed(tx)
 
-    def update_from(self, tx: Tracer, other: Value) -> None:
+    def update_from(self, tx: TraceContext, other: Value) -> None:
         """`dict.update` with one positional argument."""
-        mapping = tx.as_dict(other)
+        mapping = other.as_dict(tx)
         if mapping is not None:
             for hashed, (key, value) in list(mapping.raw_entries(tx).items()):
                 old = self.entries.get(hashed)
                 self.entries[hashed] = (key if old is None else old[0], value)
             self.changed(tx)
-        elif tx.lookup(other.python_type(), "keys") is not MISSING:
-            for key in tx.call_method(other, "keys").unpack(tx):
+        elif lookup(tx, other.python_type(), "keys") is not MISSING:
+            for key in other.call_method(tx, "keys", [], {}).unpack(tx):
                 self.set_item(tx, key, other.get_item(tx, key))
         else:
             for pair in other.unpack(tx):
                 key, value = pair.unpack(tx)
                 self.set_item(tx, key, value)
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         handler = _DICT_METHODS.get(name)
         if handler is None:
             return super().builtin_method(tx, name, args, kwargs)
         return handler(self, tx, args, kwargs)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name == "default_factory" and issubclass(self.cls, collections.defaultdict):
             return self.default_factory or NONE
         return super().get_attr(tx, name)
@@ -209,26 +217,29 @@ class DictValue(Value):
         cg.cb.build_map(len(self.entries))
 
 
-_DictMethod = Callable[[DictValue, "Tracer", list[Value], dict[str, Value]], Value]
-_DICT_METHODS: dict[str, _DictMethod] = {}
+def wrap_key(tx: TraceContext, key: Any, source: Source) -> Value:
+    """The Value of a dictionary key; the dict's key guard covers it."""
+    if is_constant_object(key):
+        return Constant(key) if key is not None else NONE
+    if type(key) is tuple:
+        return TupleValue([wrap_key(tx, item, source) for item in key])
+    return tx.wrap_known(key)
 
 
-def _dict_method(*names: str) -> Callable[[_DictMethod], _DictMethod]:
-    def register(function: _DictMethod) -> _DictMethod:
-        _DICT_METHODS.update(dict.fromkeys(names, function))
-        return function
-
-    return register
+def dict_of(items: Mapping[str, Value]) -> DictValue:
+    """A dict with these names as keys."""
+    return DictValue({name: (Constant(name), value) for name, value in items.items()})
 
 
-@_dict_method("get")
-def _get(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+_DictMethod = Callable[[DictValue, "TraceContext", list[Value], dict[str, Value]], Value]
+
+
+def _get(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     found = self.lookup(tx, args[0])
     return found if found is not None else (args[1] if len(args) > 1 else NONE)
 
 
-@_dict_method("setdefault")
-def _setdefault(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _setdefault(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     found = self.lookup(tx, args[0])
     if found is None:
         found = args[1] if len(args) > 1 else NONE
@@ -236,8 +247,7 @@ def _setdefault(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str
     return found
 
 
-@_dict_method("pop")
-def _pop(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _pop(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     found = self.lookup(tx, args[0])
     if found is None:
         if len(args) > 1:
@@ -250,20 +260,18 @@ def _pop(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value
     return found
 
 
-@_dict_method("popitem")
-def _popitem(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _popitem(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.guard_keys(tx)
     if not self.entries:
         tx.raise_exception(KeyError, "popitem(): dictionary is empty")
-    last = tx.truth(kwargs.get("last", args[0] if args else boolean(True)))
+    last = kwargs.get("last", args[0] if args else boolean(True)).truth(tx)
     hashed = list(self.entries)[-1 if last else 0]
     key, value = self.entries.pop(hashed)
     self.changed(tx)
     return TupleValue((key, value.force(tx) if isinstance(value, LazyValue) else value))
 
 
-@_dict_method("update", "__ior__")
-def _update(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _update(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if args:
         self.update_from(tx, args[0])
     for name, value in kwargs.items():
@@ -271,29 +279,26 @@ def _update(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Va
     return NONE
 
 
-@_dict_method("clear")
-def _clear(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _clear(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.guard_keys(tx)
     self.entries.clear()
     self.changed(tx)
     return NONE
 
 
-@_dict_method("copy", "__copy__")
-def _copy(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _copy(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     made = DictValue(dict(self.raw_entries(tx)), self.cls)
     made.default_factory = self.default_factory
     return made
 
 
-@_dict_method("move_to_end")
-def _move_to_end(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _move_to_end(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.guard_keys(tx)
     hashed = args[0].hash_key(tx)
     if hashed not in self.entries:
         tx.raise_exception_value(KeyError, [args[0]])
     entry = self.entries.pop(hashed)
-    if tx.truth(kwargs.get("last", args[1] if len(args) > 1 else boolean(True))):
+    if kwargs.get("last", args[1] if len(args) > 1 else boolean(True)).truth(tx):
         self.entries[hashed] = entry
     else:
         rest = dict(self.entries)
@@ -304,9 +309,19 @@ def _move_to_end(self: DictValue, tx: Tracer, args: list[Value], kwargs: dict[st
     return NONE
 
 
-_DICT_METHODS["keys"] = lambda self, tx, args, kwargs: DictView(self, "keys")
-_DICT_METHODS["values"] = lambda self, tx, args, kwargs: DictView(self, "values")
-_DICT_METHODS["items"] = lambda self, tx, args, kwargs: DictView(self, "items")
+_DICT_METHODS: dict[str, _DictMethod] = by_name(
+    ("get", _get),
+    ("setdefault", _setdefault),
+    ("pop", _pop),
+    ("popitem", _popitem),
+    ("update __ior__", _update),
+    ("clear", _clear),
+    ("copy __copy__", _copy),
+    ("move_to_end", _move_to_end),
+    ("keys", lambda self, tx, args, kwargs: DictView(self, "keys")),
+    ("values", lambda self, tx, args, kwargs: DictView(self, "values")),
+    ("items", lambda self, tx, args, kwargs: DictView(self, "items")),
+)
 
 _VIEW_TYPES = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
 _ITERATOR_TYPES = {"keys": type(iter({})), "values": type(iter({}.values())), "items": type(iter({}.items()))}
@@ -325,31 +340,31 @@ class DictView(Value):
     def python_type(self) -> type:
         return _VIEW_TYPES[self.kind]
 
-    def unpack(self, tx: Tracer) -> list[Value]:
+    def unpack(self, tx: TraceContext) -> list[Value]:
         if self.kind == "keys":
             return self.mapping.key_values(tx)
         if self.kind == "values":
             return [value for _, value in self.mapping.items(tx)]
         return [TupleValue(pair) for pair in self.mapping.items(tx)]
 
-    def iterate(self, tx: Tracer) -> Value:
+    def iterate(self, tx: TraceContext) -> Value:
         return view_iterator(tx, self.mapping, self.kind)
 
-    def length(self, tx: Tracer) -> int:
+    def length(self, tx: TraceContext) -> int:
         return self.mapping.length(tx)
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return self.length(tx) > 0
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
+    def contains(self, tx: TraceContext, item: Value) -> bool:
         if self.kind == "keys":
             return self.mapping.contains(tx, item)
         return any(tx.same_or_equal(own, item) for own in self.unpack(tx))
 
-    def as_set(self, tx: Tracer) -> SetValue:
+    def as_set(self, tx: TraceContext) -> SetValue:
         return SetValue.of(tx, self.unpack(tx))
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "isdisjoint":
             return self.as_set(tx).builtin_method(tx, name, args, kwargs)
         return super().builtin_method(tx, name, args, kwargs)
@@ -361,8 +376,8 @@ class DictView(Value):
         cg.cb.call(1)
 
 
-def view_iterator(tx: Tracer, mapping: DictValue, kind: str) -> Value:
-    """An iterator that, as Python's, raises RuntimeError when the dict's size changes under it."""
+def view_iterator(tx: TraceContext, mapping: DictValue, kind: str) -> Value:
+    """An iterator that raises RuntimeError when the dict changes its size, as Python's does."""
     mapping.guard_keys(tx)
 
     def run() -> Iterator[Value]:
@@ -389,7 +404,7 @@ class SetValue(Value):
         self.owner: Value | None = None
 
     @classmethod
-    def of(cls, tx: Tracer, items: list[Value], kind: type = set) -> SetValue:
+    def of(cls, tx: TraceContext, items: list[Value], kind: type = set) -> SetValue:
         return cls({item.hash_key(tx): item for item in items}, kind)
 
     def python_type(self) -> type:
@@ -401,43 +416,43 @@ class SetValue(Value):
     def is_constant(self) -> bool:
         return False
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: TraceContext) -> Any:
         if self.cls is not frozenset:
             tx.raise_exception(TypeError, "unhashable type: 'set'")
         return frozenset(self.entries)
 
-    def changed(self, tx: Tracer) -> None:
+    def changed(self, tx: TraceContext) -> None:
         if self.source is not None:
             tx.mutations.mutated(self)
 
-    def unpack(self, tx: Tracer) -> list[Value]:
+    def unpack(self, tx: TraceContext) -> list[Value]:
         return list(self.entries.values())
 
-    def iterate(self, tx: Tracer) -> Value:
+    def iterate(self, tx: TraceContext) -> Value:
         try:  # the order of a real set of the same items
             items = [tx.from_constant(item) for item in self.constant()]
         except NotConstant:
             if len(self.entries) > 1:
                 raise Unsupported("set-order", self.describe()) from None
             items = self.unpack(tx)
-        return tx.list_iterator(items)
+        return SequenceIterator(ListValue(items))
 
-    def length(self, tx: Tracer) -> int:
+    def length(self, tx: TraceContext) -> int:
         return len(self.entries)
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return len(self.entries) > 0
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
+    def contains(self, tx: TraceContext, item: Value) -> bool:
         return item.hash_key(tx) in self.entries
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         handler = _SET_METHODS.get(name)
         if handler is None:
             return super().builtin_method(tx, name, args, kwargs)
         return handler(self, tx, args)
 
-    def combined(self, tx: Tracer, operator: str, other: dict[Any, Value]) -> SetValue:
+    def combined(self, tx: TraceContext, operator: str, other: dict[Any, Value]) -> SetValue:
         """A new set of the same class: `|`, `&`, `-` or `^` of two sets of entries."""
         mine = self.entries
         chosen: dict[str, Callable[[], dict[Any, Value]]] = {
@@ -470,14 +485,14 @@ class SetValue(Value):
         cg.cb.build_set(len(self.entries))
 
 
-def entries_of(tx: Tracer, value: Value) -> dict[Any, Value]:
+def entries_of(tx: TraceContext, value: Value) -> dict[Any, Value]:
     """The items of any iterable, by hash key."""
     if isinstance(value, SetValue):
         return value.entries
     return {item.hash_key(tx): item for item in value.unpack(tx)}
 
 
-def _replace(self: SetValue, tx: Tracer, entries: dict[Any, Value]) -> Value:
+def _replace(self: SetValue, tx: TraceContext, entries: dict[Any, Value]) -> Value:
     kept = dict(entries)
     self.entries.clear()
     self.entries.update(kept)
@@ -485,8 +500,8 @@ def _replace(self: SetValue, tx: Tracer, entries: dict[Any, Value]) -> Value:
     return NONE
 
 
-def _combine(operator: str) -> Callable[[SetValue, Tracer, list[Value]], Value]:
-    def run(self: SetValue, tx: Tracer, args: list[Value]) -> Value:
+def _combine(operator: str) -> Callable[[SetValue, TraceContext, list[Value]], Value]:
+    def run(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
         result = self.combined(tx, "|", {})
         for other in args:
             result = result.combined(tx, operator, entries_of(tx, other))
@@ -495,38 +510,38 @@ def _combine(operator: str) -> Callable[[SetValue, Tracer, list[Value]], Value]:
     return run
 
 
-def _combine_in_place(operator: str) -> Callable[[SetValue, Tracer, list[Value]], Value]:
+def _combine_in_place(operator: str) -> Callable[[SetValue, TraceContext, list[Value]], Value]:
     return lambda self, tx, args: _replace(self, tx, _combine(operator)(self, tx, args).entries)  # type: ignore[attr-defined]
 
 
-def _discard(self: SetValue, tx: Tracer, args: list[Value], *, must: bool = False) -> Value:
+def _discard(self: SetValue, tx: TraceContext, args: list[Value], *, must: bool = False) -> Value:
     if self.entries.pop(args[0].hash_key(tx), None) is None and must:
         tx.raise_exception_value(KeyError, [args[0]])
     self.changed(tx)
     return NONE
 
 
-def _add(self: SetValue, tx: Tracer, args: list[Value]) -> Value:
+def _add(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
     self.entries.setdefault(args[0].hash_key(tx), args[0])
     self.changed(tx)
     return NONE
 
 
-_SET_METHODS: dict[str, Callable[[SetValue, Tracer, list[Value]], Value]] = {
-    "add": _add,
-    "discard": _discard,
-    "remove": lambda self, tx, args: _discard(self, tx, args, must=True),
-    "clear": lambda self, tx, args: _replace(self, tx, {}),
-    "copy": lambda self, tx, args: SetValue(dict(self.entries), self.cls),
-    "union": _combine("|"),
-    "intersection": _combine("&"),
-    "difference": _combine("-"),
-    "symmetric_difference": _combine("^"),
-    "update": _combine_in_place("|"),
-    "intersection_update": _combine_in_place("&"),
-    "difference_update": _combine_in_place("-"),
-    "symmetric_difference_update": _combine_in_place("^"),
-    "issubset": lambda self, tx, args: boolean(self.entries.keys() <= entries_of(tx, args[0]).keys()),
-    "issuperset": lambda self, tx, args: boolean(self.entries.keys() >= entries_of(tx, args[0]).keys()),
-    "isdisjoint": lambda self, tx, args: boolean(self.entries.keys().isdisjoint(entries_of(tx, args[0]).keys())),
-}
+_SET_METHODS: dict[str, Callable[[SetValue, TraceContext, list[Value]], Value]] = by_name(
+    ("add", _add),
+    ("discard", _discard),
+    ("remove", lambda self, tx, args: _discard(self, tx, args, must=True)),
+    ("clear", lambda self, tx, args: _replace(self, tx, {})),
+    ("copy", lambda self, tx, args: SetValue(dict(self.entries), self.cls)),
+    ("union", _combine("|")),
+    ("intersection", _combine("&")),
+    ("difference", _combine("-")),
+    ("symmetric_difference", _combine("^")),
+    ("update", _combine_in_place("|")),
+    ("intersection_update", _combine_in_place("&")),
+    ("difference_update", _combine_in_place("-")),
+    ("symmetric_difference_update", _combine_in_place("^")),
+    ("issubset", lambda self, tx, args: boolean(self.entries.keys() <= entries_of(tx, args[0]).keys())),
+    ("issuperset", lambda self, tx, args: boolean(self.entries.keys() >= entries_of(tx, args[0]).keys())),
+    ("isdisjoint", lambda self, tx, args: boolean(self.entries.keys().isdisjoint(entries_of(tx, args[0]).keys()))),
+)

@@ -1,4 +1,4 @@
-"""`torch.nn.Module` instances: parameters, buffers and submodules found in their dicts, calls that skip empty hook machinery."""
+"""`torch.nn.Module` instances: parameters, buffers and submodules are found in their dicts, and calls skip empty hook machinery."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ import torch
 from torch.nn.modules import module as module_machinery
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import AttrSource, ConstSource, DictItemSource, InstanceDictSource
-from treadle_tracer.values.base import MISSING, Value
-from treadle_tracer.values.objects import ObjectValue, lookup
+from treadle_tracer.source import AttrSource, ConstSource, DictItemSource, InstanceDictSource, Source
+from treadle_tracer.values.base import Constant
+from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.constants import CONSTANT_TYPES
+from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 _HOOK_DICTS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL_HOOK_DICTS = (
@@ -32,7 +37,36 @@ _STANDARD_CALLS = {
 
 
 _replaced_buffers: weakref.WeakKeyDictionary[torch.nn.Module, set[str]] = weakref.WeakKeyDictionary()
-"""Names of buffers that traced code has assigned: other tensors at every call, so inputs rather than parts of the graph."""
+"""Names of buffers that traced code has assigned. They are other tensors at every call, so inputs and no attributes of the graph."""
+
+
+def _changed_dict(tx: TraceContext, members: Any) -> DictValue | None:
+    """The Value of an outside dict, if the trace has changed that dict."""
+    cached = tx.wrapped.get(id(members))
+    if cached is None or not tx.mutations.is_mutated(cached[1]):
+        return None
+    assert isinstance(cached[1], DictValue)
+    return cached[1]
+
+
+def _wrap_member(tx: TraceContext, obj: Any, source: Source) -> Value:
+    """A parameter or buffer in a module's dict."""
+    if not isinstance(obj, torch.Tensor) or id(obj) in tx.wrapped:
+        return tx.wrap(obj, source)
+    made = tx.wrap_tensor(obj, source, static=True)
+    tx.wrapped[id(obj)] = (obj, made)
+    return made
+
+
+def _wrap_attribute(tx: TraceContext, obj: Any, source: Source) -> Value:
+    """An attribute of a module. A tuple of constants (a stride, say) is the same object at every call: one guard.
+
+    Floats are guarded one by one, because a number that changes from call to call is more often a float.
+    """
+    if type(obj) is tuple and all(type(item) in CONSTANT_TYPES and type(item) is not float for item in obj):
+        tx.guards.add(source, "is", obj)
+        return TupleValue([Constant(item) for item in obj], tuple, source, obj)
+    return tx.wrap(obj, source)
 
 
 class ModuleValue(ObjectValue):
@@ -40,7 +74,7 @@ class ModuleValue(ObjectValue):
 
     __slots__ = ()
 
-    def fallback_attr(self, tx: Tracer, name: str, raised: Any) -> Value:
+    def fallback_attr(self, tx: TraceContext, name: str, raised: Any) -> Value:
         if raised is None and lookup(tx, self.cls, "__getattr__") is torch.nn.Module.__getattr__:
             found = self.member(tx, name)
             if found is not None:
@@ -48,7 +82,7 @@ class ModuleValue(ObjectValue):
             return tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
         return super().fallback_attr(tx, name, raised)
 
-    def member(self, tx: Tracer, name: str) -> Value | None:
+    def member(self, tx: TraceContext, name: str) -> Value | None:
         """A parameter, buffer or submodule, or None."""
         assert self.source is not None
         for dict_name in _MEMBER_DICTS:
@@ -56,7 +90,7 @@ class ModuleValue(ObjectValue):
             if members is None:
                 continue
             dict_source = InstanceDictSource(self.source, dict_name)
-            changed = tx.changed_dict(members)
+            changed = _changed_dict(tx, members)
             if changed is not None:
                 found = changed.lookup(tx, tx.from_constant(name))
                 if found is not None:
@@ -64,22 +98,22 @@ class ModuleValue(ObjectValue):
             elif name in members:
                 if dict_name == "_modules" or name in _replaced_buffers.get(self.obj, ()):
                     return tx.wrap(members[name], DictItemSource(dict_source, name))
-                return tx.wrap_member(members[name], DictItemSource(dict_source, name))
+                return _wrap_member(tx, members[name], DictItemSource(dict_source, name))
         if self.source is not None:
             for dict_name in _MEMBER_DICTS:
                 tx.guards.add(InstanceDictSource(self.source, dict_name), "lacks_key", name)
         return None
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raw = lookup(tx, self.cls, "__call__")
         if raw in _STANDARD_CALLS and self.has_no_hooks(tx):
             forward = self.get_attr(tx, "forward")
-            return tx.call(forward, args, kwargs)
+            return forward.call(tx, args, kwargs)
         if raw in _STANDARD_CALLS:
             raw = torch.nn.Module._call_impl
-        return tx.call(tx.bind(self, raw, "__call__"), args, kwargs)
+        return tx.bind(self, raw, "__call__").call(tx, args, kwargs)
 
-    def has_no_hooks(self, tx: Tracer) -> bool:
+    def has_no_hooks(self, tx: TraceContext) -> bool:
         """Whether calling the module is calling its `forward`; guarded."""
         own = self.obj.__dict__
         if lookup(tx, self.cls, "_call_impl") is not torch.nn.Module._call_impl or "_call_impl" in own:
@@ -98,7 +132,7 @@ class ModuleValue(ObjectValue):
             tx.guards.add(ConstSource(hooks, f"torch.nn.modules.module.{name}"), "len", 0)
         return True
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         setter = lookup(tx, self.cls, "__setattr__")
         if setter is not torch.nn.Module.__setattr__:
             super().set_attr(tx, name, value)
@@ -108,7 +142,7 @@ class ModuleValue(ObjectValue):
             raise Unsupported("module-attribute-store", f"{self.describe()}.{name}: {why_not}")
         if name in self.obj._buffers:
             _replaced_buffers.setdefault(self.obj, set()).add(name)
-            buffers = tx.get_attr(self, "_buffers")
+            buffers = self.get_attr(tx, "_buffers")
             buffers.set_item(tx, tx.from_constant(name), value)
             return
         self.generic_set_attr(tx, name, value)
@@ -127,7 +161,7 @@ class ModuleValue(ObjectValue):
             return "not a tensor, under the name of a buffer"
         return None
 
-    def own_attr(self, tx: Tracer, name: str) -> Value | None:
+    def own_attr(self, tx: TraceContext, name: str) -> Value | None:
         stored = tx.mutations.load_attr(self, name)
         if stored is not None:
             return stored if isinstance(stored, Value) else None
@@ -135,7 +169,7 @@ class ModuleValue(ObjectValue):
         found = own.get(name, MISSING)
         assert self.source is not None
         if found is not MISSING:
-            return tx.wrap_in_module(found, InstanceDictSource(self.source, name))
+            return _wrap_attribute(tx, found, InstanceDictSource(self.source, name))
         if not any(
             name in own.get(dict_name, ()) for dict_name in _MEMBER_DICTS
         ):  # names there are never in __dict__ too

@@ -1,6 +1,6 @@
-"""Instances of classes, looked into as Python does it: MRO with data descriptors, instance dict, `__getattr__`.
+"""Instances of classes. Attributes are found as Python finds them: MRO with data descriptors, instance dict, `__getattr__`.
 
-Attributes that the trace has stored live in `tx.mutations`, for outside objects and for those made in the trace.
+Attributes that the trace has stored are kept in `tx.mutations`, for outside objects and for those made in the trace.
 """
 
 from __future__ import annotations
@@ -8,20 +8,37 @@ from __future__ import annotations
 import collections
 import contextvars
 import functools
+import itertools
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import ApplySource, AttrSource, ConstSource, InstanceDictSource, ItemSource
-from treadle_tracer.values.base import BOUND_BUILTIN, MISSING, NONE, Constant, Method, NotConstant, Raised, Value
+from treadle_tracer.source import ApplySource, AttrSource, ConstSource, InstanceDictSource
+from treadle_tracer.values.base import NONE, TRUE, Constant, Method, boolean
+from treadle_tracer.values.class_lookup import (
+    MISSING,
+    class_attribute_source,
+    find_in_mro,
+    is_data_descriptor,
+    lookup,
+    lookup_owner,
+)
+from treadle_tracer.values.constants import is_constant_object, is_trusted_class
+from treadle_tracer.values.containers import init_container
+from treadle_tracer.values.functions import BoundMethod
+from treadle_tracer.values.instance_dict import InstanceDict
+from treadle_tracer.values.iteration import HostIterator
+from treadle_tracer.values.joined import is_same
+from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
-DELETED_NAME = "DELETED"
 _METHOD_DESCRIPTORS = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
@@ -31,51 +48,14 @@ _METHOD_DESCRIPTORS = (
 _SLOT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
-def find_in_mro(mro: tuple[type, ...], name: str) -> tuple[Any, type | None]:
-    """(raw attribute, class that has it) or (MISSING, None)."""
-    for cls in mro:
-        found = cls.__dict__.get(name, MISSING)
-        if found is not MISSING:
-            return found, cls
-    return MISSING, None
-
-
-def class_attribute_source(owner: type, name: str) -> Source:
-    """Where a class dict holds an attribute, whatever descriptor it is."""
-    return ItemSource(AttrSource(ConstSource(owner), "__dict__"), name)
-
-
-def lookup(tx: Tracer, cls: type, name: str) -> Any:
-    """The raw attribute found on the type, guarded once, or MISSING."""
-    cache = tx.lookup_cache
-    found = cache.get((cls, name))
-    if found is not None:
-        return found[0]
-    raw, owner = find_in_mro(cls.__mro__, name)
-    cache[cls, name] = (raw, owner)
-    if owner is not None and not tx.is_trusted_class(owner) and not tx.is_constant_object(raw):
-        tx.guards.add(class_attribute_source(owner, name), "is", raw)
-    return raw
-
-
-def lookup_owner(tx: Tracer, cls: type, name: str) -> type | None:
-    lookup(tx, cls, name)
-    return tx.lookup_cache[cls, name][1]
-
-
-def is_data_descriptor(raw: Any) -> bool:
-    cls = type(raw)
-    return hasattr(cls, "__set__") or hasattr(cls, "__delete__")
-
-
 class ObjectValue(Value):
     """An instance of a class. `obj` is the outside object, None for one made in the trace.
 
-    `container` holds the built-in part of an instance of a dict, list, set or tuple subclass; `new_args` are what `__new__` of the
-    built-in base was given.
+    `container` is the built-in part of an instance of a dict, list, set or tuple subclass. `new_args` are the arguments of `__new__` of
+    the built-in base.
     """
 
-    __slots__ = ("cls", "container", "new_args", "obj", "unknown")
+    __slots__ = ("cls", "container", "new_args", "obj")
 
     def __init__(self, cls: type, obj: Any = None, source: Source | None = None, container: Value | None = None):
         self.source = source
@@ -83,7 +63,6 @@ class ObjectValue(Value):
         self.obj = obj
         self.container = container
         self.new_args: list[Value] = []
-        self.unknown = False
 
     def python_type(self) -> type:
         return self.cls
@@ -91,40 +70,54 @@ class ObjectValue(Value):
     def identity(self) -> Any:
         return self if self.obj is None else self.obj
 
+    def hash_key(self, tx: TraceContext) -> Any:
+        if self.obj is not None:
+            return self.obj
+        hasher = lookup(tx, self.cls, "__hash__")
+        if hasher is not object.__hash__ and hasher is not BaseException.__hash__:
+            raise Unsupported("hash", self.describe())
+        return self
+
+    def as_dict(self, tx: TraceContext) -> DictValue | None:
+        if not isinstance(self.container, DictValue):
+            return None
+        overrides = (lookup(tx, self.cls, name) for name in ("keys", "__getitem__", "__iter__"))
+        return None if any(isinstance(raw, types.FunctionType) for raw in overrides) else self.container
+
     def describe(self) -> str:
         return self.source.text if self.source is not None else f"a {self.cls.__module__}.{self.cls.__qualname__}"
 
     # ---- attributes
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         getter = lookup(tx, self.cls, "__getattribute__")
         if isinstance(getter, types.FunctionType):
             try:
-                return tx.inline(tx.wrap_function(getter), [self, Constant(name)], {})
+                return tx.inline(tx.wrap_known(getter), [self, Constant(name)], {})
             except Raised as raised:
                 return self.fallback_attr(tx, name, raised)
         return self.generic_attr(tx, name)
 
-    def generic_attr(self, tx: Tracer, name: str) -> Value:
+    def generic_attr(self, tx: TraceContext, name: str) -> Value:
         """`object.__getattribute__` and then `__getattr__`."""
         found = self.plain_attr(tx, name)
         if found is not None:
             return found
         return self.fallback_attr(tx, name, None)
 
-    def fallback_attr(self, tx: Tracer, name: str, raised: Raised | None) -> Value:
+    def fallback_attr(self, tx: TraceContext, name: str, raised: Raised | None) -> Value:
         """`__getattr__` of the class, or the AttributeError."""
         if raised is not None and not issubclass(raised.value.python_type(), AttributeError):
             raise raised
         getattr_ = lookup(tx, self.cls, "__getattr__")
         if getattr_ is not MISSING:
-            return tx.call(tx.bind(self, getattr_, "__getattr__"), [Constant(name)], {})
+            return tx.bind(self, getattr_, "__getattr__").call(tx, [Constant(name)], {})
         if raised is not None:
             raise raised
         return tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
-    def plain_attr(self, tx: Tracer, name: str) -> Value | None:
-        """What `object.__getattribute__` gives, or None where it raises AttributeError."""
+    def plain_attr(self, tx: TraceContext, name: str) -> Value | None:
+        """The result of `object.__getattribute__`, or None where it raises AttributeError."""
         if name == "__class__":
             return tx.wrap(self.cls, ConstSource(self.cls))
         raw = lookup(tx, self.cls, name)
@@ -137,13 +130,13 @@ class ObjectValue(Value):
             return None
         return self.bind_raw(tx, raw, name)
 
-    def own_attr(self, tx: Tracer, name: str) -> Value | None:
+    def own_attr(self, tx: TraceContext, name: str) -> Value | None:
         """The attribute in the instance dict, or None."""
         stored = tx.mutations.load_attr(self, name)
         if stored is not None:
             return stored if isinstance(stored, Value) else None
         if self.obj is None:
-            return tx.instance_dict(self) if name == "__dict__" else None
+            return InstanceDict.of(tx, self) if name == "__dict__" else None
         attrs = getattr(self.obj, "__dict__", None)
         if attrs is None:
             return None
@@ -154,39 +147,39 @@ class ObjectValue(Value):
             tx.guards.add(AttrSource(self.source, "__dict__"), "lacks_key", name)
         return None
 
-    def bind_raw(self, tx: Tracer, raw: Any, name: str) -> Value:
+    def bind_raw(self, tx: TraceContext, raw: Any, name: str) -> Value:
         if isinstance(raw, _SLOT_DESCRIPTORS):
             return self.slot_attr(tx, raw, name)
         return tx.bind(self, raw, name)
 
-    def slot_attr(self, tx: Tracer, raw: Any, name: str) -> Value:
+    def slot_attr(self, tx: TraceContext, raw: Any, name: str) -> Value:
         """A `__slots__` member or an attribute of a C type."""
         stored = tx.mutations.load_attr(self, name)
         if isinstance(stored, Value):
             return stored
         if name == "__dict__":
-            return tx.instance_dict(self)
+            return InstanceDict.of(tx, self)
         if self.obj is not None and stored is None:
             value = getattr(self.obj, name, MISSING)
             if value is not MISSING:
                 assert self.source is not None
                 return tx.wrap(value, AttrSource(self.source, name))
         elif name == "args" and issubclass(self.cls, BaseException):
-            return tx.tuple_of(self.new_args)
+            return TupleValue(self.new_args)
         elif name == "value" and issubclass(self.cls, StopIteration):
             return self.new_args[0] if self.new_args else NONE
         elif name in _EXCEPTION_DEFAULTS and issubclass(self.cls, BaseException):
             return Constant(_EXCEPTION_DEFAULTS[name])
         return tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         setter = lookup(tx, self.cls, "__setattr__")
         if isinstance(setter, types.FunctionType):
-            tx.inline(tx.wrap_function(setter), [self, Constant(name), value], {})
+            tx.inline(tx.wrap_known(setter), [self, Constant(name), value], {})
             return
         self.generic_set_attr(tx, name, value)
 
-    def generic_set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+    def generic_set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         """`object.__setattr__`."""
         if name == "__class__":
             raise Unsupported("attribute-store", f"{self.describe()}.__class__")
@@ -199,32 +192,32 @@ class ObjectValue(Value):
         self.realise_dict_item(tx, name)
         tx.mutations.store_attr(self, name, value)
 
-    def realise_dict_item(self, tx: Tracer, name: str) -> None:
-        """Storing under a name decides nothing about the present value, so nothing is guarded."""
+    def realise_dict_item(self, tx: TraceContext, name: str) -> None:
+        """Called before a store. A store does not depend on the present value, so nothing is guarded."""
 
     def has_dict(self) -> bool:
         return self.cls.__dictoffset__ != 0
 
-    def set_descriptor(self, tx: Tracer, raw: Any, name: str, value: Value) -> None:
+    def set_descriptor(self, tx: TraceContext, raw: Any, name: str, value: Value) -> None:
         if isinstance(raw, property):
             if raw.fset is None:
                 tx.raise_exception(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
-            tx.call(tx.wrap_known(raw.fset), [self, value], {})
+            tx.wrap_known(raw.fset).call(tx, [self, value], {})
             return
         setter = lookup(tx, type(raw), "__set__")
         if not isinstance(setter, types.FunctionType):
             raise Unsupported("attribute-store", f"{self.describe()}.{name} through {type(raw).__name__}")
-        tx.inline(tx.wrap_function(setter), [tx.wrap_known(raw), self, value], {})
+        tx.inline(tx.wrap_known(setter), [tx.wrap_known(raw), self, value], {})
 
-    def del_attr(self, tx: Tracer, name: str) -> None:
+    def del_attr(self, tx: TraceContext, name: str) -> None:
         deleter = lookup(tx, self.cls, "__delattr__")
         if isinstance(deleter, types.FunctionType):
-            tx.inline(tx.wrap_function(deleter), [self, Constant(name)], {})
+            tx.inline(tx.wrap_known(deleter), [self, Constant(name)], {})
             return
         raw = lookup(tx, self.cls, name)
         if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
             if isinstance(raw, property) and raw.fdel is not None:
-                tx.call(tx.wrap_known(raw.fdel), [self], {})
+                tx.wrap_known(raw.fdel).call(tx, [self], {})
                 return
             raise Unsupported("attribute-store", f"del {self.describe()}.{name}")
         if self.own_attr(tx, name) is None:
@@ -233,16 +226,35 @@ class ObjectValue(Value):
 
     # ---- protocols: the class's own methods first, then the built-in part
 
-    def call(self, tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def iterate(self, tx: TraceContext) -> Value:
+        """`iter(self)` through `__iter__`, or through `__getitem__` with 0, 1, 2 ..."""
+        if lookup(tx, self.cls, "__iter__") is MISSING and lookup(tx, self.cls, "__getitem__") is not MISSING:
+            return HostIterator(self._items_by_index(tx))
+        return super().iterate(tx)
+
+    def _items_by_index(self, tx: TraceContext) -> Iterator[Value]:
+        for position in itertools.count():
+            try:
+                item = self.get_item(tx, Constant(position))
+            except Raised as raised:
+                if issubclass(raised.value.python_type(), (IndexError, StopIteration)):
+                    return
+                raise
+            yield item
+
+    def as_index(self, tx: TraceContext) -> int:
+        return call_special(tx, self, "__index__", []).as_index(tx)
+
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.obj is not None and isinstance(self.obj, weakref.ReferenceType):
             assert self.source is not None
             return tx.wrap(self.obj(), ApplySource(self.source, _referent))
         raw = lookup(tx, self.cls, "__call__")
         if raw is MISSING:
             return tx.raise_exception(TypeError, f"{self.cls.__name__!r} object is not callable")
-        return tx.call(tx.bind(self, raw, "__call__"), args, kwargs)
+        return tx.bind(self, raw, "__call__").call(tx, args, kwargs)
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         handler = _OBJECT_METHODS.get(name)
         if handler is not None:
             return handler(self, tx, args)
@@ -297,7 +309,7 @@ class ObjectValue(Value):
         cg.cb.pop_top()
 
     def reconstruct_contents(self, cg: Any) -> None:
-        """Push fresh contents of the built-in part, for replaying a change of an outside instance."""
+        """Push fresh contents of the built-in part, to replay a change of an outside instance."""
         self.container.reconstruct_contents(cg)  # type: ignore[union-attr]
 
 
@@ -346,19 +358,36 @@ _FILLERS: dict[type, Callable[[Any, Any], Any]] = {
 }
 
 
-def _object_repr(self: ObjectValue, tx: Tracer, args: list[Value]) -> Value:
+def _object_repr(self: ObjectValue, tx: TraceContext, args: list[Value]) -> Value:
     raise Unsupported("repr", self.describe())
 
 
-def _object_hash(self: ObjectValue, tx: Tracer, args: list[Value]) -> Value:
+def _object_hash(self: ObjectValue, tx: TraceContext, args: list[Value]) -> Value:
     if self.obj is None:
         raise Unsupported("hash", self.describe())
     return Constant(hash(self.obj))
 
 
-def _init_subclass_or_object(self: ObjectValue, tx: Tracer, args: list[Value]) -> Value:
+def object_equal(tx: TraceContext, a: ObjectValue, b: Value) -> Value:
+    """`object.__eq__`; of a dict or list subclass: of its contents."""
+    if is_same(a, b):
+        return TRUE
+    if a.container is not None:
+        other = b.container if isinstance(b, ObjectValue) and b.container is not None else b
+        return tx.compare("==", a.container, other)
+    if (
+        a.obj is not None
+        and isinstance(b, ObjectValue)
+        and b.obj is not None
+        and type(a.obj).__eq__ is not object.__eq__
+    ):
+        return boolean(bool(a.obj == b.obj))
+    return Constant(NotImplemented)
+
+
+def _init_subclass_or_object(self: ObjectValue, tx: TraceContext, args: list[Value]) -> Value:
     if self.container is not None and args:
-        tx.init_container(self.container, args)
+        init_container(tx, self.container, args)
     elif issubclass(self.cls, BaseException):
         self.new_args = list(args)
     return NONE
@@ -372,8 +401,8 @@ _OBJECT_METHODS: dict[str, Callable[[ObjectValue, Any, list[Value]], Value]] = {
     "__delattr__": lambda self, tx, args: _returns_none(self.del_attr(tx, args[0].constant())),
     "__hash__": _object_hash,
     "__repr__": _object_repr,
-    "__eq__": lambda self, tx, args: tx.object_equal(self, args[0]),
-    "__ne__": lambda self, tx, args: tx.not_(tx.object_equal(self, args[0])),
+    "__eq__": lambda self, tx, args: object_equal(tx, self, args[0]),
+    "__ne__": lambda self, tx, args: boolean(not object_equal(tx, self, args[0]).truth(tx)),
     "with_traceback": lambda self, tx, args: self,
 }
 
@@ -392,7 +421,7 @@ def _getattribute(self: ObjectValue, tx: Any, name: str) -> Value:
 # ---- binding an attribute found on a class to an instance
 
 
-def bind(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
+def bind(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
     """`raw.__get__(owner, type(owner))` for a raw attribute of the owner's type."""
     binder = _BINDERS.get(type(raw))
     if binder is not None:
@@ -404,36 +433,36 @@ def bind(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
     if isinstance(getter, types.FunctionType):
         descriptor = tx.wrap_known(raw)
         cls = tx.wrap(owner.python_type(), ConstSource(owner.python_type()))
-        return tx.inline(tx.wrap_function(getter), [descriptor, owner, cls], {})
+        return tx.inline(tx.wrap_known(getter), [descriptor, owner, cls], {})
     raise Unsupported("descriptor", f"{type(raw).__name__} {name}")
 
 
-def _bind_function(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
-    return tx.bound_method(tx.wrap_function(raw), owner)
+def _bind_function(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
+    return BoundMethod(tx.wrap_known(raw), owner)
 
 
-def _bind_property(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
+def _bind_property(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
     if raw.fget is None:
         tx.raise_exception(AttributeError, f"property {name!r} has no getter")
-    return tx.call(tx.wrap_known(raw.fget), [owner], {})
+    return tx.wrap_known(raw.fget).call(tx, [owner], {})
 
 
-def _bind_classmethod(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
+def _bind_classmethod(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
     cls = owner.python_type()
-    return tx.bound_method(tx.wrap_known(raw.__func__), tx.wrap(cls, ConstSource(cls)))
+    return BoundMethod(tx.wrap_known(raw.__func__), tx.wrap(cls, ConstSource(cls)))
 
 
-def _bind_cached_property(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
-    value = tx.call(tx.wrap_known(raw.func), [owner], {})
+def _bind_cached_property(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
+    value = tx.wrap_known(raw.func).call(tx, [owner], {})
     tx.mutations.store_attr(owner, raw.attrname, value)
     return value
 
 
-def _bind_builtin(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
+def _bind_builtin(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
     return Method(owner, name, raw)
 
 
-def _bind_slot(tx: Tracer, owner: Value, raw: Any, name: str) -> Value:
+def _bind_slot(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
     if isinstance(owner, ObjectValue):
         return owner.slot_attr(tx, raw, name)
     if name == "__class__":
@@ -447,7 +476,7 @@ _BINDERS: dict[type, Callable[[Any, Value, Any, str], Value]] = {
     classmethod: _bind_classmethod,
     staticmethod: lambda tx, owner, raw, name: tx.wrap_known(raw.__func__),
     functools.cached_property: _bind_cached_property,
-    functools._lru_cache_wrapper: lambda tx, owner, raw, name: tx.bound_method(tx.wrap_known(raw), owner),
+    functools._lru_cache_wrapper: lambda tx, owner, raw, name: BoundMethod(tx.wrap_known(raw), owner),
     types.GetSetDescriptorType: _bind_slot,
     types.MemberDescriptorType: _bind_slot,
     types.MethodDescriptorType: _bind_builtin,
@@ -481,11 +510,11 @@ class SuperValue(Value):
             mro = self.instance.constant().__mro__
         return mro[mro.index(self.cls) + 1 :]
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         raw, owner = find_in_mro(self.mro(), name)
         if owner is None:
             return tx.raise_exception(AttributeError, f"'super' object has no attribute {name!r}")
-        if not tx.is_trusted_class(owner) and not tx.is_constant_object(raw):
+        if not is_trusted_class(owner) and not is_constant_object(raw):
             tx.guards.add(class_attribute_source(owner, name), "is", raw)
         if not issubclass(self.instance.python_type(), self.cls):
             return self.class_attr(tx, raw, name)
@@ -493,17 +522,17 @@ class SuperValue(Value):
             return self.instance.bind_raw(tx, raw, name)
         return bind(tx, self.instance, raw, name)
 
-    def class_attr(self, tx: Tracer, raw: Any, name: str) -> Value:
+    def class_attr(self, tx: TraceContext, raw: Any, name: str) -> Value:
         """In a class method: functions stay plain, class methods are bound to the class."""
         if isinstance(raw, classmethod):
-            return tx.bound_method(tx.wrap_known(raw.__func__), self.instance)
+            return BoundMethod(tx.wrap_known(raw.__func__), self.instance)
         if isinstance(raw, staticmethod):
             return tx.wrap_known(raw.__func__)
         if isinstance(raw, types.ClassMethodDescriptorType):
             return Method(self.instance, name, raw)
         return tx.wrap_known(raw)
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         raise Unsupported("attribute-store", "super()")
 
     def reconstruct(self, cg: Any) -> None:
@@ -512,6 +541,3 @@ class SuperValue(Value):
         cg.const(self.cls)
         cg.value(self.instance)
         cg.cb.call(2)
-
-
-__all__ = ["BOUND_BUILTIN", "ObjectValue", "SuperValue", "bind", "find_in_mro", "lookup", "lookup_owner"]

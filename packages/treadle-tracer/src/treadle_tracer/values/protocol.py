@@ -2,72 +2,56 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import floats, unbacked
-from treadle_tracer.values.base import (
-    FALSE,
-    MISSING,
-    NONE,
-    TRUE,
-    ConcreteValue,
-    Constant,
-    LazyValue,
-    Method,
-    NotConstant,
-    Raised,
-    Value,
-    boolean,
-)
-from treadle_tracer.values.functions import BoundMethod, FunctionValue
-from treadle_tracer.values.joined import SymbolicBool
+from treadle_tracer.tables import by_name
+from treadle_tracer.values import floats, tensor_numbers
+from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method, boolean
+from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.containers import init_container
+from treadle_tracer.values.functions import BoundMethod
+from treadle_tracer.values.iteration import IteratorValue
+from treadle_tracer.values.joined import SymbolicBool, is_same
 from treadle_tracer.values.mappings import DictValue, DictView, SetValue, entries_of
-from treadle_tracer.values.objects import ObjectValue, lookup
-from treadle_tracer.values.sequences import (
-    HostIterator,
-    IteratorValue,
-    ListValue,
-    Sequence,
-    SliceValue,
-    TupleValue,
-    compare_sequences,
-)
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue, compare_sequences
+from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.text import to_repr, to_str
+from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 # ---- exceptions of the traced program
 
 
-def raise_exception(tx: Tracer, cls: type[BaseException], *args: Any) -> NoReturn:
+def raise_exception(tx: TraceContext, cls: type[BaseException], *args: Any) -> NoReturn:
     """Raise `cls(*args)` in the traced program."""
     raise_exception_value(tx, cls, [Constant(arg) for arg in args])
 
 
-def raise_exception_value(tx: Tracer, cls: type[BaseException], args: list[Value]) -> NoReturn:
+def raise_exception_value(tx: TraceContext, cls: type[BaseException], args: list[Value]) -> NoReturn:
     made = ObjectValue(cls)
     made.new_args = args
     raise Raised(made)
 
 
-def raise_real(tx: Tracer, error: BaseException) -> NoReturn:
-    """Raise in the traced program what a folded call has really raised."""
+def raise_real(tx: TraceContext, error: BaseException) -> NoReturn:
+    """Raise in the traced program the exception that a folded call has raised."""
     raise_exception_value(tx, type(error), [tx.from_constant(arg) for arg in error.args])
 
 
 # ---- folding
 
 
-def fold(tx: Tracer, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """Call a pure function of constants now. The broad catch is the traced program's own exception."""
+def fold(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """Call a pure function of constants now. Any exception of the call is one of the traced program."""
     try:
         plain = [arg.constant() for arg in args]
         named = {name: arg.constant() for name, arg in kwargs.items()}
@@ -82,7 +66,7 @@ def fold(tx: Tracer, function: Callable[..., Any], args: list[Value], kwargs: di
             }
         else:
             name = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
-            raise Unsupported("call", f"{name} of {error.args[0].describe()}") from None
+            raise Unsupported("call", f"{name} of {error.value.describe()}") from None
     try:
         result = function(*plain, **named)
     except Exception as error:
@@ -90,125 +74,12 @@ def fold(tx: Tracer, function: Callable[..., Any], args: list[Value], kwargs: di
     return tx.from_constant(result)
 
 
-# ---- identity, truth, length, index
+# ---- identity
 
 
-def is_same(a: Value, b: Value) -> bool:
-    """`a is b` of the traced program."""
-    if a is b:
-        return True
-    if (isinstance(a, SymbolicBool) and not _may_be_bool(b)) or (isinstance(b, SymbolicBool) and not _may_be_bool(a)):
-        return False
-    return a.identity() is b.identity()
-
-
-def _may_be_bool(value: Value) -> bool:
-    return isinstance(value, SymbolicBool) or (isinstance(value, Constant) and type(value.obj) is bool)
-
-
-def same_or_equal(tx: Tracer, a: Value, b: Value) -> bool:
-    """What `in`, `list.index` and dict lookup ask: identical or equal."""
-    return is_same(a, b) or truth(tx, compare(tx, "==", a, b))
-
-
-def truth(tx: Tracer, value: Value) -> bool:
-    return value.truth(tx)
-
-
-def object_truth(tx: Tracer, value: Value) -> bool:
-    """`bool(value)` through `__bool__` or `__len__`."""
-    cls = value.python_type()
-    for name in ("__bool__", "__len__"):
-        if lookup(tx, cls, name) is not MISSING:
-            return truth(tx, call_special(tx, value, name, []))
-    return True
-
-
-def special_length(tx: Tracer, value: Value) -> int:
-    return index(tx, call_special(tx, value, "__len__", []))
-
-
-def index(tx: Tracer, value: Value) -> int:
-    """`operator.index(value)` as a Python int; specialises a dynamic one."""
-    if isinstance(value, ConcreteValue):
-        if hasattr(value.obj, "__index__"):
-            return operator.index(value.obj)
-    elif isinstance(value, SymbolicValue):
-        return operator.index(tx.specialise(value))
-    elif isinstance(value, TensorValue):
-        raise Unsupported("data-dependent", f"{value.describe()} used as an index")
-    elif isinstance(value, ObjectValue):
-        return index(tx, call_special(tx, value, "__index__", []))
-    raise_exception(tx, TypeError, f"{value.python_type().__name__!r} object cannot be interpreted as an integer")
-
-
-def concrete_slice(tx: Tracer, value: SliceValue) -> slice:
-    parts = [NONE if part.is_constant() and part.constant() is None else part for part in value.parts]
-    return slice(*(None if part is NONE else index(tx, part) for part in parts))
-
-
-# ---- special methods
-
-
-def call_special(tx: Tracer, value: Value, name: str, args: list[Value]) -> Value:
-    """`type(value).name(value, *args)`."""
-    raw = lookup(tx, value.python_type(), name)
-    if raw is MISSING or raw is None:
-        what = _SPECIAL_MEANING.get(name, f"does not support {name}")
-        raise_exception(tx, TypeError, f"{value.python_type().__name__!r} object {what}")
-    return tx.call(tx.bind(value, raw, name), args, {})
-
-
-_SPECIAL_MEANING = {
-    "__iter__": "is not iterable",
-    "__next__": "is not an iterator",
-    "__getitem__": "is not subscriptable",
-    "__setitem__": "does not support item assignment",
-    "__delitem__": "does not support item deletion",
-    "__len__": "has no len()",
-    "__enter__": "does not support the context manager protocol",
-}
-
-
-def special_iterator(tx: Tracer, value: Value) -> Value:
-    """`iter(value)` through `__iter__`, or through `__getitem__` with 0, 1, 2 ..."""
-    cls = value.python_type()
-    if lookup(tx, cls, "__iter__") is MISSING and lookup(tx, cls, "__getitem__") is not MISSING:
-        return HostIterator(_items_by_index(tx, value))
-    return call_special(tx, value, "__iter__", [])
-
-
-def _items_by_index(tx: Tracer, value: Value) -> Iterator[Value]:
-    for position in itertools.count():
-        try:
-            item = value.get_item(tx, Constant(position))
-        except Raised as raised:
-            if issubclass(raised.value.python_type(), (IndexError, StopIteration)):
-                return
-            raise
-        yield item
-
-
-def generic_contains(tx: Tracer, container: Value, item: Value) -> bool:
-    """`item in container` through `__contains__`, or by iteration."""
-    if lookup(tx, container.python_type(), "__contains__") is not MISSING:
-        return truth(tx, call_special(tx, container, "__contains__", [item]))
-    iterator = container.iterate(tx)
-    while (own := iterator.next(tx)) is not None:
-        if same_or_equal(tx, own, item):
-            return True
-    return False
-
-
-def hash_key_of(tx: Tracer, value: Value) -> Any:
-    """See `Value.hash_key`."""
-    if isinstance(value, ObjectValue):
-        if value.obj is not None:
-            return value.obj
-        hasher = lookup(tx, value.cls, "__hash__")
-        if hasher is not object.__hash__ and hasher is not BaseException.__hash__:
-            raise Unsupported("hash", value.describe())
-    return value
+def same_or_equal(tx: TraceContext, a: Value, b: Value) -> bool:
+    """Identical or equal: the question of `in`, `list.index` and dict lookup."""
+    return is_same(a, b) or compare(tx, "==", a, b).truth(tx)
 
 
 # ---- operators
@@ -247,7 +118,7 @@ UNARY: dict[str, tuple[Callable[..., Any], str]] = {
 _GRAPH_OPERANDS = (Constant, TensorValue, SymbolicValue)
 
 
-def binary_op(tx: Tracer, text: str, a: Value, b: Value) -> Value:
+def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     """`a <text> b`, in place when the text ends in '='."""
     if a.__class__ is Constant and b.__class__ is Constant:
         return fold(tx, BINARY[text.removesuffix("=") if text not in BINARY else text][0], [a, b], {})
@@ -256,7 +127,7 @@ def binary_op(tx: Tracer, text: str, a: Value, b: Value) -> Value:
         function = IN_PLACE[text] if in_place else BINARY[text.removesuffix("=") if text not in BINARY else text][0]
         if isinstance(a, Constant) and isinstance(a.obj, str):
             raise Unsupported("format", b.describe())
-        return tx.operator_in_graph(function, [a, b])
+        return operator_in_graph(tx, function, [a, b])
     in_place = text not in BINARY
     plain = text[:-1] if in_place else text
     for kind in _builtin_operators(a, b):
@@ -271,7 +142,7 @@ def binary_op(tx: Tracer, text: str, a: Value, b: Value) -> Value:
     return _by_special_methods(tx, a, b, f"__{name}__", f"__r{name}__", plain)
 
 
-def _by_special_methods(tx: Tracer, a: Value, b: Value, forward: str, backward: str, text: str) -> Value:
+def _by_special_methods(tx: TraceContext, a: Value, b: Value, forward: str, backward: str, text: str) -> Value:
     """Python's rule for two operands: the reflected method first if the right class is a proper subclass that has its own."""
     left, right = a.python_type(), b.python_type()
     order = [(a, forward, b), (b, backward, a)]
@@ -296,7 +167,7 @@ _BuiltinOperator = Callable[[Any, str, Value, Value, bool], "Value | None"]
 _SIZE_SUM_IS_SIZE = type(torch.Size(()) + ()) is torch.Size
 
 
-def _sequence_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
+def _sequence_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
     if text == "+" and isinstance(a, ListValue) and in_place:
         a.builtin_method(tx, "extend", [b], {})
         return a
@@ -311,7 +182,7 @@ def _sequence_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool
         sequence, count = (a, b) if isinstance(a, Sequence) else (b, a)
         if not isinstance(count, (Constant, SymbolicValue)) or not isinstance(sequence, Sequence):
             return None
-        times = index(tx, count)
+        times = count.as_index(tx)
         if isinstance(sequence, TupleValue):
             return TupleValue(sequence.items * times, sequence.cls if sequence.cls is torch.Size else tuple)
         if in_place and sequence is a:
@@ -322,8 +193,8 @@ def _sequence_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool
     return None
 
 
-def _dict_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
-    left, right = tx.as_dict(a), tx.as_dict(b)
+def _dict_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
+    left, right = a.as_dict(tx), b.as_dict(tx)
     if text != "|" or left is None or (right is None and not in_place):
         return None
     if in_place:
@@ -334,7 +205,7 @@ def _dict_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) ->
     return made
 
 
-def _set_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
+def _set_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
     left = a.as_set(tx) if isinstance(a, DictView) else a
     if not isinstance(left, SetValue) or not isinstance(b, (SetValue, DictView)) or text not in "|&-^":
         return None
@@ -347,11 +218,11 @@ def _set_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) -> 
     return result
 
 
-def _string_format(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
+def _string_format(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
     return fold(tx, operator.mod, [a, b], {}) if text == "%" and isinstance(a, Constant) else None
 
 
-def _known_operator(tx: Tracer, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
+def _constant_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
     """`int | None` and other operators of classes."""
     if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):
         return fold(tx, BINARY[text][0], [a, b], {})
@@ -362,29 +233,29 @@ def _builtin_operators(a: Value, b: Value) -> list[_BuiltinOperator]:
     if isinstance(a, (ListValue, TupleValue)) or isinstance(b, (ListValue, TupleValue)):
         return [_sequence_operator, _string_format]
     if isinstance(a, ConcreteValue):
-        return [_known_operator, _string_format]
+        return [_constant_operator, _string_format]
     if isinstance(a, (SetValue, DictView)):
         return [_set_operator]
     return [_dict_operator]
 
 
-def unary_op(tx: Tracer, text: str, a: Value) -> Value:
+def unary_op(tx: TraceContext, text: str, a: Value) -> Value:
     function, name = UNARY[text]
     if isinstance(a, Constant):
         return fold(tx, function, [a], {})
     if isinstance(a, (TensorValue, SymbolicValue)):
-        return tx.operator_in_graph(function, [a])
+        return operator_in_graph(tx, function, [a])
     return call_special(tx, a, name, [])
 
 
-def not_(tx: Tracer, a: Value) -> Value:
-    found = unbacked.truth_value(tx, a)
+def not_(tx: TraceContext, a: Value) -> Value:
+    found = tensor_numbers.truth_value(tx, a)
     if isinstance(found, SymbolicValue):
-        return tx.operator_in_graph(torch.sym_not, [found])
-    return a.negated() if isinstance(a, SymbolicBool) else boolean(not truth(tx, a))
+        return operator_in_graph(tx, torch.sym_not, [found])
+    return a.negated() if isinstance(a, SymbolicBool) else boolean(not a.truth(tx))
 
 
-def compare(tx: Tracer, text: str, a: Value, b: Value) -> Value:
+def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     """`a <text> b` for the six comparisons."""
     function, forward, backward = COMPARE[text]
     if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):
@@ -397,7 +268,7 @@ def compare(tx: Tracer, text: str, a: Value, b: Value) -> Value:
     if isinstance(a, (SetValue, DictView)) and isinstance(b, (SetValue, DictView)):
         left, right = entries_of(tx, a).keys(), entries_of(tx, b).keys()
         return boolean(function(left, right))
-    if (left_dict := tx.as_dict(a)) is not None and (right_dict := tx.as_dict(b)) is not None and text in ("==", "!="):
+    if (left_dict := a.as_dict(tx)) is not None and (right_dict := b.as_dict(tx)) is not None and text in ("==", "!="):
         if not isinstance(a, ObjectValue) and not isinstance(b, ObjectValue):
             return boolean(_dicts_equal(tx, left_dict, right_dict) == (text == "=="))
     if isinstance(a, ObjectValue) or isinstance(b, ObjectValue):
@@ -408,7 +279,7 @@ def compare(tx: Tracer, text: str, a: Value, b: Value) -> Value:
     raise_exception(tx, TypeError, f"{text!r} not supported between instances of {left_type!r} and {right_type!r}")
 
 
-def _plainly_equal(tx: Tracer, a: Value, b: Value) -> bool:
+def _plainly_equal(tx: TraceContext, a: Value, b: Value) -> bool:
     if isinstance(a, BoundMethod) and isinstance(b, BoundMethod):
         return is_same(a.instance, b.instance) and same_or_equal(tx, a.function, b.function)
     if isinstance(a, Method) and isinstance(b, Method):
@@ -416,16 +287,16 @@ def _plainly_equal(tx: Tracer, a: Value, b: Value) -> bool:
     return is_same(a, b)
 
 
-def _compare_in_graph(tx: Tracer, text: str, function: Callable[..., Any], a: Value, b: Value) -> Value:
+def _compare_in_graph(tx: TraceContext, text: str, function: Callable[..., Any], a: Value, b: Value) -> Value:
     """Comparison with a tensor; `tensor == "text"` and `tensor == None` are plain identity comparisons."""
     for one in (a, b):
         if isinstance(one, Constant) and not isinstance(one.obj, (int, float, complex, bool)):
             if text in ("==", "!="):
                 return boolean(text == "!=")
-    return tx.operator_in_graph(function, [a, b])
+    return operator_in_graph(tx, function, [a, b])
 
 
-def _dicts_equal(tx: Tracer, a: DictValue, b: DictValue) -> bool:
+def _dicts_equal(tx: TraceContext, a: DictValue, b: DictValue) -> bool:
     if a.length(tx) != b.length(tx):
         return False
     others = {key.hash_key(tx): value for key, value in b.items(tx)}
@@ -436,7 +307,7 @@ def _dicts_equal(tx: Tracer, a: DictValue, b: DictValue) -> bool:
     return True
 
 
-def _compare_objects(tx: Tracer, text: str, a: Value, b: Value, forward: str, backward: str) -> Value:
+def _compare_objects(tx: TraceContext, text: str, a: Value, b: Value, forward: str, backward: str) -> Value:
     left, right = a.python_type(), b.python_type()
     order = [(a, forward, b), (b, backward, a)]
     if left is not right and issubclass(right, left):
@@ -448,7 +319,7 @@ def _compare_objects(tx: Tracer, text: str, a: Value, b: Value, forward: str, ba
         if raw is object.__ne__ and text == "!=":
             result = call_special(tx, owner, "__eq__", [other])
             if not _is_not_implemented(result):
-                return boolean(not truth(tx, result))
+                return boolean(not result.truth(tx))
             continue
         result = call_special(tx, owner, name, [other])
         if not _is_not_implemented(result):
@@ -460,23 +331,6 @@ def _compare_objects(tx: Tracer, text: str, a: Value, b: Value, forward: str, ba
     )
 
 
-def object_equal(tx: Tracer, a: ObjectValue, b: Value) -> Value:
-    """`object.__eq__`; of a dict or list subclass: of its contents."""
-    if is_same(a, b):
-        return TRUE
-    if a.container is not None:
-        other = b.container if isinstance(b, ObjectValue) and b.container is not None else b
-        return compare(tx, "==", a.container, other)
-    if (
-        a.obj is not None
-        and isinstance(b, ObjectValue)
-        and b.obj is not None
-        and type(a.obj).__eq__ is not object.__eq__
-    ):
-        return boolean(bool(a.obj == b.obj))
-    return Constant(NotImplemented)
-
-
 # ---- special methods of built-in types, by name
 
 _Dunder = Callable[[Any, Value, "list[Value]"], Value]
@@ -486,34 +340,44 @@ def _none(_: None) -> Value:
     return NONE
 
 
-_DUNDERS: dict[str, _Dunder] = {
-    "__getitem__": lambda tx, v, args: v.get_item(tx, args[0]),
-    "__setitem__": lambda tx, v, args: _none(v.set_item(tx, args[0], args[1])),
-    "__delitem__": lambda tx, v, args: _none(v.del_item(tx, args[0])),
-    "__len__": lambda tx, v, args: Constant(v.length(tx)),
-    "__iter__": lambda tx, v, args: v.iterate(tx),
-    "__contains__": lambda tx, v, args: boolean(v.contains(tx, args[0])),
-    "__bool__": lambda tx, v, args: boolean(v.truth(tx)),
-    "__index__": lambda tx, v, args: Constant(index(tx, v)),
-    "__neg__": lambda tx, v, args: unary_op(tx, "-", v),
-    "__pos__": lambda tx, v, args: unary_op(tx, "+", v),
-    "__invert__": lambda tx, v, args: unary_op(tx, "~", v),
-    "__str__": lambda tx, v, args: tx.to_str(v),
-    "__repr__": lambda tx, v, args: tx.to_repr(v),
-    "__reversed__": lambda tx, v, args: tx.list_iterator(v.unpack(tx)[::-1]),
-}
-for _text, (_function, _forward, _) in COMPARE.items():
-    _DUNDERS[_forward] = lambda tx, v, args, text=_text: compare(tx, text, v, args[0])
-for _text, (_, _name) in BINARY.items():
-    _DUNDERS[f"__{_name}__"] = lambda tx, v, args, text=_text: binary_op(tx, text, v, args[0])
-    _DUNDERS[f"__r{_name}__"] = lambda tx, v, args, text=_text: binary_op(tx, text, args[0], v)
-    _DUNDERS[f"__i{_name}__"] = lambda tx, v, args, text=_text: binary_op(tx, f"{text}=", v, args[0])
+def _comparison(text: str) -> _Dunder:
+    return lambda tx, v, args: compare(tx, text, v, args[0])
+
+
+def _forward(text: str) -> _Dunder:
+    return lambda tx, v, args: binary_op(tx, text, v, args[0])
+
+
+def _reflected(text: str) -> _Dunder:
+    return lambda tx, v, args: binary_op(tx, text, args[0], v)
+
+
+_DUNDERS: dict[str, _Dunder] = by_name(
+    ("__getitem__", lambda tx, v, args: v.get_item(tx, args[0])),
+    ("__setitem__", lambda tx, v, args: _none(v.set_item(tx, args[0], args[1]))),
+    ("__delitem__", lambda tx, v, args: _none(v.del_item(tx, args[0]))),
+    ("__len__", lambda tx, v, args: Constant(v.length(tx))),
+    ("__iter__", lambda tx, v, args: v.iterate(tx)),
+    ("__contains__", lambda tx, v, args: boolean(v.contains(tx, args[0]))),
+    ("__bool__", lambda tx, v, args: boolean(v.truth(tx))),
+    ("__index__", lambda tx, v, args: Constant(v.as_index(tx))),
+    ("__neg__", lambda tx, v, args: unary_op(tx, "-", v)),
+    ("__pos__", lambda tx, v, args: unary_op(tx, "+", v)),
+    ("__invert__", lambda tx, v, args: unary_op(tx, "~", v)),
+    ("__str__", lambda tx, v, args: to_str(tx, v)),
+    ("__repr__", lambda tx, v, args: to_repr(tx, v)),
+    ("__reversed__", lambda tx, v, args: tx.list_iterator(v.unpack(tx)[::-1])),
+    *[(name, _comparison(text)) for text, (_, name, _) in COMPARE.items()],
+    *[(f"__{name}__", _forward(text)) for text, (_, name) in BINARY.items()],
+    *[(f"__r{name}__", _reflected(text)) for text, (_, name) in BINARY.items()],
+    *[(f"__i{name}__", _forward(f"{text}=")) for text, (_, name) in BINARY.items()],
+)
 
 _PLAIN = (Constant, Sequence, DictValue, DictView, SetValue, IteratorValue)
 
 
 def call_builtin_method(
-    tx: Tracer, owner: Value, name: str, function: Any, args: list[Value], kwargs: dict[str, Value]
+    tx: TraceContext, owner: Value, name: str, function: Any, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
     """Carry out a method implemented in C, `function` being the descriptor it was found as (None: unknown)."""
     if isinstance(owner, LazyValue):
@@ -528,16 +392,10 @@ def call_builtin_method(
     if name in _DUNDERS and isinstance(owner, _PLAIN):
         return _DUNDERS[name](tx, owner, args)
     if name == "__init__" and isinstance(owner, (ListValue, DictValue, SetValue)):
-        tx.init_container(owner, args, kwargs)
+        init_container(tx, owner, args, kwargs)
         return NONE
     if name == "__hash__":
         return Constant(hash(owner.hash_key(tx)))
     if name == "__class__":
         return tx.wrap_known(owner.python_type())
     return owner.builtin_method(tx, name, args, kwargs)
-
-
-__all__ = ["FALSE", "BoundMethod", "FunctionValue", "binary_op", "call_builtin_method", "call_special", "compare",
-           "concrete_slice", "fold", "generic_contains", "hash_key_of", "index", "is_same", "not_", "object_equal",
-           "object_truth", "raise_exception", "raise_exception_value", "raise_real", "same_or_equal", "special_length",
-           "truth", "types", "unary_op"]  # fmt: skip

@@ -1,22 +1,25 @@
-"""Tuples, lists, deques, slices, and iterators over items the trace already knows.
+"""Tuples, lists, deques and slices.
 
-Items are Values, some of them `LazyValue` (an outside item nothing has looked at); everything that hands out an item realises it.
-A list that came from outside is a copy of the real one: changes are reported to `tx.mutations` and replayed at the end.
+Items are Values. Some are a `LazyValue`: an outside item that nothing has read. Whoever hands out an item realises it. The value of an
+outside list is a copy: changes are reported to `tx.mutations` and replayed at the end.
 """
 
 from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import MISSING, NONE, Constant, LazyValue, Method, NotConstant, Value, boolean
+from treadle_tracer.tables import by_name, disjoint
+from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
+from treadle_tracer.values.iteration import SequenceIterator
+from treadle_tracer.values.value import NotConstant, Value
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 
 class Sequence(Value):
@@ -33,31 +36,31 @@ class Sequence(Value):
     def python_type(self) -> type:
         return self.cls
 
-    def item(self, tx: Tracer, index: int) -> Value:
+    def item(self, tx: TraceContext, index: int) -> Value:
         found = self.items[index]
         return found.force(tx) if found.__class__ is LazyValue else found
 
-    def unpack(self, tx: Tracer) -> list[Value]:
+    def unpack(self, tx: TraceContext) -> list[Value]:
         return [item.force(tx) if item.__class__ is LazyValue else item for item in self.items]
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return len(self.items) > 0
 
-    def length(self, tx: Tracer) -> int:
+    def length(self, tx: TraceContext) -> int:
         return len(self.items)
 
-    def iterate(self, tx: Tracer) -> Value:
+    def iterate(self, tx: TraceContext) -> Value:
         return SequenceIterator(self)
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
+    def contains(self, tx: TraceContext, item: Value) -> bool:
         return any(tx.same_or_equal(own, item) for own in self.unpack(tx))
 
-    def index_of(self, tx: Tracer, key: Value) -> Any:
+    def index_of(self, tx: TraceContext, key: Value) -> Any:
         """`key` as a Python index: int or slice of ints."""
         try:
             index = key.constant()
         except NotConstant:
-            index = tx.index(key) if not isinstance(key, SliceValue) else tx.concrete_slice(key)
+            index = key.as_index(tx) if not isinstance(key, SliceValue) else key.as_slice(tx)
         if not isinstance(index, (int, slice)):
             index_method = getattr(index, "__index__", None)
             if index_method is None:
@@ -67,7 +70,7 @@ class Sequence(Value):
             index = index_method()
         return index
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
+    def get_item(self, tx: TraceContext, key: Value) -> Value:
         index = self.index_of(tx, key)
         if isinstance(index, slice):
             return self.slice(index)
@@ -79,7 +82,7 @@ class Sequence(Value):
     def slice(self, index: slice) -> Value:
         raise NotImplementedError
 
-    def find(self, tx: Tracer, args: list[Value]) -> int:
+    def find(self, tx: TraceContext, args: list[Value]) -> int:
         low, high = (args[1].constant() if len(args) > 1 else 0), (args[2].constant() if len(args) > 2 else None)
         for position in range(*slice(low, high).indices(len(self.items))):
             if tx.same_or_equal(self.item(tx, position), args[0]):
@@ -94,7 +97,7 @@ class Sequence(Value):
             for item in self.items
         ]
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "count":
             return Constant(sum(tx.same_or_equal(item, args[0]) for item in self.unpack(tx)))
         if name == "index":
@@ -128,7 +131,7 @@ class TupleValue(Sequence):
     def identity(self) -> Any:
         return self
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: TraceContext) -> Any:
         return tuple(item.hash_key(tx) for item in self.unpack(tx))
 
     def slice(self, index: slice) -> Value:
@@ -136,13 +139,13 @@ class TupleValue(Sequence):
         cls = self.cls if self.cls.__name__ == "Size" else tuple
         return TupleValue(self.items[index], cls)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         position = field_index(self.cls, name)
         if position is not None:
             return self.item(tx, position)
         return super().get_attr(tx, name)
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "numel" and self.cls.__name__ == "Size":
             return functools.reduce(
                 lambda a, b: tx.binary_op("*", a, b), self.unpack(tx), Constant(1)
@@ -207,10 +210,10 @@ class ListValue(Sequence):
     def is_constant(self) -> bool:
         return False
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: TraceContext) -> Any:
         return tx.raise_exception(TypeError, f"unhashable type: {self.cls.__name__!r}")
 
-    def changed(self, tx: Tracer) -> None:
+    def changed(self, tx: TraceContext) -> None:
         if self.source is not None or (self.owner is not None and self.owner.source is not None):
             tx.mutations.mutated(self.owner if self.owner is not None else self)
 
@@ -219,7 +222,7 @@ class ListValue(Sequence):
             raise Unsupported("builtin-method", f"slice of {self.cls.__name__}")
         return ListValue(self.items[index])
 
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
+    def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
         index = self.index_of(tx, key)
         try:
             self.items[index] = value.unpack(tx) if isinstance(index, slice) else value
@@ -227,7 +230,7 @@ class ListValue(Sequence):
             tx.raise_real(error)
         self.changed(tx)
 
-    def del_item(self, tx: Tracer, key: Value) -> None:
+    def del_item(self, tx: TraceContext, key: Value) -> None:
         index = self.index_of(tx, key)
         try:
             del self.items[index]
@@ -235,13 +238,13 @@ class ListValue(Sequence):
             tx.raise_real(error)
         self.changed(tx)
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        handler = LIST_METHODS[collections.deque if self.cls is collections.deque else list].get(name)
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        handler = (_DEQUE_METHODS if self.cls is collections.deque else _LIST_METHODS).get(name)
         if handler is None:
             return super().builtin_method(tx, name, args, kwargs)
         return handler(self, tx, args, kwargs)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name == "maxlen" and self.cls is collections.deque:
             return Constant(self.maxlen) if self.maxlen is not None else NONE
         return super().get_attr(tx, name)
@@ -266,8 +269,135 @@ class ListValue(Sequence):
         cg.cb.build_list(len(self.items))
 
 
-ListMethod = Callable[[ListValue, "Tracer", list[Value], dict[str, Value]], Value]
-LIST_METHODS: dict[type, dict[str, ListMethod]] = {list: {}, collections.deque: {}}  # filled by list_methods.py
+# ---- methods of lists and deques
+
+
+def _append(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (item,) = args
+    self.items.append(item)
+    if self.maxlen is not None and len(self.items) > self.maxlen:
+        del self.items[0]
+    self.changed(tx)
+    return NONE
+
+
+def _appendleft(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    (item,) = args
+    self.items.insert(0, item)
+    if self.maxlen is not None and len(self.items) > self.maxlen:
+        del self.items[-1]
+    self.changed(tx)
+    return NONE
+
+
+def _extend(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    for item in args[0].unpack(tx):
+        _append(self, tx, [item], {})
+    return NONE
+
+
+def _insert(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items.insert(args[0].as_index(tx), args[1])
+    self.changed(tx)
+    return NONE
+
+
+def _extendleft(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    for item in args[0].unpack(tx):
+        _appendleft(self, tx, [item], {})
+    return NONE
+
+
+def _rotate(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    steps = (args[0].as_index(tx) if args else 1) % max(len(self.items), 1)
+    self.items[:] = self.items[-steps:] + self.items[:-steps] if steps else self.items
+    self.changed(tx)
+    return NONE
+
+
+def _pop(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    index = args[0].as_index(tx) if args else -1
+    try:
+        item = self.item(tx, index)
+    except IndexError as error:
+        tx.raise_real(IndexError("pop from empty list" if not self.items else str(error)))
+    del self.items[index]
+    self.changed(tx)
+    return item
+
+
+def _popleft(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    return _pop(self, tx, [Constant(0)], {})
+
+
+def _remove(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    position = self.find(tx, args)
+    if position < 0:
+        tx.raise_exception(ValueError, "list.remove(x): x not in list")
+    del self.items[position]
+    self.changed(tx)
+    return NONE
+
+
+def _clear(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items.clear()
+    self.changed(tx)
+    return NONE
+
+
+def _copy(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    made = ListValue(list(self.items), self.cls)
+    made.maxlen = self.maxlen
+    return made
+
+
+def _reverse(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items.reverse()
+    self.changed(tx)
+    return NONE
+
+
+def _sort(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    self.items[:] = sorted_values(tx, self.unpack(tx), kwargs.get("key", NONE), kwargs.get("reverse", NONE))
+    self.changed(tx)
+    return NONE
+
+
+_ListMethod = Callable[[ListValue, "TraceContext", list[Value], dict[str, Value]], Value]
+_SHARED: dict[str, _ListMethod] = by_name(
+    ("append", _append),
+    ("extend __iadd__", _extend),
+    ("insert", _insert),
+    ("pop", _pop),
+    ("remove", _remove),
+    ("clear", _clear),
+    ("copy __copy__", _copy),
+    ("reverse", _reverse),
+)
+_LIST_METHODS: dict[str, _ListMethod] = disjoint(_SHARED, by_name(("sort", _sort)))
+_DEQUE_METHODS: dict[str, _ListMethod] = disjoint(
+    _SHARED,
+    by_name(
+        ("appendleft", _appendleft),
+        ("extendleft", _extendleft),
+        ("rotate", _rotate),
+        ("popleft", _popleft),
+    ),
+)
+
+
+def sorted_values(tx: TraceContext, items: list[Value], key: Value, reverse: Value) -> list[Value]:
+    """Items in the order of `sorted` by the traced `<`; stable, also when reversed."""
+    keys = items if key.is_constant() and key.constant() is None else [key.call(tx, [item], {}) for item in items]
+
+    def compare(a: int, b: int) -> int:
+        if tx.compare("<", keys[a], keys[b]).truth(tx):
+            return -1
+        return 1 if tx.compare("<", keys[b], keys[a]).truth(tx) else 0
+
+    backwards = reverse.truth(tx)
+    order = sorted(range(len(items)), key=functools.cmp_to_key(compare), reverse=backwards)
+    return [items[position] for position in order]
 
 
 class SliceValue(Value):
@@ -285,7 +415,11 @@ class SliceValue(Value):
     def constant(self) -> Any:
         return slice(*(part.constant() for part in self.parts))
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def as_slice(self, tx: TraceContext) -> slice:
+        """A slice of ints; makes dynamic numbers constants."""
+        return slice(*(None if _is_none(part) else part.as_index(tx) for part in self.parts))
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name in ("start", "stop", "step"):
             return self.parts[("start", "stop", "step").index(name)]
         return super().get_attr(tx, name)
@@ -298,172 +432,23 @@ class SliceValue(Value):
         cg.cb.call(3)
 
 
-class IteratorValue(Value):
-    """Base of iterators carried out by the trace: `next` gives the next item or None."""
-
-    __slots__ = ()
-
-    def iterate(self, tx: Tracer) -> Value:
-        return self
-
-    def next(self, tx: Tracer) -> Value | None:
-        raise NotImplementedError
-
-    def truth(self, tx: Tracer) -> bool:
-        return True
-
-    def unpack(self, tx: Tracer) -> list[Value]:
-        items: list[Value] = []
-        while (item := self.next(tx)) is not None:
-            items.append(item)
-        return items
-
-    def contains(self, tx: Tracer, item: Value) -> bool:
-        while (own := self.next(tx)) is not None:
-            if tx.same_or_equal(own, item):
-                return True
-        return False
-
-    def get_attr(self, tx: Tracer, name: str) -> Value:
-        if name in ("__next__", "__iter__"):
-            return Method(self, name, None)
-        return super().get_attr(tx, name)
-
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if name == "__iter__":
-            return self
-        if name == "__next__":
-            item = self.next(tx)
-            return tx.raise_exception(StopIteration) if item is None else item
-        return super().builtin_method(tx, name, args, kwargs)
+def _is_none(value: Value) -> bool:
+    return value.is_constant() and value.constant() is None
 
 
-class SequenceIterator(IteratorValue):
-    """`iter(list)`: sees items appended while it runs."""
-
-    __slots__ = ("position", "sequence")
-
-    def __init__(self, sequence: Sequence, position: int = 0):
-        self.source = None
-        self.sequence = sequence
-        self.position = position
-
-    def python_type(self) -> type:
-        return type(iter(())) if isinstance(self.sequence, TupleValue) else type(iter([]))
-
-    def next(self, tx: Tracer) -> Value | None:
-        if self.position >= len(self.sequence.items):
-            self.position = 1 << 62  # an exhausted list iterator stays exhausted
-            return None
-        item = self.sequence.item(tx, self.position)
-        self.position += 1
-        return item
-
-    def remaining(self) -> list[Value]:
-        return list(self.sequence.items[self.position :])
-
-    def reconstruct(self, cg: Any) -> None:
-        """A fresh iterator over the sequence itself, moved on to where this one stands."""
-        cg.cb.push_null()
-        cg.const(_iterator_at)
-        cg.value(self.sequence)
-        cg.const(self.position)
-        cg.cb.call(2)
+def make_slice(parts: list[Value]) -> Value:
+    """`slice(...)` of one to three values: a constant if all parts are."""
+    if len(parts) == 1:
+        parts = [NONE, parts[0]]
+    start, stop, step = (*parts, NONE)[:3]
+    made = SliceValue(start, stop, step)
+    try:
+        return Constant(made.constant())
+    except NotConstant:
+        return made
 
 
-def _iterator_at(sequence: Any, position: int) -> Any:
-    iterator = iter(sequence)
-    iterator.__setstate__(position if position < len(sequence) else len(sequence))
-    if position > len(sequence):
-        next(iterator, None)
-    return iterator
-
-
-class ReversedIterator(IteratorValue):
-    """`reversed(list)` or `reversed(tuple)`: `position` is the next index."""
-
-    __slots__ = ("position", "sequence")
-
-    def __init__(self, sequence: Sequence):
-        self.source = None
-        self.sequence = sequence
-        self.position = len(sequence.items) - 1
-
-    def python_type(self) -> type:
-        return type(reversed([])) if isinstance(self.sequence, ListValue) else reversed
-
-    def next(self, tx: Tracer) -> Value | None:
-        if not 0 <= self.position < len(self.sequence.items):
-            self.position = -1
-            return None
-        self.position -= 1
-        return self.sequence.item(tx, self.position + 1)
-
-    def reconstruct(self, cg: Any) -> None:
-        cg.cb.push_null()
-        cg.const(_reversed_at)
-        cg.value(self.sequence)
-        cg.const(self.position)
-        cg.cb.call(2)
-
-
-def _reversed_at(sequence: Any, position: int) -> Any:
-    iterator = reversed(sequence)
-    iterator.__setstate__(position)
-    return iterator
-
-
-class RangeIterator(IteratorValue):
-    """`iter(range(...))`."""
-
-    __slots__ = ("position", "range")
-
-    def __init__(self, over: range, position: int = 0):
-        self.source = None
-        self.range = over
-        self.position = position
-
-    def python_type(self) -> type:
-        return type(iter(range(0)))
-
-    def next(self, tx: Tracer) -> Value | None:
-        if self.position >= len(self.range):
-            return None
-        self.position += 1
-        return Constant(self.range[self.position - 1])
-
-    def reconstruct(self, cg: Any) -> None:
-        cg.cb.push_null()
-        cg.const(iter)
-        cg.const(self.range[self.position :])
-        cg.cb.call(1)
-
-
-LIST_ITERATOR = type(iter([]))
-
-
-class HostIterator(IteratorValue):
-    """An iterator whose items the trace makes one by one with a Python generator of Values."""
-
-    __slots__ = ("cls", "host", "remake")
-
-    def __init__(self, host: Iterator[Value], cls: type = LIST_ITERATOR):
-        self.source = None
-        self.host = host
-        self.cls = cls
-
-    def python_type(self) -> type:
-        return self.cls
-
-    def next(self, tx: Tracer) -> Value | None:
-        return next(self.host, None)
-
-    def reconstruct(self, cg: Any) -> None:
-        """A list iterator over the items that are left; right only when taking them has no effect, as here."""
-        raise Unsupported("reconstruct", f"a {self.cls.__name__} in the middle of its run")
-
-
-def compare_sequences(tx: Tracer, operator: str, a: Sequence, b: Sequence) -> Value:
+def compare_sequences(tx: TraceContext, operator: str, a: Sequence, b: Sequence) -> Value:
     """Lexicographic comparison of two lists or two tuples."""
     left, right = a.unpack(tx), b.unpack(tx)
     if operator in ("==", "!=") and len(left) != len(right):
@@ -484,6 +469,3 @@ _LENGTH_ORDER: dict[str, Callable[[int, int], bool]] = {
     ">": lambda a, b: a > b,
     ">=": lambda a, b: a >= b,
 }
-
-__all__ = ["MISSING", "HostIterator", "IteratorValue", "ListValue", "RangeIterator", "ReversedIterator", "Sequence", "SequenceIterator",
-           "SliceValue", "TupleValue", "compare_sequences", "field_index", "field_names"]  # fmt: skip

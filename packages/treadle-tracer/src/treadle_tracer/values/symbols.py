@@ -1,4 +1,4 @@
-"""Dynamic sizes of one trace: which dimensions are dynamic, their symbols, and the graph nodes that compute them."""
+"""The symbolic numbers of one trace: which dimensions and numbers get symbols, and the graph nodes that compute them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,29 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from treadle_shapes.torch import raw_expr
 from treadle_tracer.dynamic import DynamicSources, create_size, hints_of, is_small_integer, stride_rules, strides_by
 from treadle_tracer.source import Source
-from treadle_tracer.values.base import Constant, Value
+from treadle_tracer.values.base import Constant
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
-from treadle_tracer.values.unbacked import RunTimeNumbers
+from treadle_tracer.values.unbacked import UnbackedNumbers
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from torch import fx
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from treadle_tracer.options import TracerOptions
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 
 class Symbols:
-    """`dynamic` says which dimensions of which sources are not specialised, with a size to look at where the tensor's own is 1;
-    a source without dimensions is an int. `where` gives the user's stack.
+    """The table of symbols.
 
-    `env` is None until the first dynamic dimension.
+    dynamic     the dimensions of each source that are not specialised, each with the size to trace with where the tensor's own is 1;
+                a source without dimensions is a number
+    where       gives the user's stack
+    env         the ShapeEnv, None until there is a symbol
     """
 
     def __init__(
@@ -45,7 +49,7 @@ class Symbols:
         self.sources: dict[Any, tuple[Source, int]] = {}
         self.captures = options.capture_scalars or options.fullgraph
         self.assumes = self.captures and options.assume
-        self.run_time = RunTimeNumbers()
+        self.unbacked = UnbackedNumbers()
         self._nodes: dict[Any, fx.Node] = {}
         self._integers: dict[Source, SymbolicValue] = {}
 
@@ -88,7 +92,7 @@ class Symbols:
         return self.env.create_symbol(tensor.stride(dim), f"{source.text}.stride()[{dim}]")
 
     def exclude_ones(self, fake: torch.Tensor) -> None:
-        """The program has asked for the layout of a tensor: what it was told need not be right where a dynamic size is 1."""
+        """Exclude size 1 from the dynamic sizes of a tensor: the program has asked for its layout, which may differ there."""
         from treadle_shapes import Ge
         from treadle_shapes.torch import expr_of
 
@@ -108,12 +112,14 @@ class Symbols:
             self.mode.static_shapes = False
 
     def is_dynamic_integer(self, source: Source | None, number: int) -> bool:
-        """Whether the int at `source` has changed between calls before, so that it gets a symbol."""
+        """Whether the int at `source` gets a symbol, because it has changed between earlier calls."""
         return source is not None and source in self.dynamic and is_small_integer(number)
 
-    def integer(self, tx: Tracer, number: int, source: Source) -> Value:
+    def integer(self, tx: TraceContext, number: int, source: Source) -> Value:
         """The int at `source` as a symbol."""
-        tx.guards.add_integer(source)  # every time: a part of the trace that is given up takes its guards along
+        tx.guards.add_integer(
+            source
+        )  # every time, because a part of the trace that is given up takes its guards with it
         found = self._integers.get(source)
         if found is None:
             import treadle_shapes.torch
@@ -125,10 +131,10 @@ class Symbols:
         return found
 
     def is_dynamic_float(self, source: Source | None) -> bool:
-        """Whether the float at `source` has changed between calls before, so that it gets a symbol."""
+        """Whether the float at `source` gets a symbol, because it has changed between earlier calls."""
         return source is not None and source in self.dynamic
 
-    def float_number(self, tx: Tracer, number: float, source: Source) -> Value:
+    def float_number(self, tx: TraceContext, number: float, source: Source) -> Value:
         """The float at `source` as a symbol."""
         tx.guards.add_float(source)
         found = self._integers.get(source)
@@ -140,8 +146,8 @@ class Symbols:
             found = self._integers[source] = SymbolicValue(None, sym, source, number)
         return found
 
-    def value(self, tx: Tracer, number: Any, node: fx.Node | None) -> Value:
-        """The Value of a SymInt, SymFloat or SymBool; plain when it is constant after all."""
+    def value(self, tx: TraceContext, number: Any, node: fx.Node | None) -> Value:
+        """The Value of a SymInt, SymFloat or SymBool; a Constant for a truth that is known."""
         if isinstance(number, torch.SymBool):
             truth = self._truth(number)
             if truth is not None:
@@ -150,7 +156,7 @@ class Symbols:
             self._nodes.setdefault(self._key(number), node)
         return SymbolicValue(self._nodes.get(self._key(number)), number)
 
-    def size_value(self, tx: Tracer, owner: TensorValue, dim: int, size: Any) -> Value:
+    def size_value(self, tx: TraceContext, owner: TensorValue, dim: int, size: Any) -> Value:
         """One size of a tensor; sizes that are equal as expressions share a node."""
         key = self._key(size)
         if key not in self._nodes:
@@ -159,7 +165,7 @@ class Symbols:
             )
         return SymbolicValue(self._nodes[key], size)
 
-    def node_of(self, tx: Tracer, value: SymbolicValue) -> fx.Node:
+    def node_of(self, tx: TraceContext, value: SymbolicValue) -> fx.Node:
         key = self._key(value.sym)
         if key not in self._nodes and value.source is not None:
             self._nodes[key] = tx.graph.placeholder(value.source, value.obj, value.sym)
@@ -171,28 +177,28 @@ class Symbols:
         return node
 
     def forget_nodes(self, gone: set[fx.Node]) -> None:
-        """These nodes have been taken back."""
+        """These nodes have been erased."""
         if gone:
             self._nodes = {key: node for key, node in self._nodes.items() if node not in gone}
-            self.run_time.forget_nodes(gone)
+            self.unbacked.forget_nodes(gone)
 
     def _truth(self, condition: torch.SymBool) -> bool | None:
-        """Decided here, except about what is known only at run time, unless that follows from facts."""
-        expr = condition.node.value  # type: ignore[attr-defined]
+        """The truth, decided if need be. Of unbacked numbers: the truth that follows from facts, or None."""
+        expr = raw_expr(condition)  # type: ignore[attr-defined]
         return self.env.prove(expr) if self.env.is_unbacked(expr) else bool(condition)
 
-    def node_of_symbol(self, tx: Tracer, symbol: Any) -> fx.Node:
-        """The node that computes a symbol with a value: a size of an input, or an input itself."""
+    def node_of_symbol(self, tx: TraceContext, symbol: Any) -> fx.Node:
+        """The node that computes a backed symbol: a size of an input, or an input itself."""
         place = self.sources.get(symbol)
         if place is not None:
             owner = tx.tensor_at(place[0])
             return self.size_value(tx, owner, place[1], owner.fake.shape[place[1]]).node(tx)
         for number in self._integers.values():
-            if number.sym.node.value is symbol:
+            if raw_expr(number.sym) is symbol:
                 return number.node(tx)
         from treadle_tracer.errors import Unsupported
 
         raise Unsupported("data-dependent", f"{self.env.source_of(symbol)} stands in no graph node")
 
     def _key(self, number: Any) -> Any:
-        return (type(number), number.node.value)
+        return (type(number), raw_expr(number))

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import InstanceDictSource
-from treadle_tracer.values.base import MISSING, NONE, Constant, Method, Value
+from treadle_tracer.tables import by_name
+from treadle_tracer.values.base import NONE, Constant, Method
+from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from torch import fx
 
     from treadle_tracer.source import Source
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 
 class TensorValue(Value):
@@ -42,7 +46,7 @@ class TensorValue(Value):
         self.obj = obj
         self.static = static
 
-    def node(self, tx: Tracer) -> fx.Node:
+    def node(self, tx: TraceContext) -> fx.Node:
         if self._node is None:
             self._node = tx.input_node(self)
         return self._node
@@ -58,7 +62,7 @@ class TensorValue(Value):
     def identity(self) -> Any:
         return self
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: TraceContext) -> Any:
         return self
 
     def describe(self) -> str:
@@ -67,19 +71,19 @@ class TensorValue(Value):
 
     # ---- attributes
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         stored = tx.mutations.load_attr(self, name)
         if isinstance(stored, Value):
             return stored
         kind = _ATTRIBUTES.get(name)
         if kind is not None:
             return kind(self, tx, name)
-        raw = tx.lookup(self.python_type(), name)
+        raw = lookup(tx, self.python_type(), name)
         if raw is not MISSING:
-            return tx.bind_tensor_method(self, raw, name)
+            return _bind(self, tx, raw, name)
         return self.own_attr(tx, name)
 
-    def own_attr(self, tx: Tracer, name: str) -> Value:
+    def own_attr(self, tx: TraceContext, name: str) -> Value:
         """An attribute that somebody has put on the tensor object itself."""
         if self.obj is not None and self.source is not None:
             own = self.obj.__dict__
@@ -88,7 +92,7 @@ class TensorValue(Value):
             tx.guards.add(self.source, "lacks_attr", name)
         return tx.raise_exception(AttributeError, f"'Tensor' object has no attribute {name!r}")
 
-    def set_attr(self, tx: Tracer, name: str, value: Value) -> None:
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         setter = _SETTERS.get(name)
         if setter is not None:
             setter(self, tx, value)
@@ -97,36 +101,38 @@ class TensorValue(Value):
             raise Unsupported("tensor-attribute", f"assignment to .{name}")
         tx.mutations.store_attr(self, name, value)
 
-    def call_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def call_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.tensor_method(self, name, args, kwargs)
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.tensor_method(self, name, args, kwargs)
 
     # ---- protocols
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         raise Unsupported("branch-on-tensor", self.describe())
 
-    def length(self, tx: Tracer) -> int:
+    def length(self, tx: TraceContext) -> int:
         if self.fake.dim() == 0:
             tx.raise_exception(TypeError, "len() of a 0-d tensor")
-        return tx.concrete_int(self.fake.shape[0])
+        size = self.fake.shape[0]
+        return size if isinstance(size, int) else tx.specialise(SymbolicValue(None, size))
 
-    def get_item(self, tx: Tracer, key: Value) -> Value:
-        found = tx.select_at_run_time(self, key)
-        return found if found is not None else tx.run_in_graph("call_function", operator.getitem, [self, key], {})
+    def as_index(self, tx: TraceContext) -> int:
+        raise Unsupported("data-dependent", f"{self.describe()} used as an index")
 
-    def set_item(self, tx: Tracer, key: Value, value: Value) -> None:
-        if not tx.store_at_run_time(self, key, value):
-            tx.run_in_graph("call_function", operator.setitem, [self, key, value], {})
+    def get_item(self, tx: TraceContext, key: Value) -> Value:
+        return tx.tensor_item(self, key)
 
-    def iterate(self, tx: Tracer) -> Value:
+    def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
+        tx.store_tensor_item(self, key, value)
+
+    def iterate(self, tx: TraceContext) -> Value:
         if self.fake.dim() == 0:
             tx.raise_exception(TypeError, "iteration over a 0-d tensor")
         return tx.run_in_graph("call_method", "unbind", [self, Constant(0)], {}).iterate(tx)
 
-    def contains(self, tx: Tracer, item: Value) -> bool:
+    def contains(self, tx: TraceContext, item: Value) -> bool:
         raise Unsupported("branch-on-tensor", f"in {self.describe()}")
 
     def reconstruct(self, cg: Any) -> None:
@@ -152,26 +158,51 @@ def _set_attributes(tensor: Any, attrs: dict[str, Any]) -> None:
     vars(tensor).update(attrs)
 
 
+def length_of(tx: TraceContext, value: Value) -> Value:
+    """`len(value)`; the length of a tensor may be symbolic."""
+    if isinstance(value, TensorValue):
+        return value.builtin_method(tx, "__len__", [], {})
+    return Constant(value.length(tx))
+
+
+def shape_of(tx: TraceContext, owner: TensorValue) -> TupleValue:
+    """The shape: constants, and symbolic sizes with a `sym_size` node of their own."""
+    items: list[Value] = []
+    for dim, size in enumerate(owner.fake.shape):
+        items.append(Constant(size) if isinstance(size, int) else tx.symbols.size_value(tx, owner, dim, size))
+    return TupleValue(items, torch.Size)
+
+
 # ---- attributes by name
 
 
-def _metadata(self: TensorValue, tx: Tracer, name: str) -> Value:
+def _bind(self: TensorValue, tx: TraceContext, raw: Any, name: str) -> Value:
+    """An attribute found on the class of a tensor."""
+    if isinstance(raw, property) or not callable(raw):
+        known = operator_record(name)
+        if isinstance(raw, property) or (known is not None and known.is_view):  # `mT`, `real`
+            return _view(self, tx, name)
+        raise Unsupported("tensor-attribute", f".{name}")
+    return Method(self, name, raw)
+
+
+def _metadata(self: TensorValue, tx: TraceContext, name: str) -> Value:
     return Constant(getattr(self.fake, name))
 
 
-def _shape(self: TensorValue, tx: Tracer, name: str) -> Value:
-    return tx.shape_of(self)
+def _shape(self: TensorValue, tx: TraceContext, name: str) -> Value:
+    return shape_of(tx, self)
 
 
-def _view(self: TensorValue, tx: Tracer, name: str) -> Value:
+def _view(self: TensorValue, tx: TraceContext, name: str) -> Value:
     return tx.run_in_graph("call_function", getattr, [self, Constant(name)], {})
 
 
-def _data(self: TensorValue, tx: Tracer, name: str) -> Value:
+def _data(self: TensorValue, tx: TraceContext, name: str) -> Value:
     return tx.run_in_graph("call_method", "detach", [self], {})
 
 
-def _grad(self: TensorValue, tx: Tracer, name: str) -> Value:
+def _grad(self: TensorValue, tx: TraceContext, name: str) -> Value:
     if self.obj is not None and self.obj.grad is None and self.source is not None:
         tx.guards.add(self.source, "call", _grad_is_none, f"{self.source.text}.grad is None")
         return NONE
@@ -184,55 +215,56 @@ def _grad_is_none(tensor: Any) -> bool:
     return tensor.grad is None
 
 
-def _grad_fn(self: TensorValue, tx: Tracer, name: str) -> Value:
+def _grad_fn(self: TensorValue, tx: TraceContext, name: str) -> Value:
     if self.fake.grad_fn is None:
         return NONE
     raise Unsupported("tensor-attribute", f".{name} of {self.describe()}")
 
 
-def _own_dict(self: TensorValue, tx: Tracer, name: str) -> Value:
+def _own_dict(self: TensorValue, tx: TraceContext, name: str) -> Value:
     raise Unsupported("tensor-attribute", f".{name} of {self.describe()}")
 
 
-def _number(self: TensorValue, tx: Tracer, name: str) -> Value:
+def _number(self: TensorValue, tx: TraceContext, name: str) -> Value:
     return tx.number(getattr(self.fake, name), None)
 
 
-def _type_of(self: TensorValue, tx: Tracer, name: str) -> Value:
+def _type_of(self: TensorValue, tx: TraceContext, name: str) -> Value:
     return tx.wrap_known(self.python_type())
 
 
-_ATTRIBUTES: dict[str, Callable[[TensorValue, Any, str], Value]] = {
-    **dict.fromkeys(
-        "dtype device layout requires_grad is_leaf is_cuda is_cpu is_sparse is_quantized is_nested is_meta is_mps is_xpu "
-        "is_mkldnn is_sparse_csr is_complex is_vulkan is_ipu is_xla is_hpu is_mtia names ndim itemsize".split(),
-        _metadata,
-    ),
-    **dict.fromkeys(("T", "mT", "H", "mH", "real", "imag"), _view),
-    "shape": _shape,
-    "data": _data,
-    "grad": _grad,
-    "grad_fn": _grad_fn,
-    "nbytes": _number,
-    "__dict__": _own_dict,
-    "__class__": _type_of,
-}
-del _ATTRIBUTES["is_complex"]  # a method
+_METADATA = (
+    "dtype device layout requires_grad is_leaf is_cuda is_cpu is_sparse is_quantized is_nested is_meta is_mps is_xpu "
+    "is_mkldnn is_sparse_csr is_vulkan is_ipu is_xla is_hpu is_mtia names ndim itemsize"
+)
+METADATA = frozenset(["shape", *_METADATA.split()])
+"""Attributes that are metadata of the tensor: reading one leaves no trace but nodes for sizes."""
+
+_ATTRIBUTES: dict[str, Callable[[TensorValue, Any, str], Value]] = by_name(
+    (_METADATA, _metadata),
+    ("shape", _shape),
+    ("data", _data),
+    ("grad", _grad),
+    ("grad_fn", _grad_fn),
+    ("nbytes", _number),
+    ("__dict__", _own_dict),
+    ("__class__", _type_of),
+)
 
 
-def _set_requires_grad(self: TensorValue, tx: Tracer, value: Value) -> None:
+def _set_requires_grad(self: TensorValue, tx: TraceContext, value: Value) -> None:
     if bool(value.constant()) != self.fake.requires_grad:
         raise Unsupported("tensor-attribute", "assignment to .requires_grad")
 
 
-def _set_data(self: TensorValue, tx: Tracer, value: Value) -> None:
+def _set_data(self: TensorValue, tx: TraceContext, value: Value) -> None:
     raise Unsupported("tensor-attribute", "assignment to .data")
 
 
-_SETTERS: dict[str, Callable[[TensorValue, Any, Value], None]] = {
-    "requires_grad": _set_requires_grad,
-    "data": _set_data,
-}
+_SETTERS: dict[str, Callable[[TensorValue, Any, Value], None]] = by_name(
+    ("requires_grad", _set_requires_grad),
+    ("data", _set_data),
+)
 
 
 class SymbolicValue(Value):
@@ -246,9 +278,9 @@ class SymbolicValue(Value):
         self.sym = sym
         self.obj = obj
 
-    def node(self, tx: Tracer) -> fx.Node:
+    def node(self, tx: TraceContext) -> fx.Node:
         if self._node is None:
-            self._node = tx.symbol_node(self)
+            self._node = tx.symbols.node_of(tx, self)
         return self._node
 
     def python_type(self) -> type:
@@ -257,16 +289,19 @@ class SymbolicValue(Value):
     def describe(self) -> str:
         return f"dynamic {self.python_type().__name__} {self.sym}"
 
-    def hash_key(self, tx: Tracer) -> Any:
+    def hash_key(self, tx: TraceContext) -> Any:
         return tx.specialise(self)
 
-    def truth(self, tx: Tracer) -> bool:
+    def truth(self, tx: TraceContext) -> bool:
         return tx.decide(self)
 
-    def get_attr(self, tx: Tracer, name: str) -> Value:
+    def as_index(self, tx: TraceContext) -> int:
+        return operator.index(tx.specialise(self))
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
         return Method(self, name, getattr(self.python_type(), name))
 
-    def builtin_method(self, tx: Tracer, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.from_constant(getattr(tx.specialise(self), name)(*[arg.constant() for arg in args]))
 
     def reconstruct(self, cg: Any) -> None:
@@ -274,6 +309,3 @@ class SymbolicValue(Value):
             self.source.emit(cg.cb)
         else:
             cg.graph_output(self._node)
-
-
-__all__ = ["SymbolicValue", "TensorValue", "TupleValue"]

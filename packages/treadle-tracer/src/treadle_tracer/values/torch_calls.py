@@ -1,4 +1,4 @@
-"""Putting torch calls into the graph: run on fake tensors, make the node, wrap the result."""
+"""Torch calls in the graph: run the call on fake tensors, make the node, wrap the result."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from torch._subclasses.fake_tensor import (
 )
 
 from treadle_shapes import ShapesError, UnbackedError
+from treadle_shapes.torch import operator as operator_record
 from treadle_shapes.torch import run_for_metadata
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import assumptions, floats, unbacked
-from treadle_tracer.values.base import MISSING, NONE, ConcreteValue, Constant, LazyValue, Method, NotConstant, Value
-from treadle_tracer.values.joined import symbolic_bool
+from treadle_tracer.tables import by_name
+from treadle_tracer.values import assumptions, floats, tensor_numbers, unbacked
+from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
+from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
-from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue, shape_of
+from treadle_tracer.values.value import NotConstant, Value
 
 if TYPE_CHECKING:
     from torch import fx
 
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 _fake_log = logging.getLogger("torch._subclasses.fake_tensor")
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -40,7 +43,7 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 class _Arguments:
     """Turns Values into pairs of graph argument and fake argument."""
 
-    def __init__(self, tx: Tracer):
+    def __init__(self, tx: TraceContext):
         self.tx = tx
 
     def pair(self, value: Value) -> tuple[Any, Any]:
@@ -81,7 +84,7 @@ class _Arguments:
 
 
 def run_in_graph(
-    tx: Tracer, op: str, target: Callable[..., Any] | str, args: list[Value], kwargs: dict[str, Value]
+    tx: TraceContext, op: str, target: Callable[..., Any] | str, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
     """Call a torch function (`call_function`) or a method of the first argument (`call_method`) in the graph.
 
@@ -95,27 +98,30 @@ def run_in_graph(
     except Unsupported as failed:
         pairs, named = floats.retry_with_constants(failed, pairs, named)
         result = run_fake(tx, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
-    if _name(target) in _LAYOUT_QUERIES:
+    known = operator_record(target)
+    if known is not None and known.reads_layout:
         for _, fake in pairs:
             if isinstance(fake, torch.Tensor):
                 tx.symbols.exclude_ones(fake)
-    run_time = tx.symbols.run_time
-    if run_time.allowed:
-        run_time.write_asserts(tx)
+    unbacked_symbols = tx.symbols.unbacked
+    if unbacked_symbols.allowed:
+        unbacked_symbols.write_asserts(tx)
     value = _result_value(tx, op, target, pairs, named, result)
-    if run_time.allowed:
-        run_time.close_call(tx, value)
+    if unbacked_symbols.allowed:
+        unbacked_symbols.close_call(tx, value)
     return value
 
 
-def _result_value(tx: Tracer, op: str, target: Any, pairs: list[Any], named: dict[str, Any], result: Any) -> Value:
+def _result_value(
+    tx: TraceContext, op: str, target: Any, pairs: list[Any], named: dict[str, Any], result: Any
+) -> Value:
     if not _has_tensors(result):
         if result is None:
             _make_node(tx, op, target, pairs, named, None)
             return NONE
         return constant_result(tx, op, target, pairs, named, result)
     known = tx.tensor_of_fake(result) if isinstance(result, torch.Tensor) else None
-    if known is not None and _is_pure(target, named):
+    if known is not None and _may_give_its_argument(target, named):
         return known
     node = _make_node(tx, op, target, pairs, named, result)
     if known is not None:
@@ -124,47 +130,33 @@ def _result_value(tx: Tracer, op: str, target: Any, pairs: list[Any], named: dic
     return wrap_result(tx, result, node)
 
 
-def _make_node(tx: Tracer, op: str, target: Any, pairs: list[Any], named: dict[str, Any], result: Any) -> fx.Node:
+def _make_node(tx: TraceContext, op: str, target: Any, pairs: list[Any], named: dict[str, Any], result: Any) -> fx.Node:
     args = tuple(pair[0] for pair in pairs)
     kwargs = {name: pair[0] for name, pair in named.items()}
     return tx.graph.call(op, target, args, kwargs, result, tx.stack_trace())
 
 
-_MAY_GIVE_ITS_ARGUMENT = frozenset(
-    "contiguous to float double half bfloat16 int long bool type_as cpu cuda expand_as dropout".split()
-)
-"""Calls without effect that give their very argument when there is nothing to do. Everything else that gives a tensor known
-before has written into it."""
+def _may_give_its_argument(target: Any, named: dict[str, Any]) -> bool:
+    """Whether the call writes nothing and gives its argument when there is nothing to do.
 
-
-_LAYOUT_QUERIES = frozenset(
-    "stride is_contiguous storage_offset is_non_overlapping_and_dense is_same_size is_set_to".split()
-)
-"""Questions whose answers for sizes of 1 cannot be told from the answers for other sizes."""
-
-
-def _is_pure(target: Any, named: dict[str, Any]) -> bool:
-    return _name(target) in _MAY_GIVE_ITS_ARGUMENT and "inplace" not in named
-
-
-_ONLY_IN_C = frozenset(
-    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout".split()
-)
-"""Calls whose Python kernels copy where eager gives its argument."""
+    Every other call that gives a tensor known before has written into it.
+    """
+    known = operator_record(target)
+    return known is not None and known.may_return_argument and "inplace" not in named
 
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 
-def run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """The call on fake tensors. What it raises, the real call would raise too, or cannot be known: a graph break either way."""
-    if tx.symbols.run_time.allowed or not _may_be_recalled(target):
+def run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Make the call on fake tensors. Where that raises, the real call raises too, or nobody knows: the graph breaks."""
+    if tx.symbols.unbacked.allowed or not _is_cacheable(target):
         return _run_fake(tx, op, target, args, kwargs)
-    return tx.recall.call(target, lambda: _run_fake(tx, op, target, args, kwargs), args, kwargs)
+    return tx.fake_calls.call(target, lambda: _run_fake(tx, op, target, args, kwargs), args, kwargs)
 
 
-def _may_be_recalled(target: Any) -> bool:
-    """Whether a call does the same on tensors of the same metadata: what PyTorch itself defines does."""
+def _is_cacheable(target: Any) -> bool:
+    """Whether the fake result follows from the metadata of the arguments, as it does for what PyTorch itself defines."""
     if isinstance(target, str):
         return True
     if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
@@ -174,26 +166,27 @@ def _may_be_recalled(target: Any) -> bool:
     return isinstance(target, _FUNCTIONS) and str(target.__module__).split(".")[0] in ("torch", "_operator", "builtins")
 
 
-def _run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     given = args
     was_disabled = _fake_log.disabled
-    _fake_log.disabled = True  # a failing kernel is the traced program's business, not a message
-    # With dynamic sizes PyTorch's Python kernels are preferred: some in C++ read sizes as plain ints and so fix them.
-    in_python = tx.symbols.env is not None and _name(target) not in _ONLY_IN_C
+    _fake_log.disabled = True  # the traced program handles a failing kernel; no message is wanted
+    # With symbolic sizes PyTorch's Python kernels are preferred, because some kernels in C++ read sizes as ints and so specialise them.
+    record = operator_record(target)
+    in_python = tx.symbols.env is not None and not (record is not None and record.python_kernel_copies)
     python_kernels = enable_python_dispatcher() if in_python else nullcontext()
-    with tx.fake_mode, python_kernels, tx.symbols.run_time.naming(tx):
+    with tx.fake_mode, python_kernels, tx.symbols.unbacked.naming(tx):
         try:
             function: Any = target
             if op == "call_method":
                 function, args = getattr(args[0], str(target)), args[1:]
             return run_for_metadata(tx.symbols.env, function, args, kwargs, assume=tx.symbols.assumes)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            if not tx.symbols.captures or tx.symbols.run_time.allowed:
+            if not tx.symbols.captures or tx.symbols.unbacked.allowed:
                 raise Unsupported("data-dependent", f"{_name(target)}: {error}") from error
         except UnbackedError as error:
             raise unbacked.refusal(tx, error) from error
         except ShapesError as error:
-            code = "unbacked-decision" if tx.symbols.run_time.allowed else "torch-call-raises"
+            code = "unbacked-decision" if tx.symbols.unbacked.allowed else "torch-call-raises"
             raise Unsupported(code, f"{_name(target)}: {error}") from error
         except UnsupportedFakeTensorException as error:
             raise Unsupported("no-fake-kernel", f"{_name(target)}: {error}") from error
@@ -203,7 +196,7 @@ def _run_fake(tx: Tracer, op: str, target: Any, args: list[Any], kwargs: dict[st
             raise Unsupported("torch-call-raises", f"{_name(target)}: {type(error).__name__}: {error}") from error
         finally:
             _fake_log.disabled = was_disabled
-    tx.symbols.run_time.allow(tx)
+    tx.symbols.unbacked.allow(tx)
     return _run_fake(tx, op, target, given, kwargs)
 
 
@@ -221,14 +214,16 @@ def _has_tensors(result: Any) -> bool:
     return False
 
 
-def constant_result(tx: Tracer, op: str, target: Any, pairs: list[Any], named: dict[str, Any], result: Any) -> Value:
+def constant_result(
+    tx: TraceContext, op: str, target: Any, pairs: list[Any], named: dict[str, Any], result: Any
+) -> Value:
     if isinstance(result, torch.Size):
         return TupleValue([Constant(size) for size in result], torch.Size)
     return tx.from_constant(result)
 
 
-def wrap_result(tx: Tracer, result: Any, node: fx.Node) -> Value:
-    """Values for what a node gives: tensors, or (nested) tuples and lists of them through `getitem` nodes."""
+def wrap_result(tx: TraceContext, result: Any, node: fx.Node) -> Value:
+    """The Value of what a node gives: a tensor, a number, or nested tuples, lists and dicts of them through `getitem` nodes."""
     if isinstance(result, torch.Tensor):
         if not isinstance(result, FakeTensor):
             raise Unsupported("graph-result", f"{_name(node.target)} gave a {type(result).__name__}")
@@ -247,7 +242,7 @@ def wrap_result(tx: Tracer, result: Any, node: fx.Node) -> Value:
     return tx.from_constant(result)
 
 
-def _wrap_item(tx: Tracer, item: Any, node: fx.Node, key: Any) -> Value:
+def _wrap_item(tx: TraceContext, item: Any, node: fx.Node, key: Any) -> Value:
     if not _has_tensors(item):
         return tx.from_constant(item)
     known = tx.tensor_of_fake(item) if isinstance(item, torch.Tensor) else None
@@ -257,40 +252,43 @@ def _wrap_item(tx: Tracer, item: Any, node: fx.Node, key: Any) -> Value:
     return wrap_result(tx, item, part)
 
 
-# ---- methods of tensors
+# ---- items and methods of tensors
 
 
-def tensor_method(tx: Tracer, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def get_item(tx: TraceContext, owner: TensorValue, key: Value) -> Value:
+    """`owner[key]`"""
+    found = tensor_numbers.get_item(tx, owner, key)
+    return found if found is not None else run_in_graph(tx, "call_function", operator.getitem, [owner, key], {})
+
+
+def set_item(tx: TraceContext, owner: TensorValue, key: Value, value: Value) -> None:
+    """`owner[key] = value`"""
+    if not tensor_numbers.set_item(tx, owner, key, value):
+        run_in_graph(tx, "call_function", operator.setitem, [owner, key, value], {})
+
+
+def tensor_method(
+    tx: TraceContext, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]
+) -> Value:
     special = _TENSOR_METHODS.get(name)
     if special is not None:
         result = special(tx, owner, args, kwargs)
         if result is not None:
             return result
-    raw = tx.lookup(torch.Tensor, name)
+    raw = lookup(tx, torch.Tensor, name)
     if raw is MISSING:
-        return tx.call(owner.get_attr(tx, name), args, kwargs)
+        return owner.get_attr(tx, name).call(tx, args, kwargs)
     return run_in_graph(tx, "call_method", name, [owner, *args], kwargs)
 
 
-def bind_tensor_method(tx: Tracer, owner: TensorValue, raw: Any, name: str) -> Value:
-    if isinstance(raw, property) or not callable(raw):
-        if name in _VIEW_PROPERTIES or isinstance(raw, property):
-            return run_in_graph(tx, "call_function", getattr, [owner, Constant(name)], {})
-        raise Unsupported("tensor-attribute", f".{name}")
-    return Method(owner, name, raw)
-
-
-_VIEW_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag"})
-
-
 def _unsupported(code: str) -> Callable[..., Value]:
-    def run(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def run(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Unsupported(code, owner.describe())
 
     return run
 
 
-def _size(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+def _size(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     if not args and not kwargs:
         return shape_of(tx, owner)
     dim = args[0] if args else kwargs.get("dim", NONE)
@@ -299,100 +297,64 @@ def _size(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, V
     return None
 
 
-def _length(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _length(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     return shape_of(tx, owner).items[0] if owner.fake.dim() else Constant(owner.length(tx))
 
 
-def _type_method(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+def _type_method(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     if args or kwargs:
         return None
     return Constant(owner.fake.type() if owner.obj is None else owner.obj.type())
 
 
-def _as_subclass(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+def _as_subclass(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
     if args and args[0].constant() is torch.Tensor:
         return owner
     raise Unsupported("tensor-subclass", "Tensor.as_subclass")
 
 
-def _requires_grad_(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _requires_grad_(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     wanted = args[0] if args else kwargs.get("requires_grad", Constant(True))
     if bool(wanted.constant()) != owner.fake.requires_grad:
         raise Unsupported("tensor-method", f"requires_grad_ of {owner.describe()}")
     return owner
 
 
-def _squeeze(tx: Tracer, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> None:
+def _set_item(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    owner.set_item(tx, args[0], args[1])
+    return NONE
+
+
+def _squeeze(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> None:
     assumptions.squeezed(tx, owner, [*args, *kwargs.values()])
 
 
-_TENSOR_METHODS: dict[str, Callable[..., Value | None]] = {
-    "requires_grad_": _requires_grad_,
-    **dict.fromkeys(("squeeze", "squeeze_"), _squeeze),
-    "item": lambda tx, owner, args, kwargs: unbacked.item(tx, owner),
-    "tolist": lambda tx, owner, args, kwargs: unbacked.to_list(tx, owner),
-    "__int__": lambda tx, owner, args, kwargs: unbacked.to_number(tx, owner, int),
-    "__float__": lambda tx, owner, args, kwargs: unbacked.to_number(tx, owner, float),
-    **dict.fromkeys(("__bool__", "is_nonzero"), lambda tx, owner, args, kwargs: unbacked.to_bool(tx, owner)),
-    **dict.fromkeys(("__complex__", "__index__"), _unsupported("data-dependent")),
-    "__contains__": _unsupported("branch-on-tensor"),
-    **dict.fromkeys(("numpy", "__array__", "data_ptr", "storage", "untyped_storage", "share_memory_", "__reduce_ex__",
-                     "__deepcopy__", "backward", "register_hook", "retain_grad", "set_",
-                     "__repr__", "__str__", "__format__", "apply_", "map_", "is_shared", "pin_memory"),
-                    _unsupported("tensor-method")),
-    "size": _size,
-    "__len__": _length,
-    "type": _type_method,
-    "as_subclass": _as_subclass,
-    "__getitem__": lambda tx, owner, args, kwargs: owner.get_item(tx, args[0]),
-    "__setitem__": lambda tx, owner, args, kwargs: owner.set_item(tx, args[0], args[1]) or NONE,
-    "__iter__": lambda tx, owner, args, kwargs: owner.iterate(tx),
-    "__hash__": _unsupported("hash"),
-    "get_device": lambda tx, owner, args, kwargs: Constant(owner.fake.get_device()),
-    "is_floating_point": lambda tx, owner, args, kwargs: Constant(owner.fake.is_floating_point()),
-    "is_complex": lambda tx, owner, args, kwargs: Constant(owner.fake.is_complex()),
-    "dim": lambda tx, owner, args, kwargs: Constant(owner.fake.dim()),
-    "__torch_function__": _unsupported("tensor-method"),
-}  # fmt: skip
-
-
-def shape_of(tx: Tracer, owner: TensorValue) -> TupleValue:
-    """The shape: constants, and symbolic sizes with a `sym_size` node of their own."""
-    items: list[Value] = []
-    for dim, size in enumerate(owner.fake.shape):
-        if isinstance(size, int):
-            items.append(Constant(size))
-        else:
-            items.append(tx.size_value(owner, dim, size))
-    return TupleValue(items, torch.Size)
-
-
-def operator_in_graph(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> Value:
-    """An operator with at least one tensor or symbolic operand."""
-    if any(isinstance(arg, TensorValue) for arg in args):
-        return run_in_graph(tx, "call_function", function, args, {})
-    return symbolic_op(tx, function, args)
-
-
-def symbolic_op(tx: Tracer, function: Callable[..., Any], args: list[Value]) -> Value:
-    """Arithmetic of dynamic numbers; a comparison is a node only if it stays undecided."""
-    if any(unbacked.is_run_time(tx, arg) for arg in args):
-        return unbacked.operate(tx, function, args)
-    if any(map(floats.is_float, args)):
-        return floats.operate(tx, function, args)
-    plain = [arg.sym if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]
-    try:
-        result = function(*plain)
-    except (TypeError, ZeroDivisionError) as error:
-        tx.raise_real(error)
-    if not isinstance(result, _SYMBOLIC):
-        return tx.from_constant(result)
-    if isinstance(result, torch.SymBool):
-        return symbolic_bool(tx, result.node.value)
-    nodes = tuple(arg.node(tx) if isinstance(arg, SymbolicValue) else arg.constant() for arg in args)
-    node = tx.graph.call("call_function", function, nodes, {}, result, tx.stack_trace())
-    return tx.number(result, node)
-
-
-__all__ = ["bind_tensor_method", "operator_in_graph", "run_fake", "run_in_graph", "shape_of", "symbolic_op",
-           "tensor_method", "wrap_result"]  # fmt: skip
+_TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
+    ("requires_grad_", _requires_grad_),
+    ("squeeze squeeze_", _squeeze),
+    ("item", lambda tx, owner, args, kwargs: tensor_numbers.item(tx, owner)),
+    ("tolist", lambda tx, owner, args, kwargs: tensor_numbers.to_list(tx, owner)),
+    ("__int__", lambda tx, owner, args, kwargs: tensor_numbers.to_number(tx, owner, int)),
+    ("__float__", lambda tx, owner, args, kwargs: tensor_numbers.to_number(tx, owner, float)),
+    ("__bool__ is_nonzero", lambda tx, owner, args, kwargs: tensor_numbers.to_bool(tx, owner)),
+    ("__complex__ __index__", _unsupported("data-dependent")),
+    ("__contains__", _unsupported("branch-on-tensor")),
+    (
+        "numpy __array__ data_ptr storage untyped_storage share_memory_ __reduce_ex__ __deepcopy__ backward register_hook "
+        "retain_grad set_ __repr__ __str__ __format__ apply_ map_ is_shared pin_memory __torch_function__",
+        _unsupported("tensor-method"),
+    ),
+    ("size", _size),
+    ("__len__", _length),
+    ("type", _type_method),
+    ("as_subclass", _as_subclass),
+    ("__getitem__", lambda tx, owner, args, kwargs: owner.get_item(tx, args[0])),
+    ("__setitem__", _set_item),
+    ("__iter__", lambda tx, owner, args, kwargs: owner.iterate(tx)),
+    ("__hash__", _unsupported("hash")),
+    ("get_device", lambda tx, owner, args, kwargs: Constant(owner.fake.get_device())),
+    ("is_floating_point", lambda tx, owner, args, kwargs: Constant(owner.fake.is_floating_point())),
+    ("is_complex", lambda tx, owner, args, kwargs: Constant(owner.fake.is_complex())),
+    ("dim", lambda tx, owner, args, kwargs: Constant(owner.fake.dim())),
+)
+"""What is done instead of a node, by method. None: the call is a node after all."""

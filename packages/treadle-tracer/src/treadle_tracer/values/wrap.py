@@ -1,4 +1,4 @@
-"""`wrap(tx, obj, source)`: the Value of an outside object, with the guards that its kind relies on. A table from type to kind."""
+"""The Value of an outside object, with the guards that its kind relies on: a table from type to kind."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ from treadle_tracer.source import (
     AttrSource,
     ConstSource,
     DictItemSource,
-    InstanceDictSource,
     ItemSource,
     ListItemSource,
     LocalSource,
     Source,
     TupleItemSource,
 )
-from treadle_tracer.values.base import FALSE, NONE, TRUE, ConcreteValue, Constant, LazyValue, Method, Value
+from treadle_tracer.values.base import FALSE, NONE, TRUE, ConcreteValue, Constant, LazyValue, Method
 from treadle_tracer.values.callables import CallableValue, DisabledFunction
 from treadle_tracer.values.functions import (
     BoundMethod,
-    CellValue,
     ClassValue,
     FunctionValue,
     GenericAlias,
     ModuleObject,
     PartialValue,
+    wrap_cell,
 )
-from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.graph_functions import goes_into_graph
+from treadle_tracer.values.mappings import DictValue, SetValue, wrap_key
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.objects import ObjectValue
-from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.rules.table import rule_of
+from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
 from treadle_tracer.values.tensor import SymbolicValue
-from treadle_tracer.values.torch_functions import goes_into_graph, handler_of
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 CONSTANT_TYPES: frozenset[type] = frozenset(
     {
@@ -56,7 +57,7 @@ CONSTANT_TYPES: frozenset[type] = frozenset(
 """Types whose objects are immutable and compared by value."""
 
 _TRUSTED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "typing_extensions"}
-_Wrapper = Callable[["Tracer", Any, Source], Value]
+_Wrapper = Callable[["TraceContext", Any, Source], Value]
 
 
 def is_constant_object(obj: Any) -> bool:
@@ -85,7 +86,7 @@ def is_trusted_function(function: Any) -> bool:
     return is_trusted_name(getattr(function, "__module__", None))
 
 
-def wrap(tx: Tracer, obj: Any, source: Source | None) -> Value:
+def wrap(tx: TraceContext, obj: Any, source: Source | None) -> Value:
     """The Value of `obj` found at `source` (None: it needs no guard), guarded as its kind requires."""
     cls = type(obj)
     if cls in CONSTANT_TYPES:
@@ -104,7 +105,7 @@ def wrap(tx: Tracer, obj: Any, source: Source | None) -> Value:
     return value
 
 
-def wrap_constant(tx: Tracer, obj: Any, source: Source | None) -> Value:
+def wrap_constant(tx: TraceContext, obj: Any, source: Source | None) -> Value:
     if source is not None and not isinstance(source, ConstSource):
         if obj is None or obj is True or obj is False:
             tx.guards.add(source, "is", obj)
@@ -121,8 +122,8 @@ def cls_is_bool(obj: Any) -> bool:
     return type(obj) is bool
 
 
-def _seen_again(tx: Tracer, obj: Any, value: Value, source: Source | None) -> Value:
-    """The object was reached before on another way: the trace relies on both ways ending at one object."""
+def _seen_again(tx: TraceContext, obj: Any, value: Value, source: Source | None) -> Value:
+    """Guard that two sources lead to one object: the object was reached through another source before."""
     if source is None or isinstance(source, ConstSource) or source == value.source:
         return value
     if isinstance(value, (ConcreteValue, FunctionValue, ModuleValue)):
@@ -134,7 +135,7 @@ def _seen_again(tx: Tracer, obj: Any, value: Value, source: Source | None) -> Va
     return value
 
 
-def _guard_identity(tx: Tracer, obj: Any, source: Source) -> None:
+def _guard_identity(tx: TraceContext, obj: Any, source: Source) -> None:
     if not isinstance(source, ConstSource):
         tx.guards.add(source, "is", obj)
 
@@ -142,22 +143,22 @@ def _guard_identity(tx: Tracer, obj: Any, source: Source) -> None:
 # ---- kinds
 
 
-def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
+def _function(tx: TraceContext, obj: types.FunctionType, source: Source) -> Value:
     own = obj.__dict__
     if own.get("_treadle_disabled") or own.get("_torchdynamo_disable"):
         _guard_identity(tx, obj, source)
         return DisabledFunction(obj, source)
-    if "_treadle_original" in own:  # compiled by treadle on its own: goes into this graph
+    if "_treadle_original" in own:  # compiled by treadle on its own: traced into this graph
         _guard_identity(tx, obj, source)
         return tx.wrap_known(own["_treadle_original"])
     if obj.__code__ is _DYNAMO_EXCLUDED:
         _guard_identity(tx, obj, source)
         return tx.wrap_known(own["__wrapped__"])
-    if handler_of(obj) is not None or goes_into_graph(obj):
+    if rule_of(obj) is not None or goes_into_graph(obj):
         _guard_identity(tx, obj, source)
         return CallableValue(obj, source)
     if isinstance(source.root, LocalSource) and (obj.__closure__ or obj.__qualname__.endswith("<lambda>")):
-        # A function made anew for every call: its code stays, its closure and defaults are guarded where they are read.
+        # Such a function is a new object at every call. Its code stays; its closure and defaults are guarded where they are read.
         tx.guards.add(source, "type_is", types.FunctionType)
         tx.guards.add(AttrSource(source, "__code__"), "is", obj.__code__)
         return FunctionValue.outside(tx, obj, source)
@@ -166,19 +167,19 @@ def _function(tx: Tracer, obj: types.FunctionType, source: Source) -> Value:
 
 
 def _known(kind: Callable[[Any, Source], Value]) -> _Wrapper:
-    def make(tx: Tracer, obj: Any, source: Source) -> Value:
+    def make(tx: TraceContext, obj: Any, source: Source) -> Value:
         _guard_identity(tx, obj, source)
         return kind(obj, source)
 
     return make
 
 
-def _enum_member(tx: Tracer, obj: Any, source: Source) -> Value:
+def _enum_member(tx: TraceContext, obj: Any, source: Source) -> Value:
     _guard_identity(tx, obj, source)
     return Constant(obj)
 
 
-def _tuple(tx: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
+def _tuple(tx: TraceContext, obj: tuple[Any, ...], source: Source) -> Value:
     cls = type(obj)
     tx.guards.add(source, "type_is", cls)
     tx.guards.add(source, "len", len(obj))
@@ -189,13 +190,13 @@ def _tuple(tx: Tracer, obj: tuple[Any, ...], source: Source) -> Value:
     return TupleValue([LazyValue(x, TupleItemSource(source, i)) for i, x in enumerate(obj)], cls, source, obj)
 
 
-def _list(tx: Tracer, obj: list[Any], source: Source) -> Value:
+def _list(tx: TraceContext, obj: list[Any], source: Source) -> Value:
     tx.guards.add(source, "type_is", list)
     tx.guards.add(source, "len", len(obj))
     return ListValue([LazyValue(x, ListItemSource(source, i)) for i, x in enumerate(obj)], list, source, obj)
 
 
-def _deque(tx: Tracer, obj: collections.deque[Any], source: Source) -> Value:
+def _deque(tx: TraceContext, obj: collections.deque[Any], source: Source) -> Value:
     tx.guards.add(source, "type_is", collections.deque)
     tx.guards.add(source, "len", len(obj))
     tx.guards.add(AttrSource(source, "maxlen"), "equals", obj.maxlen)
@@ -204,7 +205,7 @@ def _deque(tx: Tracer, obj: collections.deque[Any], source: Source) -> Value:
     return made
 
 
-def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
+def _dict(tx: TraceContext, obj: dict[Any, Any], source: Source) -> Value:
     tx.guards.add(source, "type_is", type(obj))
     made = DictValue.outside(tx, obj, source)
     if isinstance(obj, collections.defaultdict) and obj.default_factory is not None:
@@ -212,17 +213,17 @@ def _dict(tx: Tracer, obj: dict[Any, Any], source: Source) -> Value:
     return made
 
 
-def _mapping_proxy(tx: Tracer, obj: Any, source: Source) -> Value:
+def _mapping_proxy(tx: TraceContext, obj: Any, source: Source) -> Value:
     made = DictValue({}, types.MappingProxyType)  # type: ignore[arg-type]
     for key, item in obj.items():
-        key_value = tx.wrap_key(key, source)
+        key_value = wrap_key(tx, key, source)
         made.entries[key_value.hash_key(tx)] = (key_value, LazyValue(item, ItemSource(source, key)))
     if not isinstance(source, ConstSource):
         tx.guards.add(source, "call", _SameKeys(obj), f"{source.text} has the same {len(obj)} keys")
     return made
 
 
-def _set(tx: Tracer, obj: Any, source: Source) -> Value:
+def _set(tx: TraceContext, obj: Any, source: Source) -> Value:
     if not all(is_constant_object(item) or isinstance(item, type) for item in obj):
         raise Unsupported("unknown-object", f"{source.text} is a set of objects")
     if type(obj) is frozenset:
@@ -255,18 +256,18 @@ class _SameSet:
         return value == self.items
 
 
-def _nn_module(tx: Tracer, obj: torch.nn.Module, source: Source) -> Value:
+def _nn_module(tx: TraceContext, obj: torch.nn.Module, source: Source) -> Value:
     if isinstance(obj, torch.jit.ScriptModule):
         raise Unsupported("script-module", source.text)
     tx.guards.add(source, "is", obj)
     return ModuleValue(type(obj), obj, source)
 
 
-def _tensor(tx: Tracer, obj: torch.Tensor, source: Source) -> Value:
+def _tensor(tx: TraceContext, obj: torch.Tensor, source: Source) -> Value:
     return tx.wrap_tensor(obj, source)
 
 
-def _object(tx: Tracer, obj: Any, source: Source) -> Value:
+def _object(tx: TraceContext, obj: Any, source: Source) -> Value:
     tx.guards.add(source, "type_is", type(obj))
     container: Value | None = None
     if isinstance(obj, dict):
@@ -284,7 +285,7 @@ def _object(tx: Tracer, obj: Any, source: Source) -> Value:
         container = ListValue(
             [LazyValue(x, ListItemSource(source, i)) for i, x in enumerate(list.__iter__(obj))], list, source, obj
         )
-    elif isinstance(obj, (int, str, float, bytes)):  # immutable, but for attributes of its own
+    elif isinstance(obj, (int, str, float, bytes)):  # immutable except for attributes of its own
         _guard_identity(tx, obj, source)
         return Constant(obj)
     elif isinstance(obj, set):
@@ -295,20 +296,15 @@ def _object(tx: Tracer, obj: Any, source: Source) -> Value:
     return made
 
 
-def _method(tx: Tracer, obj: types.MethodType, source: Source) -> Value:
+def _method(tx: TraceContext, obj: types.MethodType, source: Source) -> Value:
     tx.guards.add(source, "type_is", types.MethodType)
     function = tx.wrap(obj.__func__, AttrSource(source, "__func__"))
     return BoundMethod(function, tx.wrap(obj.__self__, AttrSource(source, "__self__")), source)
 
 
-def _builtin(tx: Tracer, obj: Any, source: Source) -> Value:
+def _builtin(tx: TraceContext, obj: Any, source: Source) -> Value:
     owner = getattr(obj, "__self__", None)
-    if (
-        owner is None
-        or isinstance(owner, (types.ModuleType, type))
-        or goes_into_graph(obj)
-        or handler_of(obj) is not None
-    ):
+    if owner is None or isinstance(owner, (types.ModuleType, type)) or goes_into_graph(obj) or rule_of(obj) is not None:
         _guard_identity(tx, obj, source)
         return CallableValue(obj, source)
     tx.guards.add(source, "type_is", type(obj))
@@ -318,7 +314,7 @@ def _builtin(tx: Tracer, obj: Any, source: Source) -> Value:
     return Method(owner_value, obj.__name__, obj)
 
 
-def _partial(tx: Tracer, obj: functools.partial[Any], source: Source) -> Value:
+def _partial(tx: TraceContext, obj: functools.partial[Any], source: Source) -> Value:
     tx.guards.add(source, "type_is", type(obj))
     function = tx.wrap(obj.func, AttrSource(source, "func"))
     args_source, keywords_source = AttrSource(source, "args"), AttrSource(source, "keywords")
@@ -333,29 +329,29 @@ def _partial(tx: Tracer, obj: functools.partial[Any], source: Source) -> Value:
     return made
 
 
-def _cell(tx: Tracer, obj: types.CellType, source: Source) -> Value:
-    return tx.wrap_cell(obj, source)
+def _cell(tx: TraceContext, obj: types.CellType, source: Source) -> Value:
+    return wrap_cell(tx, obj, source)
 
 
-def _symint(tx: Tracer, obj: Any, source: Source) -> Value:
+def _symint(tx: TraceContext, obj: Any, source: Source) -> Value:
     return SymbolicValue(None, obj, source, obj)
 
 
-def _weakref(tx: Tracer, obj: Any, source: Source) -> Value:
+def _weakref(tx: TraceContext, obj: Any, source: Source) -> Value:
     tx.guards.add(source, "type_is", type(obj))
     return ObjectValue(type(obj), obj, source)
 
 
 _DYNAMO_EXCLUDED = torch._disable_dynamo(len).__code__
-"""Code of the wrapper around torch functions that PyTorch's own compiler does not look into."""
+"""Code of the wrapper around torch functions that PyTorch's own compiler does not trace."""
 
 
-def _compiled(tx: Tracer, obj: Any, source: Source) -> Value:
+def _compiled(tx: TraceContext, obj: Any, source: Source) -> Value:
     _guard_identity(tx, obj, source)
     return tx.wrap_known(obj._treadle_original)
 
 
-def _numpy_scalar(tx: Tracer, obj: Any, source: Source) -> Value:
+def _numpy_scalar(tx: TraceContext, obj: Any, source: Source) -> Value:
     tx.guards.add(source, "call", _SameNumber(obj), f"{source.text} == {obj!r}")
     return Constant(obj)
 
@@ -375,7 +371,7 @@ def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
         return _compiled
     if isinstance(obj, type):
         return WRAPPERS[type]
-    if goes_into_graph(obj) or (getattr(cls, "__hash__", None) is not None and handler_of(obj) is not None):
+    if goes_into_graph(obj) or (getattr(cls, "__hash__", None) is not None and rule_of(obj) is not None):
         return _known(CallableValue)
     if cls.__module__ == "numpy":
         if is_numpy_scalar(obj) and not isinstance(obj, type):
@@ -423,9 +419,9 @@ WRAPPERS: dict[Any, Callable[..., Value]] = {
 """Kind by exact type."""
 
 
-def _slice(tx: Tracer, obj: slice, source: Source) -> Value:
+def _slice(tx: TraceContext, obj: slice, source: Source) -> Value:
     parts = [tx.wrap(getattr(obj, name), AttrSource(source, name)) for name in ("start", "stop", "step")]
-    return tx.make_slice(parts)
+    return make_slice(parts)
 
 
 _WRAPPERS_BY_BASE: list[tuple[Any, _Wrapper]] = [
@@ -442,7 +438,7 @@ _WRAPPERS_BY_BASE: list[tuple[Any, _Wrapper]] = [
 """Kind by base class, for types not in WRAPPERS; first match."""
 
 
-def from_constant(tx: Tracer, obj: Any) -> Value:
+def from_constant(tx: TraceContext, obj: Any) -> Value:
     """The Value of a Python object the trace has computed itself."""
     cls = type(obj)
     if cls in CONSTANT_TYPES:
@@ -471,7 +467,3 @@ def from_constant(tx: Tracer, obj: Any) -> Value:
     if hasattr(obj, "__next__"):
         raise Unsupported("call", f"a {cls.__name__} made while tracing")
     return wrap(tx, obj, ConstSource(obj))
-
-
-__all__ = ["CONSTANT_TYPES", "CellValue", "InstanceDictSource", "from_constant", "is_constant_object", "is_trusted_class",
-           "is_trusted_function", "is_trusted_name", "wrap"]  # fmt: skip

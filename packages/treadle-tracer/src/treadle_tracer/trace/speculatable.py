@@ -1,28 +1,29 @@
-"""Which instructions may be evaluated on a path that may turn out not to be taken: those without any effect. A table.
+"""The table of instructions that may be evaluated on a path that the program may turn out not to take: those without effects.
 
 An effect is whatever the program could see later: a write to an object that exists already, an iterator moved on, a tensor
-operation. Reading outside objects adds guards on them, which hold for the call at hand.
+operation. Reading an outside object is no effect. It adds guards, and they hold for the present call.
 """
 
 from __future__ import annotations
 
 import functools
-import operator
 import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
-from treadle_tracer.values.base import NULL, ConcreteValue, Constant, Method, Value
+from treadle_tracer.tables import by_name
+from treadle_tracer.values.base import NULL, ConcreteValue, Constant, Method
 from treadle_tracer.values.callables import CallableValue
 from treadle_tracer.values.functions import BoundMethod, FunctionValue
+from treadle_tracer.values.graph_functions import goes_into_graph
 from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, SliceValue, TupleValue
-from treadle_tracer.values.tensor import SymbolicValue, TensorValue
-from treadle_tracer.values.torch_functions import goes_into_graph, handler_of
+from treadle_tracer.values.tensor import METADATA, SymbolicValue, TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.bytecode import Instruction
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
 Test = Callable[["Frame", "Instruction"], bool]
 
 
-def is_pure(frame: Frame, instruction: Instruction, computes: bool) -> bool:
-    """Whether evaluating the instruction now leaves no trace. `computes`: tensors may be made."""
-    test = _PURE.get(instruction.opname)
+def why_not_speculatable(frame: Frame, instruction: Instruction, computes: bool) -> str | None:
+    """Why the frame's next instruction must not be evaluated on a path that may not be taken. `computes`: tensors may be made."""
+    test = _TESTS.get(instruction.opname)
     if test is None:
-        return False
-    return test is _always or test(frame, instruction) or (computes and _is_computed(frame, instruction))
+        return f"{instruction.opname} has an effect"
+    if test is _always or test(frame, instruction) or (computes and _makes_tensor_only(frame, instruction)):
+        return None
+    return f"{instruction.opname} has an effect on these operands"
 
 
 def _always(frame: Frame, i: Instruction) -> bool:
@@ -51,7 +54,7 @@ def _is_plain(value: Value) -> bool:
 
 
 def _testable(frame: Frame, i: Instruction) -> bool:
-    """The truth of a tensor is no question of sizes."""
+    """Not a tensor, whose truth depends on its elements."""
     return not isinstance(frame.stack[-1], TensorValue)
 
 
@@ -64,7 +67,7 @@ def _both_are_plain(frame: Frame, i: Instruction) -> bool:
 
 
 def _arithmetic(frame: Frame, i: Instruction) -> bool:
-    """Of constants anything; of dynamic numbers what is defined for all of them."""
+    """Every operator of constants, and those operators of symbolic numbers that never raise."""
     operands = frame.stack[-2:]
     if all(isinstance(operand, Constant) for operand in operands):
         return True
@@ -82,12 +85,16 @@ def _membership(frame: Frame, i: Instruction) -> bool:
     return isinstance(container, (Constant, SetValue)) or (isinstance(container, DictValue) and container.cls is dict)
 
 
-_METADATA = frozenset("shape dtype device layout ndim size dim is_floating_point is_complex is_cuda is_cpu".split())
-
-
 def _attribute(frame: Frame, i: Instruction) -> bool:
-    owner = frame.stack[-1]
-    return i.argval in _METADATA or i.argval in COMPUTED if isinstance(owner, TensorValue) else True
+    if not isinstance(frame.stack[-1], TensorValue):
+        return True
+    return i.argval in METADATA or _asks_for_metadata(i.argval) or is_speculatable(i.argval)
+
+
+def _asks_for_metadata(name: str) -> bool:
+    """Whether the method of a tensor answers from its metadata, the strides aside."""
+    known = operator_record(name)
+    return known is not None and known.is_query and not known.reads_layout
 
 
 def _item(frame: Frame, i: Instruction) -> bool:
@@ -102,7 +109,7 @@ def _unpacking(frame: Frame, i: Instruction) -> bool:
 
 
 def _import(frame: Frame, i: Instruction) -> bool:
-    """Of a module that is there already: nothing is run."""
+    """The module is loaded already, so the import runs nothing."""
     level = frame.stack[-2]
     return level.is_constant() and level.constant() == 0 and i.argval in sys.modules
 
@@ -127,56 +134,47 @@ def _call(frame: Frame, i: Instruction) -> bool:
     if isinstance(function, FunctionValue):
         return True  # evaluated in place, instruction by instruction, under the same rules
     if isinstance(function, CallableValue):
-        return _is_pure_callable(function.obj)
-    return isinstance(function, Method) and _is_pure_method(function, args)
+        return _is_effect_free(function.obj)
+    return isinstance(function, Method) and _is_effect_free_method(function, args)
 
 
-_PURE_FUNCTIONS = frozenset({isinstance, issubclass, len, callable, hasattr, getattr})
-_METHODS: tuple[tuple[type[Value], frozenset[str]], ...] = (
-    (TensorValue, frozenset("size dim is_floating_point is_complex".split())),
-    (DictValue, frozenset({"get"})),
-)
-
-
-def _is_pure_callable(obj: Any) -> bool:
-    """Built-in questions, what is answered at once while tracing, and cached functions of Python."""
-    if obj in _PURE_FUNCTIONS:
-        return True
-    handler = handler_of(obj)
-    if handler is not None:
-        return handler.__qualname__.partition(".")[0] in ("_always", "_fold")
+def _is_effect_free(obj: Any) -> bool:
+    """Functions whose rule has no effect, and cached functions of Python."""
+    rule = rule_of(obj)
+    if rule is not None:
+        return rule.is_speculatable
     if isinstance(obj, functools._lru_cache_wrapper):
         inner = obj.__wrapped__
-        return isinstance(inner, types.FunctionType) and handler_of(inner) is None and not goes_into_graph(inner)
+        return isinstance(inner, types.FunctionType) and rule_of(inner) is None and not goes_into_graph(inner)
     return False
 
 
-def _is_pure_method(method: Method, args: list[Value]) -> bool:
+def _is_effect_free_method(method: Method, args: list[Value]) -> bool:
     if isinstance(method.owner, Constant):
         return all(isinstance(arg, Constant) for arg in args)
-    plain = all(map(_is_plain, args))
-    return plain and any(isinstance(method.owner, kind) and method.name in names for kind, names in _METHODS)
+    if not all(map(_is_plain, args)):
+        return False
+    if isinstance(method.owner, TensorValue):
+        return _asks_for_metadata(method.name)
+    return isinstance(method.owner, DictValue) and method.name == "get"
 
 
-# ---- tensor operations that read no element of what exists already, or every element where it stands; all of them can be run for nothing
-
-COMPUTED: frozenset[Any] = frozenset(
-    {
-        *"expand expand_as view reshape unsqueeze contiguous where".split(),
-        *(torch.arange, torch.where, torch.ones, torch.zeros, torch.full),
-        *(operator.ge, operator.gt, operator.le, operator.lt, operator.eq, operator.ne, operator.getitem),
-    }
-)
-"""Functions and names of methods."""
+# ---- operators
 
 
-def _is_computed(frame: Frame, i: Instruction) -> bool:
-    """Whether the instruction makes a tensor by one of these operations."""
+def is_speculatable(target: Any) -> bool:
+    """Whether a call of a torch function, or of the tensor method of this name, may be made although its result may not be needed."""
+    known = operator_record(target)
+    return known is not None and known.is_speculatable
+
+
+def _makes_tensor_only(frame: Frame, i: Instruction) -> bool:
+    """Whether the instruction calls an operator whose record says that it may be run for nothing."""
     if i.opname == "CALL":
         function, args = _callee(frame, i)
         operands = [*args, function.owner] if isinstance(function, Method) else args
         name = function.name if isinstance(function, Method) else getattr(function, "obj", None)
-        known = isinstance(function, (Method, CallableValue)) and name in COMPUTED
+        known = isinstance(function, (Method, CallableValue)) and is_speculatable(name)
     elif i.opname == "COMPARE_OP":
         operands, known = frame.stack[-2:], True
     elif i.opname == "BINARY_SUBSCR":
@@ -197,30 +195,27 @@ def _is_range_key(key: Value) -> bool:
     )
 
 
-_PURE: dict[str, Test] = {
-    **dict.fromkeys(
+_TESTS: dict[str, Test] = by_name(
+    (
         "NOP RESUME PRECALL COPY_FREE_VARS MAKE_CELL POP_TOP PUSH_NULL COPY SWAP LOAD_CONST LOAD_FAST LOAD_FAST_CHECK "
         "LOAD_FAST_AND_CLEAR STORE_FAST LOAD_FAST_LOAD_FAST STORE_FAST_LOAD_FAST STORE_FAST_STORE_FAST DELETE_FAST "
         "LOAD_CLOSURE LOAD_DEREF LOAD_GLOBAL LOAD_ASSERTION_ERROR IS_OP KW_NAMES BUILD_TUPLE BUILD_SLICE "
-        "RETURN_VALUE RETURN_CONST JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT".split(),
+        "RETURN_VALUE RETURN_CONST JUMP_FORWARD JUMP_BACKWARD JUMP_BACKWARD_NO_INTERRUPT IMPORT_FROM",
         _always,
     ),
-    **dict.fromkeys("UNARY_NOT TO_BOOL JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP".split(), _testable),
-    **{
-        f"POP_JUMP_{direction}IF_{when}": test
-        for direction in ("", "FORWARD_", "BACKWARD_")
-        for when, test in (("TRUE", _testable), ("FALSE", _testable), ("NONE", _always), ("NOT_NONE", _always))
-    },
-    "LOAD_ATTR": _attribute,
-    "LOAD_METHOD": _attribute,
-    "COMPARE_OP": _both_are_plain,
-    "CONTAINS_OP": _membership,
-    "BINARY_OP": _arithmetic,
-    "UNARY_NEGATIVE": _top_is_plain,
-    "BINARY_SUBSCR": _item,
-    "UNPACK_SEQUENCE": _unpacking,
-    "IMPORT_NAME": _import,
-    "IMPORT_FROM": _always,
-    "CALL": _call,
-    "CALL_KW": _call,
-}
+    ("UNARY_NOT TO_BOOL JUMP_IF_TRUE_OR_POP JUMP_IF_FALSE_OR_POP", _testable),
+    ("POP_JUMP_IF_TRUE POP_JUMP_FORWARD_IF_TRUE POP_JUMP_BACKWARD_IF_TRUE", _testable),
+    ("POP_JUMP_IF_FALSE POP_JUMP_FORWARD_IF_FALSE POP_JUMP_BACKWARD_IF_FALSE", _testable),
+    ("POP_JUMP_IF_NONE POP_JUMP_FORWARD_IF_NONE POP_JUMP_BACKWARD_IF_NONE", _always),
+    ("POP_JUMP_IF_NOT_NONE POP_JUMP_FORWARD_IF_NOT_NONE POP_JUMP_BACKWARD_IF_NOT_NONE", _always),
+    ("LOAD_ATTR LOAD_METHOD", _attribute),
+    ("COMPARE_OP", _both_are_plain),
+    ("CONTAINS_OP", _membership),
+    ("BINARY_OP", _arithmetic),
+    ("UNARY_NEGATIVE", _top_is_plain),
+    ("BINARY_SUBSCR", _item),
+    ("UNPACK_SEQUENCE", _unpacking),
+    ("IMPORT_NAME", _import),
+    ("CALL CALL_KW", _call),
+)
+"""By opcode name: whether the instruction has no effect on the operands on the stack."""

@@ -1,4 +1,4 @@
-"""`copy.copy` and `copy.deepcopy` of traced values."""
+"""Rules of `copy.copy` and `copy.deepcopy`."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING
 import torch
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import MISSING, ConcreteValue, Value
-from treadle_tracer.values.builtin_functions import Args, Kwargs, handles
+from treadle_tracer.values.base import ConcreteValue
+from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.functions import FunctionValue, PartialValue
+from treadle_tracer.values.instance_dict import InstanceDict
 from treadle_tracer.values.mappings import DictValue, SetValue
-from treadle_tracer.values.objects import ObjectValue, lookup
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.rules.rule import Args, Kwargs, Rule
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.value import Value, call_special
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 
-@handles(copy.copy)
-def _copy(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _copy(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
     if isinstance(value, (ConcreteValue, TupleValue, FunctionValue, PartialValue)):
         return value
@@ -29,15 +31,15 @@ def _copy(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
         return value.builtin_method(tx, "copy", [], {})
     if isinstance(value, ObjectValue):
         if lookup(tx, value.cls, "__copy__") is not MISSING:
-            return tx.call_special(value, "__copy__", [])
+            return call_special(tx, value, "__copy__", [])
         made = _empty_copy(tx, value)
-        for name, item in tx.instance_items(value):
+        for name, item in InstanceDict.of(tx, value).named_items(tx):
             tx.mutations.store_attr(made, name, item)
         return made
     raise Unsupported("call", f"copy.copy of {value.describe()}")
 
 
-def _empty_copy(tx: Tracer, value: ObjectValue) -> ObjectValue:
+def _empty_copy(tx: TraceContext, value: ObjectValue) -> ObjectValue:
     """A new instance of the same class, for classes that are copied attribute by attribute."""
     why_not = _why_not_by_attributes(tx, value)
     if why_not is not None:
@@ -45,7 +47,7 @@ def _empty_copy(tx: Tracer, value: ObjectValue) -> ObjectValue:
     return ObjectValue(value.cls)
 
 
-def _why_not_by_attributes(tx: Tracer, value: ObjectValue) -> str | None:
+def _why_not_by_attributes(tx: TraceContext, value: ObjectValue) -> str | None:
     if value.container is not None or isinstance(value.obj, torch.nn.Module):
         return "a module, or a subclass of a built-in type"
     if any("__slots__" in vars(cls) for cls in value.cls.__mro__):
@@ -57,14 +59,13 @@ def _why_not_by_attributes(tx: Tracer, value: ObjectValue) -> str | None:
     return "it has a __setstate__" if lookup(tx, value.cls, "__setstate__") is not MISSING else None
 
 
-@handles(copy.deepcopy)
-def _deepcopy(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _deepcopy(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if len(args) > 1 or kwargs:
         raise Unsupported("call", "copy.deepcopy with a memo")
     return _deep(tx, args[0], {})
 
 
-def _deep(tx: Tracer, value: Value, memo: dict[int, tuple[Value, Value]]) -> Value:
+def _deep(tx: TraceContext, value: Value, memo: dict[int, tuple[Value, Value]]) -> Value:
     """`memo` holds (original, copy) by identity of the original, which keeps it alive."""
     if id(value) in memo:
         return memo[id(value)][1]
@@ -90,7 +91,10 @@ def _deep(tx: Tracer, value: Value, memo: dict[int, tuple[Value, Value]]) -> Val
     if isinstance(value, ObjectValue) and lookup(tx, value.cls, "__deepcopy__") is MISSING:
         made = _empty_copy(tx, value)
         memo[id(value)] = (value, made)
-        for name, item in tx.instance_items(value):
+        for name, item in InstanceDict.of(tx, value).named_items(tx):
             tx.mutations.store_attr(made, name, _deep(tx, item, memo))
         return made
     raise Unsupported("call", f"copy.deepcopy of {value.describe()}")
+
+
+RULES = (Rule(copy.copy, _copy), Rule(copy.deepcopy, _deepcopy))

@@ -1,8 +1,8 @@
-"""Torch functions whose kernels read sizes as plain numbers, written with functions that take symbolic ones.
+"""Torch functions whose kernels read sizes as plain numbers, written with functions that take symbolic sizes.
 
-They are traced in place of torch's own where such a number is symbolic. Arguments that change nothing about a trace (`out`, `layout`)
-are left out; `open_sizes` looks at the call first. The formulas are those of PyTorch's documentation; what its kernels do at the edges
-(one step, nothing to count) is said where it is followed.
+They are traced in place of torch's own where such a size is symbolic. `values.rules.unbacked_sizes` selects the calls; arguments that it
+does not pass on (`out`, `layout`) are left out. The formulas are those of PyTorch's documentation. Comments tell where a formula
+follows a kernel at an edge: one step, nothing to count.
 """
 
 from __future__ import annotations

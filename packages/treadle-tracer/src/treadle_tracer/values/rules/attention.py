@@ -1,6 +1,6 @@
-"""Torch functions whose answer does not depend on a decision about sizes that an argument asks for: handlers.
+"""The rule of scaled_dot_product_attention with `is_causal` a condition on sizes.
 
-An open bool is taken as True or False where both give the same for the sizes that make a difference.
+The condition becomes the constant True or False where the result is the same for all sizes that make it the other one.
 """
 
 from __future__ import annotations
@@ -9,34 +9,35 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, Value
-from treadle_tracer.values.builtin_functions import HANDLERS
+from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant
 from treadle_tracer.values.joined import SymbolicBool
+from treadle_tracer.values.rules.rule import Effect, Rule
 from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 _attention = torch.nn.functional.scaled_dot_product_attention
 _PARAMETERS = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
 
 
-def attention(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def attention(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A call of scaled_dot_product_attention in the graph."""
     named = {**dict(zip(_PARAMETERS, args, strict=False)), **kwargs}
     causal = named.get("is_causal")
     if isinstance(causal, SymbolicBool):
-        relaxed = _causal(tx, causal, named)
+        constant = _causal(tx, causal, named)
         position = _PARAMETERS.index("is_causal")
         if "is_causal" in kwargs:
-            kwargs = {**kwargs, "is_causal": relaxed}
+            kwargs = {**kwargs, "is_causal": constant}
         else:
-            args = [*args[:position], relaxed, *args[position + 1 :]]
+            args = [*args[:position], constant, *args[position + 1 :]]
     return tx.run_in_graph("call_function", _attention, args, kwargs)
 
 
-def _causal(tx: Tracer, causal: SymbolicBool, named: dict[str, Value]) -> Constant:
-    """A constant for `is_causal`: one query sees one key either way. Decided where more than that depends on it."""
+def _causal(tx: TraceContext, causal: SymbolicBool, named: dict[str, Value]) -> Constant:
+    """The constant to pass for `is_causal`. With one query and one key both give the same; otherwise the condition is decided."""
     from treadle_shapes import And, Eq, Not
     from treadle_shapes.torch import expr_of
 
@@ -50,4 +51,5 @@ def _causal(tx: Tracer, causal: SymbolicBool, named: dict[str, Value]) -> Consta
     return TRUE if causal.obj else FALSE
 
 
-HANDLERS[_attention] = attention
+RULE = Rule(_attention, attention, Effect.GRAPH)
+"""Wrapped by the rule for a symbolic scale in `values.rules.symbolic_floats`."""

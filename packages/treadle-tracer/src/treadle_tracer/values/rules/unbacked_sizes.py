@@ -1,7 +1,7 @@
-"""Torch functions with symbolic sizes whose kernels cannot be asked as they are: handlers.
+"""Rules of torch functions whose kernels do not take symbolic sizes as they are.
 
-Some read a size as a plain number (what is traced instead stands in `substitutes`), some give another result for a size of 1 without
-asking, some read memory that is not there when a size is 0.
+Some kernels read a size as a plain number: `values.rules.substitutes` is traced instead. Some give another result at a size of 1 without a
+decision. Some read memory that does not exist at a size of 0.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from treadle_tracer.values import assumptions, substitutes, unbacked
-from treadle_tracer.values.base import NONE, Constant, Handler, Value
-from treadle_tracer.values.builtin_functions import HANDLERS
+from treadle_shapes.torch import expr_of
+from treadle_tracer.values import assumptions, unbacked
+from treadle_tracer.values.base import NONE, Constant
+from treadle_tracer.values.rules import substitutes
+from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
 from treadle_tracer.values.sequences import Sequence
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
-
-Args = list[Value]
-Kwargs = dict[str, Value]
+    from treadle_tracer.values.value import TraceContext
 
 # ---- functions that read plain numbers
 
@@ -30,10 +30,10 @@ Kwargs = dict[str, Value]
 _Choice = tuple[Callable[[Any, Kwargs], bool], Callable[..., Any]]
 
 
-def _replacing(function: Callable[..., Any], *choices: _Choice) -> None:
-    """Trace the first substitute of `(fits(tx, named arguments), substitute)` that fits and takes all that is given, else `function`."""
+def _replacing(function: Callable[..., Any], *choices: _Choice) -> Rule:
+    """Trace the first substitute of `(fits(tx, named arguments), substitute)` that fits and takes all arguments given, else `function`."""
 
-    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         for fits, substitute in choices:
             code = substitute.__code__
             names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -42,30 +42,30 @@ def _replacing(function: Callable[..., Any], *choices: _Choice) -> None:
                 return tx.inline(tx.wrap_known(substitute), args, kwargs)
         return tx.run_in_graph("call_function", function, args, kwargs)
 
-    HANDLERS[function] = run
+    return Rule(function, run, Effect.GRAPH)
 
 
-def _counts_symbolic_steps(tx: Tracer, named: Kwargs) -> bool:
+def _counts_symbolic_steps(tx: TraceContext, named: Kwargs) -> bool:
     if not all(_is_number(named.get(name, NONE)) for name in ("start", "end")):
         return False
     dtype = named.get("dtype", NONE).constant()
     return _is_symbolic(named.get("steps", NONE)) and (dtype is None or dtype.is_floating_point)
 
 
-def _has_run_time_sides(tx: Tracer, named: Kwargs) -> bool:
-    return tx.symbols.captures and any(unbacked.is_run_time(tx, named.get(name, NONE)) for name in ("row", "col"))
+def _has_unbacked_sides(tx: TraceContext, named: Kwargs) -> bool:
+    return tx.symbols.captures and any(unbacked.is_unbacked(tx, named.get(name, NONE)) for name in ("row", "col"))
 
 
-def _infers_classes(tx: Tracer, named: Kwargs) -> bool:
+def _infers_classes(tx: TraceContext, named: Kwargs) -> bool:
     classes = named.get("num_classes", Constant(-1))
     return tx.symbols.captures and classes.is_constant() and classes.constant() == -1
 
 
-def _has_run_time_classes(tx: Tracer, named: Kwargs) -> bool:
-    return unbacked.is_run_time(tx, named.get("num_classes", NONE))
+def _has_unbacked_classes(tx: TraceContext, named: Kwargs) -> bool:
+    return unbacked.is_unbacked(tx, named.get("num_classes", NONE))
 
 
-def _pools_symbolic_length(tx: Tracer, named: Kwargs) -> bool:
+def _pools_symbolic_length(tx: TraceContext, named: Kwargs) -> bool:
     source = named.get("input")
     indices = named.get("return_indices", Constant(False))
     if not isinstance(source, TensorValue) or source.fake.dim() not in (2, 3) or indices.constant():
@@ -73,27 +73,17 @@ def _pools_symbolic_length(tx: Tracer, named: Kwargs) -> bool:
     return isinstance(source.fake.shape[-1], torch.SymInt) and not source.fake.requires_grad
 
 
-def _pads_run_time_lengths(tx: Tracer, named: Kwargs) -> bool:
+def _pads_unbacked_lengths(tx: TraceContext, named: Kwargs) -> bool:
     sequences = named.get("sequences")
     if not isinstance(sequences, Sequence) or not sequences.items:
         return False
     parts = sequences.items
     return all(isinstance(part, TensorValue) and part.fake.dim() for part in parts) and any(
-        _is_run_time_size(tx, part.fake.shape[0]) for part in parts if isinstance(part, TensorValue)
+        _is_unbacked_size(tx, part.fake.shape[0]) for part in parts if isinstance(part, TensorValue)
     )
 
 
-_replacing(torch.linspace, (_counts_symbolic_steps, substitutes.linspace))
-_replacing(torch.logspace, (_counts_symbolic_steps, substitutes.logspace))
-_replacing(torch.tril_indices, (_has_run_time_sides, substitutes.tril_indices))
-_replacing(torch.triu_indices, (_has_run_time_sides, substitutes.triu_indices))
-_replacing(F.one_hot, (_infers_classes, substitutes.one_hot), (_has_run_time_classes, substitutes.one_hot_of_classes))
-_replacing(torch.max_pool1d, (_pools_symbolic_length, substitutes.max_pool1d))
-_replacing(F.max_pool1d, (_pools_symbolic_length, substitutes.max_pool1d))
-_replacing(torch._C._nn.pad_sequence, (_pads_run_time_lengths, substitutes.pad_sequence))
-
-
-def _take_along_dim(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _take_along_dim(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     """torch.take_along_dim: with equal sizes in all other dimensions it is `gather`."""
     named = {**dict(zip(("input", "indices", "dim"), args, strict=False)), **kwargs}
     source, indices, dim = (named.get(name, NONE) for name in ("input", "indices", "dim"))
@@ -108,26 +98,22 @@ def _take_along_dim(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
     return tx.run_in_graph("call_function", torch.take_along_dim, args, kwargs)
 
 
-HANDLERS[torch.take_along_dim] = _take_along_dim
-
 # ---- functions that do something else at a size of 1
 
 
-def _squeeze(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+def _squeeze(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     dims = [*args[1:], *(value for name, value in kwargs.items() if name == "dim")]
     assumptions.squeezed(tx, args[0] if args else kwargs.get("input"), dims)
     return tx.run_in_graph("call_function", torch.squeeze, args, kwargs)
 
 
-HANDLERS[torch.squeeze] = _squeeze
-
 # ---- functions that would read what is not there at a size of 0
 
 
-def _sampling(function: Callable[..., Any]) -> Handler:
+def _sampling(function: Callable[..., Any]) -> Apply:
     """Interpolation of images: without a pixel there is nothing to read; eager raises a RuntimeError."""
 
-    def run(tx: Tracer, args: Args, kwargs: Kwargs) -> Value:
+    def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         image = args[0] if args else kwargs.get("input")
         size = args[1] if len(args) > 1 else kwargs.get("size", NONE)
         wanted = size.items if isinstance(size, Sequence) else [size]
@@ -143,9 +129,6 @@ def _sampling(function: Callable[..., Any]) -> Handler:
     return run
 
 
-for _function in (F.interpolate, F.grid_sample, torch.grid_sampler):
-    HANDLERS[_function] = _sampling(_function)
-
 # ---- questions
 
 
@@ -157,12 +140,30 @@ def _is_symbolic(value: Value) -> bool:
     return isinstance(value, SymbolicValue) and value.python_type() is int
 
 
-def _is_run_time_size(tx: Tracer, size: Any) -> bool:
-    return isinstance(size, torch.SymInt) and unbacked.is_run_time(tx, SymbolicValue(None, size))
+def _is_unbacked_size(tx: TraceContext, size: Any) -> bool:
+    return isinstance(size, torch.SymInt) and unbacked.is_unbacked(tx, SymbolicValue(None, size))
 
 
 def _are_same(one: Any, other: Any) -> bool:
     """Whether two sizes are one expression."""
-    from treadle_shapes.torch import expr_of
-
     return expr_of(one) is expr_of(other) or expr_of(one) == expr_of(other)
+
+
+RULES = (
+    _replacing(torch.linspace, (_counts_symbolic_steps, substitutes.linspace)),
+    _replacing(torch.logspace, (_counts_symbolic_steps, substitutes.logspace)),
+    _replacing(torch.tril_indices, (_has_unbacked_sides, substitutes.tril_indices)),
+    _replacing(torch.triu_indices, (_has_unbacked_sides, substitutes.triu_indices)),
+    _replacing(
+        F.one_hot, (_infers_classes, substitutes.one_hot), (_has_unbacked_classes, substitutes.one_hot_of_classes)
+    ),
+    _replacing(torch.max_pool1d, (_pools_symbolic_length, substitutes.max_pool1d)),
+    _replacing(F.max_pool1d, (_pools_symbolic_length, substitutes.max_pool1d)),
+    _replacing(torch._C._nn.pad_sequence, (_pads_unbacked_lengths, substitutes.pad_sequence)),
+    Rule(torch.take_along_dim, _take_along_dim, Effect.GRAPH),
+    Rule(torch.squeeze, _squeeze, Effect.GRAPH),
+    *[
+        Rule(function, _sampling(function), Effect.GRAPH)
+        for function in (F.interpolate, F.grid_sample, torch.grid_sampler)
+    ],
+)

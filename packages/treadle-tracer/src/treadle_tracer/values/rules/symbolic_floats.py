@@ -1,7 +1,8 @@
-"""Torch functions that take a float as a plain number, called with a symbolic one: what is traced instead.
+"""Rules of torch functions that take a float as a plain number, for calls with a symbolic float.
 
-Without it, every new value of such a float is a compile. The formulas are those of PyTorch's documentation, for float32 and float64,
-where they differ from kernels by rounding only; whatever does not fit is called as it is, which makes the float a constant.
+Such a call is traced as a formula in which the float is an operand. Without the formula every new value of the float would be a
+compile. The formulas are those of PyTorch's documentation. They serve float32 and float64, where they differ from the kernels by
+rounding only. Every other call is made as it is, which turns the float into a constant.
 """
 
 from __future__ import annotations
@@ -12,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from treadle_tracer.values.attention_rule import attention
-from treadle_tracer.values.base import NONE, Handler, Value
-from treadle_tracer.values.builtin_functions import HANDLERS
+from treadle_tracer.values.base import NONE
+from treadle_tracer.values.rules import attention
+from treadle_tracer.values.rules.rule import Args, Effect, Kwargs, Rule, in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.value import TraceContext
 
 _FLOATS = frozenset({torch.float32, torch.float64})
 
 
 def _require(holds: bool) -> None:
-    """Without it a formula would broadcast what the kernel refuses. Python then calls the kernel, whose error comes."""
+    """Raise where the formula would broadcast sizes that the kernel refuses. Python then calls the kernel, which raises its own error."""
     if not holds:
         raise RuntimeError("sizes that do not belong together")
 
@@ -98,17 +100,17 @@ def _is_float(value: Value) -> bool:
 
 
 def _are_plain(named: dict[str, Value]) -> bool:
-    """Whether all tensors (masks aside) are float32, or all float64: kernels of mixed dtypes convert in places of their own."""
+    """Whether all tensors but masks are float32, or all are float64. Kernels of mixed dtypes convert where the formula does not."""
     dtypes = {value.fake.dtype for value in named.values() if isinstance(value, TensorValue)} - {torch.bool}
     return len(dtypes) == 1 and dtypes <= _FLOATS
 
 
-def _with_symbolic(name: str, substitute: Callable[..., Any], otherwise: Handler) -> Handler:
-    """Traces `substitute` where the argument `name` is a symbolic float."""
+def _with_symbolic(wrapped: Rule, name: str, substitute: Callable[..., Any]) -> Rule:
+    """Trace `substitute` where the argument `name` is a symbolic float, and apply the wrapped rule otherwise."""
     code = substitute.__code__
     names = code.co_varnames[: code.co_argcount]
 
-    def run(tx: Tracer, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         named = {**dict(zip(names, args, strict=False)), **kwargs}
         fits = len(args) <= len(names) and named.keys() <= set(names) and _is_float(named.get(name, NONE))
         if fits and substitute is no_dropout:
@@ -116,25 +118,15 @@ def _with_symbolic(name: str, substitute: Callable[..., Any], otherwise: Handler
             fits = train.is_constant() and train.constant() is False
         elif fits:
             fits = _are_plain(named)
-        return tx.inline(tx.wrap_known(substitute), args, kwargs) if fits else otherwise(tx, args, kwargs)
+        return tx.inline(tx.wrap_known(substitute), args, kwargs) if fits else wrapped.apply(tx, args, kwargs)
 
-    return run
-
-
-def _call(function: Callable[..., Any]) -> Handler:
-    return lambda tx, args, kwargs: tx.run_in_graph("call_function", function, args, kwargs)
+    return Rule(wrapped.function, run, Effect.GRAPH, wraps=wrapped)
 
 
-def _install() -> None:
-    table: list[tuple[Any, str, Callable[..., Any], Handler]] = [
-        *[(f, "eps", layer_norm, _call(f)) for f in (torch.layer_norm, F.layer_norm)],
-        *[(f, "eps", rms_norm, _call(f)) for f in (torch.rms_norm, F.rms_norm)],
-        (F.group_norm, "eps", group_norm, _call(F.group_norm)),
-        (F.dropout, "p", no_dropout, _call(F.dropout)),
-        (F.scaled_dot_product_attention, "scale", scaled_attention, attention),
-    ]
-    for function, name, substitute, otherwise in table:
-        HANDLERS[function] = _with_symbolic(name, substitute, otherwise)
-
-
-_install()
+RULES = (
+    *[_with_symbolic(in_graph(function), "eps", layer_norm) for function in (torch.layer_norm, F.layer_norm)],
+    *[_with_symbolic(in_graph(function), "eps", rms_norm) for function in (torch.rms_norm, F.rms_norm)],
+    _with_symbolic(in_graph(F.group_norm), "eps", group_norm),
+    _with_symbolic(in_graph(F.dropout), "p", no_dropout),
+    _with_symbolic(attention.RULE, "scale", scaled_attention),
+)

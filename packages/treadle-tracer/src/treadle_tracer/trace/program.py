@@ -1,0 +1,41 @@
+"""Code prepared for evaluation: instructions with their handlers, exception handlers, and what the flow of control tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from treadle_tracer.bytecode import CodeModel, ExceptionEntry, joins, live_names
+
+
+class Program:
+    """A code model with its handlers looked up: what the loop of a frame runs."""
+
+    __slots__ = ("_joins", "_live", "handled_at", "model", "steps")
+
+    def __init__(self, model: CodeModel, handlers: Mapping[str, Callable[..., Any]]):
+        self.model = model
+        self.steps = [(handlers[i.opname], i) for i in model.instructions]
+        self.handled_at: list[ExceptionEntry | None] = [None] * len(self.steps)
+        self._live: list[frozenset[str]] | None = None
+        self._joins: list[int | None] | None = None
+        for entry in model.exceptions:
+            for index in range(entry.start, entry.end + 1):
+                self.handled_at[index] = entry
+
+    def live_at(self, index: int) -> frozenset[str]:
+        """Variables that instruction `index` or a later one may read."""
+        if self._live is None:
+            self._live = live_names(self.model)
+        return self._live[index]
+
+    def join_of(self, index: int) -> int | None:
+        """The instruction at which all paths from instruction `index` come together again, or None."""
+        if self._joins is None:
+            self._joins = joins(self.model)
+        return self._joins[index]
+
+    def outer(self, entry: ExceptionEntry) -> ExceptionEntry | None:
+        """The entry that covers the handler of `entry`, other than the handler's own cleanup."""
+        found = self.handled_at[entry.target]
+        return None if found is None or found.target >= entry.target and found.lasti else found

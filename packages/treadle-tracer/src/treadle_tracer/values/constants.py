@@ -1,0 +1,50 @@
+"""Which objects are constants, compared by value, and which classes and functions are taken as never replaced."""
+
+from __future__ import annotations
+
+import enum
+import sys
+import types
+from typing import Any
+
+import torch
+
+CONSTANT_TYPES: frozenset[type] = frozenset(
+    {
+        type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, types.CodeType,
+        torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme, torch.finfo, torch.iinfo,
+    }
+)  # fmt: skip
+"""Types whose objects are immutable and compared by value."""
+
+_TRUSTED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "typing_extensions"}
+
+
+def is_constant_object(obj: Any) -> bool:
+    """Whether the object is immutable and compared by value."""
+    cls = type(obj)
+    if cls in CONSTANT_TYPES or isinstance(obj, enum.Enum) or is_numpy_scalar(obj):
+        return True
+    if cls is slice:
+        return all(is_constant_object(part) for part in (obj.start, obj.stop, obj.step))
+    return False
+
+
+def is_numpy_scalar(obj: Any) -> bool:
+    """Whether the object is a number of NumPy's."""
+    return type(obj).__module__ == "numpy" and hasattr(obj, "item") and getattr(obj, "shape", None) == ()
+
+
+def is_trusted_name(module: Any) -> bool:
+    """Whether functions and classes of this module are taken as never replaced: PyTorch and the standard library."""
+    return isinstance(module, str) and module.partition(".")[0] in _TRUSTED and module != "__main__"
+
+
+def is_trusted_class(cls: type) -> bool:
+    """`is_trusted_name` of the module of a class."""
+    return is_trusted_name(cls.__module__)
+
+
+def is_trusted_function(function: Any) -> bool:
+    """`is_trusted_name` of the module of a function."""
+    return is_trusted_name(getattr(function, "__module__", None))

@@ -1,0 +1,34 @@
+"""`__init__` of built-in containers."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+from treadle_tracer.values.base import Constant
+from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.sequences import ListValue
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+
+def init_container(
+    tx: TraceContext, container: Value, args: list[Value], kwargs: dict[str, Value] | None = None
+) -> None:
+    """`__init__` of a list, dict or set (or subclass's built-in part)."""
+    if isinstance(container, ListValue):
+        container.items[:] = args[0].unpack(tx) if args else []
+        container.changed(tx)
+    elif isinstance(container, SetValue):
+        container.entries.clear()
+        if args:
+            container.entries.update({item.hash_key(tx): item for item in args[0].unpack(tx)})
+        container.changed(tx)
+    elif isinstance(container, DictValue):
+        if issubclass(container.cls, collections.defaultdict) and args:
+            factory = args[0]
+            container.default_factory = None if isinstance(factory, Constant) and factory.obj is None else factory
+            args = args[1:]
+        container.builtin_method(tx, "update", args, kwargs or {})

@@ -1,0 +1,151 @@
+"""Iterators carried out by the trace: their base, iterators over lists and tuples, and iterators made by Python generators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.base import Method
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+LIST_ITERATOR = type(iter([]))
+
+
+class IteratorValue(Value):
+    """Base of iterators that the trace carries out. `next` gives the next item, or None at the end."""
+
+    __slots__ = ()
+
+    def iterate(self, tx: TraceContext) -> Value:
+        return self
+
+    def next(self, tx: TraceContext) -> Value | None:
+        raise NotImplementedError
+
+    def truth(self, tx: TraceContext) -> bool:
+        return True
+
+    def unpack(self, tx: TraceContext) -> list[Value]:
+        items: list[Value] = []
+        while (item := self.next(tx)) is not None:
+            items.append(item)
+        return items
+
+    def contains(self, tx: TraceContext, item: Value) -> bool:
+        while (own := self.next(tx)) is not None:
+            if tx.same_or_equal(own, item):
+                return True
+        return False
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
+        if name in ("__next__", "__iter__"):
+            return Method(self, name, None)
+        return super().get_attr(tx, name)
+
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name == "__iter__":
+            return self
+        if name == "__next__":
+            item = self.next(tx)
+            return tx.raise_exception(StopIteration) if item is None else item
+        return super().builtin_method(tx, name, args, kwargs)
+
+
+class SequenceIterator(IteratorValue):
+    """`iter(list)`: sees items appended while it runs."""
+
+    __slots__ = ("position", "sequence")
+
+    def __init__(self, sequence: Any, position: int = 0):
+        self.source = None
+        self.sequence = sequence
+        self.position = position
+
+    def python_type(self) -> type:
+        return type(iter(())) if issubclass(self.sequence.python_type(), tuple) else LIST_ITERATOR
+
+    def next(self, tx: TraceContext) -> Value | None:
+        if self.position >= len(self.sequence.items):
+            self.position = 1 << 62  # an exhausted list iterator stays exhausted
+            return None
+        item = self.sequence.item(tx, self.position)
+        self.position += 1
+        return item
+
+    def remaining(self) -> list[Value]:
+        return list(self.sequence.items[self.position :])
+
+    def reconstruct(self, cg: Any) -> None:
+        """Push a fresh iterator over the sequence, advanced to the position of this one."""
+        cg.cb.push_null()
+        cg.const(_iterator_at)
+        cg.value(self.sequence)
+        cg.const(self.position)
+        cg.cb.call(2)
+
+
+def _iterator_at(sequence: Any, position: int) -> Any:
+    iterator = iter(sequence)
+    iterator.__setstate__(position if position < len(sequence) else len(sequence))
+    if position > len(sequence):
+        next(iterator, None)
+    return iterator
+
+
+class ReversedIterator(IteratorValue):
+    """`reversed(list)` or `reversed(tuple)`: `position` is the next index."""
+
+    __slots__ = ("position", "sequence")
+
+    def __init__(self, sequence: Any):
+        self.source = None
+        self.sequence = sequence
+        self.position = len(sequence.items) - 1
+
+    def python_type(self) -> type:
+        return reversed if issubclass(self.sequence.python_type(), tuple) else type(reversed([]))
+
+    def next(self, tx: TraceContext) -> Value | None:
+        if not 0 <= self.position < len(self.sequence.items):
+            self.position = -1
+            return None
+        self.position -= 1
+        return self.sequence.item(tx, self.position + 1)
+
+    def reconstruct(self, cg: Any) -> None:
+        cg.cb.push_null()
+        cg.const(_reversed_at)
+        cg.value(self.sequence)
+        cg.const(self.position)
+        cg.cb.call(2)
+
+
+def _reversed_at(sequence: Any, position: int) -> Any:
+    iterator = reversed(sequence)
+    iterator.__setstate__(position)
+    return iterator
+
+
+class HostIterator(IteratorValue):
+    """An iterator over the Values of a Python generator."""
+
+    __slots__ = ("cls", "host", "remake")
+
+    def __init__(self, host: Iterator[Value], cls: type = LIST_ITERATOR):
+        self.source = None
+        self.host = host
+        self.cls = cls
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def next(self, tx: TraceContext) -> Value | None:
+        return next(self.host, None)
+
+    def reconstruct(self, cg: Any) -> None:
+        """Not possible in the middle of a run: the generator cannot be made again."""
+        raise Unsupported("reconstruct", f"a {self.cls.__name__} in the middle of its run")

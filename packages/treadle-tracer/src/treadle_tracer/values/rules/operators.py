@@ -1,0 +1,175 @@
+"""Rules of arithmetic and of text: abs, round, pow, divmod, format, and the modules `math` and `operator`."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values import protocol
+from treadle_tracer.values.base import NONE, Constant, boolean
+from treadle_tracer.values.joined import is_same
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.protocol import BINARY, COMPARE, IN_PLACE
+from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
+from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue, length_of
+from treadle_tracer.values.text import format_value, to_repr
+from treadle_tracer.values.value import Value, call_special
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+
+# ---- numbers and text
+
+
+def _abs(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], (TensorValue, SymbolicValue)):
+        return operator_in_graph(tx, operator.abs, args)
+    return call_special(tx, args[0], "__abs__", []) if isinstance(args[0], ObjectValue) else tx.fold(abs, args, {})
+
+
+def _round(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], TensorValue):
+        return tx.tensor_method(args[0], "round", [], {"decimals": args[1]} if len(args) > 1 else {})
+    return tx.fold(round, args, kwargs)
+
+
+def _pow(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 2 and any(isinstance(arg, (TensorValue, SymbolicValue)) for arg in args):
+        return tx.binary_op("**", args[0], args[1])
+    return tx.fold(pow, args, kwargs)
+
+
+def _divmod(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    if any(isinstance(arg, TensorValue) for arg in args):
+        tx.raise_exception(TypeError, "unsupported operand type(s) for divmod()")
+    return TupleValue((tx.binary_op("//", args[0], args[1]), tx.binary_op("%", args[0], args[1])))
+
+
+def _repr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    return to_repr(tx, args[0])
+
+
+def _format(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    return format_value(tx, args[0], args[1] if len(args) > 1 else Constant(""))
+
+
+def _math_power(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    return tx.fold(math.pow, args, kwargs)
+
+
+def _set_item(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    args[0].set_item(tx, args[1], args[2])
+    return NONE
+
+
+def _delete_item(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    args[0].del_item(tx, args[1])
+    return NONE
+
+
+def _symbolic_math(tx: TraceContext, function: Callable[..., Any], value: SymbolicValue) -> Value:
+    """`math.function(value)`"""
+    if value.python_type() is float:
+        return operator_in_graph(tx, function, [value])
+    graph_function = getattr(torch, f"_sym_{function.__name__}", None)
+    if graph_function is None:
+        return Constant(function(tx.specialise(value)))
+    return operator_in_graph(tx, graph_function, [value])
+
+
+def _math(function: Callable[..., Any]) -> Apply:
+    def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+        if any(isinstance(arg, TensorValue) for arg in args):
+            raise Unsupported("data-dependent", f"math.{function.__name__} of a tensor")
+        if len(args) == 1 and isinstance(args[0], SymbolicValue):
+            return _symbolic_math(tx, function, args[0])
+        return tx.fold(function, args, kwargs)
+
+    return run
+
+
+class ItemGetter(Value):
+    """`operator.itemgetter(*keys)` or `operator.attrgetter(*names)`."""
+
+    __slots__ = ("cls", "keys")
+
+    def __init__(self, cls: type, keys: Args):
+        self.source = None
+        self.cls = cls
+        self.keys = keys
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def call(self, tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+        if self.cls is operator.itemgetter:
+            items = [args[0].get_item(tx, key) for key in self.keys]
+        else:
+            items = [self._dotted(tx, args[0], key.constant()) for key in self.keys]
+        return items[0] if len(items) == 1 else TupleValue(items)
+
+    def _dotted(self, tx: TraceContext, value: Value, names: str) -> Value:
+        for name in names.split("."):
+            value = value.get_attr(tx, name)
+        return value
+
+    def reconstruct(self, cg: Any) -> None:
+        cg.cb.push_null()
+        cg.const(self.cls)
+        for key in self.keys:
+            cg.value(key)
+        cg.cb.call(len(self.keys))
+
+
+def _item_getter(cls: type) -> Apply:
+    return lambda tx, args, kwargs: ItemGetter(cls, args)
+
+
+def _binary(text: str) -> Apply:
+    return lambda tx, args, kwargs: tx.binary_op(text, args[0], args[1])
+
+
+def _comparison(text: str) -> Apply:
+    return lambda tx, args, kwargs: tx.compare(text, args[0], args[1])
+
+
+_MATH = [function for name, function in vars(math).items() if callable(function) and name != "prod"]
+"""`math.prod` works on any iterable: see values.rules.python_builtins."""
+
+RULES = (
+    Rule(abs, _abs),
+    Rule(round, _round),
+    Rule(pow, _pow),
+    Rule(divmod, _divmod),
+    Rule(repr, _repr),
+    Rule(ascii, _repr),
+    Rule(format, _format),
+    *[Rule(function, _math_power if function is math.pow else _math(function)) for function in _MATH],
+    *[Rule(function, _binary(text)) for text, (function, _) in BINARY.items()],
+    *[Rule(function, _binary(text), Effect.WRITES_ARGUMENTS) for text, function in IN_PLACE.items()],
+    *[Rule(function, _comparison(text)) for text, (function, _, _) in COMPARE.items()],
+    Rule(operator.neg, lambda tx, args, kwargs: protocol.unary_op(tx, "-", args[0])),
+    Rule(operator.pos, lambda tx, args, kwargs: protocol.unary_op(tx, "+", args[0])),
+    Rule(operator.invert, lambda tx, args, kwargs: protocol.unary_op(tx, "~", args[0])),
+    Rule(operator.not_, lambda tx, args, kwargs: protocol.not_(tx, args[0])),
+    Rule(operator.truth, lambda tx, args, kwargs: boolean(args[0].truth(tx))),
+    Rule(operator.is_, lambda tx, args, kwargs: boolean(is_same(args[0], args[1])), Effect.NONE),
+    Rule(operator.is_not, lambda tx, args, kwargs: boolean(not is_same(args[0], args[1])), Effect.NONE),
+    Rule(operator.getitem, lambda tx, args, kwargs: args[0].get_item(tx, args[1])),
+    Rule(operator.setitem, _set_item, Effect.WRITES_ARGUMENTS),
+    Rule(operator.delitem, _delete_item, Effect.WRITES_ARGUMENTS),
+    Rule(operator.contains, lambda tx, args, kwargs: boolean(args[0].contains(tx, args[1]))),
+    Rule(operator.index, lambda tx, args, kwargs: Constant(args[0].as_index(tx))),
+    Rule(operator.abs, _abs),
+    Rule(operator.length_hint, lambda tx, args, kwargs: length_of(tx, args[0])),
+    Rule(operator.itemgetter, _item_getter(operator.itemgetter), Effect.NONE),
+    Rule(operator.attrgetter, _item_getter(operator.attrgetter), Effect.NONE),
+)

@@ -1,0 +1,387 @@
+"""Rules of built-in functions and of the standard library's functions on types, attributes, iteration and inspection."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import functools
+import importlib.metadata
+import importlib.util
+import inspect
+import itertools
+import math
+import sys
+import types
+import typing
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ConstSource
+from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean
+from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionValue
+from treadle_tracer.values.iteration import IteratorValue
+from treadle_tracer.values.iterators import chain_from_iterable
+from treadle_tracer.values.mappings import dict_of
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, folds
+from treadle_tracer.values.sequences import ListValue, TupleValue, sorted_values
+from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue, length_of
+from treadle_tracer.values.value import Raised, Value, call_special
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+# ---- types and attributes
+
+
+def _classes(tx: TraceContext, value: Value) -> tuple[Any, ...]:
+    """The second argument of isinstance, flattened."""
+    if isinstance(value, TupleValue):
+        return tuple(cls for item in value.unpack(tx) for cls in _classes(tx, item))
+    plain = value.constant()
+    if isinstance(plain, types.UnionType):
+        return plain.__args__
+    return (plain,)
+
+
+_TENSOR_CLASSES = {
+    torch.Tensor: lambda cls: True,
+    torch.nn.Parameter: lambda cls: issubclass(cls, torch.nn.Parameter),
+}
+
+
+def _isinstance(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    value, classes = args
+    own = value.python_type()
+    for cls in _classes(tx, classes):
+        if isinstance(value, TensorValue):
+            if _tensor_isinstance(tx, value, own, cls):
+                return boolean(True)
+        elif isinstance(value, ConcreteValue) and isinstance(value.obj, cls):
+            return boolean(True)
+        elif isinstance(value, ObjectValue) and value.obj is not None and isinstance(value.obj, cls):
+            return boolean(True)
+        elif _is_subclass(tx, own, cls):
+            return boolean(True)
+    return boolean(False)
+
+
+def _tensor_isinstance(tx: TraceContext, value: TensorValue, own: type, cls: Any) -> bool:
+    if cls in _TENSOR_CLASSES:
+        return _TENSOR_CLASSES[cls](own)
+    if type(cls).__name__ == "tensortype":  # torch.FloatTensor and its like
+        return value.fake.type() == f"{cls.__module__}.{cls.__name__}"
+    if type(cls).__module__ == "torch.nn.parameter" and value.obj is not None:
+        return isinstance(value.obj, cls)
+    return issubclass(own, cls)
+
+
+def _is_subclass(tx: TraceContext, own: type, cls: Any) -> bool:
+    check = lookup(tx, type(cls), "__instancecheck__")
+    if isinstance(check, types.FunctionType) and type(cls).__module__ not in ("abc", "typing", "torch.nn.parameter"):
+        return False
+    try:
+        return issubclass(own, cls)
+    except TypeError as error:
+        tx.raise_real(error)
+
+
+def _issubclass(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    return tx.fold(issubclass, [args[0], Constant(_classes(tx, args[1]))], {})
+
+
+def _getattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    owner, name = args[0], args[1].constant()
+    if len(args) < 3:
+        return owner.get_attr(tx, name)
+    try:
+        return owner.get_attr(tx, name)
+    except Raised as raised:
+        if issubclass(raised.value.python_type(), AttributeError):
+            return args[2]
+        raise
+
+
+def _hasattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    try:
+        args[0].get_attr(tx, args[1].constant())
+    except Raised as raised:
+        if issubclass(raised.value.python_type(), AttributeError):
+            return boolean(False)
+        raise
+    return boolean(True)
+
+
+def _setattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    args[0].set_attr(tx, args[1].constant(), args[2])
+    return NONE
+
+
+def _delattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    args[0].del_attr(tx, args[1].constant())
+    return NONE
+
+
+def _callable(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0]
+    if isinstance(value, ConcreteValue):
+        return boolean(callable(value.obj))
+    return boolean(lookup(tx, value.python_type(), "__call__") is not MISSING)
+
+
+def _vars(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    if not args:
+        raise Unsupported("call", "vars() without argument")
+    return args[0].get_attr(tx, "__dict__")
+
+
+def _frame_dependent(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    raise Unsupported("call", "a function that looks at the frame or the outside world")
+
+
+def _locals(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    return dict_of(tx.frames[-1].named_locals())
+
+
+def _exc_info(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    """The handled exception; its traceback is not known while tracing."""
+    if tx.exception is None:
+        return TupleValue((NONE, NONE, NONE))
+    return TupleValue((tx.wrap_known(tx.exception.python_type()), tx.exception, NONE))
+
+
+def _exception(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    return tx.exception or NONE
+
+
+def _id(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    value = args[0]
+    obj = getattr(value, "obj", None)
+    if value.source is None or obj is None:
+        raise Unsupported("identity-number", value.describe())
+    tx.guards.add(value.source, "is", obj)
+    return Constant(id(obj))
+
+
+def _print(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    raise Unsupported("output", "print")
+
+
+def _hash(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(args[0], ObjectValue) and isinstance(lookup(tx, args[0].cls, "__hash__"), types.FunctionType):
+        return call_special(tx, args[0], "__hash__", [])
+    if not args[0].is_constant():
+        raise Unsupported("hash", args[0].describe())
+    return tx.fold(hash, args, kwargs)
+
+
+# ---- iteration
+
+
+def _len(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    return length_of(tx, args[0])
+
+
+def _iter(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1:
+        raise Unsupported("call", "iter() with a sentinel")
+    return args[0].iterate(tx)
+
+
+def _next(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    item = args[0].next(tx)
+    if item is not None:
+        return item
+    if len(args) > 1:
+        return args[1]
+    if isinstance(args[0], IteratorValue):
+        tx.raise_exception(StopIteration)
+    return call_special(tx, args[0], "__next__", [])
+
+
+def _any(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    iterator = args[0].iterate(tx)
+    while (item := iterator.next(tx)) is not None:
+        if item.truth(tx):
+            return boolean(True)
+    return boolean(False)
+
+
+def _all(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    iterator = args[0].iterate(tx)
+    while (item := iterator.next(tx)) is not None:
+        if not item.truth(tx):
+            return boolean(False)
+    return boolean(True)
+
+
+def _sum(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    total = kwargs.get("start", args[1] if len(args) > 1 else Constant(0))
+    for item in args[0].unpack(tx):
+        total = tx.binary_op("+", total, item)
+    return total
+
+
+def _prod(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    total = kwargs.get("start", Constant(1))
+    for item in args[0].unpack(tx):
+        total = tx.binary_op("*", total, item)
+    return total
+
+
+def _symbolic_extreme(tx: TraceContext, text: str, items: list[Value]) -> Value:
+    """The greatest (">") or least of numbers, some of them symbolic."""
+    if any(item.python_type() is float for item in items):
+        return _extreme_of_floats(tx, text, items)
+    function = torch.sym_max if text == ">" else torch.sym_min
+    best = items[0]
+    for item in items[1:]:
+        best = operator_in_graph(tx, function, [best, item])
+    return best
+
+
+def _extreme_of_floats(tx: TraceContext, text: str, items: list[Value]) -> Value:
+    """Python's min and max: the first among equals, which 0.0 and -0.0 are; nan is neither less nor greater."""
+    best = items[0]
+    for item in items[1:]:
+        if best.python_type() is float and item.python_type() is float:
+            best = operator_in_graph(tx, max if text == ">" else min, [best, item])
+        elif tx.compare(text, item, best).truth(tx):
+            best = item
+    return best
+
+
+def _extreme(text: str) -> Apply:
+    def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+        items = args[0].unpack(tx) if len(args) == 1 else args
+        key = kwargs.get("key", NONE)
+        keyed = not (isinstance(key, Constant) and key.obj is None)
+        if not items:
+            if "default" in kwargs:
+                return kwargs["default"]
+            tx.raise_exception(
+                ValueError, "max() arg is an empty sequence" if text == ">" else "min() arg is an empty sequence"
+            )
+        if not keyed and any(isinstance(item, SymbolicValue) for item in items):
+            return _symbolic_extreme(tx, text, items)
+        best = items[0]
+        best_key = key.call(tx, [best], {}) if keyed else best
+        for item in items[1:]:
+            item_key = key.call(tx, [item], {}) if keyed else item
+            if tx.compare(text, item_key, best_key).truth(tx):
+                best, best_key = item, item_key
+        return best
+
+    return run
+
+
+def _sorted(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    items = sorted_values(tx, args[0].unpack(tx), kwargs.get("key", NONE), kwargs.get("reverse", NONE))
+    return ListValue(items)
+
+
+def _reduce(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    items = args[1].unpack(tx)
+    if len(args) > 2:
+        items.insert(0, args[2])
+    if not items:
+        tx.raise_exception(TypeError, "reduce() of empty iterable with no initial value")
+    total = items[0]
+    for item in items[1:]:
+        total = args[0].call(tx, [total, item], {})
+    return total
+
+
+# ---- classes, copies, typing
+
+
+def _identity(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    return args[-1]
+
+
+def _signature(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    function = _plain_callable(args[0])
+    if function is None or kwargs:
+        raise Unsupported("call", f"inspect.signature of {args[0].describe()}")
+    return tx.from_constant(inspect.signature(function))
+
+
+def _plain_callable(value: Value) -> Any:
+    """A real callable with the same signature as a traced one, or None."""
+    if isinstance(value, BoundMethod):
+        function = _plain_callable(value.function)
+        return None if function is None else types.MethodType(function, object())
+    if isinstance(value, FunctionValue) and value.obj is None:
+        return None
+    return value.constant() if value.is_constant() else None
+
+
+def _fields(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    cls = args[0].constant() if isinstance(args[0], ClassValue) else args[0].python_type()
+    try:
+        fields = dataclasses.fields(cls)
+    except TypeError as error:
+        tx.raise_real(error)
+    return TupleValue([tx.wrap(field, ConstSource(field)) for field in fields])
+
+
+def _is_dataclass(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    cls = args[0].constant() if isinstance(args[0], ClassValue) else args[0].python_type()
+    return boolean(dataclasses.is_dataclass(cls))
+
+
+def _build_class(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    raise Unsupported("class-definition", "class statement")
+
+
+def _import(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    name = args[0].constant()
+    if name not in sys.modules:
+        raise Unsupported("import", name)
+    return tx.wrap_known(sys.modules[name if len(args) > 3 and args[3].length(tx) else name.partition(".")[0]])
+
+
+RULES = (
+    Rule(isinstance, _isinstance, Effect.NONE),
+    Rule(issubclass, _issubclass, Effect.NONE),
+    Rule(getattr, _getattr, Effect.NONE),
+    Rule(hasattr, _hasattr, Effect.NONE),
+    Rule(setattr, _setattr, Effect.WRITES_ARGUMENTS),
+    Rule(delattr, _delattr, Effect.WRITES_ARGUMENTS),
+    Rule(callable, _callable, Effect.NONE),
+    Rule(vars, _vars),
+    *[
+        Rule(function, _frame_dependent, Effect.BREAKS)
+        for function in (dir, globals, eval, exec, compile, input, breakpoint, open, sys._getframe)
+    ],
+    Rule(locals, _locals, Effect.READS_STATE),
+    Rule(sys.exc_info, _exc_info, Effect.READS_STATE),
+    Rule(sys.exception, _exception, Effect.READS_STATE),
+    Rule(id, _id, Effect.READS_STATE),
+    Rule(print, _print, Effect.BREAKS),
+    Rule(hash, _hash),
+    Rule(len, _len, Effect.NONE),
+    Rule(iter, _iter),
+    Rule(next, _next, Effect.WRITES_ARGUMENTS),
+    Rule(any, _any),
+    Rule(all, _all),
+    Rule(sum, _sum),
+    Rule(math.prod, _prod),
+    Rule(max, _extreme(">")),
+    Rule(min, _extreme("<")),
+    Rule(sorted, _sorted),
+    Rule(functools.reduce, _reduce),
+    Rule(itertools.chain.from_iterable, chain_from_iterable),
+    Rule(typing.cast, _identity, Effect.NONE),
+    *map(folds, (typing.get_origin, typing.get_args, importlib.util.find_spec, importlib.metadata.version)),
+    *map(folds, (chr, ord, bin, hex, oct, sys.getrecursionlimit, sys.intern)),
+    Rule(inspect.signature, _signature, Effect.NONE),
+    Rule(dataclasses.fields, _fields, Effect.NONE),
+    Rule(dataclasses.is_dataclass, _is_dataclass, Effect.NONE),
+    Rule(builtins.__build_class__, _build_class, Effect.BREAKS),
+    Rule(builtins.__import__, _import, Effect.READS_STATE),
+)

@@ -1,0 +1,66 @@
+"""All rules, and the rule of a callable."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Iterable
+from typing import Any
+
+from treadle_tracer.errors import InternalError
+from treadle_tracer.values.rules import (
+    copying,
+    operators,
+    python_builtins,
+    symbolic_floats,
+    torch_functions,
+    torch_state,
+    unbacked_sizes,
+)
+from treadle_tracer.values.rules.rule import Rule, folds
+
+ALL_RULES: tuple[Rule, ...] = (
+    *python_builtins.RULES,
+    *operators.RULES,
+    *copying.RULES,
+    *torch_state.RULES,
+    *torch_functions.RULES,
+    *symbolic_floats.RULES,
+    *unbacked_sizes.RULES,
+)
+"""One rule per function; their order means nothing."""
+
+
+def build_table(rules: Iterable[Rule]) -> dict[Any, Rule]:
+    """Rule by function, or by dotted name. Raises InternalError for two rules of one function."""
+    table: dict[Any, Rule] = {}
+    for rule in rules:
+        if not rule.is_current:
+            continue
+        other = table.setdefault(rule.function, rule)
+        if other is not rule:
+            raise InternalError("rules", f"{rule.function!r} has two rules: {other.place} and {rule.place}")
+    for rule in rules:
+        if rule.wraps is not None and table.get(rule.wraps.function) is not rule:
+            raise InternalError("rules", f"{rule.place} wraps a rule of another function, {rule.wraps.function!r}")
+    return table
+
+
+_BY_FUNCTION = {function: rule for function, rule in build_table(ALL_RULES).items() if not isinstance(function, str)}
+_BY_NAME = {rule.function: rule for rule in ALL_RULES if isinstance(rule.function, str)}
+_AVAILABILITY = re.compile(r"is_\w+_available")
+_PROBING_LIBRARIES = frozenset({"transformers", "accelerate", "diffusers", "peft", "timm", "huggingface_hub"})
+"""Libraries whose `is_..._available` functions ask which packages are installed, which does not change."""
+
+
+def rule_of(obj: Any) -> Rule | None:
+    """The rule of a callable, or None."""
+    try:
+        found = _BY_FUNCTION.get(obj)
+    except TypeError:  # unhashable
+        return None
+    if found is None and isinstance(obj, types.FunctionType):
+        if _AVAILABILITY.fullmatch(obj.__name__) and obj.__module__.partition(".")[0] in _PROBING_LIBRARIES:
+            return folds(obj)
+        return _BY_NAME.get(f"{obj.__module__}.{obj.__qualname__}")
+    return found

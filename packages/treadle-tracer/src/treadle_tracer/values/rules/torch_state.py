@@ -1,0 +1,132 @@
+"""Rules of torch's functions that read and set state of the process: grad mode, autocast, which compiler runs, what is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant
+from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, Version, always, breaks, folds, members
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+# ---- questions with one answer while compiling
+
+_TRUE = [*members("torch.compiler", "is_compiling is_dynamo_compiling")]
+_FALSE = [
+    *members("torch.compiler", "is_exporting"),
+    *members("torch.jit", "is_scripting is_tracing"),
+    *members("torch._C", "_has_torch_function _has_torch_function_unary _has_torch_function_variadic _is_tracing"),
+    *members("torch._C", "_is_torch_function_all_disabled"),
+]
+
+# ---- state that is read: it is guarded, or the same for the whole life of the process
+
+_READ = [
+    *members(
+        "torch",
+        "is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled get_autocast_dtype "
+        "is_autocast_cache_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype is_autocast_cpu_enabled "
+        "are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled get_default_device "
+        "promote_types can_cast get_num_threads get_float32_matmul_precision is_anomaly_enabled is_warn_always_enabled",
+    ),
+    *members(
+        "torch._C",
+        "_is_torch_function_mode_enabled _get_privateuse1_backend_name _is_autocast_available "
+        "_len_torch_function_stack _len_torch_dispatch_stack _get_cudnn_enabled _get_cudnn_benchmark "
+        "_get_cudnn_deterministic _get_mkldnn_enabled _get_flash_sdp_enabled _get_math_sdp_enabled "
+        "_get_mem_efficient_sdp_enabled _get_cudnn_sdp_enabled _get_cublas_allow_tf32 _get_cudnn_allow_tf32 "
+        "_get_nnpack_enabled _get_accelerator _is_flash_attention_available "
+        "_get_deterministic_algorithms _log_api_usage_once _is_torch_function_enabled _get_default_device "
+        "_is_default_mobile_cpu_allocator_set",
+    ),
+    *members("torch.cuda", "is_available device_count is_bf16_supported is_initialized is_current_stream_capturing"),
+    *members("torch.backends.mps", "is_available"),
+    *members("torch.distributed", "is_available is_initialized"),
+    *members("torch.amp", "is_autocast_available"),
+    *members("torch.accelerator", "is_available current_accelerator"),
+]
+
+# ---- state that the traced program sets
+
+
+class StateSetter(NamedTuple):
+    """How to read what a setter of torch's thread-wide state sets: `read` takes the setter's first `keys` arguments."""
+
+    read: Callable[..., Any]
+    keys: int = 0
+
+
+STATE_SETTERS: dict[Any, StateSetter] = {
+    torch._C._set_grad_enabled: StateSetter(torch.is_grad_enabled),
+    torch.set_autocast_enabled: StateSetter(torch.is_autocast_enabled, keys=1),
+    torch.set_autocast_dtype: StateSetter(torch.get_autocast_dtype, keys=1),
+    torch.set_autocast_cache_enabled: StateSetter(torch.is_autocast_cache_enabled),
+}
+
+
+def set_state(tx: TraceContext, setter: Any, args: Args) -> Value:
+    """Change the state for the rest of the trace, and in the graph; nothing if it is so already."""
+    info = STATE_SETTERS[setter]
+    plain = [arg.constant() for arg in args]
+    keys, value = plain[: info.keys], plain[info.keys]
+    before = info.read(*keys)
+    if before == value:
+        return NONE
+    tx.change_state(setter, tuple(keys), before, value)
+    return NONE
+
+
+def _setter(setter: Any) -> Rule:
+    return Rule(setter, lambda tx, args, kwargs: set_state(tx, setter, args), Effect.WRITES_STATE)
+
+
+def _nesting(step: int) -> Apply:
+    def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+        tx.autocast_nesting += step
+        return Constant(tx.autocast_nesting)
+
+    return run
+
+
+# ---- state that Python sets
+
+_LEFT_TO_PYTHON = [
+    *members(
+        "torch",
+        "manual_seed seed initial_seed set_rng_state get_rng_state save load set_default_dtype set_num_threads compile "
+        "from_numpy frombuffer",
+    ),
+    *members("torch.cuda", "manual_seed synchronize"),
+    *members("torch.random", "fork_rng"),
+    *members("torch.compiler", "disable allow_in_graph"),
+]
+
+RULES = (
+    *[always(function, TRUE) for function in _TRUE],
+    *[always(function, FALSE) for function in _FALSE],
+    always(torch._C._get_tracing_state, NONE),
+    *[folds(function, Effect.READS_STATE) for function in _READ],
+    *map(_setter, STATE_SETTERS),
+    Rule(torch.autocast_increment_nesting, _nesting(1), Effect.WRITES_STATE),
+    Rule(torch.autocast_decrement_nesting, _nesting(-1), Effect.WRITES_STATE),
+    always(torch.clear_autocast_cache, NONE),
+    *[breaks(function, "global-state") for function in _LEFT_TO_PYTHON],
+    # of modules that the tracer does not import, by name
+    always("transformers.utils.import_utils.is_torchdynamo_compiling", TRUE),
+    always("transformers.utils.import_utils.is_torchdynamo_exporting", FALSE),
+    always("transformers.utils.import_utils.is_jit_tracing", FALSE),
+    always("transformers.utils.import_utils.is_fx_proxy", FALSE, until=Version("transformers", (5, 0))),
+    always("torch.onnx._internal.torchscript_exporter.utils.is_in_onnx_export", FALSE, until=Version("torch", (2, 13))),
+    always("torch.onnx.is_in_onnx_export", FALSE),
+    always("torch._dynamo.external_utils.is_compiling", TRUE),
+    breaks("torch._dynamo.decorators.graph_break", "explicit-break"),
+    always("torch._dynamo.decorators.mark_static_address", NONE),
+    always("torch._dynamo.decorators.mark_dynamic", NONE),
+    always("torch._dynamo.decorators.mark_static", NONE),
+    always("torch._dynamo.decorators.maybe_mark_dynamic", NONE),
+)

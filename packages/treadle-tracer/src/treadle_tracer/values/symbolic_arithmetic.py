@@ -1,0 +1,136 @@
+"""Python's operators on symbolic numbers: what stays symbolic, with Python's own results, and what fixes the number."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_shapes import ShapesError
+from treadle_shapes.expr import Ne
+from treadle_shapes.torch import raw_expr
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values import floats
+from treadle_tracer.values.base import Constant
+from treadle_tracer.values.joined import symbolic_bool
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.unbacked import is_unbacked, specialise, state_fact
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def operator_in_graph(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
+    """An operator with at least one tensor or symbolic operand."""
+    if any(isinstance(arg, TensorValue) for arg in args):
+        return tx.run_in_graph("call_function", function, args, {})
+    return symbolic_op(tx, function, args)
+
+
+def symbolic_op(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
+    """Arithmetic of symbolic numbers. A comparison of numbers with hints becomes a condition and no node."""
+    if any(is_unbacked(tx, arg) for arg in args):
+        return operate(tx, function, args)
+    if any(map(floats.is_float, args)):
+        return floats.operate(tx, function, args)
+    plain = [arg.sym if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]
+    try:
+        result = function(*plain)
+    except ZeroDivisionError:
+        tx.raise_real(_division_error(function, plain))
+    except TypeError as error:
+        tx.raise_real(error)
+    if not isinstance(result, _SYMBOLIC):
+        return tx.from_constant(result)
+    if isinstance(result, torch.SymBool):
+        return symbolic_bool(tx, raw_expr(result))
+    nodes = tuple(arg.node(tx) if isinstance(arg, SymbolicValue) else arg.constant() for arg in args)
+    node = tx.graph.call("call_function", function, nodes, {}, result, tx.stack_trace())
+    return tx.number(result, node)
+
+
+def _division_error(function: Callable[..., Any], operands: list[Any]) -> ZeroDivisionError:
+    """Python's own exception for a division by zero."""
+    try:
+        function(*(1 if isinstance(operand, _SYMBOLIC) else operand for operand in operands))
+    except ZeroDivisionError as error:
+        return error
+    return ZeroDivisionError("division by zero")
+
+
+def convert(tx: TraceContext, value: SymbolicValue, cls: type) -> Value:
+    """`cls(value)` for a class of numbers."""
+    if cls is float:
+        return operator_in_graph(tx, torch.sym_float, [value])
+    if cls is int and value.python_type() is float:
+        return operator_in_graph(tx, int, [value])
+    return Constant(cls(tx.specialise(value)))
+
+
+# ---- numbers without a value while tracing
+
+_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne})
+_INTEGER = _COMPARISONS | {
+    operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs, torch.sym_min, torch.sym_max, torch.sym_float,
+}  # fmt: skip
+_DIVISIONS = frozenset({operator.floordiv, operator.mod, operator.truediv})
+_LOGICAL = frozenset({operator.and_, operator.or_, operator.eq, operator.ne, torch.sym_not})
+_MOST_POWER = 16
+
+
+def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
+    """A Python operator on numbers, one of them unbacked. The result stays symbolic where it is exactly Python's."""
+    is_float = any(floats.is_float(arg) for arg in args)
+    if is_float and function not in _COMPARISONS:
+        return floats.operate(tx, function, args)
+    why_not = _why_not_symbolic(function, args)
+    if why_not is not None:
+        return tx.fold(function, [Constant(specialise(tx, a)) if isinstance(a, SymbolicValue) else a for a in args], {})
+    if function in _DIVISIONS:
+        _expect_divisor(tx, args[1])
+    plain = [arg.sym if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]
+    if not all(_is_bool(arg) for arg in args):
+        plain = [int(x) if isinstance(x, bool) else x for x in plain]
+    try:
+        result = function(*plain)
+    except ShapesError as error:
+        raise Unsupported("unbacked-decision", str(error)) from None
+    if not isinstance(result, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return tx.from_constant(result)
+    nodes = tuple(arg.node(tx) if isinstance(arg, SymbolicValue) else x for arg, x in zip(args, plain, strict=True))
+    node = tx.graph.call("call_function", function, nodes, {}, result, tx.stack_trace())
+    return tx.number(result, node)
+
+
+def _is_bool(value: Value) -> bool:
+    return value.python_type() is bool
+
+
+def _why_not_symbolic(function: Callable[..., Any], args: list[Value]) -> str | None:
+    """Why an operator needs the numbers themselves."""
+    kinds = {arg.python_type() for arg in args}
+    if not kinds <= {int, float, bool}:
+        return "operands that are no real numbers"
+    if kinds == {bool}:
+        return None if function in _LOGICAL else "arithmetic of truth values"
+    if bool in kinds and any(_is_bool(arg) and isinstance(arg, SymbolicValue) for arg in args):
+        return "arithmetic of truth values"
+    if function is operator.pow:
+        exponent = args[1]
+        plain = isinstance(exponent, Constant) and type(exponent.obj) is int and 0 <= exponent.obj <= _MOST_POWER
+        return None if plain and float not in kinds else "a power that may be no integer"
+    return None if function in _INTEGER or function in _DIVISIONS else "not an operator of symbolic numbers"
+
+
+def _expect_divisor(tx: TraceContext, divisor: Value) -> None:
+    """Have the graph check that the divisor is not zero. Where it is, Python runs the program, which raises."""
+    if is_unbacked(tx, divisor):
+        condition = Ne(raw_expr(divisor.sym), 0)  # type: ignore[attr-defined]
+        if tx.symbols.env.prove(condition) is False:
+            tx.raise_exception(ZeroDivisionError, "integer division or modulo by zero")
+        state_fact(tx, condition, "", ZeroDivisionError)

@@ -1,0 +1,181 @@
+"""Numbers that the program reads from tensors, and tensors indexed by such numbers."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.base import Constant
+from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
+from treadle_tracer.values.symbolic_arithmetic import convert, operator_in_graph
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue, shape_of
+from treadle_tracer.values.unbacked import check, is_unbacked, result_name, symbols_of
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+
+def truth_value(tx: TraceContext, value: Value) -> Value | None:
+    """`bool(value)` as a number of the graph if it is unbacked, else None."""
+    if isinstance(value, TensorValue) and tx.symbols.captures:
+        return to_bool(tx, value)
+    if not is_unbacked(tx, value):
+        return None
+    return value if value.python_type() is bool else tx.compare("!=", value, Constant(0))
+
+
+# ---- reading numbers from tensors
+
+
+def item(tx: TraceContext, owner: TensorValue) -> Value:
+    """`owner.item()`"""
+    if not tx.symbols.captures:
+        raise Unsupported("data-dependent", owner.describe())
+    return tx.run_in_graph("call_method", "item", [owner], {})
+
+
+def to_bool(tx: TraceContext, owner: TensorValue) -> Value:
+    """`bool(owner)`"""
+    if not tx.symbols.captures:
+        raise Unsupported("branch-on-tensor", owner.describe())
+    number = item(tx, owner)
+    return number if number.python_type() is bool else tx.compare("!=", number, Constant(0))
+
+
+def to_number(tx: TraceContext, owner: TensorValue, cls: type) -> Value:
+    """`int(owner)`, `float(owner)`"""
+    if cls is complex or owner.fake.is_complex():
+        raise Unsupported("data-dependent", f"{cls.__name__}() of {owner.describe()}")
+    number = item(tx, owner)
+    if number.python_type() is cls:
+        return number
+    if isinstance(number, SymbolicValue):
+        return convert(tx, number, cls)
+    return tx.fold(cls, [number], {})
+
+
+_MOST_ITEMS = 64
+
+
+def to_list(tx: TraceContext, owner: TensorValue) -> Value:
+    """`owner.tolist()` of a tensor whose number of elements is known and small."""
+    shape = owner.fake.shape
+    if not tx.symbols.captures or any(not isinstance(size, int) for size in shape) or owner.fake.numel() > _MOST_ITEMS:
+        raise Unsupported("data-dependent", owner.describe())
+    if not shape:
+        return item(tx, owner)
+    parts = tx.run_in_graph("call_method", "unbind", [owner, Constant(0)], {}).unpack(tx) if shape[0] else []
+    items = [to_list(tx, part) for part in parts if isinstance(part, TensorValue)]
+    names = [result_name(tx.frames[-1])] * len(items)
+    for position, (part, name) in enumerate(zip(items, names, strict=True)):
+        _name_item(tx, part, f"{name}[{position}]")
+    return ListValue(items)
+
+
+def _name_item(tx: TraceContext, value: Value, name: str) -> None:
+    """Name the symbols of an item after its place in the list."""
+    if isinstance(value, SymbolicValue) and is_unbacked(tx, value):
+        env = tx.symbols.env
+        for symbol in symbols_of(value.sym):
+            env.symbols[symbol] = env.symbols[symbol]._replace(source=name)
+    elif isinstance(value, Sequence):
+        for position, part in enumerate(value.items):
+            _name_item(tx, part, f"{name}[{position}]")
+
+
+# ---- indexing with unbacked integers
+
+
+def get_item(tx: TraceContext, owner: TensorValue, key: Value) -> Value | None:
+    """`owner[key]` with a `select` for each unbacked integer among the keys. None for a key without such integers."""
+    keys = key.items if isinstance(key, TupleValue) else [key]
+    if not any(_is_position(tx, k) for k in keys) or not all(_is_basic(tx, k) for k in keys):
+        return None
+    kept = TupleValue([Constant(slice(None)) if _is_position(tx, k) else k for k in keys])
+    found = owner if len(keys) == 1 else tx.run_in_graph("call_function", operator.getitem, [owner, kept], {})
+    assert isinstance(found, TensorValue)
+    for dim, position in reversed(_selected(owner, keys, tx)):
+        found = _select(tx, found, dim, position)
+    return found
+
+
+def _selected(owner: TensorValue, keys: Any, tx: TraceContext) -> list[tuple[int, Value]]:
+    """(dimension of `owner[keys with slices instead]`, position) of each unbacked integer among the keys."""
+    consumed = sum(not _is_new_axis(k) and not _is_ellipsis(k) for k in keys)
+    dim, found = 0, []
+    for k in keys:
+        if _is_position(tx, k):
+            found.append((dim, k))
+            dim += 1
+        elif _is_ellipsis(k):
+            dim += owner.fake.dim() - consumed
+        elif not isinstance(k, Constant) or not isinstance(k.obj, int):
+            dim += 1
+    return found
+
+
+def _is_position(tx: TraceContext, key: Value) -> bool:
+    if isinstance(key, TensorValue):
+        plain = key.fake.dtype in _INDEX_TYPES
+        return plain and key.fake.dim() == 0 and tx.symbols.captures
+    return is_unbacked(tx, key) and key.python_type() is int
+
+
+_INDEX_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+def _is_new_axis(key: Value) -> bool:
+    return isinstance(key, Constant) and key.obj is None
+
+
+def _is_ellipsis(key: Value) -> bool:
+    return isinstance(key, Constant) and key.obj is Ellipsis
+
+
+def _is_basic(tx: TraceContext, key: Value) -> bool:
+    """Whether it is a key of basic indexing."""
+    if isinstance(key, Constant):
+        return key.obj is None or key.obj is Ellipsis or type(key.obj) in (int, slice)
+    return isinstance(key, SliceValue) or _is_position(tx, key)
+
+
+def _select(tx: TraceContext, owner: TensorValue, dim: int, position: Value) -> TensorValue:
+    """`owner.select(dim, position)`; the graph checks that there is such a position."""
+    number = item(tx, position) if isinstance(position, TensorValue) else position
+    size = Constant(owner.fake.shape[dim]) if isinstance(owner.fake.shape[dim], int) else shape_of(tx, owner).items[dim]
+    lowest = Constant(-size.obj) if isinstance(size, Constant) else operator_in_graph(tx, operator.neg, [size])
+    for text, end in (("<", size), (">=", lowest)):
+        check(tx, tx.compare(text, number, end), IndexError)
+    found = tx.run_in_graph("call_method", "select", [owner, Constant(dim), number], {})
+    assert isinstance(found, TensorValue)
+    return found
+
+
+def set_item(tx: TraceContext, owner: TensorValue, key: Value, value: Value) -> bool:
+    """Store into the view that unbacked integers in the key select. False for a key without such integers."""
+    keys = key.items if isinstance(key, TupleValue) else [key]
+    if not all(_is_basic(tx, k) for k in keys) or not any(
+        _is_position(tx, k) or _is_unbacked_slice(tx, k) for k in keys
+    ):
+        return False
+    number = value.python_type() in (int, float, bool)
+    if not number and not isinstance(value, TensorValue):
+        return False
+    target = get_item(tx, owner, key) or tx.run_in_graph("call_function", operator.getitem, [owner, key], {})
+    assert isinstance(target, TensorValue)
+    if number:
+        tx.run_in_graph("call_method", "fill_", [target, value], {})
+        return True
+    assert isinstance(value, TensorValue)
+    if value.fake.dim() > target.fake.dim():  # leading sizes of 1, which `copy_` does not take
+        raise Unsupported("data-dependent", f"{value.describe()} is stored at positions that are unbacked")
+    tx.run_in_graph("call_method", "copy_", [target, value], {})
+    return True
+
+
+def _is_unbacked_slice(tx: TraceContext, key: Value) -> bool:
+    return isinstance(key, SliceValue) and any(is_unbacked(tx, part) for part in key.parts)

@@ -1,0 +1,468 @@
+"""The base of all traced values, and what values and rules may ask of the trace: two halves of one contract.
+
+A value never imports the tracer. Its methods take the trace as `tx`, a `TraceContext`. `Tracer` is the only implementation. The context
+names nothing but the state of the trace and those operations that a lower module needs of a higher one; every other operation is a
+function that takes `tx`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.class_lookup import MISSING, LooksUp, lookup
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import torch
+    from torch import fx
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from treadle_shapes.torch import FakeCallCache
+    from treadle_tracer.source import Source
+
+
+class Raised(Exception):
+    """A Python exception of the traced program on its way through traced frames."""
+
+    def __init__(self, value: Value):
+        self.value = value
+        super().__init__(value)
+
+
+class NotConstant(Exception):
+    """`value` cannot be turned into a Python object at trace time."""
+
+    def __init__(self, value: Value):
+        self.value = value
+        super().__init__(value)
+
+
+class Value:
+    """Base of all values. `source` says where the outside object is found again; None for what the trace made."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: Source | None = None):
+        self.source = source
+
+    # ---- what it is
+
+    def python_type(self) -> type:
+        """The class of the object."""
+        raise NotImplementedError(type(self).__name__)
+
+    def constant(self) -> Any:
+        """The Python object it stands for, to compute with at trace time. Raises NotConstant."""
+        raise NotConstant(self)
+
+    def is_constant(self) -> bool:
+        """Whether `constant` gives an object."""
+        try:
+            self.constant()
+        except NotConstant:
+            return False
+        return True
+
+    def identity(self) -> Any:
+        """An object that is identical for values standing for the same Python object."""
+        return self
+
+    def hash_key(self, tx: TraceContext) -> Any:
+        """A hashable stand-in that compares as the traced object would as a dictionary key."""
+        return self
+
+    def as_dict(self, tx: TraceContext) -> Any:
+        """The DictValue that the value is or holds, if its class leaves reading a dict as it is; else None."""
+        return None
+
+    def describe(self) -> str:
+        """Short text for messages."""
+        return self.source.text if self.source is not None else f"a {self.python_type().__name__}"
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.describe()}>"
+
+    # ---- attributes and calls
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
+        """`self.name`"""
+        found = lookup(tx, self.python_type(), name)
+        if found is MISSING:
+            tx.raise_exception(AttributeError, f"{self.python_type().__name__!r} object has no attribute {name!r}")
+        return tx.bind(self, found, name)
+
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
+        """`self.name = value`"""
+        raise Unsupported("attribute-store", f"{self.describe()}.{name}")
+
+    def del_attr(self, tx: TraceContext, name: str) -> None:
+        """`del self.name`"""
+        raise Unsupported("attribute-store", f"del {self.describe()}.{name}")
+
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """`self(*args, **kwargs)`"""
+        raise Unsupported("call", self.describe())
+
+    def call_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """`self.name(*args, **kwargs)`"""
+        return self.get_attr(tx, name).call(tx, args, kwargs)
+
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Carry out method `name` of a built-in type on this value."""
+        raise Unsupported("builtin-method", f"{self.python_type().__name__}.{name}")
+
+    # ---- protocols
+
+    def get_item(self, tx: TraceContext, key: Value) -> Value:
+        """`self[key]`"""
+        return call_special(tx, self, "__getitem__", [key])
+
+    def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
+        """`self[key] = value`"""
+        call_special(tx, self, "__setitem__", [key, value])
+
+    def del_item(self, tx: TraceContext, key: Value) -> None:
+        """`del self[key]`"""
+        call_special(tx, self, "__delitem__", [key])
+
+    def iterate(self, tx: TraceContext) -> Value:
+        """`iter(self)`"""
+        return call_special(tx, self, "__iter__", [])
+
+    def next(self, tx: TraceContext) -> Value | None:
+        """The next item, or None when the iterator is exhausted."""
+        try:
+            return call_special(tx, self, "__next__", [])
+        except Raised as raised:
+            if issubclass(raised.value.python_type(), StopIteration):
+                return None
+            raise
+
+    def truth(self, tx: TraceContext) -> bool:
+        """`bool(self)`"""
+        cls = self.python_type()
+        for name in ("__bool__", "__len__"):
+            if lookup(tx, cls, name) is not MISSING:
+                return call_special(tx, self, name, []).truth(tx)
+        return True
+
+    def length(self, tx: TraceContext) -> int:
+        """`len(self)`"""
+        return call_special(tx, self, "__len__", []).as_index(tx)
+
+    def as_index(self, tx: TraceContext) -> int:
+        """`operator.index(self)`; makes a dynamic number a constant."""
+        tx.raise_exception(TypeError, f"{self.python_type().__name__!r} object cannot be interpreted as an integer")
+
+    def unpack(self, tx: TraceContext) -> list[Value]:
+        """All items, realised."""
+        iterator = self.iterate(tx)
+        items: list[Value] = []
+        while (item := iterator.next(tx)) is not None:
+            items.append(item)
+        return items
+
+    def contains(self, tx: TraceContext, item: Value) -> bool:
+        """`item in self`"""
+        if lookup(tx, self.python_type(), "__contains__") is not MISSING:
+            return call_special(tx, self, "__contains__", [item]).truth(tx)
+        iterator = self.iterate(tx)
+        while (own := iterator.next(tx)) is not None:
+            if tx.same_or_equal(own, item):
+                return True
+        return False
+
+    # ---- out of the trace
+
+    def reconstruct(self, cg: Any) -> None:
+        """Emit bytecode that pushes the object; `cg` is an output.replacement.ReplacementBuilder."""
+        if self.source is None:
+            raise Unsupported("reconstruct", self.describe())
+        self.source.emit(cg.cb)
+
+
+def call_special(tx: TraceContext, value: Value, name: str, args: list[Value]) -> Value:
+    """`type(value).name(value, *args)`"""
+    raw = lookup(tx, value.python_type(), name)
+    if raw is MISSING or raw is None:
+        what = _SPECIAL_MEANING.get(name, f"does not support {name}")
+        tx.raise_exception(TypeError, f"{value.python_type().__name__!r} object {what}")
+    return tx.bind(value, raw, name).call(tx, args, {})
+
+
+_SPECIAL_MEANING = {
+    "__iter__": "is not iterable",
+    "__next__": "is not an iterator",
+    "__getitem__": "is not subscriptable",
+    "__setitem__": "does not support item assignment",
+    "__delitem__": "does not support item deletion",
+    "__len__": "has no len()",
+    "__enter__": "does not support the context manager protocol",
+}
+
+
+def special_method(tx: TraceContext, owner: Value, name: str) -> Value | None:
+    """The special method bound to its owner, or None."""
+    raw = lookup(tx, owner.python_type(), name)
+    return None if raw is MISSING else tx.bind(owner, raw, name)
+
+
+# ---- what values and rules may ask of the trace
+
+
+class Graph(Protocol):
+    """The graph under construction: see `output.graph`."""
+
+    def call(
+        self,
+        op: str,
+        target: Callable[..., Any] | str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        example_value: Any,
+        stack_trace: str,
+    ) -> fx.Node:
+        """A `call_function` or `call_method` node."""
+        ...
+
+    def placeholder(self, source: Source, example_input: Any, example_value: Any) -> fx.Node:
+        """A placeholder for an outside tensor or number."""
+        ...
+
+
+class Writes(Protocol):
+    """Writes of the program to objects, read back by the trace: see `output.mutations`."""
+
+    def load_attr(self, obj: Value, name: str) -> Any | None: ...
+    def store_attr(self, obj: Value, name: str, value: Value) -> None: ...
+    def delete_attr(self, obj: Value, name: str) -> None: ...
+    def attrs_of(self, obj: Value) -> dict[str, Any]: ...
+    def mutated(self, container: Value) -> None: ...
+    def is_mutated(self, container: Value) -> bool: ...
+    def store_global(self, globals_source: Source | None, name: str, value: Any) -> None: ...
+    def store_cell(self, cell: Value, value: Any) -> None: ...
+
+
+class UnbackedSymbols(Protocol):
+    """Symbols without a value while tracing: see `values.unbacked`."""
+
+    @property
+    def allowed(self) -> bool: ...
+    def allow(self, tx: TraceContext) -> None: ...
+    def naming(self, tx: TraceContext) -> AbstractContextManager[None]: ...
+    def close_call(self, tx: TraceContext, result: Value) -> None: ...
+    def write_asserts(self, tx: TraceContext, complete: bool = False, error: type = RuntimeError) -> None: ...
+
+
+class SymbolTable(Protocol):
+    """Symbolic numbers of the trace: see `values.symbols`."""
+
+    env: Any
+
+    @property
+    def captures(self) -> bool: ...
+    @property
+    def assumes(self) -> bool: ...
+    @property
+    def unbacked(self) -> UnbackedSymbols: ...
+    def need_env(self) -> None: ...
+    def exclude_ones(self, fake: torch.Tensor) -> None: ...
+    def is_dynamic_integer(self, source: Source | None, number: int) -> bool: ...
+    def is_dynamic_float(self, source: Source | None) -> bool: ...
+    def integer(self, tx: TraceContext, number: int, source: Source) -> Value: ...
+    def float_number(self, tx: TraceContext, number: float, source: Source) -> Value: ...
+    def size_value(self, tx: TraceContext, owner: Any, dim: int, size: Any) -> Any: ...
+    def node_of(self, tx: TraceContext, value: Any) -> fx.Node: ...
+    def node_of_symbol(self, tx: TraceContext, symbol: Any) -> fx.Node: ...
+
+
+class FrameView(Protocol):
+    """A frame being evaluated, for those who look at it: see `trace.frame`."""
+
+    @property
+    def instructions(self) -> Sequence[Any]: ...
+    @property
+    def at(self) -> int: ...
+    @property
+    def program(self) -> Any: ...
+    def named_locals(self) -> dict[str, Value]: ...
+    def implicit_super(self) -> Value: ...
+
+
+class TraceContext(LooksUp, Protocol):
+    """The trace, as values and rules see it."""
+
+    wrapped: dict[int, tuple[Any, Value]]  # Value of an outside object, by id; the object, to keep it alive
+    exception: Value | None  # the exception being handled
+    autocast_nesting: int
+    deleted: Any  # stands for a deleted attribute, global or cell content
+
+    @property
+    def graph(self) -> Graph: ...
+    @property
+    def mutations(self) -> Writes: ...
+    @property
+    def symbols(self) -> SymbolTable: ...
+    @property
+    def frames(self) -> Sequence[FrameView]: ...
+    @property
+    def fake_mode(self) -> FakeTensorMode: ...
+    @property
+    def fake_calls(self) -> FakeCallCache: ...
+    @property
+    def speculation(self) -> object | None:
+        """Not None while a path is followed that may turn out not to be taken."""
+        ...
+
+    # values of objects
+
+    def wrap(self, obj: Any, source: Source | None) -> Value:
+        """The Value of an outside object, with the guards that its kind relies on. Without a source it needs none."""
+        ...
+
+    def wrap_known(self, obj: Any) -> Value:
+        """The Value of an object that needs no guard of its own, because what it was found through is guarded."""
+        ...
+
+    def wrap_tensor(self, obj: torch.Tensor, source: Source, static: bool = False) -> Value:
+        """The Value of an outside tensor."""
+        ...
+
+    def from_constant(self, obj: Any) -> Value:
+        """The Value of a Python object that the trace has computed itself."""
+        ...
+
+    def list_iterator(self, items: list[Value]) -> Value:
+        """An iterator over these items."""
+        ...
+
+    # exceptions of the traced program
+
+    def raise_exception(self, cls: type[BaseException], *args: Any) -> NoReturn:
+        """Raise `cls(*args)` in the traced program."""
+        ...
+
+    def raise_exception_value(self, cls: type[BaseException], args: list[Value]) -> NoReturn:
+        """The same with arguments that are Values."""
+        ...
+
+    def raise_real(self, error: BaseException) -> NoReturn:
+        """Raise in the traced program what a call has really raised."""
+        ...
+
+    # Python's operations
+
+    def fold(self, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Call a pure function of constants now."""
+        ...
+
+    def inline(self, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Evaluate a Python function in place."""
+        ...
+
+    def bind(self, owner: Value, raw: Any, name: str) -> Value:
+        """`raw.__get__(owner, type(owner))` for a raw attribute of the owner's type."""
+        ...
+
+    def call_builtin_method(
+        self, owner: Value, name: str, function: Any, args: list[Value], kwargs: dict[str, Value]
+    ) -> Value:
+        """Carry out a method implemented in C; `function` is the descriptor that it was found as, or None."""
+        ...
+
+    def construct(self, cls_value: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """`cls(*args, **kwargs)`"""
+        ...
+
+    def class_method(self, owner: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Call a method implemented in C that is bound to a class."""
+        ...
+
+    def module_attr(self, module: Any, name: str) -> Value:
+        """An attribute of a Python module."""
+        ...
+
+    def compare(self, text: str, a: Value, b: Value) -> Value:
+        """`a <text> b` for the six comparisons."""
+        ...
+
+    def same_or_equal(self, a: Value, b: Value) -> bool:
+        """What `in`, `list.index` and dict lookup ask: identical or equal."""
+        ...
+
+    def binary_op(self, text: str, a: Value, b: Value) -> Value:
+        """`a <text> b`, in place when the text ends in "="."""
+        ...
+
+    # tensors and numbers
+
+    def run_in_graph(
+        self, op: str, target: Callable[..., Any] | str, args: list[Value], kwargs: dict[str, Value]
+    ) -> Value:
+        """Call a torch function (`call_function`) or a method of the first argument (`call_method`) in the graph."""
+        ...
+
+    def tensor_method(self, owner: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """`owner.name(*args, **kwargs)` of a tensor."""
+        ...
+
+    def tensor_item(self, owner: Any, key: Value) -> Value:
+        """`owner[key]` of a tensor."""
+        ...
+
+    def store_tensor_item(self, owner: Any, key: Value, value: Value) -> None:
+        """`owner[key] = value` of a tensor."""
+        ...
+
+    def number(self, value: Any, node: fx.Node | None) -> Value:
+        """The Value of a number, SymInt, SymFloat or SymBool."""
+        ...
+
+    def specialise(self, value: Any) -> Any:
+        """A symbolic number as a constant that is guarded."""
+        ...
+
+    def decide(self, value: Any) -> bool:
+        """The truth of a symbolic number."""
+        ...
+
+    def decide_condition(self, condition: Any) -> bool:
+        """The truth of a condition on sizes."""
+        ...
+
+    def input_node(self, value: Any) -> fx.Node:
+        """The node of an outside tensor."""
+        ...
+
+    def new_tensor(self, node: fx.Node, fake: torch.Tensor) -> Any:
+        """The Value of what a node gives."""
+        ...
+
+    def tensor_of_fake(self, fake: torch.Tensor) -> Any:
+        """The Value that a fake tensor belongs to, or None."""
+        ...
+
+    def tensor_at(self, source: Source) -> Any:
+        """The outside tensor at `source`, which the trace has met."""
+        ...
+
+    def note_mutation(self, value: Any) -> None:
+        """A graph call has written into a known tensor."""
+        ...
+
+    # state and place
+
+    def change_state(self, setter: Any, keys: tuple[Any, ...], before: Any, value: Any) -> None:
+        """Set torch's state for the rest of the trace, and in the graph."""
+        ...
+
+    def stack_trace(self) -> str:
+        """The traced program's stack as Python prints it, innermost call last."""
+        ...
+
+    def user_stack(self) -> tuple[tuple[str, int, str], ...]:
+        """(file, line, function) of the traced frames, outermost first."""
+        ...

@@ -1,0 +1,111 @@
+"""Outside objects get the kind of their type, and the guards that the kind relies on."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+import types
+import typing
+
+import pytest
+import torch
+from value_runs import guards, tracer, wrapped
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ConstSource
+from treadle_tracer.values.base import Constant, LazyValue, Method
+from treadle_tracer.values.callables import CallableValue, DisabledFunction
+from treadle_tracer.values.functions import (
+    BoundMethod,
+    ClassValue,
+    FunctionValue,
+    GenericAlias,
+    ModuleObject,
+    PartialValue,
+)
+from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.modules import ModuleValue
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.wrap import from_constant
+
+
+class Plain:
+    def method(self):
+        return self
+
+
+class Words(dict):
+    pass
+
+
+def plain_function():
+    return None
+
+
+def disabled():
+    return None
+
+
+disabled._treadle_disabled = True
+Point = collections.namedtuple("Point", "x y")
+
+KINDS = [
+    (3, Constant), (None, Constant), (torch.float32, Constant), ((1, 2), TupleValue), (Point(1, 2), TupleValue), ([1], ListValue),
+    (collections.deque([1]), ListValue), ({"a": 1}, DictValue), (collections.OrderedDict(a=1), DictValue), ({1}, SetValue),
+    (frozenset({1}), SetValue), (types.MappingProxyType({"a": 1}), DictValue), (Plain(), ObjectValue), (Words(a=1), ObjectValue),
+    (Plain().method, BoundMethod), ([].append, Method), (plain_function, FunctionValue), (disabled, DisabledFunction),
+    (len, CallableValue), (torch.relu, CallableValue), (str.upper, CallableValue), (Plain, ClassValue), (math, ModuleObject),
+    (list[int], GenericAlias), (typing.Optional[int], GenericAlias), (functools.partial(len), PartialValue),
+    (torch.nn.Linear(1, 1), ModuleValue), (torch.ones(1), TensorValue),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("obj", "kind"), KINDS, ids=lambda x: getattr(x, "__name__", type(x).__name__))
+def test_kinds(obj, kind):
+    tx = tracer()
+    found = wrapped(tx, obj)
+    assert type(found) is kind
+    assert guards(tx) or kind is TensorValue
+
+
+def test_an_item_of_a_container_is_not_looked_at():
+    tx = tracer()
+    found = wrapped(tx, [Plain()])
+    assert isinstance(found.items[0], LazyValue)
+    assert guards(tx) == [("x", "type_is", list), ("x", "len", 1)]
+
+
+def test_one_object_at_two_sources():
+    tx, obj = tracer(), Plain()
+    one, two = wrapped(tx, obj, "a"), wrapped(tx, obj, "b")
+    assert one is two and guards(tx)[-1][:2] == ("b", "same_object")
+    assert wrapped(tx, plain_function, "f") is wrapped(tx, plain_function, "g")
+    assert guards(tx)[-1] == ("g", "is", plain_function)
+
+
+def test_a_known_object_needs_no_guard():
+    tx = tracer()
+    assert isinstance(tx.wrap_known(Plain), ClassValue) and isinstance(tx.wrap(3, ConstSource(3)), Constant)
+    assert guards(tx) == []
+
+
+@pytest.mark.parametrize(
+    "obj", [{Plain()}, torch.ones(2).to_sparse(), type("Numbers", (set,), {})()], ids=["set", "sparse", "subclass"]
+)
+def test_objects_that_break_the_graph(obj):
+    with pytest.raises(Unsupported):
+        wrapped(tracer(), obj)
+
+
+def test_constants_of_the_trace():
+    tx = tracer()
+    made = from_constant(tx, {"a": (1, [2, {3}])})
+    assert isinstance(made, DictValue) and guards(tx) == []
+    items = made.lookup(tx, Constant("a")).items
+    assert items[0].constant() == 1 and isinstance(items[1], ListValue) and isinstance(items[1].items[1], SetValue)
+    assert from_constant(tx, ValueError("no")).new_args[0].constant() == "no"
+    with pytest.raises(Unsupported, match="made while tracing"):
+        from_constant(tx, iter([1]))
