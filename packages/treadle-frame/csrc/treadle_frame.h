@@ -40,7 +40,7 @@ typedef enum {
     OP_COUNT
 } CheckOp;
 
-typedef struct ForeignTest ForeignTest;
+typedef struct NativeTest NativeTest;
 typedef struct ItemPairs ItemPairs;
 
 typedef struct GuardCheck {
@@ -52,7 +52,7 @@ typedef struct GuardCheck {
     Py_ssize_t number;          /* len: the expected length */
     int (*function)(PyObject *, void *);    /* capsule */
     void *context;              /* capsule */
-    ForeignTest *foreign;       /* owned */
+    NativeTest *native;         /* owned */
     ItemPairs *pairs;           /* owned: equal_items */
     struct GuardNode **others;  /* owned array of borrowed nodes: further paths */
     Py_ssize_t n_others;
@@ -117,13 +117,13 @@ typedef struct {
     GuardProgram *guard;        /* owned */
     int *bound;                 /* owned: see GuardView.bound */
     PyObject *payload;          /* owned */
-    PyObject *direct;           /* owned tuple as given, or None */
-    PyObject *direct_callable;  /* borrowed from direct, or NULL */
-    int *direct_slots;          /* owned: an argument slot for each value */
-    PyObject **direct_keys;     /* owned array of borrowed keys: index into *args, name in **kwargs, NULL the slot itself */
-    Py_ssize_t n_direct;
-    bool direct_unpack;
-    bool direct_retry; /* the code runs when the callable has raised an Exception */
+    PyObject *fast_path;            /* owned tuple as given, or None */
+    PyObject *fast_path_callable;   /* borrowed from fast_path, or NULL */
+    int *fast_path_slots;           /* owned: an argument slot for each value */
+    PyObject **fast_path_keys;      /* owned array of borrowed keys: index into *args, name in **kwargs, NULL the slot itself */
+    Py_ssize_t n_fast_path;
+    bool fast_path_unpack;
+    bool fast_path_retry;       /* the code runs when the callable has raised an Exception */
     unsigned long long hits;
     PyObject *weakrefs;
 } Entry;
@@ -144,8 +144,8 @@ int tf_cache_accepts(PyCodeObject *, Entry *);                   /* -1 with Layo
 int tf_cache_add(PyCodeObject *, Entry *);
 int tf_cache_set_skip(PyCodeObject *, bool);
 int tf_entry_holds(Entry *, GuardView *);
-/* The values of a direct entry, borrowed from the slots: 1, or 0 when *args or **kwargs lack one (its guard is too weak). */
-int tf_entry_direct_values(Entry *, PyObject *const *slots, PyObject **values);
+/* The values of a fast-path entry, borrowed from the slots: 1, or 0 when *args or **kwargs lack one (its guard is too weak). */
+int tf_entry_fast_path_values(Entry *, PyObject *const *slots, PyObject **values);
 extern PyMethodDef tf_cache_methods[];
 
 /* Argument slots: positional, keyword-only, *args, **kwargs. */

@@ -32,7 +32,7 @@ OPS = (
     "has_key",
     "call",
     "capsule",
-    "foreign",
+    "native_tensor",
     "same_object",
     "distinct_objects",
     "call_many",
@@ -53,8 +53,8 @@ class Check(NamedTuple):
     reason: str = ""
 
 
-class ForeignCheck(NamedTuple):
-    """The argument of a `foreign` check: questions to a C library about the value's handle.
+class NativeTensorCheck(NamedTuple):
+    """The argument of a `native_tensor` check: questions to a C library about the value's handle.
 
     The value's type must be exactly `type` (or one of the tuple). The handle is the address `id(value) + handle_offset`.
     Each query is `(function address, kind, expected)`; the function is `int32_t f(void *handle, void *out)`, returns 0
@@ -76,7 +76,7 @@ class EqualItems(NamedTuple):
     """The first half of an `equal_items` check's argument, `(EqualItems, other paths)`: elements of arrays are equal.
 
     Values are numbered: 0 is the one the check stands on, 1 and up those at the other paths. All must be exactly of `type`
-    (or one of the tuple); handles and functions are as in `ForeignCheck`: `length` gives an int64, `items` a pointer to so
+    (or one of the tuple); handles and functions are as in `NativeTensorCheck`: `length` gives an int64, `items` a pointer to so
     many int64. Each of `pairs` is (value, index, other value, its index); an index beyond the end makes the check fail.
     """
 

@@ -223,12 +223,12 @@ def test_one_tensor_result_needs_no_frame():
         raise AssertionError
 
     entry = entry_of(add, lambda graph, x: call(graph, torch.add, x, 1), torch.ones(2))
-    assert entry.direct is not None
+    assert entry.fast_path is not None
     assert torch.equal(dispatch(add, entry)(torch.ones(2)), torch.full((2,), 2.0))
     mutations = Mutations()
     mutations.store_global(None, "counted", Constant(1))
     entry = entry_of(add, lambda graph, x: call(graph, torch.add, x, 1), torch.ones(2), mutations=mutations)
-    assert entry.direct is None
+    assert entry.fast_path is None
     assert torch.equal(dispatch(add, entry)(torch.ones(2)), torch.full((2,), 2.0))
     assert globals().pop("counted") == 1
 
@@ -246,7 +246,7 @@ def test_a_failing_graph_is_followed_by_the_original():
         return call(graph, torch.index_select, call(graph, torch.ones, 3), 0, x)
 
     entry = entry_of(pick, build, torch.tensor([1]), protected=True)
-    assert entry.direct is None
+    assert entry.fast_path is None
     compiled = dispatch(pick, entry)
     assert compiled(torch.tensor([1])).tolist() == [1.0]
     with pytest.warns(RuntimeWarning, match="the compiled graph of .*pick raised"):

@@ -147,15 +147,15 @@ def finish_entry(
         program = size_program(program.checks, payload.dynamic)
     payload.guards = tuple(guard.reason for guard in result.guards)
     payload.numbers = result.guards.numbers
-    direct = None
+    fast_path = None
     if compiled is not None and not result.protected and not has_asserts(payload.graph_module):
-        direct = _direct(plan, compiled, retry=deoptimisation is not None)
-    if direct is None:
+        fast_path = _fast_path(plan, compiled, retry=deoptimisation is not None)
+    if fast_path is None:
         return treadle_frame.Entry(replacement, program, payload)
-    return treadle_frame.Entry(replacement, program, payload, direct=direct)
+    return treadle_frame.Entry(replacement, program, payload, fast_path=fast_path)
 
 
-def _direct(plan: FramePlan, compiled: Callable[..., Any], *, retry: bool) -> Any:
+def _fast_path(plan: FramePlan, compiled: Callable[..., Any], *, retry: bool) -> Any:
     """`(compiled, argument names, unpack, retry)` when the frame does nothing but `return compiled(*arguments)[0]`, else None.
 
     retry: the replacement code knows what to do when the graph raises.
@@ -176,7 +176,7 @@ def _direct(plan: FramePlan, compiled: Callable[..., Any], *, retry: bool) -> An
 def with_size_one_accepted(entry: Any) -> Any:
     """The same entry, for the sizes of 1 that are admitted by now."""
     program = size_program(entry.guard.checks, entry.payload.dynamic)
-    return treadle_frame.Entry(entry.code, program, entry.payload, direct=entry.direct)
+    return treadle_frame.Entry(entry.code, program, entry.payload, fast_path=entry.fast_path)
 
 
 # ---- torch's own state

@@ -22,14 +22,14 @@ from . import tensor_check
 
 OPS = frozenset(
     "is is_not type_is equals len dict_keys has_attr lacks_attr lacks_key has_key same_object distinct_objects "
-    "call call_many capsule foreign".split()
+    "call call_many capsule native_tensor".split()
 )
 
 # op -> the ops on the same source that make it superfluous, whatever their arguments (a trace that saw both is consistent).
 IMPLIED_BY: dict[str, frozenset[str]] = {
-    "type_is": frozenset({"is", "equals", "foreign"}),
+    "type_is": frozenset({"is", "equals", "native_tensor"}),
     "equals": frozenset({"is"}),
-    "is_not": frozenset({"is", "type_is", "equals", "foreign"}),
+    "is_not": frozenset({"is", "type_is", "equals", "native_tensor"}),
     "has_key": frozenset({"dict_keys"}),
     "lacks_key": frozenset({"dict_keys"}),
     "len": frozenset({"dict_keys"}),

@@ -67,7 +67,7 @@ def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: D
         if owner is not None and owner.identity is None and check.op not in ("call_many", "equal_items"):
             found = _tensor_differences(owner, frame, dynamic.get(owner.source, {}))
         numbers_of = payload.dynamic
-        if not found and numbers_of is not None and (check.op == "foreign" or numbers_of.is_guarded_by(check)):
+        if not found and numbers_of is not None and (check.op == "native_tensor" or numbers_of.is_guarded_by(check)):
             found = _broken_decisions(numbers_of, frame)
         if not found:
             is_input = owner is not None and check.op in ("is", "refers") and owner.source in dynamic.inputs

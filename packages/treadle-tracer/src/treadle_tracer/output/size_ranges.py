@@ -36,7 +36,7 @@ def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool 
     owners: dict[Any, tuple[Any, int]] = {}
     kept = []
     for check in checks:
-        if check.op == "foreign":
+        if check.op == "native_tensor":
             kept.append(check)
             if len(check.path) not in lengths or path_key(check.path) not in tensors:
                 continue
@@ -95,6 +95,6 @@ def _range(dynamic: DynamicNumbers, position: int, any_ones: bool) -> Range:
 
 
 def _rank(check: Any) -> int:
-    """The number of dimensions that a foreign check of a tensor looks at."""
+    """The number of dimensions that a native_tensor check of a tensor looks at."""
     sizes: Sequence[Any] = next((expected for _, kind, expected in check.queries if kind == "i64_array"), ())
     return len(sizes)

@@ -19,7 +19,7 @@ import torch
 from ..dynamic import Chain, DynamicSizes, StrideRule, stride_rules
 from ..source import Path
 
-# what is asked -> (symbol, kind of the out parameter in treadle_frame.ForeignCheck)
+# what is asked -> (symbol, kind of the out parameter in treadle_frame.NativeTensorCheck)
 QUERIES: dict[str, tuple[str, str]] = {
     "dtype": ("aoti_torch_get_dtype", "i32"),
     "dim": ("aoti_torch_get_dim", "i64"),
@@ -48,7 +48,7 @@ def checks(tensor: torch.Tensor, dynamic_dims: tuple[int, ...] = ()) -> list[Ten
     rules = stride_rules(tensor, dynamic_dims) if dynamic_dims else None
     sizes = tuple(None if d in dynamic_dims else int(s) for d, s in enumerate(tensor.shape))
     found = [_metadata_check(tensor, sizes, rules)]
-    if rules is not None and found[0][1] != "foreign":
+    if rules is not None and found[0][1] != "native_tensor":
         text = f"sizes of dimensions {list(dynamic_dims)} are at least 1, and the strides follow"
         found.append(((), "call", DynamicSizes(dynamic_dims, rules), text))
     text = f"requires_grad is {tensor.requires_grad}"
@@ -91,7 +91,7 @@ def _metadata_check(
     if rules:
         layout = tuple((1, None) if rule is None else _as_expected(rule) for rule in rules)
         queries.append((functions["strides"][1], "layout", (functions["sizes"][1], layout)))
-    return ((), "foreign", treadle_frame.ForeignCheck(type(tensor), offset, tuple(queries)), text)
+    return ((), "native_tensor", treadle_frame.NativeTensorCheck(type(tensor), offset, tuple(queries)), text)
 
 
 def _as_expected(rule: int | Chain) -> int | tuple[int]:
@@ -103,7 +103,7 @@ Range = tuple[int | None, int | None]
 
 
 def with_ranges(check: Any, sizes: Sequence[Range | None], strides: Sequence[Range | None]) -> Any:
-    """A `foreign` check of `checks` with other ranges of its dynamic sizes and free strides; None: as it is."""
+    """A `native_tensor` check of `checks` with other ranges of its dynamic sizes and free strides; None: as it is."""
     functions = _functions()
     assert functions is not None
     address = functions["sizes"][1]
@@ -121,7 +121,7 @@ def with_ranges(check: Any, sizes: Sequence[Range | None], strides: Sequence[Ran
 
 
 def equal_sizes_check(checks: Sequence[Any], pairs: Sequence[tuple[int, int, int, int]], text: str) -> Any:
-    """A check that sizes of tensors are equal; `checks`: the `foreign` check of each tensor, `pairs`: (tensor, dim, other tensor, dim)."""
+    """A check that sizes of tensors are equal; `checks`: the `native_tensor` check of each tensor, `pairs`: (tensor, dim, other tensor, dim)."""
     import treadle_frame
 
     functions, offset = _functions(), _handle_offset()
