@@ -1,4 +1,5 @@
-/* The single checks of guard programs, as a table: how the argument is prepared, how a value is tested.
+/* The single checks of guard programs, as a table (`tf_check_kinds`, near the end): how the argument is prepared, how a
+ * value is tested, where further paths stand.
  *
  * A test returns 1 (holds), 0 (fails) or -1 (an exception that is no Exception is set); ordinary exceptions are cleared
  * and mean "fails". The value is held by the caller.
@@ -681,47 +682,42 @@ prepare_equal_items(GuardCheck *check, PyObject *where)
     return 0;
 }
 
-static const struct {
-    int (*prepare)(GuardCheck *, PyObject *where);
-    int (*test)(const GuardCheck *, PyObject *value, PyObject *const *others);
-    bool cross;                 /* looks at several paths; prepared by guard_program.c */
-} check_table[OP_COUNT] = {
-    [OP_is] = {prepare_nothing, test_is, false},
-    [OP_is_not] = {prepare_nothing, test_is_not, false},
-    [OP_refers] = {prepare_weakref, test_refers, false},
-    [OP_type_is] = {prepare_type, test_type_is, false},
-    [OP_equals] = {prepare_nothing, test_equals, false},
-    [OP_len] = {prepare_length, test_len, false},
-    [OP_dict_keys] = {prepare_tuple, test_dict_keys, false},
-    [OP_has_attr] = {prepare_name, test_has_attr, false},
-    [OP_lacks_attr] = {prepare_name, test_lacks_attr, false},
-    [OP_lacks_key] = {prepare_nothing, test_lacks_key, false},
-    [OP_has_key] = {prepare_nothing, test_has_key, false},
-    [OP_call] = {prepare_callable, test_call, false},
-    [OP_capsule] = {prepare_capsule, test_capsule, false},
-    [OP_native_tensor] = {prepare_native_tensor, test_native_tensor, false},
-    [OP_same_object] = {prepare_tuple, test_same_object, true},
-    [OP_distinct_objects] = {prepare_nothing, test_distinct_objects, true},
-    [OP_call_many] = {prepare_nothing, test_call_many, true},
-    [OP_equal_items] = {prepare_equal_items, test_equal_items, true},
+/* A pair (callable, paths). */
+static int
+prepare_call_many(GuardCheck *check, PyObject *where)
+{
+    bool pair = PyTuple_Check(check->arg) && PyTuple_GET_SIZE(check->arg) == 2;
+    return require(pair && PyCallable_Check(PyTuple_GET_ITEM(check->arg, 0)), check, where, "a pair (callable, paths)");
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------------- */
+
+const CheckKind tf_check_kinds[] = {
+    {"is", prepare_nothing, test_is, PATHS_NONE},
+    {"is_not", prepare_nothing, test_is_not, PATHS_NONE},
+    {"refers", prepare_weakref, test_refers, PATHS_NONE},
+    {"type_is", prepare_type, test_type_is, PATHS_NONE},
+    {"equals", prepare_nothing, test_equals, PATHS_NONE},
+    {"len", prepare_length, test_len, PATHS_NONE},
+    {"dict_keys", prepare_tuple, test_dict_keys, PATHS_NONE},
+    {"has_attr", prepare_name, test_has_attr, PATHS_NONE},
+    {"lacks_attr", prepare_name, test_lacks_attr, PATHS_NONE},
+    {"lacks_key", prepare_nothing, test_lacks_key, PATHS_NONE},
+    {"has_key", prepare_nothing, test_has_key, PATHS_NONE},
+    {"call", prepare_callable, test_call, PATHS_NONE},
+    {"capsule", prepare_capsule, test_capsule, PATHS_NONE},
+    {"native_tensor", prepare_native_tensor, test_native_tensor, PATHS_NONE},
+    {"same_object", prepare_tuple, test_same_object, PATHS_ARGUMENT},
+    {"distinct_objects", prepare_nothing, test_distinct_objects, PATHS_IN_ARGUMENT},
+    {"call_many", prepare_call_many, test_call_many, PATHS_IN_SECOND},
+    {"equal_items", prepare_equal_items, test_equal_items, PATHS_IN_SECOND},
 };
-
-int
-tf_check_prepare(GuardCheck *check, PyObject *where)
-{
-    return check_table[check->op].prepare(check, where);
-}
-
-bool
-tf_check_is_cross(CheckOp op)
-{
-    return check_table[op].cross;
-}
+const size_t tf_n_check_kinds = sizeof tf_check_kinds / sizeof tf_check_kinds[0];
 
 int
 tf_check_test(const GuardCheck *check, PyObject *value, PyObject *const *others)
 {
-    int holds = check_table[check->op].test(check, value, others);
+    int holds = check->kind->test(check, value, others);
     return holds < 0 ? tf_clear_ordinary_error() : holds;
 }
 

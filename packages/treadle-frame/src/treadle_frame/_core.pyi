@@ -8,6 +8,9 @@ from treadle_frame.guards import Check
 @final
 class Sentinel: ...
 
+ROOTS: Final[tuple[str, ...]]
+ACCESSORS: Final[tuple[str, ...]]
+OPS: Final[tuple[str, ...]]
 RUN_CACHED: Final[Sentinel]
 SKIP: Final[Sentinel]
 RUN_ONCE: Final[Sentinel]

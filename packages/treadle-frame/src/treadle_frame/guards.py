@@ -4,47 +4,17 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
-Path: TypeAlias = tuple[tuple[Any, ...], ...]
+from treadle_frame._core import ACCESSORS, OPS, ROOTS
 
-ROOTS = ("local", "global", "builtin", "closure", "const")
-ACCESSORS = (
-    "attr",
-    "instance_dict",
-    "dict_item",
-    "list_item",
-    "tuple_item",
-    "item",
-    "type",
-    "dict_key",
-    "apply",
-)
-OPS = (
-    "is",
-    "is_not",
-    "refers",
-    "type_is",
-    "equals",
-    "len",
-    "dict_keys",
-    "has_attr",
-    "lacks_attr",
-    "lacks_key",
-    "has_key",
-    "call",
-    "capsule",
-    "native_tensor",
-    "same_object",
-    "distinct_objects",
-    "call_many",
-    "equal_items",
-)
+Path: TypeAlias = tuple[tuple[Any, ...], ...]
 
 
 class Check(NamedTuple):
     """One condition: the value at the end of `path` passes the test `op` with argument `arg`.
 
     `path` starts with a root (`("local", "x")`) and goes on with accessors (`("attr", "weight")`); `reason` is shown to
-    people when the check fails. The vocabulary is in csrc/guard_ops.def and in the README.
+    people when the check fails. `ROOTS`, `ACCESSORS` and `OPS` are the names in the C tables (csrc/guard_steps.def,
+    csrc/guard_checks.c); the README says what each means.
     """
 
     path: Path
@@ -85,3 +55,6 @@ class EqualItems(NamedTuple):
     length: int
     items: int
     pairs: tuple[tuple[int, int, int, int], ...]
+
+
+__all__ = ["ACCESSORS", "OPS", "ROOTS", "Check", "EqualItems", "NativeTensorCheck", "Path"]
