@@ -19,25 +19,7 @@ from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
 from ..source import AttrSource, ConstSource, Path, Source, TupleItemSource
 from . import tensor_check
-
-OPS = frozenset(
-    "is is_not type_is equals len dict_keys has_attr lacks_attr lacks_key has_key same_object distinct_objects "
-    "call call_many capsule native_tensor".split()
-)
-
-# op -> the ops on the same source that make it superfluous, whatever their arguments (a trace that saw both is consistent).
-IMPLIED_BY: dict[str, frozenset[str]] = {
-    "type_is": frozenset({"is", "equals", "native_tensor"}),
-    "equals": frozenset({"is"}),
-    "is_not": frozenset({"is", "type_is", "equals", "native_tensor"}),
-    "has_key": frozenset({"dict_keys"}),
-    "lacks_key": frozenset({"dict_keys"}),
-    "len": frozenset({"dict_keys"}),
-}
-_IMPLIES: dict[str, frozenset[str]] = {
-    stronger: frozenset(weaker for weaker, by in IMPLIED_BY.items() if stronger in by)
-    for stronger in frozenset().union(*IMPLIED_BY.values())
-}
+from .guard_kinds import IMPLIES, KINDS, RECORDED
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,21 +115,23 @@ class GuardSet:
         `arg` is what the op table of docs/contracts.md says, except that paths are given as sources: `same_object` takes a Source,
         `distinct_objects` a sequence of Sources, `call_many` (callable, sequence of Sources).
         """
-        if op not in OPS:
-            raise ValueError(f"op must be one of {sorted(OPS)}, not {op!r}")
-        if isinstance(source, ConstSource) and op in ("is", "type_is", "equals"):
+        kind = KINDS.get(op)
+        if kind is None or not kind.is_recorded:
+            raise ValueError(f"op must be one of {sorted(RECORDED)}, not {op!r}")
+        if kind.true_of_constants and isinstance(source, ConstSource):
             return
         if op == "equals" and not _plain_equality_is_enough(arg):
             op, arg, reason = "call", _IdenticalConstant(arg), reason or f"{source.text} is {arg!r}"
+            kind = KINDS[op]
         present = self._ops.setdefault(source, set())
-        if op in IMPLIED_BY and not present.isdisjoint(IMPLIED_BY[op]):
+        if not present.isdisjoint(kind.implied_by):
             return
         key = (source, op, _arg_key(arg))
         if key in self._guards:
             return
-        for weaker in _IMPLIES.get(op, frozenset()) & present:
+        for weaker in IMPLIES[op] & present:
             self._drop(source, weaker)
-        self._guards[key] = Guard(source, op, arg, reason or describe(source, op, arg))
+        self._guards[key] = Guard(source, op, arg, reason or kind.text(source.text, arg))
         present.add(op)
 
     def _drop(self, source: Source, op: str) -> None:
@@ -298,7 +282,7 @@ class GuardSet:
         """The `treadle_frame.GuardProgram` of this set; tensors that may be one are also checked to be distinct objects."""
         import treadle_frame
 
-        checks = [treadle_frame.Check(g.source.path, *_compiled_test(g), g.reason) for g in self]
+        checks = [treadle_frame.Check(g.source.path, *KINDS[g.op].compiled(g.arg), g.reason) for g in self]
         checks += [treadle_frame.Check(*parts) for parts in self._alias_checks()]
         return treadle_frame.GuardProgram(checks)
 
@@ -317,14 +301,6 @@ class GuardSet:
         first, *others = free
         text = f"{', '.join(s.text for s in free)} are different tensors"
         return [(first.path, "distinct_objects", tuple(s.path for s in others), text)]
-
-
-def _compiled_test(guard: Guard) -> tuple[str, Any]:
-    """Op and argument for `treadle_frame`. Modules are referred to weakly: they may hold the code whose entry holds this guard,
-    a cycle through a code object, which Python's collector does not see."""
-    if guard.op == "is" and isinstance(guard.arg, torch.nn.Module):
-        return "refers", weakref.ref(guard.arg)
-    return guard.op, _arg_paths(guard.op, guard.arg)
 
 
 def _equal_sizes(guard: Any, symbols: Sequence[Any], is_size: Sequence[int]) -> tuple[int, int] | None:
@@ -382,17 +358,6 @@ def _arg_key(arg: Any) -> Any:
     return arg if isinstance(arg, _IdenticalConstant) else id(arg)
 
 
-def _arg_paths(op: str, arg: Any) -> Any:
-    if op == "same_object":
-        return arg.path
-    if op == "distinct_objects":
-        return tuple(s.path for s in arg)
-    if op == "call_many":
-        function, others = arg
-        return (function, tuple(s.path for s in others))
-    return arg
-
-
 def _plain_equality_is_enough(constant: Any) -> bool:
     """Whether the `equals` op tells this constant from every other one: it compares types, bits of floats, and tuples item by item."""
     if isinstance(constant, tuple):
@@ -432,38 +397,3 @@ def _constant_key(value: Any) -> Any:
     if kind is slice:
         return (kind, *map(_constant_key, (value.start, value.stop, value.step)))
     return (kind, value)
-
-
-_DESCRIPTIONS: dict[str, Callable[[str, Any], str]] = {
-    "is": lambda s, a: f"{s} is {_short(a)}",
-    "is_not": lambda s, a: f"{s} is not {_short(a)}",
-    "type_is": lambda s, a: f"type({s}) is {a.__qualname__}",
-    "equals": lambda s, a: f"{s} == {_short(a)}",
-    "len": lambda s, a: f"len({s}) == {a}",
-    "dict_keys": lambda s, a: f"list({s}) == {_short(list(a))}",
-    "has_attr": lambda s, a: f"hasattr({s}, {a!r})",
-    "lacks_attr": lambda s, a: f"not hasattr({s}, {a!r})",
-    "has_key": lambda s, a: f"{_short(a)} in {s}",
-    "lacks_key": lambda s, a: f"{_short(a)} not in {s}",
-    "same_object": lambda s, a: f"{s} is {a.text}",
-    "distinct_objects": lambda s, a: f"{s} is none of {', '.join(x.text for x in a)}",
-}
-
-
-def describe(source: Source, op: str, arg: Any) -> str:
-    """The guard as Python a user can read."""
-    write = _DESCRIPTIONS.get(op)
-    return write(source.text, arg) if write is not None else f"{op} of {source.text}"
-
-
-def _short(value: Any, limit: int = 80) -> str:
-    if isinstance(value, (str, bytes, int, float, complex, type(None), tuple, list, torch.dtype, torch.device)):
-        text = repr(value)
-        return text if len(text) <= limit else text[: limit - 3] + "..."
-    name: Any = getattr(value, "__qualname__", None)
-    return name if isinstance(name, str) else f"<{type(value).__name__} at {id(value):#x}>"
-
-
-def texts(guards: Sequence[Guard]) -> list[str]:
-    """The reasons of the guards, for logs."""
-    return [guard.reason for guard in guards]

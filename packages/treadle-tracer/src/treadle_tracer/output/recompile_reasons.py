@@ -5,7 +5,7 @@ Only looked at when a call misses, so it may be slow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,12 +15,12 @@ import treadle_frame
 from ..dynamic import DynamicSources, strides_by
 from ..source import path_key
 from .entry import follow
+from .guard_kinds import KINDS, short_found
 
 if TYPE_CHECKING:
     from .entry import Payload
     from .guards import DynamicNumbers, TensorGuard
 
-_ON_SEVERAL_PATHS = ("call_many", "same_object", "distinct_objects", "equal_items")
 _SHOWN = 3  # differences of one entry that are told
 
 
@@ -59,20 +59,22 @@ def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: D
     failed: set[Any] = set()
     for check in checks:
         keys = _prefixes(path_key(check.path))
-        if not failed.isdisjoint(keys[1:]) or (texts and check.op in _ON_SEVERAL_PATHS):
+        kind = KINDS[check.op]
+        if not failed.isdisjoint(keys[1:]) or (texts and kind.on_several_paths):
             continue  # it fails because of what has been told
         failed.add(keys[0])
         owner = next((tensors[key] for key in keys if key in tensors), None)
         found: list[str] = []
-        if owner is not None and owner.identity is None and check.op not in ("call_many", "equal_items"):
+        if owner is not None and owner.identity is None and not kind.on_numbers:
             found = _tensor_differences(owner, frame, dynamic.get(owner.source, {}))
         numbers_of = payload.dynamic
         if not found and numbers_of is not None and (check.op == "native_tensor" or numbers_of.is_guarded_by(check)):
             found = _broken_decisions(numbers_of, frame)
         if not found:
-            is_input = owner is not None and check.op in ("is", "refers") and owner.source in dynamic.inputs
+            is_input = owner is not None and kind.is_identity and owner.source in dynamic.inputs
             found = [
-                _plainly(check, frame) + (" (an input from now on)" if is_input else _from_now_on(keys[0] in numbers))
+                kind.failure(check.reason, check.arg, follow(check.path, frame))
+                + (" (an input from now on)" if is_input else _from_now_on(keys[0] in numbers))
             ]
         texts.update(dict.fromkeys(found))
     return list(texts)
@@ -94,7 +96,7 @@ def _tensor_differences(guard: TensorGuard, frame: Any, dynamic: Mapping[int, An
     """Type, dtype, device or rank if one differs; else sizes; else strides."""
     text, found = guard.source.text, follow(guard.source.path, frame)
     if type(found) is not guard.kind:
-        return [f"{text}: expected {_a_tensor(guard)}, found {_short(found)}"]
+        return [f"{text}: expected {_a_tensor(guard)}, found {short_found(found)}"]
     for name, expected in (("dtype", guard.dtype), ("device", guard.device), ("layout", guard.layout)):
         if getattr(found, name) != expected:
             return [f"{text}.{name}: expected {expected}, found {getattr(found, name)}"]
@@ -168,37 +170,3 @@ def _broken_decisions(dynamic: DynamicNumbers, frame: Any) -> list[str]:
         does = f"the graph does something else ({why})" if why else "the graph has not been tried"
         found = [f"{dynamic.texts[position]} is 1, and at that size {does}" for position in ones]
     return found
-
-
-# ---- anything else
-
-
-def _plainly(check: Any, frame: Any) -> str:
-    """The guard's own text, and what was found where that can be told in a few words."""
-    value = follow(check.path, frame)
-    if check.op == "refers" or (check.op == "is" and not isinstance(check.arg, (int, str, type(None)))):
-        expected = check.arg() if check.op == "refers" else check.arg
-        what = check.reason.partition(" is ")[0]
-        same_kind = "another one" if type(value) is type(expected) else _short(value)
-        return f"{what}: expected the same {type(expected).__qualname__} as when it was compiled, found {same_kind}"
-    say = _FOUND.get(check.op)
-    return f"expected {check.reason}, found {say(value)}" if say is not None else f"expected {check.reason}"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"a {type(value).__name__} of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    text = (
-        repr(value)
-        if isinstance(value, (str, bytes, int, float, complex, type(None)))
-        else f"a {type(value).__qualname__}"
-    )
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-_FOUND: Mapping[str, Callable[[Any], str]] = {
-    "equals": _short,
-    "is": _short,
-    "type_is": lambda value: type(value).__qualname__,
-    "len": lambda value: str(len(value)) if hasattr(value, "__len__") else _short(value),
-}

@@ -121,7 +121,10 @@ def with_ranges(check: Any, sizes: Sequence[Range | None], strides: Sequence[Ran
 
 
 def equal_sizes_check(checks: Sequence[Any], pairs: Sequence[tuple[int, int, int, int]], text: str) -> Any:
-    """A check that sizes of tensors are equal; `checks`: the `native_tensor` check of each tensor, `pairs`: (tensor, dim, other tensor, dim)."""
+    """A check that sizes of tensors are equal.
+
+    checks: the `native_tensor` check of each tensor; pairs: (tensor, dim, other tensor, dim).
+    """
     import treadle_frame
 
     functions, offset = _functions(), _handle_offset()
