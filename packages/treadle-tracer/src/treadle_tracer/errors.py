@@ -52,6 +52,16 @@ class Unsupported(Exception):
         return f"{self.code}: {text}{where}"
 
 
+def without_frames(reason: Unsupported) -> Unsupported:
+    """The reason alone. Its traceback would keep the whole trace alive, and with it the tensors of this call."""
+    reason.__traceback__ = reason.__context__ = reason.__cause__ = None
+    return reason
+
+
+class BackendError(RuntimeError):
+    """The backend raised, or returned something that cannot be called."""
+
+
 class PathEnds(Exception):
     """A speculated path (`trace.speculation`) reaches an effect that must not happen. Never leaves that module."""
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch.fx
 
     from .errors import Unsupported
+    from .skips import Skip
 
 
 class Observer(Protocol):
@@ -32,7 +33,7 @@ class Observer(Protocol):
         """A `treadle_frame.Entry` is finished; its `payload` is an `output.entry.Payload`."""
         ...
 
-    def on_skip(self, code: CodeType, reason: str) -> None:
+    def on_skip(self, code: CodeType, reason: Skip) -> None:
         """A code object is left to Python from now on."""
         ...
 
@@ -56,7 +57,7 @@ class SilentObserver:
     def on_entry(self, entry: Any) -> None:
         """Nothing."""
 
-    def on_skip(self, code: CodeType, reason: str) -> None:
+    def on_skip(self, code: CodeType, reason: Skip) -> None:
         """Nothing."""
 
     def phase(self, name: str) -> AbstractContextManager[Any]:

@@ -10,8 +10,10 @@ import torch
 
 import treadle_frame
 from treadle_tracer.bytecode import read
-from treadle_tracer.output.entry import FramePlan, Payload, changed_dimensions, finish_entry, follow, why_not_deoptimise
+from treadle_tracer.output.call_changes import changed_dimensions, follow
+from treadle_tracer.output.entry import FramePlan, Payload, finish_entry
 from treadle_tracer.output.graph import GraphBuilder
+from treadle_tracer.output.graph_writes import why_not_deoptimise
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.mutations import DELETED, Mutations
 from treadle_tracer.source import AttrSource, ClosureCellSource, ConstSource, GlobalSource, LocalSource

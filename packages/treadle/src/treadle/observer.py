@@ -13,13 +13,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from treadle_tracer import Unsupported
+from treadle_tracer import Skip, Unsupported
 
 from . import logs
 from .stats import Break, Recompile, StatsRecorder, stats
-
-# Reasons that say whose code it is, not what is wrong with it: of no interest to the user's statistics.
-_LIBRARY_CODE = ("code of ", "generated code", "a special method", "the body of")
 
 
 class Reporter:
@@ -55,8 +52,8 @@ class Reporter:
         logs.emit("recompiles", lambda: f"{_place(code)}: {reason}")
         self._tell("recompile", recompile)
 
-    def on_skip(self, code: CodeType, reason: str) -> None:
-        if not reason.startswith(_LIBRARY_CODE):
+    def on_skip(self, code: CodeType, reason: Skip) -> None:
+        if not reason.is_others_code:
             self.recorder.add(skipped=f"{_place(code)}: {reason}")
         logs.emit("skips", lambda: f"{_place(code)}: {reason}")
 

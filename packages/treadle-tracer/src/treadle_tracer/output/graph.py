@@ -11,6 +11,7 @@ import torch
 from torch import fx
 
 from ..source import Source
+from .deferred_asserts import tag_asserts
 
 
 class Watch(Protocol):
@@ -105,6 +106,7 @@ class GraphBuilder:
                 self.graph.erase_node(node)
         output = self.graph.output(tuple(output_nodes))
         output.meta["example_value"] = tuple(node.meta["example_value"] for node in output_nodes)
+        tag_asserts(self.graph)
         self._drop_unused_inputs()
         used = {node.target for node in self.graph.nodes if node.op == "get_attr"}
         root = torch.nn.Module()

@@ -14,7 +14,7 @@ import treadle_frame
 
 from ..dynamic import DynamicSources, strides_by
 from ..source import path_key
-from .entry import follow
+from .call_changes import follow
 from .guard_kinds import KINDS, short_found
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ def _broken_decisions(dynamic: DynamicNumbers, frame: Any) -> list[str]:
             )
             found.append(f"{dynamic.describe(decision.expr)} (decided at {decision.where}), but {but}")
     if not found:
-        ones = dynamic.guard.ones(values)
+        ones = dynamic.guard.positions_of_one(values)
         why = dynamic.guard.refused.get(ones)
         does = f"the graph does something else ({why})" if why else "the graph has not been tried"
         found = [f"{dynamic.texts[position]} is 1, and at that size {does}" for position in ones]

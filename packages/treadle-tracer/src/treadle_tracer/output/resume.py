@@ -30,6 +30,7 @@ import treadle_frame
 from ..bytecode import OPS, ArgKind, CodeModel, Instruction, SlotKind, live_locals, stack_kinds
 from ..bytecode.opcodes import MINOR, NULL_AFTER_CALLABLE
 from ..bytecode.splice import Continuation, continuation, restart_index, why_not_cut
+from ..code_map import CodeMap
 from ..errors import InternalError, Unsupported
 from ..values.base import NULL, ConcreteValue, Value
 from .emit import FrameCode
@@ -275,7 +276,7 @@ class _Family:
         if key not in self.made:
             made = self.made[key] = continuation(self.model, index, variables=names, stack=kinds)
             member = _Member(weakref.ref(self), made.origin, _in_loop(self.model, key[0]))
-            _while_alive(made.code, _members, member)
+            _members[made.code] = member
             if self.left_alone:
                 treadle_frame.skip(made.code)
         return self.made[key]
@@ -290,15 +291,8 @@ class _Member:
     in_loop: bool
 
 
-# By id of a code object that is alive (code objects compare by value, so they are no keys themselves).
-_families: dict[int, _Family] = {}
-_members: dict[int, _Member] = {}
-
-
-def _while_alive(code: CodeType, table: dict[int, Any], value: Any) -> None:
-    key = id(code)
-    table[key] = value
-    weakref.finalize(code, table.pop, key, None).atexit = False
+_families: CodeMap[_Family] = CodeMap()
+_members: CodeMap[_Member] = CodeMap()
 
 
 def forget_continuations() -> None:
@@ -308,28 +302,29 @@ def forget_continuations() -> None:
 
 def is_continuation(code: CodeType) -> bool:
     """Whether the code is a continuation, so that an `Onward` may be returned to its caller."""
-    return id(code) in _members
+    return code in _members
 
 
 def starts_in_loop(code: CodeType) -> bool:
     """Whether the code is a continuation that may be called once per turn of a loop."""
-    member = _members.get(id(code))
+    member = _members.get(code)
     return member is not None and member.in_loop
 
 
 def _family_of(code: CodeType, model: CodeModel) -> _Family | None:
     """The family a continuation belongs to (None when it is gone), or the one of an original function."""
-    member = _members.get(id(code))
+    member = _members.get(code)
     if member is not None:
         return member.family()
-    if id(code) not in _families:
-        _while_alive(code, _families, _Family(model, treadle_frame.is_skipped(code)))
-    return _families[id(code)]
+    family = _families.get(code)
+    if family is None:
+        family = _families[code] = _Family(model, treadle_frame.is_skipped(code))
+    return family
 
 
 def _place_in_family(code: CodeType, model: CodeModel, index: int) -> int:
     """Where an instruction of a function or continuation stands in the original (-1: nowhere)."""
-    member = _members.get(id(code))
+    member = _members.get(code)
     if member is None:
         return index
     if len(member.origin) != len(model.instructions):

@@ -21,7 +21,9 @@ from torch.fx.node import map_arg
 
 from treadle_shapes.torch import fake_mode
 
-from .entry import follow, is_same_number, keeping_state, written_arguments
+from .call_changes import follow, is_same_number
+from .graph_writes import written_arguments
+from .torch_switches import restoring_switches
 
 if TYPE_CHECKING:
     from ..source import Source
@@ -43,7 +45,7 @@ def why_not_served(
     values = tuple(follow(source.path, frame) for source in dynamic.sources)
     if not all(type(value) in (int, float) for value in values) or not dynamic.guard.check(*values):
         return "a recorded decision does not hold"
-    ones = dynamic.guard.ones(values)
+    ones = dynamic.guard.positions_of_one(values)
     if not ones or gm is None:
         return None
     if ones not in dynamic.guard.refused:
@@ -61,7 +63,7 @@ def check_size_one(
     """Let the entry's guard hold for sizes of 1 as `frame` has them, if the graph is right there."""
     if why_not_served(gm, inputs, dynamic, frame) is not None:
         return False
-    dynamic.guard.check_size_one(dynamic.guard.ones([follow(source.path, frame) for source in dynamic.sources]))
+    dynamic.guard.accept(dynamic.guard.positions_of_one([follow(source.path, frame) for source in dynamic.sources]))
     return True
 
 
@@ -69,7 +71,7 @@ def why_not_general(gm: torch.fx.GraphModule, inputs: Sequence[Any], numbers: Nu
     """The first call of the graph that does something else on these inputs than its symbolic trace says, None when there is none."""
     replay = _Replay(gm, inputs, numbers)
     try:
-        return keeping_state(replay.run, gm)()
+        return restoring_switches(replay.run, gm)()
     except _REFUSALS as error:
         return f"{replay.at}: {type(error).__name__}: {error}"
 

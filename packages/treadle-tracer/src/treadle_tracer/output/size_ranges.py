@@ -21,13 +21,16 @@ if TYPE_CHECKING:
     from .guards import DynamicNumbers
 
 
-def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool = False) -> treadle_frame.GuardProgram:
-    """The program of these checks for the sizes of 1 that are admitted now (`any_ones`: for all of them).
+def size_program(
+    checks: Iterable[Any], dynamic: DynamicNumbers, any_size_one: bool = False
+) -> treadle_frame.GuardProgram:
+    """The program of these checks for the sizes of 1 that are admitted now (`any_size_one`: for all of them).
 
     checks: of `GuardSet.program`, or of a program that this function has made.
     """
     ranges = {
-        path_key(source.path): _range(dynamic, position, any_ones) for position, source in enumerate(dynamic.sources)
+        path_key(source.path): _range(dynamic, position, any_size_one)
+        for position, source in enumerate(dynamic.sources)
     }
     # Making keys costs more than all else here, and most tensors have no dynamic size: their paths are asked for their length first.
     tensors = {path_key(source.path[:-2]) for source in dynamic.sources}
@@ -51,7 +54,7 @@ def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool 
         elif not dynamic.is_guarded_by(check):
             kept.append(check)
     is_checked = all(path in checked or ends == (None, None) for path, ends in ranges.items())
-    if not is_checked or not (any_ones or dynamic.guard.admits_each):
+    if not is_checked or not (any_size_one or dynamic.guard.accepts_each_alone):
         kept.append(_check_of_everything(dynamic))
     else:
         kept += _checks_of_relations(dynamic, owners)
@@ -86,10 +89,10 @@ def _checks_of_relations(dynamic: DynamicNumbers, owners: dict[Any, tuple[Any, i
     return found
 
 
-def _range(dynamic: DynamicNumbers, position: int, any_ones: bool) -> Range:
+def _range(dynamic: DynamicNumbers, position: int, any_size_one: bool) -> Range:
     """The sizes that a dynamic dimension may have by itself."""
     lower, upper = dynamic.box[position]
-    if position in dynamic.guard.sizes and not any_ones and not dynamic.guard.has_admitted(position):
+    if position in dynamic.guard.sizes and not any_size_one and not dynamic.guard.may_be_one(position):
         lower = max(lower or 0, 2)
     return lower, upper
 
