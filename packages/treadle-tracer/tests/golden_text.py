@@ -16,7 +16,7 @@ from torch import fx
 import treadle_frame
 from treadle_tracer import TracerOptions, compile_handler
 from treadle_tracer.bytecode import CodeModel, read
-from treadle_tracer.output.resume import forget_continuations
+from treadle_tracer.output.continuations import forget_continuations
 
 GOLDEN = Path(__file__).parent / "golden"
 VERSION = f"py{sys.version_info.major}{sys.version_info.minor}"

@@ -28,9 +28,9 @@ from .dynamic import DynamicSources
 from .errors import BackendError, InternalError, Unsupported, without_frames
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
+from .output.continuations import forget_continuations, starts_in_loop
 from .output.entry import with_accepted_sizes
 from .output.recompile_reasons import recompile_reason
-from .output.resume import forget_continuations, starts_in_loop
 from .output.size_one import check_size_one
 from .output.size_ranges import size_program
 from .output.tensor_check import why_global_state_unfit
@@ -203,12 +203,11 @@ class FrameCompiler:
         except Exception as error:
             failure = error
             if not isinstance(failure, InternalError):
-                failure = InternalError(
-                    f"compile of {code.co_qualname}", f"{type(error).__name__}: {error}", _place(code)
-                )
+                what = f"{code.co_qualname}: {type(error).__name__}: {error}"
+                failure = InternalError("compile", what, f"{code.co_filename}:{code.co_firstlineno}")
             if self.options.raise_internal_errors:
                 raise failure from error
-            return self._skip(code, Skip(SkipKind.INTERNAL_ERROR, f"a bug of treadle: {failure}"), warn=True)
+            return self._skip(code, Skip(SkipKind.INTERNAL_ERROR, f"a bug of treadle, {failure}"), warn=True)
         return self._skip(code, answer) if isinstance(answer, Skip) else answer
 
 

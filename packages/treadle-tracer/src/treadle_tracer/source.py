@@ -394,29 +394,6 @@ class ApplySource(Source):
         cb.call(1)
 
 
-class TypeSource(Source):
-    """`type(base)`."""
-
-    __slots__ = ()
-    base: Source
-
-    def __init__(self, base: Source):
-        super().__init__(base, None)
-
-    @property
-    def text(self) -> str:
-        return f"type({self.base.text})"
-
-    def _accessors(self) -> Path:
-        return (("type",),)
-
-    def emit(self, cb: Emitter) -> None:
-        cb.push_null()
-        cb.load_const(type)
-        self.base.emit(cb)
-        cb.call(1)
-
-
 class CellContentsSource(Source):
     """`base.cell_contents`, base being a cell object."""
 

@@ -8,7 +8,7 @@ import torch
 import treadle_frame
 from treadle_tracer.compile import compile_handler
 from treadle_tracer.options import TracerOptions
-from treadle_tracer.output.size_one import why_not_general
+from treadle_tracer.output.size_one import why_graph_differs
 
 
 class Recorder:
@@ -155,8 +155,8 @@ def test_the_replay_names_the_call_that_differs():
     graph = recorder.graphs[-1]
     (placeholder,) = [node for node in graph.graph.nodes if node.op == "placeholder"]
     symbol = placeholder.meta["example_value"].shape[0].node.value
-    assert why_not_general(graph, [torch.ones(5, 2)], {symbol: 5}) is None
-    assert "squeeze" in why_not_general(graph, [torch.ones(1, 2)], {symbol: 1})
+    assert why_graph_differs(graph, [torch.ones(5, 2)], {symbol: 5}) is None
+    assert "squeeze" in why_graph_differs(graph, [torch.ones(1, 2)], {symbol: 1})
 
 
 # ---- ints

@@ -115,11 +115,6 @@ def max_stack(model: CodeModel) -> int:
     return _depths(model)[1]
 
 
-def reachable(model: CodeModel) -> frozenset[int]:
-    """Indices of the instructions that some execution gets to."""
-    return frozenset(i for i, depth in enumerate(stack_depths(model)) if depth is not None)
-
-
 def blocks(model: CodeModel) -> tuple[Block, ...]:
     """The basic blocks in order of their first instruction, unreachable ones included."""
     covering = handlers(model)

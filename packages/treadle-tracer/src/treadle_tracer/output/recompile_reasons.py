@@ -1,6 +1,6 @@
-"""Why the entries of a code object do not serve a call, in the user's terms: what was expected, what was found, which line decided it.
+"""Recompile reasons: why the entries of a code object do not serve a call. They say what was expected, what was found, which line decided.
 
-Only looked at when a call misses, so it may be slow.
+This runs only when a call misses, so it may be slow.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from .entry import Payload
     from .guards import DynamicNumbers, TensorGuard
 
-_SHOWN = 3  # differences of one entry that are told
+_SHOWN = 3  # differences that a reason lists
 
 
 def recompile_reason(entries: Sequence[Any], frame: Any, dynamic: DynamicSources) -> str:
-    """What the nearest of the entries expects that this call does not give; `dynamic`: the sizes and ints that are symbols from now on."""
-    told = [_differences(entry.payload, _failing_checks(entry, frame), frame, dynamic) for entry in entries]
-    # Among equally near ones the one that serves most sizes.
-    texts = min(zip(told, map(_generality, entries), strict=True), key=lambda pair: (_distance(pair[0]), -pair[1]))[0]
+    """What the nearest entry expects and this call does not give. dynamic: the sizes and numbers that are symbols from now on."""
+    found = [_differences(entry.payload, _failing_checks(entry, frame), frame, dynamic) for entry in entries]
+    # Of equally near entries take the one that serves most sizes.
+    texts = min(zip(found, map(_generality, entries), strict=True), key=lambda pair: (_distance(pair[0]), -pair[1]))[0]
     shown = "; ".join(texts[:_SHOWN]) + (f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
     if not shown:
         return "no guard fails any more"
@@ -36,7 +36,7 @@ def recompile_reason(entries: Sequence[Any], frame: Any, dynamic: DynamicSources
 
 
 def _distance(texts: Sequence[str]) -> int:
-    """A size is nearer than a dtype, a type, another object."""
+    """A different size counts less than a different dtype, type or object."""
     return sum(1 if ".size()[" in text else 2 for text in texts)
 
 
@@ -52,7 +52,7 @@ def _failing_checks(entry: Any, frame: Any) -> list[Any]:
 
 
 def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: DynamicSources) -> list[str]:
-    """One text per difference, each once. What is wrong with a tensor hides all that is said about its sizes elsewhere."""
+    """One text per difference, each once. A difference of a tensor makes later checks below its path superfluous."""
     tensors = {path_key(guard.source.path): guard for guard in payload.tensors}
     numbers = {path_key(source.path) for source, dims in dynamic.items() if not dims}
     texts: dict[str, None] = {}
@@ -61,7 +61,7 @@ def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: D
         keys = _prefixes(path_key(check.path))
         kind = KINDS[check.op]
         if not failed.isdisjoint(keys[1:]) or (texts and kind.on_several_paths):
-            continue  # it fails because of what has been told
+            continue  # it fails because of a difference that is listed already
         failed.add(keys[0])
         owner = next((tensors[key] for key in keys if key in tensors), None)
         found: list[str] = []
@@ -93,7 +93,7 @@ def _from_now_on(is_dynamic: bool) -> str:
 
 
 def _tensor_differences(guard: TensorGuard, frame: Any, dynamic: Mapping[int, Any]) -> list[str]:
-    """Type, dtype, device or rank if one differs; else sizes; else strides."""
+    """The first that differs: type, dtype, device, layout, rank; sizes; strides and requires_grad."""
     text, found = guard.source.text, follow(guard.source.path, frame)
     if type(found) is not guard.kind:
         return [f"{text}: expected {_a_tensor(guard)}, found {short_found(found)}"]
@@ -139,7 +139,7 @@ def _a_tensor(guard: TensorGuard) -> str:
 
 
 def _broken_decisions(dynamic: DynamicNumbers, frame: Any) -> list[str]:
-    """The recorded decisions that do not hold for this call, with the line that each was needed by."""
+    """The recorded decisions that do not hold for this call, each with the line that needed it."""
     from treadle_shapes.floats import holds
 
     values = [follow(source.path, frame) for source in dynamic.sources]
@@ -165,8 +165,8 @@ def _broken_decisions(dynamic: DynamicNumbers, frame: Any) -> list[str]:
             )
             found.append(f"{dynamic.describe(decision.expr)} (decided at {decision.where}), but {but}")
     if not found:
-        ones = dynamic.guard.positions_of_one(values)
-        why = dynamic.guard.refused.get(ones)
+        positions = dynamic.guard.positions_of_one(values)
+        why = dynamic.guard.refused.get(positions)
         does = f"the graph does something else ({why})" if why else "the graph has not been tried"
-        found = [f"{dynamic.texts[position]} is 1, and at that size {does}" for position in ones]
+        found = [f"{dynamic.texts[position]} is 1, and at that size {does}" for position in positions]
     return found
