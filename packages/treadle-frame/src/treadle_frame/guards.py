@@ -1,4 +1,4 @@
-"""Guard programs as data: what a check and a query through a C ABI look like. GuardProgram compiles them."""
+"""Guard programs as data: checks, and queries through a C ABI. `GuardProgram` compiles them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Path: TypeAlias = tuple[tuple[Any, ...], ...]
 class Check(NamedTuple):
     """One condition: the value at the end of `path` passes the test `op` with argument `arg`.
 
-    `path` starts with a root (`("local", "x")`) and goes on with accessors (`("attr", "weight")`); `reason` is shown to
-    people when the check fails. `ROOTS`, `ACCESSORS` and `OPS` are the names in the C tables (csrc/guard_steps.def,
-    csrc/guard_checks.c); the README says what each means.
+    `path` starts with a root (`("local", "x")`) and goes on with accessors (`("attr", "weight")`); `reason` is the text
+    for people when the check fails. `ROOTS`, `ACCESSORS` and `OPS` are the names in the C tables (csrc/guard_steps.def,
+    csrc/guard_checks.c); the README describes them.
     """
 
     path: Path
@@ -45,7 +45,7 @@ class NativeTensorCheck(NamedTuple):
 class EqualItems(NamedTuple):
     """The first half of an `equal_items` check's argument, `(EqualItems, other paths)`: elements of arrays are equal.
 
-    Values are numbered: 0 is the one the check stands on, 1 and up those at the other paths. All must be exactly of `type`
+    Values are numbered: 0 is the one at the check's own path, 1 and up are those at the other paths. All must be exactly of `type`
     (or one of the tuple); handles and functions are as in `NativeTensorCheck`: `length` gives an int64, `items` a pointer to so
     many int64. Each of `pairs` is (value, index, other value, its index); an index beyond the end makes the check fail.
     """
