@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .bytecode import CodeModel, read
 from .dynamic import DynamicSources
 from .output.call_changes import changed_dimensions, exchanged_tensors
 from .source import LocalSource, Source
 
 if TYPE_CHECKING:
-    from types import CodeType
-
     import treadle_frame
 
     from .marks import Mark
@@ -25,7 +22,6 @@ class CodeState:
     """The record of one code object. It must not refer to that code object (`code_map.CodeMap`).
 
     is_root           the user asked to compile it: it is traced whatever its arguments are, and not skipped silently under `fullgraph`
-    model             its bytecode, read on the first compile
     tensorless_calls  calls whose arguments and names held no tensor
     empty_traces      traces in which no tensor was computed
     may_assume        False when a graph with an assumption cannot be deoptimised, so that nothing is assumed
@@ -35,7 +31,6 @@ class CodeState:
     """
 
     is_root: bool = False
-    model: CodeModel | None = None
     tensorless_calls: int = 0
     empty_traces: int = 0
     may_assume: bool = True
@@ -45,14 +40,8 @@ class CodeState:
 
     def forget_calls(self) -> None:
         """Forget what earlier calls have shown; keep what is true of the code itself."""
-        fresh = CodeState(self.is_root, self.model)
+        fresh = CodeState(self.is_root)
         self.__dict__.update(fresh.__dict__)
-
-    def model_of(self, code: CodeType) -> CodeModel:
-        """The bytecode, read once."""
-        if self.model is None:
-            self.model = read(code)
-        return self.model
 
     def learn_changes(
         self, frame: treadle_frame.FrameInfo, missed: Sequence[Any], dynamic: bool | None

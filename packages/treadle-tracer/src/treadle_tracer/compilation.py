@@ -33,7 +33,7 @@ from .output.graph_writes import why_not_deoptimise
 from .output.size_one import check_size_one, why_not_served
 from .output.size_ranges import size_program
 from .skips import Skip, SkipKind
-from .trace.frame import trace_frame
+from .trace.frame import program_of, trace_frame
 
 if TYPE_CHECKING:
     from .trace.result import TraceResult
@@ -62,7 +62,7 @@ class Compilation:
         self.backend = backend
         self.options = options
         self.observer = observer
-        self.model = state.model_of(frame.code)
+        self.model = program_of(frame.code).model
 
     def run(self, dynamic: DynamicSources) -> Answer:
         """The entry for this frame; if possible one that also serves larger sizes where a dynamic size is 1.
