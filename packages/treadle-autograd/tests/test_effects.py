@@ -10,7 +10,7 @@ import torch
 from aten_runner import compile_traced
 from torch.nn import functional as F
 
-from treadle_autograd.effects import held_condition, overflow_message
+from treadle_autograd.overflow import fits_dtype, overflow_message
 from treadle_shapes.expr import evaluate, symbol
 from treadle_shapes.floats import float_symbol
 
@@ -133,11 +133,11 @@ def test_conditions_on_unknown_numbers_say_what_eager_does(dtype):
         error = error_of(lambda value=value: torch.zeros(2, dtype=dtype).fill_(value))
         assert error in (None, (RuntimeError, overflow_message(dtype)))
         name = unknown[type(value)]
-        condition = held_condition(name, dtype)
+        condition = fits_dtype(name, dtype)
         assert (condition if isinstance(condition, bool) else bool(evaluate(condition, {name: value}))) == (
             error is None
         ), value
-        assert held_condition(value, dtype) == (error is None), value
+        assert fits_dtype(value, dtype) == (error is None), value
 
 
 def test_numbers_that_eager_rounds_are_rounded():

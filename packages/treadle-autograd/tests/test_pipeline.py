@@ -276,8 +276,8 @@ def test_a_refusal_of_torch_is_told_from_a_bug_of_ours(monkeypatch):
     compiled = compile_traced(refuse, [torch.ones(2)])
     assert "no functional form" in compiled.why_eager
     for error in ("RuntimeError", "IndexError"):
-        ours: dict = {"__name__": "treadle_autograd.functional"}
+        ours: dict = {"__name__": "treadle_autograd.recorder"}
         exec(f"def fail(*_):\n    raise {error}('mine')", ours)
-        monkeypatch.setattr(treadle_autograd.functional.AtenRecorder, "to_argument", ours["fail"])
+        monkeypatch.setattr(treadle_autograd.recorder.AtenRecorder, "to_argument", ours["fail"])
         with pytest.raises(treadle_autograd.errors.InternalError, match="functionalise.*mine"):
             compile_traced(lambda x: x + 1, [torch.ones(2)])

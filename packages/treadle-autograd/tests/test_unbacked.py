@@ -9,7 +9,7 @@ import torch
 from torch import fx
 
 from treadle_autograd import aot
-from treadle_autograd.unbacked import hoist_asserts
+from treadle_autograd.asserts import hoist_asserts
 from treadle_shapes import Facts, ShapeEnv
 from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor, symbolic_dispatch
 

@@ -1,4 +1,4 @@
-"""Which ATen operators are taken apart before the graph is handed to a compiler, and how."""
+"""Decompositions: which ATen operators the recorder replaces by others, and by which function."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _COMPOSITE = "CompositeImplicitAutograd"
 
 
 def decompose_composite(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """``func.decompose`` for operators defined only by other operators, else ``None``.
+    """``func.decompose`` for operators that are defined by other operators, else None.
 
-    Such operators normally decompose above the recorder; they reach it when a decomposition calls them from inside dispatch.
+    Such operators usually decompose above the recorder. They reach it when a decomposition calls them from inside the dispatch.
     """
     if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE):
         return func.decompose
