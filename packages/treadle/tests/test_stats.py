@@ -7,7 +7,7 @@ def test_counts_and_snapshots():
     recorder = StatsRecorder()
     before = recorder()
     recorder.add(graph_nodes=7)
-    recorder.add(broke=Break("print", "a call of print", "f.py:3"), cache_hits=1)
+    recorder.add(graph_break=Break("print", "a call of print", "f.py:3"), cache_hits=1)
     recorder.add(recompile=Recompile("f", "x.shape[0] == 3"), eager_graph=EagerGraph("why"), skipped="g")
     with recorder.phase("trace"):
         pass
