@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch.types import py_sym_types
 
-from .symbolic_nodes import METADATA_QUERIES
+from .symbolic_nodes import metadata_query
 
 aten = torch.ops.aten
 
@@ -69,6 +69,6 @@ def _is_arithmetic(node: fx.Node) -> bool:
     """Whether the node computes a number from numbers or from a tensor's metadata, without an effect."""
     if node.op != "call_function":
         return False
-    return node.target in METADATA_QUERIES or (
+    return metadata_query(node.target) is not None or (
         not isinstance(node.target, torch._ops.OpOverload) and isinstance(node.meta.get("val"), _NUMBERS)
     )

@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import torch
 
+from treadle_shapes.torch import operator
+
 Decompositions: TypeAlias = Mapping[torch._ops.OpOverload, Callable[..., Any]]
 
 _COMPOSITE = "CompositeImplicitAutograd"
@@ -17,6 +19,7 @@ def decompose_composite(func: torch._ops.OpOverload) -> Callable[..., Any] | Non
 
     Such operators usually decompose above the recorder. They reach it when a decomposition calls them from inside the dispatch.
     """
-    if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE):
-        return func.decompose
-    return None
+    record = operator(func)
+    if record is not None:
+        return func.decompose if record.is_composite else None
+    return func.decompose if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _COMPOSITE) else None

@@ -13,57 +13,29 @@ import torch
 
 from treadle_shapes.expr import And, Ge, Le, Or
 from treadle_shapes.floats import FloatExpr, compare, same
+from treadle_shapes.torch import Operator
 
-# Operator -> arguments that it converts to the dtype of its result (`Scalar::to`, c10/core/Scalar.h, which raises).
-_HELD: dict[str, tuple[str, ...]] = {
-    "fill": ("value",),
-    "full": ("fill_value",),
-    "full_like": ("fill_value",),
-    "new_full": ("fill_value",),
-    "scalar_tensor": ("s",),  # the other branch of `where`; float16 and bfloat16 round it
-    "masked_fill": ("value",),
-    "constant_pad_nd": ("value",),
-    "clamp": ("min", "max"),
-    "clamp_min": ("min",),
-    "clamp_max": ("max",),
-    "hardtanh": ("min_val", "max_val"),
-    "threshold": ("value",),
-    "add": ("alpha",),
-    "sub": ("alpha",),
-    "rsub": ("alpha",),
-}
-# Operator -> arguments that it converts to the dtype that it computes in: float32 for float16 and bfloat16.
-_COMPUTED: dict[str, tuple[str, ...]] = {
-    "leaky_relu": ("negative_slope",),
-    "threshold": ("threshold",),
-    "addcmul": ("value",),
-    "addcdiv": ("value",),
-    "elu": ("alpha", "scale", "input_scale"),
-    "celu": ("alpha",),
-    "softplus": ("beta", "threshold"),
-    "hardshrink": ("lambd",),
-    "lerp": ("weight",),
-}
-# Functions that round such a number instead, to infinity if need be.
-ROUNDING = frozenset({torch.tensor, torch.full})
 _LOW_FLOATS = frozenset({torch.float16, torch.bfloat16})
 
 
 def numbers_that_must_fit(
-    func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    func: Any, record: Operator | None, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> Iterator[tuple[Any, torch.dtype]]:
-    """The numbers among a call's arguments that a dtype must be able to hold, each with that dtype."""
-    name = func._schema.name.removeprefix("aten::")
-    held, computed = _HELD.get(name, ()), _COMPUTED.get(name, ())
-    if not (held or computed) or not isinstance(result, torch.Tensor):
+    """The numbers among a call's arguments that a dtype must be able to hold, each with that dtype.
+
+    record: what is known of the operator `func`. result: the fake result of the call.
+    """
+    if record is None or not (record.held_by_result or record.held_by_compute) or not isinstance(result, torch.Tensor):
+        return
+    is_low = result.dtype in _LOW_FLOATS
+    if is_low and record.rounds_to_low_float:
         return
     for position, argument in enumerate(func._schema.arguments):
-        if argument.name in held or argument.name in computed:
+        in_compute = argument.name in record.held_by_compute
+        if in_compute or argument.name in record.held_by_result:
             value = args[position] if position < len(args) else kwargs.get(argument.name)
             if isinstance(value, (int, float, torch.SymInt, torch.SymFloat)) and not isinstance(value, bool):
-                low = result.dtype in _LOW_FLOATS
-                if not (low and name == "scalar_tensor"):
-                    yield value, torch.float32 if low and argument.name in computed else result.dtype
+                yield value, torch.float32 if is_low and in_compute else result.dtype
 
 
 def fits_dtype(value: Any, dtype: torch.dtype) -> Any:

@@ -10,9 +10,9 @@ tensors only. Composite operators decompose above it.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import getitem
 from typing import Any
 
 import torch
@@ -22,31 +22,20 @@ from torch.types import py_sym_types
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from treadle_shapes.expr import substitute
-from treadle_shapes.torch import expr_of, fake_like, run_for_metadata
+from treadle_shapes.torch import Operator, expr_of, fake_like, operator, run_for_metadata
 
 from .contract import CallInput, InputDescription, StaticInput
 from .decompositions import Decompositions, decompose_composite
 from .effects import may_raise
 from .errors import InternalError, UnsupportedGraph
 from .graph_runner import user_line
-from .layouts import FAKE_AS_EAGER, like_argument
-from .overflow import ROUNDING, fits_dtype, numbers_that_must_fit, overflow_message
+from .layouts import like_first_argument
+from .overflow import fits_dtype, numbers_that_must_fit, overflow_message
 from .refusals import TYPED, call_torch
 from .symbolic_nodes import SymbolicNodes
 from .unbacked import has_elements, offset_fact, shape_env_of, unify_symbols
 
 aten = torch.ops.aten
-
-# Operators that only ask about a tensor. They give no node.
-_QUERIES = frozenset(
-    {
-        torch.ops.prim.device.default,
-        aten.size.default,
-        aten.sym_size.int,
-        aten.sym_stride.int,
-        aten.sym_storage_offset.default,
-    }
-)
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -168,8 +157,9 @@ class AtenRecorder(TorchDispatchMode):
             raise InternalError("functionalise", f"{type(bug).__name__}: {bug}", self.line()) from bug
 
     def _dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if func in _QUERIES:
-            return call_torch(func, args, kwargs, self.line)
+        record = operator(func)
+        if record is not None and record.is_query:
+            return call_torch(func, args, kwargs, self.line)  # no node
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             return self._lift(args[0])
         reason = self._why_not_functional(func, args, kwargs)
@@ -189,7 +179,7 @@ class AtenRecorder(TorchDispatchMode):
             return self._training_batch_norm(*args)
         if func._schema.is_mutable:
             raise UnsupportedGraph(f"{func} changes its arguments below functionalisation", self.line())
-        return self._record(func, args, kwargs)
+        return self._record(func, record, args, kwargs)
 
     def _why_not_functional(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """Why the call cannot stand in the graph, whatever it decomposes into."""
@@ -200,15 +190,16 @@ class AtenRecorder(TorchDispatchMode):
                 return "as_strided reads an input from an absolute place in its storage"
         return None
 
-    def _record(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _record(self, func: Any, record: Operator | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         node_args = tuple([self.to_argument(a) for a in args])
         node_kwargs = {name: self.to_argument(value) for name, value in kwargs.items()}
-        if self.shape_env is not None and not has_elements(self.shape_env, func, args, kwargs):
+        if self.shape_env is not None and not has_elements(self.shape_env, func, record, args, kwargs):
             raise UnsupportedGraph(f"{func} has nothing to reduce", self.line())
-        compute: Any = FAKE_AS_EAGER.get(func, func)
+        compute = func if record is None or record.fake_kernel is None else record.fake_kernel
         result = call_torch(run_for_metadata, (self.shape_env, compute, args, kwargs), {}, self.line)
-        result = like_argument(func, args, kwargs, result)
-        self._require_numbers_fit(func, args, kwargs, result)
+        result = like_first_argument(record, args, kwargs, result)
+        for value, dtype in numbers_that_must_fit(func, record, args, kwargs, result):
+            self._require_fit(func, value, dtype, result)
         node = self.recorded.graph.call_function(func, node_args, node_kwargs)
         node.meta.update(self.meta)
         node.meta["val"] = result
@@ -220,23 +211,23 @@ class AtenRecorder(TorchDispatchMode):
             else:
                 self._bind_result(node, result)
                 if self.shape_env is not None:
-                    self._offsets |= offset_fact(self.shape_env, func, args, result)
+                    self._offsets |= offset_fact(self.shape_env, record, args, result)
         elif isinstance(result, (list, tuple)):
             self._bind_items(node, result)
         elif isinstance(result, py_sym_types):
             self.symbolic.bind(result, node)
         return result
 
-    def _require_numbers_fit(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Assert that dtypes can hold the call's numbers. Eager raises where one cannot; kernels would round or wrap the number."""
-        if self.function in ROUNDING and result.dim() == 0:
+    def _require_fit(self, func: Any, value: Any, dtype: torch.dtype, result: torch.Tensor) -> None:
+        """Assert that `dtype` can hold a number of the call. Eager raises where it cannot; kernels would round or wrap the number."""
+        caller = operator(self.function)
+        if caller is not None and caller.rounds_numbers and result.dim() == 0:
             return
-        for value, dtype in numbers_that_must_fit(func, args, kwargs, result):
-            condition = fits_dtype(expr_of(value), dtype)
-            if condition is False:
-                raise UnsupportedGraph(f"{func}: {overflow_message(dtype)}", self.line())
-            if condition not in self.traced_asserts:
-                self.add_assert(condition, overflow_message(dtype))
+        condition = fits_dtype(expr_of(value), dtype)
+        if condition is False:
+            raise UnsupportedGraph(f"{func}: {overflow_message(dtype)}", self.line())
+        if condition not in self.traced_asserts:
+            self.add_assert(condition, overflow_message(dtype))
 
     def _bind_result(self, node: fx.Node, result: torch.Tensor) -> None:
         self._nodes[id(result)] = node
@@ -247,7 +238,7 @@ class AtenRecorder(TorchDispatchMode):
     def _bind_items(self, node: fx.Node, result: Sequence[Any]) -> None:
         for position, item in enumerate(result):
             if isinstance(item, torch.Tensor):
-                item_node = self.recorded.graph.call_function(operator.getitem, (node, position))
+                item_node = self.recorded.graph.call_function(getitem, (node, position))
                 item_node.meta.update(self.meta)
                 item_node.meta["val"] = item
                 self._bind_result(item_node, item)

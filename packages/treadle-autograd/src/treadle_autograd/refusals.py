@@ -18,16 +18,9 @@ from torch._subclasses.fake_tensor import (
 )
 
 from treadle_shapes import ShapesError
+from treadle_shapes.torch import operator
 
 from .errors import InternalError, Refusal, UnsupportedGraph
-
-# Torch-level calls after which tensors belong to autograd or have left the graph.
-_UNSUPPORTED_METHODS = frozenset(
-    {"requires_grad_", "backward", "retain_grad", "register_hook", "resize_", "set_", "numpy", "tolist"}
-)
-
-# Operators that return views although their schemas declare none. A write to such a view would be lost.
-_UNDECLARED_VIEWS = frozenset({"unsafe_split", "unsafe_chunk", "unsafe_split_with_sizes"})
 
 # Our own exceptions. They pass through torch's frames unchanged.
 TYPED = (UnsupportedGraph, InternalError, ShapesError)
@@ -47,11 +40,10 @@ _REFUSES = (RuntimeError, IndexError, ValueError, OverflowError)
 def why_not_functional(gm: fx.GraphModule) -> str | None:
     """Why the graph has no functional form, as far as its nodes alone tell."""
     for node in gm.graph.nodes:
-        if node.op == "call_method" and node.target in _UNSUPPORTED_METHODS:
-            return f"Tensor.{node.target}() has no functional form"
-        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-        if name in _UNDECLARED_VIEWS:
-            return f"{name} gives views that it does not declare"
+        record = operator(node.target) if node.op in ("call_method", "call_function") else None
+        if record is not None and record.why_not_functional is not None:
+            name = node.target if node.op == "call_method" else getattr(node.target, "__name__", record.name)
+            return f"{name} has no functional form: {record.why_not_functional}"
         if node.op == "call_module":
             return f"call_module nodes ({node.target}) are not part of the contract"
     return None

@@ -17,17 +17,17 @@ from torch.types import py_sym_types
 
 from treadle_shapes import UsageError
 from treadle_shapes.expr import BoolExpr, Ne, Node, Symbol, free_symbols
-from treadle_shapes.torch import build_calls, call_on_symbolic, env_of, expr_of, raw_expr, sym_float
+from treadle_shapes.torch import build_calls, call_on_symbolic, env_of, expr_of, operator, raw_expr, sym_float
 
 from .errors import UnsupportedGraph
 
 aten = torch.ops.aten
 
-# Operators that read a size or stride of a tensor -> the same in Python.
-METADATA_QUERIES: dict[Any, Callable[..., Any]] = {
-    aten.sym_size.int: torch.Tensor.size,
-    aten.sym_stride.int: torch.Tensor.stride,
-}
+
+def metadata_query(target: Any) -> Callable[..., Any] | None:
+    """The method of Tensor that answers what the operator `target` asks about metadata (``aten.sym_size.int``: ``Tensor.size``)."""
+    record = operator(target)
+    return None if record is None or record.query_method is None else getattr(torch.Tensor, record.query_method)
 
 
 class SymbolicNodes:
@@ -95,6 +95,6 @@ class SymbolicNodes:
     def _call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> fx.Node:
         values = [argument.meta["val"] if isinstance(argument, fx.Node) else argument for argument in arguments]
         node = self.graph.call_function(function, arguments)
-        query = METADATA_QUERIES.get(function)
+        query = metadata_query(function)
         node.meta["val"] = query(*values) if query is not None else call_on_symbolic(function, tuple(values))
         return node

@@ -13,10 +13,8 @@ import torch
 from torch import fx
 from torch.types import py_sym_types
 
-from treadle_shapes.expr import BoolExpr, Eq, Lt, Ne, Symbol, free_symbols, maximum, minimum, where
-from treadle_shapes.torch import FakeShapeEnv, raw_expr
-
-aten = torch.ops.aten
+from treadle_shapes.expr import BoolExpr, Eq, Ne, Symbol, free_symbols
+from treadle_shapes.torch import FakeShapeEnv, Operator, raw_expr
 
 
 def shape_env_of(mode: Any) -> FakeShapeEnv | None:
@@ -64,7 +62,9 @@ def _pairs_of_numbers(expected: Any, result: Any) -> Iterator[tuple[Any, Any]]:
             yield from _pairs_of_numbers(one, other)
 
 
-def offset_fact(shape_env: FakeShapeEnv, func: Any, args: Sequence[Any], result: torch.Tensor) -> set[Any]:
+def offset_fact(
+    shape_env: FakeShapeEnv, record: Operator | None, args: Sequence[Any], result: torch.Tensor
+) -> set[Any]:
     """Define the unbacked storage offset of a view, for which a fake kernel has made a symbol, by the operator's arguments.
 
     Returns the symbols that are defined now.
@@ -72,50 +72,40 @@ def offset_fact(shape_env: FakeShapeEnv, func: Any, args: Sequence[Any], result:
     x.select(d, i)    offset + (i + size if i < 0 else i) * stride
     x[start:]         offset + max(0, min(start + size if start < 0 else start, size)) * stride
     """
+    if record is None or record.offset_function is None:
+        return set()
     symbol = raw_expr(result.storage_offset())
-    if not isinstance(symbol, Symbol) or func not in (aten.select.int, aten.slice.Tensor):
+    if not isinstance(symbol, Symbol):
         return set()
     x, dim, position = (*args, 0, 0)[:3]
     if position is None:
         return set()
     size, stride, start, at = (raw_expr(n) for n in (x.size(dim), x.stride(dim), x.storage_offset(), position))
-    at = where(Lt(at, 0), at + size, at)
-    if func is aten.slice.Tensor:
-        at = maximum(0, minimum(at, size))
-    if symbol in free_symbols(at) or symbol in free_symbols(start):
+    if symbol in free_symbols(at) | free_symbols(size) | free_symbols(start):
         return set()
-    shape_env.env.add_fact(Eq(symbol, start + at * stride))
+    shape_env.env.add_fact(Eq(symbol, record.offset_function(start, size, stride, at)))
     return {symbol}
 
 
-# Reductions that have no value over no elements: operator -> the position of its dimension(s), None where it reduces all.
-_NOT_OF_NOTHING: dict[Any, int | None] = {
-    aten.max.default: None,
-    aten.min.default: None,
-    aten.median.default: None,
-    aten.max.dim: 1,
-    aten.min.dim: 1,
-    aten.median.dim: 1,
-    aten.argmax.default: 1,
-    aten.argmin.default: 1,
-    aten.amax.default: 1,
-    aten.amin.default: 1,
-    aten.kthvalue.default: 2,
-    aten.mode.default: 1,
-}
-
-
-def has_elements(shape_env: FakeShapeEnv, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def has_elements(
+    shape_env: FakeShapeEnv, func: Any, record: Operator | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> bool:
     """Expect that a reduction without an identity has elements to reduce; False if it is known to have none.
 
     Eager raises over nothing, where a kernel would return some number, so the expectation becomes an assert of the graph.
     """
-    if func not in _NOT_OF_NOTHING or not args[0]._has_symbolic_sizes_strides:
+    if record is None or record.no_empty_over is None or not args[0]._has_symbolic_sizes_strides:
         return True
-    x, at = args[0], _NOT_OF_NOTHING[func]
-    given = kwargs.get("dim", args[at] if at is not None and len(args) > at else None)
-    if given is None and func is aten.mode.default:
-        given = -1
+    x = args[0]
+    given = _argument(func, record.no_empty_over, args, kwargs) if record.no_empty_over else None
     dims = [given] if isinstance(given, int) else list(given) if given else range(x.dim())
     sizes = [raw_expr(x.size(dim)) for dim in dims]
     return all(shape_env.env.expect(Ne(size, 0)) for size in sizes if shape_env.env.is_unbacked(size))
+
+
+def _argument(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The argument `name` of a call, or its default."""
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.name == name:
+            return args[position] if position < len(args) else kwargs.get(name, argument.default_value)
+    raise AssertionError(f"{func} has no argument {name!r}")
