@@ -39,15 +39,19 @@ class Explanation:
         return len(self.breaks)
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.graph_count} graphs, {self.break_count} breaks, {sum(len(g.splitlines()) for g in self.guards)} guards"
-        ]
+        n_guards = sum(len(text.splitlines()) for text in self.guards)
+        counts = [(self.graph_count, "graph"), (self.break_count, "break"), (n_guards, "guard")]
+        lines = [", ".join(_count(number, noun) for number, noun in counts)]
         for number, gm in enumerate(self.graphs):
             calls = [node for node in gm.graph.nodes if node.op.startswith("call_")]
-            lines.append(f"graph {number}: {len(calls)} operations")
+            lines.append(f"graph {number}: {_count(len(calls), 'operation')}")
         for number, found in enumerate(self.breaks):
             lines.append(f"break {number}: {found.code} at {found.where}\n    {found.reason}")
         return "\n".join([*lines, *self.sizes])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def explain(fn: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Explanation]:
