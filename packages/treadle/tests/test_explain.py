@@ -69,7 +69,9 @@ def test_the_whole_report_with_dynamic_sizes():
     line = program.__code__.co_firstlineno + 1
     where = f"{__file__}:{line} in program: if x.shape[0] > 3 and y.shape[1] == 2:"
     report = str(treadle.explain(program, dynamic=True)(torch.ones(4, 8), torch.ones(5, 2)))
-    assert report == f"""\
+    assert (
+        report
+        == f"""\
 1 graph, 0 breaks, 9 guards
 graph 0: 7 operations
 x.size()[0]: dynamic, 4 or more
@@ -78,3 +80,4 @@ x.size()[1]: dynamic, 1 or more
 y.size()[0]: dynamic, 1 or more
 y.size()[1]: static, it must be 2
     y.size()[1] == 2, decided at {where}"""
+    )
