@@ -86,14 +86,13 @@ def compile_or_eager(
 def describe_bug(
     bug: Exception, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
 ) -> InternalError:
-    """The report of a bug. Writes a reproducer unless the package has dumped one."""
-    pass_name, message, line, path = "compile", f"{type(bug).__name__}: {bug}", "", ""
+    """The report of a bug. Writes a reproducer."""
+    pass_name, message, line = "compile", f"{type(bug).__name__}: {bug}", ""
     if isinstance(bug, _PACKAGE_ERRORS):
-        pass_name, message = bug.pass_name, bug.message
-        line, path = bug.user_line, bug.dump_path
-    line = line or _first_user_line(gm)
-    path = path or write_reproducer(gm, example_inputs, pass_name, message, options.values["dump_dir"])
-    return InternalError(pass_name, message, line, path)
+        dumped = f" (dumped to {bug.dump_path})" if bug.dump_path else ""
+        pass_name, message, line = bug.pass_name, f"{bug.message}{dumped}", bug.user_line
+    path = write_reproducer(gm, example_inputs, pass_name, message, options.values["dump_dir"])
+    return InternalError(pass_name, message, line or _first_user_line(gm), path)
 
 
 def _first_user_line(gm: fx.GraphModule) -> str:
