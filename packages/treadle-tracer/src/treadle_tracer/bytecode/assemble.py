@@ -1,4 +1,4 @@
-"""Emitting new code: ``CodeBuilder`` spells each operation the way the running CPython version wants it.
+"""Emitting new code: ``CodeBuilder`` writes each operation as the running CPython version needs it.
 
 builder = CodeBuilder(shape)
 builder.load_callable_const(compiled)
@@ -22,7 +22,7 @@ from treadle_tracer.bytecode.write import write
 
 
 class Label:
-    """A place in the code of one builder: made by ``label()``, put down by ``place()``, target of jumps."""
+    """A place in the code of one builder: ``label()`` makes it, ``place()`` sets it, jumps target it."""
 
     __slots__ = ("index", "name")
 
@@ -42,7 +42,7 @@ class CodeBuilder:
     """Collects instructions and makes a code object (or model) of them.
 
     Locals that the emitted code uses and ``shape`` lacks are appended to its ``varnames`` in order of first use.
-    Every emitting method returns nothing; ``positions`` is what the next instructions get as source position.
+    ``positions`` is the source position of the next instructions.
     """
 
     def __init__(self, shape: CodeModel, *, prologue: bool = True) -> None:
@@ -56,7 +56,7 @@ class CodeBuilder:
     # -- frame of the function ---------------------------------------------------------------------------------------
 
     def prologue(self) -> None:
-        """What every function starts with: free variables, cells (arguments among them), generator, RESUME."""
+        """The start of every function: free variables, cells (also for arguments), generator, RESUME."""
         if self.shape.freevars:
             self.copy_free_vars(len(self.shape.freevars))
         for name in self.shape.cellvars:
@@ -226,7 +226,7 @@ class CodeBuilder:
         return Label(name)
 
     def place(self, label: Label) -> None:
-        """The next instruction is where ``label`` stands."""
+        """Put ``label`` before the next instruction."""
         if label.index is not None:
             raise BytecodeError(f"{label!r} is placed twice")
         label.index = len(self._instructions)
@@ -291,7 +291,7 @@ class CodeBuilder:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def model(self) -> CodeModel:
-        """What was emitted, with labels resolved."""
+        """The emitted code as a model, with labels resolved."""
         ranges = [r for r in self._ranges if _place_of(r[0]) < _place_of(r[1])]
         leads = sorted({_place_of(start) for start, *_ in ranges if self._needs_lead(start)})
         instructions: list[Instruction] = []
@@ -341,7 +341,7 @@ def _place_of(label: Label) -> int:
 
 
 def _shifted(label: Label, leads: Sequence[int]) -> int:
-    """Where a label stands once there is one instruction more before each of ``leads``."""
+    """The index of a label after one instruction is inserted before each of ``leads``."""
     place = _place_of(label)
     return place + bisect.bisect_left(leads, place)
 

@@ -43,7 +43,7 @@ class Continuation:
     """The code of a continuation and what to call it with: ``variables`` in this order, then the slots ``stack``.
 
     start      the instruction it goes on with (see ``restart_index``)
-    variables  names of the original variables passed. Each takes what stands in the variable's slot: the value of a
+    variables  names of the original variables passed. Each takes the contents of the variable's slot: the value of a
                local, the cell object of a cell variable (but its value where an inlined comprehension of 3.12 or later
                uses the slot for a plain variable of the same name and keeps the cell on the stack).
     stack      numbers of the stack slots passed, bottom first: all that are not NULL. A HANDLED slot takes the exception

@@ -1,7 +1,7 @@
 """Deoptimisation: after a graph has raised, Python runs the whole function from its start.
 
 So the program's own exception comes from the user's line, and `except` clauses see it. The graph must have written to nothing outside
-itself (`graph_writes.why_not_deoptimise`). The code of one deoptimisation, as it stands in a replacement:
+itself (`graph_writes.why_not_deoptimise`). The code of one deoptimisation in a replacement:
 
     graph raises error
     state = turn_hook_off(error)

@@ -26,7 +26,7 @@ class GuardKind:
     failure           (reason, argument in the guard program, value found) -> what a recompile reason says when the guard fails
     compiled          argument -> op and argument in the guard program; where the argument names sources, their paths
     implied_by        ops on the same source that make this guard superfluous, whatever their arguments: a trace sees consistent values
-    true_of_constants the guard needs no check on an object that stands in the traced code
+    true_of_constants the guard needs no check on an object that is a constant of the traced code
     is_identity       the value must be one certain object
     on_several_paths  the guard looks at several values
     on_numbers        the guard relates sizes and numbers; it says nothing about a single tensor

@@ -127,7 +127,7 @@ class ReplacementBuilder:
         self.cb.load_const(obj)
 
     def call_const(self, function: Callable[..., Any], *values: Value) -> None:
-        """Push `function(*values)`; the function stands in the constants."""
+        """Push `function(*values)`; the function is a constant of the code."""
         self.cb.call_constant(function, values, self.value)
 
     def attrs_of(self, value: Value) -> dict[str, Any]:

@@ -229,7 +229,7 @@ def why_not_resume(model: CodeModel, index: int, stack: Sequence[Value]) -> str 
     if op.jumps and _kind_of(instruction) not in _EMITTERS:
         return f"{instruction.opname} cannot be carried out outside its own code"
     if op.name in ("PUSH_NULL", "SWAP", "COPY"):
-        return f"{op.name} may move a NULL, which cannot be handed over"
+        return f"{op.name} may move a NULL, which cannot be an argument of a continuation"
     if op.kind in (ArgKind.LOCAL, ArgKind.LOCAL_PAIR, ArgKind.FREE):
         return f"{instruction.opname} works on the frame's own variables"
     kinds = stack_kinds(model)[index]

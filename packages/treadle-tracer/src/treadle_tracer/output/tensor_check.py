@@ -19,7 +19,7 @@ import torch
 from ..dynamic import Chain, DynamicSizes, StrideRule, stride_rules
 from ..source import Path
 
-# what is asked -> (symbol, kind of the out parameter in treadle_frame.NativeTensorCheck)
+# query -> (symbol, kind of the out parameter in treadle_frame.NativeTensorCheck)
 QUERIES: dict[str, tuple[str, str]] = {
     "dtype": ("aoti_torch_get_dtype", "i32"),
     "dim": ("aoti_torch_get_dim", "i64"),
