@@ -1,4 +1,4 @@
-/* Entry objects, and the cache of entries that stands in a code object's extra slot.
+/* Entry objects, and the cache of entries in a code object's extra slot.
  *
  * A cache holds its entries as a tuple that is replaced as a whole, so whoever loops over one holds a tuple that stays
  * valid whatever guards do meanwhile (add, remove, reset). The cache is freed with its code object; nothing may keep a
@@ -206,7 +206,7 @@ tf_cache_accepts(PyCodeObject *code, Entry *entry)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* An entry that runs the very code it stands on would keep that code alive, and the code the entry: let it run a copy. */
+/* An entry whose replacement is the code that it is cached on would keep that code alive, and the code the entry: run a copy. */
 static int
 avoid_own_code(PyCodeObject *code, Entry *entry)
 {

@@ -2,7 +2,7 @@
  *
  *   module.c      module, sentinels, counters
  *   hook.c        the PEP 523 evaluator, the thread's state, asking the handler
- *   frame_run.c   running replacement code in the frame at hand
+ *   frame_run.c   running replacement code in the current frame
  *   cache.c       Entry objects and the cache of entries in a code object
  *   guard_program.c   reads checks into a trie;  guard_eval.c  descends it;  guard_checks.c  the single checks
  *   dispatcher.c  the frameless path
