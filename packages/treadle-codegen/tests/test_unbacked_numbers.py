@@ -13,7 +13,6 @@ import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
 from aten_capture import capture
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
 from treadle_codegen.interpret import interpret
@@ -22,7 +21,7 @@ from treadle_codegen.ir.text import format_program, parse_program
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower import lower_graph
 from treadle_shapes import ShapeEnv
-from treadle_shapes.torch import fake_shape_env, fake_tensor, sym_int, symbolic_dispatch
+from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor, sym_int, symbolic_dispatch
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +32,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def graph_of(fn: Callable[..., Any], *inputs: torch.Tensor) -> torch.fx.GraphModule:
     """The ATen graph of `fn`; the first size of every input is one symbol, run-time numbers are captured."""
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True))
+    mode = fake_mode(shape_env=fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True))
     size = env.create_symbol(inputs[0].shape[0], "x.size(0)")
     fakes = [fake_tensor(mode, x, (size, *[None] * (x.dim() - 1))) for x in inputs]
     with symbolic_dispatch():
@@ -264,7 +263,7 @@ def test_numbers_read_from_parameters_are_read_on_every_call(cache: Path) -> Non
 
     inputs = [torch.ones(3), torch.ones(4, 3), torch.tensor([True, False, True, False])]
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True))
+    mode = fake_mode(shape_env=fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True))
     with symbolic_dispatch():
         gm = capture(fn, [fake_tensor(mode, x, (None,) * x.dim()) for x in inputs], static=(1, 2), mode=mode)
     compiled = compile_graph(gm, inputs, options=CodegenOptions(cache_dir=cache, verify=True, threads=1))
@@ -325,7 +324,7 @@ def test_one_workspace_serves_all_sizes(cache: Path) -> None:
 
 def test_ints_that_are_only_values_do_not_lay_memory_out_anew(cache: Path) -> None:
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    mode = fake_mode(shape_env=fake_shape_env(env))
     graph = torch.fx.Graph()
     x, n = graph.placeholder("x"), graph.placeholder("n")
     with mode:

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from treadle_shapes.env import ShapeEnv
 from treadle_shapes.expr import Expr, evaluate
-from treadle_shapes.torch import expr_of, fake_shape_env, fake_tensor, symbolic_dispatch
+from treadle_shapes.torch import expr_of, fake_mode, fake_shape_env, fake_tensor, symbolic_dispatch
 from treadle_shapes.torch.size_oblivious import answer_size_obliviously
 
 NO_FAKE = (
@@ -73,7 +73,7 @@ def run(op, sample):
         return "skip", f"real run: {type(error).__name__}", []
     want = layouts(real, None)
     env = ShapeEnv(duck_shape=True)
-    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    mode = fake_mode(shape_env=fake_shape_env(env))
     args = pytree.tree_map(lambda v: dynamic(v, mode, env), whole)
     try:
         with mode, symbolic_dispatch(), torch.no_grad(), answer_size_obliviously(env, getattr(op, "op", op)):

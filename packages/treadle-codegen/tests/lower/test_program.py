@@ -19,7 +19,7 @@ from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower import lower_graph
 from treadle_codegen.lower.indexing import same_strides
 from treadle_shapes import ShapeEnv
-from treadle_shapes.torch import fake_shape_env, fake_tensor, symbolic_dispatch
+from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor, symbolic_dispatch
 
 F = torch.nn.functional
 
@@ -239,7 +239,7 @@ def symbolic_graph(function: Any, x: torch.Tensor) -> torch.fx.GraphModule:
     """The ATen graph of a function of one tensor whose first size is a symbol."""
     env = ShapeEnv()
     size = env.create_symbol(x.shape[0], "x.size(0)", "dynamic")
-    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    mode = fake_mode(shape_env=fake_shape_env(env))
     fake = fake_tensor(mode, x, (size, *[None] * (x.dim() - 1)), source="x")
     with symbolic_dispatch():
         return capture(function, [fake], mode=mode)

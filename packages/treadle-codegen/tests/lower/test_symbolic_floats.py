@@ -11,14 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 import treadle_codegen
 from treadle_codegen.lower.lowerings import LOWERINGS
 from treadle_codegen.lower.symbolic_floats import TAKE_FLOATS, why_not_float
 from treadle_shapes import ShapeEnv
 from treadle_shapes.floats import float_fn, float_symbol
-from treadle_shapes.torch import expr_of, fake_shape_env, sym_float, symbolic_dispatch
+from treadle_shapes.torch import expr_of, fake_mode, fake_shape_env, sym_float, symbolic_dispatch
 
 aten = torch.ops.aten
 X, F = "x", "f"  # stand for the tensor and the float in the tables below
@@ -39,7 +38,7 @@ DTYPES = [
 def compile_call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], x: torch.Tensor, expr: Any = None) -> Any:
     """The compiled graph of one call of `op`; X in the arguments is the tensor, F a float symbol (or `expr(symbol)`)."""
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env), static_shapes=False)
+    mode = fake_mode(shape_env=fake_shape_env(env), static_shapes=False)
     symbol = sym_float(env, env.create_float(0.75, "f"))
     with mode:
         fake = torch.empty(x.shape, dtype=x.dtype)

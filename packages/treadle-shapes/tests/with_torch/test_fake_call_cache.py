@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree  # noqa: E402
 from treadle_shapes import Eq, ShapeEnv  # noqa: E402
 from treadle_shapes.torch import (  # noqa: E402
     fake_call_cache,
+    fake_mode,
     fake_shape_env,
     fake_tensor,
     symbolic_dispatch,
@@ -27,7 +28,7 @@ class Setting:
 
     def __init__(self, env=None):
         self.env = env
-        self.mode = FakeTensorMode(shape_env=None if env is None else fake_shape_env(env), allow_non_fake_inputs=True)
+        self.mode = fake_mode(shape_env=None if env is None else fake_shape_env(env), allow_non_fake_inputs=True)
         self.recall = FakeCallCache(self.mode)
         self.made = 0
         self._symbols = {}

@@ -15,6 +15,7 @@ from treadle_shapes import ShapeEnv, evaluate, symbol  # noqa: E402
 from treadle_shapes.layouts import Layout  # noqa: E402
 from treadle_shapes.torch import (  # noqa: E402
     expr_of,
+    fake_mode,
     fake_shape_env,
     fake_tensor,
     view_layouts,
@@ -110,7 +111,7 @@ def test_what_needs_a_decision_is_not_answered():
 def test_layer_norm(shape):
     real = torch.rand(4, 6, 8)
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    mode = fake_mode(shape_env=fake_shape_env(env))
     b = env.create_symbol(4, "b")
     fake = fake_tensor(mode, real, (b, None, None))
     weight = torch.rand(shape)
@@ -128,7 +129,7 @@ def test_pytorchs_own_environment_keeps_its_way():
     pytest.importorskip("torch.fx.experimental.symbolic_shapes")
     from torch.fx.experimental.symbolic_shapes import ShapeEnv as Theirs
 
-    fake_shape_env(ShapeEnv())  # enters the formulas
+    fake_mode(shape_env=fake_shape_env(ShapeEnv()))
     mode = FakeTensorMode(shape_env=Theirs())
     x = mode.from_tensor(torch.rand(4, 6, 8))
     with mode:

@@ -7,12 +7,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.nn.functional as F  # noqa: E402
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from treadle_shapes.env import ShapeEnv  # noqa: E402
 from treadle_shapes.errors import UnbackedError  # noqa: E402
 from treadle_shapes.expr import Expr, evaluate, symbol  # noqa: E402
-from treadle_shapes.torch import env_of, expr_of, fake_shape_env, fake_tensor, sym_int, symbolic_dispatch  # noqa: E402
+from treadle_shapes.torch import env_of, expr_of, fake_mode, fake_shape_env, fake_tensor, sym_int, symbolic_dispatch  # noqa: E402
 from treadle_shapes.torch.size_oblivious import answer_size_obliviously  # noqa: E402
 
 B, S = 4, 6  # traced sizes; the others are tried afterwards
@@ -24,7 +23,7 @@ class Traced:
 
     def __init__(self, make):
         self.env = ShapeEnv(duck_shape=False)
-        self.mode = FakeTensorMode(shape_env=fake_shape_env(self.env))
+        self.mode = fake_mode(shape_env=fake_shape_env(self.env))
         self.b = self.env.create_symbol(B, "batch")
         self.s = self.env.create_symbol(S, "length")
         self.inputs = []
@@ -259,7 +258,7 @@ def test_pooling_needs_only_that_the_output_is_not_empty():
 
 def test_two_sizes_added_become_one():
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    mode = fake_mode(shape_env=fake_shape_env(env))
     a, b = env.create_symbol(5, "a"), env.create_symbol(5, "b")
     x, y = fake_tensor(mode, rand(5, 2), (a, None)), fake_tensor(mode, rand(5, 2), (b, None))
     with mode:
@@ -288,7 +287,7 @@ def test_symint_arithmetic_in_python():
 
 def test_unbacked_values():
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True))
+    mode = fake_mode(shape_env=fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True))
     x = fake_tensor(mode, rand(5), (env.create_symbol(5, "n"),))
     with mode:
         k = x.to(torch.int64).sum().item()
@@ -321,7 +320,7 @@ RUN_TIME = {
 def test_sizes_known_only_at_run_time(name):
     function, want = RUN_TIME[name]
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True))
+    mode = fake_mode(shape_env=fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True))
     x = fake_tensor(mode, rand(5, 8), (env.create_symbol(5, "n"), None))
     with mode, symbolic_dispatch():
         out = function(x)
@@ -332,7 +331,7 @@ def test_sizes_known_only_at_run_time(name):
 def test_run_time_values_carry_the_users_text():
     env = ShapeEnv()
     adapter = fake_shape_env(env, allow_scalar_outputs=True)
-    mode = FakeTensorMode(shape_env=adapter)
+    mode = fake_mode(shape_env=adapter)
     x = fake_tensor(mode, rand(5), (None,))
     with mode, adapter.naming("lengths.max().item()"):
         k = x.long().max().item()
@@ -342,7 +341,7 @@ def test_run_time_values_carry_the_users_text():
 
 def test_slices_of_larger_tensors_keep_their_strides():
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    mode = fake_mode(shape_env=fake_shape_env(env))
     real = rand(6, 16)[:, :8]
     fake = fake_tensor(mode, real, (env.create_symbol(6, "n"), None))
     assert tuple(fake.stride()) == (16, 1)
@@ -367,7 +366,7 @@ def test_slices_of_larger_tensors_keep_their_strides():
 )
 def test_sizes_of_slices_whose_ends_are_open(cut):
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env, allow_scalar_outputs=True))
+    mode = fake_mode(shape_env=fake_shape_env(env, allow_scalar_outputs=True))
     length = env.create_symbol(6, "length")
     fake = fake_tensor(mode, torch.empty(6, 2), (length, None))
     with mode:

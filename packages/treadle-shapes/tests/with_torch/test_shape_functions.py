@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from treadle_shapes import ShapeEnv  # noqa: E402
 from treadle_shapes.expr import Expr  # noqa: E402
-from treadle_shapes.torch import expr_of, fake_shape_env, fake_tensor, symbolic_dispatch  # noqa: E402
+from treadle_shapes.torch import expr_of, fake_mode, fake_shape_env, fake_tensor, symbolic_dispatch  # noqa: E402
 from treadle_shapes.torch.operators.declare import DECLARED, families_with  # noqa: E402
 from treadle_shapes.torch.shape_functions import number  # noqa: E402
 from treadle_shapes.torch.shape_inference import Alias, Fresh, infer  # noqa: E402
@@ -273,7 +273,7 @@ def test_on_symbols(name):
     """The fake kernel with dynamic sizes says the same and needs no guard for it."""
     target, *given = _symbolic_calls()[name]
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    mode = fake_mode(shape_env=fake_shape_env(env))
     symbols = {B: env.create_symbol(B, "batch"), S: env.create_symbol(S, "length")}
 
     def symbolic(a):
@@ -306,7 +306,7 @@ def test_on_symbols(name):
 def _sliced(ask, size, hint):
     """(result, guards) of x[:, 0:n] with x of `size` columns."""
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    mode = fake_mode(shape_env=fake_shape_env(env))
     x = fake_tensor(mode, torch.rand(2, size), [None, None])
     n = mode.shape_env.wrap(env.create_symbol(hint, "n"))
     with torch.no_grad():
@@ -332,7 +332,7 @@ def test_a_slice_up_to_a_symbol_needs_the_guard_of_the_kernel():
 
 def test_what_may_be_empty_and_what_needs_gradients_is_left_to_the_kernel():
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    mode = fake_mode(shape_env=fake_shape_env(env))
     n = env.create_symbol(4, "n")
     x = fake_tensor(mode, torch.rand(4, 8), [n, None])
     with torch.no_grad():

@@ -7,10 +7,9 @@ import itertools
 import pytest
 
 torch = pytest.importorskip("torch")
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from treadle_shapes import Eq, ShapeEnv, evaluate  # noqa: E402
-from treadle_shapes.torch import expr_of, fake_shape_env, fake_tensor, operator, symbolic_dispatch  # noqa: E402
+from treadle_shapes.torch import expr_of, fake_mode, fake_shape_env, fake_tensor, operator, symbolic_dispatch  # noqa: E402
 from treadle_shapes.torch.size_oblivious import answer_size_obliviously, run_for_metadata  # noqa: E402
 
 attention = torch.nn.functional.scaled_dot_product_attention
@@ -19,7 +18,7 @@ attention = torch.nn.functional.scaled_dot_product_attention
 def traced(tensors, dims, **kwargs):
     """The fake result with all `dims` of each tensor dynamic, the environment, and symbols in order."""
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env), static_shapes=False)
+    mode = fake_mode(shape_env=fake_shape_env(env), static_shapes=False)
     fakes = []
     for i, (tensor, dynamic) in enumerate(zip(tensors, dims, strict=True)):
         sizes = [
@@ -55,7 +54,7 @@ def test_only_what_is_listed_gets_the_general_answer():
 
 def test_answers_of_kernels_are_guarded_and_layouts_are_not():
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env), static_shapes=False)
+    mode = fake_mode(shape_env=fake_shape_env(env), static_shapes=False)
     x = fake_tensor(mode, torch.randn(5, 3), [env.create_symbol(5, "n"), None], "x")
     with mode, symbolic_dispatch():
         out = run_for_metadata(mode.shape_env, torch.nn.functional.adaptive_avg_pool1d, (x[None], 1), {})

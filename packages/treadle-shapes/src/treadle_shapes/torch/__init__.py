@@ -23,9 +23,10 @@ from treadle_shapes.torch.operators import (
     families_with,
     operator,
 )
+from treadle_shapes.torch.ours import env_of
+from treadle_shapes.torch.preserved import preserved_operators
 from treadle_shapes.torch.shape_env import (
     FakeShapeEnv,
-    env_of,
     expr_of,
     fake_shape_env,
     fake_tensor,
@@ -63,6 +64,7 @@ __all__ = [
     "fake_tensor",
     "families_with",
     "operator",
+    "preserved_operators",
     "raw_expr",
     "run_for_metadata",
     "sym_float",

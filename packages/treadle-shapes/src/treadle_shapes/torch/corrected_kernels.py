@@ -1,33 +1,40 @@
-"""Python kernels of torch that raise on fake tensors where eager does not, or lay their results out otherwise. Needs torch.
+"""Fake kernels with eager's results, where those of PyTorch raise or lay their results out otherwise. Needs torch.
 
-Batch norm in training mode over one value per channel: eager divides by n - 1 == 0 in floats and counts `nan` into the running
-variance (aten/src/ATen/native/Normalization.cpp, batch_norm_cpu_update_stats_template); torch's decomposition, which fake tensors run,
-divides Python numbers and raises ZeroDivisionError (torch/_decomp/decompositions.py, native_batch_norm_helper, torch 2.11 to 2.13).
+`kernels()` maps overloads to the kernels that a `TreadleFakeMode` runs; `Operator.fake_correction` says which correction an operator needs.
 
-The fused encoder layer that `nn.TransformerEncoderLayer` calls in eval mode: torch 2.11 and 2.12 have no fake kernel for it, that of 2.13
-keeps the strides of its input, where eager's result is always contiguous (aten/src/ATen/native/transformers/transformer.cpp).
+- view strides (torch 2.11 to 2.13): `torch.empty_strided((1, 1, 2, 4), (8, 4, 4, 1)).view(1, 1, 8)` has strides (8, 8, 1) in eager and
+  (8, 4, 1) as a fake. Both are right about every element, but operators that choose a layout by the strides choose another.
+- fused encoder layer: torch 2.11 and 2.12 have no fake kernel for the layer that `nn.TransformerEncoderLayer` calls in eval mode. That of
+  2.13 keeps the strides of its input; eager's result is always contiguous (aten/src/ATen/native/transformers/transformer.cpp).
+- layouts of convolutions: for symbolic sizes without hint (see `SymNode.has_hint`) PyTorch's fake kernel leaves out the step that decides
+  the layout, and the result would always be contiguous. `_convolution` has a fake kernel of its own from torch 2.13 on.
+- sizes of slices: where the ends of a slice are known only at run time, fake kernels make a symbol for the size (torch 2.11 for any end
+  that may lie outside, 2.13 where the sign of an end is open). Nothing would define that symbol: a view has no kernel to ask.
 
-Views along sizes of 0 and 1 (torch 2.11 to 2.13): `torch.empty_strided((1, 1, 2, 4), (8, 4, 4, 1)).view(1, 1, 8)` has strides (8, 8, 1) in
-eager and (8, 4, 1) as a fake. Both are right about every element, but operators that choose a layout by the strides choose another.
+`batch_norm` corrects a decomposition, which is no fake kernel; `patches` enters it.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._decomp import decompositions
 from torch._subclasses import fake_impls
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-_helper = decompositions.native_batch_norm_helper
+from treadle_shapes.logic import Eq, Lt
+from treadle_shapes.nodes import IntLike, Symbol, free_symbols
+from treadle_shapes.rules import ceildiv, maximum, minimum, where
+from treadle_shapes.torch.operators.declare import corrected_by
+from treadle_shapes.torch.ours import TreadleShapeEnv
+
+# -- batch norm --------------------------------------------------------------------------------------------------------
 
 
-@functools.wraps(_helper)
-def _batch_norm(
+def batch_norm(
+    helper: Callable[..., Any],
     x: torch.Tensor,
     weight: Any,
     bias: Any,
@@ -38,15 +45,22 @@ def _batch_norm(
     eps: float,
     functional: bool,
 ) -> Any:
+    """PyTorch's decomposition `helper` of batch norm, corrected for training with one value per channel.
+
+    Eager divides by n - 1 == 0 in floats and counts `nan` into the running variance (aten/src/ATen/native/Normalization.cpp,
+    batch_norm_cpu_update_stats_template). The decomposition divides Python numbers and raises ZeroDivisionError
+    (torch/_decomp/decompositions.py, native_batch_norm_helper, torch 2.11 to 2.13).
+    """
     if not training or var is None or not isinstance(x.numel(), int) or x.numel() != x.shape[1] or x.numel() == 0:
-        return _helper(x, weight, bias, mean, var, training, momentum, eps, functional)
-    output, save_mean, save_rstd, new_mean, _ = _helper(
-        x, weight, bias, mean, None, training, momentum, eps, functional
-    )
+        return helper(x, weight, bias, mean, var, training, momentum, eps, functional)
+    output, save_mean, save_rstd, new_mean, _ = helper(x, weight, bias, mean, None, training, momentum, eps, functional)
     new_var = var * math.nan
     if not functional:
         var.copy_(new_var)
     return output, save_mean, save_rstd, new_mean, new_var
+
+
+# -- encoder layer -----------------------------------------------------------------------------------------------------
 
 
 def _encoder_layer(mode: Any, func: Any, src: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -54,6 +68,9 @@ def _encoder_layer(mode: Any, func: Any, src: torch.Tensor, *args: Any, **kwargs
         return NotImplemented
     with mode:
         return src.new_empty(src.shape)
+
+
+# -- views -------------------------------------------------------------------------------------------------------------
 
 
 def view_strides(sizes: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> list[int] | None:
@@ -83,14 +100,8 @@ def view_strides(sizes: Sequence[int], strides: Sequence[int], target: Sequence[
     return result if at < 0 else None
 
 
-_KERNELS = fake_impls.op_implementations_dict
-_VIEWS = {
-    op: _KERNELS[op] for op in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default) if op in _KERNELS
-}
-
-
 def _view(mode: Any, func: Any, x: torch.Tensor, *shape: Any, **options: Any) -> Any:
-    result = _VIEWS[func](mode, func, x, *shape, **options)
+    result = _theirs(func)(mode, func, x, *shape, **options)
     if not _is_static(x) or not _is_static(result) or all(n > 1 for n in (*x.shape, *result.shape)):
         return result
     strides = view_strides(x.shape, x.stride(), result.shape)
@@ -103,11 +114,98 @@ def _is_static(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and all(type(n) is int for n in (*x.shape, *x.stride(), x.storage_offset()))
 
 
-def install() -> None:
-    """Let torch's decompositions of batch norm and fake tensors use the corrected functions; once is enough."""
-    if decompositions.native_batch_norm_helper is _batch_norm:
-        return
-    decompositions.native_batch_norm_helper = _batch_norm
-    _KERNELS[torch.ops.aten._transformer_encoder_layer_fwd.default] = _encoder_layer
-    _KERNELS.update(dict.fromkeys(_VIEWS, _view))
-    FakeTensorMode.cache_clear()  # all modes share what the kernels gave before
+# -- convolutions ------------------------------------------------------------------------------------------------------
+
+
+def _convert_layout(mode: Any, t: torch.Tensor | None, layout: torch.memory_format) -> torch.Tensor | None:
+    if t is None:
+        return None
+    with mode:
+        if t.dim() == 3 and layout == torch.channels_last:
+            return t.unsqueeze(2).to(memory_format=layout).squeeze(2)
+        return t.to(memory_format=layout)
+
+
+def _convolution_layout(mode: Any, func: Any, args: Any, kwargs: Any) -> torch.memory_format:
+    """The layout the real convolution gives its result. It depends on the layouts of input and weight; what the choice of
+    a kernel asks about the sizes meanwhile does not matter for it and is answered without guards."""
+    from torch.fx.operator_schemas import normalize_function
+
+    bound = normalize_function(func, args, kwargs, normalize_to_only_use_kwargs=True)
+    assert bound is not None, f"{func} does not match its schema"
+    given = bound.kwargs
+    image, weight = given["input"], given["weight"]
+    suggested = {torch._prims_common.suggest_memory_format(t) for t in (image, weight)}
+    if suggested == {torch.contiguous_format} or not (
+        image._has_symbolic_sizes_strides or weight._has_symbolic_sizes_strides
+    ):
+        return torch.preserve_format
+    names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
+    choice = {name: given[name] for name in names} | {"bias": given.get("bias")}
+    if choice["bias"] is None:
+        choice["bias_sizes"] = given.get("bias_sizes")
+    with mode, mode.shape_env.env.suppress_guards():
+        backend = torch._C._select_conv_backend(image, weight, **choice)
+        if weight.dim() == 3:
+            image, weight = image.contiguous().unsqueeze(2), weight.unsqueeze(2)
+        return torch._C._conv_determine_backend_memory_format(image, weight, backend)
+
+
+def _convolution(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+    out = _theirs(func)(mode, func, *args, **kwargs)
+    if not isinstance(mode.shape_env, TreadleShapeEnv):
+        return out
+    layout = _convolution_layout(mode, func, args, kwargs)
+    if layout is torch.preserve_format:
+        return out
+    if isinstance(out, tuple):
+        return (*[_convert_layout(mode, t, layout) for t in out[:2]], *out[2:])
+    return _convert_layout(mode, out, layout)
+
+
+# -- slices ------------------------------------------------------------------------------------------------------------
+
+
+def _slice(mode: Any, func: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
+    out = _theirs(func)(mode, func, x, dim, start, end, step)
+    size, adapter = out.shape[dim], mode.shape_env
+    symbol = _value(size) if isinstance(adapter, TreadleShapeEnv) and isinstance(size, torch.SymInt) else None
+    if isinstance(symbol, Symbol) and symbol not in adapter.env.hints:
+        before, first, last, by = (_value(n) for n in (x.shape[dim], start, end, step))
+        if symbol not in free_symbols(before):
+            first = 0 if first is None else _clamped(first, before)
+            last = before if last is None or last == sys.maxsize else _clamped(last, before)
+            adapter.env.add_fact(Eq(symbol, ceildiv(maximum(last - first, 0), by)))
+    return out
+
+
+def _clamped(place: IntLike, size: IntLike) -> IntLike:
+    """An end of a slice, counted from the front."""
+    return maximum(0, minimum(where(Lt(place, 0), place + size, place), size))
+
+
+def _value(number: Any) -> Any:
+    return number.node.value if isinstance(number, torch.SymInt) else number
+
+
+# -- which operator has which ------------------------------------------------------------------------------------------
+
+
+def _theirs(func: Any) -> Callable[..., Any]:
+    """PyTorch's fake kernel."""
+    return fake_impls.op_implementations_dict[func]
+
+
+def kernels() -> dict[Any, Callable[..., Any]]:
+    """Overload -> kernel(mode, func, *args, **kwargs), for a `TreadleFakeMode`.
+
+    A kernel that corrects the result of PyTorch's is left out where PyTorch's release has none.
+    """
+    found = dict.fromkeys(corrected_by("fused encoder layer"), _encoder_layer)
+    correcting = {"view strides": _view, "layouts of convolutions": _convolution, "sizes of slices": _slice}
+    for name, kernel in correcting.items():
+        found |= {op: kernel for op in corrected_by(name) if op in fake_impls.op_implementations_dict}
+    return found
+
+
+__all__ = ["batch_norm", "kernels", "view_strides"]

@@ -1,138 +1,92 @@
-"""Fake tensors without the import of ``torch._dynamo`` that PyTorch's own fake mode brings along. Needs torch.
+"""Treadle's fake tensors: PyTorch's, in a mode with kernels and a cache of its own. Needs torch.
 
-``FakeTensorMode`` is given by PyTorch, but three places in it import ``torch._dynamo`` (1.2 to 1.8 s, ARCHITECTURE §4):
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    with mode:
+        y = torch.relu(fake_like(mode, x))
 
-1. ``FakeTensorMode.__init__`` reads two settings from ``torch._dynamo.config``;
-2. every operator without a cached result reads ``torch._dynamo.config._custom_ops_profile``;
-3. functions wrapped by ``torch._disable_dynamo`` import it on their first call, unless the wrapped function already carries
-   the attribute ``__dynamo_disable`` (``torch/_compile.py``): ``FakeTensorMode.__torch_dispatch__`` and the reference
-   implementations in ``torch._refs``.
-
-`fake_mode` answers all three and steps aside for good as soon as somebody imports the real ``torch._dynamo``:
-the stand-in forwards every other attribute to the real module, importing it.
+PyTorch's fake kernels give some results another layout than eager, and raise for some calls that eager runs (`corrected_kernels`). Under
+symbolic sizes they decompose some operators at a high price (`fast_kernels`). Treadle's mode has kernels of its own, in tables of its own,
+so that the fake tensors of anybody else in the process, those of torch.compile among them, stay as they are.
 """
 
 from __future__ import annotations
 
 import builtins
-import importlib
-import sys
+import functools
+import itertools
 import types
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from treadle_shapes.torch import corrected_kernels
-
-_REAL = "torch._dynamo"
-
-# What fake tensors ask of torch._dynamo.config, with that module's defaults in torch 2.11 to 2.13.
-_CONFIG_DEFAULTS: dict[str, object] = {
-    "fake_tensor_cache_enabled": True,
-    "fake_tensor_cache_crosscheck_enabled": False,
-    "_custom_ops_profile": None,
-}
-
-# Where functions wrapped by torch._disable_dynamo are reached from meta functions and decompositions.
-_WRAPPED_IN = (
-    "torch._refs",
-    "torch._refs.nn.functional",
-    "torch._refs.special",
-    "torch._refs.linalg",
-    "torch._refs.fft",
-)
-_EMPTY_CELL = types.CellType()
+from treadle_shapes.torch import corrected_kernels, dynamo_stand_in, fast_kernels, patches
+from treadle_shapes.torch.ours import TreadleMode
 
 
-class _ConfigStandIn:
-    """Stands for ``torch._dynamo.config`` until the real one is asked for anything but `_CONFIG_DEFAULTS`."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name in _CONFIG_DEFAULTS:
-            return _CONFIG_DEFAULTS[name]
-        return getattr(importlib.import_module(_REAL).config, name)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(importlib.import_module(_REAL).config, name, value)
-
-
-class _DynamoStandIn:
-    """Stands for the attribute ``torch._dynamo``; importing the real package replaces it."""
-
-    config = _ConfigStandIn()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(_REAL), name)
-
-
-def _import_without_dynamo(name: str, *args: Any, **kwargs: Any) -> Any:
-    return torch if name == f"{_REAL}.config" else builtins.__import__(name, *args, **kwargs)
-
-
-def _light_init() -> Callable[..., None]:
-    """``FakeTensorMode.__init__`` with the same code, whose ``import torch._dynamo.config`` finds the stand-in."""
-    original = FakeTensorMode.__init__
-    scope = dict(original.__globals__)
-    scope["__builtins__"] = {**vars(builtins), "__import__": _import_without_dynamo}
-    copy = types.FunctionType(original.__code__, scope, original.__name__, original.__defaults__, original.__closure__)
-    copy.__kwdefaults__ = original.__kwdefaults__
+def _rebound(method: Any, **names: Any) -> Any:
+    """The same method, in whose code some global names mean something else."""
+    scope = {**method.__globals__, **names}
+    copy = types.FunctionType(method.__code__, scope, method.__name__, method.__defaults__, method.__closure__)
+    copy.__kwdefaults__ = method.__kwdefaults__
     return copy
 
 
-def _disable_lazily(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What ``torch._disable_dynamo`` should call for `function`: itself, or dynamo's own wrapper once dynamo is there."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if _REAL in sys.modules and (disable := getattr(sys.modules[_REAL], "disable", None)) is not None:
-            real = disable(function, True, wrapping=False)
-            setattr(function, "__dynamo_disable", real)
-            return real(*args, **kwargs)
-        return function(*args, **kwargs)
-
-    return run
+@functools.cache
+def _fast_op_impls() -> dict[Any, Callable[..., Any]]:
+    """PyTorch's table of implementations for symbolic sizes, with those of `fast_kernels` added."""
+    return {**fake_impls.get_fast_op_impls(), **fast_kernels.kernels()}
 
 
-def _dynamo_wrapped(inner_code: types.CodeType) -> Iterable[types.FunctionType]:
-    """The functions that ``torch._disable_dynamo`` wraps and fake tensors call."""
-    candidates: list[object] = [FakeTensorMode.__torch_dispatch__]
-    for module in _WRAPPED_IN:
-        candidates += vars(importlib.import_module(module)).values()
-    for table in importlib.import_module("torch._decomp").global_decomposition_table.values():
-        candidates += table.values()
-    seen: set[int] = set()
-    while candidates:
-        value = candidates.pop()
-        if not isinstance(value, types.FunctionType) or id(value) in seen:
-            continue
-        seen.add(id(value))
-        if value.__code__ is inner_code:
-            yield value
-        elif value.__module__.startswith("torch._"):  # decorators of theirs hold the wrapped function in a cell
-            candidates += [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY_CELL]
+class _Checks:
+    """PyTorch's (predicate, implementation) pairs of fake kernels, after one for those of `corrected_kernels`."""
+
+    def __init__(self) -> None:
+        kernels = corrected_kernels.kernels()
+
+        def run(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+            return kernels[func](mode, func, *args, **kwargs)
+
+        self._ours = ((kernels.__contains__, run),)
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.chain(self._ours, fake_impls.op_implementations_checks)
 
 
-def _install() -> None:
-    """Put the stand-ins in place once; does nothing when the real ``torch._dynamo`` is already imported."""
-    if _REAL in sys.modules or "_dynamo" in vars(torch):
-        return
-    inner_code = FakeTensorMode.__torch_dispatch__.__code__
-    cell_of_wrapped = inner_code.co_freevars.index("fn")  # `__wrapped__` may have been overwritten by a later decorator
-    for wrapper in _dynamo_wrapped(inner_code):
-        wrapped = (wrapper.__closure__ or ())[cell_of_wrapped].cell_contents
-        if not hasattr(wrapped, "__dynamo_disable"):
-            setattr(wrapped, "__dynamo_disable", _disable_lazily(wrapped))
-    setattr(torch, "_dynamo", _DynamoStandIn())  # noqa: B010 (a name that may not appear as an attribute)
+class TreadleFakeMode(FakeTensorMode, TreadleMode):
+    """A FakeTensorMode with Treadle's kernels. Make it with `fake_mode`."""
+
+    # PyTorch's cache is one for all modes of the process: it would hand results of these kernels to other modes, and take theirs.
+    cache: dict[Any, Any] = {}
+    cache_hits = 0
+    cache_misses = 0
+    cache_bypasses: dict[str, int] = defaultdict(int)
+
+
+TreadleFakeMode._cached_dispatch_impl = _rebound(  # type: ignore[method-assign]
+    FakeTensorMode._cached_dispatch_impl, FakeTensorMode=TreadleFakeMode
+)
+TreadleFakeMode._dispatch_impl = _rebound(  # type: ignore[method-assign]
+    FakeTensorMode._dispatch_impl, get_fast_op_impls=_fast_op_impls, op_implementations_checks=_Checks()
+)
+
+
+@functools.cache
+def _light_init() -> Callable[..., None]:
+    """``FakeTensorMode.__init__`` with the same code, whose ``import torch._dynamo.config`` finds the stand-in."""
+    light_builtins = {**vars(builtins), "__import__": dynamo_stand_in.import_without_dynamo}
+    return _rebound(FakeTensorMode.__init__, __builtins__=light_builtins)
 
 
 def fake_mode(**options: Any) -> FakeTensorMode:
-    """A ``FakeTensorMode(**options)`` whose making and use leave ``torch._dynamo`` out of ``sys.modules``."""
-    corrected_kernels.install()
-    _install()
-    if _REAL in sys.modules:
-        return FakeTensorMode(**options)
-    mode = FakeTensorMode.__new__(FakeTensorMode)
+    """A mode with the options of ``FakeTensorMode`` whose making and use leave ``torch._dynamo`` out of ``sys.modules``."""
+    patches.install()
+    if dynamo_stand_in.is_imported():
+        return TreadleFakeMode(**options)
+    mode = TreadleFakeMode.__new__(TreadleFakeMode)
     _light_init()(mode, **options)
     return mode
 
@@ -144,3 +98,6 @@ def fake_like(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
     """
     with mode:
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+
+
+__all__ = ["TreadleFakeMode", "fake_like", "fake_mode"]

@@ -1,9 +1,8 @@
-"""Sizes and strides of views and layer norms with symbolic sizes, computed directly.
+"""Fake kernels of views and layer norms with symbolic sizes that compute sizes and strides directly. Needs torch.
 
 PyTorch's fake tensors decompose these operators when sizes are symbolic (`torch/_subclasses/fake_tensor.py`, `_dispatch_impl`): an
 `unsqueeze` becomes four dispatches. Here each is one formula on expressions. A formula answers only where that takes no decision about
-sizes; everything else goes on as before. It is entered in PyTorch's table of fast implementations, which is asked for symbolic
-sizes only; for environments other than ours it does what PyTorch would have done.
+sizes; everything else goes the way of PyTorch.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from treadle_shapes.layouts import Layout, all_same, is_dense
 from treadle_shapes.nodes import Expr, IntLike
 from treadle_shapes.torch import corrected_kernels
 from treadle_shapes.torch.operators.declare import DECLARED, families_with
+from treadle_shapes.torch.ours import TreadleShapeEnv
 
 aten = torch.ops.aten
 
@@ -57,11 +57,11 @@ def _numbers(args: Sequence[Any]) -> list[Any] | None:
     return found
 
 
-def _as_view(func: Any, formula: Callable[..., Layout | None], is_ours: Callable[[Any], bool]) -> Callable[..., Any]:
+def _as_view(func: Any, formula: Callable[..., Layout | None]) -> Callable[..., Any]:
     slow = _slow_path(func)
 
     def fast(mode: Any, t: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        if is_ours(mode.shape_env) and not kwargs and t.layout is torch.strided:
+        if isinstance(mode.shape_env, TreadleShapeEnv) and not kwargs and t.layout is torch.strided:
             numbers = _numbers(args)
             found = None if numbers is None else formula(_layout(t), *numbers)
             if found is not None:
@@ -72,8 +72,8 @@ def _as_view(func: Any, formula: Callable[..., Layout | None], is_ours: Callable
 
 
 def _slow_path(func: Any) -> Callable[..., Any]:
-    """What PyTorch does with the operator when there is no fast implementation."""
-    registered = fake_impls.op_implementations_dict.get(func)
+    """What the mode does with the operator when there is no fast implementation."""
+    registered = corrected_kernels.kernels().get(func) or fake_impls.op_implementations_dict.get(func)
     if registered is not None:
         return lambda mode, *args, **kwargs: registered(mode, func, *args, **kwargs)
     decomposed = decomposition_table[func]
@@ -85,12 +85,12 @@ def _slow_path(func: Any) -> Callable[..., Any]:
     return decompose
 
 
-def _layer_norm(is_ours: Callable[[Any], bool]) -> Callable[..., Any]:
+def _layer_norm() -> Callable[..., Any]:
     """Dense float32 or float64 with parameters of the same dtype: a dense result, a mean and a deviation for each row."""
     slow = _slow_path(aten.native_layer_norm.default)
 
     def fast(mode: Any, t: torch.Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
-        if is_ours(mode.shape_env) and _is_plain_norm(t, shape, weight, bias):
+        if isinstance(mode.shape_env, TreadleShapeEnv) and _is_plain_norm(t, shape, weight, bias):
             rows = [*t.shape[: t.dim() - len(shape)], *[1] * len(shape)]
             with mode:
                 return torch.empty(t.shape, dtype=t.dtype, device=t.device), *[
@@ -122,10 +122,8 @@ def _view_functions() -> dict[Any, Callable[..., Layout | None]]:
     }
 
 
-def install(is_ours: Callable[[Any], bool]) -> None:
-    """Enter the formulas; `is_ours` tells whether a mode's shape environment is one of this package."""
-    corrected_kernels.install()  # before their kernels are looked up for what has no formula
-    fast = fake_impls.get_fast_op_impls()
-    if aten.native_layer_norm.default not in fast:
-        fast.update({func: _as_view(func, formula, is_ours) for func, formula in _view_functions().items()})
-        fast[aten.native_layer_norm.default] = _layer_norm(is_ours)
+def kernels() -> dict[Any, Callable[..., Any]]:
+    """Overload -> kernel(mode, *args, **kwargs), for a `TreadleFakeMode` and arguments with symbolic sizes."""
+    found = {func: _as_view(func, formula) for func, formula in _view_functions().items()}
+    found[aten.native_layer_norm.default] = _layer_norm()
+    return found

@@ -1,7 +1,7 @@
 """torch.SymInt, SymFloat and SymBool on a ShapeEnv of this package, through FakeTensorMode and meta kernels.
 
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    mode = fake_mode(shape_env=fake_shape_env(env))
     batch = env.create_symbol(x.shape[0], "L['x'].size()[0]")
     fake = fake_tensor(mode, x, (batch, None))          # None: that size stays a constant
 
@@ -12,170 +12,26 @@ What PyTorch's Python side asks of a `ShapeEnv` (torch 2.11 - 2.13: `torch/_subc
 from __future__ import annotations
 
 import contextlib
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses import fake_impls
-from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
 
 from treadle_shapes.env import ShapeEnv
 from treadle_shapes.errors import UsageError
 from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol
 from treadle_shapes.interop_sympy import from_sympy, to_sympy
-from treadle_shapes.logic import Eq, Ge, Le, Lt, Ne
-from treadle_shapes.nodes import BoolExpr, Expr, IntLike, Node, Symbol, free_symbols
-from treadle_shapes.rules import ceildiv, maximum, minimum, where
-from treadle_shapes.sym_node import SymNode, strides_ascend
-from treadle_shapes.torch import fast_kernels, older_releases
-from treadle_shapes.torch.operators.declare import corrected_by
+from treadle_shapes.logic import Ge, Le, Ne
+from treadle_shapes.nodes import BoolExpr, Expr, IntLike, Node, Symbol
+from treadle_shapes.sym_node import SymNode
+from treadle_shapes.torch import patches
+from treadle_shapes.torch.ours import TreadleShapeEnv
 
-
-def _keep_our_nodes() -> None:
-    """Let FakeTensorMode's cache hold our nodes: it rebuilds any other node as PyTorch's own, on PyTorch's ShapeEnv."""
-    original = _DeconstructedSymNode.from_node
-
-    def from_node(node: Any) -> _DeconstructedSymNode:
-        return _KeptNode(node) if isinstance(node, SymNode) else original(node)
-
-    _DeconstructedSymNode.from_node = staticmethod(from_node)
-
-
-def _convert_layout(mode: Any, t: torch.Tensor | None, layout: torch.memory_format) -> torch.Tensor | None:
-    if t is None:
-        return None
-    with mode:
-        if t.dim() == 3 and layout == torch.channels_last:
-            return t.unsqueeze(2).to(memory_format=layout).squeeze(2)
-        return t.to(memory_format=layout)
-
-
-def _convolution_layout(adapter: FakeShapeEnv, mode: Any, func: Any, args: Any, kwargs: Any) -> torch.memory_format:
-    """The layout the real convolution gives its result. It depends on the layouts of input and weight; what the choice of
-    a kernel asks about the sizes meanwhile does not matter for it and is answered without guards."""
-    from torch.fx.operator_schemas import normalize_function
-
-    bound = normalize_function(func, args, kwargs, normalize_to_only_use_kwargs=True)
-    assert bound is not None, f"{func} does not match its schema"
-    given = bound.kwargs
-    image, weight = given["input"], given["weight"]
-    suggested = {torch._prims_common.suggest_memory_format(t) for t in (image, weight)}
-    if suggested == {torch.contiguous_format} or not (
-        image._has_symbolic_sizes_strides or weight._has_symbolic_sizes_strides
-    ):
-        return torch.preserve_format
-    names = ("stride", "padding", "dilation", "transposed", "output_padding", "groups")
-    choice = {name: given[name] for name in names} | {"bias": given.get("bias")}
-    if choice["bias"] is None:
-        choice["bias_sizes"] = given.get("bias_sizes")
-    with mode, adapter.env.suppress_guards():
-        backend = torch._C._select_conv_backend(image, weight, **choice)
-        if weight.dim() == 3:
-            image, weight = image.contiguous().unsqueeze(2), weight.unsqueeze(2)
-        return torch._C._conv_determine_backend_memory_format(image, weight, backend)
-
-
-def _keep_convolution_layouts() -> None:
-    """Give fake convolutions with symbolic sizes the layout of the real ones: for nodes without hint (see
-    `SymNode.has_hint`) PyTorch's fake kernel leaves out that step, and the result would always be contiguous.
-    `_convolution` has a fake kernel of its own from torch 2.13 on; before, it runs as its parts."""
-    kernels = fake_impls.op_implementations_dict
-    for func in corrected_by("layouts of convolutions"):
-        if func in kernels:
-            kernels[func] = _with_layout(kernels[func])
-
-
-def _with_layout(original: Any) -> Any:
-    def convolution(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-        out = original(mode, func, *args, **kwargs)
-        if not isinstance(mode.shape_env, FakeShapeEnv):
-            return out
-        layout = _convolution_layout(mode.shape_env, mode, func, args, kwargs)
-        if layout is torch.preserve_format:
-            return out
-        if isinstance(out, tuple):
-            return (*[_convert_layout(mode, t, layout) for t in out[:2]], *out[2:])
-        return _convert_layout(mode, out, layout)
-
-    return convolution
-
-
-def _say_sizes_of_slices() -> None:
-    """Let the size of a slice whose ends only the run can tell be the formula of the operator. Fake kernels make a symbol for it (torch
-    2.11 for any end that may lie outside, 2.13 where the sign of an end is open), and nothing defines that: a view has no kernel to ask."""
-    original = fake_impls.op_implementations_dict[torch.ops.aten.slice.Tensor]
-
-    def slice_forward(
-        mode: Any, func: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1
-    ) -> Any:
-        out = original(mode, func, x, dim, start, end, step)
-        adapter = mode.shape_env
-        size = out.shape[dim]
-        symbol = size.node.value if isinstance(adapter, FakeShapeEnv) and isinstance(size, torch.SymInt) else None
-        if isinstance(symbol, Symbol) and symbol not in adapter.env.hints:
-            before, first, last, by = (_value(n) for n in (x.shape[dim], start, end, step))
-            if symbol not in free_symbols(before):
-                first = 0 if first is None else _clamped(first, before)
-                last = before if last is None or last == sys.maxsize else _clamped(last, before)
-                adapter.env.add_fact(Eq(symbol, ceildiv(maximum(last - first, 0), by)))
-        return out
-
-    fake_impls.op_implementations_dict[torch.ops.aten.slice.Tensor] = slice_forward
-
-
-def _clamped(place: IntLike, size: IntLike) -> IntLike:
-    """An end of a slice, counted from the front."""
-    return maximum(0, minimum(where(Lt(place, 0), place + size, place), size))
-
-
-def _value(number: Any) -> Any:
-    return number.node.value if isinstance(number, torch.SymInt) else number
-
-
-def _ask_layouts_without_guards() -> None:
-    """Let the fake tensor cache, which notes the layout of every tensor, take the general answer for ours: whether strides are
-    channels-last differs at sizes of 1 only, and PyTorch's function asks one of its questions without a default."""
-    original = torch._prims_common.are_strides_like_channels_last_or_false
-
-    def are_strides_like_channels_last_or_false(shape: Any, strides: Any) -> bool:
-        order = _CHANNELS_LAST.get(len(shape))
-        env = None if order is None else next((e for n in (*shape, *strides) if (e := env_of(n)) is not None), None)
-        if order is None or env is None:
-            return original(shape, strides)
-        sizes, steps = (
-            [n.node.value if isinstance(n, torch.SymInt) else n for n in numbers] for numbers in (shape, strides)
-        )
-        return env.guard_or_false(strides_ascend(order, sizes, steps))
-
-    torch._prims_common.are_strides_like_channels_last_or_false = are_strides_like_channels_last_or_false
-
-
-_CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _WRAPPERS = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
 
 
-class _KeptNode(_DeconstructedSymNode):
-    """What the fake tensor cache stores for a symbolic output: our own node, unchanged."""
-
-    __slots__ = ("node",)
-
-    def __init__(self, node: SymNode) -> None:
-        object.__setattr__(self, "node", node)
-
-    def extract(self, shape_env: Any) -> Any:
-        return self.node
-
-
-older_releases.install()
-_keep_our_nodes()
-_keep_convolution_layouts()
-_say_sizes_of_slices()
-_ask_layouts_without_guards()
-
-
-class FakeShapeEnv:
+class FakeShapeEnv(TreadleShapeEnv):
     """The face of a ShapeEnv towards PyTorch's fake tensors; make it with `fake_shape_env`."""
 
     def __init__(self, env: ShapeEnv, allow_scalar_outputs: bool, allow_dynamic_output_shape_ops: bool) -> None:
@@ -401,19 +257,15 @@ def _sorted(symbols: Any) -> list[Symbol]:
     return sorted(symbols, key=lambda s: s.order)
 
 
-def _is_ours(shape_env: Any) -> bool:
-    return isinstance(shape_env, FakeShapeEnv)
-
-
 def fake_shape_env(
     env: ShapeEnv, *, allow_scalar_outputs: bool = False, allow_dynamic_output_shape_ops: bool = False
 ) -> FakeShapeEnv:
-    """The object to give to `FakeTensorMode(shape_env=...)`; one per ShapeEnv, options taken from the latest call.
+    """The object to give to `fake_mode(shape_env=...)`; one per ShapeEnv, options taken from the latest call.
 
     allow_scalar_outputs: `.item()` gives an unbacked symbol instead of an error; allow_dynamic_output_shape_ops: the same
     for `nonzero`, boolean masks, `unique`, `repeat_interleave`.
     """
-    fast_kernels.install(_is_ours)
+    patches.install()
     adapter = env.adapter
     if adapter is None:
         adapter = env.adapter = FakeShapeEnv(env, allow_scalar_outputs, allow_dynamic_output_shape_ops)
@@ -479,12 +331,6 @@ def raw_expr(value: Any) -> Any:
     return node.value
 
 
-def env_of(value: Any) -> ShapeEnv | None:
-    """The ShapeEnv a symbolic number belongs to, None for plain numbers."""
-    node = getattr(value, "node", None)
-    return node.env if isinstance(node, SymNode) else None
-
-
 def symbolic_strides(env: ShapeEnv, real: torch.Tensor, sizes: Sequence[IntLike], source: str = "") -> list[IntLike]:
     """Strides as expressions of `sizes`, wherever the real stride is the extent covered by the dims inside it.
 
@@ -516,7 +362,7 @@ def fake_tensor(mode: Any, real: torch.Tensor, sizes: Sequence[IntLike | None], 
     """
     adapter = mode.shape_env
     if not isinstance(adapter, FakeShapeEnv):
-        raise UsageError("fake_tensor: mode must be made with FakeTensorMode(shape_env=fake_shape_env(env))")
+        raise UsageError("fake_tensor: mode must be made with fake_mode(shape_env=fake_shape_env(env))")
     if len(sizes) != real.dim():
         raise UsageError(f"fake_tensor: {len(sizes)} sizes given for a tensor of {real.dim()} dims")
     exprs = [n if size is None else size for n, size in zip(real.shape, sizes, strict=True)]

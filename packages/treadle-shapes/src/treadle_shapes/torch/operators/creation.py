@@ -1,7 +1,8 @@
 """New tensors and copies.
 
 Schemas do not tell that the `*_like` operators and `clone` make their result with the strides of the first argument, nor that a number
-is refused which the dtype of the result cannot hold. `torch.tensor` and `torch.full` round such a number, where `aten.full` refuses it.
+is refused which the dtype of the result cannot hold. `torch.tensor` rounds such a number, and so must
+`torch.full` of no dimensions, which stands for it in graphs.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ family("copy", kind=Kind.COPY, element_use=ElementUse.IGNORED)
 family("zero", kind=Kind.POINTWISE, element_use=ElementUse.IGNORED)
 
 family("clone", kind=Kind.COPY, element_use=ElementUse.KEPT)
-families("lift_fresh lift", kind=Kind.VIEW, element_use=ElementUse.KEPT)
+families("lift_fresh lift", kind=Kind.VIEW, may_return_argument=True, element_use=ElementUse.KEPT)
 family("lift_fresh_copy", kind=Kind.COPY, element_use=ElementUse.KEPT)
 family("_to_copy", kind=Kind.POINTWISE, element_use=ElementUse.KEPT)
 family("constant_pad_nd", kind=Kind.COPY, held_by_result=("value",))

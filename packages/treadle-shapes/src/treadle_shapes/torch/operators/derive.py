@@ -53,6 +53,12 @@ def _is_composite(name: str) -> bool:
 def _aliases(schema: Any) -> tuple[tuple[int, str], ...]:
     found = []
     for index, result in enumerate(schema.returns):
+        if isinstance(
+            result.type, torch.ListType
+        ):  # `Tensor(a -> *) self` -> `Tensor(a)[]`: the list itself has no alias set
+            found += [
+                (index, a.name) for a in schema.arguments if a.alias_info is not None and "*" in a.alias_info.after_set
+            ]
         if result.alias_info is not None:
             shared = result.alias_info.before_set
             found += [

@@ -116,7 +116,7 @@ class Operator:
     held_by_result: tuple[str, ...] = ()
     #: number arguments that must fit the dtype that is computed in: float32 for float16 and bfloat16
     held_by_compute: tuple[str, ...] = ()
-    #: rounds a number argument that the dtype cannot hold, to infinity if need be
+    #: a result of no dimensions stands for `torch.tensor(number)`, which rounds a number that the dtype cannot hold, to infinity if need be
     rounds_numbers: bool = False
     #: the same, for float16 and bfloat16 only
     rounds_to_low_float: bool = False

@@ -23,9 +23,9 @@ family(
 )
 families("amax amin", kind=Kind.REDUCTION, no_empty_over="dim", **_READ)
 families("var var_mean", kind=Kind.REDUCTION, overloads={"correction": _READ})
-families(
-    "max min median", kind=Kind.REDUCTION, overloads={"default": {"no_empty_over": ""}, "dim": {"no_empty_over": "dim"}}
-)
+families("max min", kind=Kind.REDUCTION, overloads={"default": {"no_empty_over": ""}, "dim": {"no_empty_over": "dim"}})
+# Of nothing at all it is NaN, or the smallest integer.
+family("median", kind=Kind.REDUCTION, overloads={"dim": {"no_empty_over": "dim"}})
 families("argmax argmin", kind=Kind.REDUCTION, no_empty_over="dim")
 families("std std_mean prod any all aminmax count_nonzero nansum nanmedian norm", kind=Kind.REDUCTION)
 families("logsumexp linalg_vector_norm dist hash_tensor allclose equal trace_backward", kind=Kind.REDUCTION)

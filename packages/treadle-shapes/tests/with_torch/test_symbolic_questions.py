@@ -6,10 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from treadle_shapes.env import ShapeEnv  # noqa: E402
-from treadle_shapes.torch import fake_shape_env, sym_float, sym_int, symbolic_dispatch  # noqa: E402
+from treadle_shapes.torch import fake_mode, fake_shape_env, sym_float, sym_int, symbolic_dispatch  # noqa: E402
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8)
 HINTS = (0.5, 1.0, 2.0, 3.5, 1, 2, 3)
@@ -27,7 +26,7 @@ def symbolic(env, number):
 @pytest.mark.parametrize("power", [lambda x, p: x**p, lambda x, p: p**x], ids=["exponent", "base"])
 def test_a_power_is_not_asked_for_its_value(power, dtype, hint, symbolic_sizes):
     env = ShapeEnv()
-    mode = FakeTensorMode(shape_env=fake_shape_env(env))
+    mode = fake_mode(shape_env=fake_shape_env(env))
     size = sym_int(env, env.create_symbol(4, "s", dynamic="dynamic")) if symbolic_sizes else 4
     number = symbolic(env, hint)
     if isinstance(number, (int, float)):

@@ -1,0 +1,156 @@
+"""Every change that Treadle makes to PyTorch's inside. Needs torch.
+
+`PATCHES` is the list. All but the last are made once, by the first `fake_mode()` or `fake_shape_env()`, never at import. Each acts for
+Treadle's fake modes and symbolic numbers only and calls PyTorch's own code for all others, so that a torch.compile in the same process
+gives the graphs it gives without Treadle (integration-tests/test_torch_compile_unaffected.py).
+
+Corrected fake kernels are no patches: `fake_tensors.TreadleFakeMode` finds them in tables of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
+
+from treadle_shapes.torch import corrected_kernels, dynamo_stand_in, symbolic_questions
+from treadle_shapes.torch.ours import runs_in_our_mode
+
+_BEFORE_2_13 = torch.__version__ < "2.13"
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """One change.
+
+    name: what tests and messages call it. changes: the dotted name of what is replaced. why: what goes wrong without it.
+    releases: the releases of torch that need it. install: makes the change; None for one that is made for the time of a trace.
+    """
+
+    name: str
+    changes: str
+    why: str
+    releases: str
+    install: Callable[[], None] | None
+    is_needed: bool = True
+
+
+def _keep_our_nodes() -> None:
+    _DeconstructedSymNode.from_node = staticmethod(symbolic_questions.keep_our_nodes(_DeconstructedSymNode.from_node))
+
+
+def _ask_layouts_without_guards() -> None:
+    module: Any = torch._prims_common
+    module.are_strides_like_channels_last_or_false = symbolic_questions.ask_layouts_without_guards(
+        module.are_strides_like_channels_last_or_false
+    )
+
+
+def _correct_batch_norm() -> None:
+    from torch._decomp import decompositions
+
+    original = decompositions.native_batch_norm_helper
+
+    @functools.wraps(original)
+    def native_batch_norm_helper(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not runs_in_our_mode(input):
+            return original(input, *args, **kwargs)
+        return corrected_kernels.batch_norm(original, input, *args, **kwargs)
+
+    decompositions.native_batch_norm_helper = native_batch_norm_helper
+
+
+def _round_down_without_question() -> None:
+    import torch._meta_registrations as meta
+
+    meta.div_rtn = symbolic_questions.round_down(meta.div_rtn)
+
+
+def _ask_nothing_of_powers() -> None:
+    from torch._decomp import decomposition_table
+
+    packet = torch.ops.aten.pow
+    for overload in (packet.Tensor_Scalar, packet.Scalar):
+        power = symbolic_questions.general_power(decomposition_table[overload])
+        decomposition_table[overload] = power
+        overload.py_kernels[torch._C.DispatchKey.Meta] = power
+        overload._dispatch_cache.clear()
+
+
+PATCHES = (
+    Patch(
+        name="symbolic numbers in the fake tensor cache",
+        changes="torch._subclasses._fake_tensor_utils._DeconstructedSymNode.from_node",
+        why="The cache rebuilds every symbolic number as one of PyTorch's ShapeEnv; Treadle's are to stay themselves.",
+        releases="2.11 to 2.13",
+        install=_keep_our_nodes,
+    ),
+    Patch(
+        name="layout questions",
+        changes="torch._prims_common.are_strides_like_channels_last_or_false",
+        why="The fake tensor cache asks for the layout of every tensor; one of the questions would guard on sizes of 1.",
+        releases="2.11 to 2.13",
+        install=_ask_layouts_without_guards,
+    ),
+    Patch(
+        name="batch norm over one value per channel",
+        changes="torch._decomp.decompositions.native_batch_norm_helper",
+        why="The decomposition raises ZeroDivisionError in training mode, where eager counts nan into the running variance.",
+        releases="2.11 to 2.13",
+        install=_correct_batch_norm,
+    ),
+    Patch(
+        name="rounding of pooled extents",
+        changes="torch._meta_registrations.div_rtn",
+        why="It asks whether a remainder is 0, which would guard every size of a pooling.",
+        releases="2.11 and 2.12",
+        install=_round_down_without_question,
+        is_needed=_BEFORE_2_13,
+    ),
+    Patch(
+        name="powers with symbolic numbers",
+        changes="torch._decomp.decomposition_table",
+        why="They ask whether base or exponent is 1, 2 or 0.5 to take a short cut, which would guard on the number.",
+        releases="2.11 and 2.12",
+        install=_ask_nothing_of_powers,
+        is_needed=_BEFORE_2_13,
+    ),
+    Patch(
+        name="stand-in for torch._dynamo",
+        changes="torch",
+        why="Fake tensors import torch._dynamo, which takes 1.2 to 1.8 s. The stand-in steps aside for the real module.",
+        releases="2.11 to 2.13",
+        install=dynamo_stand_in.install,
+    ),
+    Patch(
+        name="preserved operators",
+        changes="torch._ops.OpOverload.py_kernels",
+        why="PyTorch's Python dispatcher takes interpolations apart. See `preserved.preserved_operators`, which changes it while tracing.",
+        releases="2.11 to 2.13",
+        install=None,
+    ),
+)
+
+_lock = threading.Lock()
+_installed = False
+
+
+def install() -> None:
+    """Make the changes; once is enough."""
+    global _installed
+    if _installed:
+        return
+    with _lock:
+        if not _installed:
+            for patch in PATCHES:
+                if patch.install is not None and patch.is_needed:
+                    patch.install()
+            _installed = True
+
+
+__all__ = ["PATCHES", "Patch", "install"]

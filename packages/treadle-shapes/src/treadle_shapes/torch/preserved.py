@@ -1,0 +1,100 @@
+"""Operators that stay whole where sizes are symbolic, as they do where sizes are numbers (`Operator.preserved`). Needs torch.
+
+    F.interpolate(x, scale_factor=2.0)      upsample_nearest2d(x, [2 * h, 2 * w], 2.0, 2.0)
+                                            and not: arange, multiply, round, index, which no kernel makes fast again
+
+PyTorch's Python dispatcher, which symbolic sizes need (`symbolic_dispatch`), takes them apart before functionalisation sees them.
+`preserved_operators` leaves out these Python kernels (`OpOverload.py_kernels`) while a graph is traced. The C++ kernels of the overloads
+`vec` read sizes as numbers; they get a Python kernel that works out the sizes and calls the operator proper.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from treadle_shapes.torch.operators import families_with
+
+_KEYS = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
+
+
+def _output_size(x: torch.Tensor, size: Sequence[Any] | None, factors: Sequence[float] | None) -> list[Any]:
+    """The sizes of the result behind batch and channels (aten/src/ATen/native/UpSample.cpp, compute_output_size)."""
+    if size is not None:
+        return list(size)
+    assert factors is not None, "an interpolation has sizes or factors"
+    whole = [int(f) if f == int(f) else f for f in factors]
+    return [n * f if isinstance(f, int) else torch.sym_int(n * f) for n, f in zip(x.shape[2:], whole, strict=True)]
+
+
+def _nearest(op: Any) -> Callable[..., Any]:
+    def upsample(x: torch.Tensor, output_size: Any, scale_factors: Any) -> torch.Tensor:
+        return op(x, _output_size(x, output_size, scale_factors), *(scale_factors or ()))
+
+    return upsample
+
+
+def _interpolating(op: Any) -> Callable[..., Any]:
+    def upsample(x: torch.Tensor, output_size: Any, align_corners: bool, scale_factors: Any) -> torch.Tensor:
+        return op(x, _output_size(x, output_size, scale_factors), align_corners, *(scale_factors or ()))
+
+    return upsample
+
+
+@functools.cache
+def kernels() -> dict[Any, Callable[..., Any] | None]:
+    """Overload -> the Python kernel it has inside `preserved_operators`, None for none."""
+    found: dict[Any, Callable[..., Any] | None] = {}
+    for family in families_with("preserved"):
+        packet = getattr(torch.ops.aten, family)
+        found[packet.default] = None
+        if "vec" in packet.overloads():
+            has_corners = any(argument.name == "align_corners" for argument in packet.vec._schema.arguments)
+            found[packet.vec] = (_interpolating if has_corners else _nearest)(packet.default)
+    return found
+
+
+_lock = threading.Lock()
+_inside = 0
+_theirs: list[tuple[Any, Any, Any]] = []
+
+
+def _replace(op: Any, key: Any, kernel: Any) -> None:
+    if kernel is None:
+        op.py_kernels.pop(key, None)
+    else:
+        op.py_kernels[key] = kernel
+    op._dispatch_cache.clear()
+
+
+@contextmanager
+def preserved_operators() -> Iterator[None]:
+    """Inside, PyTorch's Python dispatcher does not take these operators apart.
+
+    Python kernels belong to the process: a torch.compile that traces in another thread meanwhile sees these operators whole, too. Its graph
+    computes the same. The kernels cannot ask whose trace calls them: what a missing Python kernel does (the choice of a C++ kernel by
+    dispatch key) no Python kernel can do.
+    """
+    global _inside
+    with _lock:
+        _inside += 1
+        if _inside == 1:
+            for op, kernel in kernels().items():
+                for key in _KEYS:
+                    _theirs.append((op, key, op.py_kernels.get(key)))
+                    _replace(op, key, kernel)
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            while _inside == 0 and _theirs:
+                _replace(*_theirs.pop())
+
+
+__all__ = ["kernels", "preserved_operators"]

@@ -1,0 +1,233 @@
+"""Every change to PyTorch's inside: it is needed, it fits PyTorch's side, and it acts for Treadle alone.
+
+A test that fails here says by the name of the patch what a new release of PyTorch changed.
+"""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch._subclasses import fake_impls  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
+
+from treadle_shapes import ShapeEnv  # noqa: E402
+from treadle_shapes.torch import (  # noqa: E402  # noqa: E402
+    fake_like,
+    fake_mode,
+    fake_shape_env,
+    fake_tensor,
+    operator,
+    patches,
+    preserved,
+    preserved_operators,
+    symbolic_dispatch,
+)
+from treadle_shapes.torch.fake_tensors import TreadleFakeMode  # noqa: E402
+
+aten = torch.ops.aten
+needed = pytest.mark.skipif(torch.__version__ >= "2.13", reason="no longer asked from torch 2.13 on")
+SIGNATURES = {
+    "symbolic numbers in the fake tensor cache": ["node"],
+    "layout questions": ["shape", "strides"],
+    "batch norm over one value per channel": (
+        "input weight bias running_mean running_var training momentum eps functional".split()
+    ),
+    "rounding of pooled extents": ["x", "y"],
+}
+
+
+def without_treadle(program):
+    """What `program` prints in a process of its own, in which nothing of Treadle is."""
+    done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("patch", patches.PATCHES, ids=lambda patch: patch.name)
+def test_what_it_changes_is_there(patch):
+    owner, _, name = patch.changes.rpartition(".")
+    program = f"import torch, torch._meta_registrations, torch._subclasses._fake_tensor_utils, inspect\nfound = {patch.changes}\n"
+    if patch.name in SIGNATURES:
+        program += "print(*inspect.signature(found).parameters)"
+        assert without_treadle(program).split() == SIGNATURES[patch.name], f"{patch.name}: {patch.changes} has changed"
+    elif owner != "torch._ops.OpOverload":
+        without_treadle(program)
+
+
+def test_nothing_is_changed_by_an_import():
+    program = """
+import torch, torch._meta_registrations, torch._subclasses._fake_tensor_utils
+from torch._subclasses import fake_impls
+def seen():
+    return (torch._subclasses._fake_tensor_utils._DeconstructedSymNode.from_node,
+        torch._prims_common.are_strides_like_channels_last_or_false, torch._decomp.decompositions.native_batch_norm_helper,
+        torch._meta_registrations.div_rtn, dict(torch._decomp.decomposition_table), "_dynamo" in vars(torch),
+        dict(fake_impls.op_implementations_dict), list(fake_impls.op_implementations_checks), dict(fake_impls.get_fast_op_impls()))
+before = seen()
+import treadle_shapes.torch
+print(before == seen())
+treadle_shapes.torch.fake_mode()
+print(before[6:] == seen()[6:], before == seen())
+"""
+    assert without_treadle(program).split() == ["True", "True", "False"]
+
+
+def test_symbolic_numbers_in_the_fake_tensor_cache():
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    x = fake_tensor(mode, torch.randn(4, 6), [env.create_symbol(4, "n"), None])
+    with mode:
+        first, second = torch.relu(x), torch.relu(x)
+    assert mode.shape_env.fake_tensor_cache  # type: ignore[union-attr]
+    assert second.shape[0].node is first.shape[0].node is x.shape[0].node
+
+
+def test_layout_questions_record_no_guard():
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    n = env.create_symbol(4, "n")
+    x = fake_tensor(mode, torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last), [n, None, None, None])
+    with mode:
+        torch.relu(x)
+    assert not env.guards
+    assert torch._prims_common.are_strides_like_channels_last_or_false((2, 3, 4, 4), (48, 1, 12, 3))
+
+
+def test_batch_norm_over_one_value_per_channel_raises_without_the_patch():
+    norm = "torch.batch_norm(torch.ones(1, 3), None, None, torch.zeros(3), torch.ones(3), True, 0.1, 1e-5, False)"
+    program = f"""
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+with FakeTensorMode():
+    try:
+        {norm}
+    except ZeroDivisionError:
+        print("raises")
+"""
+    assert without_treadle(program) == "raises", "the patch is no longer needed"
+    with fake_mode():
+        assert eval(norm).shape == (1, 3)
+    with FakeTensorMode(), pytest.raises(ZeroDivisionError):
+        eval(norm)
+
+
+@needed
+def test_rounding_of_pooled_extents_asks_pytorchs_numbers():
+    assert "x // y" not in inspect.getsource(torch._meta_registrations.div_rtn)
+
+
+def test_the_stand_in_steps_aside():
+    program = """
+import sys, torch
+from treadle_shapes.torch import fake_mode
+fake_mode()
+assert "torch._dynamo" not in sys.modules
+import torch._dynamo
+print(type(torch._dynamo).__name__, torch._dynamo.is_compiling())
+"""
+    assert without_treadle(program).split() == ["module", "False"]
+
+
+# -- preserved operators -----------------------------------------------------------------------------------------------
+
+
+def python_kernels():
+    return {op: dict(op.py_kernels) for op in preserved.kernels()}
+
+
+def test_preserved_operators_are_taken_apart_without_it():
+    before = python_kernels()
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    assert any(key in found for found in before.values()), "PyTorch takes none of them apart any longer"
+    with preserved_operators():
+        assert not any(key in op.py_kernels for op, kernel in preserved.kernels().items() if kernel is None)
+        with preserved_operators():
+            pass
+        assert aten.upsample_nearest2d.vec.py_kernels[key] is preserved.kernels()[aten.upsample_nearest2d.vec]
+    assert python_kernels() == before
+
+
+def test_preserved_operators_of_several_threads():
+    before, inside, leave = python_kernels(), threading.Event(), threading.Event()
+
+    def trace():
+        with preserved_operators():
+            inside.set()
+            leave.wait()
+
+    thread = threading.Thread(target=trace)
+    with preserved_operators():
+        thread.start()
+        inside.wait()
+    assert python_kernels() != before  # the other still traces
+    leave.set()
+    thread.join()
+    assert python_kernels() == before
+
+
+@pytest.mark.parametrize("op", preserved.kernels(), ids=str)
+def test_preserved_operators_have_the_overloads_that_are_listed(op):
+    assert operator(op).preserved
+
+
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
+@pytest.mark.parametrize("how", [{"scale_factor": 2.0}, {"scale_factor": 1.5}, {"size": (7, 9)}])
+def test_the_sizes_of_preserved_interpolations(mode, how):
+    env = ShapeEnv()
+    fakes = fake_mode(shape_env=fake_shape_env(env))
+    real = torch.randn(2, 3, 6, 8)
+    x = fake_tensor(fakes, real, [None, None, env.create_symbol(6, "h"), env.create_symbol(8, "w")])
+    with fakes, symbolic_dispatch(), preserved_operators():
+        fake = torch.nn.functional.interpolate(x, mode=mode, **how)
+    wanted = torch.nn.functional.interpolate(real, mode=mode, **how)
+    assert [int(env.hint(n.node.value)) if isinstance(n, torch.SymInt) else n for n in fake.shape] == list(wanted.shape)
+
+
+# -- the mode of our own -----------------------------------------------------------------------------------------------
+
+
+def test_pytorchs_tables_hold_none_of_our_kernels():
+    fake_mode(shape_env=fake_shape_env(ShapeEnv()))
+    for table in (fake_impls.op_implementations_dict, fake_impls.get_fast_op_impls()):
+        assert not [op for op, kernel in table.items() if kernel.__module__.startswith("treadle")]
+    assert not [pair for pair in fake_impls.op_implementations_checks if pair[1].__module__.startswith("treadle")]
+
+
+def test_results_of_our_kernels_are_cached_apart():
+    """The view of a transposed (1, 8, 30): eager's strides in our mode, PyTorch's in PyTorch's, whichever comes first."""
+
+    def strides(mode):
+        with mode:
+            x = torch.empty_strided((1, 1, 2, 4), (8, 4, 4, 1)).view(1, 1, 8)
+        return x.stride()
+
+    theirs, ours = strides(FakeTensorMode()), strides(fake_mode())
+    assert ours == torch.empty_strided((1, 1, 2, 4), (8, 4, 4, 1)).view(1, 1, 8).stride()
+    assert theirs != ours, "PyTorch's fake views have eager's strides: the correction is no longer needed"
+    assert (strides(FakeTensorMode()), strides(fake_mode())) == (theirs, ours)
+    assert TreadleFakeMode.cache is not FakeTensorMode.cache
+
+
+def test_our_cache_answers():
+    mode = fake_mode()
+    x = fake_like(mode, torch.ones(3, 5))
+    with mode:
+        torch.relu(x)
+        hits, theirs = TreadleFakeMode.cache_hits, FakeTensorMode.cache_hits
+        torch.relu(x)
+    assert TreadleFakeMode.cache_hits == hits + 1
+    assert FakeTensorMode.cache_hits == theirs
+
+
+def test_the_code_of_the_mode_reads_the_names_that_we_replace():
+    """A release that renames one of them would silently leave our kernels out."""
+    assert "FakeTensorMode" in FakeTensorMode._cached_dispatch_impl.__code__.co_names
+    names = FakeTensorMode._dispatch_impl.__code__.co_names
+    assert {"get_fast_op_impls", "op_implementations_checks"} <= set(names)
+    assert not FakeTensorMode._dispatch_impl.__code__.co_freevars
