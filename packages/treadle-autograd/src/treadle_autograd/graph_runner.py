@@ -45,12 +45,12 @@ class GraphRunner(fx.Interpreter):
         self.run_call = run_call
 
     def run_node(self, n: fx.Node) -> Any:
+        if n.op == "get_attr":
+            return self.attributes[str(n.target)]
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
         if n.op in ("call_function", "call_method"):
-            return self.run_call(n, *self.fetch_args_kwargs_from_env(n))
-        return super().run_node(n)
-
-    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return self.attributes[target]
+            return self.run_call(n, args, kwargs)
+        return getattr(self, n.op)(n.target, args, kwargs)
 
     def output(self, target: Any, args: Any, kwargs: Any) -> list[Any]:
         results = args[0]
