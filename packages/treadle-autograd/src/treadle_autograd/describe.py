@@ -107,6 +107,7 @@ class GraphOutputs:
 
     recorder: AtenRecorder
     nodes: list[fx.Node] = field(default_factory=list)
+    wrappers: dict[int, torch.Tensor] = field(default_factory=dict)  # position -> the functional tensor that is given out there
     _taken: set[int] = field(default_factory=set)
 
     def forbid(self, fake: torch.Tensor) -> None:
@@ -262,6 +263,7 @@ def _choose_base(values: list[torch.Tensor], expected_metadata: list[torch.Tenso
         if not is_dense(truth) or any(not _within(t, truth) for t in expected_metadata):
             raise UnsupportedGraph("outputs share a storage whose whole is not known")
     position = outputs.add(outputs.value_of(wrapper), Geometry(tuple(truth.size()), tuple(truth.stride()), 0))
+    outputs.wrappers[position] = wrapper
     return _Base(position, wrapper, truth)
 
 

@@ -82,14 +82,17 @@ def aot(
     ``contract`` (`Contract` or None), ``aten_graph`` (GraphModule or None) and ``why_eager`` (None, or the reason for which the graph
     runs eagerly and `forward` was not called).
 
-    Raises ValueError for ``inference=False`` or a training argument: the training half is not part of this release. Raises
-    `InternalError` for bugs of this package; whatever `forward` raises passes through.
+    ``inference=False``: the callable is differentiable. `forward` and `backward` compile the two halves into which `partition`
+    divides the joint graph (`treadle_autograd.partition`; default `min_cut`): `backward` defaults to `forward`.
+
+    Raises ValueError when a training argument is given for inference. Raises `InternalError` for bugs of this package; whatever
+    the compilers raise passes through.
     """
-    if not inference or backward is not None or partition is not None:
-        given = "inference=False" if not inference else "backward" if backward is not None else "partition"
-        raise ValueError(
-            f"aot: {given} was given, but this release compiles inference only: leave backward and partition out"
-        )
+    if not inference:
+        return _aot_training(gm, example_inputs, forward, backward or forward, partition, decompositions or {})
+    if backward is not None or partition is not None:
+        given = "backward" if backward is not None else "partition"
+        raise ValueError(f"aot: {given} was given, but inference=True has no backward pass: leave it out or pass inference=False")
     try:
         trace = trace_inference(gm, example_inputs, decompositions or {})
     except UnsupportedGraph as declined:
@@ -98,6 +101,32 @@ def aot(
     compiled = forward(trace.graph_module, [*statics, *example_inputs])
     run = wrap_compiled(compiled, trace.contract, trace.input_values, gm)
     return _annotated(run, trace.contract, trace.graph_module, None)
+
+
+def _aot_training(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    forward: Compiler,
+    backward: Compiler,
+    partition: Callable[..., Any] | None,
+    decompositions: Decompositions,
+) -> Callable[..., Sequence[Any]]:
+    from .joint import trace_joint
+    from .partition import classify, min_cut, split
+    from .training import TrainingProgram
+
+    try:
+        joint = trace_joint(gm, example_inputs, decompositions)
+    except UnsupportedGraph as declined:
+        return _eager(gm, str(declined))
+    if joint is None:
+        return aot(gm, example_inputs, forward=forward, decompositions=decompositions)
+    classes = classify(joint)
+    halves = split(classes, (partition or min_cut)(classes))
+    primals = [*joint.contract.static_tensors, *example_inputs]
+    compiled = forward(halves.forward, primals)
+    run = TrainingProgram(joint, halves, compiled, backward)
+    return _annotated(wrap_compiled(run, joint.contract, joint.input_values, gm), joint.contract, halves.forward, None)
 
 
 def _annotated(run: Any, contract: Contract | None, graph: fx.GraphModule | None, why_eager: str | None) -> Any:
@@ -127,7 +156,7 @@ def trace_inference(
     if reason is not None:
         raise UnsupportedGraph(reason)
     with torch.inference_mode(False), torch.no_grad():
-        job = _Trace(gm, example_inputs, decompositions)
+        job = FunctionalTrace(gm, example_inputs, decompositions)
         try:
             contract = job.describe(job.run())
         except ShapesError as error:
@@ -137,7 +166,7 @@ def trace_inference(
     return InferenceTrace(job.finish(), contract, tuple(job.inputs.fakes))
 
 
-class _Trace:
+class FunctionalTrace:
     """One run of `trace_inference`: fakes, recorder, and the steps in order (`run`, `describe`, `finish`)."""
 
     def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions) -> None:
@@ -162,7 +191,7 @@ class _Trace:
                 if id(value) not in by_identity:
                     fake = fake_like(self.mode, value)
                     graph_node = self.recorded.add_static(str(node.target).replace(".", "_"), value, fake)
-                    by_identity[id(value)] = self._bind(graph_node, fake)
+                    by_identity[id(value)] = self.bind_input(graph_node, fake, value)
                 value = by_identity[id(value)]
             self.attributes[str(node.target)] = value
 
@@ -179,10 +208,11 @@ class _Trace:
             if truth.dim() != real.dim():
                 raise UnsupportedGraph("the sizes or strides of an input are changed in place")
             fake = fake_like(self.mode, truth)
-            arguments.append(self._bind(self.recorded.add_call_input(node.name, index, fake), fake))
+            arguments.append(self.bind_input(self.recorded.add_call_input(node.name, index, fake), fake, real))
         return arguments
 
-    def _bind(self, node: fx.Node, fake: torch.Tensor) -> torch.Tensor:
+    def bind_input(self, node: fx.Node, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        """The functional tensor that stands for the input `real` while the graph is recorded."""
         self.recorder.bind(fake, node)
         with self.mode:
             wrapper = wrap(fake)
@@ -196,9 +226,16 @@ class _Trace:
 
     def run(self) -> FunctionalRun:
         """Record the graph."""
+        with self.recording():
+            return run_functional(self.gm, self.arguments, self.attributes, self.recorder)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Inside, operators on functional tensors are recorded. What torch refuses comes out as UnsupportedGraph, a bug of ours as
+        InternalError."""
         try:
-            with self.mode, self.recorder, functionalisation(), _symbolic_kernels(self.mode):
-                return run_functional(self.gm, self.arguments, self.attributes, self.recorder)
+            with self.mode, self.recorder, functionalisation(), symbolic_kernels(self.mode):
+                yield
         except (UnsupportedGraph, ShapesError):
             raise
         except _DATA_DEPENDENT as needs_data:
@@ -259,7 +296,7 @@ class _Trace:
 
 
 @contextmanager
-def _symbolic_kernels(mode: FakeTensorMode) -> Iterator[None]:
+def symbolic_kernels(mode: FakeTensorMode) -> Iterator[None]:
     """Some C++ composite kernels read sizes as plain ints; where sizes are symbolic, their Python twins are used."""
     if mode.shape_env is None:
         yield

@@ -59,6 +59,8 @@ def codegen(options: CompileOptions) -> Backend:
     """Treadle's own compiler: fused kernels by treadle_codegen."""
     from treadle_codegen import compile_graph, decompositions
 
+    import dataclasses
+
     codegen_options = options.for_codegen()
 
     def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
@@ -92,9 +94,7 @@ def _through_aot(
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Compiled:
     """`aot` around `forward`; eager where gradients are needed or the graph has no functional form."""
-    reason = why_not_inference(gm, example_inputs)
-    if reason is not None:
-        return run_in_eager(gm, reason)
+    training = why_not_inference(gm, example_inputs) is not None
 
     def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         logs.emit("aten_code", lambda: aten.print_readable(print_output=False))
@@ -102,7 +102,9 @@ def _through_aot(
             return forward(aten, inputs)
 
     def build() -> Compiled:
-        compiled: Any = aot(gm, example_inputs, forward=compile_aten, decompositions=decompositions)
+        compiled: Any = aot(
+            gm, example_inputs, inference=not training, forward=compile_aten, decompositions=decompositions
+        )
         if compiled.why_eager is not None:
             return run_in_eager(gm, compiled.why_eager)
         return compiled
