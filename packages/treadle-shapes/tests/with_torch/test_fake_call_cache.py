@@ -13,9 +13,9 @@ from torch.utils import _pytree as pytree  # noqa: E402
 
 from treadle_shapes import Eq, ShapeEnv  # noqa: E402
 from treadle_shapes.torch import (  # noqa: E402
+    fake_call_cache,
     fake_shape_env,
     fake_tensor,
-    shape_functions,  # noqa: E402
     symbolic_dispatch,
 )
 from treadle_shapes.torch.fake_call_cache import FakeCallCache  # noqa: E402
@@ -69,7 +69,7 @@ class Setting:
 @pytest.fixture(params=["constant", "dynamic"])
 def setting(request, monkeypatch):
     """Without formulas, which would answer before anything can be recalled."""
-    monkeypatch.setattr(shape_functions, "answer", lambda *_: None)
+    monkeypatch.setattr(fake_call_cache, "infer", lambda *_: None)
     return Setting(None if request.param == "constant" else ShapeEnv())
 
 

@@ -12,13 +12,13 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from treadle_shapes import ShapeEnv, evaluate, symbol  # noqa: E402
+from treadle_shapes.layouts import Layout  # noqa: E402
 from treadle_shapes.torch import (  # noqa: E402
     expr_of,
     fake_shape_env,
     fake_tensor,
-    fast_kernels,  # noqa: E402
+    view_layouts,
 )
-from treadle_shapes.torch.fast_kernels import Layout  # noqa: E402
 
 DIMS = st.integers(-4, 4)
 
@@ -54,14 +54,14 @@ def layout(t):
 @given(tensors(), st.data())
 def test_formulas_on_numbers(t, data):
     a, b = data.draw(DIMS), data.draw(DIMS)
-    agree(fast_kernels.unsqueeze(layout(t), a), lambda: t.unsqueeze(a))
+    agree(view_layouts.unsqueeze(layout(t), a), lambda: t.unsqueeze(a))
     if t.dim():
-        agree(fast_kernels.transpose(layout(t), a, b), lambda: t.transpose(a, b))
+        agree(view_layouts.transpose(layout(t), a, b), lambda: t.transpose(a, b))
     order = data.draw(st.lists(DIMS, min_size=t.dim(), max_size=t.dim()))
-    agree(fast_kernels.permute(layout(t), order), lambda: t.permute(order))
+    agree(view_layouts.permute(layout(t), order), lambda: t.permute(order))
     sizes = data.draw(st.lists(st.sampled_from([-1, 1, 2, 3]), max_size=2))
     sizes += [data.draw(st.sampled_from([n, n, -1, 1, 3])) for n in t.shape]
-    found = fast_kernels.expand(layout(t), sizes)
+    found = view_layouts.expand(layout(t), sizes)
     if found is not None:
         agree(found, lambda: t.expand(sizes))
 
@@ -69,7 +69,7 @@ def test_formulas_on_numbers(t, data):
 @settings(max_examples=2 * EXAMPLES, deadline=None)
 @given(tensors(), st.lists(st.sampled_from([-1, 1, 2, 3, 4, 6, 8, 12, 24]), max_size=4))
 def test_views_on_numbers(t, sizes):
-    found = fast_kernels.view(layout(t), sizes)
+    found = view_layouts.view(layout(t), sizes)
     if found is not None:
         agree(found, lambda: t.view(sizes))
 
@@ -78,13 +78,13 @@ def test_symbolic_layouts_hold_at_every_size():
     b, s = symbol("b", 1), symbol("s", 1)
     t = Layout([b, s, 8], [s * 8, 8, 1])
     cases = {
-        "unsqueeze": (fast_kernels.unsqueeze(t, 1), lambda x: x.unsqueeze(1)),
-        "transpose": (fast_kernels.transpose(t, 1, 2), lambda x: x.transpose(1, 2)),
-        "permute": (fast_kernels.permute(t, [2, 0, 1]), lambda x: x.permute(2, 0, 1)),
-        "merge": (fast_kernels.view(t, [-1, 8]), lambda x: x.view(-1, 8)),
-        "split": (fast_kernels.view(t, [b, s, 2, -1]), lambda x: x.view(x.shape[0], x.shape[1], 2, -1)),
+        "unsqueeze": (view_layouts.unsqueeze(t, 1), lambda x: x.unsqueeze(1)),
+        "transpose": (view_layouts.transpose(t, 1, 2), lambda x: x.transpose(1, 2)),
+        "permute": (view_layouts.permute(t, [2, 0, 1]), lambda x: x.permute(2, 0, 1)),
+        "merge": (view_layouts.view(t, [-1, 8]), lambda x: x.view(-1, 8)),
+        "split": (view_layouts.view(t, [b, s, 2, -1]), lambda x: x.view(x.shape[0], x.shape[1], 2, -1)),
         "expand": (
-            fast_kernels.expand(Layout([b, 1, 8], [8, 8, 1]), [b, s, 8]),
+            view_layouts.expand(Layout([b, 1, 8], [8, 8, 1]), [b, s, 8]),
             lambda x: torch.empty(x.shape[0], 1, 8).expand(x.shape),
         ),
     }
@@ -100,10 +100,10 @@ def test_symbolic_layouts_hold_at_every_size():
 
 def test_what_needs_a_decision_is_not_answered():
     b, s = symbol("b", 1), symbol("s", 1)
-    assert fast_kernels.view(Layout([b, s], [s, 1]), [s, b, 2]) is None
-    assert fast_kernels.view(Layout([b, s], [s, 1]), [-1, 2]) is None
-    assert fast_kernels.view(Layout([b, 4], [1, b]), [-1]) is None
-    assert fast_kernels.expand(Layout([b], [1]), [s]) is None
+    assert view_layouts.view(Layout([b, s], [s, 1]), [s, b, 2]) is None
+    assert view_layouts.view(Layout([b, s], [s, 1]), [-1, 2]) is None
+    assert view_layouts.view(Layout([b, 4], [1, b]), [-1]) is None
+    assert view_layouts.expand(Layout([b], [1]), [s]) is None
 
 
 @pytest.mark.parametrize("shape", [(8,), (6, 8)])

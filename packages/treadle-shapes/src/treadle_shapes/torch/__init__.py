@@ -14,6 +14,15 @@ from treadle_shapes.sym_node import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT
 from treadle_shapes.torch.fake_call_cache import FakeCallCache
 from treadle_shapes.torch.fake_tensors import fake_like, fake_mode
 from treadle_shapes.torch.graph_calls import NUMBER_FUNCTIONS, build_calls, call_on_symbolic
+from treadle_shapes.torch.operators import (
+    Cost,
+    ElementUse,
+    Kind,
+    Operator,
+    Raises,
+    families_with,
+    operator,
+)
 from treadle_shapes.torch.shape_env import (
     FakeShapeEnv,
     env_of,
@@ -36,8 +45,13 @@ __all__ = [
     "INT_BINARY",
     "INT_UNARY",
     "NUMBER_FUNCTIONS",
+    "Cost",
+    "ElementUse",
     "FakeCallCache",
     "FakeShapeEnv",
+    "Kind",
+    "Operator",
+    "Raises",
     "answer_size_obliviously",
     "build_calls",
     "call_on_symbolic",
@@ -47,6 +61,8 @@ __all__ = [
     "fake_mode",
     "fake_shape_env",
     "fake_tensor",
+    "families_with",
+    "operator",
     "raw_expr",
     "run_for_metadata",
     "sym_float",

@@ -25,7 +25,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
 from treadle_shapes.nodes import free_symbols
-from treadle_shapes.torch import shape_functions
+from treadle_shapes.torch.shape_inference import Fresh, infer
 
 #: types whose values are part of a key as they are
 _PLAIN = frozenset(
@@ -103,7 +103,7 @@ class FakeCallCache:
         self._forget_if_wiser()
         found = self._noted.get(key)
         if found is None:
-            found = self._noted[key] = self._by_formula(shape_functions.answer(target, args, kwargs), tensors)
+            found = self._noted[key] = self._by_formula(infer(target, args, kwargs), tensors)
         if found is not None:
             return self._make(found, tensors)
         versions = [t._version for t in tensors]
@@ -175,7 +175,7 @@ class FakeCallCache:
         if origin is found:
             return _Argument(position)
         sizes, strides = (tuple(map(self._wrap, numbers)) for numbers in (found.sizes, found.strides))
-        if isinstance(found, shape_functions.Fresh):
+        if isinstance(found, Fresh):
             return _New(sizes, strides, found.dtype, origin.fake_device)
         return _View(position, sizes, strides, self._wrap(found.offset))
 

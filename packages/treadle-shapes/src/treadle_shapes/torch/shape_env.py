@@ -29,6 +29,7 @@ from treadle_shapes.nodes import BoolExpr, Expr, IntLike, Node, Symbol, free_sym
 from treadle_shapes.rules import ceildiv, maximum, minimum, where
 from treadle_shapes.sym_node import SymNode, strides_ascend
 from treadle_shapes.torch import fast_kernels, older_releases
+from treadle_shapes.torch.operators.declare import corrected_by
 
 
 def _keep_our_nodes() -> None:
@@ -80,7 +81,7 @@ def _keep_convolution_layouts() -> None:
     `SymNode.has_hint`) PyTorch's fake kernel leaves out that step, and the result would always be contiguous.
     `_convolution` has a fake kernel of its own from torch 2.13 on; before, it runs as its parts."""
     kernels = fake_impls.op_implementations_dict
-    for func in _CONVOLUTIONS:
+    for func in corrected_by("layouts of convolutions"):
         if func in kernels:
             kernels[func] = _with_layout(kernels[func])
 
@@ -151,13 +152,6 @@ def _ask_layouts_without_guards() -> None:
 
 
 _CHANNELS_LAST = {4: (1, 3, 2, 0), 5: (1, 4, 3, 2, 0)}
-_CONVOLUTIONS = (
-    torch.ops.aten.convolution.default,
-    torch.ops.aten._convolution.default,
-    torch.ops.aten._convolution.deprecated,
-    torch.ops.aten.convolution_backward.default,
-)
-
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _WRAPPERS = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
 

@@ -1,9 +1,9 @@
-"""Functions of torch whose kernels ask for sizes of 1 only in order to take a short cut: their general code is right at 1, too.
+"""Calls on fake tensors whose kernels ask about sizes of 1 only in order to take a short cut: their general code is right at 1, too.
 
     with answer_size_obliviously(mode.shape_env, torch.nn.functional.scaled_dot_product_attention):
         ...    # the call on fake tensors; it asks whether the mask's batch is 1, which costs no guard
 
-What belongs here is found by running the operator samples with dynamic sizes; each entry says which question it is.
+`Operator.size_one_question` says which operators these are. They are found by running the operator samples with dynamic sizes.
 """
 
 from __future__ import annotations
@@ -12,40 +12,21 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import torch
-
-GENERAL: frozenset[Any] = frozenset(
-    {
-        # asks whether the mask has one row, or one for all heads, in order to expand it; kernels broadcast all the same
-        torch.nn.functional.scaled_dot_product_attention,
-        torch.ops.aten.scaled_dot_product_attention,
-        torch.ops.aten.scaled_dot_product_attention.default,
-        # ask whether a contracted extent is 1, in order to add up the other side first
-        torch.tensordot,
-        torch.inner,
-        torch.einsum,
-        # asks whether there is one slope, which is broadcast like several
-        torch.prelu,
-        torch.nn.functional.prelu,
-        # ask whether one image is channels-last, which it is like several, in order to lay out the result
-        torch.group_norm,
-        torch.nn.functional.group_norm,
-        torch.adaptive_avg_pool1d,
-        torch.nn.functional.adaptive_avg_pool2d,
-        torch.nn.functional.adaptive_avg_pool3d,
-        torch.ops.aten.adaptive_avg_pool2d.default,
-        torch.ops.aten.adaptive_avg_pool3d.default,
-    }
-)
+from treadle_shapes.torch.operators import operator
 
 
 def answer_size_obliviously(shape_env: Any, target: Any) -> contextlib.AbstractContextManager[None]:
     """The context for a call of `target` on fake tensors. shape_env: a ShapeEnv, its FakeShapeEnv, or None; target: the function, or
     the name of a method."""
     env = getattr(shape_env, "env", shape_env)
-    if env is None or isinstance(target, str) or target not in GENERAL:
+    if env is None or isinstance(target, str) or not _asks_for_a_short_cut(target):
         return contextlib.nullcontext()
     return env.size_oblivious_answers()
+
+
+def _asks_for_a_short_cut(target: Any) -> bool:
+    record = operator(target)
+    return record is not None and record.size_one_question is not None
 
 
 def run_for_metadata(
@@ -72,4 +53,4 @@ def _is_plain(result: Any) -> bool:
     return isinstance(result, (bool, int, float))
 
 
-__all__ = ["GENERAL", "answer_size_obliviously", "run_for_metadata"]
+__all__ = ["answer_size_obliviously", "run_for_metadata"]

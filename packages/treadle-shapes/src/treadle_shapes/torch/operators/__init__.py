@@ -1,0 +1,15 @@
+"""The operator table: one record per ATen operator, with all that Treadle knows about it.
+
+    operator(torch.ops.aten.squeeze.dim).kind          # Kind.VIEW
+    operator("contiguous").may_return_argument         # True
+    operator(torch.nn.functional.gelu).cost            # Cost.TRANSCENDENTAL
+
+`record` says what the fields mean. Facts come from schemas, tags and dispatch keys (`derive`) and from the family modules, each of which
+says in its first lines what cannot be derived. To add a fact, add it to the family's declaration; to add a field, add it to `Operator`.
+"""
+
+from treadle_shapes.torch.operators.declare import families_with
+from treadle_shapes.torch.operators.record import Cost, ElementUse, Kind, Operator, Raises
+from treadle_shapes.torch.operators.table import operator
+
+__all__ = ["Cost", "ElementUse", "Kind", "Operator", "Raises", "families_with", "operator"]

@@ -1,0 +1,22 @@
+"""Attention.
+
+No schema tells that `scaled_dot_product_attention` asks about the sizes of its mask only in order to expand it. The fused encoder layer
+that `nn.TransformerEncoderLayer` calls in eval mode has no fake kernel in torch 2.11 and 2.12; that of 2.13 keeps the strides of its input,
+where eager's result is always contiguous.
+"""
+
+from __future__ import annotations
+
+from treadle_shapes.torch.operators.declare import families, family
+from treadle_shapes.torch.operators.record import Kind
+
+family(
+    "scaled_dot_product_attention",
+    kind=Kind.ATTENTION,
+    size_one_question="whether the mask has one row, or one for all heads",
+)
+families(
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_attention_math _native_multi_head_attention",
+    kind=Kind.ATTENTION,
+)
+family("_transformer_encoder_layer_fwd", kind=Kind.ATTENTION, fake_correction="fused encoder layer")

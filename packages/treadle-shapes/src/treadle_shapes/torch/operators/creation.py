@@ -1,0 +1,88 @@
+"""New tensors and copies.
+
+Schemas do not tell that the `*_like` operators and `clone` make their result with the strides of the first argument, nor that a number
+is refused which the dtype of the result cannot hold. `torch.tensor` and `torch.full` round such a number, where `aten.full` refuses it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from treadle_shapes.torch import fake_kernels, shape_functions
+from treadle_shapes.torch.operators.declare import families, family
+from treadle_shapes.torch.operators.record import ElementUse, Kind
+
+families("arange ones zeros", kind=Kind.CREATION, is_speculatable=True)
+families(
+    "empty empty_strided empty_permuted eye new_empty new_empty_strided new_ones new_zeros tril_indices triu_indices",
+    kind=Kind.CREATION,
+)
+families("linspace logspace", kind=Kind.CREATION, decompose=True)
+family("tensor", kind=Kind.CREATION, rounds_numbers=True)
+family(
+    "full",
+    kind=Kind.CREATION,
+    is_speculatable=True,
+    held_by_result=("fill_value",),
+    call_forms={torch.full: {"rounds_numbers": True}},
+)
+family("new_full", kind=Kind.CREATION, held_by_result=("fill_value",))
+# The other branch of `where`.
+family("scalar_tensor", kind=Kind.CREATION, held_by_result=("s",), rounds_to_low_float=True)
+
+families(
+    "empty_like ones_like zeros_like", kind=Kind.CREATION, like_first_argument=True, element_use=ElementUse.IGNORED
+)
+family(
+    "full_like",
+    kind=Kind.CREATION,
+    like_first_argument=True,
+    element_use=ElementUse.IGNORED,
+    held_by_result=("fill_value",),
+)
+family(
+    "fill",
+    kind=Kind.POINTWISE,
+    like_first_argument=True,
+    element_use=ElementUse.IGNORED,
+    held_by_result=("value",),
+)
+# Of the first argument only sizes, strides and dtype count.
+family("copy", kind=Kind.COPY, element_use=ElementUse.IGNORED)
+family("zero", kind=Kind.POINTWISE, element_use=ElementUse.IGNORED)
+
+family("clone", kind=Kind.COPY, element_use=ElementUse.KEPT)
+families("lift_fresh lift", kind=Kind.VIEW, element_use=ElementUse.KEPT)
+family("lift_fresh_copy", kind=Kind.COPY, element_use=ElementUse.KEPT)
+family("_to_copy", kind=Kind.POINTWISE, element_use=ElementUse.KEPT)
+family("constant_pad_nd", kind=Kind.COPY, held_by_result=("value",))
+family("cat", kind=Kind.COPY, also="concat concatenate", shape_functions={torch.cat: shape_functions.cat})
+families("stack repeat tile _chunk_cat narrow_copy complex polar tril triu", kind=Kind.COPY)
+families("diag_embed block_diag channel_shuffle pixel_shuffle rot90", kind=Kind.COPY, decompose=True)
+families("pixel_unshuffle slice_scatter select_scatter diagonal_scatter as_strided_scatter", kind=Kind.COPY)
+family("flip", kind=Kind.COPY, like_first_argument=True)
+# Eager's strides are those of `narrow` and `cat`; see `fake_kernels.roll`.
+family("roll", kind=Kind.COPY, fake_kernel=fake_kernels.roll)
+
+# -- conversions: give their argument when there is nothing to do ------------------------------------------------------
+
+family(
+    "contiguous",
+    kind=Kind.COPY,
+    may_return_argument=True,
+    is_speculatable=True,
+    keeps_index=True,
+    shape_functions={"contiguous": shape_functions.contiguous},
+)
+family("to", kind=Kind.POINTWISE, may_return_argument=True, shape_functions={"to": shape_functions.convert})
+for _name, _dtype in {"float": torch.float32, "long": torch.int64, "bool": torch.bool}.items():
+    family(
+        _name,
+        kind=Kind.POINTWISE,
+        may_return_argument=True,
+        shape_functions={_name: shape_functions.to_dtype(_dtype)},
+    )
+families("double half bfloat16 int type_as", kind=Kind.POINTWISE, may_return_argument=True)
+families("char byte short cdouble cfloat chalf", kind=Kind.POINTWISE, may_return_argument=True)
+families("cpu cuda", kind=Kind.COPY, may_return_argument=True)
+families("resolve_conj resolve_neg", kind=Kind.COPY, may_return_argument=True)

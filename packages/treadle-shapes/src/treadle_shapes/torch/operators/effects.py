@@ -1,0 +1,22 @@
+"""Effects outside the graph, and calls whose results leave it.
+
+Methods that give a tensor to autograd, to Python or another storage have no functional form. Numbers read from a tensor (`item`) are
+results of the graph.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from treadle_shapes.torch.operators.declare import families, family
+from treadle_shapes.torch.operators.record import Kind
+
+family("requires_grad_", kind=Kind.EFFECT, why_not_functional="it changes whether autograd records the tensor")
+families("backward retain_grad register_hook", kind=Kind.EFFECT, why_not_functional="it acts on autograd's graph")
+families("resize_ set_", kind=Kind.EFFECT, why_not_functional="it changes the tensor's storage")
+family("resize_as_", kind=Kind.EFFECT)
+families("numpy tolist", kind=Kind.EFFECT, why_not_functional="its result is no tensor of the graph")
+families("apply_ map_ map2_ share_memory_", kind=Kind.EFFECT, writes=("self",))
+families("_assert_scalar _assert_async _linalg_check_errors sym_constrain_range", kind=Kind.EFFECT)
+family("item", kind=Kind.OTHER)
+family("_local_scalar_dense", kind=Kind.OTHER, overloads={"default": {"binding": torch.Tensor.item}})

@@ -1,0 +1,48 @@
+"""Reading and writing elements at places that tensors tell.
+
+No schema tells that eager raises for an index out of range. The writing ones copy their first argument, strides included, and write into
+the copy.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from treadle_shapes.torch import shape_functions
+from treadle_shapes.torch.operators.declare import families, family
+from treadle_shapes.torch.operators.record import Kind, Raises
+
+F = torch.nn.functional
+
+families("index index_select take", kind=Kind.GATHER, raises=Raises.BY_VALUE)
+family(
+    "gather",
+    kind=Kind.GATHER,
+    raises=Raises.BY_VALUE,
+    shape_functions=dict.fromkeys(("gather", torch.gather), shape_functions.gather),
+)
+family(
+    "embedding",
+    kind=Kind.GATHER,
+    raises=Raises.BY_VALUE,
+    shape_functions={F.embedding: shape_functions.embedding},
+    overloads={"default": {"binding": torch.embedding}},
+)
+families("_embedding_bag _embedding_bag_forward_only", kind=Kind.GATHER, raises=Raises.BY_VALUE)
+# The sum of the repeats must be the given length, and none is negative.
+families("repeat_interleave", kind=Kind.GATHER, raises=Raises.BY_VALUE)
+families("masked_select nonzero_static take_along_dim _unsafe_index _unsafe_masked_index", kind=Kind.GATHER)
+family("nonzero", kind=Kind.GATHER, overloads={"default": {"binding": torch.nonzero}})
+
+families(
+    "scatter scatter_add scatter_reduce index_put index_add index_copy index_fill masked_scatter",
+    kind=Kind.SCATTER,
+    raises=Raises.BY_VALUE,
+    like_first_argument=True,
+)
+families("index_reduce put", kind=Kind.SCATTER, raises=Raises.BY_VALUE)
+families("_unsafe_index_put _unsafe_masked_index_put_accumulate", kind=Kind.SCATTER)
+families("embedding_dense_backward select_backward slice_backward unfold_backward", kind=Kind.SCATTER, decompose=True)
+families("segment_reduce", kind=Kind.REDUCTION, raises=Raises.BY_VALUE)
+# Lengths of a batch must be sorted and positive.
+family("_pack_padded_sequence", kind=Kind.GATHER, raises=Raises.BY_VALUE)

@@ -1,0 +1,27 @@
+"""Decompositions and solvers of linear algebra, and Fourier transforms.
+
+LAPACK tells by its `info` that a matrix is singular, not positive definite, or that an iteration does not converge; eager raises then. The
+operators `*_ex` are listed too: eager's composites read their `info` and raise, and a graph holds only the first half of that.
+"""
+
+from __future__ import annotations
+
+from treadle_shapes.torch.operators.declare import families
+from treadle_shapes.torch.operators.record import Kind, Raises
+
+families(
+    """
+    cholesky cholesky_inverse linalg_cholesky_ex linalg_inv_ex linalg_lu_factor_ex linalg_ldl_factor_ex _linalg_solve_ex
+    _linalg_eigh _linalg_svd linalg_eig linalg_eigvals _linalg_eigvals linalg_lstsq
+    """,
+    kind=Kind.LINALG,
+    raises=Raises.BY_VALUE,
+)
+families(
+    """
+    _linalg_det _linalg_slogdet linalg_cross linalg_householder_product linalg_ldl_solve linalg_lu linalg_lu_solve
+    linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_triangular cholesky_solve geqrf lu_unpack ormqr triangular_solve
+    """,
+    kind=Kind.LINALG,
+)
+families("_fft_c2c _fft_c2r _fft_r2c", kind=Kind.FFT)

@@ -1,0 +1,29 @@
+"""Losses.
+
+Some refuse targets that are no class, or probabilities outside 0 and 1; no schema tells which. Those that refuse nothing are decomposed,
+and so are the backward formulas. `binary_cross_entropy` stays whole: its decomposition would not raise. `nll_loss_forward` is decomposed
+all the same, into a gather, which raises for the same targets.
+"""
+
+from __future__ import annotations
+
+from treadle_shapes.torch.operators.declare import families, family
+from treadle_shapes.torch.operators.record import Kind, Raises
+
+families(
+    "mse_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy_with_logits",
+    kind=Kind.LOSS,
+    decompose=True,
+)
+family("nll_loss_forward", kind=Kind.LOSS, raises=Raises.BY_VALUE, decompose=True)
+families("nll_loss2d_forward _ctc_loss binary_cross_entropy", kind=Kind.LOSS, raises=Raises.BY_VALUE)
+# PyTorch's Python kernels would take these two apart under symbolic sizes.
+families("multi_margin_loss multilabel_margin_loss_forward", kind=Kind.LOSS, raises=Raises.BY_VALUE, preserved=True)
+families("nll_loss nll_loss2d nll_loss_nd cross_entropy_loss ctc_loss l1_loss kl_div", kind=Kind.LOSS)
+families(
+    """
+    mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward nll_loss_backward
+    """,
+    kind=Kind.LOSS,
+    decompose=True,
+)

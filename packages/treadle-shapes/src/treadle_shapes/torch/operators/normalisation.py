@@ -1,0 +1,45 @@
+"""Softmax and the norms.
+
+Each reads all of a row for every element of its result, which no schema tells. `batch_norm`, `instance_norm` and `native_batch_norm` change
+the running statistics in training mode and hide it: their schemas declare no write.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from treadle_shapes.torch import shape_functions
+from treadle_shapes.torch.operators.declare import families, family
+from treadle_shapes.torch.operators.record import ElementUse, Kind
+
+F = torch.nn.functional
+_READ: dict[str, Any] = {"element_use": ElementUse.READ}
+_STATISTICS: dict[str, Any] = {"writes": ("running_mean", "running_var"), "hides_writes": True}
+
+families("_softmax _log_softmax _safe_softmax", kind=Kind.NORMALISATION, **_READ)
+family("softmax", kind=Kind.NORMALISATION, shape_functions={F.softmax: shape_functions.softmax})
+families("log_softmax softmin", kind=Kind.NORMALISATION)
+families("_softmax_backward_data _log_softmax_backward_data", kind=Kind.NORMALISATION, decompose=True)
+
+families("native_layer_norm native_group_norm _fused_rms_norm", kind=Kind.NORMALISATION, **_READ)
+family("layer_norm", kind=Kind.NORMALISATION, shape_functions={F.layer_norm: shape_functions.layer_norm})
+# One image that is channels-last gives the same layout as several.
+family("group_norm", kind=Kind.NORMALISATION, size_one_question="whether one image is channels-last")
+families("rms_norm local_response_norm", kind=Kind.NORMALISATION)
+families(
+    "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward _fused_rms_norm_backward",
+    kind=Kind.NORMALISATION,
+    decompose=True,
+)
+
+families("batch_norm instance_norm native_batch_norm cudnn_batch_norm", kind=Kind.NORMALISATION, **_STATISTICS)
+families(
+    "_batch_norm_with_update _native_batch_norm_legit _native_batch_norm_legit_no_training",
+    kind=Kind.NORMALISATION,
+)
+families("_native_batch_norm_legit_functional _batch_norm_with_update_functional", kind=Kind.NORMALISATION)
+# These two declare their writes to ATen, but Python has no trailing underscore for one of them, and arguments change places.
+family("embedding_renorm", kind=Kind.NORMALISATION, hides_writes=True)
+family("_fused_moving_avg_obs_fq_helper", kind=Kind.POINTWISE, hides_writes=True)

@@ -1,0 +1,22 @@
+"""Pooling.
+
+`adaptive_avg_pool` asks whether there is one image only in order to lay out its result. `max_unpool` raises for an index out of range.
+"""
+
+from __future__ import annotations
+
+from treadle_shapes.torch.operators.declare import families
+from treadle_shapes.torch.operators.record import Kind, Raises
+
+families("avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d", kind=Kind.POOLING)
+families(
+    "max_pool2d_with_indices max_pool3d_with_indices fractional_max_pool2d fractional_max_pool3d", kind=Kind.POOLING
+)
+families("adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d", kind=Kind.POOLING)
+families(
+    "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d",
+    kind=Kind.POOLING,
+    size_one_question="whether one image is channels-last",
+)
+families("_adaptive_avg_pool2d _adaptive_avg_pool3d max_pool2d_with_indices_backward", kind=Kind.POOLING)
+families("max_unpool2d max_unpool3d", kind=Kind.POOLING, raises=Raises.BY_VALUE)

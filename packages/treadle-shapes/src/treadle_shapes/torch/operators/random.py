@@ -1,0 +1,23 @@
+"""Random numbers.
+
+The tag `nondeterministic_seeded` names the operators that draw. Dropout gives its argument when it has nothing to do; PyTorch's Python
+kernels copy it.
+"""
+
+from __future__ import annotations
+
+from treadle_shapes.torch.operators.declare import families, family
+from treadle_shapes.torch.operators.record import ElementUse, Kind
+
+families(
+    "rand_like randn_like randint_like",
+    kind=Kind.RANDOM,
+    like_first_argument=True,
+    element_use=ElementUse.IGNORED,
+)
+family("dropout", kind=Kind.RANDOM, may_return_argument=True, python_kernel_copies=True)
+families(
+    "dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout",
+    kind=Kind.RANDOM,
+    python_kernel_copies=True,
+)

@@ -1,0 +1,35 @@
+"""Reductions and scans.
+
+The tag `reduction` names most reductions. It does not tell which have no value over nothing (eager raises, a kernel would give a
+number), nor which read every element of their argument: `argmax` of a row may be decided by its first NaN.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from treadle_shapes.torch import shape_functions
+from treadle_shapes.torch.operators.declare import families, family
+from treadle_shapes.torch.operators.record import ElementUse, Kind
+
+_READ = {"element_use": ElementUse.READ}
+
+family("sum", kind=Kind.REDUCTION, overloads={"default": _READ, "dim_IntList": _READ})
+family(
+    "mean",
+    kind=Kind.REDUCTION,
+    shape_functions=dict.fromkeys(("mean", torch.mean), shape_functions.mean),
+    overloads={"default": _READ, "dim": _READ},
+)
+families("amax amin", kind=Kind.REDUCTION, no_empty_over="dim", **_READ)
+families("var var_mean", kind=Kind.REDUCTION, overloads={"correction": _READ})
+families(
+    "max min median", kind=Kind.REDUCTION, overloads={"default": {"no_empty_over": ""}, "dim": {"no_empty_over": "dim"}}
+)
+families("argmax argmin", kind=Kind.REDUCTION, no_empty_over="dim")
+families("std std_mean prod any all aminmax count_nonzero nansum nanmedian norm", kind=Kind.REDUCTION)
+families("logsumexp linalg_vector_norm dist hash_tensor allclose equal trace_backward", kind=Kind.REDUCTION)
+families("trace", kind=Kind.REDUCTION, decompose=True)
+families("renorm", kind=Kind.REDUCTION, decompose=True)
+families("_cdist_forward _pdist_forward cdist pdist", kind=Kind.REDUCTION)
+families("cumsum cumprod cummax cummin logcumsumexp", kind=Kind.SCAN)

@@ -1,0 +1,25 @@
+"""Interpolation, padding by reflection, and sampling of grids.
+
+    F.interpolate(x, scale_factor=2.0)      upsample_nearest2d(x, [2 * h, 2 * w], 2.0, 2.0)
+                                            and not: arange, multiply, round, index, which no kernel makes fast again
+
+PyTorch's Python dispatcher takes the interpolations apart under symbolic sizes; they are `preserved`.
+"""
+
+from __future__ import annotations
+
+from treadle_shapes.torch.operators.declare import families
+from treadle_shapes.torch.operators.record import Kind
+
+families(
+    """
+    upsample_nearest1d upsample_nearest2d upsample_nearest3d
+    _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d
+    upsample_linear1d upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d
+    """,
+    kind=Kind.RESAMPLING,
+    preserved=True,
+)
+families("_upsample_bilinear2d_aa _upsample_bicubic2d_aa grid_sampler_2d grid_sampler_3d", kind=Kind.RESAMPLING)
+families("reflection_pad1d reflection_pad2d reflection_pad3d", kind=Kind.RESAMPLING)
+families("replication_pad1d replication_pad2d replication_pad3d", kind=Kind.RESAMPLING)

@@ -1,0 +1,18 @@
+"""Sorting, selecting by rank, searching and counting.
+
+Schemas do not tell which refuse elements: `bincount` negative ones, histograms and quantiles those outside their range.
+"""
+
+from __future__ import annotations
+
+from treadle_shapes.torch.operators.declare import families, family
+from treadle_shapes.torch.operators.record import Kind, Raises
+
+family("sort", kind=Kind.SORT, like_first_argument=True)
+families("argsort msort topk searchsorted bucketize isin _unique2 unique_dim unique_consecutive", kind=Kind.SORT)
+families("kthvalue mode", kind=Kind.SORT, no_empty_over="dim")
+families("quantile nanquantile", kind=Kind.SORT, raises=Raises.BY_VALUE)
+families(
+    "bincount histc histogram _histogramdd_from_bin_cts _histogramdd_bin_edges", kind=Kind.SORT, raises=Raises.BY_VALUE
+)
+family("_histogramdd_from_bin_tensors", kind=Kind.SORT)

@@ -1,0 +1,49 @@
+"""The result of a call on fake tensors by its shape function, without running a kernel. Needs torch.
+
+infer(torch.nn.functional.linear, (x, weight, bias), {})     # Fresh(sizes=[b, s, 64], strides=[s*64, 64, 1], dtype=float32)
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from treadle_shapes.torch.operators import operator
+from treadle_shapes.torch.shape_functions import Alias, Fresh, NotAnswered
+
+
+def infer(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Fresh | Alias | torch.Tensor | None:
+    """What `target` (a function, or a method's name) gives: a new tensor, a view, or the very argument. None if no formula answers.
+
+    The tensors among the arguments are plain strided FakeTensors, whose symbolic sizes are at least 1. With gradients enabled neither
+    results that require grad nor views are answered: autograd has to record them.
+    """
+    if isinstance(target, torch._ops.OpOverload):
+        return None  # its shape function takes layouts
+    record = operator(target)
+    formula = None if record is None else record.shape_functions.get(target)
+    if formula is None:
+        return None
+    try:
+        bound = _signature(formula).bind(*args, **kwargs)
+    except TypeError:
+        return None
+    try:
+        found = formula(*bound.args, **bound.kwargs)
+    except NotAnswered:
+        return None
+    if torch.is_grad_enabled() and not isinstance(found, torch.Tensor):
+        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
+        if isinstance(found, Alias) or any(t.requires_grad for t in tensors):
+            return None
+    return found
+
+
+_signature = functools.cache(inspect.signature)
+
+
+__all__ = ["Alias", "Fresh", "infer"]

@@ -1,0 +1,149 @@
+"""Looking up records: by overload, packet, function, method name, and Python operator."""
+
+from __future__ import annotations
+
+import operator as python
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from treadle_shapes import UsageError  # noqa: E402
+from treadle_shapes.torch import Cost, ElementUse, Kind, Raises, families_with, operator  # noqa: E402
+from treadle_shapes.torch.operators import declare, table  # noqa: E402
+from treadle_shapes.torch.operators.declare import ALSO, DECLARED  # noqa: E402
+
+aten = torch.ops.aten
+F = torch.nn.functional
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "family"),
+    [
+        (aten.squeeze.dim, "aten.squeeze.dim", "squeeze"),
+        (aten.squeeze_.dim, "aten.squeeze_.dim", "squeeze"),
+        (aten.squeeze, "aten.squeeze", "squeeze"),
+        (torch.add, "aten.add", "add"),
+        (torch.Tensor.add, "aten.add", "add"),
+        (torch.Tensor.__rsub__, "aten.rsub", "rsub"),
+        (F.softmax, "aten.softmax", "softmax"),
+        (torch.linalg.inv, "aten.linalg_inv", "linalg_inv"),
+        (torch.special.entr, "aten.special_entr", "special_entr"),
+        ("view", "aten.view", "view"),
+        ("add_", "aten.add_", "add"),
+        ("__add__", "aten.add", "add"),
+        ("__radd__", "aten.add", "add"),
+        ("__iadd__", "aten.add", "add"),
+        (python.add, "aten.add", "add"),
+        (python.truediv, "aten.div", "div"),
+        (python.and_, "aten.bitwise_and", "bitwise_and"),
+        (python.getitem, "getitem", "getitem"),
+        (torch.true_divide, "aten.true_divide", "div"),
+        ("T", "aten.numpy_T", "numpy_T"),
+        ("float", "float", "float"),
+        (torch.ops.prim.device.default, "prim.device.default", "device"),
+    ],
+)
+def test_names(target, name, family):
+    record = operator(target)
+    assert (record.name, record.family) == (name, family)
+    assert operator(target) is record
+
+
+def test_no_operators():
+    def add(a, b):
+        return a + b
+
+    for target in (
+        add,
+        print,
+        len,
+        torch.nn.Linear,
+        torch.nn.init.ones_,
+        "no_such_method",
+        torch.sym_max,
+        F.normalize,
+        3,
+    ):
+        assert operator(target) is None
+    assert add not in table._RECORDS  # the table keeps no function of the user alive
+
+
+def test_facts_of_schemas():
+    view = operator(aten.transpose.int)
+    assert view.is_view and view.kind is Kind.VIEW and view.cost is Cost.FREE and view.aliases == ((0, "self"),)
+    assert not view.writes and view.is_pure and not view.is_composite
+    in_place = operator(aten.transpose_.default)
+    assert not in_place.is_view and in_place.writes == ("self",) and not in_place.is_pure
+    assert operator(aten.matmul.default).is_composite
+    assert operator(aten.rand.default).is_random and operator(aten.rand.default).kind is Kind.RANDOM
+    assert operator(aten.nonzero.default).has_data_dependent_size
+    assert operator(aten.exp.default).is_pointwise and operator(aten.clone.default).is_pointwise
+    assert operator(aten.split.Tensor).is_view
+    assert (
+        operator(aten._assert_scalar.default).kind is Kind.EFFECT and not operator(aten._assert_scalar.default).is_pure
+    )
+
+
+def test_writes():
+    assert operator("add_").writes == operator(python.iadd).writes == operator("__setitem__").writes == ("self",)
+    assert operator(torch.add).writes == operator("__add__").writes == ()
+    assert operator(torch.batch_norm).writes == ("running_mean", "running_var")
+    assert operator(F.batch_norm).hides_writes and not operator(aten._native_batch_norm_legit.default).hides_writes
+    assert operator(aten.add.out).writes == ("out",)
+
+
+def test_facts_of_one_overload_only():
+    assert operator(aten.max.dim).no_empty_over == "dim" and operator(aten.max.default).no_empty_over == ""
+    assert operator(aten.max.other).no_empty_over is None
+    assert operator(aten.sum.dim_IntList).element_use is ElementUse.READ
+    assert operator(aten.mm.default).out is aten.mm.out and operator(aten.mm.out).out is None
+    assert operator(aten.mm.default).binding is operator(aten.mm.out).binding is torch.mm
+    assert operator(aten.addmm_.default).binding is None
+    assert operator(aten.view.default).reinterprets and not operator(aten.view.dtype).reinterprets
+
+
+def test_facts_of_one_call_form_only():
+    assert operator(torch.full).rounds_numbers and operator(torch.tensor).rounds_numbers
+    assert not operator(aten.full.default).rounds_numbers and operator(aten.full.default).held_by_result
+    assert operator(python.getitem).is_speculatable and not operator("__getitem__").is_speculatable
+
+
+def test_facts_of_functional_forms_only():
+    assert operator("ge").is_speculatable and not operator("ge_").is_speculatable
+    assert operator(torch.dropout).may_return_argument and not operator(torch.dropout_).python_kernel_copies
+    assert operator(aten.fill.Scalar).like_first_argument and not operator(aten.fill_.Scalar).like_first_argument
+    assert operator(aten.floor_divide_.Scalar).raises is Raises.BY_ZERO_DIVISOR  # facts about elements hold for both
+
+
+def test_a_family_is_declared_once():
+    for twice in ("squeeze", "T"):
+        with pytest.raises(UsageError, match=f"'{twice}' is declared twice"):
+            declare.family(twice)
+    with pytest.raises(UsageError, match="no field of Operator"):
+        declare.family("something_new", colour="blue")
+
+
+def test_every_declared_name_exists():
+    """In ATen, or as a method, property or function of PyTorch: no declaration is misspelt."""
+    python_names = {"getitem", "setitem", "delitem"}
+    owners = (aten, torch.ops.prim, torch.Tensor, torch, F)
+    missing = []
+    for name in (*DECLARED, *ALSO):
+        for known in (name, f"{name}_"):
+            if name in python_names or any(hasattr(owner, known) for owner in owners):
+                break
+        else:
+            missing.append(name)
+    assert not missing
+
+
+def test_every_declared_overload_exists():
+    for name, stated in DECLARED.items():
+        for overload in stated.overloads:
+            assert overload in getattr(aten, name).overloads(), f"{name}.{overload}"
+
+
+def test_families_with():
+    assert {"addr", "glu"} < families_with("decompose") and "add" not in families_with("decompose")
+    assert families_with("takes_any_strides") == {"mm", "addmm", "bmm", "baddbmm"}
