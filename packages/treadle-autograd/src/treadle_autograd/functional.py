@@ -189,6 +189,10 @@ class AtenRecorder(TorchDispatchMode):
                 result = rule(*args, **kwargs)
             if result is not NotImplemented:
                 return result
+        if func is aten.bernoulli.p and (order := _memory_order(args[0])) is not None:
+            with self:
+                drawn = func(aten.permute.default(args[0], order), *args[1:], **kwargs)
+                return aten.permute.default(drawn, [order.index(d) for d in range(len(order))])
         composite = decompose_composite(func)
         if composite is not None:
             with self:
@@ -308,6 +312,23 @@ class AtenRecorder(TorchDispatchMode):
             )
         self.stat_updates += [(mean, new_mean), (var, new_var)]
         return out, saved_mean, saved_invstd
+
+
+def _memory_order(x: torch.Tensor) -> list[int] | None:
+    """The dimensions of a dense tensor in the order of its memory, None where that is the row-major order or not known.
+
+    `x.bernoulli_(p)`, and so dropout, draws in the order of memory (aten/src/ATen/native/cpu/DistributionTemplates.h), the functional
+    `bernoulli.p` in row-major order: its result is always contiguous.
+    """
+    if not all(type(n) is int for n in (*x.shape, *x.stride())) or x.is_contiguous():
+        return None
+    order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), d))
+    expected = 1
+    for d in reversed(order):
+        if x.shape[d] != 1 and x.stride(d) != expected:
+            return None
+        expected *= x.shape[d]
+    return order
 
 
 @contextmanager

@@ -120,13 +120,22 @@ def _aot_training(
     except UnsupportedGraph as declined:
         return _eager(gm, str(declined))
     if joint is None:
-        return aot(gm, example_inputs, forward=forward, decompositions=decompositions)
+        return aot(gm, example_inputs, forward=_without_gradients(forward), decompositions=decompositions)
     classes = classify(joint)
     halves = split(classes, (partition or min_cut)(classes))
     primals = [*joint.contract.static_tensors, *example_inputs]
     compiled = forward(halves.forward, primals)
     run = TrainingProgram(joint, halves, compiled, backward)
     return _annotated(wrap_compiled(run, joint.contract, joint.input_values, gm), joint.contract, halves.forward, None)
+
+
+def _without_gradients(compiler: Compiler) -> Compiler:
+    """A compiler whose graphs autograd does not see: nothing that they return is differentiable in eager."""
+
+    def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        return torch.no_grad()(compiler(gm, example_inputs))
+
+    return compile_graph
 
 
 def _annotated(run: Any, contract: Contract | None, graph: fx.GraphModule | None, why_eager: str | None) -> Any:
