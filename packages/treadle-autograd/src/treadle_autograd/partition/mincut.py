@@ -74,7 +74,7 @@ def _cut(relevant: Sequence[fx.Node], classes: Classes) -> set[tuple[fx.Node, st
     for node in relevant:
         at = number[node]
         why_not = why_not_save(node, classes, saved_by_eager)
-        edges[at, at + 1] = _capacity(node, scale) if why_not is None else _INFINITE
+        edges[at, at + 1] = capacity(node, scale) if why_not is None else _INFINITE
         if why_not_recompute(node) is not None:
             edges[0, at] = _INFINITE
         if node in classes.needed:
@@ -92,7 +92,7 @@ def _cut(relevant: Sequence[fx.Node], classes: Classes) -> set[tuple[fx.Node, st
     return {(node, end) for node in relevant for end, place in (("in", number[node]), ("out", number[node] + 1)) if place in seen}
 
 
-def _capacity(node: fx.Node, scale: int) -> int:
+def capacity(node: fx.Node, scale: int) -> int:
     """What saving the node costs, in half bytes over `scale`."""
     # Inputs are alive anyway. One more for a view: what it views is the better choice at equal bytes.
     cost = 0 if node.op == "placeholder" else 2 * size_in_bytes(node) // scale
