@@ -154,6 +154,8 @@ def _laid_out(
     """The tangent with the strides of its output, which backward was compiled for; zeros for an output without one."""
     if tangent is None:
         return torch.empty_strided(size, strides, dtype=dtype).zero_()
-    if tangent.stride() == strides:
+    # Autograd makes tensors of zeros without memory, and lazy conjugates and negatives; kernels read memory.
+    is_plain = not (tangent._is_zerotensor() or tangent.is_neg() or tangent.is_conj())
+    if is_plain and tangent.stride() == strides:
         return tangent
     return torch.empty_strided(size, strides, dtype=dtype, device=tangent.device).copy_(tangent)
