@@ -43,7 +43,9 @@ def random_tangents(outputs: Sequence[Any], seed: int) -> tuple[list[torch.Tenso
     return found, [torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in found]
 
 
-def gradients(function: Callable[..., Any], inputs: Sequence[torch.Tensor], seed: int = 0) -> tuple[list[Any], list[Any]]:
+def gradients(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], seed: int = 0
+) -> tuple[list[Any], list[Any]]:
     """Outputs, and the gradients of all inputs that want one."""
     torch.manual_seed(seed)
     outputs = list(function(*inputs))

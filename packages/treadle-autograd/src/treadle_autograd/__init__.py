@@ -1,9 +1,11 @@
-"""Ahead-of-time functionalisation and decomposition of torch-level FX graphs to ATen graphs, with runtime wrappers."""
+"""Ahead-of-time functionalisation and decomposition of torch-level FX graphs to ATen graphs, with a runtime wrapper."""
 
 from __future__ import annotations
 
 from .__about__ import __version__
 from .errors import InternalError, UnsupportedGraph
-from .pipeline import InferenceTrace, aot, trace_inference
+from .functional_trace import InferenceTrace, trace_inference
+from .graph_runner import user_line
+from .pipeline import aot
 
-__all__ = ["InferenceTrace", "InternalError", "UnsupportedGraph", "__version__", "aot", "trace_inference"]
+__all__ = ["InferenceTrace", "InternalError", "UnsupportedGraph", "__version__", "aot", "trace_inference", "user_line"]

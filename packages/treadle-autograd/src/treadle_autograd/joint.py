@@ -21,13 +21,15 @@ from torch import fx
 from treadle_shapes import ShapesError
 from treadle_shapes.torch import fake_like
 
+from .asserts import hoist_asserts
 from .contract import Contract, FreshOutput, InputItself, OutputDescription, SameAsOutput, ViewOfFresh, ViewOfInput
-from .decomp import Decompositions
+from .decompositions import Decompositions
 from .describe import GraphOutputs
+from .effects import remove_dead_nodes
 from .errors import UnsupportedGraph
-from .functional import FunctionalRun, remove_dead_nodes, why_not_functional, wrap
-from .pipeline import FunctionalTrace
-from .unbacked import hoist_asserts
+from .functional_trace import FunctionalTrace
+from .functionalise import FunctionalRun, wrap
+from .refusals import call_torch, why_not_functional
 
 
 @dataclass(frozen=True)
@@ -71,17 +73,21 @@ class _Joint(FunctionalTrace):
         gradients = GraphOutputs(self.recorder)
         for placeholder in self.recorded.graph.find_nodes(op="placeholder"):
             if isinstance(placeholder.meta["val"], torch.Tensor):
-                gradients.forbid(placeholder.meta["val"])
+                gradients.forbid_storage_of(placeholder.meta["val"])
         for node in self.outputs.nodes:
             if isinstance(node, fx.Node) and isinstance(node.meta["val"], torch.Tensor):
-                gradients.forbid(node.meta["val"])
+                gradients.forbid_storage_of(node.meta["val"])
         inputs = [self.inputs.wrappers[index] for index in primals]
         self.recorder.meta = {}
         # Backward formulas run in the dtypes of forward, whatever autocast is in force there.
         with self.recording(), torch._C._DisableAutocast():
-            found = torch.autograd.grad(outs, inputs, tangents, allow_unused=True)
+            found = call_torch(
+                torch.autograd.grad, (outs, inputs, tangents), {"allow_unused": True}, self.recorder.line
+            )
         for gradient in found:
-            if gradient is not None and (gradient.layout is not torch.strided or gradient.is_conj() or gradient.is_neg()):
+            if gradient is not None and (
+                gradient.layout is not torch.strided or gradient.is_conj() or gradient.is_neg()
+            ):
                 raise UnsupportedGraph("a gradient is sparse, or a lazily conjugated or negated view")
         places: dict[int, int] = {}  # one output for a gradient that several inputs share
         nodes: list[fx.Node | None] = []
@@ -126,9 +132,7 @@ def why_not_differentiable(
     return None
 
 
-def trace_joint(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions
-) -> JointTrace | None:
+def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions) -> JointTrace | None:
     """The joint graph of `gm`; None where no output depends on an input that requires gradients.
 
     Raises `UnsupportedGraph` where there is no functional form, or autograd could not see what eager's sees.

@@ -107,7 +107,9 @@ def _outputs(joint: JointTrace) -> list[fx.Node]:
 UNARY = [torch.exp, torch.tanh, torch.sigmoid, torch.sin, lambda a: a.t(), lambda a: a * 2, lambda a: a @ a.t()]
 BINARY = [torch.mul, torch.add, torch.matmul]
 STEPS = st.lists(
-    st.tuples(st.integers(0, len(UNARY) + len(BINARY) - 1), st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=6
+    st.tuples(st.integers(0, len(UNARY) + len(BINARY) - 1), st.integers(0, 9), st.integers(0, 9)),
+    min_size=1,
+    max_size=6,
 )
 
 

@@ -59,8 +59,9 @@ class PathEnds(Exception):
 class InternalError(RuntimeError):
     """A bug of the tracer: the pass it happened in, and the user's line where known."""
 
-    def __init__(self, pass_name: str, message: str, user_line: str | None = None, dump_path: str | None = None):
+    def __init__(self, pass_name: str, message: str, user_line: str = "", dump_path: str = ""):
         self.pass_name = pass_name
+        self.message = message
         self.user_line = user_line
         self.dump_path = dump_path
         super().__init__(f"{pass_name}: {message}" + (f" (at {user_line})" if user_line else ""))

@@ -1,14 +1,16 @@
-"""Backends by name: what turns a traced graph into a callable.
+"""Backends by name. A backend turns a traced graph into a callable.
 
-A backend is ``backend(graph_module, example_inputs) -> callable``, as in PyTorch 2. Treadle's own are in `BUILTIN`; others come from
-entry points of the group ``treadle.backends`` and, lazily, from PyTorch's registry (`treadle.interop`).
+Its signature is ``backend(graph_module, example_inputs) -> callable``, as in PyTorch 2. Treadle's own are in `BUILTIN`. Others come from
+entry points of the group ``treadle.backends`` and from PyTorch's registry (`treadle.interop`).
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import torch
@@ -26,16 +28,13 @@ from .shape_specialisation import report_specialisations
 from .stats import stats
 
 Backend: TypeAlias = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
+Compiler: TypeAlias = Backend  # of functional ATen graphs
 
 ENTRY_POINT_GROUP = "treadle.backends"
 
-_NEEDS_GRADIENTS = (
-    "gradients are needed (grad mode is on and an input or parameter requires grad); training is not compiled yet"
-)
-
 
 def eager(options: CompileOptions) -> Backend:
-    """Runs the traced graph as it is: what tracing alone does."""
+    """Run the traced graph as it is, to see what tracing alone does."""
 
     def eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         return without_hook(gm.forward)
@@ -44,37 +43,39 @@ def eager(options: CompileOptions) -> Backend:
 
 
 def aot_eager(options: CompileOptions) -> Backend:
-    """Functionalises and decomposes, then runs the ATen graph operator by operator: what the ahead-of-time half alone does."""
+    """Functionalise and decompose, then run the ATen graphs operator by operator: what the ahead-of-time half alone does."""
 
     def run_operators(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         return without_hook(aten.forward)
 
     def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-        return _through_aot(gm, example_inputs, options, run_operators)
+        return _through_aot(gm, example_inputs, options, run_operators, run_operators)
 
     return aot_eager_backend
 
 
 def codegen(options: CompileOptions) -> Backend:
-    """Treadle's own compiler: fused kernels by treadle_codegen."""
-    from treadle_codegen import compile_graph, decompositions
+    """Compile the graph to fused kernels with treadle_codegen."""
+    from treadle_codegen import CodegenOptions, compile_graph, decompositions
 
-    import dataclasses
+    def compiler(chosen: CodegenOptions) -> Compiler:
+        def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+            compiled = compile_graph(aten, inputs, options=chosen)
+            for phase, seconds in compiled.seconds.items():
+                stats.add_seconds(f"backend.codegen.{phase}", seconds)
+            stats.add(cache_hits=compiled.cache_hits, cache_misses=int(bool(compiled.kernels)) - compiled.cache_hits)
+            logs.emit("output_code", lambda: f"{compiled.source}\n{compiled.host_source}")
+            if compiled.hot is not None:
+                report_specialisations(compiled.hot, options)
+            return compiled.function
 
-    codegen_options = options.for_codegen()
+        return compile_aten
 
-    def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-        compiled = compile_graph(aten, inputs, options=codegen_options)
-        for phase, seconds in compiled.seconds.items():
-            stats.add_seconds(f"backend.codegen.{phase}", seconds)
-        stats.add(cache_hits=compiled.cache_hits, cache_misses=int(bool(compiled.kernels)) - compiled.cache_hits)
-        logs.emit("output_code", lambda: f"{compiled.source}\n{compiled.host_source}")
-        if compiled.hot is not None:
-            report_specialisations(compiled.hot, options)
-        return compiled.function
+    inference = options.for_codegen()
+    training = replace(inference, pack_weights=False)  # an optimizer changes the weights between any two calls
 
     def codegen_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-        return _through_aot(gm, example_inputs, options, compile_aten, decompositions())
+        return _through_aot(gm, example_inputs, options, compiler(inference), compiler(training), decompositions())
 
     return codegen_backend
 
@@ -90,21 +91,29 @@ def _through_aot(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
     options: CompileOptions,
-    forward: Any,
+    inference: Compiler,
+    training: Compiler,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Compiled:
-    """`aot` around `forward`; eager where gradients are needed or the graph has no functional form."""
-    training = why_not_inference(gm, example_inputs) is not None
+    """Compile with `aot`. The graphs go to `training` where gradients are needed, else to `inference`; a graph without functional form
+    runs in eager."""
+    is_training = needs_gradients(gm, example_inputs)
+    if is_training and not torch.is_grad_enabled():
+        return run_in_eager(gm, "the graph turns gradients on while they are off outside")
 
     def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         logs.emit("aten_code", lambda: aten.print_readable(print_output=False))
         with stats.phase("backend.codegen"):
-            return forward(aten, inputs)
+            return (training if is_training else inference)(aten, inputs)
+
+    def compile_backward(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        """Called from the first backward pass, which is not the place for an exception of ours."""
+        with paused():
+            return compile_or_eager(aten, inputs, options, lambda: compile_aten(aten, inputs))
 
     def build() -> Compiled:
-        compiled: Any = aot(
-            gm, example_inputs, inference=not training, forward=compile_aten, decompositions=decompositions
-        )
+        found = {"inference": False, "backward": compile_backward} if is_training else {}
+        compiled: Any = aot(gm, example_inputs, forward=compile_aten, decompositions=decompositions, **found)
         if compiled.why_eager is not None:
             return run_in_eager(gm, compiled.why_eager)
         return compiled
@@ -113,17 +122,17 @@ def _through_aot(
         return compile_or_eager(gm, example_inputs, options, build)
 
 
-def why_not_inference(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:
-    """Why the graph must be run by autograd: gradients are recorded, now or in a part of the graph that turns them on."""
+def needs_gradients(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Whether autograd records the graph, now or in a part of the graph that turns gradients on."""
     if not (torch.is_grad_enabled() or _turns_grad_on(gm)):
-        return None
+        return False
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
     for node in gm.graph.nodes:
         if node.op == "get_attr":
-            value = functools.reduce(getattr, str(node.target).split("."), gm)
+            value = attrgetter(str(node.target))(gm)
             if isinstance(value, torch.Tensor):
                 tensors.append(value)
-    return _NEEDS_GRADIENTS if any(tensor.requires_grad for tensor in tensors) else None
+    return any(tensor.requires_grad for tensor in tensors)
 
 
 def _turns_grad_on(gm: fx.GraphModule) -> bool:
@@ -141,7 +150,7 @@ def _registered() -> dict[str, EntryPoint]:
 
 
 def backend_names() -> list[str]:
-    """Names that ``treadle.compile(backend=...)`` takes, PyTorch's own left out."""
+    """Names that ``treadle.compile(backend=...)`` takes, without PyTorch's own."""
     return sorted({*BUILTIN, *_registered()})
 
 
@@ -159,12 +168,12 @@ def resolve(backend: str | Backend, options: CompileOptions) -> tuple[str, Backe
 
 
 def is_own(backend: object) -> bool:
-    """Whether the backend is one of treadle's, whose options are treadle's."""
+    """Whether the backend is one of treadle's, which take treadle's options."""
     return isinstance(backend, str) and backend in BUILTIN
 
 
 def _with_options(backend: Callable[..., Any], options: CompileOptions) -> Backend:
-    """A foreign backend gets ``options=`` as PyTorch passes it, if any were given; what it compiles runs with the hook off."""
+    """Pass ``options=`` to a foreign backend as PyTorch does, if any were given. Its compiled callable runs with the hook off."""
     given = {"options": dict(options.given)} if options.given else {}
 
     @functools.wraps(backend, updated=())

@@ -1,8 +1,8 @@
 """What each node of a joint graph is to the partition: its half, its size, and whether backward may compute it again.
 
-    out = gelu(x @ w)        mm: forward, never recomputed (a matrix product)
-    loss = out.sum()         gelu: forward, recomputed for free (pointwise, fuses into its reader)
-                             everything behind a tangent: backward
+out = gelu(x @ w)        mm: forward, never recomputed (a matrix product)
+loss = out.sum()         gelu: forward, recomputed for free (pointwise, fuses into its reader)
+                         everything behind a tangent: backward
 """
 
 from __future__ import annotations

@@ -89,7 +89,12 @@ def _cut(relevant: Sequence[fx.Node], classes: Classes) -> set[tuple[fx.Node, st
     residual.data = (residual.data > 0).astype(np.int32)
     residual.eliminate_zeros()
     seen = set(breadth_first_order(residual, 0, return_predecessors=False).tolist())
-    return {(node, end) for node in relevant for end, place in (("in", number[node]), ("out", number[node] + 1)) if place in seen}
+    return {
+        (node, end)
+        for node in relevant
+        for end, place in (("in", number[node]), ("out", number[node] + 1))
+        if place in seen
+    }
 
 
 def capacity(node: fx.Node, scale: int) -> int:

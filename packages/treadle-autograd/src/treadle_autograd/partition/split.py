@@ -1,8 +1,8 @@
 """Make the forward and the backward graph of a joint graph once it is known which values are saved.
 
-    joint (x, w, t): mm, gelu, backward...        saved: x, mm
-        forward (x, w):       mm, gelu            output (gelu, x, mm)
-        backward (x, mm, t):  gelu_backward, ...  output (dx, dw)
+joint (x, w, t): mm, gelu, backward...        saved: x, mm
+    forward (x, w):       mm, gelu            output (gelu, x, mm)
+    backward (x, mm, t):  gelu_backward, ...  output (dx, dw)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ..functional import is_pure
+from ..effects import has_effect
 from ..joint import JointTrace
 from .classify import Classes, ancestors, is_number
 
@@ -44,7 +44,9 @@ class Halves:
         nodes = list(joint.graph.nodes)
         gradients: Any = nodes[-1].args[0][joint.n_outputs :]  # type: ignore[index]
         inputs = [*self.saved, *self.numbers, *_tangents(joint)]
-        effects = [node for node in nodes if node in self.classes.backward and node.op != "placeholder" and not is_pure(node)]
+        effects = [
+            node for node in nodes if node in self.classes.backward and node.op != "placeholder" and has_effect(node)
+        ]
         graph = _graph(inputs, [gradients[k] for k in wanted], nodes, effects)
         return fx.GraphModule(torch.nn.Module(), graph, class_name="BackwardGraph")
 
@@ -60,7 +62,7 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
     places = tuple(position.get(node) for node in saved)
     given = [node for node, place in zip(saved, places, strict=True) if place is None]
     outputs = results[: joint.n_outputs]
-    effects = [node for node in classes.order if node.op == "call_function" and not is_pure(node)]
+    effects = [node for node in classes.order if node.op == "call_function" and has_effect(node)]
     return Halves(
         classes,
         fx.GraphModule(torch.nn.Module(), _graph(primals, outputs, nodes, effects), class_name="ReferenceGraph"),
