@@ -111,7 +111,7 @@ def measure_model(name: str, checkouts: Mapping[str, Checkout], rounds: int) -> 
     """Commit -> figure -> value."""
     samples: dict[str, dict[str, list[float]]] = {side: {figure: [] for figure in FIGURES} for side in checkouts}
     for turn in range(rounds):
-        order = list(checkouts) if turn % 2 == 0 else list(reversed(checkouts))
+        order = list(checkouts) if turn % 2 == 0 else list(checkouts)[::-1]
         for side in order:
             with tempfile.TemporaryDirectory(prefix="treadle-commits-") as cache:
                 cold = checkouts[side].run(["first", name], Path(cache))

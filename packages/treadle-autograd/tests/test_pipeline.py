@@ -197,7 +197,7 @@ def test_what_has_no_functional_form_runs_eagerly_with_a_reason(function):
 def test_bad_arguments_and_bugs():
     gm = fx.symbolic_trace(lambda x: x + 1)
     with pytest.raises(ValueError, match="inference=False"):
-        aot(gm, [torch.ones(2)], inference=False, forward=run_aten)
+        aot(gm, [torch.ones(2)], backward=run_aten, forward=run_aten)
 
     def explode(x, y):
         raise ZeroDivisionError("boom")

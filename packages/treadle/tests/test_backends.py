@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 import treadle
-from treadle.backends import BUILTIN, backend_names, is_own, resolve, why_not_inference
+from treadle.backends import BUILTIN, backend_names, is_own, needs_gradients, resolve
 from treadle.errors import UnknownName, WrongUse
 from treadle.options import compile_options
 
@@ -39,12 +39,12 @@ def test_gradients_mean_eager():
     model = Model()
     gm = fx.symbolic_trace(model)
     x = torch.ones(3)
-    assert "gradients" in (why_not_inference(gm, [x]) or "")
+    assert needs_gradients(gm, [x])
     with torch.no_grad():
-        assert why_not_inference(gm, [x]) is None
+        assert not needs_gradients(gm, [x])
     model.weight.requires_grad_(False)
-    assert why_not_inference(gm, [x]) is None
-    assert why_not_inference(gm, [x.clone().requires_grad_(True)]) is not None
+    assert not needs_gradients(gm, [x])
+    assert needs_gradients(gm, [x.clone().requires_grad_(True)])
 
 
 def test_a_graph_that_turns_gradients_on_runs_in_eager():
@@ -54,8 +54,10 @@ def test_a_graph_that_turns_gradients_on_runs_in_eager():
     graph.output((graph.call_method("sin", (x,)),))
     gm = fx.GraphModule(torch.nn.Module(), graph)
     with torch.no_grad():
-        assert why_not_inference(gm, [torch.ones(3, requires_grad=True)]) is not None
-        assert why_not_inference(gm, [torch.ones(3)]) is None
+        assert needs_gradients(gm, [torch.ones(3, requires_grad=True)])
+        assert BUILTIN["codegen"](options())(gm, [torch.ones(3, requires_grad=True)]) is not None
+        assert "gradients on" in treadle.stats().eager_graphs[-1].reason
+        assert not needs_gradients(gm, [torch.ones(3)])
 
 
 def test_names_and_callables():

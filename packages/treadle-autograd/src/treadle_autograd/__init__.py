@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from .__about__ import __version__
 from .errors import InternalError, UnsupportedGraph
+from .functional_trace import InferenceTrace, trace_inference
 from .graph_runner import user_line
-from .pipeline import InferenceTrace, aot, trace_inference
+from .pipeline import aot
 
 __all__ = ["InferenceTrace", "InternalError", "UnsupportedGraph", "__version__", "aot", "trace_inference", "user_line"]

@@ -110,6 +110,9 @@ class GraphOutputs:
 
     recorder: AtenRecorder
     nodes: list[fx.Node] = field(default_factory=list)
+    wrappers: dict[int, torch.Tensor] = field(
+        default_factory=dict
+    )  # position -> the functional tensor that is given out there
     _taken: set[int] = field(default_factory=set)
 
     def forbid_storage_of(self, fake: torch.Tensor) -> None:
@@ -265,6 +268,7 @@ def _choose_base(values: list[torch.Tensor], expected_metadata: list[torch.Tenso
         if not is_dense(expected) or any(not _within(t, expected) for t in expected_metadata):
             raise UnsupportedGraph("outputs share a storage whose whole is not known")
     position = outputs.add(outputs.value_of(wrapper), Geometry(tuple(expected.size()), tuple(expected.stride()), 0))
+    outputs.wrappers[position] = wrapper
     return _Base(position, wrapper, expected)
 
 

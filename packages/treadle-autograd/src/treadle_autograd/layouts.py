@@ -50,3 +50,20 @@ def _with_strides_of(x: torch.Tensor, result: Any) -> Any:
     if not isinstance(result, torch.Tensor) or result.shape != x.shape or result.stride() == x.stride():
         return result
     return torch.empty_strided(tuple(x.shape), x.stride(), dtype=result.dtype, device=result.device)
+
+
+def memory_order(x: torch.Tensor) -> list[int] | None:
+    """The dimensions of a dense tensor in the order of its memory, None where that is the row-major order or not known.
+
+    `x.bernoulli_(p)`, and so dropout, draws in the order of memory (aten/src/ATen/native/cpu/DistributionTemplates.h), the functional
+    `bernoulli.p` in row-major order, because its result is always contiguous.
+    """
+    if not all(type(n) is int for n in (*x.shape, *x.stride())) or x.is_contiguous():
+        return None
+    order = sorted(range(x.dim()), key=lambda d: (-x.stride(d), d))
+    expected = 1
+    for d in reversed(order):
+        if x.shape[d] != 1 and x.stride(d) != expected:
+            return None
+        expected *= x.shape[d]
+    return order

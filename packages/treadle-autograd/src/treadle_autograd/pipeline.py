@@ -1,44 +1,24 @@
-"""`aot`: from a torch-level graph to a callable around a compiled functional ATen graph."""
+"""`aot`: from a torch-level graph to a callable around compiled functional ATen graphs."""
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from operator import attrgetter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from treadle_shapes import ShapesError
-from treadle_shapes.torch import fake_like, fake_mode, symbolic_dispatch
-
-from .asserts import hoist_asserts
 from .contract import Contract
 from .decompositions import Decompositions
-from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs, output_numbers, why_not_same_metadata
-from .effects import remove_dead_nodes
-from .errors import InternalError, UnsupportedGraph
-from .expected_metadata import run_as_eager
-from .functionalise import FunctionalRun, functionalisation, run_functional, wrap
-from .preserved_ops import preserved_ops
-from .recorder import AtenRecorder, RecordedGraph
-from .refusals import TYPED, why_not_functional
+from .errors import UnsupportedGraph
+from .functional_trace import trace_inference
+from .joint import trace_joint
+from .partition import Partition, classify, min_cut, split
+from .training import TrainingProgram
 from .wrapper import wrap_compiled
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
-
-
-@dataclass(frozen=True)
-class InferenceTrace:
-    """The functional ATen graph of a torch-level graph, its contract, and the fake values of its placeholders."""
-
-    graph_module: fx.GraphModule
-    contract: Contract
-    input_values: tuple[Any, ...]
 
 
 def aot(
@@ -48,7 +28,7 @@ def aot(
     inference: bool = True,
     forward: Compiler,
     backward: Compiler | None = None,
-    partition: Callable[..., Any] | None = None,
+    partition: Partition | None = None,
     decompositions: Decompositions | None = None,
 ) -> Callable[..., Sequence[Any]]:
     """Compile `gm` ahead of time: `forward` gets a functional ATen graph and its example inputs, and returns a callable.
@@ -61,13 +41,21 @@ def aot(
     ``contract`` (`Contract` or None), ``aten_graph`` (GraphModule or None) and ``why_eager`` (None, or the reason why the graph
     runs eagerly; `forward` was not called then).
 
-    Raises ValueError for ``inference=False``, `backward` or `partition`: this release compiles inference only. Raises `InternalError`
-    for a bug of this package. Exceptions of `forward` pass through.
+    ``inference=False`` makes the callable differentiable. The joint graph of the program and its gradients is divided by `partition`
+    (`treadle_autograd.partition`; default `min_cut`); `forward` compiles the forward half at once, `backward` (default: `forward`)
+    the backward half when it first runs. ``aten_graph`` is the forward half.
+
+    Raises ValueError when `backward` or `partition` is given for inference. Raises `InternalError` for a bug of this package.
+    Exceptions of the compilers pass through.
     """
-    if not inference or backward is not None or partition is not None:
-        given = "inference=False" if not inference else "backward" if backward is not None else "partition"
+    if not inference:
+        return _aot_training(
+            gm, example_inputs, forward, backward or forward, partition or min_cut, decompositions or {}
+        )
+    if backward is not None or partition is not None:
+        given = "backward" if backward is not None else "partition"
         raise ValueError(
-            f"aot: {given} was given, but this release compiles inference only: leave backward and partition out"
+            f"aot: {given} was given, but a graph for inference has no backward pass: pass inference=False"
         )
     try:
         trace = trace_inference(gm, example_inputs, decompositions or {})
@@ -77,6 +65,36 @@ def aot(
     compiled = forward(trace.graph_module, [*statics, *example_inputs])
     run = wrap_compiled(compiled, trace.contract, trace.input_values, gm)
     return _annotated(run, trace.contract, trace.graph_module, None)
+
+
+def _aot_training(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    forward: Compiler,
+    backward: Compiler,
+    partition: Partition,
+    decompositions: Decompositions,
+) -> Callable[..., Sequence[Any]]:
+    try:
+        joint = trace_joint(gm, example_inputs, decompositions)
+    except UnsupportedGraph as declined:
+        return _eager(gm, str(declined))
+    if joint is None:  # nothing to differentiate
+        return aot(gm, example_inputs, forward=_without_gradients(forward), decompositions=decompositions)
+    classes = classify(joint)
+    halves = split(classes, partition(classes))
+    compiled = forward(halves.forward, [*joint.contract.static_tensors, *example_inputs])
+    run = TrainingProgram(joint, halves, compiled, backward)
+    return _annotated(wrap_compiled(run, joint.contract, joint.input_values, gm), joint.contract, halves.forward, None)
+
+
+def _without_gradients(compiler: Compiler) -> Compiler:
+    """A compiler whose graphs autograd does not see: nothing that they return is differentiable in eager."""
+
+    def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        return torch.no_grad()(compiler(gm, example_inputs))
+
+    return compile_graph
 
 
 def _annotated(run: Any, contract: Contract | None, graph: fx.GraphModule | None, why_eager: str | None) -> Any:
@@ -96,154 +114,3 @@ def _eager(gm: fx.GraphModule, reason: str) -> Callable[..., Sequence[Any]]:
         return gm(*args)
 
     return _annotated(run, None, None, reason)
-
-
-def trace_inference(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions
-) -> InferenceTrace:
-    """Functionalise and decompose `gm`. Raises `UnsupportedGraph` if it has no functional ATen form."""
-    reason = why_not_functional(gm)
-    if reason is not None:
-        raise UnsupportedGraph(reason)
-    with torch.inference_mode(False), torch.no_grad():
-        job = _Trace(gm, example_inputs, decompositions)
-        try:
-            contract = job.describe(job.run())
-        except ShapesError as error:
-            raise UnsupportedGraph(
-                f"a number must be known before the graph runs: {error}", job.recorder.line()
-            ) from error
-    return InferenceTrace(job.finish(), contract, tuple(job.inputs.fakes))
-
-
-class _Trace:
-    """One run of `trace_inference`. The steps in order: `run`, `describe`, `finish`."""
-
-    def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions) -> None:
-        self.gm = gm
-        self.placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-        self.mode = _mode_of(self.placeholders) or fake_mode()
-        self.recorded = RecordedGraph()
-        self.recorder = AtenRecorder(self.recorded, self.mode, decompositions)
-        self.inputs = Inputs([], [], [])
-        self.attributes: dict[str, Any] = {}
-        self.outputs = GraphOutputs(self.recorder)
-        self._add_attributes()
-        self.arguments = self._add_call_inputs(example_inputs)
-
-    def _add_attributes(self) -> None:
-        by_identity: dict[int, torch.Tensor] = {}
-        for node in self.gm.graph.nodes:
-            if node.op != "get_attr" or node.target in self.attributes:
-                continue
-            value = attrgetter(str(node.target))(self.gm)
-            if isinstance(value, torch.Tensor):
-                if id(value) not in by_identity:
-                    fake = fake_like(self.mode, value)
-                    graph_node = self.recorded.add_static(str(node.target).replace(".", "_"), value, fake)
-                    by_identity[id(value)] = self._bind(graph_node, fake)
-                value = by_identity[id(value)]
-            self.attributes[str(node.target)] = value
-
-    def _add_call_inputs(self, example_inputs: Sequence[Any]) -> list[Any]:
-        arguments: list[Any] = []
-        for index, (node, real) in enumerate(zip(self.placeholders, example_inputs, strict=True)):
-            example = node.meta.get("example_value", real)
-            if not isinstance(example, torch.Tensor):
-                graph_node = self.recorded.add_call_input(node.name, index, example)
-                self.recorder.bind(example, graph_node)
-                self._append_input(example, example)
-                arguments.append(example)
-                continue
-            if example.dim() != real.dim():
-                raise UnsupportedGraph("the sizes or strides of an input are changed in place")
-            fake = fake_like(self.mode, example)
-            arguments.append(self._bind(self.recorded.add_call_input(node.name, index, fake), fake))
-        return arguments
-
-    def _bind(self, node: fx.Node, fake: torch.Tensor) -> torch.Tensor:
-        self.recorder.bind(fake, node)
-        with self.mode:
-            wrapper = wrap(fake)
-        self._append_input(wrapper, fake)
-        self.outputs.forbid_storage_of(fake)
-        return wrapper
-
-    def _append_input(self, wrapper: Any, fake: Any) -> None:
-        self.inputs.wrappers.append(wrapper)
-        self.inputs.fakes.append(fake)
-
-    def run(self) -> FunctionalRun:
-        """Record the graph."""
-        try:
-            with self.mode, self.recorder, functionalisation(), _symbolic_kernels(self.mode):
-                return run_functional(self.gm, self.arguments, self.attributes, self.recorder)
-        except TYPED:
-            raise
-        except Exception as bug:  # the boundary of this pass
-            raise InternalError("functionalise", f"{type(bug).__name__}: {bug}", self.recorder.line()) from bug
-
-    def describe(self, run: FunctionalRun) -> Contract:
-        """Describe what was changed and what the outputs are. Adds copies to the graph where its outputs would alias."""
-        self.recorder.meta = {}
-        self._make_room_for_constants()
-        n_before = len(self.recorded.inputs)
-        with self.mode:
-            reason = why_not_same_metadata(self.inputs)
-            if reason is not None:
-                raise UnsupportedGraph(reason)
-            mutations = describe_mutations(self.inputs, self.outputs)
-            expected_metadata = self._expected_outputs(run)
-            outputs = describe_outputs(run.outputs, expected_metadata, self.inputs, self.outputs)
-            numbers = output_numbers(self.inputs, outputs, self.outputs)
-        assert len(self.recorded.inputs) == n_before
-        return Contract(tuple(self.recorded.inputs), mutations, outputs, numbers)
-
-    def _make_room_for_constants(self) -> None:
-        """Count in the constants that were met while recording. They stand behind the parameters among the graph's inputs."""
-        n_constants = len(self.recorded.inputs) - len(self.inputs.wrappers)
-        first = self.recorded.n_static - n_constants
-        nodes = self.recorded.input_nodes[first : self.recorded.n_static]
-        self.inputs.wrappers[first:first] = [object() for _ in nodes]  # no value of the user's graph is identical to it
-        self.inputs.fakes[first:first] = [node.meta["val"] for node in nodes]
-
-    def _expected_outputs(self, run: FunctionalRun) -> list[Any]:
-        """Tensors with the sizes, strides and offsets that eager gives the outputs.
-
-        Functional operators may choose other strides than in-place ones. A graph that changes something in place therefore runs once
-        more on plain fake tensors.
-        """
-        self.inputs.expected_metadata = self.inputs.fakes
-        if not run.mutated:
-            return run.outputs
-        fresh = [fake_like(self.mode, f) if isinstance(f, torch.Tensor) else f for f in self.inputs.fakes]
-        of_wrapper = {id(w): f for w, f in zip(self.inputs.wrappers, fresh, strict=True)}
-        self.inputs.expected_metadata = fresh
-        arguments = [of_wrapper.get(id(a), a) for a in self.arguments]
-        attributes = {name: of_wrapper.get(id(a), a) for name, a in self.attributes.items()}
-        return run_as_eager(self.gm, arguments, attributes, run.layouts, self.mode)
-
-    def finish(self) -> fx.GraphModule:
-        graph = self.recorded.graph
-        graph.output(tuple(self.outputs.nodes))
-        hoist_asserts(graph)
-        remove_dead_nodes(graph)
-        return fx.GraphModule(torch.nn.Module(), graph, class_name="AtenGraph")
-
-
-@contextmanager
-def _symbolic_kernels(mode: FakeTensorMode) -> Iterator[None]:
-    """Run Python's composite kernels where sizes are symbolic, because some of C++ read sizes as plain ints."""
-    if mode.shape_env is None:
-        yield
-        return
-    with symbolic_dispatch(), preserved_ops():
-        yield
-
-
-def _mode_of(placeholders: Sequence[fx.Node]) -> FakeTensorMode | None:
-    for node in placeholders:
-        value = node.meta.get("example_value")
-        if isinstance(value, FakeTensor):
-            return value.fake_mode
-    return None

@@ -29,7 +29,7 @@ from .decompositions import Decompositions, decompose_composite
 from .effects import may_raise
 from .errors import InternalError, UnsupportedGraph
 from .graph_runner import user_line
-from .layouts import like_first_argument
+from .layouts import like_first_argument, memory_order
 from .overflow import fits_dtype, numbers_that_must_fit, overflow_message
 from .refusals import TYPED, call_torch
 from .symbolic_nodes import SymbolicNodes
@@ -171,6 +171,10 @@ class AtenRecorder(TorchDispatchMode):
                 result = call_torch(rule, args, kwargs, self.line)
             if result is not NotImplemented:
                 return result
+        if func is aten.bernoulli.p and (order := memory_order(args[0])) is not None:
+            return self._bernoulli_in_memory_order(order, args, kwargs)
+        if func is aten._efficientzerotensor.default:
+            func = aten.zeros.default  # the same values in memory, which kernels read
         composite = decompose_composite(func)
         if composite is not None:
             with self:
@@ -279,6 +283,11 @@ class AtenRecorder(TorchDispatchMode):
         self.bind(fake, node)
         node.meta["val"] = fake
         return fake
+
+    def _bernoulli_in_memory_order(self, order: list[int], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        with self:
+            drawn = aten.bernoulli.p(aten.permute.default(args[0], order), *args[1:], **kwargs)
+            return aten.permute.default(drawn, [order.index(d) for d in range(len(order))])
 
     def _training_batch_norm(
         self,

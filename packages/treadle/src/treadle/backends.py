@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -27,12 +28,9 @@ from .shape_specialisation import report_specialisations
 from .stats import stats
 
 Backend: TypeAlias = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
+Compiler: TypeAlias = Backend  # of functional ATen graphs
 
 ENTRY_POINT_GROUP = "treadle.backends"
-
-_NEEDS_GRADIENTS = (
-    "gradients are needed (grad mode is on and an input or parameter requires grad); training is not compiled yet"
-)
 
 
 def eager(options: CompileOptions) -> Backend:
@@ -45,35 +43,39 @@ def eager(options: CompileOptions) -> Backend:
 
 
 def aot_eager(options: CompileOptions) -> Backend:
-    """Functionalise and decompose the graph, then run it operator by operator, to see what treadle_autograd alone does."""
+    """Functionalise and decompose, then run the ATen graphs operator by operator: what the ahead-of-time half alone does."""
 
     def run_operators(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         return without_hook(aten.forward)
 
     def aot_eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-        return _through_aot(gm, example_inputs, options, run_operators)
+        return _through_aot(gm, example_inputs, options, run_operators, run_operators)
 
     return aot_eager_backend
 
 
 def codegen(options: CompileOptions) -> Backend:
     """Compile the graph to fused kernels with treadle_codegen."""
-    from treadle_codegen import compile_graph, decompositions
+    from treadle_codegen import CodegenOptions, compile_graph, decompositions
 
-    codegen_options = options.for_codegen()
+    def compiler(chosen: CodegenOptions) -> Compiler:
+        def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+            compiled = compile_graph(aten, inputs, options=chosen)
+            for phase, seconds in compiled.seconds.items():
+                stats.add_seconds(f"backend.codegen.{phase}", seconds)
+            stats.add(cache_hits=compiled.cache_hits, cache_misses=int(bool(compiled.kernels)) - compiled.cache_hits)
+            logs.emit("output_code", lambda: f"{compiled.kernel_source}\n{compiled.host_source}")
+            if compiled.hot is not None:
+                report_specialisations(compiled.hot, options)
+            return compiled.function
 
-    def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
-        compiled = compile_graph(aten, inputs, options=codegen_options)
-        for phase, seconds in compiled.seconds.items():
-            stats.add_seconds(f"backend.codegen.{phase}", seconds)
-        stats.add(cache_hits=compiled.cache_hits, cache_misses=int(bool(compiled.kernels)) - compiled.cache_hits)
-        logs.emit("output_code", lambda: f"{compiled.kernel_source}\n{compiled.host_source}")
-        if compiled.hot is not None:
-            report_specialisations(compiled.hot, options)
-        return compiled.function
+        return compile_aten
+
+    inference = options.for_codegen()
+    training = replace(inference, pack_weights=False)  # an optimizer changes the weights between any two calls
 
     def codegen_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-        return _through_aot(gm, example_inputs, options, compile_aten, decompositions())
+        return _through_aot(gm, example_inputs, options, compiler(inference), compiler(training), decompositions())
 
     return codegen_backend
 
@@ -89,21 +91,29 @@ def _through_aot(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
     options: CompileOptions,
-    forward: Any,
+    inference: Compiler,
+    training: Compiler,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Compiled:
-    """Compile with `aot` around `forward`. A graph that needs gradients or has no functional form runs in eager."""
-    reason = why_not_inference(gm, example_inputs)
-    if reason is not None:
-        return run_in_eager(gm, reason)
+    """Compile with `aot`. The graphs go to `training` where gradients are needed, else to `inference`; a graph without functional form
+    runs in eager."""
+    is_training = needs_gradients(gm, example_inputs)
+    if is_training and not torch.is_grad_enabled():
+        return run_in_eager(gm, "the graph turns gradients on while they are off outside")
 
     def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         logs.emit("aten_code", lambda: aten.print_readable(print_output=False))
         with stats.phase("backend.codegen"):
-            return forward(aten, inputs)
+            return (training if is_training else inference)(aten, inputs)
+
+    def compile_backward(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
+        """Called from the first backward pass, which is not the place for an exception of ours."""
+        with paused():
+            return compile_or_eager(aten, inputs, options, lambda: compile_aten(aten, inputs))
 
     def build() -> Compiled:
-        compiled: Any = aot(gm, example_inputs, forward=compile_aten, decompositions=decompositions)
+        found = {"inference": False, "backward": compile_backward} if is_training else {}
+        compiled: Any = aot(gm, example_inputs, forward=compile_aten, decompositions=decompositions, **found)
         if compiled.why_eager is not None:
             return run_in_eager(gm, compiled.why_eager)
         return compiled
@@ -112,17 +122,17 @@ def _through_aot(
         return compile_or_eager(gm, example_inputs, options, build)
 
 
-def why_not_inference(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:
-    """Why autograd must run the graph: gradients are recorded, now or in a part of the graph that turns them on."""
+def needs_gradients(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Whether autograd records the graph, now or in a part of the graph that turns gradients on."""
     if not (torch.is_grad_enabled() or _turns_grad_on(gm)):
-        return None
+        return False
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
     for node in gm.graph.nodes:
         if node.op == "get_attr":
             value = attrgetter(str(node.target))(gm)
             if isinstance(value, torch.Tensor):
                 tensors.append(value)
-    return _NEEDS_GRADIENTS if any(tensor.requires_grad for tensor in tensors) else None
+    return any(tensor.requires_grad for tensor in tensors)
 
 
 def _turns_grad_on(gm: fx.GraphModule) -> bool:

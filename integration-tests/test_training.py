@@ -1,0 +1,309 @@
+"""Training through `treadle.compile`: gradients, statistics, dropout masks and optimizers as in eager, for whole training steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import treadle
+
+
+class Transformer(nn.Module):
+    """Embedding, encoder layer with dropout, batch norm over features, head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
+        self.norm = nn.BatchNorm1d(16)
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        hidden = self.layer(self.embedding(ids))
+        hidden = self.norm(hidden.transpose(1, 2)).transpose(1, 2)
+        return self.head(hidden.mean(1))
+
+
+class Convolutions(nn.Module):
+    """Convolution, batch norm, a residual in place, channel dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.second = nn.Conv2d(8, 8, 3, padding=1)
+        self.drop = nn.Dropout2d(0.2)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = F.relu(self.norm(self.first(x)), inplace=True)
+        hidden = self.second(hidden).add_(hidden)
+        return self.head(self.drop(hidden).mean((2, 3)))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = nn.GRUCell(6, 8)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        state = x.new_zeros(x.shape[0], 8)
+        for step in x.unbind(1):
+            state = self.cell(step, state)
+        return self.head(state)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], torch.Tensor]]] = {
+    "transformer": (Transformer, lambda n: torch.randint(0, 50, (n, 7))),
+    "convolutions": (Convolutions, lambda n: torch.randn(n, 3, 8, 8)),
+    "channels last": (Convolutions, lambda n: torch.randn(n, 3, 8, 8).contiguous(memory_format=torch.channels_last)),
+    "recurrent": (Recurrent, lambda n: torch.randn(n, 4, 6)),
+}
+OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
+    "sgd": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+    "adamw": lambda p: torch.optim.AdamW(p, 0.01),
+}
+
+
+def build(name: str) -> tuple[nn.Module, nn.Module, list[torch.Tensor]]:
+    """Two equal models in training mode, and inputs of two sizes."""
+    torch.manual_seed(0)
+    make, inputs = MODELS[name]
+    model = make().train()
+    return model, copy.deepcopy(model), [inputs(n) for n in (4, 4, 6, 3, 6)]
+
+
+def assert_compiled(graphs: int | None = None) -> None:
+    stats = treadle.stats()
+    assert not stats.eager_graphs and not stats.breaks, stats
+    assert graphs is None or stats.graphs == graphs
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", MODELS)
+def test_steps_follow_eager(name: str, optimizer: str) -> None:
+    eager, model, inputs = build(name)
+    fast = treadle.compile(model)
+    runs = []
+    for forward, owner in ((eager, eager), (fast, model)):
+        steps = OPTIMIZERS[optimizer](owner.parameters())
+        torch.manual_seed(1)
+        losses = []
+        for x in inputs:
+            steps.zero_grad()
+            loss = forward(x).square().mean()
+            loss.backward()
+            nn.utils.clip_grad_norm_(owner.parameters(), 1.0)
+            steps.step()
+            losses.append(loss.item())
+        runs.append((losses, list(owner.state_dict().values()), torch.rand(1)))
+    assert_compiled(graphs=None if name == "recurrent" else 2)  # gru_cell decides on its batch size
+    (losses, state, drawn), (mine, my_state, my_drawn) = runs
+    assert mine == pytest.approx(losses, rel=1e-4)
+    for one, other in zip(my_state, state, strict=True) if optimizer == "sgd" else ():
+        # Not AdamW, which divides by the size of a gradient: for the bias of attention's keys, say, that is rounding alone.
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    assert torch.equal(drawn, my_drawn)  # the generator is where eager leaves it
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_against_float64(name: str) -> None:
+    eager, model, (x, *_) = build(name)
+    reference = copy.deepcopy(eager).double()
+    found = []
+    for forward, owner, value in (
+        (eager, eager, x),
+        (treadle.compile(model), model, x),
+        (reference, reference, x.double() if x.is_floating_point() else x),
+    ):
+        for module in owner.modules():  # masks differ between dtypes
+            if isinstance(module, (nn.Dropout, nn.Dropout2d)):
+                module.p = 0.0
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0
+        forward(value).square().sum().backward()
+        found.append([p.grad.double() for p in owner.parameters()])
+    for theirs, mine, exact in zip(*found, strict=True):
+        own = max((theirs - exact).abs().max().item(), 1e-6 * exact.abs().max().item(), 1e-9)
+        assert (mine - exact).abs().max().item() <= 10 * own
+
+
+def test_accumulation_freezing_and_hooks() -> None:
+    eager, model, (x, y, *_) = build("convolutions")
+    fast = treadle.compile(model)
+    fired: list[list[str]] = [[], []]
+    for log, forward, owner in ((fired[0], eager, eager), (fired[1], fast, model)):
+        owner.drop.p = 0.0
+        for parameter_name, parameter in owner.named_parameters():
+            parameter.register_hook(lambda grad, n=parameter_name, log=log: log.append(n))
+            parameter.register_post_accumulate_grad_hook(lambda p, n=parameter_name, log=log: log.append(n + " done"))
+        forward(x).sum().backward()
+        forward(y).sum().backward()  # accumulates
+        owner.first.weight.requires_grad_(False)
+        forward(x).sum().backward()
+    assert sorted(fired[0]) == sorted(fired[1])
+    for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_outputs_without_gradient_and_unused_outputs() -> None:
+    weight = torch.randn(4, 4, requires_grad=True)
+    bias = torch.randn(4, requires_grad=True)
+
+    @treadle.compile
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        hidden = x @ weight
+        return hidden, hidden + bias, hidden.argmax(-1), hidden.detach() * 2
+
+    hidden, _, places, detached = program(torch.randn(3, 4))
+    assert not places.requires_grad and not detached.requires_grad
+    hidden.sum().backward()  # what only the second output depends on gets no gradient, not zeros
+    assert weight.grad is not None and bias.grad is None
+    assert_compiled()
+
+
+def test_retain_graph_and_second_backward() -> None:
+    w = torch.randn(3, 3, requires_grad=True)
+    fast = treadle.compile(lambda x: torch.tanh(x @ w))
+    out = fast(torch.ones(2, 3)).sum()
+    out.backward(retain_graph=True)
+    first = w.grad.clone()
+    out.backward()
+    torch.testing.assert_close(w.grad, 2 * first)
+    with pytest.raises(RuntimeError, match="second time"):
+        out.backward()
+
+
+def test_a_parameter_changed_before_backward() -> None:
+    w = torch.randn(3, 3, requires_grad=True)
+    fast = treadle.compile(lambda x: torch.tanh(x @ w) @ w)
+    out = fast(torch.ones(2, 3)).sum()
+    with torch.no_grad():
+        w.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
+
+
+def test_gradient_penalty() -> None:
+    torch.manual_seed(0)
+    eager = nn.Sequential(nn.Linear(5, 16), nn.Softplus(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1))
+    model = copy.deepcopy(eager)
+    fast = treadle.compile(model)
+    x = torch.randn(6, 5)
+    for forward, owner in ((eager, eager), (fast, model)):
+        given = x.clone().requires_grad_()
+        score = forward(given)
+        (gradient,) = torch.autograd.grad(score.sum(), given, create_graph=True)
+        (score.mean() + (gradient.norm(dim=1) - 1).square().mean()).backward()
+    for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+    assert_compiled()
+
+
+def test_force_field() -> None:
+    """Energy, forces as its gradient, a loss on the forces."""
+
+    class Energy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Sequential(nn.Linear(1, 8), nn.SiLU(), nn.Linear(8, 1))
+
+        def forward(self, positions: torch.Tensor) -> torch.Tensor:
+            distance = (positions[:, None] - positions[None]).square().sum(-1, keepdim=True) + 0.1
+            return self.net(distance.rsqrt()).sum()
+
+    torch.manual_seed(0)
+    eager = Energy()
+    model = copy.deepcopy(eager)
+    positions = torch.randn(5, 3)
+    for forward, owner in ((eager, eager), (treadle.compile(model), model)):
+        given = positions.clone().requires_grad_()
+        forces = -torch.autograd.grad(forward(given), given, create_graph=True)[0]
+        (forces - 1).square().sum().backward()
+    for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+        if other.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_autocast() -> None:
+    torch.manual_seed(0)
+    eager = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4))
+    model = copy.deepcopy(eager)
+    x = torch.randn(5, 8)
+    for forward, owner in ((eager, eager), (treadle.compile(model), model)):
+        with torch.autocast("cpu", torch.bfloat16):
+            out = forward(x)
+        assert out.dtype is torch.bfloat16
+        out.float().square().sum().backward()
+    for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+        assert one.grad.dtype is torch.float32
+        torch.testing.assert_close(one.grad, other.grad, rtol=5e-2, atol=5e-2)
+    assert_compiled()
+
+
+def test_tied_weights_and_a_frozen_backbone() -> None:
+    torch.manual_seed(0)
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(20, 8)
+            self.mix = nn.Linear(8, 8)
+            self.head = nn.Linear(8, 20, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.head(torch.tanh(self.mix(self.embedding(ids))))
+
+    eager = Tied()
+    model = copy.deepcopy(eager)
+    ids = torch.randint(0, 20, (3, 5))
+    fast = treadle.compile(model)
+    for frozen in (False, True):
+        for forward, owner in ((eager, eager), (fast, model)):
+            owner.zero_grad()
+            owner.mix.requires_grad_(not frozen)
+            F.cross_entropy(forward(ids).flatten(0, 1), ids.flatten()).backward()
+        for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+            assert (one.grad is None) == (other.grad is None)
+            if other.grad is not None:
+                torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+    assert_compiled(graphs=2)
+
+
+def test_checkpointed_blocks() -> None:
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Dropout(0.5), nn.Linear(32, 8))
+    other = copy.deepcopy(block)
+
+    def run(module: nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+        return lambda x: torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False).sum()
+
+    x = torch.randn(4, 8)
+    for forward in (run(block), treadle.compile(run(other))):
+        torch.manual_seed(3)
+        forward(x.clone().requires_grad_()).backward()
+    for one, two in zip(other.parameters(), block.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, two.grad, rtol=1e-4, atol=1e-6)
+
+
+def test_memory_is_freed() -> None:
+    import gc
+    import weakref
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1))
+    fast = treadle.compile(model)
+    x = torch.randn(4, 8)
+    out = fast(x)
+    seen = [weakref.ref(x), weakref.ref(out)]
+    out.sum().backward()
+    del x, out
+    gc.collect()
+    assert [found() for found in seen] == [None, None]

@@ -1,0 +1,169 @@
+"""Trace a torch-level graph and its gradients into one functional ATen graph.
+
+    def f(x, w): return torch.tanh(x @ w)       ==>   primals x, w; tangent t
+    x and w require gradients                         mm = x @ w; out = tanh(mm)
+                                                      g = tanh_backward(t, out); dx = g @ w.T; dw = x.T @ g
+                                                      output (out, dx, dw)
+
+PyTorch's own autograd differentiates: the graph runs on functional fake tensors that require gradients, `torch.autograd.grad` runs
+their backward formulas, and the recorder below functionalisation writes the operators of both into one graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from treadle_shapes import ShapesError
+from treadle_shapes.torch import fake_like
+
+from .asserts import hoist_asserts
+from .contract import Contract, FreshOutput, InputItself, OutputDescription, SameAsOutput, ViewOfFresh, ViewOfInput
+from .decompositions import Decompositions
+from .describe import GraphOutputs
+from .effects import remove_dead_nodes
+from .errors import UnsupportedGraph
+from .functional_trace import FunctionalTrace
+from .functionalise import FunctionalRun, wrap
+from .refusals import call_torch, why_not_functional
+
+
+@dataclass(frozen=True)
+class JointTrace:
+    """The functional graph of a program and its gradients.
+
+    graph      placeholders: the primals (parameters and buffers, then the call's inputs), then one tangent for each of `tangents`;
+               output: (*outputs, *gradients), every item a node or None
+    contract   what surrounds the forward part; its outputs are the first `n_outputs` items
+    tangents   positions of the outputs that are differentiated, in the order of the tangents
+    gradients  positions of the primals that the gradients belong to, in order
+    """
+
+    graph: fx.Graph
+    contract: Contract
+    input_values: tuple[Any, ...]
+    n_outputs: int
+    tangents: tuple[int, ...]
+    gradients: tuple[int, ...]
+
+    @property
+    def n_primals(self) -> int:
+        return len(self.input_values)
+
+
+class _Joint(FunctionalTrace):
+    """One run of `trace_joint`."""
+
+    def bind_input(self, node: fx.Node, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+        wrapper = super().bind_input(node, fake, real)
+        # Whatever the input is outside (a leaf, or the result of an earlier graph), this graph's gradients end at it.
+        return wrapper.requires_grad_(real.requires_grad)
+
+    def differentiable_inputs(self) -> list[int]:
+        return [i for i, wrapper, _ in self.inputs.tensors() if wrapper.requires_grad]
+
+    def differentiate(self, positions: Sequence[int], primals: Sequence[int]) -> list[fx.Node | None]:
+        """Record the backward pass from the outputs at `positions`; returns one gradient node, or None, for each of `primals`."""
+        outs = [self.outputs.wrappers[position] for position in positions]
+        tangents = [self._tangent(number, position) for number, position in enumerate(positions)]
+        gradients = GraphOutputs(self.recorder)
+        for placeholder in self.recorded.graph.find_nodes(op="placeholder"):
+            if isinstance(placeholder.meta["val"], torch.Tensor):
+                gradients.forbid_storage_of(placeholder.meta["val"])
+        for node in self.outputs.nodes:
+            if isinstance(node, fx.Node) and isinstance(node.meta["val"], torch.Tensor):
+                gradients.forbid_storage_of(node.meta["val"])
+        inputs = [self.inputs.wrappers[index] for index in primals]
+        self.recorder.meta = {}
+        # Backward formulas run in the dtypes of forward, whatever autocast is in force there.
+        with self.recording(), torch._C._DisableAutocast():
+            found = call_torch(
+                torch.autograd.grad, (outs, inputs, tangents), {"allow_unused": True}, self.recorder.line
+            )
+        for gradient in found:
+            if gradient is not None and (
+                gradient.layout is not torch.strided or gradient.is_conj() or gradient.is_neg()
+            ):
+                raise UnsupportedGraph("a gradient is sparse, or a lazily conjugated or negated view")
+        places: dict[int, int] = {}  # one output for a gradient that several inputs share
+        nodes: list[fx.Node | None] = []
+        with self.mode:
+            for gradient in found:
+                if gradient is None:
+                    nodes.append(None)
+                    continue
+                if id(gradient) not in places:
+                    places[id(gradient)] = gradients.add(gradients.value_of(gradient))
+                nodes.append(gradients.nodes[places[id(gradient)]])
+        return nodes
+
+    def _tangent(self, number: int, position: int) -> torch.Tensor:
+        output = self.outputs.nodes[position].meta["val"]
+        fake = fake_like(self.mode, output)
+        node = self.recorded.graph.placeholder(f"tangent_{number}")
+        node.meta["val"] = fake
+        self.recorder.bind(fake, node)
+        with self.mode:
+            return wrap(fake)
+
+
+def why_not_differentiable(
+    described: Sequence[OutputDescription], values: Sequence[Any], trace: _Joint, contract: Contract
+) -> str | None:
+    """Why autograd would connect the rebuilt outputs otherwise than eager does."""
+    wrappers = trace.inputs.wrappers
+    for mutation in contract.mutations:
+        if wrappers[mutation.input].requires_grad:
+            return "an input that is changed in place carries gradients"
+    for output, value in zip(described, values, strict=True):
+        if not isinstance(value, torch.Tensor) or isinstance(output, (InputItself, SameAsOutput)):
+            continue
+        base: Any = None
+        if isinstance(output, ViewOfInput):
+            base = wrappers[output.input]
+        elif isinstance(output, (FreshOutput, ViewOfFresh)):
+            base = trace.outputs.wrappers[output.position]
+        if base is not None and base.requires_grad != value.requires_grad:
+            return "an output shares memory with a tensor and is detached from it"
+    return None
+
+
+def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions) -> JointTrace | None:
+    """The joint graph of `gm`; None where no output depends on an input that requires gradients.
+
+    Raises `UnsupportedGraph` where there is no functional form, or autograd could not see what eager's sees.
+    """
+    reason = why_not_functional(gm)
+    if reason is not None:
+        raise UnsupportedGraph(reason)
+    with torch.inference_mode(False), torch.enable_grad():
+        job = _Joint(gm, example_inputs, decompositions)
+        try:
+            run = job.run()
+            contract = job.describe(run)
+            return _differentiated(job, run, contract)
+        except ShapesError as error:
+            raise UnsupportedGraph(
+                f"a number must be known before the graph runs: {error}", job.recorder.line()
+            ) from error
+
+
+def _differentiated(job: _Joint, run: FunctionalRun, contract: Contract) -> JointTrace | None:
+    reason = why_not_differentiable(contract.outputs, run.outputs, job, contract)
+    if reason is not None:
+        raise UnsupportedGraph(reason)
+    positions = tuple(p for p, wrapper in sorted(job.outputs.wrappers.items()) if wrapper.requires_grad)
+    primals = tuple(job.differentiable_inputs())
+    if not positions or not primals:
+        return None
+    n_outputs = len(job.outputs.nodes)
+    gradients = job.differentiate(positions, primals)
+    graph = job.recorded.graph
+    graph.output((*job.outputs.nodes, *gradients))
+    hoist_asserts(graph)
+    remove_dead_nodes(graph)
+    return JointTrace(graph, contract, tuple(job.inputs.fakes), n_outputs, positions, primals)

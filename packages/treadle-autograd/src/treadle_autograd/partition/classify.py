@@ -1,0 +1,149 @@
+"""What each node of a joint graph is to the partition: its half, its size, and whether backward may compute it again.
+
+out = gelu(x @ w)        mm: forward, never recomputed (a matrix product)
+loss = out.sum()         gelu: forward, recomputed for free (pointwise, fuses into its reader)
+                         everything behind a tangent: backward
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from treadle_shapes.torch import Kind
+from treadle_shapes.torch import operator as operator_of
+
+from ..joint import JointTrace
+
+# Kinds whose results are saved or computed in forward, never computed again: they cost more than the memory that they save.
+_NEVER_RECOMPUTED = frozenset(
+    {
+        Kind.MATMUL,
+        Kind.CONVOLUTION,
+        Kind.ATTENTION,
+        Kind.RANDOM,  # a second draw would give other numbers
+        Kind.SORT,
+        Kind.SCAN,
+        Kind.LINALG,
+        Kind.FFT,
+        Kind.SCATTER,
+        Kind.POOLING,
+        Kind.RESAMPLING,
+        Kind.NORMALISATION,
+        Kind.REDUCTION,
+        Kind.SPARSE,
+        Kind.EFFECT,
+        Kind.OTHER,
+    }
+)
+# Kinds whose results share memory with their argument, or are numbers: nothing is computed.
+_FREE = frozenset({Kind.VIEW, Kind.QUERY})
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """Facts about the nodes of one joint graph.
+
+    backward   nodes that depend on a tangent, tangents included
+    needed     nodes of the forward part that backward nodes or gradients read
+    visible    inputs, and nodes whose memory the program gets as an output
+    order      nodes that depend on no tangent, in graph order
+    """
+
+    joint: JointTrace
+    backward: frozenset[fx.Node]
+    needed: frozenset[fx.Node]
+    visible: frozenset[fx.Node]
+    order: tuple[fx.Node, ...]
+
+
+def is_number(node: fx.Node) -> bool:
+    """Whether the node's value is a plain or symbolic number."""
+    return isinstance(node.meta.get("val"), (*_SYMBOLIC, int, float, bool))
+
+
+def size_in_bytes(node: fx.Node) -> int:
+    """The bytes of the node's tensor; symbolic sizes count with the sizes of the first call. 0 where it is no tensor."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return 0
+    elements = 1
+    for size in value.shape:
+        elements *= size if isinstance(size, int) else _hint(size)
+    return elements * value.dtype.itemsize
+
+
+def _hint(size: Any) -> int:
+    from treadle_shapes.torch import env_of, raw_expr
+
+    env = env_of(size)
+    known = None if env is None else env.hint(raw_expr(size))
+    return 1 if known is None else int(known)
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether the node's result shares its argument's memory."""
+    found = operator_of(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
+    return found is not None and found.kind in _FREE and isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def viewed(node: fx.Node) -> fx.Node:
+    """The node whose memory a view shows; other nodes themselves."""
+    while is_view(node) and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
+def why_not_recompute(node: fx.Node) -> str | None:
+    """Why backward must not compute the node again; None where that costs next to nothing or is fused away."""
+    if node.op == "placeholder":
+        return "an input"
+    if node.target is operator.getitem or is_number(node):
+        return None
+    found = operator_of(node.target)
+    if found is None:
+        return "an unknown operator"
+    if node.meta.get("may_raise"):
+        return "it may raise"
+    if found.is_random:
+        return "a second draw would give other numbers"
+    return f"a {found.kind.name.lower()}" if found.kind in _NEVER_RECOMPUTED else None
+
+
+def classify(joint: JointTrace) -> Classes:
+    """The classes of the nodes of a joint graph."""
+    nodes = list(joint.graph.nodes)
+    output = nodes[-1]
+    tangents = [node for node in nodes if node.op == "placeholder"][joint.n_primals :]
+    backward: set[fx.Node] = set(tangents)
+    for node in nodes[:-1]:
+        if any(used in backward for used in node.all_input_nodes):
+            backward.add(node)
+    results: Any = output.args[0]
+    gradients = [item for item in results[joint.n_outputs :] if isinstance(item, fx.Node)]
+    readers = [used for node in nodes[:-1] if node in backward for used in node.all_input_nodes]
+    needed = {node for node in (*readers, *gradients) if node not in backward}
+    order = tuple(node for node in nodes[:-1] if node not in backward)
+    given = [node for node in results[: joint.n_outputs] if isinstance(node, fx.Node)]
+    visible = {node for node in nodes if node.op == "placeholder"} | set(map(viewed, given))
+    return Classes(joint, frozenset(backward), frozenset(needed), frozenset(visible), order)
+
+
+def ancestors(nodes: Iterable[fx.Node], stop: frozenset[fx.Node] = frozenset()) -> set[fx.Node]:
+    """`nodes` and everything they are computed from, nothing beyond `stop`."""
+    found: set[fx.Node] = set()
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if node not in stop:
+            pending += node.all_input_nodes
+    return found

@@ -1,0 +1,104 @@
+"""Choose what is saved between forward and backward: the cheapest cut of the joint graph.
+
+Every forward value is an edge whose capacity is the bytes that saving it costs; a cut separates the inputs, and what must not be computed
+again, from what backward reads. The values on the cut are saved, everything behind it is recomputed (the formulation of min-cut
+rematerialisation in PyTorch 2, Ansel et al., ASPLOS 2024, section 4.2; maximum flow by SciPy).
+
+    x -> mm -> gelu -> backward of gelu            saved: mm (gelu's backward reads its argument), x
+         mm and x cost their bytes, gelu nothing: it is recomputed from mm
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import fx
+
+from .classify import Classes, ancestors, is_number, is_view, size_in_bytes, viewed, why_not_recompute
+
+Partition: TypeAlias = Callable[[Classes], Sequence[fx.Node]]
+
+# More than all real capacities together, and within the 32 bits that SciPy's maximum flow computes with.
+_INFINITE = 2**31 - 1
+_LARGEST_TOTAL = 2**30
+
+
+def save_everything(classes: Classes) -> list[fx.Node]:
+    """Save every forward tensor that backward reads, as eager does; views are taken anew from what they view."""
+    keep = {viewed(node) for node in classes.needed if not is_number(node)}
+    return [node for node in classes.order if node in keep]
+
+
+def why_not_save(node: fx.Node, classes: Classes, saved_by_eager: frozenset[fx.Node]) -> str | None:
+    """Why the node must not be saved.
+
+    The program can change inputs and outputs in place after the forward pass. Autograd then refuses the backward pass if it has saved them,
+    so only those may be saved that eager saves, too.
+    """
+    if not isinstance(node.meta.get("val"), torch.Tensor):
+        return "no tensor: its items are saved"
+    if viewed(node) in classes.visible and viewed(node) not in saved_by_eager:
+        return "the program may change it in place"
+    return None
+
+
+def min_cut(classes: Classes) -> list[fx.Node]:
+    """The nodes to save for the smallest cut, in graph order. Numbers are never among them: they are read from what is."""
+    relevant = [node for node in classes.order if node in ancestors(classes.needed) and not is_number(node)]
+    if not relevant:
+        return []
+    reachable = _cut(relevant, classes)
+    saved = [node for node in relevant if (node, "in") in reachable and (node, "out") not in reachable]
+    return _without_views_of_saved(saved)
+
+
+def _without_views_of_saved(saved: list[fx.Node]) -> list[fx.Node]:
+    """Views of something that is saved, or of an input, cost nothing to take again and are not saved beside it."""
+    roots = {node for node in saved if not is_view(node)}
+    keep = dict.fromkeys(node if viewed(node) not in roots else viewed(node) for node in saved)
+    return list(keep)
+
+
+def _cut(relevant: Sequence[fx.Node], classes: Classes) -> set[tuple[fx.Node, str]]:
+    """The (node, end) pairs on the side of the inputs after the smallest cut."""
+    import numpy as np
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
+
+    number = {node: 2 + 2 * k for k, node in enumerate(relevant)}  # `in` at this index, `out` behind it
+    edges: dict[tuple[int, int], int] = {}
+    saved_by_eager = frozenset(map(viewed, classes.needed))
+    scale = 1 + sum(map(size_in_bytes, relevant)) // _LARGEST_TOTAL
+    for node in relevant:
+        at = number[node]
+        why_not = why_not_save(node, classes, saved_by_eager)
+        edges[at, at + 1] = capacity(node, scale) if why_not is None else _INFINITE
+        if why_not_recompute(node) is not None:
+            edges[0, at] = _INFINITE
+        if node in classes.needed:
+            edges[at + 1, 1] = _INFINITE
+        for user in node.users:
+            if user in number:
+                edges[at + 1, number[user]] = _INFINITE
+    size = 2 + 2 * len(relevant)
+    rows, columns = zip(*edges, strict=True)
+    capacities = csr_matrix((np.array(list(edges.values()), np.int32), (rows, columns)), shape=(size, size))
+    residual = capacities - maximum_flow(capacities, 0, 1).flow
+    residual.data = (residual.data > 0).astype(np.int32)
+    residual.eliminate_zeros()
+    seen = set(breadth_first_order(residual, 0, return_predecessors=False).tolist())
+    return {
+        (node, end)
+        for node in relevant
+        for end, place in (("in", number[node]), ("out", number[node] + 1))
+        if place in seen
+    }
+
+
+def capacity(node: fx.Node, scale: int) -> int:
+    """What saving the node costs, in half bytes over `scale`."""
+    # Inputs are alive anyway. One more for a view: what it views is the better choice at equal bytes.
+    cost = 0 if node.op == "placeholder" else 2 * size_in_bytes(node) // scale
+    return 2 + cost + int(is_view(node))

@@ -1,0 +1,121 @@
+"""Make the forward and the backward graph of a joint graph once it is known which values are saved.
+
+joint (x, w, t): mm, gelu, backward...        saved: x, mm
+    forward (x, w):       mm, gelu            output (gelu, x, mm)
+    backward (x, mm, t):  gelu_backward, ...  output (dx, dw)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from ..effects import has_effect
+from ..joint import JointTrace
+from .classify import Classes, ancestors, is_number
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The two graphs: forward, primals -> (*outputs, *saved tensors, *saved numbers), and backward, (*saved tensors, *saved numbers,
+    *tangents) -> gradients.
+
+    reference  the forward graph without what is saved: primals -> outputs
+    saved      the joint graph's nodes of the saved tensors; numbers: those of the saved numbers
+    primals    of each saved tensor, the position of the primal that it is, or None: such tensors are no outputs of the forward graph
+    reads      for every gradient of the joint graph, the tangents that it depends on, by number; None for a gradient that is always zero
+    """
+
+    classes: Classes
+    reference: fx.GraphModule
+    forward: fx.GraphModule
+    saved: tuple[fx.Node, ...]
+    numbers: tuple[fx.Node, ...]
+    primals: tuple[int | None, ...]
+    reads: tuple[frozenset[int] | None, ...]
+
+    def backward(self, wanted: Sequence[int]) -> fx.GraphModule:
+        """The backward graph that computes the gradients at the positions `wanted`, in that order."""
+        joint = self.classes.joint
+        nodes = list(joint.graph.nodes)
+        gradients: Any = nodes[-1].args[0][joint.n_outputs :]  # type: ignore[index]
+        inputs = [*self.saved, *self.numbers, *_tangents(joint)]
+        effects = [
+            node for node in nodes if node in self.classes.backward and node.op != "placeholder" and has_effect(node)
+        ]
+        graph = _graph(inputs, [gradients[k] for k in wanted], nodes, effects)
+        return fx.GraphModule(torch.nn.Module(), graph, class_name="BackwardGraph")
+
+
+def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
+    """Divide the joint graph at `saved`. Numbers that backward needs are saved beside the tensors, as leaves of their arithmetic."""
+    joint = classes.joint
+    nodes = list(joint.graph.nodes)
+    results: Any = nodes[-1].args[0]
+    primals = [node for node in nodes if node.op == "placeholder"][: joint.n_primals]
+    numbers = _numbers_of_backward(classes, saved)
+    position = {node: k for k, node in enumerate(primals)}
+    places = tuple(position.get(node) for node in saved)
+    given = [node for node, place in zip(saved, places, strict=True) if place is None]
+    outputs = results[: joint.n_outputs]
+    effects = [node for node in classes.order if node.op == "call_function" and has_effect(node)]
+    return Halves(
+        classes,
+        fx.GraphModule(torch.nn.Module(), _graph(primals, outputs, nodes, effects), class_name="ReferenceGraph"),
+        fx.GraphModule(
+            torch.nn.Module(), _graph(primals, [*outputs, *given, *numbers], nodes, effects), class_name="ForwardGraph"
+        ),
+        tuple(saved),
+        tuple(numbers),
+        places,
+        _reads(joint, results[joint.n_outputs :]),
+    )
+
+
+def _tangents(joint: JointTrace) -> list[fx.Node]:
+    return [node for node in joint.graph.nodes if node.op == "placeholder"][joint.n_primals :]
+
+
+def _reads(joint: JointTrace, gradients: Sequence[Any]) -> tuple[frozenset[int] | None, ...]:
+    """The numbers of the tangents below each gradient."""
+    below: dict[fx.Node, frozenset[int]] = {node: frozenset([k]) for k, node in enumerate(_tangents(joint))}
+    nothing: frozenset[int] = frozenset()
+    for node in joint.graph.nodes:
+        if node not in below:
+            below[node] = nothing.union(*[below[used] for used in node.all_input_nodes])
+    return tuple(below[node] if isinstance(node, fx.Node) else None for node in gradients)
+
+
+def _is_leaf(node: fx.Node) -> bool:
+    """Whether a number comes from a tensor or is an input, rather than from other numbers."""
+    return is_number(node) and not (node.all_input_nodes and all(map(is_number, node.all_input_nodes)))
+
+
+def _numbers_of_backward(classes: Classes, saved: Sequence[fx.Node]) -> list[fx.Node]:
+    """The leaves of the arithmetic on sizes that backward needs, each once, in graph order."""
+    nodes = list(classes.joint.graph.nodes)
+    leaves = frozenset(filter(_is_leaf, nodes))
+    gradients: Any = nodes[-1].args[0][classes.joint.n_outputs :]  # type: ignore[index]
+    used = ancestors([node for node in gradients if isinstance(node, fx.Node)], leaves.union(saved))
+    return [node for node in nodes if node in used and node in leaves]
+
+
+def _graph(
+    inputs: Sequence[fx.Node], outputs: Sequence[Any], order: Sequence[fx.Node], effects: Sequence[fx.Node]
+) -> fx.Graph:
+    """A graph of its own that computes `outputs` from `inputs` with the nodes of the joint graph in between; it runs `effects` as well."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta.update({key: value for key, value in node.meta.items() if key in ("val", "stack_trace")})
+    needed = ancestors([*effects, *[node for node in outputs if isinstance(node, fx.Node)]], frozenset(inputs))
+    for node in order:
+        if node in needed and node not in copies:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[node] if isinstance(node, fx.Node) else node for node in outputs))
+    return graph
