@@ -33,7 +33,7 @@ from .output.graph_writes import why_not_deoptimise
 from .output.size_one import check_size_one, why_not_served
 from .output.size_ranges import size_program
 from .skips import Skip, SkipKind
-from .trace.frame import program_of, trace_frame
+from .trace.root import program_of, trace_frame
 
 if TYPE_CHECKING:
     from .trace.result import TraceResult

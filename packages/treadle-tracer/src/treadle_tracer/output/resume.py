@@ -34,7 +34,7 @@ from .emit import FrameCode
 from .replacement import Effects, ReplacementBuilder, emit_state_changes, settled
 
 if TYPE_CHECKING:
-    from ..trace.frame import TraceResult
+    from ..trace.result import TraceResult
 
 
 class NextContinuation:
