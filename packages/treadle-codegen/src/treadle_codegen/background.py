@@ -1,7 +1,7 @@
-"""Work that may be done later: jobs for one thread of low priority, which lives while there are any.
+"""Background jobs: one thread runs them in order and lives as long as there are any.
 
-A fork leaves the thread behind; the child starts its own when it next has a job, and begins with those that were not done. At
-the end of the process the job at hand is cut short.
+A forked child has no such thread. It starts its own with its next job, and begins with the jobs that were not done. At the end
+of the process the current job is interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PATIENCE = 50  # tenths of a second that the end of the process waits for a job
 
 
 class Worker:
-    """Runs jobs one after the other. `interrupt` makes the job at hand end early; it may be called more than once."""
+    """Runs jobs one after the other. `interrupt` makes the current job end early; it may be called more than once."""
 
     def __init__(self, name: str, interrupt: Callable[[], None]) -> None:
         self._name = name
@@ -35,7 +35,7 @@ class Worker:
             self._start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is left to do, at most `timeout` seconds; whether that came about."""
+        """Wait until no job is left, at most `timeout` seconds. Returns whether none is left."""
         with self._changed:
             self._start()
             return self._changed.wait_for(lambda: not self._jobs, timeout)

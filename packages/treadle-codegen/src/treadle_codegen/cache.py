@@ -69,11 +69,11 @@ class FileCache:
         return directory
 
     def path(self, kind: str, key: str, suffix: str = "") -> Path:
-        """Where the file of this key stands, present or not."""
+        """The path of this key's file, whether it exists or not."""
         return self.directory / kind / f"{key}{suffix}"
 
     def find(self, kind: str, key: str, suffix: str = "") -> Path | None:
-        """The file's path if it is there and whole; a damaged one is removed with one warning."""
+        """The path of the file if it exists and is whole. A damaged file is removed, with one warning."""
         path = self.path(kind, key, suffix)
         try:
             data = path.read_bytes()
@@ -119,7 +119,7 @@ class FileCache:
         return path
 
     def evict(self) -> int:
-        """Delete least recently used files until the directory is below its bound; the number deleted."""
+        """Delete least recently used files until the directory is below its bound. Returns how many were deleted."""
         files: list[tuple[float, int, Path]] = []
         for path in self.directory.rglob("*"):
             with contextlib.suppress(OSError):

@@ -60,10 +60,10 @@ class CompiledGraph:
         """What decides which sizes get kernels of their own; None where no kernel takes sizes, or the option says so."""
         return self._host.hot
 
-    def specialize(self) -> bool:
+    def specialise(self) -> bool:
         """Compile kernels for the sizes of the last call, hot or not; whether calls at these sizes run such kernels now."""
         hot = self.hot
-        return hot is not None and hot.last is not None and hot.specialize(hot.last)
+        return hot is not None and hot.last is not None and hot.specialise(hot.last)
 
     def __call__(self, *args: Any) -> list[Any]:
         if self._prologue is not None:
@@ -151,7 +151,7 @@ def _specialisation(
     names = [segment.name for segment in sized]
 
     def build(values: Mapping[Any, int | float], background: bool) -> Entries:
-        segments = [Segment(s.name, tuple([renderer.specialize(k, values) for k in s.kernels])) for s in sized]
+        segments = [Segment(s.name, tuple([renderer.specialise(k, values) for k in s.kernels])) for s in sized]
         source = renderer.render_unit(segments, plan.slots, plan.program.buffers)
         found, _ = renderer.load(source, names, background=background)
         return tuple([found[name] for name in names])

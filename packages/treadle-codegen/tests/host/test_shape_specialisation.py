@@ -70,7 +70,7 @@ def test_results_keep_their_bits(name: str, threads: int, cache: Path) -> None:
     for sizes in ((33, 127, 16), (2, 4, 3)) if threads == 1 else ((700, 50, 9),):
         inputs = inputs_at(*sizes)
         before = graph(*inputs)
-        assert graph.specialize() == (graph.hot is not None)
+        assert graph.specialise() == (graph.hot is not None)
         assert same_bits(graph(*inputs), before)
 
 
@@ -82,7 +82,7 @@ def test_random_programs_keep_their_bits(cache: Path, program: Any) -> None:
     graph = compile_dynamic(function, lambda n, c: [(n, c), (n, c)], (6, 19), cache)
     inputs = [torch.randn(6, 19), torch.randn(6, 19)]
     before = graph(*inputs)
-    graph.specialize()
+    graph.specialise()
     assert same_bits(graph(*inputs), before)
 
 
@@ -105,7 +105,7 @@ def test_what_the_compiler_would_do_otherwise_for_constants(name: str, cache: Pa
         torch.manual_seed(1)
         x = torch.randn(sizes)
         before = graph(x)
-        graph.specialize()
+        graph.specialise()
         assert same_bits(graph(x), before)
 
 
@@ -123,7 +123,7 @@ def test_other_sizes_after_specialized_ones(cache: Path) -> None:
     x, y = inputs_at(9, 12), inputs_at(17, 64)
     expected = [graph(*x), graph(*y)]
     graph(*x)
-    graph.specialize()
+    graph.specialise()
     for inputs, want in zip((x, y, x, x, y), (*expected, expected[0], expected[0], expected[1]), strict=True):
         assert same_bits(graph(*inputs), want)
     assert list(graph.hot.ready) == [(17, 64)] or list(graph.hot.ready) == [(9, 12)]
@@ -134,7 +134,7 @@ def test_a_value_that_is_no_size_stays_variable(cache: Path) -> None:
     graph, number = _graph_with_a_number(cache)
     x = torch.randn(5, 8)
     graph(x, 3)
-    assert graph.specialize()
+    assert graph.specialise()
     for n in (3, 4, -7):
         torch.testing.assert_close(graph(x, n)[0], torch.relu(x * n))
     assert number not in graph.hot._numbers
@@ -185,7 +185,7 @@ def test_threads_at_different_sizes(cache: Path) -> None:
         worker.start()
     ready.wait()
     while any(worker.is_alive() for worker in workers) and len(graph.hot.ready) < 3:
-        graph.specialize()
+        graph.specialise()
     for worker in workers:
         worker.join()
     assert not failures and graph.hot.ready
@@ -194,7 +194,7 @@ def test_threads_at_different_sizes(cache: Path) -> None:
 def test_without_the_option_nothing_is_kept_or_counted(cache: Path) -> None:
     graph, inputs_at, _ = case("softmax", cache, specialised_shapes=0)
     graph(*inputs_at(5, 40))
-    assert graph.hot is None and not graph.specialize()
+    assert graph.hot is None and not graph.specialise()
     assert "segment_0, ) = w.fitted" not in graph.host_source
 
 

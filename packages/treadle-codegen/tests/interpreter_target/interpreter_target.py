@@ -91,7 +91,7 @@ class IRRenderer:
             function_name(header + text), header + text, outside, numbers, checks, kernel.name, (header, text, {})
         )
 
-    def specialize(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
+    def specialise(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
         fixed = {n: values[n] for n in kernel.constants(values)}
         header, text, known = kernel.parts
         known = {**known, **{n.name: value for n, value in fixed.items()}}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import builtins
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -77,7 +77,16 @@ class Host:
         self.static_views: list[torch.Tensor | None] = [None] * len(writer.statics)
         self.static_keys = list(writer.statics)
         self.static_pointers: list[int] = [0] * len(plan.program.inputs)
-        scope: dict[str, Any] = {
+        scope = self._scope(writer, entries)
+        exec(compile(self.source, "<treadle host>", "exec"), scope)  # our own text, nothing of the user's
+        self.run: Callable[..., list[Any]] = scope["run"]
+        self._read_sizes: Callable[..., tuple[int, ...]] = scope.get("read_sizes", tuple)
+        self._at_sizes: Callable[..., tuple[Any, ...]] = scope.get("at_sizes", tuple)
+        self._seen: Callable[..., tuple[Any, ...]] = scope.get("seen", tuple)
+
+    def _scope(self, writer: HostWriter, entries: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+        """The names that the host function uses."""
+        return {
             "c": writer.constants,
             "math": math,
             "free": self.free,
@@ -90,14 +99,9 @@ class Host:
             "with_strides": self.with_strides,
             "empty_strided": self.allocation.empty_strided,
             "as_strided": torch.as_strided,
-            "t_constants": plan.program.constants,
+            "t_constants": self.plan.program.constants,
             **entries,
         }
-        exec(compile(self.source, "<treadle host>", "exec"), scope)  # our own text, nothing of the user's
-        self.run: Callable[..., list[Any]] = scope["run"]
-        self._read_sizes: Callable[..., tuple[int, ...]] = scope.get("read_sizes", tuple)
-        self._at_sizes: Callable[..., tuple[Any, ...]] = scope.get("at_sizes", tuple)
-        self._seen: Callable[..., tuple[Any, ...]] = scope.get("seen", tuple)
 
     def refit(self, workspace: Workspace, *inputs: Any) -> tuple[Any, ...]:
         """Fit the workspace to the sizes of these inputs; returns the state that the host function begins with."""

@@ -51,7 +51,7 @@ def specialise_now() -> int:
 
     For benchmarks, tests, and servers that prefer to wait at the start.
     """
-    return sum(graph.specialize(graph.last) for graph in list(_graphs) if graph.last is not None)
+    return sum(graph.specialise(graph.last) for graph in list(_graphs) if graph.last is not None)
 
 
 class ShapeSpecialisation:
@@ -103,9 +103,9 @@ class ShapeSpecialisation:
         fit.use(self._after_news(fit))
         if self._has_room(fit.sizes):
             self._taken.add(fit.sizes)
-            _worker.submit(partial(_specialize, weakref.ref(self), fit))
+            _worker.submit(partial(_specialise, weakref.ref(self), fit))
 
-    def specialize(self, fit: Fit, *, background: bool = False) -> bool:
+    def specialise(self, fit: Fit, *, background: bool = False) -> bool:
         """Compile for the sizes of `fit` unless that was done. Returns whether they have specialised kernels now.
 
         Without a compiler, memory, or space on the disk, the graph is never specialised again. A compiler that refuses the
@@ -155,10 +155,10 @@ def _raise(error: InternalError) -> None:
     raise error
 
 
-def _specialize(graph: weakref.ref[ShapeSpecialisation], fit: Fit) -> None:
+def _specialise(graph: weakref.ref[ShapeSpecialisation], fit: Fit) -> None:
     hot = graph()
     if hot is not None:  # else the graph is gone
-        hot.specialize(fit, background=True)
+        hot.specialise(fit, background=True)
 
 
 class Meter:

@@ -1,4 +1,4 @@
-"""What a host function knows of its sizes before it runs: computed once per set of sizes instead of on every call.
+"""What follows from the sizes of a call: computed once per set of sizes, not on every call.
 
 def run(a0):                                        becomes        def run(a0):
     s0 = a0.size(0)                                                    ...
@@ -23,8 +23,8 @@ from treadle_shapes.expr import to_python
 class SizeTexts:
     """Numbers and tuples made of sizes, as the host function names them.
 
-    `symbols` are known when a call starts and stay the same from call to call more often than not; `used` those of them that
-    something is made of, `values` the text of each thing and the local variable that holds it.
+    symbols: those that are sizes, which are known when a call starts and mostly stay the same from call to call; used: those
+    that appear in a text; values: the variable that holds each text's value.
     """
 
     symbols: frozenset[Any]
@@ -32,7 +32,7 @@ class SizeTexts:
     values: dict[str, str] = field(default_factory=dict)
 
     def in_order(self) -> tuple[Any, ...]:
-        """The symbols that are used; their values are what a workspace is fitted to."""
+        """The symbols that are used. A workspace is fitted to their values."""
         return tuple(sorted(self.used, key=lambda symbol: symbol.name))
 
     def number(self, e: NumberLike) -> str:
@@ -50,7 +50,7 @@ class SizeTexts:
         return f"({''.join(f'{self.number(i)}, ' for i in items)})"
 
     def covers(self, *values: Any) -> bool:
-        """Whether the values are made of these symbols, and of nothing else that is only known on a call."""
+        """Whether the values are made of these symbols and of constants alone."""
         symbols = symbols_of(values)
         return bool(symbols) and symbols <= self.symbols
 
@@ -67,7 +67,7 @@ def plain_text(e: NumberLike) -> str:
 def size_symbols(plan: ExecutionPlan) -> frozenset[Any]:
     """The symbols that are sizes: in the shape of an input tensor, or of temporaries that are planned ahead.
 
-    An integer argument that is none of them may be another on every call.
+    Any other integer argument may change with every call.
     """
     if not plan.program.size_symbols:
         return frozenset()
@@ -95,9 +95,9 @@ def _views(value: Any) -> list[View]:
 
 
 def sources_of(program: Program, symbols: Sequence[Any]) -> dict[Any, tuple[int, str, int]]:
-    """Where a call finds the values of symbols: input `k`, itself (""), or dimension `d` of its "shape" or "stride".
+    """Where a call reads the values of symbols: (input, "", 0) for a number, else (input, "shape" or "stride", dimension).
 
-    As few inputs as possible are asked for their shape.
+    The shapes of as few inputs as possible are read.
     """
     found: dict[Any, tuple[int, str, int]] = {}
     for symbol in symbols:
@@ -123,7 +123,6 @@ def reading(source: tuple[int, str, int]) -> str:
 
 
 def comparing(source: tuple[int, str, int]) -> str:
-    """The text that is compared to tell whether the value is the same as on the last call; a whole shape takes no longer
-    than one size (0.1 µs)."""
+    """The text that is compared with its value at the last call. Comparing a whole shape takes as long as one size (0.1 µs)."""
     k, kind, d = source
     return {"": f"a{k}", "shape": f"a{k}.shape", "stride": f"a{k}.stride()[{d}]"}[kind]

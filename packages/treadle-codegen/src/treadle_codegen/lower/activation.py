@@ -1,4 +1,4 @@
-"""Activations and what is like them: elementwise functions of one float, most of them with a case or two."""
+"""Activations and similar elementwise functions of one float."""
 
 from __future__ import annotations
 

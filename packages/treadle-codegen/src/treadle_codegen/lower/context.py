@@ -1,4 +1,4 @@
-"""The lowering of one graph in progress: its buffers and steps, and the moves every lowering is made of."""
+"""The lowering of one graph in progress: its buffers and steps, and the operations that lowerings are made of."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ class Lowering:
             return raw
         env = env_of(value)
         assert env is not None
-        return substitute(raw, {s: env.simplify(s) for s in unknown})
+        return substitute(raw, {s: env.simplify(s) for s in unknown})  # type: ignore[arg-type]
 
     # -- names and buffers ---------------------------------------------------------------------------------------------
 
     def fresh(self, base: str) -> str:
-        """A name not used for a buffer or step yet."""
+        """A name that no buffer or step has yet."""
         count = self._taken.get(base)
         self._taken[base] = 0 if count is None else count + 1
         return base if count is None else self.fresh(f"{base}_{count}")
@@ -123,7 +123,7 @@ class Lowering:
         become int64 or float64 constants). The result of `fn` is converted to `dtype`.
         """
         operands = [self._for_broadcast(x, shape) if isinstance(x, TensorExpr) else x for x in operands]
-        lazies = [x for x in operands if isinstance(x, TensorExpr)]
+        tensors = [x for x in operands if isinstance(x, TensorExpr)]
         result_dtype = compute_dtype(dtype)
 
         def element(o: LoopBuilder, index: Index) -> int:
@@ -136,14 +136,14 @@ class Lowering:
                 scalars.append(value if compute is None else o.cast(value, compute))
             return o.cast(fn(o, *scalars), result_dtype)
 
-        total = cost + sum(x.cost for x in lazies)
-        reads = NOTHING.union(*(x.reads for x in lazies))
+        total = cost + sum(x.cost for x in tensors)
+        reads = NOTHING.union(*(x.reads for x in tensors))
         if total > self.costs.max_expression or len(reads) > self.costs.max_reads:
-            for x in sorted(lazies, key=lambda x: (len(x.reads), x.cost))[-2:]:
+            for x in sorted(tensors, key=lambda x: (len(x.reads), x.cost))[-2:]:
                 if x.cost > 0:
                     self.realize(x)
-            total = cost + sum(x.cost for x in lazies)
-            reads = NOTHING.union(*(x.reads for x in lazies))
+            total = cost + sum(x.cost for x in tensors)
+            reads = NOTHING.union(*(x.reads for x in tensors))
         return TensorExpr.computed(shape, dtype, element, total, reads)
 
     def _for_broadcast(self, x: TensorExpr, shape: Shape) -> TensorExpr:
@@ -221,6 +221,7 @@ class Lowering:
         count = product(sizes)
         few = isinstance(count, int) and 0 < count <= self.costs.max_unrolled
         if few and kind in _FOLDS and x.cost * count <= self.costs.recompute:
+            assert isinstance(count, int)
             cost = count * (x.cost + 1 + (before is not None)) + (self.costs.recompute if after is not None else 0)
             return TensorExpr.computed(shape, dtype, unrolled, cost, x.reads)
         reduced = dict(zip(dims, sizes, strict=True))
@@ -260,7 +261,7 @@ class Lowering:
         return self._store_loop(x.shape, x.dtype, lambda o, index, _: x.element(o, index), {}, strides, x.origin, kind)
 
     def realize_for_reuse(self, x: TensorExpr) -> TensorExpr:
-        """Store `x` if it is about to be read several times and recomputing it is dearer than memory."""
+        """Store `x` if it will be read several times and recomputing it costs more than memory."""
         if self.why_store_for_reuse(x):
             self.realize(x)
         return x
@@ -328,7 +329,7 @@ class Lowering:
         """The loop that stores a nest's value in `view`; nothing for a tensor without elements."""
         if nest is None:
             return
-        o, buffer = nest.recorder, self.buffers[view.buffer]
+        o, buffer = nest.builder, self.buffers[view.buffer]
         o.store(buffer.name, linear(nest.index, view.strides, view.offset), nest.value, buffer.dtype)
         origins = o.origins if self.name in o.origins else {**o.origins, self.name: None}
         loop = Loop(self.fresh(f"loop_{buffer.name}"), nest.axes, nest.reduce_axes, tuple(o.body), tuple(origins))

@@ -1,4 +1,4 @@
-"""Tensors made from nothing: filled, ranges, and masks of triangles."""
+"""Operators that create tensors: filled ones, ranges, and triangular masks."""
 
 from __future__ import annotations
 

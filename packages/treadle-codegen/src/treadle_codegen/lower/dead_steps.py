@@ -82,7 +82,10 @@ def is_random(step: Step) -> bool:
 
 
 def remove_dead_steps(program: Program, kept_names: Collection[str] = ()) -> Program:
-    """Also replaces dead results of live externs by "" and drops unused buffers. `kept_names`: steps that stay in any case."""
+    """The program without dead steps and unused buffers; dead results of live externs become "".
+
+    kept_names: steps that stay in any case.
+    """
     needed = {out.buffer for out in program.outputs if isinstance(out, View)}
     symbols = symbols_of(program.outputs)
     kept: list[Step] = []

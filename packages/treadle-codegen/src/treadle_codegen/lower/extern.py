@@ -1,4 +1,4 @@
-"""Calls of ATen operators on whole tensors: what has no lowering, and what ATen's own kernels do better."""
+"""Calls of ATen operators on whole tensors: operators without a lowering, and those that ATen's kernels do better."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def lower_extern(
     op = functional_copy(op)
     # With a result that does not depend on strides, arguments need no copy into the layout that eager would have had.
     prepare = _blas_argument if record is not None and record.takes_any_strides else _exact_argument
-    new_args = tuple(_map_lazies(a, lambda x: prepare(lowering, x)) for a in args)
-    new_kwargs = {k: _map_lazies(v, lambda x: prepare(lowering, x)) for k, v in kwargs.items()}
+    new_args = tuple(_map_tensors(a, lambda x: prepare(lowering, x)) for a in args)
+    new_kwargs = {k: _map_tensors(v, lambda x: prepare(lowering, x)) for k, v in kwargs.items()}
     val = lowering.val
     many = isinstance(val, (tuple, list))
     results = val if many else [val] if op._schema.returns else []
@@ -134,9 +134,9 @@ def _blas_argument(lowering: Lowering, x: TensorExpr) -> View:
     return copied
 
 
-def _map_lazies(value: Any, fn: Callable[[TensorExpr], Any]) -> Any:
+def _map_tensors(value: Any, fn: Callable[[TensorExpr], Any]) -> Any:
     if isinstance(value, TensorExpr):
         return fn(value)
     if isinstance(value, (list, tuple)):
-        return type(value)([_map_lazies(v, fn) for v in value])
+        return type(value)([_map_tensors(v, fn) for v in value])
     return value

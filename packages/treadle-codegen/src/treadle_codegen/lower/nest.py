@@ -18,7 +18,7 @@ LoopElement = Callable[[LoopBuilder, Index, dict[int, IntLike]], int]
 class Nest:
     """Axes (slowest first, `dims` says which dimension of the result each walks), index of the result, body and value."""
 
-    recorder: LoopBuilder
+    builder: LoopBuilder
     axes: tuple[Axis, ...]
     dims: tuple[int, ...]
     reduce_axes: tuple[Axis, ...]
@@ -62,7 +62,7 @@ def layout_of_reads(nest: Nest | None, shape: Shape, min_elements: int) -> Shape
         return None
     innermost, symbols = nest.axes[-1].symbol, [axis.symbol for axis in (*nest.axes, *nest.reduce_axes)]
     other: list[IntLike] | None = None
-    for instr in nest.recorder.body:
+    for instr in nest.builder.body:
         if instr.op not in ("load", "masked_load"):
             continue
         index = instr.attr.index if instr.op == "load" else instr.attr[0].index

@@ -1,6 +1,6 @@
 """Elementwise operators on floats and mixed dtypes: one small function on scalars per operator.
 
-The function gets the recorder, the operands as scalars of the compute dtype, then the operator's other parameters. The
+The function gets the loop builder, the operands as scalars of the compute dtype, then the operator's other parameters. The
 compute dtype is that of the result (`promote="result"`), or what the operands promote to (`promote="operands"`, for
 comparisons and the like, whose result is bool).
 """

@@ -165,7 +165,7 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
 
 
 def _in_full(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
-    """A call that may raise, which eager does for all its elements whoever uses them: they are all computed, and never dropped."""
+    """Lower a call that may raise. Eager raises for any element, used or not, so all are computed and no step is dropped."""
     first = len(lowering.steps)
     result = _call(lowering, node, values)
     if isinstance(result, TensorExpr) and result.storage is None and not is_read_in_full(node):
@@ -221,7 +221,7 @@ def why_not_memory_view(node: torch.fx.Node, args: Any) -> str | None:
 
 
 def _finish(lowering: Lowering, node: torch.fx.Node, result: Any) -> Any:
-    """Check a lowering's result against the fake one, and store it if that is better than computing it at each user."""
+    """Check a lowering's result against the fake one, and store it if each user would otherwise compute it again."""
     val: Any = node.meta.get("val")
     if isinstance(result, tuple):
         users = {u.args[1]: len(u.users) for u in node.users if u.target is operator.getitem}

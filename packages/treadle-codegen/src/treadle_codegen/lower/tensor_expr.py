@@ -1,7 +1,7 @@
 """Tensors during lowering: a shape, a dtype, and how to compute one element.
 
 A `TensorExpr` is either *stored* (a strided view of a buffer), *computed* (a function from an index to a scalar) or *viewed*
-(an index map over another lazy). `element` composes them; `Lowering.realize` stores a computed one, and every view of
+(an index map over another tensor). `element` composes them; `Lowering.realize` stores a computed one, and every view of
 it then becomes a view of the buffer.
 """
 
@@ -53,24 +53,24 @@ class TensorExpr:
 
     @classmethod
     def stored(cls, view: View, dtype: torch.dtype) -> TensorExpr:
-        lazy = cls(view.shape, dtype)
-        lazy.store_in(view)
-        return lazy
+        made = cls(view.shape, dtype)
+        made.store_in(view)
+        return made
 
     @classmethod
     def computed(
         cls, shape: Shape, dtype: torch.dtype, compute: Element, cost: int, reads: frozenset[str] = NOTHING
     ) -> TensorExpr:
         """`compute` gives a scalar of `compute_dtype(dtype)` for an index with one entry per dimension of `shape`."""
-        lazy = cls(shape, dtype)
-        lazy._compute, lazy.cost, lazy.reads = compute, cost, reads
-        return lazy
+        made = cls(shape, dtype)
+        made._compute, made.cost, made.reads = compute, cost, reads
+        return made
 
     def view(self, view: ViewMap) -> TensorExpr:
         """This tensor seen through a view."""
-        lazy = TensorExpr(view.shape, self.dtype)
-        lazy.base, lazy._viewed, lazy.cost, lazy.reads = self, view, self.cost, self.reads
-        return lazy
+        made = TensorExpr(view.shape, self.dtype)
+        made.base, made._viewed, made.cost, made.reads = self, view, self.cost, self.reads
+        return made
 
     @property
     def storage(self) -> View | None:

@@ -25,7 +25,7 @@ _NATIVE = aten.native_batch_norm.default
 
 
 def fold_batch_norm(graph: fx.Graph, mode: FakeTensorMode) -> int:
-    """Fold what can be folded; the number of batch norms that disappeared."""
+    """Fold batch norms into the convolutions before them. Returns how many were folded."""
     static = static_nodes(graph)
     folded = 0
     for node in list(graph.nodes):

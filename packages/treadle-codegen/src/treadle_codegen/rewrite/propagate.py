@@ -27,7 +27,7 @@ def fake_mode_of(graph: fx.Graph) -> FakeTensorMode | None:
 
 @contextmanager
 def running(mode: FakeTensorMode) -> Iterator[None]:
-    """Operators give fake results; with symbolic sizes, without deciding anything about them."""
+    """Operators return fake results and decide nothing about symbolic sizes."""
     with mode:
         if mode.shape_env is None:
             yield
@@ -54,10 +54,10 @@ def insert_call(graph: fx.Graph, mode: FakeTensorMode, like: fx.Node, op: Callab
 def propagate_layouts(
     graph: fx.Graph, mode: FakeTensorMode, rules: Mapping[Any, Callable[..., Any]], changed: set[fx.Node]
 ) -> None:
-    """Compute the fake values of `changed` nodes anew, and of all that depend on a node whose strides became others.
+    """Compute the fake values of `changed` nodes again, and of all nodes behind one whose strides changed.
 
-    Targets without a fake kernel go by `rules`. A view that its argument's new strides do not allow becomes a view of a
-    contiguous copy.
+    `rules` are fake implementations of targets that have none. A view that its argument's new strides do not allow becomes a
+    view of a contiguous copy.
     """
     changed = set(changed)
     with running(mode):

@@ -1,4 +1,4 @@
-"""Computations on parameters alone: found, taken out of the graph, done once and again when a parameter changes.
+"""Computations on parameters alone: they leave the graph, run once, and run again when a parameter changes.
 
 before   graph(weight*, scale*, x): w = weight * scale; y = conv(x, w)         (* static input)
 after    prologue(weight*, scale*): w = weight * scale

@@ -1,1 +1,1 @@
-"""From a Program to a ExecutionPlan: dependencies, fusion into kernels, memory."""
+"""From a Program to kernels and memory: dependencies, fusion, places in one arena."""

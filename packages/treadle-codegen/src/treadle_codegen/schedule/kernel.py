@@ -256,9 +256,9 @@ def _inside(span: tuple[int, int] | None, row: tuple[IntLike, IntLike]) -> bool:
 
 
 def local_buffer(kernel: Kernel, buffer: str, most: int) -> LocalBuffer | None:
-    """How a temporary read only inside the kernel can be kept per outer point, None when it has to stay in memory.
+    """How the kernel can keep a temporary that only it reads, per outer point; None if the temporary must stay in memory.
 
-    A row of more than `most` elements has to; a row of unknown length does where it turns out longer.
+    A row of more than `most` elements must stay in memory; a row of unknown length does if it turns out longer.
     """
     symbols = [a.symbol for a in kernel.outer]
     for section in kernel.sections:

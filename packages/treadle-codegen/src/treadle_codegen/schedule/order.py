@@ -1,4 +1,4 @@
-"""What keeps steps behind the definitions of the numbers they use, and behind the checks on them.
+"""Dependencies through numbers: a step runs after the definitions of the numbers it uses and after the checks on them.
 
 Each symbol that a step defines or checks counts as something that step writes and that every later step which mentions it
 reads. Kernels that mention none of a check's symbols may pass it either way: a call that raises returns nothing.
@@ -13,9 +13,9 @@ NOTHING: frozenset[str] = frozenset()
 
 
 def run_time_order(program: Program) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-    """step name -> (names of the numbers it reads, of those it settles), of steps that have any; "$u0" for a symbol u0.
+    """Step name -> (numbers that it reads, numbers that it defines or checks), for steps that have any; "$u0" for a symbol u0.
 
-    A step also reads the symbols in the shapes of what it writes: it may be the first to need the memory.
+    A step also reads the symbols in the shapes of the buffers it writes, because it may be the first to need their memory.
     """
     tracked = frozenset(program.bound_symbols)
     for step in program.steps:

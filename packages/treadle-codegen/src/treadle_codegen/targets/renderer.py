@@ -23,7 +23,7 @@ class RenderedKernel:
     checks_bounds: whether it reports through the table when an index read from data is out of range.
     label: a name for logs and comments.
     parts: what the renderer needs beside the text to specialise the kernel; nobody else looks at it.
-    why_not_constant: why its numbers may not become constants (`Renderer.specialize`), or None.
+    why_not_constant: why its numbers may not become constants (`Renderer.specialise`), or None.
     """
 
     function: str
@@ -71,7 +71,7 @@ class Renderer(Protocol):
         """
         ...
 
-    def specialize(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
+    def specialise(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
         """The kernel with the numbers `kernel.constants(values)` as constants. It computes the same bits."""
         ...
 

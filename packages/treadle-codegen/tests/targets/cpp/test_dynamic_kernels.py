@@ -142,7 +142,7 @@ def test_columns_of_unknown_number_for_all_sizes_and_for_one(columns: int, cache
     torch.manual_seed(0)
     x = torch.randn(70, columns)
     before = graph(x)
-    assert graph.specialize()
+    assert graph.specialise()
     for mine, general, eager in zip(graph(x), before, function(x), strict=True):
         assert torch.equal(mine, general)
         torch.testing.assert_close(mine, eager, rtol=1e-5, atol=1e-5)

@@ -133,7 +133,7 @@ def compile_to_bytes(source: str, compiler: Compiler, flags: tuple[str, ...], *,
             raise CodegenUnavailable(f"the C++ compiler {compiler.path} could not be run: {error}") from error
         if code < 0:
             raise CodegenUnavailable(f"the C++ compiler {compiler.path} was killed by signal {-code}")
-        if code != 0 and _KILLED in errors:  # for want of memory
+        if code != 0 and _KILLED in errors:  # out of memory
             raise CodegenUnavailable(f"the C++ compiler {compiler.path} was killed: {errors[:400]}")
         if code != 0 and _refuses_everything(command, text):
             words = errors.strip()[:400] or f"it ended with status {code}"
@@ -149,7 +149,7 @@ def compile_to_bytes(source: str, compiler: Compiler, flags: tuple[str, ...], *,
 
 
 def _refuses_everything(command: list[str], text: Path) -> bool:
-    """Whether `command`, which compiles the file `text`, fails on next to nothing as well: then it is no fault of the generated code."""
+    """Whether `command`, which compiles the file `text`, refuses a trivial program as well, so that generated code is not at fault."""
     text.write_text("int treadle_nothing;\n")
     return _run(command)[0] != 0
 
@@ -160,7 +160,7 @@ def _run(command: list[str]) -> tuple[int, str]:
 
 
 def _run_in_background(command: list[str]) -> tuple[int, str]:
-    """Run at low priority, and out of reach of the terminal's interrupts, which are meant for the program."""
+    """Run at low priority, and in a session of its own: interrupts of the terminal are meant for the program."""
     nice = shutil.which("nice")
     command = [nice, "-n", "10", *command] if nice else command
     process = subprocess.Popen(

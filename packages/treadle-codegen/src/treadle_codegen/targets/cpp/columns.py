@@ -83,7 +83,7 @@ class ColumnPrinter(SectionPrinter):
         width, extent, name = block_width(column), writer.index(column.extent), column.symbol.name
         step = str(width)
         if not isinstance(column.extent, int):
-            # Once their number is a constant (hot sizes), as `block_width` has it where nothing divides it.
+            # A specialised kernel knows their number; this is the width that `block_width` has where nothing divides it.
             step = "width"
             constant_p = f"__builtin_constant_p({extent}) && {extent} > {width}"
             writer.line(f"const i64 width = {constant_p} ? {_WIDTH} : {width};")

@@ -75,7 +75,7 @@ def pack_weight(
 
 
 def pack_convolutions(graph: fx.Graph, mode: FakeTensorMode) -> int:
-    """Rewrite every convolution that gains; the number rewritten. Strides of the graph's outputs stay as they were."""
+    """Rewrite every convolution that gains. Returns how many changed. The graph's outputs keep their strides."""
     if not torch.backends.mkldnn.is_available() or not torch.backends.mkldnn.enabled:
         return 0
     static = static_nodes(graph)
@@ -93,7 +93,7 @@ def pack_convolutions(graph: fx.Graph, mode: FakeTensorMode) -> int:
 
 
 def why_not_pack(conv: fx.Node, static: set[fx.Node]) -> str | None:
-    """Why a convolution is better left to ATen as it is."""
+    """Why a convolution stays as it is, or None."""
     x, weight, bias, _stride, _padding, _dilation, transposed = conv.args[:7]
     value = conv.meta["val"]
     if transposed or value.dim() != 4:
@@ -167,7 +167,7 @@ def _what_follows(conv: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, 
     if user is not None and user.target is aten.add.Tensor:
         a, b = user.args
         shortcut = b if a is conv else a
-        alpha = float(user.kwargs.get("alpha", 1))
+        alpha = float(user.kwargs.get("alpha", 1))  # type: ignore[arg-type]
         if (
             isinstance(shortcut, fx.Node)
             and shortcut is not conv

@@ -127,7 +127,7 @@ class CppRenderer:
             *(Parts(tuple(arguments), body), writer.why_not_constant),
         )
 
-    def specialize(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
+    def specialise(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
         """`i64 n0` as a parameter becomes `constexpr i64 n0 = 49;` in front of the same body."""
         fixed = kernel.constants(values)
         if not fixed:

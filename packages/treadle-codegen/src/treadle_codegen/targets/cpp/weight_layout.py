@@ -28,7 +28,7 @@ _MAX_BYTES = (
 
 
 def lay_out_weights(graph: fx.Graph, mode: FakeTensorMode) -> int:
-    """Give every matrix product with a static, transposed right operand a row-major copy of it; the number of products."""
+    """Give every matrix product with a static, transposed right operand a row-major copy of it. Returns how many changed."""
     static = static_nodes(graph)
     copies: dict[fx.Node, fx.Node] = {}
     spent = changed = 0
@@ -50,7 +50,7 @@ def lay_out_weights(graph: fx.Graph, mode: FakeTensorMode) -> int:
 
 
 def why_not_copy(weight: Any, static: set[fx.Node], spent: int) -> str | None:
-    """Why a right operand is used as it lies."""
+    """Why a right operand is used with the strides it has, or None."""
     if weight not in static or not is_view_of_input(weight):
         return "not a view of a parameter"
     value = weight.meta["val"]
@@ -68,7 +68,7 @@ def _row_major(x: torch.Tensor) -> torch.Tensor:
 
 
 def release_biases(graph: fx.Graph, mode: FakeTensorMode) -> int:
-    """Turn `addmm` into `mm` and an addition where kernels of ours read the result; the number turned."""
+    """Turn `addmm` into `mm` and an addition where kernels of ours read the result. Returns how many changed."""
     turned = 0
     for node in list(graph.nodes):
         if node.target is aten.addmm.default and why_not_release(node) is None:
@@ -85,7 +85,7 @@ def release_biases(graph: fx.Graph, mode: FakeTensorMode) -> int:
 
 
 def why_not_release(node: fx.Node) -> str | None:
-    """Why the bias is best left to `addmm`."""
+    """Why the bias stays with `addmm`, or None."""
     if node.kwargs:
         return "scaled"
     bias = node.args[0]
