@@ -1,8 +1,8 @@
-"""What one call costs: `x + 1` on 8 floats, in eager and through each compiler, in nanoseconds per call.
+"""Call overhead: nanoseconds per call of `x + 1` on 8 floats, in eager and through each compiler.
 
     python benchmarks/call_overhead.py [--output FILE]      to benchmarks/results/call_overhead.json
 
-All variants are compiled in this process and called in turn in blocks of 2,000 calls; the figure is the median block.
+All variants are compiled in this process and called in turn in blocks of 2,000 calls. The figure is the median over blocks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def add_one(x: torch.Tensor) -> torch.Tensor:
 
 
 def fresh() -> Function:
-    """The function with a code object of its own: compilers keep what they know on the code object."""
+    """A copy of the function with a code object of its own, because compilers keep their caches on the code object."""
     return types.FunctionType(add_one.__code__.replace(), add_one.__globals__, "add_one")
 
 
@@ -66,7 +66,7 @@ def nanoseconds_per_call(function: Function, x: torch.Tensor) -> float:
 
 
 def measure(variants: Sequence[str]) -> dict[str, float]:
-    """Median nanoseconds per call of each variant, after a check that it computes the right thing."""
+    """Median nanoseconds per call of each variant, after a check of its result."""
     x = torch.arange(8.0)
     functions = {}
     for name in variants:

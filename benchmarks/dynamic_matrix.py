@@ -1,10 +1,10 @@
-"""Compilations that a range of batch sizes and sequence lengths costs, next to torch.compile's.
+"""Numbers of compilations over ranges of batch sizes and sequence lengths, of Treadle and torch.compile.
 
     python benchmarks/dynamic_matrix.py [--models bert gpt2 ...] [--output FILE]   to benchmarks/results/dynamic_matrix.json
 
 Every model runs on all batch sizes and sequence lengths in an order drawn once (images: batch sizes only). Each result is compared with
-eager's. The small functions run on short sequences of sizes. What is counted: graphs handed to the backend, for torch.compile too (its
-backend here is `eager`: only the count is of interest). The two engines run in processes of their own.
+eager's. The small functions run on short sequences of sizes. The count is that of graphs
+given to the backend. torch.compile uses the backend `eager`, which does not change the count. Each engine has a process of its own.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ LAYOUTS: dict[str, Callable[[int], torch.Tensor]] = {
 
 
 class Engine:
-    """One way to compile, and how many graphs it has handed to its backend."""
+    """One way to compile, and the number of graphs that it has given to its backend."""
 
     def __init__(self, name: str):
         self.name = name
         self.graphs = 0
 
     def compile(self, function: Any) -> Any:
-        """The compiled function, with nothing left of what was compiled before."""
+        """Compile a function after dropping everything that was compiled before."""
         self.graphs = 0
         if self.name == "treadle":
             import treadle
@@ -113,7 +113,7 @@ def deviation(expected: Any, found: Any) -> float:
 
 
 def run_model(engine: Engine, name: str) -> dict[str, Any]:
-    """One model over all shapes: how many compilations, after which shape each, and the largest deviation from eager."""
+    """Run a model over all shapes. Returns the number of compilations, the shape before each, and the largest deviation from eager."""
     model = zoo.SCENARIOS[name].build()
     shapes = list(itertools.product(BATCHES, (0,) if name in IMAGES else LENGTHS))
     random.Random(0).shuffle(shapes)

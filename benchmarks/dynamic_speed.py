@@ -1,4 +1,4 @@
-"""What symbolic sizes cost at run time: a dynamic compile run at a shape, against a static compile of exactly that shape.
+"""The cost of symbolic sizes at run time: a dynamic compile run at a shape, against a static compile of that shape.
 
     python benchmarks/dynamic_speed.py                         everything, to benchmarks/results/dynamic_speed.json
     python benchmarks/dynamic_speed.py --cases softmax cat     the memory-bound cases whose names contain one of these words
@@ -6,14 +6,14 @@
     python benchmarks/dynamic_speed.py --torch                 torch.compile, static and dynamic, beside them
 
 Every case runs in several sizes, once with its batch symbolic and once with all sizes symbolic. The dynamic callables are
-compiled at other sizes than they are timed at: `dynamic` with the kernels that serve all sizes, `hot` with those that a graph
-gets in the background for sizes it is called with again and again (here at once, `treadle_codegen.specialise_now`). The static
-and the dynamic ones are called in turn in one process on one thread. A figure is the median over rounds of the ratio to static,
-each round comparing the best of a few calls next to each other, which is what a shared machine leaves comparable. Results are
-compared with eager's before anything is timed, and those of `hot` with those of `dynamic` to the bit.
+compiled at other sizes than they are timed at: `dynamic` with the kernels that serve all sizes, `hot` with kernels specialised to the
+timed sizes (`treadle_codegen.specialise_now` makes them at once). The static and the dynamic callables are called in turn in one
+process on one thread. A figure is the median over rounds of the ratio to static. A round compares the best of a few neighbouring
+calls, because other processes on the machine disturb longer comparisons. Before timing, results are compared with eager's, and those
+of `hot` with those of `dynamic` bit by bit.
 
-Cases whose static call takes 10 us or more are judged (ratio of `hot` at most 1.05); in shorter ones the call itself dominates,
-and microseconds are reported beside the ratio.
+A case whose static call takes 10 us or more must have a ratio of `hot` of at most 1.05. In shorter cases the call itself dominates;
+the report has microseconds beside the ratio.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True)
 class Spec:
-    """One input: its dimensions (names are looked up in a case's sizes), and what it holds."""
+    """One input: its dimensions (a name is looked up in the case's sizes), and the kind of its elements."""
 
     dims: tuple[Dim, ...]
     kind: str = "float"  # float, index (into `limit` rows), mask, channels_last
@@ -94,7 +94,7 @@ class Case:
 
 
 def _rows(*inner: int) -> tuple[Sizes, ...]:
-    """Row lengths `inner` with as many rows as fill the first-level cache, the second, and neither."""
+    """Row lengths `inner`, with numbers of rows that fit the first-level cache, the second-level cache, and neither."""
     return tuple({"n": max(2, total // c), "c": c} for c in inner for total in (6_000, 200_000, 4_000_000))
 
 
@@ -201,7 +201,7 @@ def treadle_static(function: Any) -> Forward:
 
 
 def treadle_dynamic(function: Any) -> Forward:
-    """With kernels for all sizes, however often it is called at some."""
+    """A dynamic compile without shape specialisation."""
     import treadle
 
     return treadle.compile(function, options={"specialised_shapes": 0})
@@ -214,7 +214,7 @@ def treadle_hot(function: Any) -> Forward:
 
 
 def _specialize() -> None:
-    """Do now what the background would do after some time."""
+    """Compile the specialised kernels now instead of in the background."""
     import treadle_codegen
 
     treadle_codegen.specialise_now()
@@ -227,7 +227,7 @@ def same_bits(one: Any, other: Any) -> bool:
 
 
 def mark(tensors: Sequence[torch.Tensor], dims: Sequence[Sequence[int]], torchs: bool) -> None:
-    """Mark the dimensions as symbolic for treadle, and for torch.compile where it takes part."""
+    """Mark the dimensions as dynamic for treadle, and for torch.compile if it takes part."""
     import treadle
 
     for tensor, marked in zip(tensors, dims, strict=True):
@@ -260,7 +260,7 @@ def _once(call: Callable[[], object], repeats: int) -> float:
 
 
 def ratios(base: Callable[[], object], others: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, Any]:
-    """`seconds` (best) of every function and `ratio` to `base`: medians over rounds of the best of a few interleaved samples."""
+    """Best `seconds` of every function, and `ratio` to `base`: the median over rounds of the best of a few interleaved samples."""
     functions = {"": base, **others}
     for function in functions.values():
         _once(function, 3)
@@ -281,7 +281,7 @@ def ratios(base: Callable[[], object], others: Mapping[str, Callable[[], object]
 
 
 def compiles() -> int:
-    """Graphs that treadle has compiled since `_clear`; those left to eager count a hundred."""
+    """The number of graphs that treadle has compiled since `_clear`. A graph that runs in eager counts as a hundred."""
     import treadle
 
     stats = treadle.stats()
@@ -289,7 +289,7 @@ def compiles() -> int:
 
 
 def run_case(case: Case, sizes: Sizes, mode: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Figures of one case at one size; `mode` says which of its dimensions are symbolic."""
+    """Figures of one case at one size. `mode`: which of its dimensions are symbolic."""
     torch.manual_seed(0)
     tensors = [spec.make(sizes) for spec in case.specs]
     names = case.names & {"n"} if mode == "batch" else case.names
@@ -323,7 +323,7 @@ def run_case(case: Case, sizes: Sizes, mode: str, options: argparse.Namespace) -
 
 
 def run_model(name: str, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Figures of a model at batch 4 and 1, batch symbolic (token models: sequence too); one dynamic compile serves both."""
+    """Figures of a model at batch sizes 4 and 1, from one dynamic compile. The batch is symbolic, for token models the sequence too."""
     modes = {"batch": [0], "all": [0, 1]} if name in TOKEN_MODELS else {"batch": [0]}
     model = zoo.SCENARIOS[name].build()
     for mode, dims in modes.items():
@@ -368,19 +368,19 @@ def row_of(figures: Mapping[str, Any]) -> str:
 
 
 def complaints_about(figures: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the results of a case, its times aside."""
+    """What is wrong with the results of a case. Times do not count."""
     found = [] if figures["deviation"] <= TOLERANCE else [f"WRONG by {figures['deviation']:.1e}"]
     found += [f"compiled {figures['graphs']} times"] if figures["graphs"] != 1 else []
     return found + ([] if figures["same bits"] else ["OTHER BITS when hot"])
 
 
 def is_judged(figures: Mapping[str, Any]) -> bool:
-    """Whether the kernels of a case matter more than its call."""
+    """Whether the kernels of a case take longer than its call overhead."""
     return figures["seconds"][""] >= LONG_ENOUGH
 
 
 def summary(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of the judged cases and of the others: how many, and ratios to static; of the others also microseconds above static."""
+    """Number and ratios to static of the judged cases and of the others; for the others also microseconds above static."""
     groups = {"memory-bound": [r for r in rows if is_judged(r)], "call overhead": [r for r in rows if not is_judged(r)]}
     found: dict[str, Any] = {}
     for group, members in groups.items():
@@ -411,7 +411,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """0 when every result is right and no judged ratio of `hot` exceeds 1.05, 1 otherwise."""
+    """Exit status: 0 if every result is right and no judged ratio of `hot` exceeds 1.05, else 1."""
     options = parse(arguments)
     torch.set_num_threads(1)
     words = options.cases

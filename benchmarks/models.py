@@ -3,11 +3,11 @@
     python benchmarks/models.py                              everything (about 20 minutes), to benchmarks/results/models.json
     python benchmarks/models.py --models bert resnet18       some models
     python benchmarks/models.py --variants eager treadle     some variants
-    python benchmarks/models.py --phases cold steady         without the second process
+    python benchmarks/models.py --phases cold steady         without the warm start
 
 Cold: a fresh process with empty caches, seconds from after `import torch` and building the model to the first result.
 Warm: the same in a second process with the caches filled. Steady: all variants interleaved in one process, medians.
-One OpenMP thread throughout. Memory: the largest resident size of the cold process.
+All runs use one OpenMP thread. Memory: the peak resident size of the cold process.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str]) -> int:
                 name, options.variants, options.phases, lambda step: print(step, file=sys.stderr, flush=True)
             )
         )
-        # After every model, so that an interrupted run has something to show.
+        # After every model, so that an interrupted run leaves results.
         text = json.dumps({**results, "models": [asdict(row) for row in rows]}, indent=1)
         options.output.write_text(text + "\n", encoding="utf-8")
     print(readme_table.models_tables(rows))

@@ -1,9 +1,9 @@
-"""The size queries that compiling real models makes: recorded once, kept beside this file, read by shapes_figures.py.
+"""Record the size queries that compiling real models makes, for shapes_figures.py to replay.
 
     python benchmarks/shape_queries.py [--models bert gpt2 ...]     record again, to benchmarks/shape_queries.json.gz
 
 Each model is compiled by Treadle (tracer, autograd, codegen) for one size and then, with batch and sequence length as symbols, for
-another. Every call of that second compilation that reaches a size's node is written down: arithmetic, questions about layouts,
+another. Every call of the second compilation that reaches the node of a size is recorded: arithmetic, questions about layouts,
 decisions. An operand is `12` (a result; the symbols come first, then the queries in order) or `#8` (a constant); lists stand in
 brackets.
 """
@@ -53,14 +53,14 @@ class Operand(NamedTuple):
 
 
 class Query(NamedTuple):
-    """One call on a node; an operand that is a tuple is a list of nodes (sizes, strides, terms)."""
+    """One call on a node. An operand that is a tuple stands for a list of nodes (sizes, strides, terms)."""
 
     method: str
     operands: tuple[Operand | tuple[Operand, ...], ...]
 
 
 class Recording(NamedTuple):
-    """What one environment was asked: the hints of its symbols (results 0, 1, ...), then the queries in order."""
+    """The queries to one environment in order, behind the hints of its symbols (results 0, 1, ...)."""
 
     hints: list[int]
     queries: list[Query]
@@ -89,12 +89,12 @@ def save(recordings: dict[str, list[Recording]]) -> None:
         ]
         for name, parts in recordings.items()
     }
-    # No time stamp: recording the same again gives the same file.
+    # Without a time stamp, an equal recording gives an equal file.
     STORE.write_bytes(gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0))
 
 
 def load() -> dict[str, list[Recording]]:
-    """The stored recordings by model, one for each environment (each part that was traced on its own)."""
+    """Model -> its stored recordings, one per environment (per part that was traced on its own)."""
     content = json.loads(gzip.decompress(STORE.read_bytes()))
     return {
         name: [Recording(r["hints"], list(map(_read_query, r["queries"]))) for r in content[name]] for name in content
@@ -110,7 +110,7 @@ def _read_query(line: str) -> Query:
 
 
 class Recorder:
-    """Notes every call on the nodes of one environment; the results of calls are known by the identity of the node."""
+    """Records every call on the nodes of one environment. Results of calls are recognised by the identity of the node."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -127,7 +127,7 @@ class Recorder:
             self.kept[id(result)] = result
 
     def _need(self, node: Any) -> None:
-        """A node that no call made (a size or stride of an input) is made by calls on its symbols."""
+        """Make a node that no call has made (a size or stride of an input) by calls on its symbols."""
         if id(node) in self.kept or node.is_constant():
             return
         from treadle_shapes.expr import Product, Sum, Symbol
@@ -167,7 +167,7 @@ class Recorder:
 
 
 def _parts(value: Any) -> tuple[str, list[Any]]:
-    """The method that makes a sum or product, and from what."""
+    """The method that makes a sum or product, and its operands."""
     if hasattr(value, "powers"):
         return "mul", [atom for atom, power in value.powers.items() for _ in range(power)]
     terms = value.coefficients.items()
@@ -216,7 +216,7 @@ def recording() -> Iterator[dict[int, Recorder]]:
 
 
 def record(name: str) -> list[Recording]:
-    """Compile one model of the zoo for one size, then for another: what is asked while batch and length are symbols."""
+    """Compile a model of the zoo for one size, then with symbolic batch and length for another, and record the second compile."""
     import treadle
 
     model = zoo.SCENARIOS[name].build()

@@ -1,4 +1,4 @@
-"""treadle_shapes next to PyTorch's ShapeEnv and plain SymPy, on the size queries that compiling real models makes.
+"""Compare treadle_shapes with PyTorch's ShapeEnv and plain SymPy on the size queries that compiling real models makes.
 
     python benchmarks/shapes_figures.py [--models bert gpt2 ...] [--parts queries traces package] [--output FILE]
 
@@ -119,7 +119,7 @@ Spent = dict[str, list[float]]
 
 
 def replay(engine: Any, recording: Recording, spent: Spent) -> None:
-    """Ask a new environment everything that was asked while recording."""
+    """Repeat a recording's queries on a new environment."""
     state = engine(recording.hints)
     results: list[Any] = list(state.nodes)
     first = results[0]
@@ -158,7 +158,7 @@ def new_spent() -> Spent:
 
 
 def measure_recordings(recordings: Sequence[Recording], rounds: int) -> dict[str, dict[str, Any]]:
-    """Microseconds per call and the number of calls, by engine and kind; `warm`: the same once more with filled caches."""
+    """Microseconds per call and number of calls, by engine and kind. `warm`: once more with filled caches."""
     found: dict[tuple[str, bool], list[Spent]] = {
         (engine.name, warm): [] for engine in ENGINES for warm in (False, True)
     }
@@ -196,7 +196,7 @@ _SYMPY: dict[str, Callable[..., Any]] = {
 
 
 def replay_sympy(recording: Recording, spent: Spent) -> None:
-    """Arithmetic and decisions on bare SymPy with integer symbols: a decision substitutes the hints."""
+    """Repeat arithmetic and decisions on bare SymPy with integer symbols. A decision substitutes the hints."""
     symbols = [sympy.Symbol(f"s{k}", integer=True, positive=True) for k in range(len(recording.hints))]
     hints = dict(zip(symbols, recording.hints, strict=True))
     results: list[Any] = list(symbols)
@@ -235,7 +235,7 @@ def measure_sympy(recordings: Sequence[Recording], rounds: int) -> dict[str, Any
 
 
 def many_guards() -> Recording:
-    """Decisions on two sizes that each need a guard, twenty of the kinds that models with more branches record."""
+    """Twenty decisions on two sizes that each need a guard, as models with many branches record them."""
     queries: list[Query] = []
 
     def ask(method: str, *operands: int | Operand) -> Operand:
@@ -286,7 +286,7 @@ def trace_seconds(name: str, kind: str) -> dict[str, Any]:
 
 
 def measure_traces(models: Sequence[str], processes: int) -> dict[str, Any]:
-    """Median seconds of the trace phase by model, static and dynamic interleaved, and their ratio."""
+    """Median seconds of the trace phase by model, static and dynamic starts interleaved, and their ratio."""
     found = {}
     for name in models:
         runs: dict[str, list[dict[str, Any]]] = {"static": [], "dynamic": []}

@@ -65,7 +65,7 @@ def not_callable(gm, example_inputs):
     ],
 )
 def test_backends_that_misbehave(backend, message):
-    from treadle_tracer.compile import BackendError
+    from treadle_tracer import BackendError
 
     with pytest.raises(BackendError, match=message):
         treadle.compile(lambda x: x.sin(), backend=backend)(torch.ones(2))

@@ -1,10 +1,10 @@
 """Set up the repository's own environment: a virtual environment beside the sources with everything pinned.
 
-Standard library only, and written so that any Python 3 can parse it: an old one must get as far as being told that it
-is too old. `ensure_main()` gives the interpreter of `.venv` (all six packages editable, torch, transformers, timm);
+It uses the standard library only, and any Python 3 can parse it, so that an old Python can be told that it is too old.
+`ensure_main()` gives the interpreter of `.venv` (all six packages editable, torch, transformers, timm);
 `ensure_plain(python)` gives that of `.venv-<x.y>` (frame, shapes and tracer without torch) for one more interpreter,
 `ensure_torch(version)` that of `.venv-torch-<version>` (everything, beside another torch).
-All do nothing the second time: a stamp file in the environment holds a hash of what it was made from.
+All do nothing if the environment is up to date: a stamp file holds a hash of its inputs.
 """
 
 import contextlib
@@ -27,16 +27,16 @@ OLDEST_PIP = (22, 3)  # the first with `pip --python`
 OLDEST_GXX = 9  # C++17 with OpenMP 5 reductions
 STAMP = "treadle-setup.json"
 
-# The order is that of the dependencies, so that a failure names the package that caused it.
+# In dependency order, so that a failure names the package that caused it.
 PACKAGES = ["treadle-frame", "treadle-shapes", "treadle-tracer", "treadle-autograd", "treadle-codegen", "treadle"]
 PLAIN_PACKAGES = ["treadle-frame", "treadle-shapes", "treadle-tracer"]
-# What an older torch wants in versions of its own.
+# Requirements whose versions depend on the release of torch.
 BOUND_TO_TORCH = {"torch", "torchvision", "setuptools"}
 PLAIN_REQUIREMENTS = ["bytecode", "editables", "hatchling", "hypothesis", "pytest", "setuptools", "sympy"]
 
 
 class SetupError(Exception):
-    """Something on this machine is missing or too old; the message says what and what to do."""
+    """Something on this machine is missing or too old. The message says what, and what to do."""
 
 
 def dotted(version):
@@ -63,7 +63,7 @@ def why_not_python(version=sys.version_info, name=sys.implementation.name, execu
 
 
 def why_not_pip():
-    """Why no packages can be installed, or None."""
+    """Why pip cannot install packages, or None."""
     if importlib.util.find_spec("venv") is None:
         return "Python's module venv is missing. Install it, for instance `apt install python3-venv`."
     python = installer()
@@ -85,7 +85,7 @@ def why_not_pip():
 
 
 def why_not_compiler(compiler=None):
-    """Why nothing can be compiled, or None."""
+    """Why there is no usable C++ compiler, or None."""
     compiler = compiler or os.environ.get("CXX") or "g++"
     if shutil.which(compiler.split()[0]) is None:
         return "%s is missing. Install it, for instance `apt install g++`." % compiler
@@ -110,7 +110,7 @@ def why_not_headers():
 
 
 def check_machine():
-    """Raise SetupError with everything that is missing or too old at once."""
+    """Raise one SetupError for everything that is missing or too old."""
     python = why_not_python()
     of_python = [python] if python else [why_not_pip(), why_not_headers()]
     missing = [reason for reason in of_python + [why_not_compiler()] if reason]
@@ -131,7 +131,7 @@ def find_interpreter(version):
     probe = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
     for candidate in filter(None, candidates):
         with contextlib.suppress(OSError):
-            # A pyenv shim stands on PATH for versions that are not switched on, and fails; hence the run.
+            # PATH may have a pyenv shim of a version that is not active, which fails. So it is run.
             run = subprocess.run([candidate, "-c", probe], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             if run.returncode == 0 and run.stdout.decode().strip() == version:
                 return candidate
@@ -142,7 +142,7 @@ def find_interpreter(version):
 
 
 class Environment:
-    """A virtual environment of the repository: where it is, what goes in, and whether it is up to date."""
+    """A virtual environment of the repository: its place, its packages, and whether it is up to date."""
 
     def __init__(self, directory, python, requirements, packages, constraints=CONSTRAINTS):
         self.directory = directory
@@ -154,7 +154,7 @@ class Environment:
         self.log = os.path.join(directory, "setup.log")
 
     def wanted(self):
-        """What the environment should be made from, one hash per step of `ensure`."""
+        """Hashes of the environment's inputs, one per step of `ensure`."""
         build_inputs = [os.path.join(ROOT, "packages", name, "pyproject.toml") for name in self.packages]
         frame = os.path.join(ROOT, "packages", "treadle-frame")
         build_inputs.append(os.path.join(frame, "hatch_build.py"))
@@ -176,14 +176,14 @@ class Environment:
             return {}
 
     def note(self, stamp):
-        """Record what is done, in one step, so that an interrupted set-up is taken up again and not believed."""
+        """Record the finished steps atomically, so that an interrupted set-up continues where it stopped."""
         path = os.path.join(self.directory, STAMP)
         with open(path + ".new", "w") as file:
             json.dump(stamp, file, indent=1)
         os.replace(path + ".new", path)
 
     def ensure(self):
-        """Make or update the environment; return its interpreter."""
+        """Make or update the environment. Returns its interpreter."""
         wanted, have = self.wanted(), self.have()
         if have == wanted:
             return self.python
@@ -206,7 +206,7 @@ class Environment:
         return self.python
 
     def pip(self, title, arguments):
-        """Run `pip install` of this interpreter's pip on the environment; its talk goes to the log."""
+        """Run this interpreter's `pip install` on the environment. The output goes to the log."""
         command = [installer(), "-m", "pip", "--python", self.python, "install", "--disable-pip-version-check"]
         variables = dict(os.environ, PATH=os.path.join(self.directory, "bin") + os.pathsep + os.environ.get("PATH", ""))
         with open(self.log, "ab") as log:
@@ -219,12 +219,12 @@ class Environment:
 
 
 def installer():
-    """The interpreter whose pip installs: this one, or, inside an environment without pip, the one it was made from."""
+    """The interpreter whose pip is used: this one, or the one that it was made from if it is an environment without pip."""
     return sys.executable if importlib.util.find_spec("pip") else base_interpreter()
 
 
 def digest(files, texts):
-    """One hash of the files' contents and the texts."""
+    """One hash of the files' contents and of the texts."""
     total = hashlib.sha256()
     for path in files:
         with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -243,7 +243,7 @@ def step(text):
 
 
 def wait(process, title):
-    """Wait for a process; on a terminal show the seconds it has taken so far."""
+    """Wait for a process. On a terminal, show the seconds so far."""
     start, shown = time.time(), sys.stdout.isatty()
     if not shown:
         step(title)
@@ -262,7 +262,7 @@ def wait(process, title):
 
 @contextlib.contextmanager
 def only_one_at_a_time():
-    """Two commands started at once must not fill the same environment."""
+    """Hold a lock, so that two commands never fill the same environment at once."""
     import fcntl
 
     try:
@@ -277,7 +277,7 @@ def only_one_at_a_time():
 
 
 def set_up(environment):
-    """The environment's interpreter. One that is up to date is left alone: the tree may be read-only."""
+    """Make or update the environment and return its interpreter. An up-to-date one is left alone: the tree may be read-only."""
     if environment.have() == environment.wanted():
         return environment.python
     with only_one_at_a_time():
@@ -290,21 +290,21 @@ def requirement_lines():
 
 
 def ensure_main():
-    """The interpreter of `.venv`, made or brought up to date first. Raises SetupError."""
+    """Make or update `.venv` and return its interpreter. Raises SetupError."""
     check_machine()
     base = os.path.realpath(sys.executable) if sys.prefix == sys.base_prefix else base_interpreter()
     return set_up(Environment(os.path.join(ROOT, ".venv"), base, requirement_lines(), PACKAGES))
 
 
 def ensure_torch(version):
-    """The interpreter of `.venv-torch-<version>`: what `.venv` has, beside this version of torch. Raises SetupError."""
+    """Make or update `.venv-torch-<version>`, which is `.venv` with another torch, and return its interpreter. Raises SetupError."""
     directory = os.path.join(ROOT, ".venv-torch-" + version)
     requirements = requirements_beside(version)
     return set_up(Environment(directory, base_interpreter(), requirements, PACKAGES, constraints=""))
 
 
 def requirements_beside(torch_version):
-    """The development environment's requirements as pinned, except what another torch decides."""
+    """The pinned requirements of the development environment, without those that depend on the release of torch."""
     with open(CONSTRAINTS) as file:
         pins = dict(line.strip().split("==") for line in file if "==" in line and not line.startswith("#"))
     free = [name for name in requirement_lines() if name in BOUND_TO_TORCH or name not in pins]
@@ -313,13 +313,13 @@ def requirements_beside(torch_version):
 
 
 def base_interpreter():
-    """The interpreter that the running virtual environment was made from, so that ours does not hang on it."""
+    """The interpreter that the running virtual environment was made from, so that ours does not depend on that environment."""
     name = "python%d.%d" % sys.version_info[:2]
     return os.path.realpath(getattr(sys, "_base_executable", None) or os.path.join(sys.base_prefix, "bin", name))
 
 
 def ensure_plain(version):
-    """The interpreter of `.venv-<version>` without torch, or None when no such CPython is on this machine."""
+    """Make or update `.venv-<version>`, without torch, and return its interpreter; None if this machine has no such CPython."""
     base = find_interpreter(version)
     if base is None:
         return None
@@ -328,7 +328,7 @@ def ensure_plain(version):
 
 
 def run_inside(script, arguments):
-    """Set up, then run a script of tools/ in the environment; give its exit status, 2 when the set-up failed."""
+    """Set up, then run a script of tools/ in the environment. Returns its exit status, 2 if the set-up failed."""
     try:
         python = ensure_main()
     except SetupError as error:

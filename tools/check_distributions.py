@@ -1,12 +1,12 @@
-"""Build each distribution and try it the way a stranger would: alone, in an empty environment, with what it declares.
+"""Build each distribution and test it alone: in an empty environment, with the dependencies that it declares.
 
     python tools/check_distributions.py                       all six
     python tools/check_distributions.py --only treadle-frame  one
     python tools/check_distributions.py --wheels dist         these wheels instead of building (others are built)
 
-For each: the sdist is built, the wheel is built from the sdist in isolation, the wheel is installed into an empty virtual
-environment and nothing else but what its metadata asks for; then what came along is compared with what may, the package
-is imported, its test extra is installed, and the tests in its sdist run against the installed package.
+For each distribution: build the sdist, build the wheel from the sdist in isolation, and install the wheel with its declared
+dependencies into an empty virtual environment. Then compare the installed packages with the allowed ones, import the package,
+install its test extra, and run the tests of the sdist against the installed package.
 
 torch takes most of the time, so it is installed once and the environments that need it start as copies (hard links) of
 that one, which holds nothing but torch and what torch brings.
@@ -56,11 +56,11 @@ print(json.dumps({"file": module.__file__, "typed": marker.is_file(), "torch": "
 
 
 class CheckError(Exception):
-    """A distribution does not do what it should; the message names it and says what was found."""
+    """A check of a distribution fails. The message names the distribution and what was found."""
 
 
 def run(command: Sequence[str | Path], cwd: Path, **variables: str) -> str:
-    """Run a command and give its standard output; CheckError with the end of its talk when it fails."""
+    """Run a command and return its standard output. Raises CheckError with the end of its output if it fails."""
     hidden = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PIP_CONSTRAINT")}
     result = subprocess.run(
         [str(part) for part in command],
@@ -85,7 +85,7 @@ def last_json(output: str) -> dict:
 
 
 def build(package: Package, wheels: Path) -> None:
-    """sdist from the tree, wheel from the sdist (as pip would build it for somebody without a wheel), into `wheels`."""
+    """Build the sdist from the tree and the wheel from the sdist, as pip does where no wheel fits, into `wheels`."""
     run([sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", wheels], package.directory)
     sdist = find(package, wheels, ".tar.gz")
     pip = [bootstrap.installer(), "-m", "pip"]
@@ -94,7 +94,7 @@ def build(package: Package, wheels: Path) -> None:
 
 
 def find(package: Package, wheels: Path, suffix: str) -> Path:
-    """The one file of this version of the package with this suffix."""
+    """The only file with this suffix of this version of the package."""
     found = sorted(wheels.glob(f"{package.module}-{package.version()}*{suffix}"))
     if suffix == ".whl":
         # A directory of release wheels holds one per CPython.
@@ -125,14 +125,14 @@ class Empty:
         run([*pip, *options, *requirements], self.directory)
 
     def installed(self) -> dict[str, str]:
-        """name -> version of everything in it."""
+        """name -> version of every installed package."""
         return last_json(run([self.python, "-I", "-c", LIST_INSTALLED], self.directory))
 
 
 def why_not_as_declared(
     package: Package, installed: Mapping[str, str], torch_brings: set[str], packages: Mapping[str, Package]
 ) -> str | None:
-    """What is wrong with what came along when only this package was asked for, or None."""
+    """What is wrong with the packages that were installed along with this one, or None."""
     ours = {name for name in packages if package.name in with_downstream([name], packages)}
     came, allowed = set(installed), THIRD_PARTY.get(package.name, torch_brings)
     banned = came & MUST_NOT_BRING.get(package.name, set())
@@ -158,7 +158,7 @@ def check_import(package: Package, environment: Empty) -> None:
 
 
 def run_own_tests(package: Package, environment: Empty, wheels: Path) -> str:
-    """Run the tests of the sdist against the installed package; give pytest's closing line."""
+    """Run the tests of the sdist against the installed package. Returns pytest's closing line."""
     environment.install(wheels, *package.extras.get("test", ()))
     unpacked = environment.directory / "sdist"
     with tarfile.open(find(package, wheels, ".tar.gz")) as archive:
@@ -172,7 +172,7 @@ def run_own_tests(package: Package, environment: Empty, wheels: Path) -> str:
 def check(
     package: Package, packages: Mapping[str, Package], wheels: Path, environment: Empty, torch_brings: set[str]
 ) -> str:
-    """Install, compare, import, test; give pytest's closing line. CheckError when something is not right."""
+    """Install, compare, import and test. Returns pytest's closing line. Raises CheckError if a check fails."""
     environment.install(wheels, find(package, wheels, ".whl"))
     wrong = why_not_as_declared(package, environment.installed(), torch_brings, packages)
     if wrong:
@@ -182,7 +182,7 @@ def check(
 
 
 def check_all(names: Sequence[str], packages: Mapping[str, Package], given: Path | None, scratch: Path) -> list[str]:
-    """Check the named packages, each in an environment of its own; give what failed."""
+    """Check the named packages, each in an environment of its own. Returns the failures."""
     wheels = scratch / "wheels"
     wheels.mkdir()
     for package in packages.values():

@@ -1,7 +1,7 @@
 """Compare eager, torch.compile and Treadle on scenarios of the zoo, each measurement in a process of its own.
 
-The orchestrating half of measure.py, shared by tools/main_job.py (two models, with a progress display) and
-benchmarks/models.py (all of them, to JSON). Caches live in a directory made for the comparison, so "cold" is cold.
+tools/main_job.py (two models, with a progress display) and benchmarks/models.py (all models, to JSON) use it. measure.py is the
+worker. Every comparison has a new cache directory, so a cold start finds no cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WORKER = Path(__file__).with_name("measure.py")
 PHASES = ("cold", "warm", "steady")
 PACKAGES = ("treadle", "treadle_tracer", "treadle_autograd", "treadle_codegen", "treadle_frame", "treadle_shapes")
 
-# Where each compiler keeps what it compiled.
+# Environment variables for the compilers' cache directories.
 CACHE_VARIABLES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TREADLE_CACHE_DIR", "XDG_CACHE_HOME")
 
 Figures = dict[str, Any]
@@ -33,7 +33,7 @@ Figures = dict[str, Any]
 
 @dataclass
 class Row:
-    """The figures of one scenario: variant -> figure -> value; `errors` says what could not be measured, and why."""
+    """The figures of one scenario: variant -> figure -> value. `errors`: what could not be measured -> why."""
 
     name: str
     figures: dict[str, Figures] = field(default_factory=dict)
@@ -43,12 +43,12 @@ class Row:
         return self.figures.get(variant, {}).get(figure)
 
     def ratio(self, figure: str, over: str, under: str) -> float | None:
-        """`figure` of one variant over that of another, or None where one is missing."""
+        """`figure` of variant `over` divided by that of `under`, or None if one is missing."""
         above, below = self.get(over, figure), self.get(under, figure)
         return above / below if above and below else None
 
     def why_not_right(self, variant: str = "treadle") -> str | None:
-        """Why the variant's outputs do not count as agreeing with eager, or None when they do."""
+        """Why the variant's outputs do not agree with eager, or None if they do."""
         failed = [message for key, message in self.errors.items() if key.startswith((variant, "steady"))]
         if failed:
             return failed[0]
@@ -61,13 +61,13 @@ class Row:
 
 
 def worker_environment(cache: Path) -> dict[str, str]:
-    """One OpenMP thread, no network, and the compilers' caches under `cache`."""
+    """The environment of a worker: one OpenMP thread, no network, the compilers' caches under `cache`."""
     caches = {name: str(cache / name.lower()) for name in CACHE_VARIABLES}
     return {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **caches}
 
 
 def write_bytecode() -> None:
-    """What pip does at an installation, for packages that come from the source tree: no variant's start compiles Python."""
+    """Write the packages' byte-code, as pip does, so that no start of a variant compiles Python."""
     for package in PACKAGES:
         spec = importlib.util.find_spec(package)
         if spec is not None and spec.origin is not None:
@@ -75,7 +75,7 @@ def write_bytecode() -> None:
 
 
 def run_worker(arguments: Sequence[str], cache: Path, timeout: float) -> tuple[Figures | None, str]:
-    """(the worker's figures, "") or (None, why there are none)."""
+    """Run a worker. Returns (its figures, "") or (None, why there are none)."""
     command = [sys.executable, str(WORKER), *arguments]
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=worker_environment(cache))
@@ -89,7 +89,7 @@ def run_worker(arguments: Sequence[str], cache: Path, timeout: float) -> tuple[F
 
 
 def first_results(row: Row, phase: str, variant: str, cache: Path, timeout: float) -> None:
-    """A fresh process up to its first result; `phase` names the figure ("cold" or "warm")."""
+    """Measure a fresh process up to its first result. `phase` is the name of the figure, "cold" or "warm"."""
     figures, error = run_worker(["first", row.name, variant], cache, timeout)
     if figures is None:
         row.errors[f"{variant} {phase}"] = error
@@ -101,7 +101,7 @@ def first_results(row: Row, phase: str, variant: str, cache: Path, timeout: floa
 
 
 def steady_state(row: Row, variants: Sequence[str], cache: Path, timeout: float) -> None:
-    """All variants that got as far as a first result, in one process, interleaved."""
+    """Measure all variants that had a first result, interleaved in one process."""
     working = [variant for variant in variants if f"{variant} cold" not in row.errors]
     figures, error = run_worker(["steady", row.name, *working], cache, timeout)
     if figures is None:
@@ -120,7 +120,7 @@ def compare(
     report: Callable[[str], None] = lambda text: None,
     timeout: float = 600.0,
 ) -> Row:
-    """Measure one scenario; `report` hears what is being done before each step."""
+    """Measure one scenario. Calls `report` with a description before each step."""
     row, phases = Row(name), tuple(phases)
     with tempfile.TemporaryDirectory(prefix="treadle-compare-") as directory:
         for phase in ("cold", "warm"):
@@ -136,13 +136,13 @@ def compare(
 
 
 def steps_of(variants: Sequence[str], phases: Iterable[str]) -> int:
-    """How many times `compare` reports."""
+    """How many times `compare` calls `report`."""
     compiled = [variant for variant in variants if variant != "eager"]
     sizes: Mapping[str, int] = {"cold": len(variants), "warm": len(compiled), "steady": 1}
     return sum(sizes[phase] for phase in phases)
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:
-    """Of the values that are there; None when none is."""
+    """The geometric mean of the values that are not missing, None if all are."""
     logs = [math.log(value) for value in values if value]
     return math.exp(sum(logs) / len(logs)) if logs else None

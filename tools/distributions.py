@@ -1,6 +1,6 @@
-"""What the repository's distributions are: name, directory, version, changelog headings, dependencies on each other.
+"""The repository's distributions: name, directory, version, changelog headings, dependencies on each other.
 
-Read from packages/*/pyproject.toml, `__about__.py` and CHANGELOG.md; standard library only.
+They are read from packages/*/pyproject.toml, `__about__.py` and CHANGELOG.md; standard library only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Package:
 
     @property
     def needs(self) -> frozenset[str]:
-        """Names of all distributions it declares as dependencies, ours and others."""
+        """Names of all distributions that it declares as dependencies, ours and others."""
         return frozenset(requirement_name(text) for text in self.requirements)
 
     def version(self) -> str:

@@ -1,4 +1,4 @@
-"""Markdown tables of the benchmarks of dynamic shapes: compilations, the shape engine, the price of symbolic sizes."""
+"""Markdown tables of the benchmarks of dynamic shapes: compilations, the shape engine, the cost of symbolic sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG_ENOUGH = 1e-5  # seconds: shorter calls are dominated by the call itself, a
 
 
 def matrix_section(results: Mapping[str, Any]) -> str:
-    """How often each engine compiled: models over batch sizes and lengths, small functions over sequences of sizes."""
+    """Numbers of compilations of each engine, for models over batch sizes and lengths and for functions over sequences of sizes."""
     ours, theirs = results["treadle"], results["torch"]
     models = [
         [name, str(row["shapes"]), str(row["compilations"]), str(theirs["models"][name]["compilations"])]
@@ -85,8 +85,10 @@ def _queries_table(queries: Mapping[str, Any], kind: str, title: str) -> str:
 
 
 def speed_section(results: Mapping[str, Any]) -> str:
-    """Time of a dynamic compile over that of a static compile of the same shape, cases in all their sizes: with the kernels
-    for all sizes, and with those compiled for sizes that are called again and again."""
+    """Run time of a dynamic compile divided by that of a static compile of the same shape, for every case and size.
+
+    Once with the kernels that serve all sizes, once with those specialised to frequent sizes.
+    """
     rows = results["rows"]
     kernels = [name for name in ("dynamic", "hot") if name in rows[0]["ratio"]]
     by_case: dict[tuple[str, str, str], list[float]] = defaultdict(list)
@@ -115,7 +117,7 @@ def speed_section(results: Mapping[str, Any]) -> str:
 
 
 def _figures(rows: Sequence[Mapping[str, Any]], kernels: str) -> str:
-    """Ratios to static; microseconds too, which say more about short calls."""
+    """Ratios to static, and microseconds, which say more about short calls."""
     ratios = [row["ratio"][kernels] for row in rows]
     above = [(row["ratio"][kernels] - 1) * row["seconds"][""] * 1e6 for row in rows]
     mean = f"geometric mean {geometric_mean(ratios):.3f}, {sum(ratio > 1.05 for ratio in ratios)} above 1.05"

@@ -3,11 +3,11 @@
 `python tools/import_contracts.py [root]` runs import-linter on the source directories of the six packages of
 the repository at `root` (default: this one), whatever is installed.
 
-import-linter's graph knows other distributions by their top-level name only, so "torch yes, torch._dynamo no" cannot be
-said with its own types. `ForbiddenSubmodulesContract` reads the sources themselves, and so also sees imports inside
+import-linter's graph knows other distributions by their top-level name only, so its own contract types cannot allow torch and
+forbid torch._dynamo. `ForbiddenSubmodulesContract` reads the sources themselves, and so also sees imports inside
 functions, attribute chains (`torch._dynamo.reset()`) and `importlib.import_module("torch._dynamo")`.
 
-`FacadesContract` keeps packages from each other's internals: they import what a package's facades export, nothing below.
+`FacadesContract` keeps packages out of each other's internals: they import facades only, and no module below.
 """
 
 from __future__ import annotations

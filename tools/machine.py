@@ -1,4 +1,4 @@
-"""What a benchmark ran on, in words: processor, versions, commit, day."""
+"""A description of the machine that a benchmark ran on: processor, versions, commit, day."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DISTRIBUTIONS = ("torch", "transformers", "timm", "sympy")
 
 
 def processor() -> str:
-    """The processor's name where Linux tells it, else the architecture."""
+    """The processor's name, or the architecture if Linux does not tell it."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     except OSError:
@@ -31,7 +31,7 @@ def version_of(distribution: str) -> str | None:
 
 
 def first_line(*command: str) -> str | None:
-    """The first line a command prints, or None where it cannot be run or fails."""
+    """The first line that a command prints, or None if it cannot be run or fails."""
     try:
         run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     except OSError:

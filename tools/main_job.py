@@ -3,9 +3,9 @@
     python3 tools/demo.py                     BERT and ResNet-18
     python3 tools/demo.py --all               the twelve models of the zoo
     python3 tools/demo.py gpt2 convnext_atto  these models
-    python3 tools/demo.py --no-torch-compile  without the slow half
+    python3 tools/demo.py --no-torch-compile  without torch.compile, which takes most of the time
 
-Exit status 0 when every model agreed with eager in one graph, 1 when one did not.
+Exit status: 0 if every model agreed with eager in one graph, else 1.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def why_not_passed(row: compare.Row) -> str | None:
-    """Why a model did not do what the main job promises: right, and in one graph without breaks. None when it did."""
+    """Why a model has wrong outputs or more than one graph, or None."""
     wrong = row.why_not_right()
     if wrong:
         return wrong

@@ -1,4 +1,4 @@
-"""Markdown tables, and how numbers stand in them."""
+"""Markdown tables, and the format of numbers in them."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Measure one scenario of the zoo in this process and print the figures as one line of JSON (a worker of compare.py).
 
-`python tools/measure.py first <scenario> <variant>`: seconds from before the compiler is imported (torch and the
-model's library are in, the model is built) to the first result; graphs, breaks and peak memory. Cold or warm start is
-decided by what the cache directories in the environment hold.
-`python tools/measure.py steady <scenario> <variant>...`: compiles all variants here, checks each against a float64 run,
-and times them interleaved. One thread, because on a shared machine more than one measures the neighbours.
+`python tools/measure.py first <scenario> <variant>` measures the seconds to the first result, graphs, breaks and peak memory. The
+clock starts when torch and the model's library are imported and the model is built, and the compiler is not imported. Whether the
+start is cold or warm depends on the cache directories in the environment.
+`python tools/measure.py steady <scenario> <variant>...` compiles all variants in this process, checks each against a float64 run, and
+times them interleaved. It uses one thread, because other processes disturb threads on a shared machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import torch
 
 import zoo
 
-# "At most ten times eager's own error against float64" is what the issue calls agreeing with eager.
+# An output agrees with eager if its error against float64 is at most this many times eager's own.
 ALLOWED_ERROR_RATIO = 10.0
 
 Forward = Callable[..., Any]
@@ -60,7 +60,7 @@ def _treadle_graphs() -> tuple[int, list[str]]:
 
     stats = treadle.stats()
     breaks = [f"{each.code} at {each.where}: {each.reason}" for each in stats.breaks]
-    # A graph that was traced and then left to eager is no success either.
+    # A traced graph that runs in eager counts as a break.
     return stats.graphs, breaks + [f"runs in eager: {each.reason}" for each in stats.eager_graphs]
 
 
@@ -84,11 +84,11 @@ GRAPHS: Mapping[str, Callable[[], tuple[int, list[str]]]] = {
 def error_ratio(
     result: Sequence[torch.Tensor], eager: Sequence[torch.Tensor], reference: Sequence[torch.Tensor]
 ) -> float:
-    """The largest over all outputs of |result - reference| / |eager - reference|, both as maxima over the elements.
+    """The largest ratio, over all outputs, of max |result - reference| to max |eager - reference|.
 
-    `reference` is the float64 run. Eager's own error is taken to be at least one unit in the last place of the output's
-    largest element, so that an output which eager gets exactly right does not turn a rounding into infinity. Results
-    that differ in number, shape or type from eager's, or hold a NaN where the reference does not, give infinity.
+    `reference` is the float64 run. Eager's error counts as at least one unit in the last place of the output's largest element, so
+    that the ratio stays finite where eager is exact. The ratio is infinite if results differ from eager's in number, shape or dtype,
+    or have a NaN where the reference has none.
     """
     if [(t.shape, t.dtype) for t in result] != [(t.shape, t.dtype) for t in eager]:
         return float("inf")
@@ -105,9 +105,9 @@ def error_ratio(
 
 
 def interleaved_medians(functions: Mapping[str, Callable[[], object]], seconds: float, least: int) -> dict[str, float]:
-    """Median seconds per call of each function, called in turn (order drawn anew each round) for `seconds` in all.
+    """Median seconds per call of each function. All are called once per round, in random order, for `seconds` in total.
 
-    Every function gets the same number of calls, `least` at the least, after three that are not counted.
+    Every function has the same number of measured calls, at least `least`, after three calls that are not measured.
     """
     for function in functions.values():
         for _ in range(3):
@@ -125,7 +125,7 @@ def interleaved_medians(functions: Mapping[str, Callable[[], object]], seconds: 
 
 
 def peak_mebibytes() -> float:
-    """The largest resident size this process has had (Linux gives ru_maxrss in KiB)."""
+    """The largest resident size of this process so far. Linux gives ru_maxrss in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -154,7 +154,7 @@ def steady_state(scenario: zoo.Scenario, variants: Sequence[str], seconds: float
     model, inputs = scenario.build(), scenario.inputs()
     reference = zoo.tensors_of(scenario.build().double()(**zoo.in_float64(inputs)))
     eager = zoo.tensors_of(model(**inputs))
-    # A model of its own for every variant: none sees what another has done to it.
+    # Every variant has a model of its own, so that none changes the model of another.
     compiled = {variant: COMPILERS[variant](scenario.build()) for variant in variants}
     ratios = {}
     for variant, forward in compiled.items():
@@ -179,7 +179,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def lines_of_json(text: str) -> Iterator[Any]:
-    """The JSON values among the lines of a worker's output, which may also hold libraries' chatter."""
+    """The JSON objects in a worker's output. Other lines come from libraries."""
     for line in text.splitlines():
         if line.startswith("{"):
             yield json.loads(line)

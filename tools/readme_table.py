@@ -1,7 +1,7 @@
 """Turn the benchmarks' JSON into Markdown tables, and put them into README.md and docs/figures.md between their markers.
 
 python tools/readme_table.py           rewrite the tables
-python tools/readme_table.py --check   exit status 1 when they are not what the JSON says
+python tools/readme_table.py --check   exit status 1 if they differ from the JSON
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def graphs_of(row: Row) -> str:
 
 
 def speed_table(rows: Sequence[Row]) -> str:
-    """Milliseconds per call, and whether it is right: the error is that of eager against float64, times so much."""
+    """Milliseconds per call, and the error against float64 as a multiple of eager's."""
     headings = (
         "ms per call",
         "eager",
@@ -62,7 +62,7 @@ def speed_table(rows: Sequence[Row]) -> str:
 
 
 def start_table(rows: Sequence[Row]) -> str:
-    """Seconds to the first result in a fresh process, and the most memory that process had."""
+    """Seconds to the first result of a fresh process, and the peak memory of that process."""
     headings = (
         "s to the first result",
         "cold: torch.compile",
@@ -92,7 +92,7 @@ def models_tables(rows: Sequence[Row]) -> str:
     return f"{speed_table(rows)}\n\n{start_table(rows)}"
 
 
-# ------------------------------------------------------------------------------------------------ the price of a call
+# ------------------------------------------------------------------------------------------------ the cost of a call
 
 
 def overhead_table(nanoseconds: Mapping[str, float]) -> str:
@@ -132,7 +132,7 @@ def overhead_section(results: Mapping[str, Any]) -> str:
 
 
 Sections = Mapping[str, Callable[[Mapping[str, Any]], str]]
-SCRIPTS = {"shapes": "shapes_figures"}  # where the script is not called like its results
+SCRIPTS = {"shapes": "shapes_figures"}  # results -> script, where their names differ
 DOCUMENTS: Mapping[str, Sections] = {
     "README.md": {
         "models": models_section,
@@ -147,7 +147,7 @@ DOCUMENTS: Mapping[str, Sections] = {
 
 
 def section(name: str, make: Callable[[Mapping[str, Any]], str], results_directory: Path = RESULTS) -> str:
-    """The text between the markers of a section: table and provenance, or a sentence that nothing is measured yet."""
+    """The text of a section: table and provenance, or a sentence that says how to measure it."""
     path = results_directory / f"{name}.json"
     if not path.exists():
         return f"Not measured yet: `{command_of(name)}`."
@@ -156,7 +156,7 @@ def section(name: str, make: Callable[[Mapping[str, Any]], str], results_directo
 
 
 def with_sections(text: str, sections: Sections, results_directory: Path = RESULTS) -> str:
-    """A document's text with every section between `<!-- name:begin -->` and `<!-- name:end -->` made anew."""
+    """A document's text in which every section between `<!-- name:begin -->` and `<!-- name:end -->` is replaced."""
     for name, make in sections.items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
         if text.count(begin) != 1 or text.count(end) != 1:
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
             if "--check" not in arguments:
                 (ROOT / name).write_text(wanted, encoding="utf-8")
     if stale and "--check" in arguments:
-        print(f"{', '.join(stale)}: not what the benchmarks' JSON says: python tools/readme_table.py")
+        print(f"{', '.join(stale)}: differs from the benchmarks' JSON; run python tools/readme_table.py")
         return 1
     return 0
 

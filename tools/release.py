@@ -1,6 +1,6 @@
-"""What the workflows ask: which packages does a change touch, and does a release tag fit what it would release?
+"""Answers for the workflows: the packages that a change touches, and whether a release tag fits the tree.
 
-    python tools/release.py changed --since origin/main    packages changed since then and all downstream, as JSON
+    python tools/release.py changed --since origin/main    packages changed since then, and all downstream ones, as JSON
     python tools/release.py check treadle-frame-v0.1.0     tag = version = newest changelog heading, else exit status 1
 
 With GITHUB_OUTPUT set, `changed` also writes `packages=<json>` there, and `check` `name=` and `version=`.
@@ -38,15 +38,15 @@ CONCERNS_ALL = {
 
 
 class ReleaseError(Exception):
-    """A tag or a path that does not fit the repository; the message says what was given and what is expected."""
+    """A tag or path does not fit the repository. The message says what was given and what is expected."""
 
 
 def packages_of(path: str, packages: Mapping[str, Package]) -> Iterable[str]:
-    """The packages that one changed path (relative to the root, with slashes) concerns directly."""
+    """The packages that a changed path (relative to the root, with slashes) concerns directly."""
     top, _, rest = path.partition("/")
     if top == "packages":
         name = rest.partition("/")[0]
-        # A package that is gone, or a stray file: let everything be tested.
+        # A removed package or a stray file: test everything.
         return [name] if name in packages else list(packages)
     if top not in CONCERNS_ALL:
         raise ReleaseError(f"{path}: not a known place; add {top!r} to CONCERNS_ALL in tools/release.py")
@@ -54,12 +54,12 @@ def packages_of(path: str, packages: Mapping[str, Package]) -> Iterable[str]:
 
 
 def affected_by(paths: Iterable[str], packages: Mapping[str, Package]) -> list[str]:
-    """The packages that a set of changed paths touches, and everything downstream of them, in dependency order."""
+    """The packages that changed paths touch, and all packages downstream, in dependency order."""
     return with_downstream({name for path in paths for name in packages_of(path, packages)}, packages)
 
 
 def changed_paths(since: str, root: Path = ROOT) -> list[str]:
-    """Paths that differ between where HEAD left `since` and HEAD."""
+    """Paths that differ between HEAD and its merge base with `since`."""
     command = ["git", "-C", str(root), "diff", "--name-only", "--no-renames", f"{since}...HEAD"]
     run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode != 0:
@@ -68,7 +68,7 @@ def changed_paths(since: str, root: Path = ROOT) -> list[str]:
 
 
 def check_tag(tag: str, packages: Mapping[str, Package]) -> tuple[str, str]:
-    """(distribution, version) of a release tag that fits the tree; ReleaseError when it does not."""
+    """(distribution, version) of a release tag. Raises ReleaseError if the tag does not fit the tree."""
     found = TAG.match(tag)
     if found is None:
         raise ReleaseError(f"tag {tag!r} is not of the form <distribution>-v<version>, such as treadle-frame-v0.1.0")
@@ -85,7 +85,7 @@ def check_tag(tag: str, packages: Mapping[str, Package]) -> tuple[str, str]:
 
 
 def write_outputs(**values: str) -> None:
-    """Hand values to the following steps of a workflow, where there is one."""
+    """Pass values to the following steps of a workflow, if this is one."""
     target = os.environ.get("GITHUB_OUTPUT")
     if target:
         with open(target, "a", encoding="utf-8") as file:

@@ -2,11 +2,11 @@
 
     python3 tools/check.py                  everything
     python3 tools/check.py --list           the names of the steps
-    python3 tools/check.py --only shapes    the steps whose name holds "shapes" (may be given several times)
-    python3 tools/check.py --torch 2.11.0   the tests that use torch beside that release, in an environment of its own
+    python3 tools/check.py --only shapes    the steps whose name contains "shapes" (may be given several times)
+    python3 tools/check.py --torch 2.11.0   the tests that use torch, with that release, in an environment of its own
 
-Each step is a process of its own with its output in .treadle/check/<step>.log; two run at a time. The closing line is
-pytest's, over all steps; every step that is not pytest counts as one test. Exit status 0 when nothing failed.
+Each step is a process of its own with its output in .treadle/check/<step>.log; two run at a time. The closing line has
+pytest's format and counts all steps; a step other than pytest counts as one test. Exit status: 0 if nothing failed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import bootstrap
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / ".treadle" / "check"
 OTHER_PYTHONS: tuple[str, ...] = ("3.12", "3.13")
-# What runs without torch, and so on every CPython.
+# Tests that need no torch and run on every CPython.
 PLAIN_TESTS = {
     "treadle-frame": "packages/treadle-frame/tests",
     "treadle-shapes": "packages/treadle-shapes/tests",
@@ -38,7 +38,7 @@ STEP_TIMEOUT = 45 * 60.0
 
 @dataclass
 class Outcome:
-    """How many tests of a step ended how, and what its log ends with when it failed."""
+    """Counts of a step's tests by result, and the end of its log if it failed."""
 
     counts: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -51,7 +51,7 @@ FIXED_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUF
 
 @dataclass(frozen=True)
 class Step:
-    """One command; `pytest` says that it writes its counts as JUnit XML."""
+    """One command. `pytest`: it writes its counts as JUnit XML."""
 
     name: str
     command: tuple[str, ...]
@@ -83,7 +83,7 @@ class Step:
 
 
 def counts_of(report: Path) -> dict[str, int]:
-    """passed, failed, errors and skipped of a JUnit XML file; nothing when there is none."""
+    """The counts of a JUnit XML file: passed, failed, errors, skipped. All are 0 if there is no file."""
     if not report.exists():
         return {}
     totals = {"tests": 0, "failures": 0, "errors": 0, "skipped": 0}
@@ -109,7 +109,7 @@ def static_steps(python: str) -> Iterator[Step]:
 
 
 def all_steps(python: str, other_pythons: dict[str, str]) -> list[Step]:
-    """Every step, the long ones first so that two at a time end together."""
+    """Every step. The long ones come first, so that two at a time end together."""
     return [
         Step("distributions", (python, "tools/check_distributions.py")),
         pytest_step("integration tests", python, "integration-tests"),
@@ -125,7 +125,7 @@ def all_steps(python: str, other_pythons: dict[str, str]) -> list[Step]:
 
 
 def torch_steps(python: str, version: str) -> list[Step]:
-    """What depends on torch, in the environment with another release of it."""
+    """The steps that depend on torch, in an environment with another release of it."""
     with_torch = [name for name in reversed(bootstrap.PACKAGES) if name != "treadle-frame"]
     return [
         pytest_step(f"integration tests, torch {version}", python, "integration-tests"),
@@ -134,7 +134,7 @@ def torch_steps(python: str, version: str) -> list[Step]:
 
 
 def prepare(options: argparse.Namespace) -> list[Step]:
-    """The steps asked for, their environments set up; with --list none is. Raises bootstrap.SetupError."""
+    """Set up the environments of the chosen steps and return the steps. --list sets up none. Raises bootstrap.SetupError."""
     if options.torch:
         return torch_steps("" if options.list else bootstrap.ensure_torch(options.torch), options.torch)
     others = dict.fromkeys(OTHER_PYTHONS, "") if options.list else prepare_other_pythons()
@@ -142,7 +142,7 @@ def prepare(options: argparse.Namespace) -> list[Step]:
 
 
 def prepare_other_pythons() -> dict[str, str]:
-    """version -> interpreter of the environment for it; says so when this machine has none of a version."""
+    """version -> interpreter of its environment. Prints a line for a version that this machine does not have."""
     found = {}
     for version in OTHER_PYTHONS:
         if sys.version_info[:2] == tuple(map(int, version.split("."))):
@@ -177,7 +177,7 @@ def run_all(steps: Sequence[Step], jobs: int) -> dict[str, Outcome]:
 
 
 def closing_line(outcomes: dict[str, Outcome], seconds: float) -> str:
-    """The line pytest ends with, over everything that ran."""
+    """A closing line like pytest's, over all steps."""
     total: dict[str, int] = {}
     for outcome in outcomes.values():
         for name, count in outcome.counts.items():
@@ -203,7 +203,7 @@ def main(arguments: Sequence[str]) -> int:
     if options.only:
         steps = [step for step in steps if any(text in step.name for text in options.only)]
     if options.list or not steps:
-        print("\n".join(step.name for step in steps) or "no step has such a name; --list names them")
+        print("\n".join(step.name for step in steps) or "no step has such a name; --list prints the names")
         return 0 if steps else 2
     try:
         LOGS.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """Make `import torchvision` work beside a CPU-only torch.
 
-torchvision's PyPI wheel is built for CUDA: beside a CPU torch its extension library does not load, so the operators
-that its `_meta_registrations.py` registers fake kernels for do not exist and the import raises "operator
-torchvision::nms does not exist". timm and transformers import torchvision for its image transforms only, so it is
-enough that the operators' schemas exist. Where the extension loads, nothing is defined.
+torchvision's PyPI wheel is built for CUDA. Its extension library does not load beside a CPU torch, so the operators for which
+`_meta_registrations.py` registers fake kernels do not exist, and the import raises "operator torchvision::nms does not exist". timm
+and transformers use image transforms only, for which the operators' schemas suffice. If the extension loads, this module defines
+nothing.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SCHEMAS = {
     "qnms": "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
 }
 
-# A `torch.library.Library` takes its definitions back when it is collected, so it lives as long as the module.
+# A `torch.library.Library` removes its definitions when it is collected, so it lives as long as the module.
 _libraries: list[torch.library.Library] = []
 
 
 def why_not_loadable() -> str | None:
-    """Say why torchvision's own operators cannot be had here, or None when its extension library loads."""
+    """Why torchvision's extension library does not load, or None if it does."""
     spec = importlib.util.find_spec("torchvision")
     if spec is None or not spec.submodule_search_locations:
         return "torchvision is not installed"
@@ -39,7 +39,7 @@ def why_not_loadable() -> str | None:
 
 
 def define_missing_schemas() -> list[str]:
-    """Define the operator schemas that torchvision's import needs and its extension cannot give; return their names."""
+    """Define the operator schemas that torchvision's import needs and its extension does not define. Returns their names."""
     if _libraries or hasattr(torch.ops.torchvision, "nms") or why_not_loadable() is None:
         return []
     library = torch.library.Library("torchvision", "DEF")

@@ -1,9 +1,9 @@
-"""The twelve models of the main job as named scenarios: how to build each one and what to call it with.
+"""The twelve models of the main job as named scenarios: how to build each one, and its inputs.
 
-Every model is built by its own library from its own config class, with random weights (seed fixed, eval mode) and with
-the library's defaults, attention implementation included (sdpa wherever the model has it). The transformers models are
-reduced in width and depth so that one eager forward on one thread takes some tens of milliseconds; the timm models are
-their library's own. `use_cache=False` because a scenario is one scoring pass, not generation.
+Each model's own library builds it from its config class, with random weights (fixed seed, eval mode) and the library's defaults,
+attention implementation included (sdpa if the model has it). The transformers models are reduced in width and depth, so that one
+eager forward on one thread takes some tens of milliseconds. The timm models have their library's sizes. A scenario is one scoring
+pass and no generation, hence `use_cache=False`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Scenario:
 
 
 def _randomise_constants(model: torch.nn.Module) -> None:
-    """Random values for what the libraries initialise to a constant: zero heads, unit scales, trivial batch statistics.
+    """Give random values to tensors that the libraries initialise to a constant: zero heads, unit scales, trivial batch statistics.
 
-    With them a model's output can be zero or nearly so (mixer_s16_224, efficientnet_b0), and every comparison passes.
+    Such constants can make a model's output almost zero (mixer_s16_224, efficientnet_b0), so that every comparison passes.
     """
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:

@@ -42,3 +42,12 @@ def run_aten(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[...,
 def compile_traced(function: Callable[..., Any], example_inputs: Sequence[Any]) -> Any:
     """`aot` over ``fx.symbolic_trace(function)`` with `run_aten`; always returns what ``function`` returns, as a flat sequence."""
     return aot(fx.symbolic_trace(function), example_inputs, forward=run_aten)
+
+
+def error_of(function: Callable[..., Any], *args: Any) -> tuple[type, str] | None:
+    """Type and message of what the call raises, None if it returns."""
+    try:
+        function(*args)
+    except Exception as error:
+        return type(error), str(error)
+    return None

@@ -1,18 +1,16 @@
-"""Calls that raise for some values are kept though nobody uses what they give, and numbers must fit their dtype, as in eager."""
+"""Calls with an effect are kept although nobody uses their results."""
 
 from __future__ import annotations
 
-import functools
 import math
 
 import pytest
 import torch
-from aten_runner import compile_traced
+from aten_runner import compile_traced, error_of
+from torch import fx
 from torch.nn import functional as F
 
-from treadle_autograd.effects import held_condition, overflow_message
-from treadle_shapes.expr import evaluate, symbol
-from treadle_shapes.floats import float_symbol
+from treadle_autograd.effects import has_effect
 
 
 def _set_nowhere(x, i):
@@ -35,14 +33,6 @@ UNUSED = {
     "singular_values": lambda x, i: (torch.linalg.svd(x.view(2, 2) * math.nan)[1], x + 1)[1],
     "binary_cross_entropy": lambda x, i: (F.binary_cross_entropy(x * 0 + 2, x * 0), x + 1)[1],
 }
-
-
-def error_of(function, *args):
-    try:
-        function(*args)
-    except Exception as error:
-        return type(error), str(error)
-    return None
 
 
 @pytest.mark.parametrize("name", UNUSED)
@@ -70,87 +60,17 @@ def test_what_cannot_raise_is_still_dropped():
     assert [str(n.target) for n in compiled.aten_graph.graph.nodes if n.op == "call_function"] == ["aten.add.Tensor"]
 
 
-CONVERTED = {
-    "fill": lambda x, v: x.clone().fill_(v),
-    "full_like": lambda x, v: torch.full_like(x, v),
-    "masked_fill": lambda x, v: x.masked_fill(x > 0, v),
-    "clamp": lambda x, v: x.clamp(max=v),
-    "alpha": lambda x, v: torch.add(x, x, alpha=v),
-}
-FLOATS = {
-    "leaky_relu": lambda x, v: F.leaky_relu(x, v),
-    "elu": lambda x, v: F.elu(x, v),
-    "threshold": lambda x, v: F.threshold(x, v, 0.0),
-    "pad": lambda x, v: F.pad(x, (1, 1), value=v),
-    "addcmul": lambda x, v: torch.addcmul(x, x, x, value=v),
-    "hardtanh": lambda x, v: F.hardtanh(x, -1.0, v),
-}
-VALUES = [
-    1e300,
-    -1e300,
-    math.inf,
-    math.nan,
-    65504.0,
-    65519.0,
-    3.39e38,
-    3.4e38,
-    300,
-    -300,
-    200,
-    -200,
-    127.5,
-    2**40,
-    1.5,
-    3,
-]
-
-
-def _of_tensor(called):
-    return lambda x: called(x)
-
-
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int8, torch.uint8, torch.int32]
-)
-def test_numbers_that_a_dtype_cannot_hold_raise(dtype):
-    x = torch.tensor([0, 1, 2], dtype=dtype)
-    for function in (*CONVERTED.values(), *(FLOATS.values() if dtype.is_floating_point else ())):
-        for value in VALUES:
-            called = functools.partial(function, v=value)
-            expected = error_of(called, x)
-            if expected is not None and "overflow" not in expected[1]:
-                continue  # an alpha must not be a float for integers, and so on
-            compiled = compile_traced(_of_tensor(called), [x])
-            assert error_of(compiled, x) == expected
-
-
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.uint8, torch.int32, torch.int64]
-)
-def test_conditions_on_unknown_numbers_say_what_eager_does(dtype):
-    unknown = {float: float_symbol("f"), int: symbol("n", None)}
-    for value in VALUES:
-        error = error_of(lambda value=value: torch.zeros(2, dtype=dtype).fill_(value))
-        assert error in (None, (RuntimeError, overflow_message(dtype)))
-        name = unknown[type(value)]
-        condition = held_condition(name, dtype)
-        assert (condition if isinstance(condition, bool) else bool(evaluate(condition, {name: value}))) == (
-            error is None
-        ), value
-        assert held_condition(value, dtype) == (error is None), value
-
-
-def test_numbers_that_eager_rounds_are_rounded():
-    """`torch.tensor(number)`, and the other branch of `where` beside a low float."""
-    for function, dtype in (
-        (lambda x: torch.tensor(1e300) * x, torch.float32),
-        (lambda x: torch.where(x > 0, x, 1e300), torch.float16),
-        (lambda x: torch.where(x > 0, x, 1e300), torch.bfloat16),
-        (lambda x: x + 1e300, torch.float32),
-        (lambda x: x > 1e300, torch.float32),
-        (lambda x: x + 1000, torch.int8),
-    ):
-        x = torch.tensor([0, 1, 2], dtype=dtype)
-        compiled = compile_traced(function, [x])
-        assert compiled.why_eager is None
-        torch.testing.assert_close(compiled(x)[0], function(x), equal_nan=True)
+def test_effects_by_kind_of_node():
+    aten = torch.ops.aten
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    total = graph.call_function(aten.sum.default, (x,))
+    noise = graph.call_function(aten.rand_like.default, (x,))
+    number = graph.call_function(aten._local_scalar_dense.default, (total,))
+    check = graph.call_function(aten._assert_scalar.default, (number, "message"))
+    row = graph.call_function(aten.select.int, (x, 0, 0))
+    row.meta["may_raise"] = True
+    twice = graph.call_function(lambda n: n * 2, (number,))
+    unknown = graph.call_function(torch.ops.profiler._record_function_enter_new.default, ("name",))
+    nodes = (x, total, noise, check, row, twice, unknown)
+    assert [has_effect(node) for node in nodes] == [True, False, True, True, True, False, True]

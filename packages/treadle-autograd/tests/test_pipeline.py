@@ -267,17 +267,3 @@ def test_roll_keeps_channels_last_as_in_eager(shifts):
     compiled = aot(fx.symbolic_trace(fn), [x], forward=lambda gm, inputs: gm)
     (node,) = [n for n in compiled.aten_graph.graph.nodes if n.target is torch.ops.aten.add.Tensor]
     assert node.meta["val"].stride() == fn(x).stride()
-
-
-def test_a_refusal_of_torch_is_told_from_a_bug_of_ours(monkeypatch):
-    def refuse(x):
-        return x.view(3)
-
-    compiled = compile_traced(refuse, [torch.ones(2)])
-    assert "no functional form" in compiled.why_eager
-    for error in ("RuntimeError", "IndexError"):
-        ours: dict = {"__name__": "treadle_autograd.functional"}
-        exec(f"def fail(*_):\n    raise {error}('mine')", ours)
-        monkeypatch.setattr(treadle_autograd.functional.AtenRecorder, "to_argument", ours["fail"])
-        with pytest.raises(treadle_autograd.errors.InternalError, match="functionalise.*mine"):
-            compile_traced(lambda x: x + 1, [torch.ones(2)])

@@ -9,7 +9,6 @@ import torch
 from torch import fx
 
 from treadle_autograd import aot
-from treadle_autograd.unbacked import hoist_asserts
 from treadle_shapes import Facts, ShapeEnv
 from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor, symbolic_dispatch
 
@@ -143,36 +142,3 @@ def test_reductions_of_nothing_raise_as_in_eager(reduce):
         function(X - 100, torch.tensor(2))
     with pytest.raises(RuntimeError, match="!= 0 does not hold"):
         compiled(X - 100, torch.tensor(2))
-
-
-def test_hoisting_keeps_the_order_and_moves_arithmetic_along():
-    graph = fx.Graph()
-    t = graph.placeholder("t")
-    first = graph.call_function(aten._local_scalar_dense.default, (t,))
-    noise = graph.call_function(aten.relu.default, (t,))
-    second = graph.call_function(aten._local_scalar_dense.default, (noise,))
-    later = graph.call_function(aten.relu.default, (noise,))
-    total = graph.call_function(operator.add, (first, second))
-    both = graph.call_function(operator.le, (total, 4))
-    graph.call_function(aten._assert_scalar.default, (both, "both"))
-    one = graph.call_function(operator.ge, (first, 0))
-    graph.call_function(aten._assert_scalar.default, (one, "one"))
-    graph.output((later,))
-    for node in (total, both, one):
-        node.meta["val"] = 1
-    hoist_asserts(graph)
-    graph.lint()
-    names = [n.args[1] if n.target is aten._assert_scalar.default else n.name for n in graph.nodes]
-    assert names == [
-        "t",
-        first.name,
-        one.name,
-        "one",
-        noise.name,
-        second.name,
-        total.name,
-        both.name,
-        "both",
-        later.name,
-        "output",
-    ]

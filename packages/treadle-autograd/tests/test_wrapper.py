@@ -4,7 +4,20 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle_autograd.wrapper import why_not_independent
+from treadle_autograd.contract import (
+    CallInput,
+    Constant,
+    Contract,
+    FreshOutput,
+    Geometry,
+    InputItself,
+    Mutation,
+    SameAsOutput,
+    StaticInput,
+    ViewOfFresh,
+    ViewOfInput,
+)
+from treadle_autograd.wrapper import why_not_independent, wrap_compiled
 
 VIEWS = st.tuples(st.integers(0, 5), st.integers(0, 4), st.integers(1, 3))
 
@@ -25,3 +38,49 @@ def test_neighbours_in_one_storage_are_independent():
     assert why_not_independent([base[:5], base[5:], 3], frozenset({0, 1})) is None
     assert why_not_independent([base[:6], base[5:]], frozenset()) is None
     assert why_not_independent([base[:6], base[5:]], frozenset({1})) is not None
+
+
+def unexpected(*args):
+    raise AssertionError("the original graph ran")
+
+
+def test_fresh_outputs_need_no_wrapper():
+    def compiled(x):
+        return [x + 1]
+
+    assert wrap_compiled(compiled, Contract((CallInput(0),), (), (FreshOutput(0),)), [None], unexpected) is compiled
+
+
+def test_static_inputs_come_first():
+    weight = torch.full((2,), 3.0)
+    contract = Contract((StaticInput("w", weight), CallInput(0)), (), (FreshOutput(0),))
+    run = wrap_compiled(lambda w, x: [w * x], contract, [weight, torch.ones(2)], unexpected)
+    assert run(torch.tensor([1.0, 2.0]))[0].tolist() == [3.0, 6.0]
+
+
+def test_outputs_are_rebuilt_and_inputs_written_back():
+    contract = Contract(
+        (CallInput(0),),
+        (Mutation(input=0, position=0),),
+        (
+            InputItself(0),
+            ViewOfInput(0, Geometry((2,), (1,), 1)),
+            FreshOutput(1),
+            ViewOfFresh(1, Geometry((1,), (1,), 2)),
+            SameAsOutput(2),
+            Constant("text"),
+        ),
+    )
+    run = wrap_compiled(lambda x: [x + 1, x * 10], contract, [torch.ones(3)], unexpected)
+    x = torch.tensor([1.0, 2.0, 3.0])
+    itself, tail, fresh, last, again, text = run(x)
+    assert itself is x and x.tolist() == [2.0, 3.0, 4.0]
+    assert tail.tolist() == [3.0, 4.0] and tail.data_ptr() == x[1:].data_ptr()
+    assert again is fresh and last.data_ptr() == fresh[2:].data_ptr() and text == "text"
+
+
+def test_inputs_that_share_memory_run_the_original_graph():
+    contract = Contract((CallInput(0), CallInput(1)), (Mutation(input=0, position=0),), (FreshOutput(1),))
+    run = wrap_compiled(unexpected, contract, [torch.ones(2), torch.ones(2)], lambda x, y: ["eager"])
+    base = torch.zeros(3)
+    assert run(base[:2], base[1:]) == ["eager"]

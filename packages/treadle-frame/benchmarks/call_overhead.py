@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import treadle_frame
-from treadle_frame import RUN_CACHED, RUN_ONCE, Check, Entry, ForeignCheck, GuardProgram, add_entry, dispatcher
+from treadle_frame import RUN_CACHED, RUN_ONCE, Check, Entry, GuardProgram, NativeTensorCheck, add_entry, dispatcher
 
 X = (("local", "x"),)
 HANDLE_OFFSET = 16  # of the tensor handle in a torch.Tensor: measured on torch 2.13
@@ -33,8 +33,8 @@ def subject() -> tuple[Any, list[Check]]:
         address = ctypes.cast(getattr(library, f"aoti_torch_get_{name}"), ctypes.c_void_p).value
         assert address is not None
         queries.append((address, kind, value))
-    foreign = ForeignCheck(torch.Tensor, HANDLE_OFFSET, tuple(queries))
-    return torch.zeros(8), [Check(X, "type_is", torch.Tensor), Check(X, "foreign", foreign)]
+    native_tensor = NativeTensorCheck(torch.Tensor, HANDLE_OFFSET, tuple(queries))
+    return torch.zeros(8), [Check(X, "type_is", torch.Tensor), Check(X, "native_tensor", native_tensor)]
 
 
 def nanoseconds(statement: str, names: dict[str, Any], loops: int = LOOPS) -> float:
@@ -52,20 +52,20 @@ def function() -> Any:
 def main() -> None:
     x, checks = subject()
     guard = GuardProgram(checks)
-    plain, unchecked, direct, replaced, hooked = (function() for _ in range(5))
-    add_entry(unchecked, Entry(unchecked.__code__, GuardProgram([]), direct=(id, ("x",), False)))
-    add_entry(direct, Entry(direct.__code__, guard, direct=(plain, ("x",), False)))
+    plain, unchecked, fast_path, replaced, hooked = (function() for _ in range(5))
+    add_entry(unchecked, Entry(unchecked.__code__, GuardProgram([]), fast_path=(id, ("x",), False)))
+    add_entry(fast_path, Entry(fast_path.__code__, guard, fast_path=(plain, ("x",), False)))
     add_entry(replaced, Entry(plain.__code__, guard))
     add_entry(hooked, Entry(plain.__code__, guard))
     names = {"x": x, "id": id, "plain": plain, "hooked": hooked}
-    for name, wrapped in [("unchecked", unchecked), ("direct", direct), ("replaced", replaced)]:
+    for name, wrapped in [("unchecked", unchecked), ("fast_path", fast_path), ("replaced", replaced)]:
         names[name] = dispatcher(wrapped, lambda frame: RUN_ONCE)
     print(f"CPython {sys.version.split()[0]}, x is a {type(x).__name__}, {len(checks)} checks")
     rows = [
         ("plain(x)", "a plain Python function"),
         ("id(x)", "a builtin"),
-        ("unchecked(x)", "dispatcher, direct entry without checks, to a builtin"),
-        ("direct(x)", "dispatcher, direct entry with the checks, to a Python function"),
+        ("unchecked(x)", "dispatcher, fast-path entry without checks, to a builtin"),
+        ("fast_path(x)", "dispatcher, fast-path entry with the checks, to a Python function"),
         ("replaced(x)", "dispatcher, replacement code"),
     ]
     for statement, meaning in rows:

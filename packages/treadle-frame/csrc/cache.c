@@ -1,4 +1,4 @@
-/* Entry objects, and the cache of entries that stands in a code object's extra slot.
+/* Entry objects, and the cache of entries in a code object's extra slot.
  *
  * A cache holds its entries as a tuple that is replaced as a whole, so whoever loops over one holds a tuple that stays
  * valid whatever guards do meanwhile (add, remove, reset). The cache is freed with its code object; nothing may keep a
@@ -206,7 +206,7 @@ tf_cache_accepts(PyCodeObject *code, Entry *entry)
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* An entry that runs the very code it stands on would keep that code alive, and the code the entry: let it run a copy. */
+/* An entry whose replacement is the code that it is cached on would keep that code alive, and the code the entry: run a copy. */
 static int
 avoid_own_code(PyCodeObject *code, Entry *entry)
 {
@@ -422,12 +422,12 @@ entry_dealloc(PyObject *self)
         PyObject_ClearWeakRefs(self);
     }
     PyMem_Free(entry->bound);
-    PyMem_Free(entry->direct_slots);
-    PyMem_Free(entry->direct_keys);
+    PyMem_Free(entry->fast_path_slots);
+    PyMem_Free(entry->fast_path_keys);
     Py_XDECREF(entry->code);
     Py_XDECREF(entry->guard);
     Py_XDECREF(entry->payload);
-    Py_XDECREF(entry->direct);
+    Py_XDECREF(entry->fast_path);
     Py_TYPE(self)->tp_free(self);
 }
 
@@ -438,7 +438,7 @@ entry_traverse(PyObject *self, visitproc visit, void *arg)
     Py_VISIT(entry->code);
     Py_VISIT(entry->guard);
     Py_VISIT(entry->payload);
-    Py_VISIT(entry->direct);
+    Py_VISIT(entry->fast_path);
     return 0;
 }
 
@@ -449,9 +449,9 @@ entry_clear(PyObject *self)
     return 0;
 }
 
-/* One value of a direct entry: the name of an argument, or (name of *args, index), or (name of **kwargs, key). */
+/* One value of a fast-path entry: the name of an argument, or (name of *args, index), or (name of **kwargs, key). */
 static int
-fill_direct_value(Entry *entry, Py_ssize_t number, PyObject *given)
+fill_fast_path_value(Entry *entry, Py_ssize_t number, PyObject *given)
 {
     PyCodeObject *code = entry->code;
     PyObject *name = given, *key = NULL;
@@ -471,44 +471,44 @@ fill_direct_value(Entry *entry, Py_ssize_t number, PyObject *given)
                         && (is_args ? PyLong_CheckExact(key) && PyLong_AsSsize_t(key) >= 0 : PyUnicode_CheckExact(key)));
     if (slot < 0 || !good_key) {
         PyErr_Clear();
-        PyErr_Format(PyExc_ValueError, "direct: %R is neither an argument of %R nor an (argument, index or key) of its *args "
+        PyErr_Format(PyExc_ValueError, "fast_path: %R is neither an argument of %R nor an (argument, index or key) of its *args "
                      "or **kwargs", given, code->co_name);
         return -1;
     }
-    entry->direct_slots[number] = slot;
-    entry->direct_keys[number] = key;
+    entry->fast_path_slots[number] = slot;
+    entry->fast_path_keys[number] = key;
     return 0;
 }
 
-/* direct = (callable, values, unpack[, retry]) */
+/* fast_path = (callable, values, unpack[, retry]) */
 static int
-fill_direct(Entry *entry, PyObject *direct)
+fill_fast_path(Entry *entry, PyObject *fast_path)
 {
-    entry->direct = Py_NewRef(direct);
-    if (direct == Py_None) {
+    entry->fast_path = Py_NewRef(fast_path);
+    if (fast_path == Py_None) {
         return 0;
     }
-    Py_ssize_t parts = PyTuple_Check(direct) ? PyTuple_GET_SIZE(direct) : 0;
-    if ((parts != 3 && parts != 4) || !PyCallable_Check(PyTuple_GET_ITEM(direct, 0))
-        || !PyTuple_Check(PyTuple_GET_ITEM(direct, 1)) || !PyBool_Check(PyTuple_GET_ITEM(direct, 2))
-        || (parts == 4 && !PyBool_Check(PyTuple_GET_ITEM(direct, 3)))) {
+    Py_ssize_t parts = PyTuple_Check(fast_path) ? PyTuple_GET_SIZE(fast_path) : 0;
+    if ((parts != 3 && parts != 4) || !PyCallable_Check(PyTuple_GET_ITEM(fast_path, 0))
+        || !PyTuple_Check(PyTuple_GET_ITEM(fast_path, 1)) || !PyBool_Check(PyTuple_GET_ITEM(fast_path, 2))
+        || (parts == 4 && !PyBool_Check(PyTuple_GET_ITEM(fast_path, 3)))) {
         PyErr_Format(PyExc_ValueError,
-                     "direct: must be None or a tuple (callable, tuple of argument names, bool[, bool]), not %R", direct);
+                     "fast_path: must be None or a tuple (callable, tuple of argument names, bool[, bool]), not %R", fast_path);
         return -1;
     }
-    PyObject *values = PyTuple_GET_ITEM(direct, 1);
-    entry->direct_callable = PyTuple_GET_ITEM(direct, 0);
-    entry->direct_unpack = PyTuple_GET_ITEM(direct, 2) == Py_True;
-    entry->direct_retry = parts == 4 && PyTuple_GET_ITEM(direct, 3) == Py_True;
-    entry->n_direct = PyTuple_GET_SIZE(values);
-    entry->direct_slots = PyMem_Calloc((size_t)entry->n_direct + 1, sizeof(int));
-    entry->direct_keys = PyMem_Calloc((size_t)entry->n_direct + 1, sizeof(PyObject *));
-    if (entry->direct_slots == NULL || entry->direct_keys == NULL) {
+    PyObject *values = PyTuple_GET_ITEM(fast_path, 1);
+    entry->fast_path_callable = PyTuple_GET_ITEM(fast_path, 0);
+    entry->fast_path_unpack = PyTuple_GET_ITEM(fast_path, 2) == Py_True;
+    entry->fast_path_retry = parts == 4 && PyTuple_GET_ITEM(fast_path, 3) == Py_True;
+    entry->n_fast_path = PyTuple_GET_SIZE(values);
+    entry->fast_path_slots = PyMem_Calloc((size_t)entry->n_fast_path + 1, sizeof(int));
+    entry->fast_path_keys = PyMem_Calloc((size_t)entry->n_fast_path + 1, sizeof(PyObject *));
+    if (entry->fast_path_slots == NULL || entry->fast_path_keys == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    for (Py_ssize_t i = 0; i < entry->n_direct; i++) {
-        if (fill_direct_value(entry, i, PyTuple_GET_ITEM(values, i)) < 0) {
+    for (Py_ssize_t i = 0; i < entry->n_fast_path; i++) {
+        if (fill_fast_path_value(entry, i, PyTuple_GET_ITEM(values, i)) < 0) {
             return -1;
         }
     }
@@ -516,10 +516,10 @@ fill_direct(Entry *entry, PyObject *direct)
 }
 
 int
-tf_entry_direct_values(Entry *entry, PyObject *const *slots, PyObject **values)
+tf_entry_fast_path_values(Entry *entry, PyObject *const *slots, PyObject **values)
 {
-    for (Py_ssize_t i = 0; i < entry->n_direct; i++) {
-        PyObject *value = slots[entry->direct_slots[i]], *key = entry->direct_keys[i];
+    for (Py_ssize_t i = 0; i < entry->n_fast_path; i++) {
+        PyObject *value = slots[entry->fast_path_slots[i]], *key = entry->fast_path_keys[i];
         if (key != NULL && PyTuple_Check(value)) {
             Py_ssize_t index = PyLong_AsSsize_t(key);
             value = index < PyTuple_GET_SIZE(value) ? PyTuple_GET_ITEM(value, index) : NULL;
@@ -539,10 +539,10 @@ tf_entry_direct_values(Entry *entry, PyObject *const *slots, PyObject **values)
 static PyObject *
 entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"code", "guard", "payload", "direct", NULL};
-    PyObject *code, *guard, *payload = Py_None, *direct = Py_None;
+    static char *keywords[] = {"code", "guard", "payload", "fast_path", NULL};
+    PyObject *code, *guard, *payload = Py_None, *fast_path = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!|OO:Entry", keywords, &PyCode_Type, &code, &GuardProgram_Type,
-                                     &guard, &payload, &direct)) {
+                                     &guard, &payload, &fast_path)) {
         return NULL;
     }
     if (!tf_is_plain_function_code((PyCodeObject *)code)) {
@@ -558,7 +558,7 @@ entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     entry->guard = (GuardProgram *)Py_NewRef(guard);
     entry->payload = Py_NewRef(payload);
     entry->bound = tf_program_bind(entry->guard, entry->code);
-    if (entry->bound == NULL || fill_direct(entry, direct) < 0) {
+    if (entry->bound == NULL || fill_fast_path(entry, fast_path) < 0) {
         Py_DECREF(entry);
         return NULL;
     }
@@ -577,7 +577,7 @@ static PyMemberDef entry_members[] = {
     {"code", T_OBJECT, offsetof(Entry, code), READONLY, "The replacement code."},
     {"guard", T_OBJECT, offsetof(Entry, guard), READONLY, "The GuardProgram."},
     {"payload", T_OBJECT, offsetof(Entry, payload), 0, "Whatever the owner keeps here."},
-    {"direct", T_OBJECT, offsetof(Entry, direct), READONLY, "None, or (callable, values, unpack[, retry])."},
+    {"fast_path", T_OBJECT, offsetof(Entry, fast_path), READONLY, "None, or (callable, values, unpack[, retry])."},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, "How often this entry was chosen."},
     {NULL, 0, 0, 0, NULL},
 };
@@ -587,8 +587,8 @@ PyTypeObject Entry_Type = {
     .tp_name = "treadle_frame.Entry",
     .tp_basicsize = sizeof(Entry),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .tp_doc = "Entry(code, guard, payload=None, direct=None)\n\nReplacement code and the guard under which it is right.\n"
-              "direct=(callable, values, unpack): the entry's whole effect is callable(*values), whose result is returned as\n"
+    .tp_doc = "Entry(code, guard, payload=None, fast_path=None)\n\nReplacement code and the guard under which it is right.\n"
+              "fast_path=(callable, values, unpack): the entry's whole effect is callable(*values), whose result is returned as\n"
               "it is, or its item 0 when unpack is True; dispatchers then run no frame. A value is the name of an argument,\n"
               "(name of *args, index) or (name of **kwargs, key). A fourth item True: when the callable raises an Exception,\n"
               "the code runs all the same, and what it raises or returns counts.",

@@ -2,7 +2,7 @@
  *
  *     d(*args, **kwargs)
  *       |- binds the arguments to fn's argument slots, in C
- *       |- an entry of fn.__code__ holds, and it is direct --> callable(selected slots), hook off, no frame at all
+ *       |- an entry of fn.__code__ holds, and it has a fast path --> callable(selected slots), hook off, no frame at all
  *       |- an entry of fn.__code__ holds --------------------> its replacement code as a function, handler set
  *       `- else, or the arguments do not fit ----------------> fn(*args, **kwargs), handler set
  *
@@ -272,37 +272,37 @@ first_item(PyObject *result)
     return item;
 }
 
-/* Calls with the hook off: what a direct entry calls is compiled already. */
+/* Calls with the hook off: what a fast-path entry calls is compiled already. */
 static PyObject *
-call_direct(Entry *entry, PyObject **values)
+call_fast_path(Entry *entry, PyObject **values)
 {
     ThreadHook *thread = tf_thread();
     bool pause = thread != NULL && thread->state != NULL;
     PyObject *paused = pause ? tf_thread_pause(thread) : NULL;
-    PyObject *result = PyObject_Vectorcall(entry->direct_callable, values,
-                                           (size_t)entry->n_direct | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    PyObject *result = PyObject_Vectorcall(entry->fast_path_callable, values,
+                                           (size_t)entry->n_fast_path | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     if (pause && tf_thread_unpause(thread, paused) < 0) {
         Py_CLEAR(result);
     }
-    return result != NULL && entry->direct_unpack ? first_item(result) : result;
+    return result != NULL && entry->fast_path_unpack ? first_item(result) : result;
 }
 
 /* 1 and *result (NULL: an exception is set), or 0 when the values are not there and the code must run. */
 static int
-run_direct(Entry *entry, PyObject *const *slots, PyObject **result)
+run_fast_path(Entry *entry, PyObject *const *slots, PyObject **result)
 {
     PyObject *on_stack[SLOTS_ON_STACK + 1];
     PyObject **values = on_stack;
-    if (entry->n_direct > SLOTS_ON_STACK) {
-        values = PyMem_Malloc(sizeof(PyObject *) * (size_t)(entry->n_direct + 1));
+    if (entry->n_fast_path > SLOTS_ON_STACK) {
+        values = PyMem_Malloc(sizeof(PyObject *) * (size_t)(entry->n_fast_path + 1));
         if (values == NULL) {
             *result = PyErr_NoMemory();
             return 1;
         }
     }
-    int there = tf_entry_direct_values(entry, slots, values + 1);
+    int there = tf_entry_fast_path_values(entry, slots, values + 1);
     if (there) {
-        *result = call_direct(entry, values + 1);
+        *result = call_fast_path(entry, values + 1);
     }
     if (values != on_stack) {
         PyMem_Free(values);
@@ -315,8 +315,8 @@ run_entry(Dispatcher *self, PyCodeObject *code, Entry *entry, PyObject *const *s
 {
     tf_counters.dispatcher_hits++;
     PyObject *result = NULL;
-    if (entry->direct_callable != NULL && run_direct(entry, slots, &result)) {
-        if (result != NULL || !entry->direct_retry || !PyErr_ExceptionMatches(PyExc_Exception)) {
+    if (entry->fast_path_callable != NULL && run_fast_path(entry, slots, &result)) {
+        if (result != NULL || !entry->fast_path_retry || !PyErr_ExceptionMatches(PyExc_Exception)) {
             return result;
         }
         PyErr_Clear(); /* the code knows what to do about it */

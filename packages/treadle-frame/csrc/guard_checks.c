@@ -1,4 +1,5 @@
-/* The single checks of guard programs, as a table: how the argument is prepared, how a value is tested.
+/* The single checks of guard programs, as a table (`tf_check_kinds`, near the end): how the argument is prepared, how a
+ * value is tested, where further paths stand.
  *
  * A test returns 1 (holds), 0 (fails) or -1 (an exception that is no Exception is set); ordinary exceptions are cleared
  * and mean "fails". The value is held by the caller.
@@ -6,26 +7,26 @@
 #include "treadle_frame.h"
 #include <string.h>
 
-typedef int32_t (*ForeignFunction)(void *handle, void *out);
+typedef int32_t (*NativeFunction)(void *handle, void *out);
 
-typedef enum { KIND_i32, KIND_i64, KIND_bool, KIND_i64_array, KIND_layout } ForeignKind;
+typedef enum { KIND_i32, KIND_i64, KIND_bool, KIND_i64_array, KIND_layout } NativeKind;
 
-static const char *const foreign_kind_names[] = {"i32", "i64", "bool", "i64_array", "layout"};
+static const char *const native_kind_names[] = {"i32", "i64", "bool", "i64_array", "layout"};
 
 typedef struct {
-    ForeignFunction function;
-    ForeignFunction sizes;      /* layout: a second function */
-    ForeignKind kind;
+    NativeFunction function;
+    NativeFunction sizes;      /* layout: a second function */
+    NativeKind kind;
     Py_ssize_t n_expected;      /* i64_array, layout: length; others: 1 */
     int64_t *lower, *upper;     /* owned: the interval of each element */
     int64_t *chain;             /* owned, layout only: the dimension whose extent the stride is, or -1 */
-} ForeignQuery;
+} NativeQuery;
 
-struct ForeignTest {
+struct NativeTest {
     PyObject *types;            /* borrowed from the check's argument: a type or a tuple of types */
     Py_ssize_t handle_offset;
     Py_ssize_t n_queries;
-    ForeignQuery queries[];
+    NativeQuery queries[];
 };
 
 /* ---- equality ------------------------------------------------------------------------------------------------------- */
@@ -237,17 +238,17 @@ test_call_many(const GuardCheck *check, PyObject *value, PyObject *const *others
     return truth;
 }
 
-/* ---- foreign: queries through a C ABI --------------------------------------------------------------------------------- */
+/* ---- native_tensor: queries through a C ABI --------------------------------------------------------------------------- */
 
 static inline bool
-in_interval(const ForeignQuery *query, Py_ssize_t i, int64_t value)
+in_interval(const NativeQuery *query, Py_ssize_t i, int64_t value)
 {
     return query->lower[i] <= value && value <= query->upper[i];
 }
 
 /* Whether each stride is in its interval, or is the size of another dimension times its stride. */
 static bool
-has_layout(const ForeignQuery *query, const int64_t *strides, void *handle)
+has_layout(const NativeQuery *query, const int64_t *strides, void *handle)
 {
     int64_t *sizes = NULL;
     if (query->sizes(handle, &sizes) != 0) {
@@ -269,7 +270,7 @@ has_layout(const ForeignQuery *query, const int64_t *strides, void *handle)
 }
 
 static bool
-query_holds(const ForeignQuery *query, void *handle)
+query_holds(const NativeQuery *query, void *handle)
 {
     union {
         int32_t i32;
@@ -315,9 +316,9 @@ is_of_types(PyObject *value, PyObject *types)
 }
 
 static int
-test_foreign(const GuardCheck *check, PyObject *value, PyObject *const *others)
+test_native_tensor(const GuardCheck *check, PyObject *value, PyObject *const *others)
 {
-    const ForeignTest *test = check->foreign;
+    const NativeTest *test = check->native;
     if (!is_of_types(value, test->types)) {
         return 0;
     }
@@ -331,7 +332,7 @@ test_foreign(const GuardCheck *check, PyObject *value, PyObject *const *others)
 }
 
 static void
-free_foreign(ForeignTest *test)
+free_native_test(NativeTest *test)
 {
     for (Py_ssize_t i = 0; test != NULL && i < test->n_queries; i++) {
         PyMem_Free(test->queries[i].lower);
@@ -369,7 +370,7 @@ fill_bound(PyObject *item, int64_t open_end, int64_t *bound, PyObject *where)
 }
 
 static int
-fill_interval(ForeignQuery *query, Py_ssize_t i, PyObject *item, PyObject *where)
+fill_interval(NativeQuery *query, Py_ssize_t i, PyObject *item, PyObject *where)
 {
     PyObject *lower = item, *upper = item;
     if (PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 2) {
@@ -384,7 +385,7 @@ fill_interval(ForeignQuery *query, Py_ssize_t i, PyObject *item, PyObject *where
 
 /* layout: (address of the function that gives the sizes, tuple of what is expected of each stride) */
 static PyObject *
-fill_layout(ForeignQuery *query, PyObject *expected, PyObject *where)
+fill_layout(NativeQuery *query, PyObject *expected, PyObject *where)
 {
     if (!PyTuple_Check(expected) || PyTuple_GET_SIZE(expected) != 2 || !PyTuple_Check(PyTuple_GET_ITEM(expected, 1))) {
         PyErr_Format(tf_guard_error, "%U: the expected value of a layout query must be (address, tuple), not %R", where,
@@ -397,7 +398,7 @@ fill_layout(ForeignQuery *query, PyObject *expected, PyObject *where)
 
 /* An element (dimension,) of a layout. */
 static int
-fill_chain(ForeignQuery *query, Py_ssize_t i, PyObject *item, PyObject *where)
+fill_chain(NativeQuery *query, Py_ssize_t i, PyObject *item, PyObject *where)
 {
     PyObject *inner = PyTuple_GET_ITEM(item, 0);
     query->chain[i] = PyLong_Check(inner) ? PyLong_AsLongLong(inner) : -1;
@@ -411,7 +412,7 @@ fill_chain(ForeignQuery *query, Py_ssize_t i, PyObject *item, PyObject *where)
 }
 
 static int
-fill_expected(ForeignQuery *query, PyObject *expected, PyObject *where)
+fill_expected(NativeQuery *query, PyObject *expected, PyObject *where)
 {
     bool layout = query->kind == KIND_layout, array = layout || query->kind == KIND_i64_array;
     if (layout && (expected = fill_layout(query, expected, where)) == NULL) {
@@ -442,7 +443,7 @@ fill_expected(ForeignQuery *query, PyObject *expected, PyObject *where)
 }
 
 static int
-fill_query(ForeignQuery *query, PyObject *given, PyObject *where)
+fill_query(NativeQuery *query, PyObject *given, PyObject *where)
 {
     if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 3) {
         PyErr_Format(tf_guard_error, "%U: a query must be a tuple (address, kind, expected), not %R", where, given);
@@ -455,7 +456,7 @@ fill_query(ForeignQuery *query, PyObject *given, PyObject *where)
     PyObject *kind = PyTuple_GET_ITEM(given, 1);
     int found = -1;
     for (int i = 0; i <= KIND_layout; i++) {
-        if (PyUnicode_Check(kind) && PyUnicode_CompareWithASCIIString(kind, foreign_kind_names[i]) == 0) {
+        if (PyUnicode_Check(kind) && PyUnicode_CompareWithASCIIString(kind, native_kind_names[i]) == 0) {
             found = i;
         }
     }
@@ -463,7 +464,7 @@ fill_query(ForeignQuery *query, PyObject *given, PyObject *where)
         PyErr_Format(tf_guard_error, "%U: a query's kind must be i32, i64, bool, i64_array or layout, not %R", where, kind);
         return -1;
     }
-    query->kind = (ForeignKind)found;
+    query->kind = (NativeKind)found;
     return fill_expected(query, PyTuple_GET_ITEM(given, 2), where);
 }
 
@@ -481,23 +482,23 @@ is_type_or_types(PyObject *types)
 }
 
 static int
-prepare_foreign(GuardCheck *check, PyObject *where)
+prepare_native_tensor(GuardCheck *check, PyObject *where)
 {
     PyObject *given = check->arg;
     if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 3 || !is_type_or_types(PyTuple_GET_ITEM(given, 0))
         || !PyLong_Check(PyTuple_GET_ITEM(given, 1)) || !PyTuple_Check(PyTuple_GET_ITEM(given, 2))) {
-        PyErr_Format(tf_guard_error, "%U: the argument must be a ForeignCheck (type or types, handle offset, tuple of "
+        PyErr_Format(tf_guard_error, "%U: the argument must be a NativeTensorCheck (type or types, handle offset, tuple of "
                      "queries), not %R", where, given);
         return -1;
     }
     PyObject *queries = PyTuple_GET_ITEM(given, 2);
     Py_ssize_t n = PyTuple_GET_SIZE(queries);
-    ForeignTest *test = PyMem_Calloc(1, sizeof(ForeignTest) + (size_t)n * sizeof(ForeignQuery));
+    NativeTest *test = PyMem_Calloc(1, sizeof(NativeTest) + (size_t)n * sizeof(NativeQuery));
     if (test == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    check->foreign = test;
+    check->native = test;
     test->types = PyTuple_GET_ITEM(given, 0);
     test->n_queries = n;
     test->handle_offset = PyLong_AsSsize_t(PyTuple_GET_ITEM(given, 1));
@@ -517,7 +518,7 @@ prepare_foreign(GuardCheck *check, PyObject *where)
 struct ItemPairs {
     PyObject *types;            /* borrowed from the check's argument */
     Py_ssize_t handle_offset;
-    ForeignFunction length, items;
+    NativeFunction length, items;
     Py_ssize_t n_values, n_pairs;
     int64_t pairs[][4];         /* value, index, other value, its index */
 };
@@ -681,55 +682,50 @@ prepare_equal_items(GuardCheck *check, PyObject *where)
     return 0;
 }
 
-static const struct {
-    int (*prepare)(GuardCheck *, PyObject *where);
-    int (*test)(const GuardCheck *, PyObject *value, PyObject *const *others);
-    bool cross;                 /* looks at several paths; prepared by guard_program.c */
-} check_table[OP_COUNT] = {
-    [OP_is] = {prepare_nothing, test_is, false},
-    [OP_is_not] = {prepare_nothing, test_is_not, false},
-    [OP_refers] = {prepare_weakref, test_refers, false},
-    [OP_type_is] = {prepare_type, test_type_is, false},
-    [OP_equals] = {prepare_nothing, test_equals, false},
-    [OP_len] = {prepare_length, test_len, false},
-    [OP_dict_keys] = {prepare_tuple, test_dict_keys, false},
-    [OP_has_attr] = {prepare_name, test_has_attr, false},
-    [OP_lacks_attr] = {prepare_name, test_lacks_attr, false},
-    [OP_lacks_key] = {prepare_nothing, test_lacks_key, false},
-    [OP_has_key] = {prepare_nothing, test_has_key, false},
-    [OP_call] = {prepare_callable, test_call, false},
-    [OP_capsule] = {prepare_capsule, test_capsule, false},
-    [OP_foreign] = {prepare_foreign, test_foreign, false},
-    [OP_same_object] = {prepare_tuple, test_same_object, true},
-    [OP_distinct_objects] = {prepare_nothing, test_distinct_objects, true},
-    [OP_call_many] = {prepare_nothing, test_call_many, true},
-    [OP_equal_items] = {prepare_equal_items, test_equal_items, true},
+/* A pair (callable, paths). */
+static int
+prepare_call_many(GuardCheck *check, PyObject *where)
+{
+    bool pair = PyTuple_Check(check->arg) && PyTuple_GET_SIZE(check->arg) == 2;
+    return require(pair && PyCallable_Check(PyTuple_GET_ITEM(check->arg, 0)), check, where, "a pair (callable, paths)");
+}
+
+/* ---- the table --------------------------------------------------------------------------------------------------------- */
+
+const CheckKind tf_check_kinds[] = {
+    {"is", prepare_nothing, test_is, PATHS_NONE},
+    {"is_not", prepare_nothing, test_is_not, PATHS_NONE},
+    {"refers", prepare_weakref, test_refers, PATHS_NONE},
+    {"type_is", prepare_type, test_type_is, PATHS_NONE},
+    {"equals", prepare_nothing, test_equals, PATHS_NONE},
+    {"len", prepare_length, test_len, PATHS_NONE},
+    {"dict_keys", prepare_tuple, test_dict_keys, PATHS_NONE},
+    {"has_attr", prepare_name, test_has_attr, PATHS_NONE},
+    {"lacks_attr", prepare_name, test_lacks_attr, PATHS_NONE},
+    {"lacks_key", prepare_nothing, test_lacks_key, PATHS_NONE},
+    {"has_key", prepare_nothing, test_has_key, PATHS_NONE},
+    {"call", prepare_callable, test_call, PATHS_NONE},
+    {"capsule", prepare_capsule, test_capsule, PATHS_NONE},
+    {"native_tensor", prepare_native_tensor, test_native_tensor, PATHS_NONE},
+    {"same_object", prepare_tuple, test_same_object, PATHS_ARGUMENT},
+    {"distinct_objects", prepare_nothing, test_distinct_objects, PATHS_IN_ARGUMENT},
+    {"call_many", prepare_call_many, test_call_many, PATHS_IN_SECOND},
+    {"equal_items", prepare_equal_items, test_equal_items, PATHS_IN_SECOND},
 };
-
-int
-tf_check_prepare(GuardCheck *check, PyObject *where)
-{
-    return check_table[check->op].prepare(check, where);
-}
-
-bool
-tf_check_is_cross(CheckOp op)
-{
-    return check_table[op].cross;
-}
+const size_t tf_n_check_kinds = sizeof tf_check_kinds / sizeof tf_check_kinds[0];
 
 int
 tf_check_test(const GuardCheck *check, PyObject *value, PyObject *const *others)
 {
-    int holds = check_table[check->op].test(check, value, others);
+    int holds = check->kind->test(check, value, others);
     return holds < 0 ? tf_clear_ordinary_error() : holds;
 }
 
 void
 tf_check_free_argument(GuardCheck *check)
 {
-    free_foreign(check->foreign);
-    check->foreign = NULL;
+    free_native_test(check->native);
+    check->native = NULL;
     PyMem_Free(check->pairs);
     check->pairs = NULL;
 }

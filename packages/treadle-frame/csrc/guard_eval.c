@@ -161,7 +161,7 @@ typedef struct {
     PyObject **captures;        /* owned values, by GuardNode.capture */
 } Descent;
 
-/* Puts `node` at the front of the list it stands in, so that what failed once is looked at first. */
+/* Moves `node` to the front of its list, so that what failed once is checked first. */
 void
 tf_program_promote(GuardNode **list, GuardNode *node)
 {

@@ -19,21 +19,9 @@ static const struct {
 } step_table[] = {
 #define ROOT(name, argument) {#name, ARGUMENT_##argument, true},
 #define ACCESSOR(name, argument) {#name, ARGUMENT_##argument, false},
-#define CHECK(name)
-#include "guard_ops.def"
+#include "guard_steps.def"
 #undef ROOT
 #undef ACCESSOR
-#undef CHECK
-};
-
-static const char *const op_table[] = {
-#define ROOT(name, argument)
-#define ACCESSOR(name, argument)
-#define CHECK(name) #name,
-#include "guard_ops.def"
-#undef ROOT
-#undef ACCESSOR
-#undef CHECK
 };
 
 /* ---- the trie --------------------------------------------------------------------------------------------------- */
@@ -260,34 +248,25 @@ capture(GuardProgram *program, GuardNode *node)
 
 /* ---- checks ----------------------------------------------------------------------------------------------------- */
 
-/* The further paths of a check on several paths: same_object has one, the others a sequence of them. */
+/* The further paths that the argument of a prepared check names, as a new tuple; NULL with an error set. */
+static PyObject *
+other_paths(const GuardCheck *check, PyObject *where)
+{
+    if (check->kind->others == PATHS_ARGUMENT) {
+        return PyTuple_Pack(1, check->arg);
+    }
+    PyObject *given = check->kind->others == PATHS_IN_SECOND ? PyTuple_GET_ITEM(check->arg, 1) : check->arg;
+    if (!PyTuple_Check(given) && !PyList_Check(given)) {
+        PyErr_Format(tf_guard_error, "%U: the other paths must be a tuple or list, not %R", where, given);
+        return NULL;
+    }
+    return PySequence_Tuple(given);
+}
+
 static int
 add_other_paths(GuardProgram *program, GuardCheck *check, PyObject *where)
 {
-    PyObject *paths;
-    if (check->op == OP_same_object) {
-        paths = PyTuple_Pack(1, check->arg);
-    }
-    else {
-        PyObject *given = check->arg;
-        if (check->op == OP_equal_items) {
-            given = PyTuple_GET_ITEM(check->arg, 1);
-        }
-        else if (check->op == OP_call_many) {
-            given = PyTuple_Check(check->arg) && PyTuple_GET_SIZE(check->arg) == 2 ? PyTuple_GET_ITEM(check->arg, 1)
-                                                                                   : NULL;
-            if (given == NULL || !PyCallable_Check(PyTuple_GET_ITEM(check->arg, 0))) {
-                PyErr_Format(tf_guard_error, "%U: the argument must be a pair (callable, paths), not %R", where,
-                             check->arg);
-                return -1;
-            }
-        }
-        if (!PyTuple_Check(given) && !PyList_Check(given)) {
-            PyErr_Format(tf_guard_error, "%U: the other paths must be a tuple or list, not %R", where, given);
-            return -1;
-        }
-        paths = PySequence_Tuple(given);
-    }
+    PyObject *paths = other_paths(check, where);
     if (paths == NULL) {
         return -1;
     }
@@ -312,24 +291,24 @@ add_other_paths(GuardProgram *program, GuardCheck *check, PyObject *where)
     return 0;
 }
 
-static int
-parse_op(PyObject *name, PyObject *where, CheckOp *op)
+static const CheckKind *
+check_kind(PyObject *name, PyObject *where)
 {
-    for (int i = 0; i < OP_COUNT; i++) {
-        if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, op_table[i]) == 0) {
-            *op = (CheckOp)i;
-            return 0;
+    for (size_t i = 0; i < tf_n_check_kinds; i++) {
+        if (PyUnicode_Check(name) && PyUnicode_CompareWithASCIIString(name, tf_check_kinds[i].name) == 0) {
+            return &tf_check_kinds[i];
         }
     }
     PyErr_Format(tf_guard_error, "%U: %R is no check", where, name);
-    return -1;
+    return NULL;
 }
 
 static int
 fill_check(GuardProgram *program, GuardCheck *check, PyObject *given, PyObject *where)
 {
     PyObject *path = PyTuple_GET_ITEM(given, 0);
-    if (parse_op(PyTuple_GET_ITEM(given, 1), where, &check->op) < 0) {
+    check->kind = check_kind(PyTuple_GET_ITEM(given, 1), where);
+    if (check->kind == NULL) {
         return -1;
     }
     check->arg = Py_NewRef(PyTuple_GET_ITEM(given, 2));
@@ -345,10 +324,10 @@ fill_check(GuardProgram *program, GuardCheck *check, PyObject *given, PyObject *
         return -1;
     }
     check->node = add_path(program, path, where);
-    if (check->node == NULL || tf_check_prepare(check, where) < 0) {
+    if (check->node == NULL || check->kind->prepare(check, where) < 0) {
         return -1;
     }
-    if (tf_check_is_cross(check->op)) {
+    if (tf_check_is_cross(check)) {
         capture(program, check->node);
         return add_other_paths(program, check, where);
     }
@@ -378,7 +357,7 @@ add_check(GuardProgram *program, PyObject *given, Py_ssize_t number)
         free_checks(check);
         return -1;
     }
-    GuardCheck **end = tf_check_is_cross(check->op) ? &program->cross : &check->node->checks;
+    GuardCheck **end = tf_check_is_cross(check) ? &program->cross : &check->node->checks;
     while (*end != NULL) {
         end = &(*end)->next;
     }
@@ -429,6 +408,57 @@ tf_program_bind(GuardProgram *program, PyCodeObject *code)
     }
     Py_XSETREF(program->freevars, freevars);
     return bound;
+}
+
+/* ---- the vocabulary, for Python ------------------------------------------------------------------------------------ */
+
+static PyObject *
+names_of_steps(bool roots)
+{
+    PyObject *names = PyList_New(0);
+    for (int i = 0; names != NULL && i < STEP_COUNT; i++) {
+        PyObject *name = step_table[i].is_root == roots ? PyUnicode_FromString(step_table[i].name) : Py_NewRef(Py_None);
+        if (name == NULL || (name != Py_None && PyList_Append(names, name) < 0)) {
+            Py_CLEAR(names);
+        }
+        Py_XDECREF(name);
+    }
+    return names;
+}
+
+static PyObject *
+names_of_checks(void)
+{
+    PyObject *names = PyList_New((Py_ssize_t)tf_n_check_kinds);
+    for (size_t i = 0; names != NULL && i < tf_n_check_kinds; i++) {
+        PyObject *name = PyUnicode_FromString(tf_check_kinds[i].name);
+        if (name == NULL) {
+            Py_CLEAR(names);
+            break;
+        }
+        PyList_SET_ITEM(names, (Py_ssize_t)i, name);
+    }
+    return names;
+}
+
+/* Adds the names in a list (stolen) to the module as a tuple. */
+static int
+add_names(PyObject *module, const char *attribute, PyObject *names)
+{
+    PyObject *tuple = names == NULL ? NULL : PyList_AsTuple(names);
+    Py_XDECREF(names);
+    int failed = tuple == NULL || PyModule_AddObjectRef(module, attribute, tuple) < 0;
+    Py_XDECREF(tuple);
+    return failed ? -1 : 0;
+}
+
+int
+tf_program_add_vocabulary(PyObject *module)
+{
+    return add_names(module, "ROOTS", names_of_steps(true)) < 0 || add_names(module, "ACCESSORS", names_of_steps(false)) < 0
+                   || add_names(module, "OPS", names_of_checks()) < 0
+               ? -1
+               : 0;
 }
 
 /* ---- the type ---------------------------------------------------------------------------------------------------- */

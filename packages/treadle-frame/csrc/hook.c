@@ -258,7 +258,7 @@ PyTypeObject FrameInfo_Type = {
     .tp_name = "treadle_frame.FrameInfo",
     .tp_basicsize = sizeof(FrameInfo),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .tp_doc = "What a handler is told about the frame that is about to run.",
+    .tp_doc = "The frame that is about to run, as a handler sees it.",
     .tp_dealloc = frame_info_dealloc,
     .tp_traverse = frame_info_traverse,
     .tp_clear = frame_info_clear,
@@ -440,7 +440,7 @@ module_is_installed(PyObject *module, PyObject *nothing)
 PyMethodDef tf_hook_methods[] = {
     {"set_handler", module_set_handler, METH_O,
      "set_handler(handler) -> previous\n\nSets this thread's state: None (off), RUN_CACHED (use entries, never ask), or a "
-     "callable that\nis asked about each function frame for which no entry's guard holds. EvaluatorError (a RuntimeError)\n"
+     "callable that\nis called for each function frame for which no entry's guard holds. EvaluatorError (a RuntimeError)\n"
      "when another PEP 523 evaluator is active."},
     {"get_handler", module_get_handler, METH_NOARGS, "get_handler() -> this thread's state, None inside a handler."},
     {"is_installed", module_is_installed, METH_NOARGS, "is_installed() -> bool: whether CPython calls this hook now."},

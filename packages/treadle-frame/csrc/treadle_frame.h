@@ -2,7 +2,7 @@
  *
  *   module.c      module, sentinels, counters
  *   hook.c        the PEP 523 evaluator, the thread's state, asking the handler
- *   frame_run.c   running replacement code in the frame at hand
+ *   frame_run.c   running replacement code in the current frame
  *   cache.c       Entry objects and the cache of entries in a code object
  *   guard_program.c   reads checks into a trie;  guard_eval.c  descends it;  guard_checks.c  the single checks
  *   dispatcher.c  the frameless path
@@ -21,42 +21,52 @@
 typedef enum {
 #define ROOT(name, argument) STEP_##name,
 #define ACCESSOR(name, argument) STEP_##name,
-#define CHECK(name)
-#include "guard_ops.def"
+#include "guard_steps.def"
 #undef ROOT
 #undef ACCESSOR
-#undef CHECK
     STEP_COUNT
 } StepKind;
 
+/* Where a check's argument names the further paths that the check looks at. */
 typedef enum {
-#define ROOT(name, argument)
-#define ACCESSOR(name, argument)
-#define CHECK(name) OP_##name,
-#include "guard_ops.def"
-#undef ROOT
-#undef ACCESSOR
-#undef CHECK
-    OP_COUNT
-} CheckOp;
+    PATHS_NONE,                 /* the check looks at one value */
+    PATHS_ARGUMENT,             /* the argument is one path */
+    PATHS_IN_ARGUMENT,          /* the argument is a sequence of paths */
+    PATHS_IN_SECOND,            /* the argument is a pair, whose second item is a sequence of paths */
+} OtherPaths;
 
-typedef struct ForeignTest ForeignTest;
+typedef struct GuardCheck GuardCheck;
+
+/* One kind of check. Paths in the argument are read by guard_program.c, after `prepare`. */
+typedef struct {
+    const char *name;
+    /* Validates the argument and stores what the test needs; -1 with an error set. */
+    int (*prepare)(GuardCheck *, PyObject *where);
+    /* 1 holds, 0 fails, -1 with an exception set. */
+    int (*test)(const GuardCheck *, PyObject *value, PyObject *const *others);
+    OtherPaths others;
+} CheckKind;
+
+extern const CheckKind tf_check_kinds[];
+extern const size_t tf_n_check_kinds;
+
+typedef struct NativeTest NativeTest;
 typedef struct ItemPairs ItemPairs;
 
-typedef struct GuardCheck {
+struct GuardCheck {
     struct GuardCheck *next;    /* in the node, or in the program's list of checks on several paths */
     struct GuardNode *node;     /* borrowed from the trie: the path that is checked */
-    CheckOp op;
+    const CheckKind *kind;
     PyObject *arg;              /* owned */
     PyObject *reason;           /* owned str */
     Py_ssize_t number;          /* len: the expected length */
     int (*function)(PyObject *, void *);    /* capsule */
     void *context;              /* capsule */
-    ForeignTest *foreign;       /* owned */
+    NativeTest *native;         /* owned */
     ItemPairs *pairs;           /* owned: equal_items */
     struct GuardNode **others;  /* owned array of borrowed nodes: further paths */
     Py_ssize_t n_others;
-} GuardCheck;
+};
 
 typedef struct GuardNode {
     struct GuardNode *next;     /* sibling */
@@ -99,13 +109,19 @@ extern PyTypeObject GuardProgram_Type;
 int *tf_program_bind(GuardProgram *, PyCodeObject *);           /* new array (PyMem), or NULL with ValueError set */
 int tf_program_holds(GuardProgram *, const GuardView *);        /* 1, 0, -1 with a BaseException set */
 int tf_program_first_failure(GuardProgram *, const GuardView *, Py_ssize_t *);  /* as above; 0 fills in the index */
+int tf_program_add_vocabulary(PyObject *module);                 /* ROOTS, ACCESSORS, OPS: the names in the tables */
 void tf_program_promote(GuardNode **list, GuardNode *node);
 
 int tf_clear_ordinary_error(void);                              /* 0: cleared; -1: not an Exception, still set */
-int tf_check_prepare(GuardCheck *, PyObject *where);            /* validates the argument; -1 with an error set */
 int tf_check_test(const GuardCheck *, PyObject *value, PyObject *const *others);
 void tf_check_free_argument(GuardCheck *);
-bool tf_check_is_cross(CheckOp);
+
+static inline bool
+tf_check_is_cross(const GuardCheck *check)
+{
+    return check->kind->others != PATHS_NONE;
+}
+
 int tf_same_value(PyObject *, PyObject *);                      /* same type and equal, strictly; 1, 0, -1 */
 PyObject *tf_nth_key(PyObject *mapping, Py_ssize_t);            /* new reference, NULL with or without an error */
 
@@ -117,13 +133,13 @@ typedef struct {
     GuardProgram *guard;        /* owned */
     int *bound;                 /* owned: see GuardView.bound */
     PyObject *payload;          /* owned */
-    PyObject *direct;           /* owned tuple as given, or None */
-    PyObject *direct_callable;  /* borrowed from direct, or NULL */
-    int *direct_slots;          /* owned: an argument slot for each value */
-    PyObject **direct_keys;     /* owned array of borrowed keys: index into *args, name in **kwargs, NULL the slot itself */
-    Py_ssize_t n_direct;
-    bool direct_unpack;
-    bool direct_retry; /* the code runs when the callable has raised an Exception */
+    PyObject *fast_path;            /* owned tuple as given, or None */
+    PyObject *fast_path_callable;   /* borrowed from fast_path, or NULL */
+    int *fast_path_slots;           /* owned: an argument slot for each value */
+    PyObject **fast_path_keys;      /* owned array of borrowed keys: index into *args, name in **kwargs, NULL the slot itself */
+    Py_ssize_t n_fast_path;
+    bool fast_path_unpack;
+    bool fast_path_retry;       /* the code runs when the callable has raised an Exception */
     unsigned long long hits;
     PyObject *weakrefs;
 } Entry;
@@ -144,8 +160,8 @@ int tf_cache_accepts(PyCodeObject *, Entry *);                   /* -1 with Layo
 int tf_cache_add(PyCodeObject *, Entry *);
 int tf_cache_set_skip(PyCodeObject *, bool);
 int tf_entry_holds(Entry *, GuardView *);
-/* The values of a direct entry, borrowed from the slots: 1, or 0 when *args or **kwargs lack one (its guard is too weak). */
-int tf_entry_direct_values(Entry *, PyObject *const *slots, PyObject **values);
+/* The values of a fast-path entry, borrowed from the slots: 1, or 0 when *args or **kwargs lack one (its guard is too weak). */
+int tf_entry_fast_path_values(Entry *, PyObject *const *slots, PyObject **values);
 extern PyMethodDef tf_cache_methods[];
 
 /* Argument slots: positional, keyword-only, *args, **kwargs. */

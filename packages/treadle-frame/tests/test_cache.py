@@ -194,7 +194,7 @@ def test_entry_arguments_are_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    "direct",
+    "fast_path",
     [
         3,
         (len,),
@@ -211,24 +211,24 @@ def test_entry_arguments_are_checked() -> None:
         (len, (("args", 0, 0),), True),
     ],
 )
-def test_wrong_direct_is_refused(direct: Any) -> None:
+def test_wrong_fast_path_is_refused(fast_path: Any) -> None:
     def f(x: int, *args: int, **kwargs: int) -> None: ...
 
-    Entry(f.__code__, ALWAYS, direct=(len, ("x", "args", ("args", 0), ("kwargs", "k"), "kwargs"), True))
-    with pytest.raises(ValueError, match="direct"):
-        Entry(f.__code__, ALWAYS, direct=direct)
+    Entry(f.__code__, ALWAYS, fast_path=(len, ("x", "args", ("args", 0), ("kwargs", "k"), "kwargs"), True))
+    with pytest.raises(ValueError, match="fast_path"):
+        Entry(f.__code__, ALWAYS, fast_path=fast_path)
 
 
 def test_what_an_entry_shows() -> None:
     f = fresh()
     payload = object()
-    direct = (len, ("x",), False)
-    entry = Entry(f.__code__, ALWAYS, payload, direct)
-    assert (entry.code, entry.guard, entry.payload, entry.direct, entry.hits) == (
+    fast_path = (len, ("x",), False)
+    entry = Entry(f.__code__, ALWAYS, payload, fast_path)
+    assert (entry.code, entry.guard, entry.payload, entry.fast_path, entry.hits) == (
         f.__code__,
         ALWAYS,
         payload,
-        direct,
+        fast_path,
         0,
     )
     entry.payload = 3
@@ -236,7 +236,7 @@ def test_what_an_entry_shows() -> None:
     with pytest.raises(AttributeError):
         entry.code = None  # type: ignore[misc]
     assert repr(entry) == "<Entry f, 0 checks, 0 hits>"
-    assert Entry(f.__code__, ALWAYS).direct is None
+    assert Entry(f.__code__, ALWAYS).fast_path is None
 
 
 def test_entries_die_with_the_code_object() -> None:

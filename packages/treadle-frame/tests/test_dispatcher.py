@@ -135,14 +135,14 @@ def test_handler_exception_and_wrong_answer() -> None:
     assert get_handler() is None and not is_installed()
 
 
-# ---- direct entries --------------------------------------------------------------------------------------------------------
+# ---- fast-path entries --------------------------------------------------------------------------------------------------------
 
 
-def direct(function: Callable[..., Any], call: Any, values: tuple[Any, ...], unpack: bool = False) -> Entry:
-    return Entry(function.__code__, ALWAYS, direct=(call, values, unpack))
+def with_fast_path(function: Callable[..., Any], call: Any, values: tuple[Any, ...], unpack: bool = False) -> Entry:
+    return Entry(function.__code__, ALWAYS, fast_path=(call, values, unpack))
 
 
-def test_direct_entries_run_no_frame() -> None:
+def test_fast_paths_run_no_frame() -> None:
     def f(a: Any, b: Any = 2, *args: Any, c: Any = 3, **kwargs: Any) -> Any:
         return "original"
 
@@ -152,12 +152,12 @@ def test_direct_entries_run_no_frame() -> None:
         seen.append((values, sys._getframe().f_back.f_code.co_name))  # type: ignore[union-attr]
         return ("first", "second")
 
-    add_entry(f, direct(f, compiled, ("c", "a", "args", ("args", 1), ("kwargs", "k"), "b", "kwargs")))
-    here = "test_direct_entries_run_no_frame"
+    add_entry(f, with_fast_path(f, compiled, ("c", "a", "args", ("args", 1), ("kwargs", "k"), "b", "kwargs")))
+    here = "test_fast_paths_run_no_frame"
     assert dispatcher(f, never)(1, 5, 6, 7, k=8) == ("first", "second")
     assert seen == [((3, 1, (6, 7), 7, 8, 5, {"k": 8}), here)]
     reset()
-    add_entry(f, direct(f, compiled, ("a",), unpack=True))
+    add_entry(f, with_fast_path(f, compiled, ("a",), unpack=True))
     assert dispatcher(f, never)(1) == "first"
 
 
@@ -165,10 +165,10 @@ def test_direct_entries_run_no_frame() -> None:
     ("result", "expected"),
     [((1,), 1), ([2, 3], 2), ("abc", "a"), ({0: 1}, TypeError), ((), IndexError), (3, TypeError)],
 )
-def test_direct_unpacking(result: Any, expected: Any) -> None:
+def test_fast_path_unpacking(result: Any, expected: Any) -> None:
     def f() -> None: ...
 
-    add_entry(f, direct(f, lambda: result, (), unpack=True))
+    add_entry(f, with_fast_path(f, lambda: result, (), unpack=True))
     if isinstance(expected, type):
         with pytest.raises(expected):
             dispatcher(f, never)()
@@ -176,19 +176,19 @@ def test_direct_unpacking(result: Any, expected: Any) -> None:
         assert dispatcher(f, never)() == expected
 
 
-def test_direct_values_that_are_not_there_run_the_code() -> None:
+def test_fast_path_values_that_are_not_there_run_the_code() -> None:
     def f(*args: Any, **kwargs: Any) -> Any:
         return "code"
 
     for value in (("args", 1), ("kwargs", "k")):
         reset()
-        add_entry(f, direct(f, lambda x: "direct", (value,)))
+        add_entry(f, with_fast_path(f, lambda x: "fast path", (value,)))
         fast = dispatcher(f, never)
         assert fast(1) == "code" and fast() == "code"
-        assert fast(1, 2, k=3) == "direct"
+        assert fast(1, 2, k=3) == "fast path"
 
 
-def test_direct_entries_run_with_the_hook_off() -> None:
+def test_fast_paths_run_with_the_hook_off() -> None:
     states = []
 
     def f(x: int) -> int:
@@ -200,7 +200,7 @@ def test_direct_entries_run_with_the_hook_off() -> None:
             raise KeyError
         return -x
 
-    add_entry(f, direct(f, compiled, ("x",)))
+    add_entry(f, with_fast_path(f, compiled, ("x",)))
     fast = dispatcher(f, never)
     record = Recorder()
     with handled(record):
@@ -211,18 +211,18 @@ def test_direct_entries_run_with_the_hook_off() -> None:
     assert states == [None, None] and record.asked == []
 
 
-def test_direct_entries_with_many_values() -> None:
+def test_fast_paths_with_many_values() -> None:
     def f(*args: Any) -> Any: ...
 
-    add_entry(f, direct(f, lambda *values: values, tuple(("args", i) for i in range(100))))
+    add_entry(f, with_fast_path(f, lambda *values: values, tuple(("args", i) for i in range(100))))
     assert dispatcher(f, never)(*range(100)) == tuple(range(100))
 
 
-def test_direct_entries_in_frames_run_their_code() -> None:
+def test_fast_paths_in_frames_run_their_code() -> None:
     def f(x: int) -> str:
         return "code"
 
-    add_entry(f, direct(f, lambda x: "direct", ("x",)))
+    add_entry(f, with_fast_path(f, lambda x: "fast path", ("x",)))
     with handled(RUN_CACHED):
         assert f(1) == "code"
 
@@ -244,7 +244,7 @@ def test_bound_methods() -> None:
     guard = GuardProgram([Check((("local", "self"), ("attr", "scale")), "equals", 10)])
     add_entry(
         Model.forward,
-        Entry(Model.forward.__code__, guard, direct=(lambda m, x, y: (m, x, y), ("self", "x", "y"), False)),
+        Entry(Model.forward.__code__, guard, fast_path=(lambda m, x, y: (m, x, y), ("self", "x", "y"), False)),
     )
     assert fast(2) == (model, 2, 1)
     model.scale = 20
@@ -283,8 +283,8 @@ def test_binds_like_a_function() -> None:
     assert model.method(3) == (model, 3)  # type: ignore[attr-defined]
     assert Model.method is fast  # type: ignore[attr-defined]
     assert Model.method(model, 3) == (model, 3)  # type: ignore[attr-defined]
-    add_entry(method, direct(method, lambda s, x: ("direct", s, x), ("self", "x")))
-    assert model.method(3) == ("direct", model, 3)  # type: ignore[attr-defined]
+    add_entry(method, with_fast_path(method, lambda s, x: ("fast path", s, x), ("self", "x")))
+    assert model.method(3) == ("fast path", model, 3)  # type: ignore[attr-defined]
 
 
 def test_looks_like_what_it_wraps() -> None:
@@ -385,7 +385,7 @@ def test_functions_of_gone_entries_are_dropped() -> None:
 def test_defaults_are_those_of_the_moment() -> None:
     def f(a: int = 1, *, b: int = 2) -> Any: ...
 
-    add_entry(f, direct(f, lambda a, b: (a, b), ("a", "b")))
+    add_entry(f, with_fast_path(f, lambda a, b: (a, b), ("a", "b")))
     fast = dispatcher(f, never)
     assert fast() == (1, 2)
     f.__defaults__, f.__kwdefaults__ = (10,), {"b": 20}
@@ -403,8 +403,8 @@ def test_code_of_the_function_may_change() -> None:
         return "new"
 
     fast = dispatcher(f, once)
-    add_entry(f, direct(f, lambda: "direct", ()))
-    assert fast() == "direct"
+    add_entry(f, with_fast_path(f, lambda: "fast path", ()))
+    assert fast() == "fast path"
     f.__code__ = g.__code__
     assert fast() == "new"
 
@@ -424,18 +424,19 @@ def test_guards_may_drop_everything() -> None:
     box["fast"] = dispatcher(f, once)
     box["arg"] = [1]
     add_entry(
-        f, Entry(f.__code__, GuardProgram([Check((X,), "call", drop)]), direct=(lambda x: "direct", ("x",), False))
+        f,
+        Entry(f.__code__, GuardProgram([Check((X,), "call", drop)]), fast_path=(lambda x: "fast path", ("x",), False)),
     )
-    assert box["fast"](box["arg"]) == "direct"
+    assert box["fast"](box["arg"]) == "fast path"
     assert entries(f) == ()
 
 
-def test_recursion_through_direct_entries_is_limited() -> None:
+def test_recursion_through_fast_paths_is_limited() -> None:
     def f(x: int) -> int:
         return x
 
     fast = dispatcher(f, never)
-    add_entry(f, direct(f, fast, ("x",)))
+    add_entry(f, with_fast_path(f, fast, ("x",)))
     with pytest.raises(RecursionError):
         fast(1)
 
@@ -521,8 +522,8 @@ def test_foreign_evaluator_in_the_way(compile_c: Callable[..., Path]) -> None:
         with pytest.warns(EvaluatorWarning):
             assert fast(1) == "replaced"
         reset()
-        add_entry(f, direct(f, lambda x: "direct", ("x",)))
-        assert fast(1) == "direct"
+        add_entry(f, with_fast_path(f, lambda x: "fast path", ("x",)))
+        assert fast(1) == "fast path"
     finally:
         library.go()
     assert set_handler(None) is None
@@ -571,7 +572,7 @@ def outcome(function: Callable[..., Any], args: list[int], kwargs: dict[str, int
 @given(
     signatures(),
     st.lists(CALLS, min_size=1, max_size=4),
-    st.sampled_from(["direct", "code", "hook", "miss"]),
+    st.sampled_from(["fast path", "code", "hook", "miss"]),
     st.booleans(),
 )
 def test_calls_bind_as_plain_calls_do(signature: str, calls: list[Any], way: str, method: bool) -> None:
@@ -582,11 +583,11 @@ def test_calls_bind_as_plain_calls_do(signature: str, calls: list[Any], way: str
     plain = namespace["C"]().f if method else namespace["f"]
     function = namespace["C"].f if method else namespace["f"]
     values = tuple(shown)
-    if way == "direct":
+    if way == "fast path":
         compiled = eval(
             f"lambda {', '.join(f'_{name}' for name in shown)}: {{" + ", ".join(f"'{n}': _{n}" for n in shown) + "}"
         )
-        add_entry(function, Entry(function.__code__, ALWAYS, direct=(compiled, values, False)))
+        add_entry(function, Entry(function.__code__, ALWAYS, fast_path=(compiled, values, False)))
     elif way != "miss":
         add_entry(function, Entry(function.__code__.replace(co_name="g"), ALWAYS))
     fast = dispatcher(plain, once)
@@ -598,7 +599,7 @@ def test_calls_bind_as_plain_calls_do(signature: str, calls: list[Any], way: str
 
 
 @pytest.mark.parametrize("retry", [False, True])
-def test_the_code_may_run_when_the_direct_callable_raises(retry: bool) -> None:
+def test_the_code_may_run_when_the_fast_path_callable_raises(retry: bool) -> None:
     def f(x: int) -> str:
         return "original"
 
@@ -606,16 +607,16 @@ def test_the_code_may_run_when_the_direct_callable_raises(retry: bool) -> None:
         return f"code with {x}"
 
     def fail(x: int) -> str:
-        raise (KeyboardInterrupt if x > 1 else ValueError)("direct")
+        raise (KeyboardInterrupt if x > 1 else ValueError)("fast path")
 
-    add_entry(f, Entry(g.__code__, ALWAYS, direct=(fail, ("x",), False, retry)))
+    add_entry(f, Entry(g.__code__, ALWAYS, fast_path=(fail, ("x",), False, retry)))
     fast = dispatcher(f, never)
     with pytest.raises(KeyboardInterrupt):
         fast(2)
     if retry:
         assert fast(1) == "code with 1"
     else:
-        with pytest.raises(ValueError, match="direct"):
+        with pytest.raises(ValueError, match="fast path"):
             fast(1)
-    with pytest.raises(ValueError, match="direct"):
-        Entry(g.__code__, ALWAYS, direct=(fail, ("x",), False, 1))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="fast_path"):
+        Entry(g.__code__, ALWAYS, fast_path=(fail, ("x",), False, 1))  # type: ignore[arg-type]

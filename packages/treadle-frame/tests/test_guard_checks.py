@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from frame_helpers import address_of
 
-from treadle_frame import Check, Entry, EqualItems, ForeignCheck, GuardError, GuardProgram, add_entry, dispatcher
+from treadle_frame import Check, Entry, EqualItems, GuardError, GuardProgram, NativeTensorCheck, add_entry, dispatcher
 from treadle_frame.guards import OPS
 
 X = ("local", "x")
@@ -201,20 +201,20 @@ def test_checks_on_several_paths_come_last() -> None:
         ("same_object", (("locale", "y"),), "'locale' is no root"),
         ("capsule", 3, "capsule"),
         ("capsule", (object(), 0), "capsule"),
-        ("foreign", 3, "ForeignCheck"),
-        ("foreign", ForeignCheck(int, 0, [(1, "i32", 1)]), "ForeignCheck"),  # type: ignore[arg-type]
-        ("foreign", ForeignCheck((), 0, ()), "ForeignCheck"),
-        ("foreign", ForeignCheck(int, 0, ((0, "i32", 1),)), "non-zero address"),
-        ("foreign", ForeignCheck(int, 0, ((1, "i16", 1),)), "'i16'"),
-        ("foreign", ForeignCheck(int, 0, ((1, "i64_array", 1),)), "tuple"),
-        ("foreign", ForeignCheck(int, 0, ((1, "i64", "1"),)), "an int, None or a pair"),
-        ("foreign", ForeignCheck(int, 0, ((1, "i64", (1, "2")),)), "an int, None or a pair"),
-        ("foreign", ForeignCheck(int, 0, ((1, "layout", (0, 1)),)), "layout query must be"),
-        ("foreign", ForeignCheck(int, 0, ((1, "layout", (0, (0, 1))),)), "non-zero address"),
-        ("foreign", ForeignCheck(int, 0, ((1, "layout", (1, (1, (2,)))),)), "one of 0 to 1"),
-        ("foreign", ForeignCheck(int, 0, ((1, "layout", (1, (1, ("0",)))),)), "one of 0 to 1"),
-        ("foreign", ForeignCheck(int, 0, ((1, "layout", (1, (1, "0"))),)), "an int, None or a pair"),
-        ("foreign", ForeignCheck(int, 0, ((1, "i64"),)), "query"),  # type: ignore[arg-type]
+        ("native_tensor", 3, "NativeTensorCheck"),
+        ("native_tensor", NativeTensorCheck(int, 0, [(1, "i32", 1)]), "NativeTensorCheck"),  # type: ignore[arg-type]
+        ("native_tensor", NativeTensorCheck((), 0, ()), "NativeTensorCheck"),
+        ("native_tensor", NativeTensorCheck(int, 0, ((0, "i32", 1),)), "non-zero address"),
+        ("native_tensor", NativeTensorCheck(int, 0, ((1, "i16", 1),)), "'i16'"),
+        ("native_tensor", NativeTensorCheck(int, 0, ((1, "i64_array", 1),)), "tuple"),
+        ("native_tensor", NativeTensorCheck(int, 0, ((1, "i64", "1"),)), "an int, None or a pair"),
+        ("native_tensor", NativeTensorCheck(int, 0, ((1, "i64", (1, "2")),)), "an int, None or a pair"),
+        ("native_tensor", NativeTensorCheck(int, 0, ((1, "layout", (0, 1)),)), "layout query must be"),
+        ("native_tensor", NativeTensorCheck(int, 0, ((1, "layout", (0, (0, 1))),)), "non-zero address"),
+        ("native_tensor", NativeTensorCheck(int, 0, ((1, "layout", (1, (1, (2,)))),)), "one of 0 to 1"),
+        ("native_tensor", NativeTensorCheck(int, 0, ((1, "layout", (1, (1, ("0",)))),)), "one of 0 to 1"),
+        ("native_tensor", NativeTensorCheck(int, 0, ((1, "layout", (1, (1, "0"))),)), "an int, None or a pair"),
+        ("native_tensor", NativeTensorCheck(int, 0, ((1, "i64"),)), "query"),  # type: ignore[arg-type]
     ],
 )
 def test_wrong_arguments_are_named(op: str, arg: Any, message: str) -> None:
@@ -224,7 +224,7 @@ def test_wrong_arguments_are_named(op: str, arg: Any, message: str) -> None:
 
 
 def test_every_op_has_a_test_here() -> None:
-    apart = {"same_object", "distinct_objects", "call_many", "equal_items", "capsule", "foreign"}
+    apart = {"same_object", "distinct_objects", "call_many", "equal_items", "capsule", "native_tensor"}
     tested = {op for op, *_ in TABLE} | apart
     assert tested == set(OPS)
 
@@ -291,49 +291,51 @@ class Other(bytes):
     pass
 
 
-def test_foreign(library: ctypes.PyDLL) -> None:
+def test_native_tensor(library: ctypes.PyDLL) -> None:
     rank, sizes, code, flag = (address_of(library, f"get_{name}") for name in ("rank", "sizes", "code", "flag"))
     value = packed(3, (2, 5, 7), -4, True)
 
-    def foreign(*queries: Any, types: Any = bytes) -> bool:
-        return holds("foreign", ForeignCheck(types, HEAD, queries), x=value)
+    def native_tensor(*queries: Any, types: Any = bytes) -> bool:
+        return holds("native_tensor", NativeTensorCheck(types, HEAD, queries), x=value)
 
-    assert foreign((rank, "i64", 3), (sizes, "i64_array", (2, 5, 7)), (code, "i32", -4), (flag, "bool", True))
-    assert foreign((sizes, "i64_array", (2, None, 7)), (code, "i32", None), (rank, "i64", None))
-    assert foreign((sizes, "i64_array", ()))
-    assert not foreign((rank, "i64", 2))
-    assert not foreign((sizes, "i64_array", (2, 5, 8)))
-    assert not foreign((code, "i32", 4))
-    assert not foreign((flag, "bool", False))
-    assert foreign(types=(int, bytes))
-    assert not foreign(types=int)
-    assert not foreign(types=(int, str))
-    assert not holds("foreign", ForeignCheck(bytes, HEAD, ()), x=Other(value))
+    assert native_tensor((rank, "i64", 3), (sizes, "i64_array", (2, 5, 7)), (code, "i32", -4), (flag, "bool", True))
+    assert native_tensor((sizes, "i64_array", (2, None, 7)), (code, "i32", None), (rank, "i64", None))
+    assert native_tensor((sizes, "i64_array", ()))
+    assert not native_tensor((rank, "i64", 2))
+    assert not native_tensor((sizes, "i64_array", (2, 5, 8)))
+    assert not native_tensor((code, "i32", 4))
+    assert not native_tensor((flag, "bool", False))
+    assert native_tensor(types=(int, bytes))
+    assert not native_tensor(types=int)
+    assert not native_tensor(types=(int, str))
+    assert not holds("native_tensor", NativeTensorCheck(bytes, HEAD, ()), x=Other(value))
 
 
-def test_foreign_intervals(library: ctypes.PyDLL) -> None:
+def test_native_tensor_intervals(library: ctypes.PyDLL) -> None:
     rank, sizes = address_of(library, "get_rank"), address_of(library, "get_sizes")
     value = packed(3, (2, 5, 7), 0, False)
 
-    def foreign(*query: Any) -> bool:
-        return holds("foreign", ForeignCheck(bytes, HEAD, (query,)), x=value)
+    def native_tensor(*query: Any) -> bool:
+        return holds("native_tensor", NativeTensorCheck(bytes, HEAD, (query,)), x=value)
 
     for interval in ((3, 3), (2, 4), (None, 3), (3, None), (None, None)):
-        assert foreign(rank, "i64", interval)
+        assert native_tensor(rank, "i64", interval)
     for interval in ((4, 4), (4, 2), (None, 2), (4, None)):
-        assert not foreign(rank, "i64", interval)
-    assert foreign(sizes, "i64_array", ((2, None), 5, (1, 7)))
-    assert not foreign(sizes, "i64_array", ((3, None), 5, (1, 7)))
-    assert not foreign(sizes, "i64_array", ((2, None), 5, (1, 6)))
+        assert not native_tensor(rank, "i64", interval)
+    assert native_tensor(sizes, "i64_array", ((2, None), 5, (1, 7)))
+    assert not native_tensor(sizes, "i64_array", ((3, None), 5, (1, 7)))
+    assert not native_tensor(sizes, "i64_array", ((2, None), 5, (1, 6)))
 
 
-def test_foreign_layout() -> None:
+def test_native_tensor_layout() -> None:
     torch = pytest.importorskip("torch")
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     strides, sizes = (address_of(library, f"aoti_torch_get_{name}") for name in ("strides", "sizes"))
 
     def layout(tensor: Any, *expected: Any) -> bool:
-        return holds("foreign", ForeignCheck(torch.Tensor, 16, ((strides, "layout", (sizes, expected)),)), x=tensor)
+        return holds(
+            "native_tensor", NativeTensorCheck(torch.Tensor, 16, ((strides, "layout", (sizes, expected)),)), x=tensor
+        )
 
     x = torch.empty(2, 3, 4, 5)
     contiguous = ((1,), (2,), (3,), 1)
@@ -390,26 +392,26 @@ def test_equal_items_of_many_values(library: ctypes.PyDLL) -> None:
     assert not program.check({**values, "v39": packed(3, (2, 3, 8), 0, False)})
 
 
-def test_foreign_queries_stop_at_the_first_that_fails(library: ctypes.PyDLL) -> None:
+def test_native_tensor_queries_stop_at_the_first_that_fails(library: ctypes.PyDLL) -> None:
     calls = ctypes.c_int.in_dll(library, "calls")
     rank, error = address_of(library, "get_rank"), address_of(library, "get_error")
     value = packed(3, (2, 5, 7), 0, False)
 
     def count(*queries: Any) -> int:
-        program = GuardProgram([Check((X,), "foreign", ForeignCheck(bytes, HEAD, queries))])
+        program = GuardProgram([Check((X,), "native_tensor", NativeTensorCheck(bytes, HEAD, queries))])
         before = calls.value
         assert not program.check({"x": value})
         return calls.value - before
 
     assert count((rank, "i64", 2), (rank, "i64", 3)) == 1
     assert count((rank, "i64", 3), (error, "i64", 1), (rank, "i64", 3)) == 2
-    program = GuardProgram([Check((X,), "foreign", ForeignCheck(bytes, HEAD, ((rank, "i64", 3),)))])
+    program = GuardProgram([Check((X,), "native_tensor", NativeTensorCheck(bytes, HEAD, ((rank, "i64", 3),)))])
     before = calls.value
     assert not program.check({"x": 3})
     assert calls.value == before, "no query may see a value of another type"
 
 
-def test_foreign_on_tensors() -> None:
+def test_native_tensor_on_tensors() -> None:
     torch = pytest.importorskip("torch")
     library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
     offset = 16
@@ -417,8 +419,8 @@ def test_foreign_on_tensors() -> None:
     def query(name: str, kind: str, expected: Any) -> tuple[int, str, Any]:
         return (address_of(library, f"aoti_torch_get_{name}"), kind, expected)
 
-    def foreign(tensor: Any) -> ForeignCheck:
-        return ForeignCheck(
+    def native_tensor(tensor: Any) -> NativeTensorCheck:
+        return NativeTensorCheck(
             (torch.Tensor, torch.nn.Parameter),
             offset,
             (
@@ -437,11 +439,16 @@ def test_foreign_on_tensors() -> None:
     def f(x: Any) -> str:
         return "original"
 
-    arg = foreign(example)
+    arg = native_tensor(example)
     add_entry(
-        f, Entry(f.__code__, GuardProgram([Check((X,), "foreign", arg)]), direct=(lambda x: "direct", ("x",), False))
+        f,
+        Entry(
+            f.__code__,
+            GuardProgram([Check((X,), "native_tensor", arg)]),
+            fast_path=(lambda x: "fast path", ("x",), False),
+        ),
     )
     fast = dispatcher(f, lambda frame: pytest.fail("asked"))
-    assert fast(example) == fast(matching) == fast(torch.nn.Parameter(example.clone())) == "direct"
+    assert fast(example) == fast(matching) == fast(torch.nn.Parameter(example.clone())) == "fast path"
     for other in others:
-        assert not holds("foreign", arg, x=other)
+        assert not holds("native_tensor", arg, x=other)

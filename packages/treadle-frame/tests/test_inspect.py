@@ -19,11 +19,11 @@ def test_describe() -> None:
         [Check((X, ("attr", "a"), ("list_item", 0)), "equals", 5, "x.a[0] == 5"), Check((X,), "is", None)]
     )
     add_entry(f, Entry(f.__code__, guard))
-    add_entry(f, Entry(f.__code__.replace(co_name="g"), GuardProgram([]), direct=(len, ("x",), True)))
+    add_entry(f, Entry(f.__code__.replace(co_name="g"), GuardProgram([]), fast_path=(len, ("x",), True)))
     lines = describe(f).splitlines()
     assert lines[0] == f"{f.__qualname__} ({__file__}:{f.__code__.co_firstlineno})"
     assert lines[1:] == [
-        "  entry 0: g, direct, 0 hits",
+        "  entry 0: g, fast path, 0 hits",
         "  entry 1: f, code, 0 hits",
         "    local('x').attr('a').list_item(0) equals 5  x.a[0] == 5",
         "    local('x') is None",

@@ -121,9 +121,9 @@ def dispatcher_hits(value: Value) -> Callable[[], Any]:
     return lambda: fast(value, 1, 2, z=4, w=5)
 
 
-def dispatcher_direct(value: Value) -> Callable[[], Any]:
+def dispatcher_fast_path(value: Value) -> Callable[[], Any]:
     values = ("x", ("args", 0), ("kwargs", "w"))
-    add_entry(f, Entry(g.__code__, GUARD, direct=(lambda x, a, w: (x, a, w), values, True)))
+    add_entry(f, Entry(g.__code__, GUARD, fast_path=(lambda x, a, w: (x, a, w), values, True)))
     fast = dispatcher(f, lambda frame: RUN_ONCE)
     return lambda: fast(value, 1, 2, z=4, w=5)
 
@@ -143,7 +143,7 @@ def dispatcher_wrong_arguments(value: Value) -> Callable[[], Any]:
 
 def entries_come_and_go(value: Value) -> Callable[[], Any]:
     def call() -> Any:
-        entry = Entry(g.__code__, GuardProgram(GUARD.checks), payload=[value], direct=(len, ("x",), True))
+        entry = Entry(g.__code__, GuardProgram(GUARD.checks), payload=[value], fast_path=(len, ("x",), True))
         add_entry(f, entry)
         remove_entry(f, entry)
         return value
@@ -179,7 +179,7 @@ KINDS = [
     handler_raises,
     too_large_for_the_stack,
     dispatcher_hits,
-    dispatcher_direct,
+    dispatcher_fast_path,
     dispatcher_wrong_arguments,
     entries_come_and_go,
     codes_come_and_go,

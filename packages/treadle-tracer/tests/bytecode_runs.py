@@ -6,15 +6,13 @@ import types
 from collections.abc import Callable
 
 import bytecode_subjects
+from bytecode_prefix import UNBOUND, Broken, prefix
 
 from treadle_tracer.bytecode import (
-    UNBOUND,
-    Broken,
     CodeModel,
     SlotKind,
     continuation,
     live_locals,
-    prefix,
     restart_index,
     stack_kinds,
     why_not_cut,

@@ -12,7 +12,7 @@ import torch
 
 import treadle_frame
 from treadle_tracer import InternalError, SilentObserver, TracerOptions, compile_handler
-from treadle_tracer.output.resume import forget_continuations
+from treadle_tracer.output.continuations import forget_continuations
 
 
 class Recorder(SilentObserver):

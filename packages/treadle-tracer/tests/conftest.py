@@ -13,3 +13,13 @@ def seed() -> None:
     torch = sys.modules.get("torch")  # some of the tests run where there is none
     if torch is not None:
         torch.manual_seed(int(os.environ.get("TREADLE_TEST_SEED", "0")))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-golden`; a package whose tests run in the same process may have added it already."""
+    try:
+        parser.addoption(
+            "--update-golden", action="store_true", help="write the golden files anew instead of comparing"
+        )
+    except ValueError:
+        pass

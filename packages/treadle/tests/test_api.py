@@ -193,7 +193,7 @@ def test_explain():
     explanation = treadle.explain(f)(torch.ones(3))
     assert (explanation.graph_count, explanation.break_count) == (2, 1)
     close(explanation.result, torch.full((3,), 4.0))
-    assert "2 graphs, 1 breaks" in str(explanation) and "test_api.py" in str(explanation)
+    assert "2 graphs, 1 break, " in str(explanation) and "test_api.py" in str(explanation)
     assert treadle.stats().graphs == 0
 
 

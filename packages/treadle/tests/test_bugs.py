@@ -8,6 +8,9 @@ import torch
 from torch import fx
 
 import treadle
+import treadle_autograd
+import treadle_codegen
+import treadle_tracer
 from treadle.bugs import InternalError, compile_or_eager, reset_warnings
 from treadle.dump import write_reproducer
 from treadle.options import compile_options
@@ -44,7 +47,10 @@ def test_a_bug_is_a_warning_with_a_reproducer_and_the_eager_result(options, tmp_
     gm, x = graph(), torch.randn(2, 3)
     with treadle.config.patch(raise_internal_errors=False):
         quiet = compile_options(False, None, None, {"dump_dir": tmp_path}, own_backend=True)
-    with pytest.warns(treadle.TreadleWarning, match="pass 'compile'.*boom.*user.py") as caught:
+    with pytest.warns(
+        treadle.TreadleWarning,
+        match=r"eager because of a bug in treadle: internal error in pass 'compile' \(from user.py:42\): ZeroDivisionError: boom",
+    ) as caught:
         run = compile_or_eager(gm, [x], quiet, broken)
     assert torch.equal(run(x)[0], gm(x)[0])
     (program,) = tmp_path.glob("*.py")
@@ -58,7 +64,37 @@ def test_a_bug_raises_when_asked_to(tmp_path):
     with pytest.raises(InternalError, match="boom") as caught:
         compile_or_eager(graph(), [torch.ones(2, 3)], loud, broken)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
-    assert caught.value.dump_path and "user.py" in str(caught.value.user_line)
+    assert caught.value.dump_path and caught.value.user_line == "user.py:42"
+
+
+@pytest.mark.parametrize("package", [treadle_tracer, treadle_autograd, treadle_codegen], ids=lambda p: p.__name__)
+def test_reports_of_the_packages_keep_pass_message_and_line(package, tmp_path):
+    def build():
+        raise package.InternalError("lower", "no such buffer", "model.py:7")
+
+    loud = compile_options(False, None, None, {"raise_internal_errors": True, "dump_dir": tmp_path}, own_backend=True)
+    with pytest.raises(InternalError) as caught:
+        compile_or_eager(graph(), [torch.ones(2, 3)], loud, build)
+    error = caught.value
+    (program,) = tmp_path.glob("treadle-lower-*.py")
+    text = f"internal error in pass 'lower' (from model.py:7): no such buffer; reproduce with: python {program}"
+    assert str(error) == text and isinstance(error.__cause__, package.InternalError)
+    assert (error.pass_name, error.message) == ("lower", "no such buffer")
+    assert (error.user_line, error.dump_path) == ("model.py:7", str(program))
+
+
+def test_a_dump_of_the_package_is_named(tmp_path):
+    def build():
+        raise treadle_codegen.InternalError("verify", "axis twice", "model.py:7", "/dumps/program.txt")
+
+    loud = compile_options(False, None, None, {"raise_internal_errors": True, "dump_dir": tmp_path}, own_backend=True)
+    with pytest.raises(InternalError, match=r"axis twice \(dumped to /dumps/program.txt\); reproduce with: python "):
+        compile_or_eager(graph(), [torch.ones(2, 3)], loud, build)
+
+
+def test_every_reproducer_has_a_file_of_its_own(tmp_path):
+    paths = {write_reproducer(graph(), [torch.ones(2, 3)], "a pass/of two", "message", tmp_path) for _ in range(3)}
+    assert len(paths) == 3 and all("treadle-a-pass-of-two-" in path for path in paths)
 
 
 def test_no_compiler_is_one_warning_and_eager(options):
@@ -91,4 +127,4 @@ def test_the_reproducer_runs(tmp_path):
 def test_an_unwritable_dump_directory_is_no_further_error(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    assert write_reproducer(graph(), [], "lower", "message", blocked / "below") is None
+    assert write_reproducer(graph(), [], "lower", "message", blocked / "below") == ""

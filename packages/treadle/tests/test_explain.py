@@ -1,4 +1,4 @@
-"""What `treadle.explain` tells about sizes."""
+"""The report of `treadle.explain`."""
 
 from __future__ import annotations
 
@@ -40,3 +40,44 @@ def test_marked_ranges_and_ints():
     treadle.mark_dynamic(x, 0, min=2, max=16)
     sizes = treadle.explain(lambda x: x * 2)(x).sizes
     assert sizes == ["x.size()[0]: dynamic, 2 to 16", "x.size()[1]: static, 8"]
+
+
+def breaking(x):
+    y = torch.relu(x) * 2
+    print(end="")
+    return y + 1
+
+
+def test_the_whole_report():
+    line = breaking.__code__.co_firstlineno + 2
+    assert (
+        str(treadle.explain(breaking)(torch.ones(2, 3)))
+        == f"""\
+2 graphs, 1 break, 9 guards
+graph 0: 2 operations
+graph 1: 1 operation
+break 0: output at {__file__}:{line}
+    The program prints. (print)
+x.size()[0]: static, 2
+x.size()[1]: static, 3
+y.size()[0]: static, 2
+y.size()[1]: static, 3"""
+    )
+
+
+def test_the_whole_report_with_dynamic_sizes():
+    line = program.__code__.co_firstlineno + 1
+    where = f"{__file__}:{line} in program: if x.shape[0] > 3 and y.shape[1] == 2:"
+    report = str(treadle.explain(program, dynamic=True)(torch.ones(4, 8), torch.ones(5, 2)))
+    assert (
+        report
+        == f"""\
+1 graph, 0 breaks, 9 guards
+graph 0: 7 operations
+x.size()[0]: dynamic, 4 or more
+    x.size()[0] >= 4, decided at {where}
+x.size()[1]: dynamic, 1 or more
+y.size()[0]: dynamic, 1 or more
+y.size()[1]: static, it must be 2
+    y.size()[1] == 2, decided at {where}"""
+    )

@@ -1,7 +1,13 @@
+"""`TREADLE_LOGS` and `logging`: what is printed, where it goes, and that a log costs nothing while it is off."""
+
 from __future__ import annotations
 
-import pytest
+import logging
 
+import pytest
+import torch
+
+import treadle
 from treadle import logs
 from treadle.errors import TreadleWarning, UnknownName
 
@@ -38,3 +44,122 @@ def test_help_has_a_sentence_for_every_log(capsys, monkeypatch):
 def test_all_turns_everything_on():
     logs.set_logs("all")
     assert all(logs.is_on(name) for name in logs.LOGS)
+
+
+def test_attached_handlers_get_the_records_without_any_printing(capsys):
+    class Collect(logging.Handler):
+        def __init__(self):
+            super().__init__()
+            self.records = []
+
+        def emit(self, record):
+            self.records.append(record)
+
+    logger, handler = logging.getLogger("treadle.recompiles"), Collect()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        logs.emit("recompiles", lambda: "x.size()[0]: expected 2, found 4")
+        logs.emit("guards", lambda: pytest.fail("made although off"))
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(logging.NOTSET)
+    (record,) = handler.records
+    assert (record.name, record.levelno) == ("treadle.recompiles", logging.INFO)
+    assert record.getMessage() == "x.size()[0]: expected 2, found 4"
+    assert capsys.readouterr().err == ""
+
+
+def test_handlers_of_the_root_logger_do_not_print_twice(capsys):
+    root, handler = logging.getLogger(), logging.StreamHandler()
+    root.addHandler(handler)
+    before = root.level
+    root.setLevel(logging.DEBUG)
+    try:
+        assert not logs.is_on("guards")  # the root logger's level is for the program's own messages
+        logs.set_logs("guards")
+        logs.emit("guards", "once")
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(before)
+    assert capsys.readouterr().err == "[treadle:guards] once\n"
+
+
+def test_turning_logs_off_leaves_no_handler():
+    logs.set_logs("guards", "skips")
+    logs.set_logs("skips")
+    guards, skips = logging.getLogger("treadle.guards"), logging.getLogger("treadle.skips")
+    assert (guards.handlers, guards.level, guards.propagate) == ([], logging.NOTSET, True)
+    assert len(skips.handlers) == 1
+    logs.set_logs()
+    assert skips.handlers == []
+
+
+def breaking(x):
+    y = torch.relu(x) * 2
+    print(end="")
+    return y
+
+
+def printed(capsys, *names):
+    """What two calls of the compiled function print, with different sizes."""
+    compiled = treadle.compile(breaking, backend="eager", dynamic=False)
+    treadle.set_logs(*names)
+    compiled(torch.ones(2, 3)), compiled(torch.ones(4, 3))
+    return capsys.readouterr().err
+
+
+def test_the_text_of_recompiles(capsys):
+    line = breaking.__code__.co_firstlineno
+    assert printed(capsys, "recompiles") == (
+        f"[treadle:recompiles] breaking ({__file__}:{line}): x.size()[0]: expected 2, found 4\n"
+        f"[treadle:recompiles] breaking ({__file__}:{line}): y.size()[0]: expected 2, found 4\n"  # the continuation
+    )
+
+
+def test_the_text_of_graph_breaks(capsys):
+    line = breaking.__code__.co_firstlineno + 2
+    once = f"""\
+[treadle:graph_breaks] output at {__file__}:{line}: The program prints. (print)
+[treadle:graph_breaks]     print(end="")
+[treadle:graph_breaks]   hint: Print outside the compiled part.
+"""
+    assert printed(capsys, "graph_breaks") == once * 2
+
+
+def test_the_text_of_graph_sizes(capsys):
+    assert (
+        printed(capsys, "graph_sizes")
+        == """\
+[treadle:graph_sizes] x: (2, 3) float32
+[treadle:graph_sizes] relu: (2, 3) float32
+[treadle:graph_sizes] mul: (2, 3) float32
+[treadle:graph_sizes] x: (4, 3) float32
+[treadle:graph_sizes] relu: (4, 3) float32
+[treadle:graph_sizes] mul: (4, 3) float32
+"""
+    )
+
+
+def test_the_text_of_eager_graphs(capsys):
+    treadle.set_logs("eager")
+    treadle.compile(lambda x: x * 2)(torch.ones(2, requires_grad=True))
+    assert capsys.readouterr().err == (
+        "[treadle:eager] gradients are needed (grad mode is on and an input or parameter requires grad); "
+        "training is not compiled yet\n"
+    )
+
+
+def test_the_text_of_the_codes(capsys):
+    treadle.set_logs("graph_code", "aten_code")
+    treadle.compile(lambda x: torch.relu(x) * 2, backend="aot_eager")(torch.ones(2, 3))
+    text = capsys.readouterr().err
+    assert 'x: "f32[2, 3]"' in text or "def forward(self, x" in text
+    assert "torch.relu(x)" in text and "torch.ops.aten.relu.default(x)" in text
+
+
+def test_the_text_of_timing(capsys):
+    treadle.set_logs("timing")
+    treadle.compile(lambda x: x * 2, backend="eager")(torch.ones(2))
+    phases = [line.split(": ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert "[treadle:timing] trace" in phases and "[treadle:timing] backend" in phases

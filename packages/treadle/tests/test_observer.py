@@ -7,6 +7,7 @@ from torch import fx
 from treadle import logs
 from treadle.observer import Reporter
 from treadle.stats import StatsRecorder
+from treadle_tracer import Skip, SkipKind
 from treadle_tracer.errors import Unsupported, break_table
 
 
@@ -40,8 +41,8 @@ def test_breaks_carry_code_reason_and_line(reporter, capsys):
 
 def test_skips_of_library_code_are_not_counted(reporter):
     code = test_skips_of_library_code_are_not_counted.__code__
-    reporter.on_skip(code, "code of the package numpy")
-    reporter.on_skip(code, "a generator")
+    reporter.on_skip(code, Skip(SkipKind.LIBRARY, "code of the package numpy"))
+    reporter.on_skip(code, Skip(SkipKind.GENERATOR, "a generator"))
     assert len(reporter.recorder().skipped) == 1
 
 

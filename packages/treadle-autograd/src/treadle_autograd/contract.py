@@ -1,14 +1,14 @@
-"""What goes into and comes out of the ATen graph, as plain descriptions that the runtime wrapper executes.
+"""Descriptions of the ATen graph's inputs and outputs, which the runtime wrapper executes.
 
-The ATen graph is functional: it takes *static inputs* (parameters, buffers, constants of the trace: the same tensor object on
-every call) and then the *call inputs*, and returns fresh tensors only. Everything a functional graph cannot say is said here.
-For the program ``def f(x, y): x.add_(1); z = y * 2; return x, x[0], z.t(), z``:
+The ATen graph is functional. It takes *static inputs* (parameters, buffers, constants of the trace: the same tensor object on every
+call), then the *call inputs*, and returns fresh tensors only. The contract says what a functional graph cannot: which inputs are
+written back, and which outputs alias what. For the program ``def f(x, y): x.add_(1); z = y * 2; return x, x[0], z.t(), z``:
 
     inputs    (CallInput(0), CallInput(1))
     mutations (Mutation(input=0, position=0),)                      graph output 0 is copied into x
     outputs   (InputItself(0), ViewOfInput(0, geometry), ViewOfFresh(1, geometry), FreshOutput(1))
 
-Positions count graph outputs, `input` counts graph placeholders (static inputs included).
+`position` counts the graph's outputs, `input` its placeholders, static inputs included.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SymbolicInt: TypeAlias = "int | torch.SymInt"
 
 @dataclass(frozen=True)
 class Geometry:
-    """Sizes, strides and storage offset in elements. The offset is relative to the first element of the tensor viewed."""
+    """Sizes, strides and storage offset, in elements. The offset counts from the first element of the viewed tensor."""
 
     size: tuple[SymbolicInt, ...]
     stride: tuple[SymbolicInt, ...]
@@ -62,7 +62,7 @@ class Mutation:
 
 @dataclass(frozen=True)
 class FreshOutput:
-    """Graph output `position`, given out as it is: a tensor, or a number that only the run of the graph can tell."""
+    """Graph output `position` as it is: a tensor, or a number that only the run of the graph can tell."""
 
     position: int
 
@@ -84,7 +84,7 @@ class ViewOfInput:
 
 @dataclass(frozen=True)
 class ViewOfFresh:
-    """A view into graph output `position`, which several outputs share, exactly as the eager outputs share one storage."""
+    """A view of graph output `position`. Outputs that share a storage in eager are views of one graph output."""
 
     position: int
     geometry: Geometry
@@ -118,9 +118,9 @@ OutputDescription: TypeAlias = (
 
 @dataclass(frozen=True)
 class Contract:
-    """Descriptions of all inputs, of the inputs written back, and of all outputs in the order of the traced graph's output.
+    """The graph's inputs, the inputs that are written back, and the user's outputs in order.
 
-    `numbers`: (symbol, position) of the graph outputs that geometries need beside the inputs: sizes known only after the graph has run.
+    numbers: (symbol, position) pairs of graph outputs that are values of unbacked symbols in the outputs' geometries.
     """
 
     inputs: tuple[InputDescription, ...]

@@ -1,7 +1,7 @@
-"""Decide, after the functional trace, what every output of the user's graph is: fresh, an input, a view of something, or a constant.
+"""Describe every output of the user's graph after the functional run: fresh, an input, a view of something, or a constant.
 
-The functional graph may return fresh tensors only. Outputs that share a storage in eager are therefore described by one fresh base and a
-geometry each, and views of inputs by the input and a geometry; the runtime wrapper rebuilds them with ``as_strided``.
+The functional graph returns fresh tensors only. Outputs that share a storage in eager are described by one fresh base and a geometry
+each, views of an input by the input and a geometry. The runtime wrapper rebuilds them with ``as_strided``.
 
     def f(x): y = x + 1; return y, y[0], x.t()   ==>   FreshOutput(0), ViewOfFresh(0, ...), ViewOfInput(x, ...)
 """
@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.types import py_sym_types
 
 from treadle_shapes.expr import Node, free_symbols
 from treadle_shapes.layouts import nested_extent, without_floor
+from treadle_shapes.torch import env_of, expr_of, raw_expr
 
 from .contract import (
     Constant,
@@ -31,25 +33,26 @@ from .contract import (
     ViewOfInput,
 )
 from .errors import UnsupportedGraph
-from .functional import AtenRecorder, storage_key, unwrap
-from .symbolic import SYMBOLIC, SizeReader, expression_of
-from .unbacked import raw_expr
+from .functionalise import unwrap
+from .recorder import AtenRecorder, storage_key
+from .size_reader import SizeReader
 
 
 def geometry_of(tensor: torch.Tensor, relative_to: torch.Tensor | None = None) -> Geometry:
+    """The geometry of `tensor`, its offset counted from the first element of `relative_to`."""
     start = relative_to.storage_offset() if relative_to is not None else 0
     return Geometry(tuple(tensor.size()), tuple(tensor.stride()), tensor.storage_offset() - start)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill their stretch of memory without holes or overlaps, in any order of dimensions."""
+    """Whether the elements fill a block of memory without gaps or overlaps, in any order of the dimensions."""
     expected: Any = 1
     dims = [(stride, size) for size, stride in zip(tensor.size(), tensor.stride(), strict=True) if not _is_one(size)]
     if any(type(value) is not int for pair in dims for value in pair):
-        # Products that were simplified are no longer recognised, others are only when they are.
-        known = [(expression_of(stride), expression_of(size)) for stride, size in dims]
+        # Some products are recognised only before simplification, others only after.
+        known = [(expr_of(stride), expr_of(size)) for stride, size in dims]
         raw = [(raw_expr(stride), raw_expr(size)) for stride, size in dims]
-        return _nests(known) or _nests(raw) or (not is_run_time(tensor) and tensor.is_contiguous())
+        return _nests(known) or _nests(raw) or (not is_unbacked(tensor) and tensor.is_contiguous())
     for stride, size in sorted(dims):
         if size == 0:
             return True
@@ -63,13 +66,12 @@ def _nests(dims: list[tuple[Any, Any]]) -> bool:
     return nested_extent([(without_floor(stride), size) for stride, size in dims]) is not None
 
 
-def is_run_time(tensor: torch.Tensor) -> bool:
-    """Whether its geometry depends on what only the run of the graph can tell."""
+def is_unbacked(tensor: torch.Tensor) -> bool:
+    """Whether the geometry of `tensor` depends on unbacked symbols, which only the run of the graph can tell."""
     for value in (*tensor.size(), *tensor.stride(), tensor.storage_offset()):
-        if isinstance(value, torch.SymInt):
-            env = value.node.env  # type: ignore[attr-defined]
-            if env.is_unbacked(value.node.value):  # type: ignore[attr-defined]
-                return True
+        env = env_of(value)
+        if env is not None and env.is_unbacked(raw_expr(value)):
+            return True
     return False
 
 
@@ -78,7 +80,7 @@ def _is_one(size: Any) -> bool:
 
 
 def why_not_describable(tensor: torch.Tensor) -> str | None:
-    """Why an output tensor cannot be given out of a functional graph."""
+    """Why a functional graph cannot return `tensor`."""
     if not torch._is_functional_tensor(tensor):
         return "an output is a tensor that no functional operator made"
     if tensor.layout is not torch.strided:
@@ -90,40 +92,41 @@ def why_not_describable(tensor: torch.Tensor) -> str | None:
 
 @dataclass
 class Inputs:
-    """The graph's inputs in placeholder order: functional wrapper, original fake, and the fake that tells the eager geometry."""
+    """The graph's inputs in placeholder order: functional wrappers, the fakes they wrapped at first, and fakes with eager's geometry."""
 
     wrappers: list[Any]
     fakes: list[Any]
     expected_metadata: list[Any]
 
     def tensors(self) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
+        """(index, wrapper, fake) of the inputs that are tensors."""
         pairs = zip(self.wrappers, self.fakes, strict=True)
         return [(i, w, f) for i, (w, f) in enumerate(pairs) if isinstance(w, torch.Tensor)]
 
 
 @dataclass
 class GraphOutputs:
-    """Collects the outputs of the ATen graph and keeps them free of aliases among each other and with the inputs."""
+    """Collects the outputs of the ATen graph and keeps them free of aliases of each other and of the inputs."""
 
     recorder: AtenRecorder
     nodes: list[fx.Node] = field(default_factory=list)
     _taken: set[int] = field(default_factory=set)
 
-    def forbid(self, fake: torch.Tensor) -> None:
+    def forbid_storage_of(self, fake: torch.Tensor) -> None:
+        """No output may share the storage of `fake`, an input."""
         self._taken.add(storage_key(fake))
 
     def value_of(self, wrapper: torch.Tensor) -> torch.Tensor:
-        """The current value of a functional tensor; views of something changed are taken anew, which adds nodes."""
+        """The current value of a functional tensor. Views of something changed are taken again, which adds nodes."""
         with self.recorder:
             return unwrap(wrapper)
 
-    def add(self, fake: torch.Tensor, truth: Geometry | None = None) -> int:
-        """Return `fake` from the graph with the sizes and strides of `truth`, in a storage of its own; gives the position."""
-        restride = truth is not None and tuple(fake.stride()) != truth.stride
-        if restride and truth is not None:
+    def add(self, fake: torch.Tensor, expected: Geometry | None = None) -> int:
+        """Make the graph return `fake` in a storage of its own, with the strides of `expected`. Returns the position of the output."""
+        if expected is not None and tuple(fake.stride()) != expected.stride:
             with self.recorder:
                 empty = torch.ops.aten.empty_strided.default(
-                    truth.size, truth.stride, dtype=fake.dtype, device=fake.device
+                    expected.size, expected.stride, dtype=fake.dtype, device=fake.device
                 )
                 fake = torch.ops.aten.copy.default(empty, fake)
         elif storage_key(fake) in self._taken:
@@ -134,17 +137,17 @@ class GraphOutputs:
         return len(self.nodes) - 1
 
     def add_number(self, value: Any) -> int:
-        """Return a symbolic number from the graph; gives the position."""
-        return self.add_expression(expression_of(value))
+        """Make the graph return a symbolic number. Returns the position of the output."""
+        return self.add_expression(expr_of(value))
 
     def add_expression(self, expression: Any) -> int:
-        """Return the number that `expression` stands for from the graph; gives the position."""
+        """Make the graph return the value of `expression`. Returns the position of the output."""
         self.nodes.append(self.recorder.symbolic.node_of_expression(expression))
         return len(self.nodes) - 1
 
 
-def why_not_metadata(inputs: Inputs) -> str | None:
-    """Why the inputs' sizes, strides or storages are not what they were (``x.t_()``, ``x.resize_(..)``, ``x.data = ..``)."""
+def why_not_same_metadata(inputs: Inputs) -> str | None:
+    """Why an input has other sizes, strides or another storage after the run (``x.t_()``, ``x.resize_(..)``, ``x.data = ..``)."""
     for _, wrapper, fake in inputs.tensors():
         if torch._functionalize_was_storage_changed(wrapper):
             return "the storage of an input is exchanged"
@@ -156,7 +159,7 @@ def why_not_metadata(inputs: Inputs) -> str | None:
 
 
 def describe_mutations(inputs: Inputs, outputs: GraphOutputs) -> tuple[Mutation, ...]:
-    """One graph output per input whose data changed."""
+    """Add one graph output per input whose data changed, and describe it."""
     mutations = []
     for index, wrapper, fake in inputs.tensors():
         value = outputs.value_of(wrapper)
@@ -170,7 +173,7 @@ def describe_mutations(inputs: Inputs, outputs: GraphOutputs) -> tuple[Mutation,
 def describe_outputs(
     values: Sequence[Any], expected_metadata: Sequence[Any], inputs: Inputs, outputs: GraphOutputs
 ) -> tuple[OutputDescription, ...]:
-    """Describe each of `values`; `expected_metadata[i]` is a tensor with the eager geometry of `values[i]`."""
+    """Describe each of `values`, the outputs of the functional run. `expected_metadata[i]` has eager's geometry of `values[i]`."""
     input_by_id = {id(w): i for i, w, _ in inputs.tensors()}
     input_by_storage: dict[int, int] = {}
     for i, wrapper, _ in inputs.tensors():
@@ -186,7 +189,7 @@ def describe_outputs(
     described: list[OutputDescription] = []
     for i, value in enumerate(values):
         if not isinstance(value, torch.Tensor):
-            described.append(_number(value, inputs, outputs) if isinstance(value, SYMBOLIC) else Constant(value))
+            described.append(_number(value, inputs, outputs) if isinstance(value, py_sym_types) else Constant(value))
         elif id(value) in input_by_id:
             described.append(InputItself(input_by_id[id(value)]))
         elif id(value) in first_seen:
@@ -205,31 +208,31 @@ def describe_outputs(
 
 
 def _number(value: Any, inputs: Inputs, outputs: GraphOutputs) -> OutputDescription:
-    """A symbolic number: from the inputs where they suffice, else an output of the graph."""
-    if not isinstance(expression_of(value), Node):
-        return Constant(expression_of(value))
+    """Describe a symbolic number: computed from the inputs if they suffice, else an output of the graph."""
+    if not isinstance(expr_of(value), Node):
+        return Constant(expr_of(value))
     return SymbolicValue(value) if SizeReader(inputs.fakes, {}).knows(value) else FreshOutput(outputs.add_number(value))
 
 
 def output_numbers(
     inputs: Inputs, described: Sequence[OutputDescription], outputs: GraphOutputs
 ) -> tuple[tuple[Any, int], ...]:
-    """The symbols in the geometries of outputs that only the run of the graph can tell, as outputs of the graph."""
+    """Make the graph return the unbacked symbols in the geometries of its outputs. Returns (symbol, position of the output) pairs."""
     geometries = [found.geometry for found in described if isinstance(found, (ViewOfInput, ViewOfFresh))]
     reader = SizeReader(inputs.fakes, {})
     unknown: dict[Any, int] = {}
     for geometry in geometries:
         for value in (*geometry.size, *geometry.stride, geometry.offset):
-            for symbol in () if reader.knows(value) else sorted(free_symbols(expression_of(value)), key=str):
+            for symbol in () if reader.knows(value) else sorted(free_symbols(expr_of(value)), key=str):
                 if not reader.knows_symbol(symbol) and symbol not in unknown:
                     unknown[symbol] = outputs.add_expression(symbol)
     return tuple(unknown.items())
 
 
-def _view_of_input(value: torch.Tensor, truth: torch.Tensor, index: int, inputs: Inputs) -> ViewOfInput:
+def _view_of_input(value: torch.Tensor, expected: torch.Tensor, index: int, inputs: Inputs) -> ViewOfInput:
     if value.dtype != inputs.fakes[index].dtype:
         raise UnsupportedGraph("an output is a view of an input with another dtype")
-    return ViewOfInput(index, geometry_of(truth, relative_to=inputs.expected_metadata[index]))
+    return ViewOfInput(index, geometry_of(expected, relative_to=inputs.expected_metadata[index]))
 
 
 @dataclass(frozen=True)
@@ -238,37 +241,37 @@ class _Base:
 
     position: int
     wrapper: torch.Tensor
-    truth: torch.Tensor
+    expected: torch.Tensor
 
-    def describe(self, value: torch.Tensor, truth: torch.Tensor) -> OutputDescription:
+    def describe(self, value: torch.Tensor, expected: torch.Tensor) -> OutputDescription:
         if value is self.wrapper:
             return FreshOutput(self.position)
         if value.dtype != self.wrapper.dtype:
             raise UnsupportedGraph("two outputs are views of one storage with different dtypes")
-        return ViewOfFresh(self.position, geometry_of(truth, relative_to=self.truth))
+        return ViewOfFresh(self.position, geometry_of(expected, relative_to=self.expected))
 
 
 def _choose_base(values: list[torch.Tensor], expected_metadata: list[torch.Tensor], outputs: GraphOutputs) -> _Base:
-    """The tensor that covers all of `values`: their common root, or the only one of them when it is dense."""
+    """Make the graph return the tensor that covers all of `values`: their common root, or the only one of them when it is dense."""
     distinct = {id(v) for v in values}
-    wrapper, truth = values[0], expected_metadata[0]
-    if len(distinct) > 1 or not is_dense(truth):
+    wrapper, expected = values[0], expected_metadata[0]
+    if len(distinct) > 1 or not is_dense(expected):
         roots = [(v._base, t._base) for v, t in zip(values, expected_metadata, strict=True)]
         known = [
             (w, t) for w, t in roots if w is not None and t is not None and storage_key(w) == storage_key(values[0])
         ]
         candidates = known or sorted(zip(values, expected_metadata, strict=True), key=lambda pair: -pair[0].numel())
-        wrapper, truth = candidates[0]
-        if not is_dense(truth) or any(not _within(t, truth) for t in expected_metadata):
+        wrapper, expected = candidates[0]
+        if not is_dense(expected) or any(not _within(t, expected) for t in expected_metadata):
             raise UnsupportedGraph("outputs share a storage whose whole is not known")
-    position = outputs.add(outputs.value_of(wrapper), Geometry(tuple(truth.size()), tuple(truth.stride()), 0))
-    return _Base(position, wrapper, truth)
+    position = outputs.add(outputs.value_of(wrapper), Geometry(tuple(expected.size()), tuple(expected.stride()), 0))
+    return _Base(position, wrapper, expected)
 
 
 def _within(view: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether every element of `view` is an element of the dense tensor `base` (both in one storage)."""
-    if is_run_time(view) or is_run_time(base):
-        return view is base or view._base is base  # `base` fills its storage, and torch lets no view reach out of it
+    """Whether every element of `view` is an element of the dense tensor `base` in the same storage."""
+    if is_unbacked(view) or is_unbacked(base):
+        return view is base or view._base is base  # a dense `base` fills its storage, which no view can leave
     if view.numel() == 0:
         return True
     first = view.storage_offset() - base.storage_offset()

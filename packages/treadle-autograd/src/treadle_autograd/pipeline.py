@@ -6,56 +6,35 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    FakeTensor,
-    FakeTensorMode,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-)
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from treadle_shapes import ShapesError
-from treadle_shapes.torch import fake_like, fake_mode
+from treadle_shapes.torch import fake_like, fake_mode, symbolic_dispatch
 
+from .asserts import hoist_asserts
 from .contract import Contract
-from .decomp import Decompositions
-from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs, output_numbers, why_not_metadata
+from .decompositions import Decompositions
+from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs, output_numbers, why_not_same_metadata
+from .effects import remove_dead_nodes
 from .errors import InternalError, UnsupportedGraph
-from .functional import (
-    AtenRecorder,
-    FunctionalRun,
-    RecordedGraph,
-    functionalisation,
-    remove_dead_nodes,
-    run_functional,
-    run_plain,
-    why_not_functional,
-    why_not_refusal,
-    wrap,
-)
+from .expected_metadata import run_as_eager
+from .functionalise import FunctionalRun, functionalisation, run_functional, wrap
 from .preserved_ops import preserved_ops
-from .unbacked import hoist_asserts
+from .recorder import AtenRecorder, RecordedGraph
+from .refusals import TYPED, why_not_functional
 from .wrapper import wrap_compiled
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
 
-# What fake tensors raise when a value is needed that only the data can tell.
-_DATA_DEPENDENT = (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    UnsupportedFakeTensorException,
-    UnsupportedOperatorException,
-)
-
 
 @dataclass(frozen=True)
 class InferenceTrace:
-    """The functional ATen graph of a torch-level graph, and what surrounds it."""
+    """The functional ATen graph of a torch-level graph, its contract, and the fake values of its placeholders."""
 
     graph_module: fx.GraphModule
     contract: Contract
@@ -72,18 +51,18 @@ def aot(
     partition: Callable[..., Any] | None = None,
     decompositions: Decompositions | None = None,
 ) -> Callable[..., Sequence[Any]]:
-    """Compile `gm` ahead of time with `forward`, which is given a functional ATen graph and its example inputs.
+    """Compile `gm` ahead of time: `forward` gets a functional ATen graph and its example inputs, and returns a callable.
 
     `gm`: call_function/call_method nodes on torch functions, parameters by get_attr, output a flat tuple (docs/contracts.md §3).
     `example_inputs`: the real tensors and ints of the placeholders, in order.
-    `decompositions`: ``{OpOverload: function}``, applied before recording; a function may answer ``NotImplemented``.
+    `decompositions`: ``{OpOverload: function}``, applied before recording. Where a function returns ``NotImplemented``, the call stays.
 
     Returns a callable of the placeholders' values that returns a sequence with one item per output. It has the attributes
-    ``contract`` (`Contract` or None), ``aten_graph`` (GraphModule or None) and ``why_eager`` (None, or the reason for which the graph
-    runs eagerly and `forward` was not called).
+    ``contract`` (`Contract` or None), ``aten_graph`` (GraphModule or None) and ``why_eager`` (None, or the reason why the graph
+    runs eagerly; `forward` was not called then).
 
-    Raises ValueError for ``inference=False`` or a training argument: the training half is not part of this release. Raises
-    `InternalError` for bugs of this package; whatever `forward` raises passes through.
+    Raises ValueError for ``inference=False``, `backward` or `partition`: this release compiles inference only. Raises `InternalError`
+    for a bug of this package. Exceptions of `forward` pass through.
     """
     if not inference or backward is not None or partition is not None:
         given = "inference=False" if not inference else "backward" if backward is not None else "partition"
@@ -101,7 +80,7 @@ def aot(
 
 
 def _annotated(run: Any, contract: Contract | None, graph: fx.GraphModule | None, why_eager: str | None) -> Any:
-    """`run` with the three attributes; a callable that takes no attributes (a bound method, say) is wrapped."""
+    """`run` with the three attributes of `aot`'s result. A callable that takes no attributes, such as a bound method, is wrapped."""
     annotated = run
     if not hasattr(run, "__dict__") or isinstance(run, (types.MethodType, torch.nn.Module)):
 
@@ -122,7 +101,7 @@ def _eager(gm: fx.GraphModule, reason: str) -> Callable[..., Sequence[Any]]:
 def trace_inference(
     gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions
 ) -> InferenceTrace:
-    """Functionalise and decompose `gm`. Raises `UnsupportedGraph` where it has no functional ATen form."""
+    """Functionalise and decompose `gm`. Raises `UnsupportedGraph` if it has no functional ATen form."""
     reason = why_not_functional(gm)
     if reason is not None:
         raise UnsupportedGraph(reason)
@@ -138,7 +117,7 @@ def trace_inference(
 
 
 class _Trace:
-    """One run of `trace_inference`: fakes, recorder, and the steps in order (`run`, `describe`, `finish`)."""
+    """One run of `trace_inference`. The steps in order: `run`, `describe`, `finish`."""
 
     def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions) -> None:
         self.gm = gm
@@ -157,7 +136,7 @@ class _Trace:
         for node in self.gm.graph.nodes:
             if node.op != "get_attr" or node.target in self.attributes:
                 continue
-            value = _attribute(self.gm, str(node.target))
+            value = attrgetter(str(node.target))(self.gm)
             if isinstance(value, torch.Tensor):
                 if id(value) not in by_identity:
                     fake = fake_like(self.mode, value)
@@ -169,16 +148,16 @@ class _Trace:
     def _add_call_inputs(self, example_inputs: Sequence[Any]) -> list[Any]:
         arguments: list[Any] = []
         for index, (node, real) in enumerate(zip(self.placeholders, example_inputs, strict=True)):
-            truth = node.meta.get("example_value", real)
-            if not isinstance(truth, torch.Tensor):
-                graph_node = self.recorded.add_call_input(node.name, index, truth)
-                self.recorder.bind(truth, graph_node)
-                self._append_input(truth, truth)
-                arguments.append(truth)
+            example = node.meta.get("example_value", real)
+            if not isinstance(example, torch.Tensor):
+                graph_node = self.recorded.add_call_input(node.name, index, example)
+                self.recorder.bind(example, graph_node)
+                self._append_input(example, example)
+                arguments.append(example)
                 continue
-            if truth.dim() != real.dim():
+            if example.dim() != real.dim():
                 raise UnsupportedGraph("the sizes or strides of an input are changed in place")
-            fake = fake_like(self.mode, truth)
+            fake = fake_like(self.mode, example)
             arguments.append(self._bind(self.recorded.add_call_input(node.name, index, fake), fake))
         return arguments
 
@@ -187,7 +166,7 @@ class _Trace:
         with self.mode:
             wrapper = wrap(fake)
         self._append_input(wrapper, fake)
-        self.outputs.forbid(fake)
+        self.outputs.forbid_storage_of(fake)
         return wrapper
 
     def _append_input(self, wrapper: Any, fake: Any) -> None:
@@ -199,27 +178,18 @@ class _Trace:
         try:
             with self.mode, self.recorder, functionalisation(), _symbolic_kernels(self.mode):
                 return run_functional(self.gm, self.arguments, self.attributes, self.recorder)
-        except (UnsupportedGraph, ShapesError):
+        except TYPED:
             raise
-        except _DATA_DEPENDENT as needs_data:
-            raise UnsupportedGraph(
-                f"the values of a tensor are needed: {needs_data}", self.recorder.line()
-            ) from needs_data
-        except Exception as error:  # the boundary of this pass: named, located, never swallowed
-            if why_not_refusal(error) is None:
-                raise UnsupportedGraph(
-                    f"torch has no functional form of an operator: {error}", self.recorder.line()
-                ) from error
-            detail = f"{type(error).__name__}: {error}"
-            raise InternalError("functionalise", self.recorder.line(), None, detail) from error
+        except Exception as bug:  # the boundary of this pass
+            raise InternalError("functionalise", f"{type(bug).__name__}: {bug}", self.recorder.line()) from bug
 
     def describe(self, run: FunctionalRun) -> Contract:
-        """Find out what was changed and what the outputs are, adding copies to the graph where outputs would alias."""
+        """Describe what was changed and what the outputs are. Adds copies to the graph where its outputs would alias."""
         self.recorder.meta = {}
         self._make_room_for_constants()
         n_before = len(self.recorded.inputs)
         with self.mode:
-            reason = why_not_metadata(self.inputs)
+            reason = why_not_same_metadata(self.inputs)
             if reason is not None:
                 raise UnsupportedGraph(reason)
             mutations = describe_mutations(self.inputs, self.outputs)
@@ -230,16 +200,19 @@ class _Trace:
         return Contract(tuple(self.recorded.inputs), mutations, outputs, numbers)
 
     def _make_room_for_constants(self) -> None:
-        """Constants met while recording stand among the graph's inputs, behind the parameters: count them in here too."""
+        """Count in the constants that were met while recording. They stand behind the parameters among the graph's inputs."""
         n_constants = len(self.recorded.inputs) - len(self.inputs.wrappers)
         first = self.recorded.n_static - n_constants
         nodes = self.recorded.input_nodes[first : self.recorded.n_static]
-        self.inputs.wrappers[first:first] = [object() for _ in nodes]  # nothing that the user's graph could name
+        self.inputs.wrappers[first:first] = [object() for _ in nodes]  # no value of the user's graph is identical to it
         self.inputs.fakes[first:first] = [node.meta["val"] for node in nodes]
 
     def _expected_outputs(self, run: FunctionalRun) -> list[Any]:
-        """Tensors with the sizes, strides and offsets that eager gives the outputs: where something is changed in place, functional
-        operators may choose other strides, and the graph is run once more as it stands on fresh fake tensors."""
+        """Tensors with the sizes, strides and offsets that eager gives the outputs.
+
+        Functional operators may choose other strides than in-place ones. A graph that changes something in place therefore runs once
+        more on plain fake tensors.
+        """
         self.inputs.expected_metadata = self.inputs.fakes
         if not run.mutated:
             return run.outputs
@@ -248,7 +221,7 @@ class _Trace:
         self.inputs.expected_metadata = fresh
         arguments = [of_wrapper.get(id(a), a) for a in self.arguments]
         attributes = {name: of_wrapper.get(id(a), a) for name, a in self.attributes.items()}
-        return run_plain(self.gm, arguments, attributes, run.layouts, self.mode)
+        return run_as_eager(self.gm, arguments, attributes, run.layouts, self.mode)
 
     def finish(self) -> fx.GraphModule:
         graph = self.recorded.graph
@@ -260,12 +233,10 @@ class _Trace:
 
 @contextmanager
 def _symbolic_kernels(mode: FakeTensorMode) -> Iterator[None]:
-    """Some C++ composite kernels read sizes as plain ints; where sizes are symbolic, their Python twins are used."""
+    """Run Python's composite kernels where sizes are symbolic, because some of C++ read sizes as plain ints."""
     if mode.shape_env is None:
         yield
         return
-    from treadle_shapes.torch import symbolic_dispatch
-
     with symbolic_dispatch(), preserved_ops():
         yield
 
@@ -276,10 +247,3 @@ def _mode_of(placeholders: Sequence[fx.Node]) -> FakeTensorMode | None:
         if isinstance(value, FakeTensor):
             return value.fake_mode
     return None
-
-
-def _attribute(gm: fx.GraphModule, target: str) -> Any:
-    value: Any = gm
-    for name in target.split("."):
-        value = getattr(value, name)
-    return value

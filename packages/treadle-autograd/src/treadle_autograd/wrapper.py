@@ -1,6 +1,6 @@
-"""The callable that surrounds the compiled ATen graph: adds static inputs, writes mutated inputs back, rebuilds aliasing outputs.
+"""The runtime wrapper of the compiled ATen graph: adds static inputs, writes mutated inputs back, rebuilds aliasing outputs.
 
-What it must do is written in a `Contract`; nothing here looks at the graph.
+It follows a `Contract` and never looks at the graph.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .contract import (
     ViewOfFresh,
     ViewOfInput,
 )
-from .symbolic import SizeReader
+from .size_reader import SizeReader
 
 Compiled = Callable[..., Sequence[Any]]
 # (inputs of the graph, outputs of the graph, user outputs rebuilt so far) -> user output
@@ -53,7 +53,7 @@ def _as_strided(
 
 
 def _rebuild(output: OutputDescription, sizes: SizeReader) -> Rebuild:
-    """How one user output is made."""
+    """A function that makes one user output."""
     match output:
         case FreshOutput(position):
             return lambda inputs, fresh, done: fresh[position]
@@ -74,8 +74,8 @@ def _rebuild(output: OutputDescription, sizes: SizeReader) -> Rebuild:
             return lambda inputs, fresh, done: read(inputs, fresh)
 
 
-def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte and byte after the last of the memory that the elements of `tensor` lie in."""
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Addresses of the first byte of the elements of `tensor` and of the byte after the last."""
     start = tensor.data_ptr()
     if tensor.numel() == 0:
         return start, start
@@ -84,11 +84,11 @@ def _stretch(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def why_not_independent(inputs: Sequence[Any], mutated: frozenset[int]) -> str | None:
-    """Why the graph may not run on these inputs: an input that it changes shares memory with another input."""
-    stretches = [(i, *_stretch(t)) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor)]
-    stretches.sort(key=lambda item: item[1])
-    pending: list[tuple[int, int]] = []  # (end, index) of stretches that may still reach into the next one
-    for index, start, end in stretches:
+    """Why the functional graph is wrong for these inputs: an input that it writes back may share memory with another input."""
+    extents = [(i, *_extent(t)) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor)]
+    extents.sort(key=lambda item: item[1])
+    pending: list[tuple[int, int]] = []  # (end, index) of extents that may overlap the next one
+    for index, start, end in extents:
         if start == end:
             continue
         pending = [(e, i) for e, i in pending if e > start]
@@ -100,8 +100,11 @@ def why_not_independent(inputs: Sequence[Any], mutated: frozenset[int]) -> str |
 
 
 def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence[Any], eager: Compiled) -> Compiled:
-    """The callable of the user's arguments. `input_values` are the fake values of the graph's placeholders, for symbolic sizes;
-    `eager` runs the original graph when inputs overlap in a way the functional graph cannot express."""
+    """A callable of the user's arguments that returns the user's outputs.
+
+    input_values: the fake values of the graph's placeholders, whose sizes define the symbols. eager: runs the original graph, for
+    inputs that share memory (`why_not_independent`).
+    """
     static = contract.static_tensors
     n_fresh = len(contract.outputs)
     if not contract.mutations and contract.outputs == tuple(FreshOutput(i) for i in range(n_fresh)):

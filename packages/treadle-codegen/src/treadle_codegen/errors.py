@@ -23,6 +23,7 @@ class InternalError(CodegenError):
         dump = f"; graph dumped to {dump_path}" if dump_path else ""
         super().__init__(f"internal error in pass {pass_name!r}{where}: {message}{dump}")
         self.pass_name = pass_name
+        self.message = message
         self.user_line = user_line
         self.dump_path = dump_path
 

@@ -24,7 +24,7 @@ from treadle_frame._core import (
     unskip,
 )
 from treadle_frame.errors import EvaluatorError, EvaluatorWarning, GuardError, LayoutError, StaleGuardWarning
-from treadle_frame.guards import Check, EqualItems, ForeignCheck
+from treadle_frame.guards import Check, EqualItems, NativeTensorCheck
 
 __all__ = [
     "RUN_CACHED",
@@ -35,7 +35,7 @@ __all__ = [
     "EqualItems",
     "EvaluatorError",
     "EvaluatorWarning",
-    "ForeignCheck",
+    "NativeTensorCheck",
     "FrameInfo",
     "GuardError",
     "GuardProgram",

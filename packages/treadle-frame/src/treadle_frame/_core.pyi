@@ -8,12 +8,15 @@ from treadle_frame.guards import Check
 @final
 class Sentinel: ...
 
+ROOTS: Final[tuple[str, ...]]
+ACCESSORS: Final[tuple[str, ...]]
+OPS: Final[tuple[str, ...]]
 RUN_CACHED: Final[Sentinel]
 SKIP: Final[Sentinel]
 RUN_ONCE: Final[Sentinel]
 
 _Values: TypeAlias = tuple[str | tuple[str, int | str], ...]
-_Direct: TypeAlias = tuple[Callable[..., Any], _Values, bool] | tuple[Callable[..., Any], _Values, bool, bool]
+_FastPath: TypeAlias = tuple[Callable[..., Any], _Values, bool] | tuple[Callable[..., Any], _Values, bool, bool]
 _HasCode: TypeAlias = CodeType | FunctionType | MethodType | Callable[..., Any]
 
 @final
@@ -60,14 +63,14 @@ class Entry:
         code: CodeType,
         guard: GuardProgram,
         payload: Any = None,
-        direct: _Direct | None = None,
+        fast_path: _FastPath | None = None,
     ) -> Entry: ...
     @property
     def code(self) -> CodeType: ...
     @property
     def guard(self) -> GuardProgram: ...
     @property
-    def direct(self) -> _Direct | None: ...
+    def fast_path(self) -> _FastPath | None: ...
     @property
     def hits(self) -> int: ...
 

@@ -1,10 +1,10 @@
-"""The exceptions and warnings that treadle_frame raises itself; anything else comes out of code that it ran."""
+"""The exceptions and warnings of treadle_frame. Any other exception comes from code that it ran."""
 
 from __future__ import annotations
 
 
 class LayoutError(ValueError):
-    """Replacement code whose arguments or free variables are not those of the code it stands in for."""
+    """Replacement code whose arguments or free variables are not those of the code it replaces."""
 
 
 class GuardError(ValueError):
@@ -16,7 +16,7 @@ class EvaluatorError(RuntimeError):
 
 
 class EvaluatorWarning(RuntimeWarning):
-    """Another PEP 523 frame evaluator was in the way, so code ran as it is, without the hook."""
+    """Another PEP 523 frame evaluator was active, so code ran without the hook."""
 
 
 class StaleGuardWarning(RuntimeWarning):

@@ -1,50 +1,20 @@
-"""Guard programs as data: what a check and a query through a C ABI look like. GuardProgram compiles them."""
+"""Guard programs as data: checks, and queries through a C ABI. `GuardProgram` compiles them."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
-Path: TypeAlias = tuple[tuple[Any, ...], ...]
+from treadle_frame._core import ACCESSORS, OPS, ROOTS
 
-ROOTS = ("local", "global", "builtin", "closure", "const")
-ACCESSORS = (
-    "attr",
-    "instance_dict",
-    "dict_item",
-    "list_item",
-    "tuple_item",
-    "item",
-    "type",
-    "dict_key",
-    "apply",
-)
-OPS = (
-    "is",
-    "is_not",
-    "refers",
-    "type_is",
-    "equals",
-    "len",
-    "dict_keys",
-    "has_attr",
-    "lacks_attr",
-    "lacks_key",
-    "has_key",
-    "call",
-    "capsule",
-    "foreign",
-    "same_object",
-    "distinct_objects",
-    "call_many",
-    "equal_items",
-)
+Path: TypeAlias = tuple[tuple[Any, ...], ...]
 
 
 class Check(NamedTuple):
     """One condition: the value at the end of `path` passes the test `op` with argument `arg`.
 
-    `path` starts with a root (`("local", "x")`) and goes on with accessors (`("attr", "weight")`); `reason` is shown to
-    people when the check fails. The vocabulary is in csrc/guard_ops.def and in the README.
+    `path` starts with a root (`("local", "x")`) and goes on with accessors (`("attr", "weight")`); `reason` is the text
+    for people when the check fails. `ROOTS`, `ACCESSORS` and `OPS` are the names in the C tables (csrc/guard_steps.def,
+    csrc/guard_checks.c); the README describes them.
     """
 
     path: Path
@@ -53,8 +23,8 @@ class Check(NamedTuple):
     reason: str = ""
 
 
-class ForeignCheck(NamedTuple):
-    """The argument of a `foreign` check: questions to a C library about the value's handle.
+class NativeTensorCheck(NamedTuple):
+    """The argument of a `native_tensor` check: questions to a C library about the value's handle.
 
     The value's type must be exactly `type` (or one of the tuple). The handle is the address `id(value) + handle_offset`.
     Each query is `(function address, kind, expected)`; the function is `int32_t f(void *handle, void *out)`, returns 0
@@ -75,8 +45,8 @@ class ForeignCheck(NamedTuple):
 class EqualItems(NamedTuple):
     """The first half of an `equal_items` check's argument, `(EqualItems, other paths)`: elements of arrays are equal.
 
-    Values are numbered: 0 is the one the check stands on, 1 and up those at the other paths. All must be exactly of `type`
-    (or one of the tuple); handles and functions are as in `ForeignCheck`: `length` gives an int64, `items` a pointer to so
+    Values are numbered: 0 is the one at the check's own path, 1 and up are those at the other paths. All must be exactly of `type`
+    (or one of the tuple); handles and functions are as in `NativeTensorCheck`: `length` gives an int64, `items` a pointer to so
     many int64. Each of `pairs` is (value, index, other value, its index); an index beyond the end makes the check fail.
     """
 
@@ -85,3 +55,6 @@ class EqualItems(NamedTuple):
     length: int
     items: int
     pairs: tuple[tuple[int, int, int, int], ...]
+
+
+__all__ = ["ACCESSORS", "OPS", "ROOTS", "Check", "EqualItems", "NativeTensorCheck", "Path"]

@@ -36,7 +36,7 @@ def describe(code: CodeType | FunctionType) -> str:
     state = ", skipped" if is_skipped(owner) else ""
     lines = [f"{owner.co_qualname} ({owner.co_filename}:{owner.co_firstlineno}){state}"]
     for number, entry in enumerate(entries(owner)):
-        kind = "direct" if entry.direct is not None else "code"
+        kind = "fast path" if entry.fast_path is not None else "code"
         lines.append(f"  entry {number}: {entry.code.co_name}, {kind}, {entry.hits} hits")
         for check in entry.guard.checks:
             path = "".join(f".{step[0]}({', '.join(map(repr, step[1:]))})" for step in check.path)[1:]

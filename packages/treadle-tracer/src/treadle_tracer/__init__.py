@@ -9,15 +9,16 @@ from .__about__ import __version__
 
 if TYPE_CHECKING:
     from .collector import paused
-    from .compile import BackendError, FrameCompiler, compile_handler, optimize
-    from .errors import InternalError, Unsupported
+    from .compile import FrameCompiler, compile_handler, optimize
+    from .errors import BackendError, InternalError, Unsupported
     from .marks import Mark, set_mark
     from .observer import Observer, SilentObserver
     from .options import TracerOptions
     from .output.entry import Payload
+    from .skips import Skip, SkipKind
 
 _PLACES = {
-    "BackendError": "compile",
+    "BackendError": "errors",
     "FrameCompiler": "compile",
     "compile_handler": "compile",
     "optimize": "compile",
@@ -28,6 +29,8 @@ _PLACES = {
     "TracerOptions": "options",
     "Mark": "marks",
     "Payload": "output.entry",
+    "Skip": "skips",
+    "SkipKind": "skips",
     "paused": "collector",
     "set_mark": "marks",
 }
@@ -40,6 +43,8 @@ __all__ = [
     "Observer",
     "Payload",
     "SilentObserver",
+    "Skip",
+    "SkipKind",
     "TracerOptions",
     "Unsupported",
     "__version__",

@@ -1,13 +1,14 @@
-"""A mapping from code objects that goes by identity and keeps none of them alive.
+"""A mapping from code objects, by identity, that keeps none of them alive.
 
-By identity, because equal code objects are different places for compiled entries, and comparing them is slow. Weakly, because a
-code object's entries hold the graphs and parameters that were compiled for it, and Python's collector does not see code objects.
+By identity, because equal code objects have entries of their own, and comparing them is slow. Weakly, because the entries of a code
+object hold the graphs and parameters that were compiled for it, and Python's collector does not see code objects.
 """
 
 from __future__ import annotations
 
 import types
 import weakref
+from collections.abc import Iterator
 from typing import Generic, TypeVar
 
 V = TypeVar("V")
@@ -30,6 +31,10 @@ class CodeMap(Generic[V]):
 
     def __contains__(self, code: types.CodeType) -> bool:
         return self.get(code) is not None
+
+    def values(self) -> Iterator[V]:
+        """The values of the code objects that are alive."""
+        return (value for _, value in list(self._items.values()))
 
     def __len__(self) -> int:
         return len(self._items)

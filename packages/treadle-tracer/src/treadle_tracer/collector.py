@@ -1,7 +1,7 @@
-"""The cyclic garbage collector waits while a compile runs.
+"""Pauses the cyclic garbage collector while a compile runs.
 
-A compile makes some hundred thousand objects, nearly all of which live until its end. Each one counts towards the next collection, and a
-full one looks at every object of the process: 0.15 s beside torch and transformers, a fifth of a cold compile of BERT.
+A compile makes some hundred thousand objects, and nearly all of them live until its end. They would trigger collections, and a full
+collection visits every object of the process: 0.15 s with torch and transformers, a fifth of a cold compile of BERT.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def paused() -> Iterator[None]:
-    """No collection starts by itself inside, in any thread; may be nested. Where the collector is off already it stays so."""
+    """Inside, no collection starts by itself, in any thread. May be nested. A collector that is off stays off."""
     if not gc.isenabled():
         yield
         return

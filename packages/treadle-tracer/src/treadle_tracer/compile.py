@@ -1,7 +1,8 @@
-"""From a frame to an entry: the handler that `treadle_frame` asks on a cache miss.
+"""The handler that `treadle_frame` asks on a cache miss: what to do with a frame.
 
-The steps of a compile, in order: look whether the frame is to be traced at all (`skips`), say why earlier entries missed, trace, find the
-values the rest of the frame needs, hand the graph to the backend, write the replacement code, make the guard program.
+A frame is skipped (`skips`), run once without a decision, served by an existing entry that accepts one more size of 1, or compiled
+(`compilation`). Errors of a compile are sorted here: unsupported code runs in Python, a bug of treadle becomes a warning, wrong use is
+raised.
 """
 
 from __future__ import annotations
@@ -10,9 +11,7 @@ import contextlib
 import logging
 import threading
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
@@ -21,41 +20,24 @@ import torch
 import treadle_frame
 from treadle_shapes import ConstraintError
 
-from .bytecode import CodeModel, read
-from .collector import paused
-from .constraints import Declared, check_given, check_still_dynamic, declared_in
+from .backend_call import Backend
+from .code_map import CodeMap
+from .code_state import CodeState
+from .compilation import Compilation, module_argument
 from .dynamic import DynamicSources
-from .errors import InternalError, Unsupported
-from .marks import Mark
+from .errors import BackendError, InternalError, Unsupported, without_frames
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
-from .output.break_placement import place_break
-from .output.entry import (
-    Payload,
-    changed_dimensions,
-    exchanged_tensors,
-    finish_entry,
-    follow,
-    why_not_deoptimise,
-    with_size_one_accepted,
-)
+from .output.continuations import forget_continuations, starts_in_loop
+from .output.entry import with_accepted_sizes
 from .output.recompile_reasons import recompile_reason
-from .output.resume import forget_continuations, starts_in_loop
-from .output.size_one import check_size_one, why_not_served
+from .output.size_one import check_size_one
 from .output.size_ranges import size_program
 from .output.tensor_check import why_global_state_unfit
-from .skips import why_no_tensors, why_not_trace, why_not_trace_file
-from .source import LocalSource, Source
-from .trace.result import TraceResult
-from .trace.root import trace_frame
+from .skips import Skip, SkipKind, why_no_tensors, why_not_trace
 
-Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
-# Breaks that sizes larger than the real ones may be the cause of: two that do not fit together.
-_REFUSED_SIZES = ("raises", "torch-call-raises")
-# A code object whose frames showed no tensor this often is left alone for good.
+# After so many calls without a tensor, a code object is left alone for good.
 _TENSORLESS_CALLS = 16
-# A code object that was traced this often without a tensor being computed is left alone for good.
-_EMPTY_TRACES = 4
 # Entries of a continuation inside a loop: what differs from turn to turn (an index, a list that grows) would use up any limit.
 _LOOP_ENTRIES = 3
 # All entries of one code object together, over all module instances.
@@ -63,10 +45,6 @@ _TOTAL_ENTRIES = 64
 
 
 _LOCK = threading.RLock()
-
-
-class BackendError(RuntimeError):
-    """The backend raised, or returned something that cannot be called."""
 
 
 def compile_handler(
@@ -100,359 +78,155 @@ def optimize(
 
 
 class FrameCompiler:
-    """Compiles frames, one at a time: all handlers share a lock, for a compile changes caches of code objects and switches of torch."""
+    """Compiles frames, one at a time. All handlers share a lock, because a compile changes caches of code objects and switches of torch."""
 
     def __init__(self, backend: Backend, options: TracerOptions, observer: Observer):
         self.backend = backend
         self.options = options
         self.observer = observer
         self._lock = _LOCK
-        self._roots: set[CodeType] = set()
-        self._tensorless: dict[CodeType, int] = {}
-        self._dynamic: dict[CodeType, DynamicSources] = {}
-        self._declared: dict[CodeType, dict[Source, dict[int, Mark]]] = {}
-        self._constant: dict[CodeType, set[Any]] = {}
-        self._empty: dict[CodeType, int] = {}
-        self._cautious: set[CodeType] = set()
-        self._models: dict[CodeType, CodeModel] = {}
+        self._states: CodeMap[CodeState] = CodeMap()
 
     def add_root(self, code: CodeType) -> None:
         """Code the user asked to compile: traced whatever its arguments look like, and not skipped silently under `fullgraph`.
 
         Raises Unsupported under `fullgraph` when frames of this code are never traced.
         """
-        self._roots.add(code)
-        why = _why_not_trace_root(code)
-        if why is not None and self.options.fullgraph:
-            raise _frame_skipped(code, why)
+        self._state_of(code).is_root = True
+        skip = why_not_trace(code, is_root=True)
+        if skip is not None and self.options.fullgraph:
+            raise _frame_skipped(code, skip)
 
     def reset(self) -> None:
-        """Forget what earlier calls have shown (sizes that change, frames without tensors). Entries are `treadle_frame.reset`'s."""
+        """Forget what earlier calls have shown (sizes that change, frames without tensors). `treadle_frame.reset` drops the entries."""
         with self._lock:
-            self._tensorless.clear()
-            self._empty.clear()
-            self._dynamic.clear()
-            self._declared.clear()
-            self._constant.clear()
-            self._cautious.clear()
+            for state in self._states.values():
+                state.forget_calls()
             forget_continuations()
 
+    def _state_of(self, code: CodeType) -> CodeState:
+        state = self._states.get(code)
+        if state is None:
+            state = self._states[code] = CodeState()
+        return state
+
     def __call__(self, frame: treadle_frame.FrameInfo) -> Any:
-        """`treadle_frame`'s question what to do with a frame: an Entry, SKIP or RUN_ONCE."""
+        """What to do with a frame that has no entry: an Entry, SKIP or RUN_ONCE."""
         code = frame.code
-        why = why_not_trace(code) if code not in self._roots else _why_not_trace_root(code)
-        if why is not None:
+        state = self._states.get(code)
+        is_root = state is not None and state.is_root
+        if why_not_trace(code, is_root) is not None:
             return treadle_frame.SKIP
         if why_global_state_unfit() is not None:
             return treadle_frame.RUN_ONCE
-        if code not in self._roots and why_no_tensors(code, frame.locals, frame.globals, frame.closure or ()):
-            return self._without_tensors(code)
+        state = self._state_of(code)
+        if not is_root and why_no_tensors(code, frame.locals, frame.globals, frame.closure or ()):
+            state.tensorless_calls += 1
+            return treadle_frame.RUN_ONCE if state.tensorless_calls < _TENSORLESS_CALLS else treadle_frame.SKIP
         with self._lock:
             existing = self._entries_like(frame)
-            entry = self._admitting(frame, existing)
+            entry = self._accepting_one_more_size(frame, existing)
             if entry is not None:
                 return entry
-            why = self._why_no_more_entries(frame, existing)
-            if why is not None:
-                return self._skip(code, why, warn=not starts_in_loop(code))
+            dynamic = state.learn_changes(frame, existing, self.options.dynamic)
+            skip = self._why_no_more_entries(frame, existing, dynamic)
+            if skip is not None:
+                return self._skip(code, skip, warn=not starts_in_loop(code))
             with _torch_state_kept():
-                return self._guarded_compile(frame, existing)
+                return self._compile(frame, state, dynamic)
 
-    # ---- what to do with a frame that is not compiled
-
-    def _skip(self, code: CodeType, why: str, warn: bool = False) -> Any:
-        if self.options.fullgraph and code in self._roots:
-            raise _frame_skipped(code, why)
-        self.observer.on_skip(code, why)
-        if warn:
-            warnings.warn(f"treadle: {_place(code)} runs uncompiled from now on: {why}", RuntimeWarning, stacklevel=2)
-        return treadle_frame.SKIP
-
-    def _without_tensors(self, code: CodeType) -> Any:
-        count = self._tensorless[code] = self._tensorless.get(code, 0) + 1
-        return treadle_frame.RUN_ONCE if count < _TENSORLESS_CALLS else treadle_frame.SKIP
+    # ---- entries that exist
 
     def _entries_like(self, frame: treadle_frame.FrameInfo) -> list[Any]:
-        """Entries made for the same module instance (or none at all, like this call), the ones the limit counts."""
-        owner = _module_argument(frame)
+        """Entries made for the same module instance (or for none, as this call): those that the limit counts."""
+        owner = module_argument(frame)
         return [e for e in treadle_frame.entries(frame.code) if getattr(e.payload, "owner", None) == owner]
 
-    def _why_no_more_entries(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> str | None:
-        if not existing:
-            total = len(treadle_frame.entries(frame.code))
-            return f"{total} entries for different modules" if total >= _TOTAL_ENTRIES else None
-        reason = recompile_reason(existing, frame, self._dynamic_numbers(frame, existing))
-        self.observer.on_recompile(frame.code, reason)
-        limit = self.options.recompile_limit
-        if starts_in_loop(frame.code):
-            limit = min(limit, _LOOP_ENTRIES)
-        return None if len(existing) < limit else f"the limit of {limit} recompiles is reached; last misses: {reason}"
-
-    # ---- compiling
-
-    def _guarded_compile(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
-        """The boundary where a bug of ours becomes a warning and eager execution, or an InternalError."""
-        code = frame.code
-        try:
-            return self._compile(frame, existing)
-        except Unsupported as unsupported:
-            if self.options.fullgraph:
-                raise
-            self.observer.on_break(_without_frames(unsupported))
-            return self._skip(code, str(unsupported))
-        except (BackendError, ConstraintError):
-            raise
-        except Exception as error:
-            failure = error
-            if not isinstance(failure, InternalError):
-                failure = InternalError(
-                    f"compile of {code.co_qualname}", f"{type(error).__name__}: {error}", _place(code)
-                )
-            if self.options.raise_internal_errors:
-                raise failure from error
-            return self._skip(code, f"a bug of treadle: {failure}", warn=True)
-
-    def _admitting(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
-        """An entry that has missed only because a size is 1 and nobody has looked yet whether it serves that too; None if there is none."""
+    def _accepting_one_more_size(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
+        """An entry that missed only because of a combination of sizes of 1 that has not been checked, and that is right there; or None."""
         for entry in existing:
             dynamic = entry.payload.dynamic
             if dynamic is None:
                 continue
             cells = dict(zip(frame.code.co_freevars, frame.closure or (), strict=True))
-            with dynamic.guard.admitting_all():
-                program = size_program(entry.guard.checks, dynamic, any_ones=True)
+            with dynamic.guard.accepting_all():
+                program = size_program(entry.guard.checks, dynamic, any_size_one=True)
                 holds = program.check(frame.locals, frame.globals, cells, frame.builtins)
             if not holds:
                 continue
             with _torch_state_kept():
-                admitted = check_size_one(entry.payload.graph_module, entry.payload.inputs, dynamic, frame)
-            if admitted:
+                accepted = check_size_one(entry.payload.graph_module, entry.payload.inputs, dynamic, frame)
+            if accepted:
                 treadle_frame.remove_entry(frame.code, entry)
-                return with_size_one_accepted(entry)
+                return with_accepted_sizes(entry)
         return None
 
-    def _compile(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
-        """The entry for this frame: if possible one that also serves larger sizes where a dynamic one is 1."""
-        known = self._dynamic_numbers(frame, existing)
-        entry = None
-        try:
-            entry = self._attempt(frame, known)
-        except Unsupported as unsupported:
-            if not known.pretended or unsupported.code not in _REFUSED_SIZES:
-                raise
-        return entry if entry is not None else self._attempt(frame, known.without_pretending())
-
-    @contextlib.contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        """A phase of a compile that is this package's own work."""
-        with paused(), self.observer.phase(name):
-            yield
-
-    def _attempt(self, frame: treadle_frame.FrameInfo, known: DynamicSources) -> Any:
-        """One trace and what follows; None when it has pretended sizes that are not the real ones, and so is not right for these."""
-        code, observer = frame.code, self.observer
-        model = self._model(code)
-        with self._phase("trace"):
-            result, dynamic = self._trace(frame, model, known)
-        pretended = known.pretended or dynamic.pretended
-        if pretended and result.reason is not None and result.reason.code in _REFUSED_SIZES:
+    def _why_no_more_entries(
+        self, frame: treadle_frame.FrameInfo, existing: list[Any], dynamic: DynamicSources
+    ) -> Skip | None:
+        if not existing:
+            total = len(treadle_frame.entries(frame.code))
+            text = f"{total} entries for different modules"
+            return Skip(SkipKind.ENTRY_LIMIT, text) if total >= _TOTAL_ENTRIES else None
+        reason = recompile_reason(existing, frame, dynamic)
+        self.observer.on_recompile(frame.code, reason)
+        limit = self.options.recompile_limit
+        if starts_in_loop(frame.code):
+            limit = min(limit, _LOOP_ENTRIES)
+        if len(existing) < limit:
             return None
-        declared = self._check_given(frame, result)
-        if result.reason is not None and result.reason.code == "raises" and not self.options.fullgraph:
-            # Python itself raises better, or not at all: what `is_compiling()` guards off while tracing, it runs.
-            observer.on_break(_without_frames(result.reason))
-            return self._run_original(frame, result)
+        return Skip(SkipKind.ENTRY_LIMIT, f"the limit of {limit} recompiles is reached; last misses: {reason}")
 
-        def again(stop_at: int, reason: Unsupported) -> TraceResult:
-            with self._phase("trace"):
-                return trace_frame(frame, model, self._options(code), dynamic, stop_at, reason)
+    # ---- the boundary of a compile
 
-        gm = compiled = None
-        with self._phase("codegen"):
-            plan = place_break(code, model, result, again)
-            result = plan.result
-            if result.graph.has_calls:
-                gm = result.graph.finish(plan.outputs)
-        if gm is not None and result.env is not None and result.env.assumptions and code not in self._cautious:
-            if why_not_deoptimise(gm) is not None:
-                self._cautious.add(code)
-                return self._attempt(frame, known)
-        if pretended:
-            numbers = result.guards.dynamic_numbers(result.env)
-            with self._phase("trace"):
-                if numbers is None or why_not_served(gm, result.graph.input_sources, numbers, frame) is not None:
-                    return None
-        check_still_dynamic(declared, result.env)
-        if result.reason is not None:
-            if self.options.fullgraph:
-                raise result.reason
-            observer.on_break(_without_frames(result.reason))
-        if gm is None and result.kind == "return":
-            return self._run_original(frame, result)
-        if gm is not None:
-            observer.on_graph(gm)
-            with observer.phase("backend"):
-                compiled = self._call_backend(gm, result)
-            check_still_dynamic(declared, result.env)
-        with self._phase("codegen"):
-            payload = Payload(gm, result.guards.tensors, result.reason, _module_argument(frame))
-            entry = finish_entry(plan, compiled, payload, raise_internal_errors=self.options.raise_internal_errors)
-        if pretended:
-            if not (payload.dynamic and check_size_one(gm, payload.inputs, payload.dynamic, frame)):
-                return None  # the backend has made a decision of its own
-            entry = with_size_one_accepted(entry)
-        observer.on_entry(entry)
-        return entry
+    def _skip(self, code: CodeType, skip: Skip, warn: bool = False) -> Any:
+        if self.options.fullgraph and self._state_of(code).is_root:
+            raise _frame_skipped(code, skip)
+        self.observer.on_skip(code, skip)
+        if warn:
+            warnings.warn(f"treadle: {_place(code)} runs uncompiled from now on: {skip}", RuntimeWarning, stacklevel=2)
+        return treadle_frame.SKIP
 
-    def _trace(
-        self, frame: treadle_frame.FrameInfo, model: CodeModel, dynamic: DynamicSources
-    ) -> tuple[TraceResult, DynamicSources]:
-        """The trace, and what was dynamic in it; ints that it cannot have as symbols are constants from then on."""
-        options = self._options(frame.code)
-        ints = {source for source, dims in dynamic.items() if not dims}
-        if not ints:
-            return trace_frame(frame, model, options, dynamic), dynamic
-        result: TraceResult | None = None
-        with contextlib.suppress(Unsupported):
-            result = trace_frame(frame, model, options, dynamic)
-        if result is not None and (result.reason is None or not result.guards.has_integers):
-            return result, dynamic
-        fewer = DynamicSources(
-            {source: dims for source, dims in dynamic.items() if dims}, dynamic.pretend, dynamic.inputs
-        )
-        without = trace_frame(frame, model, options, fewer)
-        if result is not None and without.reason is not None:
-            return result, dynamic  # the break has another cause
-        self._constant.setdefault(frame.code, set()).update(ints)
-        return without, fewer
-
-    def _options(self, code: CodeType) -> TracerOptions:
-        """Nothing is assumed where Python could not run the program instead."""
-        return replace(self.options, assume=False) if code in self._cautious else self.options
-
-    def _check_given(self, frame: treadle_frame.FrameInfo, result: TraceResult) -> Declared:
-        """What the user has declared about the inputs of this trace. Raises ConstraintError when this call contradicts it."""
-        tensors = [
-            (guard, follow(guard.source.path, frame)) for guard in result.guards.tensors if guard.identity is None
-        ]
-        declared = declared_in(tensors, self._declared.get(frame.code, {}))
-        if declared:
-            check_given(declared, {guard.source: guard.sizes for guard, _ in tensors})
-            self._declared.setdefault(frame.code, {}).update(declared)
-        return declared
-
-    def _run_original(self, frame: treadle_frame.FrameInfo, result: TraceResult) -> Any:
-        """Nothing to compile under these guards: the original code is its own replacement."""
-        if frame.code not in self._roots:
-            count = self._empty[frame.code] = self._empty.get(frame.code, 0) + 1
-            if count > _EMPTY_TRACES:
-                return self._skip(frame.code, "a function in which no tensor is computed")
-        payload = Payload(None, result.guards.tensors, result.reason, _module_argument(frame))
-        if result.env is not None:
-            payload.dynamic = result.guards.add_sizes(result.env)
-            if payload.dynamic is not None:
-                check_size_one(None, (), payload.dynamic, frame)
-        payload.numbers = result.guards.numbers
-        program = result.guards.program()
-        if payload.dynamic is not None:
-            program = size_program(program.checks, payload.dynamic)
-        return treadle_frame.Entry(frame.code, program, payload)
-
-    def _model(self, code: CodeType) -> CodeModel:
-        if code not in self._models:
-            self._models[code] = read(code)
-        return self._models[code]
-
-    def _dynamic_numbers(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> DynamicSources:
-        """Sources of tensors whose sizes changed between calls of this code, with the dimensions, and of ints that changed."""
-        known = self._dynamic.setdefault(frame.code, DynamicSources())
-        exchanged = Counter(source for entry in existing for source in exchanged_tensors(entry.payload, frame))
-        # An argument is another one soon; what a module holds may have been replaced once, and be a constant again.
-        known.inputs |= {s for s, times in exchanged.items() if times > 1 or isinstance(s, LocalSource)}
-        if self.options.dynamic is not False:
-            for entry in existing:
-                for source, dims in changed_dimensions(entry.payload, frame).items():
-                    sizes = known.setdefault(source, {})
-                    for dim, size in dims.items():
-                        sizes[dim] = max(size, sizes.get(dim, 0))
-        if self.options.dynamic:
-            for name, value in frame.locals.items():
-                if type(value) in (int, float):
-                    known.setdefault(LocalSource(name), {})
-        constant = self._constant.get(frame.code, ())
-        return DynamicSources(
-            {source: dims for source, dims in known.items() if source not in constant}, inputs=known.inputs
-        )
-
-    def _call_backend(self, gm: torch.fx.GraphModule, result: TraceResult) -> Callable[..., Sequence[Any]]:
-        name = getattr(self.backend, "__name__", type(self.backend).__name__)
+    def _compile(self, frame: treadle_frame.FrameInfo, state: CodeState, dynamic: DynamicSources) -> Any:
+        """The new entry, or SKIP. A bug of treadle becomes a warning and eager execution, or an InternalError."""
+        code = frame.code
         try:
-            compiled = self.backend(gm, result.graph.example_inputs)
-        except InternalError:
+            compilation = Compilation(frame, state, self.backend, self.options, self.observer)
+            answer = compilation.run(dynamic)
+        except Unsupported as unsupported:
+            if self.options.fullgraph:
+                raise
+            self.observer.on_break(without_frames(unsupported))
+            return self._skip(code, Skip(SkipKind.UNSUPPORTED, str(unsupported)))
+        except (BackendError, ConstraintError):
             raise
         except Exception as error:
-            raise BackendError(f"backend {name!r} raised {type(error).__name__}: {error}") from error
-        if not callable(compiled):
-            raise BackendError(f"backend {name!r} must return a callable, it returned {compiled!r}")
-        return compiled if _leaves_hook_alone(compiled) else _outside_the_hook(compiled)
+            failure = error
+            if not isinstance(failure, InternalError):
+                what = f"{code.co_qualname}: {type(error).__name__}: {error}"
+                failure = InternalError("compile", what, f"{code.co_filename}:{code.co_firstlineno}")
+            if self.options.raise_internal_errors:
+                raise failure from error
+            return self._skip(code, Skip(SkipKind.INTERNAL_ERROR, f"a bug of treadle, {failure}"), warn=True)
+        return self._skip(code, answer) if isinstance(answer, Skip) else answer
 
 
-def _why_not_trace_root(code: CodeType) -> str | None:
-    """As `why_not_trace`, but what the user asked for may have any name and stand in any file."""
-    why = why_not_trace(code)
-    by_choice = why is not None and (why.startswith("a special method") or why == why_not_trace_file(code.co_filename))
-    return None if by_choice else why
-
-
-def _without_frames(reason: Unsupported) -> Unsupported:
-    """The reason alone: its traceback would keep the whole trace alive, and with it the tensors of this call."""
-    reason.__traceback__ = reason.__context__ = reason.__cause__ = None
-    return reason
-
-
-def _frame_skipped(code: CodeType, why: str) -> Unsupported:
+def _frame_skipped(code: CodeType, skip: Skip) -> Unsupported:
     return Unsupported(
-        "frame-skipped", f"{code.co_qualname}: {why}", ((code.co_filename, code.co_firstlineno, code.co_name),)
+        "frame-skipped", f"{code.co_qualname}: {skip}", ((code.co_filename, code.co_firstlineno, code.co_name),)
     )
-
-
-def _leaves_hook_alone(compiled: Any) -> bool:
-    """Whether a compiled graph runs nothing but this project's runtime, whose code the hook skips anyway."""
-    function = compiled if hasattr(compiled, "__code__") else type(compiled).__call__
-    code = getattr(function, "__code__", None)
-    why = None if code is None else why_not_trace_file(code.co_filename)
-    return why is not None and why.startswith("code of the package treadle")
-
-
-def _outside_the_hook(compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """What a backend returns is not traced in its turn."""
-
-    def run(*args: Any) -> Any:
-        state = treadle_frame.set_handler(None)
-        try:
-            return compiled(*args)
-        finally:
-            treadle_frame.set_handler(state)
-
-    treadle_frame.skip(run.__code__)
-    return run
 
 
 def _place(code: CodeType) -> str:
     return f"{code.co_qualname} ({code.co_filename}:{code.co_firstlineno})"
 
 
-def _module_argument(frame: treadle_frame.FrameInfo) -> int | None:
-    """Identity of the first argument if it is a module: entries of different instances do not count against each other."""
-    first = next(iter(frame.locals.values()), None)
-    return id(first) if isinstance(first, torch.nn.Module) else None
-
-
 @contextlib.contextmanager
 def _torch_state_kept() -> Iterator[None]:
-    """Tracing and backends leave grad mode and the random number generators as they found them.
+    """Grad mode and the random number generators are afterwards what they were before tracing and the backend.
 
-    Fake tensors log an error for every call with bad arguments; in a trace that is the program's own exception, or a reason to break.
+    Fake tensors log an error for every call with bad arguments. In a trace that is the program's own exception, or a reason to break, so
+    the log is off.
     """
     log = logging.getLogger("torch._subclasses.fake_tensor")
     was_disabled, log.disabled = log.disabled, True

@@ -1,7 +1,7 @@
-"""Whether a trace keeps what the user has declared about sizes (`marks`); where it does not, the error that says so.
+"""Checks that a trace keeps what the user has declared about sizes (`marks`), and raises a ConstraintError where it does not.
 
-Looked at after the trace, and again after the backend, which may decide something too. What is wrong is the user's declaration or the
-user's program, so it is raised, never recovered.
+The checks run after the trace, and again after the backend, which may make decisions, too. The user's declaration or program is wrong
+then, so the error is never recovered.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Declared = Mapping[Source, Mapping[int, Mark]]
 def declared_in(tensors: Iterable[tuple[TensorGuard, Any]], before: Declared) -> dict[Source, dict[int, Mark]]:
     """The marks of these inputs, and the names that inputs at the same places had in earlier calls.
 
-    tensors: what was recorded of each input, and the tensor itself. A name says how a function is to be called, so it outlives the tensor
-    it was given to; a policy and a range belong to the tensor.
+    tensors: the guard of each input, and the tensor itself. A name is a property of the function, so it outlives the tensor that it was
+    set on; a policy and a range belong to the tensor.
     """
     found: dict[Source, dict[int, Mark]] = {}
     for guard, tensor in tensors:

@@ -21,56 +21,66 @@ if TYPE_CHECKING:
 
 
 class DynamicSources(dict[Source, dict[int, int]]):
-    """What earlier misses have shown to change: source of a tensor -> {dimension: a larger size that it had (0: none is known)}; source of
-    an int -> {}.
+    """What earlier calls have shown to change.
 
-    `inputs`: where other parameters or buffers stood at earlier calls. They are constants of the graph at first, and inputs from then on.
-    `pretend`: a dynamic dimension whose size is 1 is traced as if it were larger, so that the entry serves both (see `output.size_one`);
-    `pretended` says whether that has happened.
+    The source of a tensor maps to {dimension: the largest size it had (0: not known)}, the source of an int or float to {}.
+
+    inputs               where calls had different parameters or buffers; these are inputs of the graph instead of constants
+    generalise_size_one  a dynamic dimension of size 1 is traced with a larger size, so that the entry serves both (see `output.size_one`)
+    has_generalised      set when a trace has done so
     """
 
     def __init__(
         self,
         sizes: Mapping[Source, Mapping[int, int]] | None = None,
-        pretend: bool = True,
+        generalise_size_one: bool = True,
         inputs: Iterable[Source] = (),
     ):
         super().__init__({source: dict(dims) for source, dims in (sizes or {}).items()})
         self.inputs = set(inputs)
-        self.pretend = pretend
-        self.pretended = False
+        self.generalise_size_one = generalise_size_one
+        self.has_generalised = False
 
-    def without_pretending(self) -> DynamicSources:
-        """The same, and a size of 1 is a constant."""
-        return DynamicSources(self, pretend=False, inputs=self.inputs)
+    def specialising_size_one(self) -> DynamicSources:
+        """The same sources; a size of 1 is a constant."""
+        return DynamicSources(self, generalise_size_one=False, inputs=self.inputs)
+
+    def without_numbers(self) -> DynamicSources:
+        """The same tensors; ints and floats are constants."""
+        sizes = {source: dims for source, dims in self.items() if dims}
+        return DynamicSources(sizes, self.generalise_size_one, self.inputs)
+
+    @property
+    def numbers(self) -> set[Source]:
+        """The sources of ints and floats."""
+        return {source for source, dims in self.items() if not dims}
 
 
-# The size that a dynamic dimension of size 1 is traced with when it has never been seen larger.
-_PRETENDED = 2
+# The size that stands for 1 in a trace when the dimension has never been larger.
+_SIZE_FOR_ONE = 2
 
 
 def hints_of(tensor: torch.Tensor, source: Source, known: DynamicSources, options: TracerOptions) -> dict[int, int]:
-    """The dimensions of an input tensor that the trace must not specialise, each with the size that the trace looks at.
+    """The dimensions of an input tensor that the trace must not specialise, each with the size that the trace uses.
 
-    The user's marks on the tensor (`marks`) come first, then what earlier misses have shown to change. A size of 0 is always specialised.
-    Broadcasting depends on a size of 1, so the trace looks at a larger one instead; where that is not possible, 1 is specialised too. So is
-    a tensor that is not strided, and a parameter that is a constant of the graph.
+    The user's marks on the tensor (`marks`) come first, then what earlier calls have shown to change. A size of 0 is always specialised.
+    Broadcasting depends on a size of 1, so the trace uses a larger one instead; where that is not possible, 1 is specialised too. Tensors
+    that are not strided and parameters that are constants of the graph are always specialised.
     """
     may_vary = type(tensor) is torch.Tensor or source in known.inputs
     if tensor.layout is not torch.strided or not may_vary:
         return {}
     marks = marks_of(tensor)
     seen = known.get(source, {})
-    may_pretend = known.pretend
     found = {}
     for dim, size in enumerate(tensor.shape):
         mark = marks.get(dim)
         if size == 0 or not _is_wanted(mark, dim in seen, options.dynamic):
             continue
-        hint = size if size > 1 or not may_pretend else _pretended(mark, seen.get(dim, 0))
+        hint = size if size > 1 or not known.generalise_size_one else _size_for_one(mark, seen.get(dim, 0))
         if hint > 1:
             found[dim] = hint
-            known.pretended = known.pretended or size == 1
+            known.has_generalised = known.has_generalised or size == 1
     return found
 
 
@@ -81,16 +91,16 @@ def _is_wanted(mark: Mark | None, has_changed: bool, dynamic: bool | None) -> bo
     return has_changed or bool(dynamic)
 
 
-def _pretended(mark: Mark | None, seen: int) -> int:
+def _size_for_one(mark: Mark | None, seen: int) -> int:
     """A size above 1 that the dimension has had or may have; 1 when there is none."""
-    wanted = max(seen, _PRETENDED)
+    wanted = max(seen, _SIZE_FOR_ONE)
     return wanted if mark is None or mark.holds(wanted) else max(mark.lower or 1, 1)
 
 
 def create_size(env: ShapeEnv, tensor: torch.Tensor, source: Source, dim: int, hint: int) -> IntLike:
     """The symbol of a dynamic dimension in `env`; dimensions of one declared name and size share a symbol.
 
-    That a declared dimension has become a constant, or two of one name differ, is found afterwards, see `constraints`.
+    `constraints` finds afterwards whether a declared dimension has become a constant, or two dimensions of one name differ.
     """
     mark = marks_of(tensor).get(dim, Mark("maybe"))
     text = f"{source.text}.size()[{dim}]"
@@ -109,15 +119,15 @@ class Chain(NamedTuple):
     inner: int
 
 
-# What is relied on about one stride of a tensor: this number, an extent, or (None) nothing: it is a symbol of its own.
+# What a trace relies on about one stride of a tensor: this number, an extent, or nothing (None: the stride is a symbol of its own).
 StrideRule = int | Chain | None
 
 
 def stride_rules(tensor: torch.Tensor, dynamic_dims: Sequence[int]) -> tuple[StrideRule, ...]:
     """How the strides of a tensor follow from its sizes when those of `dynamic_dims` change.
 
-    A dense tensor is a chain of extents, in whatever order its dimensions lie; what is expanded has stride 0. A stride that is no extent
-    (a part of a larger tensor) stays what it is if no size of a dimension within it is dynamic, and is a number of its own otherwise.
+    The strides of a dense tensor are a chain of extents, in any order of its dimensions. An expanded dimension has stride 0. A stride that
+    is no extent (a part of a larger tensor) is a constant if no size of a dimension within it is dynamic, and a symbol otherwise.
     """
     sizes, strides = tensor.shape, tensor.stride()
     rules: list[StrideRule] = list(strides)
@@ -137,7 +147,7 @@ def stride_rules(tensor: torch.Tensor, dynamic_dims: Sequence[int]) -> tuple[Str
 
 
 def strides_by(rules: Sequence[StrideRule], sizes: Sequence[Any], free: Callable[[int], Any]) -> list[Any]:
-    """Strides that follow the rules, for sizes that may be expressions; `free` gives the stride of a dimension without a rule."""
+    """Strides that follow the rules. Sizes may be expressions; `free` gives the stride of a dimension without a rule."""
     strides: dict[int, Any] = {}
 
     def of(d: int) -> Any:
@@ -175,53 +185,54 @@ def is_small_integer(number: int) -> bool:
 
 
 class SizesGuard:
-    """Guard callable of all dynamic numbers of an entry: the decisions of the trace hold, and sizes of 1 have been admitted.
+    """Guard callable of all dynamic numbers of an entry: the decisions of the trace hold, and the sizes of 1 are accepted.
 
-    A trace with sizes of 2 and more is not right at 1 by itself: what it decided without a guard (layouts, broadcasting) may come out
-    differently there. So which dimensions may be 1 together is admitted case by case, after `output.size_one` has looked.
+    A trace with sizes of 2 and more may be wrong at 1: layouts and broadcasting that it decided without a guard may differ there. So each
+    combination of sizes of 1 is accepted on its own, after `output.size_one` has checked it.
 
     check    callable(*numbers) -> bool: the recorded decisions
     sizes    positions of tensor sizes among the numbers
+    refused  combinations of sizes of 1 at which the graph does something else, each with the reason
     """
 
-    __slots__ = ("_admitted", "_trying", "check", "refused", "sizes")
+    __slots__ = ("_accepted", "_thread_accepting_all", "check", "refused", "sizes")
 
     def __init__(self, check: Callable[..., bool], sizes: tuple[int, ...]):
         self.check = check
         self.sizes = sizes
         self.refused: dict[tuple[int, ...], str] = {}
-        self._admitted: set[tuple[int, ...]] = set()
-        self._trying: int | None = None
+        self._accepted: set[tuple[int, ...]] = set()
+        self._thread_accepting_all: int | None = None
 
     def __call__(self, *numbers: int) -> bool:
-        return (1 not in numbers or self._is_admitted(self.ones(numbers))) and self.check(*numbers)
+        return (1 not in numbers or self._accepts(self.positions_of_one(numbers))) and self.check(*numbers)
 
-    def ones(self, numbers: Sequence[int]) -> tuple[int, ...]:
+    def positions_of_one(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Positions of the sizes that are 1."""
         return tuple(position for position in self.sizes if numbers[position] == 1)
 
-    def _is_admitted(self, ones: tuple[int, ...]) -> bool:
-        return not ones or ones in self._admitted or self._trying == threading.get_ident()
+    def _accepts(self, positions: tuple[int, ...]) -> bool:
+        return not positions or positions in self._accepted or self._thread_accepting_all == threading.get_ident()
 
-    def check_size_one(self, ones: tuple[int, ...]) -> None:
+    def accept(self, positions: tuple[int, ...]) -> None:
         """From now on the guard holds when exactly these sizes are 1."""
-        self._admitted.add(ones)
+        self._accepted.add(positions)
 
-    def has_admitted(self, position: int) -> bool:
-        """Whether the size at this position may be 1, at least where certain others are."""
-        return any(position in ones for ones in self._admitted)
+    def may_be_one(self, position: int) -> bool:
+        """Whether the size at this position may be 1, perhaps only where certain others are."""
+        return any(position in accepted for accepted in self._accepted)
 
     @property
-    def admits_each(self) -> bool:
-        """Whether what has been admitted are ranges: any of certain sizes may be 1, whatever the others are."""
-        may_be_one = {position for ones in self._admitted for position in ones}
-        return len(self._admitted - {()}) + 1 == 2 ** len(may_be_one)
+    def accepts_each_alone(self) -> bool:
+        """Whether the accepted combinations are ranges: any of certain sizes may be 1, whatever the others are."""
+        may_be_one = {position for positions in self._accepted for position in positions}
+        return len(self._accepted - {()}) + 1 == 2 ** len(may_be_one)
 
     @contextlib.contextmanager
-    def admitting_all(self) -> Iterator[None]:
-        """In this thread, the guard admits everything for the moment: to find out whether the rest of a program holds."""
-        self._trying = threading.get_ident()
+    def accepting_all(self) -> Iterator[None]:
+        """Inside, in this thread, the guard accepts every combination: to find out whether the rest of a program holds."""
+        self._thread_accepting_all = threading.get_ident()
         try:
             yield
         finally:
-            self._trying = None
+            self._thread_accepting_all = None

@@ -1,6 +1,6 @@
-"""Errors of the tracer: unsupported user code (recovered by a graph break), wrong use, and bugs of ours.
+"""Errors of the tracer: unsupported user code (recovered by a graph break), wrong use, and bugs of the tracer.
 
-Every `Unsupported` carries a code that `breaks.toml` explains; raising one with a code that is not listed is an error at once.
+Every `Unsupported` has a code that `breaks.toml` explains; a code that is not listed there is an InternalError.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib.resources import files
 
 @dataclass(frozen=True)
 class BreakInfo:
-    """What `breaks.toml` says about a code: why tracing stops there, and what a person can do about it."""
+    """An entry of `breaks.toml`: why tracing stops at this code, and what a user can do about it."""
 
     code: str
     explanation: str
@@ -30,8 +30,8 @@ def break_table() -> dict[str, BreakInfo]:
 class Unsupported(Exception):
     """User code that cannot be traced. Recovered by a graph break at the instruction of the root frame.
 
-    `code` is a key of `breaks.toml`, `context` says what exactly was met, `user_stack` is the traced program's stack,
-    outermost first, as (file, line, function).
+    `code` is a key of `breaks.toml`, `context` names the object or call that stopped the trace, `user_stack` is the traced program's
+    stack, outermost first, as (file, line, function).
     """
 
     def __init__(self, code: str, context: str = "", user_stack: tuple[tuple[str, int, str], ...] = ()):
@@ -52,15 +52,32 @@ class Unsupported(Exception):
         return f"{self.code}: {text}{where}"
 
 
+def without_frames(reason: Unsupported) -> Unsupported:
+    """The reason alone. Its traceback would keep the whole trace alive, and with it the tensors of this call."""
+    reason.__traceback__ = reason.__context__ = reason.__cause__ = None
+    return reason
+
+
+class BackendError(RuntimeError):
+    """The backend raised, or returned something that cannot be called."""
+
+
 class PathEnds(Exception):
-    """A speculated path (`trace.speculation`) reaches an effect that must not happen. Never leaves that module."""
+    """A speculated path reaches an effect that must not happen. `trace.speculation` catches it."""
 
 
 class InternalError(RuntimeError):
-    """A bug of the tracer: the pass it happened in, and the user's line where known."""
+    """A bug of the tracer.
 
-    def __init__(self, pass_name: str, message: str, user_line: str | None = None, dump_path: str | None = None):
+    `pass_name` is the pass that failed, `user_line` the line of the user's program that it worked on ("file:line", or ""), `dump_path` a
+    file that reproduces the failure, or "".
+    """
+
+    def __init__(self, pass_name: str, message: str, user_line: str = "", dump_path: str = "") -> None:
+        where = f" (from {user_line})" if user_line else ""
+        dump = f"; graph dumped to {dump_path}" if dump_path else ""
+        super().__init__(f"internal error in pass {pass_name!r}{where}: {message}{dump}")
         self.pass_name = pass_name
+        self.message = message
         self.user_line = user_line
         self.dump_path = dump_path
-        super().__init__(f"{pass_name}: {message}" + (f" (at {user_line})" if user_line else ""))

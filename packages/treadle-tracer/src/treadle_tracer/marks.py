@@ -1,8 +1,8 @@
-"""What the user has declared about single dimensions of a tensor: dynamic, dynamic if possible, static; a range; a name.
+"""What the user declares about single dimensions of a tensor: dynamic, dynamic if possible, or static; a range; a name.
 
-Marks stand on the tensor object itself, so a view or a copy has none. The marks that torch.compile's users set
-(`torch._dynamo.mark_dynamic` and its like) are attributes too, and are read as if they were ours: names and meaning in torch 2.11 - 2.13,
-torch/_dynamo/decorators.py.
+Marks are attributes of the tensor object, so a view or a copy has none. The marks of torch.compile's users (`torch._dynamo.mark_dynamic`
+and the like) are attributes, too, and count as marks here. Their names and meaning are those of torch 2.11 - 2.13
+(torch/_dynamo/decorators.py).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def set_mark(tensor: torch.Tensor, dim: int, mark: Mark) -> None:
 
 
 def marks_of(tensor: object) -> Mapping[int, Mark]:
-    """All marks of a tensor by dimension, none for any other object. A mark set with treadle comes before one of torch."""
+    """All marks of a tensor by dimension; none for any other object. A mark set with treadle has precedence over one of torch."""
     attributes = getattr(tensor, "__dict__", None)
     if not attributes or not isinstance(tensor, torch.Tensor):
         return {}
@@ -51,7 +51,7 @@ def marks_of(tensor: object) -> Mapping[int, Mark]:
     return {**_torch_marks(attributes, tensor.dim()), **own}
 
 
-# Later entries win: torch gives its mark_dynamic precedence over the other two.
+# Later entries have precedence: in torch, mark_dynamic comes before the other two.
 _TORCH_POLICIES: dict[str, Policy] = {
     "_dynamo_static_indices": "static",
     "_dynamo_weak_dynamic_indices": "maybe",

@@ -1,4 +1,4 @@
-"""What a compile tells the outside: graphs, breaks, recompiles, entries, and how long each phase took."""
+"""The events of a compile: graphs, breaks, recompiles, skips, entries, and the time of each phase."""
 
 from __future__ import annotations
 
@@ -11,29 +11,30 @@ if TYPE_CHECKING:
     import torch.fx
 
     from .errors import Unsupported
+    from .skips import Skip
 
 
 class Observer(Protocol):
-    """Called by the handler while it holds its lock; must not raise and must not run traced code."""
+    """Receives the events. The handler calls it while it holds its lock; it must not raise and must not run traced code."""
 
     def on_graph(self, gm: torch.fx.GraphModule) -> None:
         """A graph with at least one call goes to the backend."""
         ...
 
     def on_break(self, reason: Unsupported) -> None:
-        """A graph break: the frame goes on in a continuation, or is left to Python altogether."""
+        """A graph break: the frame goes on in a continuation, or Python runs all of it."""
         ...
 
     def on_recompile(self, code: CodeType, reason: str) -> None:
-        """A code object with entries missed; `reason` says per entry which guard failed."""
+        """No entry of a code object serves a call; `reason` says what the nearest entry expects."""
         ...
 
     def on_entry(self, entry: Any) -> None:
         """A `treadle_frame.Entry` is finished; its `payload` is an `output.entry.Payload`."""
         ...
 
-    def on_skip(self, code: CodeType, reason: str) -> None:
-        """A code object is left to Python from now on."""
+    def on_skip(self, code: CodeType, reason: Skip) -> None:
+        """Python runs this code object from now on."""
         ...
 
     def phase(self, name: str) -> AbstractContextManager[Any]:
@@ -42,7 +43,7 @@ class Observer(Protocol):
 
 
 class SilentObserver:
-    """Takes no notice."""
+    """Ignores all events."""
 
     def on_graph(self, gm: torch.fx.GraphModule) -> None:
         """Nothing."""
@@ -56,7 +57,7 @@ class SilentObserver:
     def on_entry(self, entry: Any) -> None:
         """Nothing."""
 
-    def on_skip(self, code: CodeType, reason: str) -> None:
+    def on_skip(self, code: CodeType, reason: Skip) -> None:
         """Nothing."""
 
     def phase(self, name: str) -> AbstractContextManager[Any]:

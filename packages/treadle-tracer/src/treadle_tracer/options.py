@@ -1,4 +1,4 @@
-"""What a user of the tracer can choose, declared once."""
+"""The options of the tracer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from dataclasses import dataclass
 class TracerOptions:
     """Options of one compiled function.
 
-    fullgraph              a graph break or a frame that cannot be traced is an error that names the reason and the line
+    fullgraph              raise an error with the reason and the line at a graph break or a frame that cannot be traced
     dynamic                None: a tensor dimension that changed between calls becomes dynamic; True: all dimensions from the start;
                            False: sizes are always specialised
-    raise_internal_errors  a bug of the tracer is raised as InternalError, instead of a warning and eager execution
-    recompile_limit        entries kept for one code object (per module instance where the first argument is one); then it runs eagerly
-    capture_scalars        numbers and sizes that only the data can tell (`.item()`, `nonzero`, boolean masks) stay in the graph, as always
-                           under `fullgraph`; otherwise they are graph breaks
-    assume                what an operator asks about a size that only the data can tell (is it 0? is it 1?) is assumed to be otherwise:
-                           the graph checks that, and where it does not hold Python runs the program; False: such a question is a break
+    raise_internal_errors  raise InternalError at a bug of the tracer, instead of a warning and eager execution
+    recompile_limit        the number of entries of one code object (per module instance, if the first argument is a module) after which it
+                           runs uncompiled
+    capture_scalars        numbers and sizes that depend on data (`.item()`, `nonzero`, boolean masks) stay in the graph instead of breaking
+                           it; always so under `fullgraph`
+    assume                 a size that depends on data is assumed to be neither 0 nor 1 where an operator asks; the graph checks that, and
+                           Python runs the program where it does not hold. False: such a question breaks the graph
     """
 
     fullgraph: bool = False

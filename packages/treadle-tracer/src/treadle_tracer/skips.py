@@ -1,21 +1,60 @@
 """Which code objects the tracer leaves to Python as frames of their own, and why.
 
-This is about frames that the hook offers, not about inlining: a call into `torch.nn.functional` from a traced frame is traced like
-any other.
-Functions that a skipped frame calls are offered in their turn.
+This is about frames that the hook offers, not about inlining: the tracer traces a call into `torch.nn.functional` like any other call.
+The hook offers the functions that a skipped frame calls, too.
 """
 
 from __future__ import annotations
 
+import enum
 import functools
 import importlib.machinery
 import inspect
 import os
 import sysconfig
+from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+
+
+class SkipKind(enum.Enum):
+    """Why a code object is left to Python."""
+
+    GENERATOR = enum.auto()  # a generator or coroutine
+    BODY = enum.auto()  # the body of a module or class
+    SPECIAL_METHOD = enum.auto()  # a method that the interpreter calls around objects
+    GENERATED = enum.auto()  # code that no file holds
+    LIBRARY = enum.auto()  # a file of the standard library, of torch or of a package that computes with no tensor
+    TREADLE = enum.auto()  # a file of treadle itself
+    NO_TENSOR = enum.auto()  # no tensor is computed
+    ENTRY_LIMIT = enum.auto()  # the limit of recompiles or of entries is reached
+    UNSUPPORTED = enum.auto()  # the tracer cannot trace or leave the frame
+    INTERNAL_ERROR = enum.auto()  # a bug of treadle
+
+
+# Kinds that say whose code it is, not what is wrong with it.
+_OTHERS_CODE = frozenset(
+    {SkipKind.BODY, SkipKind.SPECIAL_METHOD, SkipKind.GENERATED, SkipKind.LIBRARY, SkipKind.TREADLE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Why a code object is left to Python: the kind decides, the text is for people."""
+
+    kind: SkipKind
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def is_others_code(self) -> bool:
+        """The code is a library's or the interpreter's, so its skip is of no interest to the user."""
+        return self.kind in _OTHERS_CODE
+
 
 _GENERATORS = {
     inspect.CO_GENERATOR: "a generator",
@@ -25,7 +64,7 @@ _GENERATORS = {
 }
 _FUNCTION_FLAGS = inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS
 
-# Called by the interpreter around objects rather than by the program for a result; a graph in one of them gains nothing.
+# Methods that the interpreter calls around objects; a graph in one of them gains nothing.
 _SKIPPED_NAMES = frozenset(
     "__init__ __new__ __init_subclass__ __set_name__ __class_getitem__ __del__ __repr__ __str__ __hash__ __eq__ __getstate__ "
     "__setstate__ __getattribute__ __getattr__ __setattr__ __delattr__ __reduce__ __reduce_ex__ "
@@ -33,8 +72,9 @@ _SKIPPED_NAMES = frozenset(
 )
 
 # Installed packages whose frames never compute with the program's tensors.
+_OWN_PACKAGES = "treadle_frame treadle_shapes treadle_tracer treadle_autograd treadle_codegen treadle".split()
 _SKIPPED_PACKAGES = (
-    "treadle_frame treadle_shapes treadle_tracer treadle_autograd treadle_codegen treadle numpy sympy mpmath _pytest pytest pluggy "
+    "numpy sympy mpmath _pytest pytest pluggy "
     "hypothesis triton networkx tqdm packaging filelock fsspec huggingface_hub tokenizers safetensors yaml requests urllib3 PIL "
     "setuptools pip IPython ipykernel traitlets coverage torchgen functorch"
 ).split()
@@ -47,22 +87,33 @@ _SKIPPED_IN_TORCH = ("nn" + os.sep + "modules" + os.sep + "module.py",)
 _SKIPPED_PSEUDO_FILES = ("<frozen", "<eval_with_key>", "<__array_function__", "<attrs generated", "<treadle")
 
 
+_STANDARD_LIBRARY, _TORCH = "the standard library", "torch"
+
+
 def _torch_directory() -> str:
     return os.path.dirname(torch._C.__file__) + os.sep
+
+
+def _directories_of(package: str) -> list[str]:
+    spec = importlib.machinery.PathFinder.find_spec(package)  # no other finder: some have effects of their own
+    return list(spec.submodule_search_locations or ()) if spec is not None else []
+
+
+@functools.cache
+def _own_directories() -> frozenset[str]:
+    return frozenset(d.rstrip(os.sep) + os.sep for name in _OWN_PACKAGES for d in _directories_of(name))
 
 
 @functools.cache
 def _skipped_directories() -> tuple[tuple[str, str], ...]:
     """(directory with separator at its end, what it is), longest first."""
     found = {
-        sysconfig.get_paths()["stdlib"]: "the standard library",
-        sysconfig.get_paths()["platstdlib"]: "the standard library",
+        sysconfig.get_paths()["stdlib"]: _STANDARD_LIBRARY,
+        sysconfig.get_paths()["platstdlib"]: _STANDARD_LIBRARY,
     }
-    for name in _SKIPPED_PACKAGES:
-        spec = importlib.machinery.PathFinder.find_spec(name)  # no other finder: some have effects of their own
-        for place in (spec.submodule_search_locations or ()) if spec is not None else ():
-            found[place] = f"the package {name}"
-    found[_torch_directory()] = "torch"
+    for name in (*_OWN_PACKAGES, *_SKIPPED_PACKAGES):
+        found.update(dict.fromkeys(_directories_of(name), f"the package {name}"))
+    found[_torch_directory()] = _TORCH
     return tuple(sorted(((d.rstrip(os.sep) + os.sep, what) for d, what in found.items()), key=lambda p: -len(p[0])))
 
 
@@ -73,33 +124,36 @@ def _site_directories() -> tuple[str, ...]:
 
 
 @functools.cache
-def why_not_trace_file(filename: str) -> str | None:
-    """Why frames of code from this file are left alone, None when they may be traced."""
+def why_not_trace_file(filename: str) -> Skip | None:
+    """Why frames of code from this file are left alone; None when they may be traced."""
     for prefix in _SKIPPED_PSEUDO_FILES:
         if filename.startswith(prefix):
-            return f"generated code ({filename})"
+            return Skip(SkipKind.GENERATED, f"generated code ({filename})")
     for directory, what in _skipped_directories():
         if not filename.startswith(directory):
             continue
         rest = filename[len(directory) :]
-        if what == "torch" and rest.startswith(_TRACED_IN_TORCH) and not rest.startswith(_SKIPPED_IN_TORCH):
+        if what == _TORCH and rest.startswith(_TRACED_IN_TORCH) and not rest.startswith(_SKIPPED_IN_TORCH):
             return None
-        if what == "the standard library" and filename.startswith(_site_directories()):
+        if what == _STANDARD_LIBRARY and filename.startswith(_site_directories()):
             return None
-        return f"code of {what}"
+        kind = SkipKind.TREADLE if directory in _own_directories() else SkipKind.LIBRARY
+        return Skip(kind, f"code of {what}")
     return None
 
 
-def why_not_trace(code: CodeType) -> str | None:
-    """Why a frame of `code` is not traced, None when it may be."""
+def why_not_trace(code: CodeType, is_root: bool = False) -> Skip | None:
+    """Why a frame of `code` is not traced; None when it may be. A root, which the user asked to compile, may have any name and any file."""
     for flag, what in _GENERATORS.items():
         if code.co_flags & flag:
-            return what
+            return Skip(SkipKind.GENERATOR, what)
     if code.co_flags & _FUNCTION_FLAGS != _FUNCTION_FLAGS:
-        return "the body of a module or class"
+        return Skip(SkipKind.BODY, "the body of a module or class")
+    if is_root:
+        return None
     in_torch = code.co_filename.startswith(_torch_directory()) and code.co_name.startswith("__")
     if code.co_name in _SKIPPED_NAMES or in_torch:
-        return f"a special method ({code.co_name})"
+        return Skip(SkipKind.SPECIAL_METHOD, f"a special method ({code.co_name})")
     return why_not_trace_file(code.co_filename)
 
 
@@ -109,13 +163,14 @@ _MAX_LOOKED_AT = 64
 
 def why_no_tensors(
     code: CodeType, arguments: dict[str, Any], globals_: dict[str, Any], closure: tuple[Any, ...]
-) -> str | None:
-    """Why the frame surely computes with no tensor, None when it might. Looks only at arguments and names, never runs user code."""
+) -> Skip | None:
+    """Why the frame surely computes with no tensor; None when it might. Looks only at arguments and names, never runs user code."""
     names = [globals_[name] for name in code.co_names if name in globals_]
     for obj in (*arguments.values(), *names, *map(_contents, closure)):
         if _may_hold_tensors(obj, depth=3):
             return None
-    return "no argument or name of the function refers to torch, a tensor or an object that could hold one"
+    text = "no argument or name of the function refers to torch, a tensor or an object that could hold one"
+    return Skip(SkipKind.NO_TENSOR, text)
 
 
 def _contents(cell: Any) -> Any:

@@ -1,8 +1,10 @@
-"""Where an outside object of a trace came from: how a guard reaches it, how a person reads it, how bytecode loads it again.
+"""Sources: where an outside object of a trace came from.
 
-A source is an immutable chain (`self` -> `self.layers` -> `self.layers[0]`) that is compared by its parts. `path` is the accessor path of
-`treadle_frame` guard checks (docs/contracts.md, section 1), `text` is Python a user recognises, `emit(cb)` makes a `CodeBuilder` push the
-object in code that has the same parameters, free variables, globals and builtins as the traced frame.
+A source is an immutable chain (`self` -> `self.layers` -> `self.layers[0]`), compared by its parts.
+
+path      the accessors by which a guard reaches the object (docs/contracts.md, section 1)
+text      Python that a user recognises
+emit(cb)  makes a `CodeBuilder` push the object, in code with the parameters, free variables, globals and builtins of the traced frame
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ class Emitter(Protocol):
 
 
 class Source:
-    """Base of the kinds below. Sources with equal parts are equal and hash alike; objects in them are compared by identity."""
+    """Base of all sources. Sources with equal parts are equal and have equal hashes; objects in them are compared by identity."""
 
     __slots__ = ("_hash", "_key", "_path", "base")
 
@@ -63,7 +65,7 @@ class Source:
 
     @property
     def text(self) -> str:
-        """Python source text a user would write for this object."""
+        """The object as a user would write it in Python."""
         raise NotImplementedError
 
     @property
@@ -108,7 +110,7 @@ def _hashable(key: Any) -> Any:
 
 
 def path_key(path: Path) -> Any:
-    """Hashable, and equal for equal paths: objects that cannot be hashed (a dict of globals) count by identity."""
+    """A hashable key, equal for equal paths. Objects that cannot be hashed (a dict of globals) count by identity."""
     return tuple((accessor[0], *map(_key_of, accessor[1:])) for accessor in path)
 
 
@@ -126,7 +128,7 @@ def _same_key(a: Any, b: Any) -> bool:
 
 
 class _NamedRoot(Source):
-    """Something the traced frame finds by name: a row of accessor of the guard and method of the emitter."""
+    """What the traced frame finds by name. A subclass names the guard's accessor and the emitter's method."""
 
     __slots__ = ("name",)
 
@@ -156,7 +158,7 @@ class LocalSource(_NamedRoot):
 
 
 class BuiltinSource(_NamedRoot):
-    """A name found in the frame's builtins (the globals do not have it: guard that with `lacks_key`)."""
+    """A name in the frame's builtins. The globals must not have it; `lacks_key` guards that."""
 
     __slots__ = ()
     accessor, load = "builtin", "load_global"
@@ -170,7 +172,7 @@ class ClosureSource(_NamedRoot):
 
 
 class ClosureCellSource(_NamedRoot):
-    """The cell itself of a free variable of the traced frame; no guard can speak of it, its contents are `ClosureSource`."""
+    """The cell of a free variable of the traced frame. No guard can check it; its contents are a `ClosureSource`."""
 
     __slots__ = ()
     load = "load_cell"
@@ -184,7 +186,7 @@ class ClosureCellSource(_NamedRoot):
 
 
 class GlobalSource(Source):
-    """A module-level name: of the traced frame, or (`globals_of`: the source of a globals dict) of an inlined function's module."""
+    """A module-level name of the traced frame, or of an inlined function's module; `globals_of` is the source of that module's dict."""
 
     __slots__ = ("name",)
 
@@ -213,7 +215,7 @@ class GlobalSource(Source):
 
 
 class ConstSource(Source):
-    """An object that stands in the replacement code's constants: found by import, so it needs no guard. Compared by identity."""
+    """An object found by import. It is a constant of the replacement code and needs no guard. Compared by identity."""
 
     __slots__ = ("label", "obj")
 
@@ -245,7 +247,7 @@ class ConstSource(Source):
 
 
 class _Step(Source):
-    """A source reached from another one by one accessor that carries a key."""
+    """A source that one accessor with a key reaches from another source."""
 
     __slots__ = ("key",)
 
@@ -280,7 +282,7 @@ class AttrSource(_Step):
 
 
 class InstanceDictSource(_Step):
-    """`base.__dict__[name]`, no descriptor asked."""
+    """`base.__dict__[name]`, without descriptors."""
 
     __slots__ = ()
     accessor = "instance_dict"
@@ -371,7 +373,7 @@ def _nth_key(mapping: dict[Any, Any], index: int) -> Any:
 
 
 class ApplySource(Source):
-    """`function(base)` for a pure function that stands in the constants (`list(d.items())` and the like)."""
+    """`function(base)` for a pure function, a constant of the code (`list(d.items())` and the like)."""
 
     __slots__ = ("function",)
     base: Source
@@ -390,29 +392,6 @@ class ApplySource(Source):
     def emit(self, cb: Emitter) -> None:
         cb.push_null()
         cb.load_const(self.function)
-        self.base.emit(cb)
-        cb.call(1)
-
-
-class TypeSource(Source):
-    """`type(base)`."""
-
-    __slots__ = ()
-    base: Source
-
-    def __init__(self, base: Source):
-        super().__init__(base, None)
-
-    @property
-    def text(self) -> str:
-        return f"type({self.base.text})"
-
-    def _accessors(self) -> Path:
-        return (("type",),)
-
-    def emit(self, cb: Emitter) -> None:
-        cb.push_null()
-        cb.load_const(type)
         self.base.emit(cb)
         cb.call(1)
 

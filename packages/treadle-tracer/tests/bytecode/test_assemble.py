@@ -7,8 +7,9 @@ import operator
 import types
 
 import pytest
+from bytecode_building import FullBuilder, blank, new_code_like, sketch
 
-from treadle_tracer.bytecode import BytecodeError, CodeBuilder, Instruction, Label, blank, new_code_like, read, sketch
+from treadle_tracer.bytecode import BytecodeError, Instruction, Label, read
 from treadle_tracer.bytecode.opcodes import BINARY_OPS, COMPARE_OPS, MINOR
 
 
@@ -24,7 +25,7 @@ class Box:
 
 def run(emit, *args, parameters=("x", "y", "z"), namespace=None, closure=None, **shape):
     """Run a function whose body ``emit`` builds; missing arguments are None."""
-    builder = CodeBuilder.function("f", parameters, **shape)
+    builder = FullBuilder.function("f", parameters, **shape)
     emit(builder)
     function = types.FunctionType(builder.finish(), {} if namespace is None else namespace, closure=closure)
     return function(*args, *[None] * (len(parameters) - len(args)))
@@ -270,7 +271,7 @@ def test_cells_and_closures():
         builder.load_deref("outer")
         builder.binary_op("+")
         builder.store_deref("own")
-        inner = CodeBuilder.function("inner", ["n"], freevars=["x", "own"])
+        inner = FullBuilder.function("inner", ["n"], freevars=["x", "own"])
         for name in ("n", "x", "own"):
             inner.load_variable(name)
         inner.build_tuple(3)
@@ -291,14 +292,14 @@ def test_cells_and_closures():
     assert outer is cell
     with pytest.raises(NameError):
         run(body(("delete_deref", "outer"), ("load_deref", "outer")), freevars=["outer"], closure=(types.CellType(1),))
-    builder = CodeBuilder(blank("f", ["a"], cellvars=["a"]))
+    builder = FullBuilder(blank("f", ["a"], cellvars=["a"]))
     assert builder.is_cell("a")
     assert not builder.is_cell("b")
 
 
 def test_default_arguments():
     def emit(builder):
-        inner = CodeBuilder.function("inner", ["n"])
+        inner = FullBuilder.function("inner", ["n"])
         inner.load_fast("n")
         inner.return_value()
         builder.load_const((42,))
@@ -376,7 +377,7 @@ def test_new_code_of_closures_and_generators():
 
 
 def test_positions_and_extend():
-    builder = CodeBuilder(sketch(original.__code__), prologue=False)
+    builder = FullBuilder(sketch(original.__code__), prologue=False)
     builder.positions = (7, 7, 1, 2)
     builder.resume()
     builder.extend([Instruction("LOAD_CONST", None, 5, -1, (8, 8, 0, 1)), Instruction("RETURN_VALUE")])
@@ -390,7 +391,7 @@ def test_positions_and_extend():
 
 
 def test_wrong_use():
-    builder = CodeBuilder.function("f")
+    builder = FullBuilder.function("f")
     with pytest.raises(BytecodeError, match=f"FLY is no opcode of Python 3.{MINOR}"):
         builder.emit("FLY")
     label = Label("somewhere")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import bytecode_corpus
 import pytest
+from bytecode_building import FullBuilder
 
 from treadle_tracer.bytecode import (
     BytecodeError,
-    CodeBuilder,
     SlotKind,
     accesses,
     blocks,
@@ -16,7 +16,6 @@ from treadle_tracer.bytecode import (
     live_locals,
     live_variables,
     max_stack,
-    reachable,
     read,
     stack_depths,
     stack_kinds,
@@ -154,7 +153,6 @@ def test_stack_depths_and_kinds_agree():
         depths, kinds = stack_depths(model), stack_kinds(model)
         assert [None if k is None else len(k) for k in kinds] == depths
         assert max_stack(model) >= max(d for d in depths if d is not None)
-        assert reachable(model) == {i for i, d in enumerate(depths) if d is not None}
         for k, instruction in zip(kinds, model.instructions, strict=True):
             if k is not None and instruction.opname == "POP_EXCEPT":
                 assert k[-1] is HANDLED
@@ -215,7 +213,7 @@ def test_handlers_agree_with_the_table():
 
 
 def test_ways_that_disagree():
-    builder = CodeBuilder.function("f", ["x"])
+    builder = FullBuilder.function("f", ["x"])
     end = builder.label()
     builder.load_fast("x")
     builder.pop_jump_if_true(end)
@@ -282,7 +280,7 @@ def test_joins_by_brute_force():
                     work.append(after)
         return False
 
-    live = reachable(model)
+    live = {i for i, depth in enumerate(stack_depths(model)) if depth is not None}
     for n in live - ends:
         common = [m for m in live if m != n and not reaches_an_end_without(n, m)]
         assert (found[n] in common) if common else found[n] is None

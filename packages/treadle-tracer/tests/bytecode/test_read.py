@@ -93,12 +93,8 @@ def test_flag_bits():
     assert [(i.argval, i.flag_bits) for i in loads] == [("len", 1), ("sys", 0)]
 
 
-def test_index_and_handler():
+def test_handler():
     model = read(example.__code__)
-    for index, instruction in enumerate(model.instructions):
-        assert model.index_at(instruction.offset) == index
-    with pytest.raises(LookupError, match="no instruction at offset 1 "):
-        model.index_at(1)
     covered = {i for e in model.exceptions for i in range(e.start, e.end + 1)}
     for index in range(len(model.instructions)):
         entry = model.handler_at(index)

@@ -9,18 +9,16 @@ import weakref
 import bytecode_programs
 import bytecode_subjects
 import pytest
+from bytecode_prefix import UNBOUND, Broken, prefix
 from bytecode_runs import cuts, function_like, outcome, run_cut
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from treadle_tracer.bytecode import (
-    UNBOUND,
-    Broken,
     BytecodeError,
     SlotKind,
     continuation,
     live_locals,
-    prefix,
     read,
     restart_index,
     stack_kinds,

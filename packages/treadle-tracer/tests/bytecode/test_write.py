@@ -9,6 +9,7 @@ import bytecode
 import bytecode_corpus
 import bytecode_programs
 import pytest
+from bytecode_building import blank
 from bytecode_runs import function_like, outcome
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,6 @@ from treadle_tracer.bytecode import (
     CodeModel,
     ExceptionEntry,
     Instruction,
-    blank,
     read,
     write,
 )

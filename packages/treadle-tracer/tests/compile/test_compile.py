@@ -11,7 +11,15 @@ import torch
 from compile_runs import Recorder, compiled, run_graph
 
 import treadle_frame
-from treadle_tracer import BackendError, InternalError, TracerOptions, Unsupported, compile, compile_handler, optimize
+from treadle_tracer import (
+    BackendError,
+    InternalError,
+    TracerOptions,
+    Unsupported,
+    compilation,
+    compile_handler,
+    optimize,
+)
 from treadle_tracer.marks import Mark, set_mark
 
 
@@ -158,10 +166,11 @@ def test_a_bug_is_a_warning_and_the_eager_result(monkeypatch):
     def broken(*args):
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(compile, "trace_frame", broken)
+    monkeypatch.setattr(compilation, "trace_frame", broken)
     fast, _ = compiled(scaled, raise_internal_errors=False)
     with pytest.warns(
-        RuntimeWarning, match=r"bug of treadle: compile of scaled: ZeroDivisionError: oops .*test_compile.py:"
+        RuntimeWarning,
+        match=r"a bug of treadle, internal error in pass 'compile' \(from .*test_compile.py:\d+\): scaled: ZeroDivisionError: oops",
     ):
         assert torch.equal(fast(torch.ones(2), 3), scaled(torch.ones(2), 3))
     with warnings.catch_warnings():

@@ -6,7 +6,10 @@ import gc
 import weakref
 
 import torch
-from compile_runs import compiled
+from compile_runs import compiled, run_graph
+
+import treadle_frame
+from treadle_tracer import compile_handler
 
 
 def call_twice(function, *args):
@@ -84,3 +87,30 @@ def test_code_and_parameters_die_with_the_function():
     for _ in range(3):
         gc.collect()
     assert [(a() is None, b() is None) for a, b in alive] == [(True, True)] * 2
+
+
+def test_the_state_of_an_inner_function_dies_with_its_code():
+    """One handler compiles many functions; what it knows of each lasts as long as the function's code."""
+    handler = compile_handler(run_graph)
+    outer, _ = compiled(lambda x: x + 1)
+    outer(torch.ones(2))
+
+    def run_a_fresh_function():
+        namespace = {"weight": torch.nn.Parameter(torch.ones(3))}
+        exec("def inner(x):\n    return x * weight", namespace)
+        inner = namespace["inner"]
+        treadle_frame.set_handler(handler)
+        try:
+            for size in (1, 2, 3):
+                inner(torch.ones(size, 3))
+        finally:
+            treadle_frame.set_handler(None)
+        assert len(treadle_frame.entries(inner)) == 2
+
+        return weakref.ref(inner.__code__), weakref.ref(namespace["weight"])
+
+    alive = [run_a_fresh_function() for _ in range(3)]
+    for _ in range(3):
+        gc.collect()
+    assert [(code() is None, weight() is None) for code, weight in alive] == [(True, True)] * 3
+    assert len(handler._states) == 0

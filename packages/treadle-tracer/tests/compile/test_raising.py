@@ -71,7 +71,9 @@ def test_a_graph_that_raises_alone_is_a_bug_and_is_said_so():
         return x - 1
 
     strict = optimize(sub, _fails_at_run_time, TracerOptions(raise_internal_errors=True))
-    with pytest.raises(InternalError, match=r"run: the compiled graph of .*sub raised RuntimeError: out of cheese"):
+    with pytest.raises(
+        InternalError, match=r"pass 'run': the compiled graph of .*sub raised RuntimeError: out of cheese"
+    ):
         strict(x)
 
 

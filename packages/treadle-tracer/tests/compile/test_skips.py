@@ -78,7 +78,27 @@ def test_traced(code):
     ],
 )  # fmt: skip
 def test_left_alone(code, why):
-    assert why in skips.why_not_trace(code)
+    assert why in skips.why_not_trace(code).text
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (generator.__code__, skips.SkipKind.GENERATOR),
+        (class_body, skips.SkipKind.BODY),
+        (Special.__init__.__code__, skips.SkipKind.SPECIAL_METHOD),
+        (torch.nn.functional.layer_norm.__code__, skips.SkipKind.LIBRARY),
+        (pytest.raises.__code__, skips.SkipKind.LIBRARY),
+        (skips.why_not_trace.__code__, skips.SkipKind.TREADLE),
+        (torch.fx.symbolic_trace(plain).forward.__code__, skips.SkipKind.GENERATED),
+    ],
+)
+def test_kinds(code, kind):
+    skip = skips.why_not_trace(code)
+    assert skip.kind is kind and str(skip) == skip.text
+    assert skip.is_others_code is (kind is not skips.SkipKind.GENERATOR)
+    never = kind in (skips.SkipKind.GENERATOR, skips.SkipKind.BODY)
+    assert skips.why_not_trace(code, is_root=True) == (skip if never else None)
 
 
 def test_site_packages_are_not_the_standard_library():

@@ -126,7 +126,7 @@ def test_tensor_metadata(kind, c_abi, monkeypatch):
 
 def test_the_c_abi_is_in_use():
     assert tensor_check._handle_offset() is not None
-    assert [check.op for check in tensor_program(torch.zeros(2)).checks][0] == "foreign"
+    assert [check.op for check in tensor_program(torch.zeros(2)).checks][0] == "native_tensor"
 
 
 def test_sparse_and_scalar_tensors():

@@ -10,11 +10,11 @@ import torch
 
 import treadle_frame
 from treadle_tracer.bytecode import read
-from treadle_tracer.output.entry import FramePlan, Payload, changed_dimensions, finish_entry, follow, why_not_deoptimise
+from treadle_tracer.output.entry import FramePlan, Payload, finish_entry
 from treadle_tracer.output.graph import GraphBuilder
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.mutations import DELETED, Mutations
-from treadle_tracer.source import AttrSource, ClosureCellSource, ConstSource, GlobalSource, LocalSource
+from treadle_tracer.source import AttrSource, ClosureCellSource, ConstSource, LocalSource
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant
 from treadle_tracer.values.functions import CellValue
 from treadle_tracer.values.mappings import DictValue
@@ -223,12 +223,12 @@ def test_one_tensor_result_needs_no_frame():
         raise AssertionError
 
     entry = entry_of(add, lambda graph, x: call(graph, torch.add, x, 1), torch.ones(2))
-    assert entry.direct is not None
+    assert entry.fast_path is not None
     assert torch.equal(dispatch(add, entry)(torch.ones(2)), torch.full((2,), 2.0))
     mutations = Mutations()
     mutations.store_global(None, "counted", Constant(1))
     entry = entry_of(add, lambda graph, x: call(graph, torch.add, x, 1), torch.ones(2), mutations=mutations)
-    assert entry.direct is None
+    assert entry.fast_path is None
     assert torch.equal(dispatch(add, entry)(torch.ones(2)), torch.full((2,), 2.0))
     assert globals().pop("counted") == 1
 
@@ -246,7 +246,7 @@ def test_a_failing_graph_is_followed_by_the_original():
         return call(graph, torch.index_select, call(graph, torch.ones, 3), 0, x)
 
     entry = entry_of(pick, build, torch.tensor([1]), protected=True)
-    assert entry.direct is None
+    assert entry.fast_path is None
     compiled = dispatch(pick, entry)
     assert compiled(torch.tensor([1])).tolist() == [1.0]
     with pytest.warns(RuntimeWarning, match="the compiled graph of .*pick raised"):
@@ -268,57 +268,3 @@ def test_exceptions_of_a_failing_graph_have_the_users_traceback():
         compiled(torch.tensor([7]))
     assert "# here" in str(caught.traceback[-1].statement)
     assert "unused" not in globals()
-
-
-WRITERS = [
-    (lambda graph, x: call(graph, torch.add, x, 1, out=x), False),
-    (lambda graph, x: graph.call("call_method", "add_", (x, 1), {}, None, ""), False),
-    (lambda graph, x: graph.call("call_method", "__iadd__", (x, 1), {}, None, ""), False),
-    (lambda graph, x: call(graph, torch.nn.functional.relu, x, inplace=True), False),
-    (lambda graph, x: call(graph, torch.nn.functional.batch_norm, x, x, x, training=True), False),
-    (lambda graph, x: call(graph, __import__("operator").iadd, x, 1), False),
-    (lambda graph, x: call(graph, __import__("operator").setitem, x, 0, 1), False),
-    (lambda graph, x: call(graph, __import__("operator").invert, x), True),
-    (lambda graph, x: call(graph, torch.nn.functional.relu, x, inplace=False), True),
-    (lambda graph, x: graph.call("call_method", "__add__", (x, 1), {}, None, ""), True),
-    (lambda graph, x: graph.call("call_method", "is_floating_point", (x,), {}, None, ""), True),
-]
-
-
-def test_writes_to_tensors_of_the_graph_are_harmless():
-    def written(build):
-        graph, x = GraphBuilder(), torch.ones(2)
-        node = graph.placeholder(LocalSource("x"), x, x)
-        made = build(graph, node)
-        graph.call("call_function", torch.Tensor.add_, (made, 1), {}, made.meta["example_value"], "")
-        return why_not_deoptimise(graph.finish([made])) is not None
-
-    def fresh(graph, node):
-        return graph.call("call_function", torch.clone, (node,), {}, torch.ones(2), "")
-
-    def view(graph, node):
-        return graph.call("call_method", "view", (node, 1, 2), {}, node.meta["example_value"].view(1, 2), "")
-
-    assert not written(fresh)
-    assert written(view)
-
-
-@pytest.mark.parametrize(("build", "harmless"), WRITERS)
-def test_graphs_that_write_are_not_followed_by_a_rerun(build, harmless):
-    graph = GraphBuilder()
-    x = torch.ones(1)
-    node = build(graph, graph.placeholder(LocalSource("x"), x, x))
-    node.meta["example_value"] = x
-    assert (why_not_deoptimise(graph.finish([node])) is None) is harmless
-
-
-def test_changed_dimensions_of_a_missed_call():
-    guards = GuardSet()
-    guards.add_tensor(LocalSource("x"), torch.ones(2, 3))
-    guards.add_tensor(GlobalSource("y"), torch.ones(2))
-    payload = Payload(None, guards.tensors, None, None)
-    info = SimpleNamespace(locals={"x": torch.ones(5, 3)}, globals={"y": torch.ones(2)}, builtins={}, closure=None)
-    assert changed_dimensions(payload, info) == {LocalSource("x"): {0: 5}}
-    info.locals["x"] = torch.ones(5)
-    assert changed_dimensions(payload, info) == {}
-    assert follow(LocalSource("z").path, info) is None

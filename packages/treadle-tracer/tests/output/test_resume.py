@@ -1,6 +1,6 @@
 """Leave functions at every instruction they run and go on in a continuation: the outcome is the function's own.
 
-The first half of each run is Python's: `bytecode.splice.prefix` runs the function up to the instruction and hands over the real operand
+The first half of each run is Python's: `bytecode_prefix.prefix` runs the function up to the instruction and hands over the real operand
 stack and locals, which stand for the values of a trace. The second half is the replacement code of a break there.
 """
 
@@ -11,10 +11,11 @@ import inspect
 from types import FunctionType, SimpleNamespace
 
 import pytest
+from bytecode_prefix import UNBOUND, Broken, prefix
 
 from treadle_tracer.bytecode import OPS, live_locals, read, stack_kinds
-from treadle_tracer.bytecode.splice import UNBOUND, Broken, prefix, why_not_cut
-from treadle_tracer.output import resume
+from treadle_tracer.bytecode.splice import why_not_cut
+from treadle_tracer.output import continuations, resume
 from treadle_tracer.output.entry import FramePlan
 from treadle_tracer.output.mutations import Mutations
 from treadle_tracer.output.resume import why_not_resume
@@ -230,15 +231,15 @@ def test_leaving_at_every_instruction(function, args):
 
 
 def test_continuations_know_whether_they_start_in_a_loop():
-    resume.forget_continuations()
+    continuations.forget_continuations()
     model = read(loops.__code__)
     index = next(i for i, x in enumerate(model.instructions) if x.opname == "COMPARE_OP")
     leave_at(loops, index)(5, 4)
     leave_at(loops, next(places(loops)))(5, 4)
-    made = [c.code for c in resume._families[id(loops.__code__)].made.values()]
-    assert [resume.starts_in_loop(code) for code in made] == [True, False]
-    assert all(map(resume.is_continuation, made))
-    assert not resume.is_continuation(loops.__code__)
+    made = [c.code for c in continuations._families.get(loops.__code__).made.values()]
+    assert [continuations.starts_in_loop(code) for code in made] == [True, False]
+    assert all(map(continuations.is_continuation, made))
+    assert not continuations.is_continuation(loops.__code__)
 
 
 def test_a_break_in_a_continuation_hands_the_next_one_over():
@@ -271,7 +272,7 @@ def test_a_break_in_a_continuation_hands_the_next_one_over():
         )
         rest = FramePlan(code, model, result).replacement(None, False)
         onward = function_of(rest, function)(*args)
-        if type(onward) is not resume.Onward:
+        if type(onward) is not resume.NextContinuation:
             return onward
         return leave(onward.function, onward.args, left - 1)
 

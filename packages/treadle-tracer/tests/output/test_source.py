@@ -26,7 +26,6 @@ from treadle_tracer.source import (
     ListItemSource,
     LocalSource,
     TupleItemSource,
-    TypeSource,
 )
 
 
@@ -79,7 +78,6 @@ CASES = [
     (ItemSource(TABLE, "a"), "not the item", "x.table['a']"),
     (DictItemSource(TABLE, "b"), dict.__getitem__(thing.table, "b"), "x.table['b']"),
     (DictKeySource(TABLE, 1), "b", "list(x.table)[1]"),
-    (TypeSource(X), Thing, "type(x)"),
     (ApplySource(TABLE, len), 2, "len(x.table)"),
     (CellContentsSource(TupleItemSource(AttrSource(ConstSource(frame), "__closure__"), 0)), captured, None),
 ]

@@ -62,21 +62,20 @@ def compile(  # noqa: A001 (the name users expect)
     options: Mapping[str, Any] | None = None,
     disable: bool = False,
 ) -> Any:
-    """`fn_or_module`, compiled on its first call for the kinds of arguments it gets; a decorator when called without it.
+    """Return a callable like `fn_or_module` that is compiled on its first call, or a decorator if `fn_or_module` is left out.
 
-    fn_or_module: a function, bound method, `torch.nn.Module` or other callable. A module comes back as a module that shares all
-        state with the original.
-    fullgraph: raise `treadle_tracer.errors.Unsupported` where the function does not fit in one graph, instead of breaking the graph.
-    dynamic: None: sizes that change between calls become symbolic; True: all sizes from the start; False: never.
+    fn_or_module: a function, bound method, `torch.nn.Module` or other callable. For a module, the result is a module that shares all
+        state with it.
+    fullgraph: True raises `treadle_tracer.Unsupported` if the function does not fit in one graph, instead of breaking the graph.
+    dynamic: None makes sizes symbolic that change between calls, True all sizes from the first call on, False none.
     backend: "codegen" (fused kernels), "eager", "aot_eager", a name registered under the entry-point group ``treadle.backends``, a
         backend of torch.compile such as "inductor", or a callable ``(graph_module, example_inputs) -> callable``.
     mode: "default", "reduce-overhead" or "max-autotune".
-    options: option names (see ``treadle.config.help()``) to values, for this compile only; for foreign backends passed on as they are.
-    disable: return `fn_or_module` unchanged.
+    options: option names to values for this compile only (see ``treadle.config.help()``). A foreign backend gets them unchecked.
+    disable: True returns `fn_or_module` unchanged.
 
-    Raises WrongUse (TypeError) for something that cannot be compiled, UnknownName or OptionValue (ValueError) for unknown names and
-    values, at once and naming what is allowed. A backend that raises, or returns something that cannot be called, is reported on the
-    first call as `treadle_tracer.compile.BackendError`.
+    Raises WrongUse (a TypeError) for something that cannot be compiled, UnknownName or OptionValue (ValueErrors) for unknown names and
+    values. The first call raises `treadle_tracer.BackendError` if the backend raises or returns something that is not callable.
     """
     if isinstance(fn_or_module, str):
         raise WrongUse(
@@ -109,7 +108,7 @@ def _require_callable(target: Any) -> Any:
 
 
 def attach(target: Any, handler: FrameCompiler) -> Any:
-    """`target` with its calls going through `handler`; every attachment has code objects, and so cached entries, of its own."""
+    """A callable like `target` whose calls go through `handler`. It has a code object, and so cached entries, of its own."""
     _handlers.add(handler)
     if isinstance(target, torch.nn.Module):
         module = original_of(target)
@@ -130,14 +129,14 @@ def _dispatcher(function: types.FunctionType, handler: FrameCompiler) -> Any:
 
 
 def _mark(compiled: Any, original: Any) -> Any:
-    """Let `compiled` be recognised, and look like `original` where it can carry attributes."""
+    """Give `compiled` the name and docstring of `original`, and the attribute by which it is recognised."""
     functools.update_wrapper(compiled, original, updated=())
     compiled._treadle_original = original
     return compiled
 
 
 def _copy_function(function: types.FunctionType) -> types.FunctionType:
-    """The same function with a code object of its own."""
+    """A copy of the function with a code object of its own."""
     code = function.__code__.replace()
     copy = types.FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
@@ -152,7 +151,7 @@ def _call_it(self: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _trampoline(name: str) -> types.FunctionType:
-    """A fresh ``forward_of_<name>(self, /, *args, **kwargs)`` that calls `self`: the root frame of a compiled module."""
+    """A new function ``forward_of_<name>(self, /, *args, **kwargs)`` that calls `self`: the root frame of a compiled module."""
     full_name = f"forward_of_{name}"
     code = _call_it.__code__.replace(
         co_name=full_name, co_qualname=full_name, co_filename=f"<compiled {name}>", co_firstlineno=1
@@ -161,9 +160,9 @@ def _trampoline(name: str) -> types.FunctionType:
 
 
 def disable(fn: F) -> F:
-    """`fn` with treadle off: nothing in it or below it is compiled. A module is returned as a module whose call is not compiled.
+    """A callable like `fn` that runs with treadle off: neither `fn` nor what it calls is compiled. For a module, the result is a module.
 
-    Called inside a compiled function, it ends the graph there (an error under ``fullgraph=True``).
+    A call of it in a compiled function is a graph break (an error under ``fullgraph=True``).
     """
     _require_callable(fn)
     if isinstance(fn, torch.nn.Module):
@@ -177,7 +176,7 @@ def disable(fn: F) -> F:
 
 
 def reset() -> None:
-    """Forget everything compiled in this process, and the statistics. Compiled functions stay usable and compile anew."""
+    """Drop all compiled code of this process, and the statistics. Compiled functions stay usable and are compiled again."""
     treadle_frame.reset()
     for handler in list(_handlers):
         forget = getattr(handler, "reset", None)
@@ -188,7 +187,7 @@ def reset() -> None:
 
 
 def set_logs(*names: str) -> None:
-    """Turn exactly these logs on (see ``TREADLE_LOGS=help``). Raises UnknownName."""
+    """Print exactly these logs to standard error (see ``TREADLE_LOGS=help``). Raises UnknownName."""
     logs.set_logs(*names)
 
 

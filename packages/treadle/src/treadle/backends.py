@@ -1,7 +1,7 @@
-"""Backends by name: what turns a traced graph into a callable.
+"""Backends by name. A backend turns a traced graph into a callable.
 
-A backend is ``backend(graph_module, example_inputs) -> callable``, as in PyTorch 2. Treadle's own are in `BUILTIN`; others come from
-entry points of the group ``treadle.backends`` and, lazily, from PyTorch's registry (`treadle.interop`).
+Its signature is ``backend(graph_module, example_inputs) -> callable``, as in PyTorch 2. Treadle's own are in `BUILTIN`. Others come from
+entry points of the group ``treadle.backends`` and from PyTorch's registry (`treadle.interop`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import torch
@@ -35,7 +36,7 @@ _NEEDS_GRADIENTS = (
 
 
 def eager(options: CompileOptions) -> Backend:
-    """Runs the traced graph as it is: what tracing alone does."""
+    """Run the traced graph as it is, to see what tracing alone does."""
 
     def eager_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         return without_hook(gm.forward)
@@ -44,7 +45,7 @@ def eager(options: CompileOptions) -> Backend:
 
 
 def aot_eager(options: CompileOptions) -> Backend:
-    """Functionalises and decomposes, then runs the ATen graph operator by operator: what the ahead-of-time half alone does."""
+    """Functionalise and decompose the graph, then run it operator by operator, to see what treadle_autograd alone does."""
 
     def run_operators(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         return without_hook(aten.forward)
@@ -56,7 +57,7 @@ def aot_eager(options: CompileOptions) -> Backend:
 
 
 def codegen(options: CompileOptions) -> Backend:
-    """Treadle's own compiler: fused kernels by treadle_codegen."""
+    """Compile the graph to fused kernels with treadle_codegen."""
     from treadle_codegen import compile_graph, decompositions
 
     codegen_options = options.for_codegen()
@@ -91,7 +92,7 @@ def _through_aot(
     forward: Any,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Compiled:
-    """`aot` around `forward`; eager where gradients are needed or the graph has no functional form."""
+    """Compile with `aot` around `forward`. A graph that needs gradients or has no functional form runs in eager."""
     reason = why_not_inference(gm, example_inputs)
     if reason is not None:
         return run_in_eager(gm, reason)
@@ -112,13 +113,13 @@ def _through_aot(
 
 
 def why_not_inference(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:
-    """Why the graph must be run by autograd: gradients are recorded, now or in a part of the graph that turns them on."""
+    """Why autograd must run the graph: gradients are recorded, now or in a part of the graph that turns them on."""
     if not (torch.is_grad_enabled() or _turns_grad_on(gm)):
         return None
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
     for node in gm.graph.nodes:
         if node.op == "get_attr":
-            value = functools.reduce(getattr, str(node.target).split("."), gm)
+            value = attrgetter(str(node.target))(gm)
             if isinstance(value, torch.Tensor):
                 tensors.append(value)
     return _NEEDS_GRADIENTS if any(tensor.requires_grad for tensor in tensors) else None
@@ -139,7 +140,7 @@ def _registered() -> dict[str, EntryPoint]:
 
 
 def backend_names() -> list[str]:
-    """Names that ``treadle.compile(backend=...)`` takes, PyTorch's own left out."""
+    """Names that ``treadle.compile(backend=...)`` takes, without PyTorch's own."""
     return sorted({*BUILTIN, *_registered()})
 
 
@@ -157,12 +158,12 @@ def resolve(backend: str | Backend, options: CompileOptions) -> tuple[str, Backe
 
 
 def is_own(backend: object) -> bool:
-    """Whether the backend is one of treadle's, whose options are treadle's."""
+    """Whether the backend is one of treadle's, which take treadle's options."""
     return isinstance(backend, str) and backend in BUILTIN
 
 
 def _with_options(backend: Callable[..., Any], options: CompileOptions) -> Backend:
-    """A foreign backend gets ``options=`` as PyTorch passes it, if any were given; what it compiles runs with the hook off."""
+    """Pass ``options=`` to a foreign backend as PyTorch does, if any were given. Its compiled callable runs with the hook off."""
     given = {"options": dict(options.given)} if options.given else {}
 
     @functools.wraps(backend, updated=())

@@ -1,7 +1,7 @@
-"""The one boundary where a bug of treadle turns into a warning plus eager execution, or into an exception.
+"""The boundary where a bug of treadle becomes a warning and eager execution, or an exception.
 
-An exception in a pass is a bug of treadle: it names the pass, the user's line and a program that reproduces it. Everything a person
-can cause (wrong options, a backend of their own that raises) passes through untouched.
+Any exception in a pass is a bug of treadle. Its report names the pass, the user's line and a program that reproduces it. Exceptions that
+a user can cause (wrong options, an own backend that raises) pass through.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from typing import Any
 
 from torch import fx
 
+import treadle_autograd
+import treadle_codegen
+import treadle_tracer
+from treadle_autograd import user_line
 from treadle_codegen import CodegenUnavailable, OptionError
-from treadle_tracer import InternalError as TracerInternalError
 
 from . import logs
 from .dump import write_reproducer
@@ -24,70 +27,74 @@ from .stats import EagerGraph, stats
 
 Compiled = Callable[..., Sequence[Any]]
 
+# The packages' own reports of their bugs. They have the attributes `pass_name`, `user_line` and `dump_path`.
+_PACKAGE_ERRORS = (treadle_tracer.InternalError, treadle_autograd.InternalError, treadle_codegen.InternalError)
 
-class InternalError(TracerInternalError):
-    """A bug of treadle; ``pass_name``, ``user_line`` and ``dump_path`` say where and how to reproduce it."""
+
+class InternalError(treadle_tracer.InternalError):
+    """A bug of treadle: the pass that failed, the user's line ("file:line", or ""), and a program that reproduces it (a path, or "")."""
+
+    def __init__(self, pass_name: str, message: str, user_line: str = "", dump_path: str = "") -> None:
+        super().__init__(pass_name, message, user_line, dump_path)
+        where = f" (from {user_line})" if user_line else ""
+        reproduce = f"; reproduce with: python {dump_path}" if dump_path else ""
+        self.message = message
+        self.args = (f"internal error in pass {pass_name!r}{where}: {message}{reproduce}",)
 
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 def reset_warnings() -> None:
-    """Let messages that are given once be given again."""
-    _said.clear()
+    """Let warnings that are given once be given again."""
+    _warned.clear()
+
+
+def warn_once(message: str) -> None:
+    """Warn, unless a warning with this text has been given since the last reset."""
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, TreadleWarning, stacklevel=2)
 
 
 def run_in_eager(gm: fx.GraphModule, reason: str) -> Compiled:
-    """`gm` itself as the compiled callable, counted and logged with the reason."""
+    """`gm` itself as the compiled callable. Counts and logs the reason."""
     stats.add(eager_graph=EagerGraph(reason))
     logs.emit("eager", reason)
     return without_hook(gm.forward)
 
 
-def warn_once(key: str, message: str) -> None:
-    if key not in _said:
-        _said.add(key)
-        warnings.warn(message, TreadleWarning, stacklevel=2)
-
-
 def compile_or_eager(
     gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions, build: Callable[[], Compiled]
 ) -> Compiled:
-    """What `build` returns; a graph in eager when it cannot be built on this machine or a pass has a bug."""
+    """The result of `build`, or `gm` in eager if no code can be generated for it here or a pass has a bug."""
     try:
         return build()
     except OptionError:
         raise
     except CodegenUnavailable as unavailable:
-        warn_once(f"unavailable:{unavailable}", f"treadle runs in eager: {unavailable}")
+        warn_once(f"Graphs run in eager: {unavailable}")
         return run_in_eager(gm, str(unavailable))
-    except Exception as bug:  # the named boundary, ARCHITECTURE §3
+    except Exception as bug:  # one of the two named boundaries (docs/contracts.md, section 6)
         error = describe_bug(bug, gm, example_inputs, options)
         if options.values["raise_internal_errors"]:
             raise error from bug
-        warnings.warn(f"{error} This graph runs in eager.", TreadleWarning, stacklevel=2)
+        warnings.warn(f"A graph runs in eager because of a bug in treadle: {error}", TreadleWarning, stacklevel=2)
         return run_in_eager(gm, str(error))
 
 
 def describe_bug(
     bug: Exception, gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
 ) -> InternalError:
-    """The bug with its pass, the user's line and the path of a reproducer."""
-    pass_name = getattr(bug, "pass_name", "compile")
-    line = getattr(bug, "user_line", None) or _first_line(gm)
-    message = str(bug) if hasattr(bug, "pass_name") else f"{type(bug).__name__}: {bug}"
-    path = getattr(bug, "dump_path", None) or write_reproducer(
-        gm, example_inputs, pass_name, message, options.values["dump_dir"]
-    )
-    where = f"; reproduce with: python {path}" if path else ""
-    return InternalError(f"bug of treadle in pass {pass_name!r}", f"{message}{where}", line, path)
+    """The report of a bug. Writes a reproducer."""
+    pass_name, message, line = "compile", f"{type(bug).__name__}: {bug}", ""
+    if isinstance(bug, _PACKAGE_ERRORS):
+        dumped = f" (dumped to {bug.dump_path})" if bug.dump_path else ""
+        pass_name, message, line = bug.pass_name, f"{bug.message}{dumped}", bug.user_line
+    path = write_reproducer(gm, example_inputs, pass_name, message, options.values["dump_dir"])
+    return InternalError(pass_name, message, line or _first_user_line(gm), path)
 
 
-def _first_line(gm: fx.GraphModule) -> str | None:
-    """The line of the user's program that the graph begins with."""
-    for node in gm.graph.nodes:
-        trace = node.meta.get("stack_trace")
-        if trace:
-            lines = [text.strip() for text in trace.splitlines() if text.strip().startswith("File ")]
-            return lines[-1] if lines else None
-    return None
+def _first_user_line(gm: fx.GraphModule) -> str:
+    """The line of the user's program that the graph begins with, "" if no node has one."""
+    return next((line for node in gm.graph.nodes if (line := user_line(node.meta.get("stack_trace")))), "")

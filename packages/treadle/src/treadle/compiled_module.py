@@ -1,8 +1,7 @@
-"""The module that ``treadle.compile(module)`` returns: the same module in every respect, except that calling it runs compiled code.
+"""The module that ``treadle.compile(module)`` returns: it shares everything with the original, but calling it runs compiled code.
 
-Its class is a fresh subclass of the module's class with the same name, and its ``__dict__`` *is* the module's, so parameters, buffers,
-``training``, hooks and attributes are one and the same whichever of the two is changed; ``isinstance`` and ``state_dict`` keys are the
-original's. Copies and pickles are made of the original.
+Its class is a new subclass of the original's class with the same name. Its ``__dict__`` *is* the original's, so both share parameters,
+buffers, ``training``, hooks and attributes, and have the same ``state_dict`` keys. Copies and pickles are made of the original.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-# Slots of the subclass: kept out of the shared __dict__.
+# Slots of the subclass, which are not in the shared __dict__.
 _ORIGINAL = "_treadle_original"
 _RUN = "_treadle_run"
 
@@ -24,7 +23,7 @@ def _call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _reduce_ex(self: Any, protocol: Any) -> Any:
-    """What the original says of itself, in a form that does not have pickle compare the class with ours."""
+    """The original's reduction, in a form for which pickle does not compare the class with ours."""
     reduced = self._treadle_original.__reduce_ex__(protocol)
     if isinstance(reduced, tuple) and reduced[0] is getattr(copyreg, "__newobj__") and len(reduced[1]) == 1:
         return getattr(copyreg, "_reconstructor"), (reduced[1][0], object, None), *reduced[2:]
@@ -58,12 +57,12 @@ def is_compiled_module(value: object) -> bool:
 
 
 def original_of(module: torch.nn.Module) -> torch.nn.Module:
-    """The module that a compiled module was made of, or `module` itself."""
+    """The original of a compiled module, or `module` itself."""
     return getattr(module, _ORIGINAL) if is_compiled_module(module) else module
 
 
 def compiled_module(original: torch.nn.Module, run: Callable[..., Any]) -> torch.nn.Module:
-    """A module that is `original` but for its call, which is ``run(original, *args, **kwargs)``."""
+    """A module that shares everything with `original`, but whose call is ``run(original, *args, **kwargs)``."""
     cls = type(original)
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     metaclass: Any = type(cls)

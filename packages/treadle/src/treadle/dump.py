@@ -1,20 +1,17 @@
-"""Write a traced graph as a Python program that compiles it again, so that an internal error can be reproduced."""
+"""Write a traced graph as a Python program that compiles it again and so reproduces an internal error."""
 
 from __future__ import annotations
 
-import itertools
-import os
 import re
 import tempfile
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 from torch import fx
-
-_numbers = itertools.count()
 
 _PROGRAM = '''"""Reproduces an internal error of treadle in the pass {pass_name!r}:
 {message}
@@ -43,8 +40,11 @@ if __name__ == "__main__":
 
 def write_reproducer(
     gm: fx.GraphModule, example_inputs: Sequence[Any], pass_name: str, message: str, directory: Path | None = None
-) -> str | None:
-    """Write the program and return its path; ``None`` when the directory cannot be written."""
+) -> str:
+    """Write the program to a new file in `directory`, by default the system's directory for temporary files.
+
+    Returns its path, or "" if the file cannot be written.
+    """
     python = gm.graph.python_code("self")
     text = _PROGRAM.format(
         pass_name=pass_name,
@@ -55,18 +55,21 @@ def write_reproducer(
         inputs="\n".join(f"    {_literal(value)}," for value in example_inputs),
         grad=torch.is_grad_enabled(),
     )
-    folder = directory or Path(tempfile.gettempdir())
-    path = folder / f"treadle-{pass_name.replace(' ', '-').replace('/', '-')}-{os.getpid()}-{next(_numbers)}.py"
+    prefix = re.sub(r"\W+", "-", f"treadle-{pass_name}-")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        if directory is not None:
+            directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix=prefix, suffix=".py", dir=directory, delete=False
+        ) as file:
+            file.write(text)
     except OSError:
-        return None
-    return str(path)
+        return ""
+    return file.name
 
 
 def _imports(names: dict[str, Any], used: set[str]) -> list[str]:
-    """A line that defines each global name that the program uses."""
+    """Lines that define the global names that the program uses."""
     lines = []
     for name, value in names.items():
         if name not in used or name == "torch":
@@ -85,6 +88,7 @@ def _imports(names: dict[str, Any], used: set[str]) -> list[str]:
 
 
 def _attributes(gm: fx.GraphModule) -> list[str]:
+    """Lines that give `self` the attributes that the program reads."""
     lines, made = [], set()
     for node in gm.graph.nodes:
         if node.op != "get_attr":
@@ -95,17 +99,14 @@ def _attributes(gm: fx.GraphModule) -> list[str]:
             if prefix not in made:
                 made.add(prefix)
                 lines.append(f"self.{prefix} = types.SimpleNamespace()")
-        value: Any = gm
-        for name in target:
-            value = getattr(value, name)
         if str(node.target) not in made:
             made.add(str(node.target))
-            lines.append(f"self.{node.target} = {_literal(value)}")
+            lines.append(f"self.{node.target} = {_literal(attrgetter(str(node.target))(gm))}")
     return lines
 
 
 def _literal(value: Any) -> str:
-    """An expression for a value with the same metadata (tensors: random data)."""
+    """A Python expression for `value`. Tensors keep their metadata and get random data."""
     if not isinstance(value, torch.Tensor):
         return repr(int(value)) if isinstance(value, torch.SymInt) else repr(value)
     make = f"torch.empty_strided({tuple(value.size())}, {tuple(value.stride())}, dtype={value.dtype}, device={str(value.device)!r})"

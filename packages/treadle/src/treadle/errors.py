@@ -1,4 +1,4 @@
-"""Wrong use of treadle, said so that the next attempt succeeds: what was given, what is allowed, what was probably meant."""
+"""Exceptions for wrong use of treadle. Their messages name what was given, what is allowed, and the closest match."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Iterable
 
 
 class TreadleWarning(UserWarning):
-    """Treadle runs something in eager, or slower than asked; the message says what, where and why."""
+    """Treadle runs something in eager, or slower than asked. The message says what, where and why."""
 
 
 class UnknownName(ValueError):
-    """An option, mode, backend or log of that name does not exist."""
+    """There is no option, mode, backend or log of that name."""
 
 
 class WrongUse(TypeError):
-    """An argument of a type that cannot be used."""
+    """An argument has a type that cannot be used."""
 
 
 class OptionValue(ValueError):
-    """An option exists but not with this value."""
+    """An option cannot have this value."""
 
 
 def unknown_name(kind: str, given: object, allowed: Iterable[str], hint: str = "") -> UnknownName:

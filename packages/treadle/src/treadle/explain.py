@@ -1,4 +1,4 @@
-"""`explain`: what tracing a function once with given arguments comes to, as a report for people."""
+"""`explain`: trace a function once with given arguments and report graphs, breaks, guards and sizes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .stats import Break, StatsRecorder
 class Explanation:
     """The graphs, breaks and guards of one call, and what the call returned.
 
-    sizes: for every dimension of an input whether it is dynamic, with its range and the lines of the program that constrain it.
+    sizes: one line per dimension of an input, static or dynamic with its range, followed by the program's lines that constrain it.
     """
 
     graphs: list[fx.GraphModule] = field(default_factory=list)
@@ -39,21 +39,25 @@ class Explanation:
         return len(self.breaks)
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.graph_count} graphs, {self.break_count} breaks, {sum(len(g.splitlines()) for g in self.guards)} guards"
-        ]
+        n_guards = sum(len(text.splitlines()) for text in self.guards)
+        counts = [(self.graph_count, "graph"), (self.break_count, "break"), (n_guards, "guard")]
+        lines = [", ".join(_count(number, noun) for number, noun in counts)]
         for number, gm in enumerate(self.graphs):
             calls = [node for node in gm.graph.nodes if node.op.startswith("call_")]
-            lines.append(f"graph {number}: {len(calls)} operations")
-        for number, broke in enumerate(self.breaks):
-            lines.append(f"break {number}: {broke.code} at {broke.where}\n    {broke.reason}")
+            lines.append(f"graph {number}: {_count(len(calls), 'operation')}")
+        for number, found in enumerate(self.breaks):
+            lines.append(f"break {number}: {found.code} at {found.where}\n    {found.reason}")
         return "\n".join([*lines, *self.sizes])
 
 
-def explain(fn: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Explanation]:
-    """A function that calls `fn` with the arguments it is given, traced but not compiled, and tells what tracing did.
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
-    dynamic: as in `treadle.compile`; True shows which sizes can vary, and which lines of the program keep the others constant.
+
+def explain(fn: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[..., Explanation]:
+    """A function that calls `fn`, traced but not compiled, and returns an `Explanation`.
+
+    dynamic: as in `treadle.compile`. True shows which sizes can vary, and which lines of the program keep the others constant.
 
     >>> print(treadle.explain(model, dynamic=True)(x))  # doctest: +SKIP
     """
@@ -80,7 +84,7 @@ def explain(fn: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[
 
 
 def describe_sizes(payload: Payload) -> list[str]:
-    """Every size of an entry's inputs and every other dynamic number, each with the decisions about it on lines of their own."""
+    """One line per size of an entry's inputs and per other dynamic number, each followed by one line per decision about it."""
     numbers = payload.dynamic
     dynamic = {} if numbers is None else {text: i for i, text in enumerate(numbers.texts)}
     lines = []
@@ -95,7 +99,7 @@ def describe_sizes(payload: Payload) -> list[str]:
 
 
 def _describe_number(payload: Payload, position: int) -> list[str]:
-    """What the decisions leave open of one dynamic number."""
+    """The values that the decisions leave to one dynamic number."""
     from treadle_shapes import Facts
 
     numbers = payload.dynamic

@@ -1,4 +1,4 @@
-"""Running something with the frame hook off."""
+"""Run a function with the frame hook off."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import treadle_frame
 
 
 def without_hook(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, run with treadle off: frames that it enters are neither looked up nor compiled.
+    """A callable that runs `function` with treadle off: frames below it are neither compiled nor replaced by compiled code.
 
-    A traced graph that is run as it stands calls Python functions of torch (``F.relu``), which would be compiled once more otherwise.
+    A traced graph that runs as it is calls Python functions of torch (``F.relu``), which would be compiled otherwise.
     """
 
     def run(*args: Any, **kwargs: Any) -> Any:

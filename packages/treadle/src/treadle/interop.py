@@ -1,6 +1,6 @@
 """Backends of torch.compile under treadle's tracer: ``treadle.compile(model, backend="inductor")``.
 
-The only module that touches torch's compiler, imported when such a backend is asked for. The other direction,
+This is the only module that imports torch's compiler. It is imported when such a backend is asked for. The other direction,
 ``torch.compile(model, backend="treadle")``, is `treadle.torch_backend`.
 """
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.types import py_sym_types
 
 from .errors import UnknownName
 
@@ -29,16 +30,18 @@ def pytorch_backend(name: str) -> Callable[[fx.GraphModule, Sequence[Any]], Call
         raise UnknownName(f"torch.compile has no backend {name!r}; it has: {', '.join(list_backends())}") from None
 
 
-# Compiled graphs of a dynamic one are kept for so many combinations of sizes and numbers.
-_KEPT = 64
+# A dynamic graph keeps compiled graphs for at most this many combinations of sizes and numbers.
+_MAX_VARIANTS = 64
 
 
 def _for_each_size(backend: Callable[..., Any]) -> Callable[..., Any]:
-    """The backend, asked anew for every combination of sizes and numbers where the graph leaves them open: PyTorch's backends
-    know symbols of PyTorch's own ShapeEnv only, and take any other number for a constant."""
+    """A backend that compiles a dynamic graph with `backend` once per combination of sizes and numbers.
+
+    PyTorch's backends know the symbols of PyTorch's own ShapeEnv only, and take any other number for a constant.
+    """
 
     def compile_static(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
-        if not any(map(_is_open, gm.graph.find_nodes(op="placeholder"))):
+        if not any(map(_is_dynamic, gm.graph.find_nodes(op="placeholder"))):
             return backend(gm, example_inputs, **options)
         compiled: dict[Any, Callable[..., Any]] = {}
         lock = threading.Lock()
@@ -48,7 +51,7 @@ def _for_each_size(backend: Callable[..., Any]) -> Callable[..., Any]:
             with lock:
                 found = compiled.get(key)
                 if found is None:
-                    if len(compiled) >= _KEPT:
+                    if len(compiled) >= _MAX_VARIANTS:
                         compiled.clear()
                     found = compiled[key] = _compile_with_numbers(backend, gm, args, options)
             return found(*[a for a in args if isinstance(a, torch.Tensor)])
@@ -59,16 +62,16 @@ def _for_each_size(backend: Callable[..., Any]) -> Callable[..., Any]:
     return compile_static
 
 
-def _is_open(placeholder: fx.Node) -> bool:
+def _is_dynamic(placeholder: fx.Node) -> bool:
     value = placeholder.meta.get("example_value")
     numbers = (*value.size(), *value.stride()) if isinstance(value, torch.Tensor) else (value,)
-    return any(isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)) for number in numbers)
+    return any(isinstance(number, py_sym_types) for number in numbers)
 
 
 def _compile_with_numbers(
     backend: Callable[..., Any], gm: fx.GraphModule, args: Sequence[Any], options: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """The graph for these numbers; outputs that are numbers do not go through the backend, which may know tensors only."""
+    """Compile the graph for these numbers. Outputs that are numbers bypass the backend, which may know tensors only."""
     graph = _with_numbers(gm, args)
     output = graph.output_node()
     results = list(output.args[0])  # type: ignore[arg-type]
@@ -87,7 +90,7 @@ def _compile_with_numbers(
 
 
 def _with_numbers(gm: fx.GraphModule, args: Sequence[Any]) -> fx.Graph:
-    """A copy of the graph in which numbers among the arguments, sizes of arguments, and what follows from them are constants."""
+    """A copy of the graph where numbers among the arguments, sizes of arguments, and what is computed from them are constants."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     given = dict(zip(graph.find_nodes(op="placeholder"), args, strict=True))
@@ -95,7 +98,7 @@ def _with_numbers(gm: fx.GraphModule, args: Sequence[Any]) -> fx.Graph:
     for node in graph.nodes:
         if node.op == "placeholder":
             continue
-        is_number = isinstance(node.meta.get("example_value"), (torch.SymInt, torch.SymFloat, torch.SymBool))
+        is_number = isinstance(node.meta.get("example_value"), py_sym_types)
         if node.target is torch.ops.aten.sym_size.int and node.args[0] in given:
             known[node] = given[node.args[0]].shape[node.args[1]]
         node.args, node.kwargs = fx.node.map_arg((node.args, node.kwargs), lambda n: known.get(n, n))
@@ -111,7 +114,7 @@ def _with_numbers(gm: fx.GraphModule, args: Sequence[Any]) -> fx.Graph:
 def _inductor(
     gm: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Callable[..., Any]:
-    """TorchInductor on a graph of Treadle's tracer. It is given a fake mode of its own: ours has no ShapeEnv that it knows."""
+    """Compile a graph of treadle's tracer with TorchInductor, which makes a fake mode of its own: it does not know our ShapeEnv."""
     from torch._inductor.compile_fx import compile_fx
 
     for node in gm.graph.nodes:

@@ -1,10 +1,16 @@
-"""What ``TREADLE_LOGS=name,name`` prints to standard error, every name with a sentence of help.
+"""Logs of treadle: standard `logging` loggers ``treadle.<name>``, one per kind of message, all off by default.
 
-``TREADLE_LOGS=help`` prints the table. `set_logs` does the same from Python.
+``TREADLE_LOGS=guards,recompiles`` or `set_logs` turns logs on and prints them to standard error, each line as ``[treadle:guards] ...``.
+``TREADLE_LOGS=help`` lists them. To send a log elsewhere, attach a handler to its logger and set its level:
+
+    logger = logging.getLogger("treadle.recompiles")
+    logger.addHandler(logging.FileHandler("recompiles.txt"))
+    logger.setLevel(logging.INFO)
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -14,52 +20,80 @@ from .errors import TreadleWarning, UnknownName, unknown_name
 
 LOGS: Mapping[str, str] = {
     "graph_code": "Python code of every traced graph",
-    "aten_code": "Python code of every functional ATen graph",
     "graph_sizes": "shape and dtype of every value in a traced graph",
-    "guards": "the guards of every compiled entry, with the source text they come from",
-    "recompiles": "why a function that was compiled is compiled again",
-    "graph_breaks": "why and where a graph ended before its function did",
-    "skips": "functions that are left to Python, and why",
-    "bytecode": "original and replacement bytecode of every entry",
+    "graph_breaks": "why and where a graph ends before its function does",
+    "aten_code": "Python code of every functional ATen graph",
     "output_code": "generated kernels and the host function that calls them",
+    "guards": "the guards of every compiled entry, with the source text they come from",
+    "bytecode": "replacement bytecode of every compiled entry",
+    "recompiles": "why a compiled function is compiled again",
+    "skips": "functions that are not compiled, and why",
     "eager": "graphs that run in eager, and why",
-    "specialised_shapes": "sizes of dynamic graphs that have got kernels of their own",
+    "shape_specialisation": "sizes for which a dynamic graph has got specialised kernels",
     "timing": "seconds of every phase of a compile",
 }
 
 ENVIRONMENT = "TREADLE_LOGS"
 
-_enabled: set[str] = set()
+_ROOT = logging.getLogger("treadle")
+_LOGGERS = {name: logging.getLogger(f"treadle.{name}") for name in LOGS}
+
+
+class _Formatter(logging.Formatter):
+    """Begins every line with the name of its log."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        prefix = f"[{record.name.replace('.', ':', 1)}] "
+        return "\n".join(prefix + line for line in record.getMessage().splitlines())
+
+
+class _StandardErrorHandler(logging.Handler):
+    """Prints to whatever `sys.stderr` is at the time of the message."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        sys.stderr.write(self.format(record) + "\n")
+
+
+_HANDLER = _StandardErrorHandler()
+_HANDLER.setFormatter(_Formatter())
 
 
 def set_logs(*names: str) -> None:
-    """Turn exactly these logs on ("all": every one). Raises UnknownName."""
+    """Print exactly these logs to standard error ("all": every one; no name: none). Raises UnknownName."""
     wanted = set(LOGS) if "all" in names else set(names)
     for name in wanted:
         if name not in LOGS:
             raise unknown_name("log", name, [*LOGS, "all"])
-    _enabled.clear()
-    _enabled.update(wanted)
+    for name, logger in _LOGGERS.items():
+        logger.removeHandler(_HANDLER)
+        logger.setLevel(logging.INFO if name in wanted else logging.NOTSET)
+        logger.propagate = name not in wanted  # printed once, whatever handlers the root logger has
+        if name in wanted:
+            logger.addHandler(_HANDLER)
 
 
 def is_on(name: str) -> bool:
-    return name in _enabled
+    """Whether the log has a reader: it was turned on, or somebody has set the level of its logger."""
+    return _LOGGERS[name].isEnabledFor(logging.INFO)
 
 
 def emit(name: str, text: str | Callable[[], str]) -> None:
-    """Print `text` (or what it returns, called only then) if the log is on."""
-    if name in _enabled:
-        body = text() if callable(text) else text
-        prefix = f"[treadle:{name}] "
-        sys.stderr.write("".join(f"{prefix}{line}\n" for line in body.rstrip().splitlines()))
+    """Log `text` at level INFO. A function is called for its text only if the log is on."""
+    logger = _LOGGERS[name]
+    if logger.isEnabledFor(logging.INFO):
+        logger.info("%s", (text() if callable(text) else text).rstrip())
 
 
 def help_text() -> str:
-    return "\n".join(f"{name:<14}{sentence}" for name, sentence in LOGS.items())
+    """One line per log: its name and what it contains."""
+    width = max(map(len, LOGS)) + 2
+    return "\n".join(f"{name:<{width}}{sentence}" for name, sentence in LOGS.items())
 
 
 def read_environment() -> None:
-    """Turn on what ``$TREADLE_LOGS`` names; an unknown name is a warning, since the program itself did nothing wrong."""
+    """Turn on the logs that ``$TREADLE_LOGS`` names. An unknown name is a warning, because the program itself did nothing wrong."""
+    if _ROOT.level == logging.NOTSET:
+        _ROOT.setLevel(logging.WARNING)  # the root logger's level, set for the program's own messages, turns on no log
     names = [name.strip() for name in os.environ.get(ENVIRONMENT, "").split(",") if name.strip()]
     if "help" in names:
         sys.stderr.write(help_text() + "\n")

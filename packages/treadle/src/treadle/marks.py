@@ -1,4 +1,4 @@
-"""`mark_dynamic`, `maybe_mark_dynamic`, `mark_static`: what the user declares about single dimensions of a tensor."""
+"""`mark_dynamic`, `maybe_mark_dynamic`, `mark_static`: declare single dimensions of a tensor dynamic or static."""
 
 from __future__ import annotations
 
@@ -21,16 +21,17 @@ def mark_dynamic(
     max: int | None = None,
     name: str | None = None,
 ) -> None:
-    """Have the sizes `dims` of `tensor` symbolic from the first compile on.
+    """Make the sizes `dims` of `tensor` symbolic from the first compile on.
 
-    tensor: the object that is passed to the compiled function, itself or inside of lists, dicts or attributes; a view or copy has no marks.
-    dims: a dimension or several; negative ones count from the end.
-    min, max: the sizes that may come (None: no bound). Compiled code is used, and made, for these alone, and may rely on them.
-    name: dimensions with the same name have the same size, in all tensors of a call; code is compiled once for all such sizes.
+    tensor: the object that is passed to the compiled function, directly or inside lists, dicts or attributes. Views and copies of it
+        have no marks.
+    dims: one dimension or several. Negative ones count from the end.
+    min, max: the smallest and largest size, inclusive (None: no bound). Compiled code relies on them.
+    name: dimensions with the same name have the same size in every call.
 
-    Raises ConstraintError (a ValueError) when a size is outside its range or differs from another of the same name: at once where
-    that shows here, else in the call. A call whose program makes the dimension a constant raises it too, naming the line and the
-    constant. A size of 0 is compiled on its own. Raises WrongUse (a TypeError) or ValueError for arguments that cannot be meant.
+    Raises ConstraintError (a ValueError) if a size is outside its range or differs from another of the same name, either here or in
+    the call. A call raises it too if the program makes the dimension a constant; the message names the line and the constant. A size
+    of 0 has compiled code of its own. Raises WrongUse (a TypeError) or ValueError for invalid arguments.
     """
     _check_range(min, max)
     if name is not None and (not isinstance(name, str) or not name):
@@ -39,12 +40,12 @@ def mark_dynamic(
 
 
 def maybe_mark_dynamic(tensor: torch.Tensor, dims: int | Iterable[int]) -> None:
-    """`mark_dynamic`, except that a program that needs a constant size gets it, without an error."""
+    """Like `mark_dynamic`, but a program that makes the size a constant is no error."""
     _mark(tensor, "maybe_mark_dynamic", dims, Mark("maybe"))
 
 
 def mark_static(tensor: torch.Tensor, dims: int | Iterable[int] | None = None) -> None:
-    """Keep the sizes `dims` (default: all) of `tensor` constant: another size is another compile."""
+    """Keep the sizes `dims` of `tensor` (default: all) constant. Every other size is compiled on its own."""
     _check_tensor(tensor, "mark_static")
     _mark(tensor, "mark_static", range(tensor.dim()) if dims is None else dims, Mark("static"))
 
@@ -65,7 +66,7 @@ def _check_range(lower: Any, upper: Any) -> None:
 
 
 def _mark(tensor: Any, function: str, dims: Any, mark: Mark) -> None:
-    """Check everything, then mark: nothing is marked when something is wrong."""
+    """Check all arguments, then mark. An error leaves every dimension unmarked."""
     _check_tensor(tensor, function)
     if mark.policy == "dynamic" and isinstance(tensor, torch.nn.Parameter):
         raise WrongUse(

@@ -1,4 +1,4 @@
-"""Turns what the tracer reports into statistics and logs."""
+"""Turn the tracer's events into statistics and logs."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 import torch
 from torch import fx
 
-from treadle_tracer import Unsupported
+from treadle_tracer import Skip, Unsupported
 
 from . import logs
 from .stats import Break, Recompile, StatsRecorder, stats
 
-# Reasons that say whose code it is, not what is wrong with it: of no interest to the user's statistics.
-_LIBRARY_CODE = ("code of ", "generated code", "a special method", "the body of")
-
 
 class Reporter:
-    """The `treadle_tracer.observer.Observer` of one compile: counts into `recorder`, prints logs, and calls `on_graph_hook`."""
+    """The `treadle_tracer.Observer` of one compiled function: counts events in `recorder`, logs them, and passes them to `listener`.
+
+    listener: called as ``listener(event, value)`` for "graph" (GraphModule), "break" (Break), "recompile" (Recompile), "entry" (Entry).
+    """
 
     def __init__(self, recorder: StatsRecorder = stats, listener: Callable[[str, Any], None] | None = None) -> None:
         self.recorder = recorder
         self.listener = listener
 
-    def _tell(self, event: str, value: Any) -> None:
+    def _notify(self, event: str, value: Any) -> None:
         if self.listener is not None:
             self.listener(event, value)
 
@@ -38,47 +38,53 @@ class Reporter:
         self.recorder.add(graph_nodes=calls)
         logs.emit("graph_code", lambda: gm.print_readable(print_output=False))
         logs.emit("graph_sizes", lambda: _graph_sizes(gm))
-        self._tell("graph", gm)
+        self._notify("graph", gm)
 
     def on_break(self, reason: Unsupported) -> None:
-        broke = describe_break(reason)
-        self.recorder.add(broke=broke)
+        graph_break = describe_break(reason)
+        self.recorder.add(graph_break=graph_break)
         logs.emit(
             "graph_breaks",
-            lambda: f"{broke.code} at {broke.where}: {broke.reason}{_source_line(reason)}{_hints(reason)}",
+            lambda: _break_text(graph_break, reason),
         )
-        self._tell("break", broke)
+        self._notify("break", graph_break)
 
     def on_recompile(self, code: CodeType, reason: str) -> None:
         recompile = Recompile(code.co_qualname, reason)
         self.recorder.add(recompile=recompile)
         logs.emit("recompiles", lambda: f"{_place(code)}: {reason}")
-        self._tell("recompile", recompile)
+        self._notify("recompile", recompile)
 
-    def on_skip(self, code: CodeType, reason: str) -> None:
-        if not reason.startswith(_LIBRARY_CODE):
+    def on_skip(self, code: CodeType, reason: Skip) -> None:
+        if not reason.is_others_code:
             self.recorder.add(skipped=f"{_place(code)}: {reason}")
         logs.emit("skips", lambda: f"{_place(code)}: {reason}")
 
     def on_entry(self, entry: Any) -> None:
         logs.emit("guards", lambda: guards_text(entry))
         logs.emit("bytecode", lambda: _disassembly(entry.code))
-        self._tell("entry", entry)
+        self._notify("entry", entry)
 
     def phase(self, name: str) -> AbstractContextManager[None]:
         return self.recorder.phase(name)
 
 
 def describe_break(reason: Unsupported) -> Break:
-    """Code, one-line reason and the innermost user line of a graph break."""
+    """A graph break with its reason in one line and the innermost line of the user's program."""
     text = reason.info.explanation if not reason.context else f"{reason.info.explanation} ({reason.context})"
     where = f"{reason.user_stack[-1][0]}:{reason.user_stack[-1][1]}" if reason.user_stack else "?"
     return Break(reason.code, text, where)
 
 
 def guards_text(entry: Any) -> str:
-    """One line per guard of an entry: the reason people are shown."""
+    """One line per guard of an entry, in the words that recompile reasons use."""
     return "\n".join(check.reason or f"{check.op} {check.path}" for check in entry.guard.checks)
+
+
+def _break_text(graph_break: Break, reason: Unsupported) -> str:
+    """Code, place, reason, the user's source line, and hints."""
+    where = f"{graph_break.code} at {graph_break.where}"
+    return f"{where}: {graph_break.reason}{_source_line(reason)}{_hints(reason)}"
 
 
 def _source_line(reason: Unsupported) -> str:

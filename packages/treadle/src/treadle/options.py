@@ -1,7 +1,7 @@
-"""Every option of treadle, declared once: name, type, default, help, and the package that receives it.
+"""The options of treadle, each declared once: name, type, default, help, and the package that receives it.
 
-``treadle.config`` holds the values for the process, ``treadle.compile(..., options={...})`` overrides them for one compile. Packages
-receive frozen dataclasses made here and never read global state.
+``treadle.config`` holds the values of the process, ``treadle.compile(..., options={...})`` overrides them for one compile. The packages
+receive frozen dataclasses and never read global state.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Option:
-    """One option: `owner` is "treadle", "tracer" or "codegen"; a `default` of None in a non-optional type means "the owner's"."""
+    """One option.
+
+    help: what changes when it is set, with its unit. owner: the package that receives it, "treadle", "tracer" or "codegen".
+    environment: a variable that sets the initial value. An option whose default is None may also be set to None.
+    """
 
     name: str
     type: type
@@ -32,7 +36,7 @@ class Option:
     environment: str | None = None
 
     def check(self, value: Any) -> Any:
-        """`value`, if this option can have it; raises OptionValue."""
+        """`value` in the option's type. Raises OptionValue if the option cannot have it."""
         if value is None and self.default is None:
             return value
         if self.type is Path and isinstance(value, (str, Path)):
@@ -42,7 +46,7 @@ class Option:
         return value
 
     def initial(self) -> Any:
-        """The default, or what the environment variable says."""
+        """The value of the environment variable, else the default."""
         text = os.environ.get(self.environment) if self.environment else None
         if text is None or text == "":
             return self.default
@@ -56,57 +60,88 @@ OPTIONS: tuple[Option, ...] = (
         "raise_internal_errors",
         bool,
         False,
-        "raise bugs of treadle instead of warning and running the graph in eager",
+        "True: raise an InternalError for a bug of treadle. False: warn, and run the graph in eager",
         environment="TREADLE_RAISE_INTERNAL_ERRORS",
     ),
     Option(
-        "dump_dir", Path, None, "directory for reproducers of internal errors; None: the system's temporary directory"
+        "dump_dir",
+        Path,
+        None,
+        "directory for programs that reproduce internal errors. None: the system's directory for temporary files",
     ),
-    Option("recompile_limit", int, 8, "compiled versions kept of one function before it runs in eager", owner="tracer"),
+    Option(
+        "recompile_limit",
+        int,
+        8,
+        "compiled versions of one function, at most. A function that needs more runs in eager",
+        owner="tracer",
+    ),
     Option(
         "capture_scalars",
         bool,
         False,
-        "keep .item(), nonzero, boolean masks and other sizes that depend on data in the graph, as fullgraph=True does",
+        "True: keep .item(), nonzero, boolean masks and other data-dependent sizes in the graph, as fullgraph=True does. "
+        "False: break the graph there",
         owner="tracer",
         environment="TREADLE_CAPTURE_SCALARS",
     ),
-    Option("threads", int, 0, "threads of generated kernels; 0: as many as torch.get_num_threads()", owner="codegen"),
+    Option(
+        "threads",
+        int,
+        0,
+        "number of threads that a generated kernel uses. 0: torch.get_num_threads()",
+        owner="codegen",
+    ),
     Option(
         "pack_weights",
         bool,
         True,
-        "compute what depends on parameters alone once (packed weights, folded batch norms), again when one changes",
+        "True: compute what depends on parameters alone (packed weights, folded batch norms) once, and again when a parameter "
+        "changes. False: compute it in every call",
         owner="codegen",
     ),
-    Option("verify", bool, False, "run the IR verifier of the code generator between its passes", owner="codegen"),
-    Option("max_fusion_members", int, None, "most loops fused into one kernel", owner="codegen"),
-    Option("max_row_bytes", int, None, "largest row buffer a kernel keeps on the stack", owner="codegen"),
+    Option(
+        "verify",
+        bool,
+        False,
+        "True: verify the code generator's IR after every pass, which slows compiling",
+        owner="codegen",
+    ),
+    Option("max_fusion_members", int, 48, "loops that are fused into one kernel, at most", owner="codegen"),
+    Option(
+        "max_row_bytes", int, 1 << 18, "size in bytes of a row buffer on a kernel's stack, at most", owner="codegen"
+    ),
     Option(
         "specialised_shapes",
         int,
-        None,
-        "for how many sets of sizes of a dynamic graph kernels of their own are compiled in the background; 0: none",
+        4,
+        "sets of sizes of one dynamic graph that get specialised kernels, compiled in the background, at most. 0: none",
         owner="codegen",
     ),
     Option(
         "cache_dir",
         Path,
         None,
-        "directory of compiled kernels; None: $TREADLE_CACHE_DIR, else the user's cache",
+        "directory of compiled kernels. None: $TREADLE_CACHE_DIR, else treadle in $XDG_CACHE_HOME or ~/.cache",
         owner="codegen",
     ),
-    Option("cache_bytes", int, None, "size bound of the kernel cache in bytes", owner="codegen"),
+    Option(
+        "cache_bytes",
+        int,
+        1 << 30,
+        "size of the kernel cache in bytes, at most. The least recently used kernels are removed first",
+        owner="codegen",
+    ),
 )
 
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
 
-# What a mode sets. On the CPU the three differ in nothing yet: CUDA graphs and autotuning come with the GPU target.
+# Mode -> options that it sets. The three do not differ on the CPU: CUDA graphs and autotuning come with the GPU target.
 MODES: Mapping[str, Mapping[str, Any]] = {"default": {}, "reduce-overhead": {}, "max-autotune": {}}
 
 
 class Config:
-    """The process-wide values: ``config.verify = True``, or for a while ``with config.patch(verify=True): ...``."""
+    """The options' values of this process: ``config.verify = True``, or in a block ``with config.patch(verify=True): ...``."""
 
     def __init__(self) -> None:
         object.__setattr__(self, "_values", {option.name: option.initial() for option in OPTIONS})
@@ -132,7 +167,7 @@ class Config:
 
     @contextmanager
     def patch(self, **values: Any) -> Iterator[None]:
-        """Set options for the duration of a with block."""
+        """Set options in a with block."""
         before = dict(self._values)
         try:
             for name, value in values.items():
@@ -142,8 +177,11 @@ class Config:
             self._values.update(before)
 
     def help(self) -> str:
-        """One line per option: name, type, current value, meaning."""
-        return "\n".join(f"{o.name}: {o.type.__name__} = {self._values[o.name]!r}  {o.help}" for o in OPTIONS)
+        """One line per option: name, type, current value, default, and what changes when it is set."""
+        values = self._values
+        return "\n".join(
+            f"{o.name}: {o.type.__name__} = {values[o.name]!r} (default {o.default!r})  {o.help}" for o in OPTIONS
+        )
 
 
 config = Config()
@@ -151,7 +189,7 @@ config = Config()
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """The options of one compile: the process's values, overridden by the mode and by ``options=``."""
+    """The options of one compile: the values of the process, overridden by the mode and by ``options=``."""
 
     fullgraph: bool
     dynamic: bool | None
@@ -176,7 +214,7 @@ class CompileOptions:
 def compile_options(
     fullgraph: bool, dynamic: bool | None, mode: str | None, options: Mapping[str, Any] | None, own_backend: bool
 ) -> CompileOptions:
-    """Check and combine what `treadle.compile` was given. For backends that are not treadle's own, `options` is theirs to check."""
+    """Check and combine the arguments of `treadle.compile`. A foreign backend (`own_backend` False) checks `options` itself."""
     if not isinstance(fullgraph, bool):
         raise OptionValue(f"fullgraph must be True or False, got {fullgraph!r}")
     if dynamic not in (None, True, False):

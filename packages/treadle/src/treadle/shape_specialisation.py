@@ -19,17 +19,22 @@ if TYPE_CHECKING:
 
 
 def report_specialisations(hot: ShapeSpecialisation, options: CompileOptions) -> None:
-    """Count and log what `hot` compiles; a compile that fails is a bug, raised or warned of as the options say."""
+    """Count and log the kernels that `hot` compiles. A failed compile is a bug: raised, or warned of, as `options` say."""
     raising = options.values["raise_internal_errors"]
 
     def ready(sizes: dict[str, int], seconds: float) -> None:
         stats.add(specialised_shapes=1)
         named = ", ".join(f"{name}={value}" for name, value in sizes.items())
-        logs.emit("specialised_shapes", f"kernels for {named}, compiled in {seconds:.2f} s")
+        logs.emit("shape_specialisation", f"kernels for {named}, compiled in {seconds:.2f} s")
 
     def failed(error: Any) -> None:
+        report = InternalError(error.pass_name, error.message, error.user_line, error.dump_path)
         if raising:
-            raise InternalError(f"bug of treadle in pass {error.pass_name!r}", str(error)) from error
-        warnings.warn(f"{error}. The graph keeps the kernels it has.", TreadleWarning, stacklevel=2)
+            raise report from error
+        warnings.warn(
+            f"A dynamic graph keeps its general kernels because of a bug in treadle: {report}",
+            TreadleWarning,
+            stacklevel=2,
+        )
 
     hot.on_ready, hot.on_failure = ready, failed

@@ -1,4 +1,4 @@
-"""Counts of what treadle did in this process: graphs, breaks, recompiles, graphs left to eager, seconds per phase, cache hits."""
+"""Statistics of this process: graphs, graph breaks, recompiles, graphs that run in eager, seconds per phase, kernel cache hits."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from . import logs
+
 
 @dataclass(frozen=True)
 class Break:
-    """A graph break: its code in the tracer's table, what it is about, and the user's line ("file:line")."""
+    """A graph break: its code in the tracer's table of break reasons, the reason in words, and the user's line ("file:line")."""
 
     code: str
     reason: str
@@ -20,7 +22,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Recompile:
-    """A function compiled again, and the guard that failed."""
+    """A function that was compiled again, and the guard that failed."""
 
     function: str
     reason: str
@@ -35,7 +37,11 @@ class EagerGraph:
 
 @dataclass(frozen=True)
 class Stats:
-    """A snapshot. `seconds` has one entry per phase; phases are nested as their dotted names say."""
+    """A snapshot of the statistics.
+
+    graph_nodes: calls of every traced graph. skipped: functions that are not compiled, with the reason. seconds: by phase; a phase
+    "a.b" is part of phase "a". specialised_shapes: sets of sizes for which dynamic graphs have got specialised kernels.
+    """
 
     graphs: int = 0
     graph_nodes: tuple[int, ...] = ()
@@ -46,7 +52,7 @@ class Stats:
     seconds: dict[str, float] = field(default_factory=dict)
     cache_hits: int = 0
     cache_misses: int = 0
-    specialised_shapes: int = 0  # sets of sizes of dynamic graphs that have got kernels of their own
+    specialised_shapes: int = 0
 
     def __str__(self) -> str:
         lines = [f"graphs: {self.graphs} (nodes: {', '.join(map(str, self.graph_nodes)) or 'none'})"]
@@ -56,12 +62,12 @@ class Stats:
         lines += [f"skipped: {s}" for s in self.skipped]
         lines += [f"seconds in {name}: {value:.3f}" for name, value in sorted(self.seconds.items())]
         lines.append(f"kernel cache: {self.cache_hits} hits, {self.cache_misses} misses")
-        lines += [f"sizes with kernels of their own: {self.specialised_shapes}"] if self.specialised_shapes else []
+        lines += [f"specialised shapes: {self.specialised_shapes}"] if self.specialised_shapes else []
         return "\n".join(lines)
 
 
 class StatsRecorder:
-    """Collects; calling it gives a snapshot (``treadle.stats()``)."""
+    """Collects statistics. A call returns a snapshot (``treadle.stats()``)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,7 +85,7 @@ class StatsRecorder:
         self,
         *,
         graph_nodes: int | None = None,
-        broke: Break | None = None,
+        graph_break: Break | None = None,
         recompile: Recompile | None = None,
         eager_graph: EagerGraph | None = None,
         skipped: str | None = None,
@@ -87,14 +93,14 @@ class StatsRecorder:
         cache_misses: int = 0,
         specialised_shapes: int = 0,
     ) -> None:
-        """Count what is given."""
+        """Count each argument that is given."""
         with self._lock:
             s = self._stats
             self._stats = replace(
                 s,
                 graphs=s.graphs + (graph_nodes is not None),
                 graph_nodes=s.graph_nodes + ((graph_nodes,) if graph_nodes is not None else ()),
-                breaks=s.breaks + ((broke,) if broke else ()),
+                breaks=s.breaks + ((graph_break,) if graph_break else ()),
                 recompiles=s.recompiles + ((recompile,) if recompile else ()),
                 eager_graphs=s.eager_graphs + ((eager_graph,) if eager_graph else ()),
                 skipped=s.skipped + ((skipped,) if skipped else ()),
@@ -104,11 +110,14 @@ class StatsRecorder:
             )
 
     def add_seconds(self, phase: str, seconds: float) -> None:
+        """Add to the time of a phase."""
+        logs.emit("timing", f"{phase}: {seconds:.3f} s")
         with self._lock:
             self._stats.seconds[phase] = self._stats.seconds.get(phase, 0.0) + seconds
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        """Measure the time of a with block."""
         start = time.perf_counter()
         try:
             yield

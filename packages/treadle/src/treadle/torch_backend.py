@@ -25,7 +25,7 @@ def treadle_backend(
 ) -> Callable[..., Sequence[Any]]:
     """Treadle's code generator as a backend of ``torch.compile``. `mode` and `options` as in `treadle.compile`.
 
-    A graph whose sizes are symbolic in PyTorch's ShapeEnv is run in eager: treadle's shapes are its own.
+    A graph with symbolic sizes of PyTorch's ShapeEnv runs in eager, because treadle has a shape engine of its own.
     """
     chosen = compile_options(False, None, mode, options, own_backend=True)
     if any(isinstance(value, torch.SymInt) for value in example_inputs) or any(
@@ -43,7 +43,7 @@ def treadle_backend(
 
 
 def _real(example_inputs: Sequence[Any]) -> list[Any]:
-    """Tensors with data: torch.compile may hand over fake ones, of which only sizes and types are ever read."""
+    """Real tensors in place of fake ones, which torch.compile may pass. Only their metadata is read."""
 
     def real(value: Any) -> Any:
         if type(value).__name__ != "FakeTensor":

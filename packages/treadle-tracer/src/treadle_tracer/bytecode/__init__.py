@@ -1,4 +1,4 @@
-"""CPython bytecode as data: read it, analyse it, write it, build it, cut it in two. Needs nothing but CPython 3.11 – 3.13.
+"""CPython bytecode as data: read it, analyse it, write it, build it, cut it. Needs nothing but CPython 3.11 – 3.13.
 
 Positions are instruction indices everywhere: ``model.instructions[i]``, jump targets, exception ranges, analysis results.
 
@@ -7,7 +7,7 @@ Reading and writing
     write(model) -> CodeType               # write(read(code)) is code, byte for byte
     CodeModel      instructions, exceptions, name, qualname, filename, firstlineno, flags, argcount, posonlyargcount,
                    kwonlyargcount, varnames, cellvars, freevars, consts, names, localsplus; .arguments,
-                   .replace(**fields), .index_at(f_lasti) -> index, .handler_at(index) -> ExceptionEntry | None
+                   .replace(**fields), .handler_at(index) -> ExceptionEntry | None
     Instruction    opname, arg, argval, offset, positions; .op, .target (index or None), .flag_bits, .line; ._replace(...)
     ExceptionEntry start, end (included), target, depth, lasti
     OPS[name] -> Op(name, code, kind: ArgKind, effect, jump_effect, ends, shift, caches; .jumps); stack_effect(op, arg, jump=)
@@ -16,26 +16,23 @@ Reading and writing
 
 Analysis (flow)
     successors(model, i); handlers(model) -> entry per instruction; blocks(model) -> Block(start, end, successors, handlers)
-    stack_depths(model) -> [int | None]; max_stack(model); reachable(model)
+    stack_depths(model) -> [int | None]; max_stack(model)
     stack_kinds(model) -> [tuple of SlotKind | None]         # VALUE, NULL, HANDLED (saved exc_info), EITHER
     live_variables(model) -> [frozenset]; live_locals(model, i) -> names in slot order; accesses(instruction)
 
 Building (assemble)
-    builder = CodeBuilder.like(code) | CodeBuilder.function(name, parameters, cellvars=, freevars=) | CodeBuilder(shape)
+    builder = CodeBuilder(shape)           # shape: a CodeModel, whose signature and variables the code has
     builder.<operation>(...) ...; builder.finish() -> CodeType; builder.model() -> CodeModel
-    new_code_like(code, body) -> CodeType; sketch(code), blank(name, parameters, ...) -> shapes without instructions
-    calls: load_callable_const(f) | load_callable_global(name) | begin_call(); ...; callable_done() | callable_on_top() |
-           load_method(name), then the arguments, then call(n) | call_kw(n, names) | call_ex(keywords=)
+    calls: load_callable_const(f) | begin_call(); ...; callable_done(), then the arguments, then call(n) | call_ex(keywords=)
 
 Cutting (splice)
     why_not_cut(model, i) -> str | None; restart_index(model, i); prologue_end(model)
     continuation(model, i, variables=, stack=, name=) -> Continuation(code, start, variables, stack)
-    prefix(model, i, variables=, stack=, name=) -> CodeType that returns Broken(stack, variables) at the cut; UNBOUND
 
 Errors: BytecodeError (a ValueError) says which instruction of which function is wrong and why.
 """
 
-from treadle_tracer.bytecode.assemble import CodeBuilder, Label, blank, new_code_like, sketch
+from treadle_tracer.bytecode.assemble import CodeBuilder, Label
 from treadle_tracer.bytecode.flow import (
     Block,
     SlotKind,
@@ -47,7 +44,6 @@ from treadle_tracer.bytecode.flow import (
     live_names,
     live_variables,
     max_stack,
-    reachable,
     stack_depths,
     stack_kinds,
     successors,
@@ -56,11 +52,8 @@ from treadle_tracer.bytecode.model import NO_POSITIONS, CodeModel, ExceptionEntr
 from treadle_tracer.bytecode.opcodes import OPS, ArgKind, Op, stack_effect
 from treadle_tracer.bytecode.read import BytecodeError, read
 from treadle_tracer.bytecode.splice import (
-    UNBOUND,
-    Broken,
     Continuation,
     continuation,
-    prefix,
     prologue_end,
     restart_index,
     why_not_cut,
@@ -70,10 +63,8 @@ from treadle_tracer.bytecode.write import write
 __all__ = [
     "NO_POSITIONS",
     "OPS",
-    "UNBOUND",
     "ArgKind",
     "Block",
-    "Broken",
     "BytecodeError",
     "CodeBuilder",
     "CodeModel",
@@ -85,7 +76,6 @@ __all__ = [
     "Positions",
     "SlotKind",
     "accesses",
-    "blank",
     "blocks",
     "continuation",
     "handlers",
@@ -94,13 +84,9 @@ __all__ = [
     "live_names",
     "live_variables",
     "max_stack",
-    "new_code_like",
-    "prefix",
     "prologue_end",
-    "reachable",
     "read",
     "restart_index",
-    "sketch",
     "stack_depths",
     "stack_effect",
     "stack_kinds",

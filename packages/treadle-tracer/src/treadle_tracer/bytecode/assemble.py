@@ -1,6 +1,6 @@
-"""Emitting new code: ``CodeBuilder`` spells each operation the way the running CPython version wants it.
+"""Emitting new code: ``CodeBuilder`` writes each operation as the running CPython version needs it.
 
-builder = CodeBuilder.like(function.__code__)
+builder = CodeBuilder(shape)
 builder.load_callable_const(compiled)
 builder.load_fast("x")
 builder.call(1)
@@ -13,16 +13,16 @@ from __future__ import annotations
 import bisect
 import inspect
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from treadle_tracer.bytecode.model import NO_POSITIONS, CodeModel, ExceptionEntry, Instruction, Positions
 from treadle_tracer.bytecode.opcodes import MINOR, NULL_AFTER_CALLABLE, OPS, RANGE_STARTS_LATE, ArgKind, compare_arg
-from treadle_tracer.bytecode.read import BytecodeError, header
+from treadle_tracer.bytecode.read import BytecodeError
 from treadle_tracer.bytecode.write import write
 
 
 class Label:
-    """A place in the code of one builder: made by ``label()``, put down by ``place()``, target of jumps."""
+    """A place in the code of one builder: ``label()`` makes it, ``place()`` sets it, jumps target it."""
 
     __slots__ = ("index", "name")
 
@@ -38,54 +38,11 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 _CLOSURE_FLAG, _DEFAULTS_FLAG = 8, 1  # MAKE_FUNCTION and SET_FUNCTION_ATTRIBUTE
 
 
-def sketch(code: types.CodeType, *, name: str | None = None, qualname: str | None = None) -> CodeModel:
-    """A model without instructions that has the signature, variables and place in the source of ``code``.
-
-    Constants are dropped except the first one (where functions keep their docstring), names are dropped.
-    """
-    model = header(code)
-    return model.replace(
-        name=model.name if name is None else name,
-        qualname=model.qualname if qualname is None else qualname,
-        consts=model.consts[:1] if model.consts and isinstance(model.consts[0], str) else (None,),
-        names=(),
-    )
-
-
-def blank(
-    name: str,
-    parameters: Sequence[str] = (),
-    *,
-    cellvars: Sequence[str] = (),
-    freevars: Sequence[str] = (),
-    filename: str = "<treadle>",
-    firstlineno: int = 1,
-) -> CodeModel:
-    """A model without instructions of a plain function with the given positional parameters."""
-    return CodeModel(
-        instructions=(),
-        exceptions=(),
-        name=name,
-        qualname=name,
-        filename=filename,
-        firstlineno=firstlineno,
-        flags=inspect.CO_OPTIMIZED | inspect.CO_NEWLOCALS | (inspect.CO_NESTED if freevars else 0),
-        argcount=len(parameters),
-        posonlyargcount=0,
-        kwonlyargcount=0,
-        varnames=tuple(parameters),
-        cellvars=tuple(cellvars),
-        freevars=tuple(freevars),
-        consts=(None,),
-        names=(),
-    )
-
-
 class CodeBuilder:
     """Collects instructions and makes a code object (or model) of them.
 
     Locals that the emitted code uses and ``shape`` lacks are appended to its ``varnames`` in order of first use.
-    Every emitting method returns nothing; ``positions`` is what the next instructions get as source position.
+    ``positions`` is the source position of the next instructions.
     """
 
     def __init__(self, shape: CodeModel, *, prologue: bool = True) -> None:
@@ -96,22 +53,10 @@ class CodeBuilder:
         if prologue:
             self.prologue()
 
-    @classmethod
-    def like(cls, code: types.CodeType, *, name: str | None = None, prologue: bool = True) -> CodeBuilder:
-        """A builder for code with the signature, cells and free variables of ``code``."""
-        return cls(sketch(code, name=name), prologue=prologue)
-
-    @classmethod
-    def function(
-        cls, name: str, parameters: Sequence[str] = (), *, cellvars: Sequence[str] = (), freevars: Sequence[str] = ()
-    ) -> CodeBuilder:
-        """A builder for a plain function of its own."""
-        return cls(blank(name, parameters, cellvars=cellvars, freevars=freevars))
-
     # -- frame of the function ---------------------------------------------------------------------------------------
 
     def prologue(self) -> None:
-        """What every function starts with: free variables, cells (arguments among them), generator, RESUME."""
+        """The start of every function: free variables, cells (also for arguments), generator, RESUME."""
         if self.shape.freevars:
             self.copy_free_vars(len(self.shape.freevars))
         for name in self.shape.cellvars:
@@ -178,27 +123,9 @@ class CodeBuilder:
     def load_deref(self, name: str) -> None:
         self.emit("LOAD_DEREF", name)
 
-    def store_deref(self, name: str) -> None:
-        self.emit("STORE_DEREF", name)
-
-    def delete_deref(self, name: str) -> None:
-        self.emit("DELETE_DEREF", name)
-
     def load_closure(self, name: str) -> None:
         """Push the cell of a cell or free variable."""
         self.emit("LOAD_CLOSURE", name)
-
-    def is_cell(self, name: str) -> bool:
-        """Whether ``name`` lives in a cell in this function."""
-        return name in self.shape.cellvars or name in self.shape.freevars
-
-    def load_variable(self, name: str) -> None:
-        """The value of a variable of this function, cell or not."""
-        self.emit("LOAD_DEREF" if self.is_cell(name) else "LOAD_FAST", name)
-
-    def store_variable(self, name: str) -> None:
-        """The inverse of ``load_variable``."""
-        self.emit("STORE_DEREF" if self.is_cell(name) else "STORE_FAST", name)
 
     def load_global(self, name: str) -> None:
         self.emit("LOAD_GLOBAL", name, arg=0)
@@ -213,9 +140,6 @@ class CodeBuilder:
         """``value, object`` -> nothing."""
         self.emit("STORE_ATTR", name)
 
-    def delete_attr(self, name: str) -> None:
-        self.emit("DELETE_ATTR", name)
-
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def begin_call(self) -> None:
@@ -228,45 +152,17 @@ class CodeBuilder:
         if NULL_AFTER_CALLABLE:
             self.push_null()
 
-    def callable_on_top(self) -> None:
-        """Make the value on top of the stack the callable of a call whose arguments follow."""
-        self.push_null()
-        if not NULL_AFTER_CALLABLE:
-            self.swap(2)
-
     def load_callable_const(self, function: object) -> None:
         """A constant as callable, ready for the arguments."""
         self.begin_call()
         self.load_const(function)
         self.callable_done()
 
-    def load_callable_global(self, name: str) -> None:
-        """A global as callable, ready for the arguments."""
-        self.emit("LOAD_GLOBAL", name, arg=1)
-
-    def load_method(self, name: str) -> None:
-        """``object`` -> its method, ready for the arguments."""
-        if MINOR == 11:
-            self.emit("LOAD_METHOD", name)
-        else:
-            self.emit("LOAD_ATTR", name, arg=1)
-
     def call(self, count: int) -> None:
         """Call with ``count`` positional arguments."""
         if MINOR == 11:
             self.emit("PRECALL", count)
         self.emit("CALL", count)
-
-    def call_kw(self, count: int, names: Sequence[str]) -> None:
-        """Call with ``count`` positional arguments and then one value for each of ``names``."""
-        if not names:
-            self.call(count)
-        elif MINOR >= 13:
-            self.load_const(tuple(names))
-            self.emit("CALL_KW", count + len(names))
-        else:
-            self.emit("KW_NAMES", tuple(names))
-            self.call(count + len(names))
 
     def call_ex(self, *, keywords: bool = False) -> None:
         """Call with a tuple of arguments on the stack, and a dict of keywords above it if ``keywords``."""
@@ -296,11 +192,6 @@ class CodeBuilder:
     def pop_top(self) -> None:
         self.emit("POP_TOP")
 
-    def swap(self, depth: int) -> None:
-        """Exchange the top with the value at ``depth`` (2: the next one)."""
-        if depth > 1:
-            self.emit("SWAP", depth)
-
     def copy(self, depth: int = 1) -> None:
         """Push the value at ``depth`` (1: the top) again."""
         self.emit("COPY", depth)
@@ -318,51 +209,11 @@ class CodeBuilder:
         """From ``count`` pairs ``key, value``."""
         self.emit("BUILD_MAP", count)
 
-    def build_string(self, count: int) -> None:
-        self.emit("BUILD_STRING", count)
-
-    def build_slice(self, count: int) -> None:
-        """From 2 or 3 values."""
-        self.emit("BUILD_SLICE", count)
-
-    def unpack_sequence(self, count: int) -> None:
-        """The first item ends on top."""
-        self.emit("UNPACK_SEQUENCE", count)
-
-    def list_append(self, depth: int = 1) -> None:
-        """``value`` goes into the list ``depth`` below it."""
-        self.emit("LIST_APPEND", depth)
-
     def binary_subscr(self) -> None:
         self.emit("BINARY_SUBSCR")
 
-    def store_subscr(self) -> None:
-        """``value, container, key`` -> nothing."""
-        self.emit("STORE_SUBSCR")
-
-    def delete_subscr(self) -> None:
-        """``container, key`` -> nothing."""
-        self.emit("DELETE_SUBSCR")
-
-    def binary_op(self, operator: str) -> None:
-        """An operator by its text, ``+`` or ``+=``."""
-        self.emit("BINARY_OP", operator)
-
-    def compare_op(self, operator: str) -> None:
-        self.emit("COMPARE_OP", operator)
-
     def is_op(self, *, invert: bool = False) -> None:
         self.emit("IS_OP", int(invert))
-
-    def contains_op(self, *, invert: bool = False) -> None:
-        self.emit("CONTAINS_OP", int(invert))
-
-    def unary_not(self) -> None:
-        self._to_bool()
-        self.emit("UNARY_NOT")
-
-    def get_iter(self) -> None:
-        self.emit("GET_ITER")
 
     def _to_bool(self) -> None:
         """3.13 tests and negates nothing but exact booleans."""
@@ -375,7 +226,7 @@ class CodeBuilder:
         return Label(name)
 
     def place(self, label: Label) -> None:
-        """The next instruction is where ``label`` stands."""
+        """Put ``label`` before the next instruction."""
         if label.index is not None:
             raise BytecodeError(f"{label!r} is placed twice")
         label.index = len(self._instructions)
@@ -385,10 +236,6 @@ class CodeBuilder:
 
     def return_value(self) -> None:
         self.emit("RETURN_VALUE")
-
-    def raise_(self, count: int = 1) -> None:
-        """Raise the exception on the stack (1), the one with its cause above (2), or again what is handled (0)."""
-        self.emit("RAISE_VARARGS", count)
 
     def jump(self, label: Label) -> None:
         self.emit("JUMP_FORWARD" if label.index is None else "JUMP_BACKWARD", label)
@@ -444,7 +291,7 @@ class CodeBuilder:
     # -- results -----------------------------------------------------------------------------------------------------
 
     def model(self) -> CodeModel:
-        """What was emitted, with labels resolved."""
+        """The emitted code as a model, with labels resolved."""
         ranges = [r for r in self._ranges if _place_of(r[0]) < _place_of(r[1])]
         leads = sorted({_place_of(start) for start, *_ in ranges if self._needs_lead(start)})
         instructions: list[Instruction] = []
@@ -494,7 +341,7 @@ def _place_of(label: Label) -> int:
 
 
 def _shifted(label: Label, leads: Sequence[int]) -> int:
-    """Where a label stands once there is one instruction more before each of ``leads``."""
+    """The index of a label after one instruction is inserted before each of ``leads``."""
     place = _place_of(label)
     return place + bisect.bisect_left(leads, place)
 
@@ -502,13 +349,4 @@ def _shifted(label: Label, leads: Sequence[int]) -> int:
 _CALLS_NOTHING = frozenset({"NOP", "LOAD_CONST", "LOAD_FAST", "LOAD_FAST_CHECK", "PUSH_NULL", "LOAD_DEREF", "COPY"})
 
 
-def new_code_like(
-    code: types.CodeType, body: Callable[[CodeBuilder], None], *, name: str | None = None
-) -> types.CodeType:
-    """Code with signature, cells, free variables and flags of ``code``; ``body`` emits what follows the prologue."""
-    builder = CodeBuilder.like(code, name=name)
-    body(builder)
-    return builder.finish()
-
-
-__all__ = ["NO_POSITIONS", "CodeBuilder", "Label", "blank", "new_code_like", "sketch"]
+__all__ = ["NO_POSITIONS", "CodeBuilder", "Label"]

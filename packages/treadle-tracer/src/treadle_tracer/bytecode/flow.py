@@ -1,4 +1,4 @@
-"""Flow analysis over a ``CodeModel``: successors, stack depths, what stands in each stack slot, live variables.
+"""Flow analysis over a ``CodeModel``: successors, stack depths, kinds of stack slots, live variables.
 
 All functions take and return instruction indices. Exceptions count as edges: an instruction inside a protected range
 may go on at the range's handler.
@@ -105,7 +105,7 @@ def stack_depths(model: CodeModel) -> list[int | None]:
     For the END_FOR that a FOR_ITER of 3.12 or 3.13 names, the compiler's count is given (iterator and one value),
     although the interpreter usually jumps past it with both gone. In 3.11 the count before CALL leaves out the
     arguments, which really stay on the stack: the compiler books them on PRECALL.
-    Raises BytecodeError if two ways to an instruction disagree.
+    Raises BytecodeError if two paths to an instruction disagree.
     """
     return _depths(model)[0]
 
@@ -113,11 +113,6 @@ def stack_depths(model: CodeModel) -> list[int | None]:
 def max_stack(model: CodeModel) -> int:
     """The stack size the code needs."""
     return _depths(model)[1]
-
-
-def reachable(model: CodeModel) -> frozenset[int]:
-    """Indices of the instructions that some execution gets to."""
-    return frozenset(i for i, depth in enumerate(stack_depths(model)) if depth is not None)
 
 
 def blocks(model: CodeModel) -> tuple[Block, ...]:

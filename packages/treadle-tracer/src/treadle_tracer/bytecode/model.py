@@ -129,22 +129,6 @@ class CodeModel:
         """A copy with some fields changed."""
         return replace(self, **changes)
 
-    def index_at(self, offset: int) -> int:
-        """Index of the instruction whose opcode stands at byte ``offset`` (what ``frame.f_lasti`` holds).
-
-        Raises LookupError if no instruction was read from there.
-        """
-        low, high = 0, len(self.instructions)
-        while low < high:
-            middle = (low + high) // 2
-            if self.instructions[middle].offset < offset:
-                low = middle + 1
-            else:
-                high = middle
-        if low < len(self.instructions) and self.instructions[low].offset == offset:
-            return low
-        raise LookupError(f"no instruction at offset {offset} of {self.qualname}")
-
     def handler_at(self, index: int) -> ExceptionEntry | None:
         """The exception table entry that covers instruction ``index``."""
         for entry in self.exceptions:

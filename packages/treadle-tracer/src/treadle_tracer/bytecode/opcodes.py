@@ -81,7 +81,7 @@ _CACHES: dict[int, dict[str, int]] = {
 """CACHE units per opcode (``opcode._inline_cache_entries``)."""
 
 OPS: dict[str, Op] = {}
-"""Every opcode that can stand in the code of the running version, by name."""
+"""Every opcode that the code of the running version may contain, by name."""
 
 
 def _op(
@@ -227,7 +227,7 @@ _declare_calls_and_flow()
 NEVER_READ = frozenset(
     {"CACHE", "EXTENDED_ARG", "RESERVED", "INTERPRETER_EXIT", "EXIT_INIT_CHECK", "ENTER_EXECUTOR"}
 )  # fmt: skip
-"""Real opcodes that never stand in ``co_code`` as instructions of their own: folded by the reader, or internal to the
+"""Real opcodes that are never instructions of their own in ``co_code``: folded by the reader, or internal to the
 interpreter. ``co_code`` undoes instrumented and specialised opcodes; numbers above 255 are the compiler's own."""
 
 EXTENDED_ARG = opcode.opmap["EXTENDED_ARG"]
@@ -277,7 +277,7 @@ PAIR_PARTS: dict[str, tuple[str, str]] = {
     "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
     "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
 }
-"""The two instructions each superinstruction stands for, in order of execution (3.13)."""
+"""The two instructions that each superinstruction replaces, in order of execution (3.13)."""
 
 NULL_AFTER_CALLABLE = MINOR >= 13
 """Calls find ``callable, NULL|self, args…`` on the stack from 3.13 on, and ``NULL, callable, args…`` or

@@ -1,8 +1,8 @@
-"""Cutting a function in two at an instruction: ``prefix`` runs it up to there, ``continuation`` from there on.
+"""Cutting a function at an instruction: ``continuation`` is the code from there on.
 
-    def f(x):            prefix:        def f(x): y = x + 1; return Broken(stack=(), variables=(y,))
+    def f(x):            continuation:  def f(y): return y * 2
         y = x + 1
-        # <- cut here    continuation:  def f(y): return y * 2
+        # <- cut here
         return y * 2
 
 A continuation is all of the original code that can still run, behind a new start that pushes the operand stack and jumps
@@ -15,11 +15,9 @@ the closure of the original function.
 from __future__ import annotations
 
 import inspect
-import sys
 import types
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from treadle_tracer.bytecode.assemble import CodeBuilder
 from treadle_tracer.bytecode.flow import (
@@ -32,7 +30,7 @@ from treadle_tracer.bytecode.flow import (
     successors,
 )
 from treadle_tracer.bytecode.model import CodeModel, ExceptionEntry, Instruction
-from treadle_tracer.bytecode.opcodes import CHECKED_LOADS, OPS, ArgKind
+from treadle_tracer.bytecode.opcodes import OPS, ArgKind
 from treadle_tracer.bytecode.read import BytecodeError, read
 from treadle_tracer.bytecode.write import write
 
@@ -40,34 +38,12 @@ _GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GEN
 _CALL_PARTS = ("KW_NAMES", "PRECALL", "CALL")
 
 
-class Unbound:
-    """The type of ``UNBOUND``."""
-
-    def __repr__(self) -> str:
-        return "UNBOUND"
-
-
-UNBOUND = Unbound()
-"""In a ``Broken``: a local without a value, or the C null in a stack slot."""
-
-
-class Broken(NamedTuple):
-    """What the code of ``prefix`` returns when it gets to the cut.
-
-    ``stack``: the operand stack, bottom first; a HANDLED slot holds the exception being handled there.
-    ``variables``: what stands in the slots of the variables asked for; for cells the cell objects.
-    """
-
-    stack: tuple[object, ...]
-    variables: tuple[object, ...]
-
-
 @dataclass(frozen=True, slots=True)
 class Continuation:
     """The code of a continuation and what to call it with: ``variables`` in this order, then the slots ``stack``.
 
     start      the instruction it goes on with (see ``restart_index``)
-    variables  names of the original variables passed. Each takes what stands in the variable's slot: the value of a
+    variables  names of the original variables passed. Each takes the contents of the variable's slot: the value of a
                local, the cell object of a cell variable (but its value where an inlined comprehension of 3.12 or later
                uses the slot for a plain variable of the same name and keeps the cell on the stack).
     stack      numbers of the stack slots passed, bottom first: all that are not NULL. A HANDLED slot takes the exception
@@ -194,52 +170,6 @@ def _split_origin(code: types.CodeType, written: Sequence[Instruction], origin: 
     return tuple(result)
 
 
-def prefix(
-    model: CodeModel,
-    index: int,
-    *,
-    variables: Iterable[str] | None = None,
-    stack: Sequence[SlotKind] | None = None,
-    name: str | None = None,
-) -> types.CodeType:
-    """The function up to instruction ``index``: code that returns a ``Broken`` when it gets there.
-
-    It has signature, cells and free variables of the original and otherwise does and returns the same. ``variables`` (by
-    default ``live_locals(model, index)``) says which variables the ``Broken`` holds, in this order; what is unbound
-    is UNBOUND there, and so is a stack slot that holds the C null. ``stack`` as in ``continuation``; EITHER is allowed.
-    """
-    start = _check_cut(model, index)
-    kinds = stack_kinds(model)[start] if stack is None else tuple(stack)
-    if kinds is None or len(kinds) != stack_depths(model)[start]:
-        raise BytecodeError(f"{model.qualname} has another number of stack slots at instruction {start} than {kinds}")
-    wanted = tuple(live_locals(model, start) if variables is None else variables)
-    stem = _stem(model.localsplus)
-    extra = tuple(f"{stem}{slot}" for slot in range(len(kinds)))
-    shape = model.replace(instructions=(), exceptions=(), varnames=model.varnames + extra, name=name or model.name)
-    builder = CodeBuilder(shape, prologue=False)
-    builder.positions = model.instructions[start].positions
-    for slot in reversed(range(len(kinds))):
-        _pop_slot(builder, extra[slot], kinds[slot])
-    builder.load_callable_const(Broken)
-    for slot in range(len(kinds)):
-        _load_or_unbound(builder, "LOAD_FAST", extra[slot], 2 + slot)
-    builder.build_tuple(len(kinds))
-    for number, variable in enumerate(wanted):
-        opname = "LOAD_CLOSURE" if variable in model.cellvars else "LOAD_FAST"
-        _load_or_unbound(builder, opname, variable, 3 + number)
-    builder.build_tuple(len(wanted))
-    builder.call(2)
-    builder.return_value()
-    tail = builder.model()
-    count = len(model.instructions)
-    body = _moved(model.instructions, model, shape, dict(zip(range(count), range(count), strict=True)))
-    body[start] = Instruction("JUMP_FORWARD", None, count, -1, builder.positions)
-    behind = {i: count + i for i in range(len(tail.instructions))}
-    exceptions = model.exceptions + _moved_entries(tail.exceptions, behind, behind)
-    instructions = (*body, *(_retargeted(instruction, behind) for instruction in tail.instructions))
-    return write(shape.replace(instructions=instructions, exceptions=exceptions))
-
-
 def _stem(taken: Iterable[str]) -> str:
     """Beginning of the names of the variables that carry stack slots: no user variable can be called so."""
     stem = ".stack"
@@ -306,32 +236,6 @@ def _push_slot(builder: CodeBuilder, variable: str, kind: SlotKind) -> None:
     if kind is SlotKind.HANDLED:  # become the handler of that exception, as the original was
         builder.emit("PUSH_EXC_INFO")
         builder.pop_top()
-
-
-def _pop_slot(builder: CodeBuilder, variable: str, kind: SlotKind) -> None:
-    if kind is SlotKind.HANDLED:
-        builder.load_callable_const(sys.exception)
-        builder.call(0)
-    builder.store_fast(variable)  # the only instruction that takes a null off
-    if kind is SlotKind.HANDLED:
-        builder.emit("POP_EXCEPT")
-
-
-def _load_or_unbound(builder: CodeBuilder, opname: str, variable: str, depth: int) -> None:
-    """Push a variable, or UNBOUND if it has no value; ``depth`` values are on the stack below."""
-    start, end, handler, after = (builder.label(text) for text in ("start", "end", "handler", "after"))
-    builder.place(start)
-    builder.emit(CHECKED_LOADS.get(opname, opname), variable)
-    builder.place(end)
-    builder.jump(after)
-    builder.place(handler)
-    builder.emit("PUSH_EXC_INFO")
-    builder.pop_top()
-    builder.emit("POP_EXCEPT")
-    builder.load_const(UNBOUND)
-    builder.place(after)
-    builder.nop()
-    builder.protect(start, end, handler, depth=depth)
 
 
 def _moved(

@@ -165,7 +165,7 @@ def _operands(model: CodeModel, pools: _Pools) -> list[_Unit]:
 
 
 def _pair(instruction: Instruction, pools: _Pools) -> _Unit:
-    """A superinstruction, or the two instructions it stands for where a slot does not fit into four bits."""
+    """A superinstruction, or the two instructions it replaces where a slot does not fit into four bits."""
     slots, arg = pools.slots, instruction.arg
     if arg is not None and arg < 256 and arg >> 4 < len(slots) and arg & 15 < len(slots):
         if (slots[arg >> 4], slots[arg & 15]) == instruction.argval:

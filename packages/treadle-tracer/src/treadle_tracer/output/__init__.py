@@ -1,1 +1,1 @@
-"""What a trace leaves behind: the graph, the guards, the recorded mutations, and the code that stands in for the frame."""
+"""The results of a trace: the graph, the guards, the recorded mutations, and the code that replaces the frame."""

@@ -1,15 +1,16 @@
-"""When a frame cannot be rebuilt where its trace breaks: leave it earlier.
+"""Break placement: a frame that cannot be rebuilt where its trace breaks is left at an earlier instruction.
 
-    with opened(x) as y:          # a generator in the middle of its run stands on the operand stack
-        print(y)                  # break: it cannot be made again
+    with opened(x) as y:          # a generator in the middle of its run is on the operand stack
+        print(y)                  # break: the generator cannot be rebuilt
 
-Entering the `with` for real instead puts a real context manager there, and the continuation can be left anywhere inside. The same goes
-for a `for` over a generator or over the views of a traced dict. So the places to retreat to are the starts of the `with` and `for` blocks
-around the break, innermost first, and the calls just before them or before the break itself (which make the generator).
+If the frame is left before the `with`, Python enters it for real, and the continuation can be left anywhere inside. The same holds for a
+`for` over a generator or over the views of a traced dict. The candidates are the starts of the `with` and `for` blocks around the break,
+innermost first, and the calls just before them or before the break itself, which make the generator.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import TYPE_CHECKING
@@ -22,27 +23,28 @@ if TYPE_CHECKING:
     from ..trace.result import TraceResult
 
 _CALLS = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
-# Every try costs a trace.
+# Each candidate costs a trace.
 _MAX_TRIES = 6
-# How far before an instruction the call stands that made what it works on: PRECALL, KW_NAMES and a constant may be between.
+# An instruction's operand is made by a call at most so far before it: PRECALL, KW_NAMES and a constant may be between.
 _CALL_DISTANCE = 4
-_RETREAT_FROM = ("reconstruct", "no-continuation")
+# Break codes of a frame that cannot be left at an instruction.
+_NOT_LEAVABLE = ("reconstruct", "no-continuation")
 
 
 def place_break(
     code: CodeType, model: CodeModel, result: TraceResult, again: Callable[[int, Unsupported], TraceResult]
 ) -> FramePlan:
-    """The plan of a trace, or of one that ends earlier. `again(stop_at, reason)` traces up to the first time that instruction is due.
+    """The plan of a trace, or of a shorter one. `again(stop_at, reason)` traces up to the first time that instruction `stop_at` is due.
 
-    Raises the Unsupported of the first plan when there is no better place.
+    Raises the Unsupported of the first plan when no candidate works.
     """
     try:
         return FramePlan(code, model, result)
     except Unsupported as error:
         reason = result.reason
-        if result.kind != "break" or reason is None or error.code not in _RETREAT_FROM:
+        if result.kind != "break" or reason is None or error.code not in _NOT_LEAVABLE:
             raise
-        for place, _ in zip(places_before(model, result.index), range(_MAX_TRIES), strict=False):
+        for place in itertools.islice(candidates(model, result.index), _MAX_TRIES):
             plan = _plan_up_to(code, model, again, place, reason)
             if plan is not None:
                 return plan
@@ -59,8 +61,8 @@ def _plan_up_to(
         return None
 
 
-def places_before(model: CodeModel, index: int) -> Iterator[int]:
-    """Instructions to leave the frame at instead of `index`: the call just before it (an argument's), then the blocks around it."""
+def candidates(model: CodeModel, index: int) -> Iterator[int]:
+    """Instructions at which to leave the frame instead of `index`: the call just before it, then the blocks around it."""
     yield from _call_before(model, index)
     for start in sorted(_blocks_around(model, index), reverse=True):
         yield start
@@ -75,7 +77,7 @@ def _call_before(model: CodeModel, index: int) -> Iterator[int]:
 
 
 def _blocks_around(model: CodeModel, index: int) -> Iterator[int]:
-    """The BEFORE_WITH and GET_ITER of the blocks that `index` stands in; the handler or end of a block stands behind it."""
+    """The BEFORE_WITH and GET_ITER of the blocks around `index`. A block ends where its handler or loop end begins."""
     for start, instruction in enumerate(model.instructions[:index]):
         if instruction.opname == "BEFORE_WITH":
             entry = model.handler_at(start + 1)

@@ -1,22 +1,33 @@
-"""What is said when a graph has raised and Python has run the program itself."""
+"""Deoptimisation: after a graph has raised, Python runs the whole function from its start.
+
+So the program's own exception comes from the user's line, and `except` clauses see it. The graph must have written to nothing outside
+itself (`graph_writes.why_not_deoptimise`). The code of one deoptimisation in a replacement:
+
+    graph raises error
+    state = turn_hook_off(error)
+    try: result = original(*args, **kwargs)
+    except as raised: on_exception(state, error, raised); raise raised
+    on_return(state, error); return result
+"""
 
 from __future__ import annotations
 
+import inspect
 import warnings
+from types import CodeType
 from typing import Any
-
-import torch
 
 import treadle_frame
 
 from ..errors import InternalError
-from .deferred_asserts import assert_messages
+from .deferred_asserts import AssertFailed
+from .emit import FrameCode
 
 
-def begin(error: BaseException) -> Any:
-    """Turn the hook off for the program's own run, which is no reason to compile the functions it calls; gives the state before.
+def turn_hook_off(error: BaseException) -> Any:
+    """Turn the hook off, because the run that follows is no reason to compile the functions it calls; gives the state before.
 
-    KeyboardInterrupt and its like go on.
+    Raises `error` itself if it is no Exception (KeyboardInterrupt and the like).
     """
     if not isinstance(error, Exception):
         raise error
@@ -24,30 +35,32 @@ def begin(error: BaseException) -> Any:
 
 
 class Deoptimisation:
-    """The two ways in which the program's own run can end, for the graph of the function `name`.
+    """What happens at the two ends of the program's own run, for the graph of the function `name`.
 
-    An assert of the graph that fails may be the program's own (its exception then carries a note of what was assumed), or an
-    assumption of the trace that the program does not need. A program with exception handlers may have caught what the graph
-    raised. Anything else that a graph raises where the program does not is a bug of the backend or of treadle.
+    A deferred assert of the graph that fails is either the program's own (its exception gets a note that says what was relied on), or an
+    assumption of the trace that the program does not need (a warning, once). A program with exception handlers may have caught what the
+    graph raised. Any other exception that only the graph raises is a bug of the backend or of treadle.
     """
 
-    def __init__(self, name: str, gm: torch.fx.GraphModule, *, has_handlers: bool, raise_internal_errors: bool):
+    def __init__(self, name: str, *, has_handlers: bool, raise_internal_errors: bool):
         self._name = name
-        self._asserts = assert_messages(gm)
         self._raises = raise_internal_errors and not has_handlers
         self._has_warned = False
 
-    def raised(self, state: Any, of_graph: Exception, of_program: BaseException) -> None:
-        """Python has raised, too: say in the program's words what does not hold (PEP 678). state: of the hook before."""
+    def on_exception(self, state: Any, of_graph: Exception, of_program: BaseException) -> None:
+        """Python has raised, too: note on its exception (PEP 678) what did not hold. state: of the hook before the run."""
         treadle_frame.set_handler(state)
-        if str(of_graph) in self._asserts and str(of_graph) != str(of_program):
-            of_program.add_note(f"treadle: {of_graph}")
+        if isinstance(of_graph, AssertFailed) and of_graph.message != str(
+            of_program
+        ):  # the program's message needs no repetition
+            of_program.add_note(f"treadle: {of_graph.message}")
 
-    def succeeded(self, state: Any, of_graph: Exception) -> None:
-        """Python has run the function without an error; its result is used. state: of the hook before."""
+    def on_return(self, state: Any, of_graph: Exception) -> None:
+        """Python has run the function without an exception; its result is used. state: of the hook before the run."""
         treadle_frame.set_handler(state)
-        what = f"the compiled graph of {self._name} raised {type(of_graph).__name__}: {of_graph}"
-        is_assumption = str(of_graph) in self._asserts
+        is_assumption = isinstance(of_graph, AssertFailed)
+        kind = of_graph.raises if isinstance(of_graph, AssertFailed) else type(of_graph)
+        what = f"the compiled graph of {self._name} raised {kind.__name__}: {of_graph}"
         if self._raises and not is_assumption:
             raise InternalError("run", f"{what}; Python itself runs the function without an error") from of_graph
         if is_assumption and self._has_warned:
@@ -58,3 +71,65 @@ class Deoptimisation:
             RuntimeWarning,
             stacklevel=2,
         )
+
+
+def emit_deoptimisation(cb: FrameCode, code: CodeType, deoptimisation: Deoptimisation) -> None:
+    """Run the original code with the frame's arguments; the graph's exception is on the stack."""
+    start, end, handler = cb.label("deoptimise"), cb.label("deoptimise end"), cb.label("deoptimise failed")
+    error, state = cb.temp(), cb.temp()
+    cb.store_fast(error)
+    cb.call_constant(turn_hook_off, [error], cb.load_fast)
+    cb.store_fast(state)
+    original = code.replace()  # a code object of its own, so that it has no entries
+    treadle_frame.skip(original)
+    result = cb.temp()
+    cb.place(start)
+    cb.begin_call()
+    cb.load_function(original)
+    cb.callable_done()
+    _push_arguments(cb)
+    cb.call_ex(keywords=True)
+    cb.store_fast(result)
+    cb.place(end)
+    cb.protect(start, end, handler, depth=0)
+    cb.call_constant(deoptimisation.on_return, [state, error], cb.load_fast)
+    cb.pop_top()
+    cb.load_fast(result)
+    cb.return_value()
+    cb.place(handler)
+    raised = cb.temp()
+    cb.store_fast(raised)
+    cb.call_constant(deoptimisation.on_exception, [state, error, raised], cb.load_fast)
+    cb.pop_top()
+    cb.load_fast(raised)
+    cb.emit("RERAISE", 0)
+
+
+def _push_arguments(cb: FrameCode) -> None:
+    """Push the frame's own arguments as a tuple and a dict."""
+    shape = cb.shape
+    names = list(shape.arguments)
+    keywords = names.pop() if shape.flags & inspect.CO_VARKEYWORDS else None
+    rest = names.pop() if shape.flags & inspect.CO_VARARGS else None
+    positional, keyword_only = names[: shape.argcount], names[shape.argcount :]
+    for name in positional:
+        cb.load_fast(name)
+    cb.build_list(len(positional))
+    if rest is not None:
+        cb.load_fast(rest)
+        cb.emit("LIST_EXTEND", 1)
+    _list_to_tuple(cb)
+    for name in keyword_only:
+        cb.load_const(name)
+        cb.load_fast(name)
+    cb.build_map(len(keyword_only))
+    if keywords is not None:
+        cb.load_fast(keywords)
+        cb.emit("DICT_UPDATE", 1)
+
+
+def _list_to_tuple(cb: FrameCode) -> None:
+    """Turn the list on the stack into a tuple, in a way that every version has."""
+    items = cb.temp()
+    cb.store_fast(items)
+    cb.call_constant(tuple, [items], cb.load_fast)

@@ -1,4 +1,4 @@
-"""`FrameCode`: a CodeBuilder for code that takes the place of a traced frame or of the rest of one."""
+"""`FrameCode`: a CodeBuilder for code that replaces a traced frame."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..bytecode.opcodes import NULL_AFTER_CALLABLE
 
 
 class FrameCode(CodeBuilder):
-    """A CodeBuilder with fresh temporaries, whose calls are spelled `push_null(); load_const(f); arguments; call(n)` on every version.
+    """A CodeBuilder with fresh temporaries and one way to call on every version: `push_null(); load_const(f); arguments; call(n)`.
 
-    The shape is the traced function's: its parameters and free variables. It has no cells of its own, so parameters are plain locals.
+    The code has the parameters and free variables of the traced function, and no cells of its own, so parameters are plain locals.
     """
 
     def __init__(self, model: CodeModel) -> None:
@@ -36,30 +36,30 @@ class FrameCode(CodeBuilder):
         self.load_closure(name)
 
     def push_null(self) -> None:
-        """Before the callable, which must be the next constant loaded; from 3.13 on the NULL stands behind it."""
+        """Push the NULL of a call. The callable must be the next constant loaded; from 3.13 on the NULL comes after it."""
         if NULL_AFTER_CALLABLE:
             self._null_pending = True
         else:
             super().push_null()
 
     def load_const(self, value: object) -> None:
-        """Push a constant, and the NULL of a call if this is its callable."""
+        """Push a constant; after the callable of a call, also the NULL."""
         super().load_const(value)
         if self._null_pending:
             self._null_pending = False
             super().push_null()
 
     def callable_done(self) -> None:
-        """The NULL of a call whose callable is no constant (`begin_call` came before it)."""
+        """Push the NULL of a call whose callable is no constant, after `begin_call` and the callable."""
         if NULL_AFTER_CALLABLE:
             super().push_null()
 
     def push_null_here(self) -> None:
-        """The bare NULL of the operand stack."""
+        """Push a bare NULL."""
         super().push_null()
 
     def call_constant(self, function: object, items: Iterable[Any], push: Callable[[Any], object]) -> None:
-        """Push `function(*items)`; the function stands in the constants, `push` pushes one item."""
+        """Push `function(*items)`. The function is a constant; `push` pushes one item."""
         self.push_null()
         self.load_const(function)
         count = 0

@@ -11,10 +11,11 @@ import torch
 from torch import fx
 
 from ..source import Source
+from .deferred_asserts import tag_asserts
 
 
 class Watch(Protocol):
-    """Who wants to know of calls while they are made."""
+    """Sees every call of the graph when the trace makes it."""
 
     def check_node(self, target: Any) -> None:
         """Before the node is made; may raise."""
@@ -26,7 +27,7 @@ class Watch(Protocol):
 class GraphBuilder:
     """The graph under construction.
 
-    Placeholders and attributes stand in front of all calls, in the order in which the trace first used them, whenever that was.
+    Placeholders and attributes come before all calls, in the order in which the trace first used them.
     """
 
     def __init__(self) -> None:
@@ -43,7 +44,7 @@ class GraphBuilder:
 
     @property
     def has_calls(self) -> bool:
-        """Whether there is anything to run."""
+        """Whether there is anything to compute."""
         return self.calls > 0
 
     def placeholder(self, source: Source, example_input: Any, example_value: Any) -> fx.Node:
@@ -89,7 +90,7 @@ class GraphBuilder:
         return node
 
     def erase(self, node: fx.Node) -> None:
-        """Take back a call that nothing uses and that has no effect."""
+        """Remove a call that nothing uses and that has no effect."""
         if node is self._first_call:
             self._first_call = None if node.next.op == "root" else node.next
         self.graph.erase_node(node)
@@ -98,13 +99,14 @@ class GraphBuilder:
     def finish(self, output_nodes: Sequence[fx.Node]) -> fx.GraphModule:
         """The graph module whose output is a flat tuple of exactly these nodes.
 
-        Unused placeholders and attributes go; no call is dropped (an in-place call need not have users).
+        Unused placeholders and attributes are removed. Calls stay, since an in-place call need not have users.
         """
         for node in list(self.graph.nodes):
             if node.op == "output":
                 self.graph.erase_node(node)
         output = self.graph.output(tuple(output_nodes))
         output.meta["example_value"] = tuple(node.meta["example_value"] for node in output_nodes)
+        tag_asserts(self.graph)
         self._drop_unused_inputs()
         used = {node.target for node in self.graph.nodes if node.op == "get_attr"}
         root = torch.nn.Module()

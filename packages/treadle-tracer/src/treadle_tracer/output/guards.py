@@ -1,8 +1,7 @@
-"""The set of guards a trace collects, and the `treadle_frame.GuardProgram` made of it.
+"""The guards that a trace collects, and the `treadle_frame.GuardProgram` made of them.
 
-A guard says of one source: this is what the trace has relied on. The set keeps each guard once and drops what a kept guard implies
-(`is` implies the type, `equals` a constant implies its type and length). Tensor metadata and global state are checks of their own
-(`output.tensor_check`).
+A guard says what the trace has relied on about one source. The set keeps each guard once and drops those that another one implies
+(`output.guard_kinds`). Tensor metadata and global state have checks of their own (`output.tensor_check`).
 """
 
 from __future__ import annotations
@@ -19,25 +18,7 @@ from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
 from ..source import AttrSource, ConstSource, Path, Source, TupleItemSource
 from . import tensor_check
-
-OPS = frozenset(
-    "is is_not type_is equals len dict_keys has_attr lacks_attr lacks_key has_key same_object distinct_objects "
-    "call call_many capsule foreign".split()
-)
-
-# op -> the ops on the same source that make it superfluous, whatever their arguments (a trace that saw both is consistent).
-IMPLIED_BY: dict[str, frozenset[str]] = {
-    "type_is": frozenset({"is", "equals", "foreign"}),
-    "equals": frozenset({"is"}),
-    "is_not": frozenset({"is", "type_is", "equals", "foreign"}),
-    "has_key": frozenset({"dict_keys"}),
-    "lacks_key": frozenset({"dict_keys"}),
-    "len": frozenset({"dict_keys"}),
-}
-_IMPLIES: dict[str, frozenset[str]] = {
-    stronger: frozenset(weaker for weaker, by in IMPLIED_BY.items() if stronger in by)
-    for stronger in frozenset().union(*IMPLIED_BY.values())
-}
+from .guard_kinds import IMPLIES, KINDS, RECORDED
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +33,14 @@ class Guard:
 
 @dataclass(frozen=True, eq=False)
 class TensorGuard:
-    """What was recorded of a tensor input; `output.tensor_check` made the checks from it. Sizes are compared when an entry misses."""
+    """The metadata of a guarded tensor. `output.tensor_check` makes the checks; recompile reasons compare it with the tensor of a call."""
 
     source: Source
     sizes: tuple[int, ...]
     dynamic_dims: tuple[int, ...]
-    identity: Callable[[], Any] | None  # gives the tensor that it must be, a constant of the graph; None for an input
+    identity: (
+        Callable[[], Any] | None
+    )  # gives the tensor, if it must be this very one: a constant of the graph; None for an input
     kind: type
     dtype: torch.dtype
     device: torch.device
@@ -68,7 +51,7 @@ class TensorGuard:
 
     @classmethod
     def of(cls, source: Source, tensor: torch.Tensor, dims: tuple[int, ...], by_identity: bool) -> TensorGuard:
-        """What `tensor` is now."""
+        """The metadata of `tensor`."""
         strides = tuple(tensor.stride()) if tensor.layout is torch.strided else None
         rules = stride_rules(tensor, dims) if dims else None
         kept = (tensor.dtype, tensor.device, tensor.layout, strides, rules, tensor.requires_grad)
@@ -77,13 +60,16 @@ class TensorGuard:
 
 
 class DynamicNumbers(NamedTuple):
-    """The dynamic numbers of an entry: their symbols, where each is found, the guard over all of them, and what it says.
+    """The dynamic numbers of an entry.
 
+    symbols    the symbol of each number
+    sources    where each number is found
+    guard      the test of all numbers together
     decisions  `treadle_shapes` guards: an expression over the symbols, and the user's line that needed it
-    texts      what a person calls each number
+    texts      each number as the user writes it
     box        the interval of each number (None: open)
     equal      positions of pairs of sizes that must be equal
-    relations  the other decisions that are more than intervals, as a GuardFunction of the numbers in them; None if there is none
+    relations  the other decisions that are more than intervals, as a GuardFunction of their numbers; None if there is none
     """
 
     symbols: tuple[Any, ...]
@@ -130,24 +116,26 @@ class GuardSet:
     def add(self, source: Source, op: str, arg: Any = None, reason: str = "") -> None:
         """Rely on `op` with `arg` holding for the object at `source`.
 
-        `arg` is what the op table of docs/contracts.md says, except that paths are given as sources: `same_object` takes a Source,
+        `arg` is what the table of check ops in docs/contracts.md says, with sources in place of paths: `same_object` takes a Source,
         `distinct_objects` a sequence of Sources, `call_many` (callable, sequence of Sources).
         """
-        if op not in OPS:
-            raise ValueError(f"op must be one of {sorted(OPS)}, not {op!r}")
-        if isinstance(source, ConstSource) and op in ("is", "type_is", "equals"):
+        kind = KINDS.get(op)
+        if kind is None or not kind.is_recorded:
+            raise ValueError(f"op must be one of {sorted(RECORDED)}, not {op!r}")
+        if kind.true_of_constants and isinstance(source, ConstSource):
             return
         if op == "equals" and not _plain_equality_is_enough(arg):
             op, arg, reason = "call", _IdenticalConstant(arg), reason or f"{source.text} is {arg!r}"
+            kind = KINDS[op]
         present = self._ops.setdefault(source, set())
-        if op in IMPLIED_BY and not present.isdisjoint(IMPLIED_BY[op]):
+        if not present.isdisjoint(kind.implied_by):
             return
         key = (source, op, _arg_key(arg))
         if key in self._guards:
             return
-        for weaker in _IMPLIES.get(op, frozenset()) & present:
+        for weaker in IMPLIES[op] & present:
             self._drop(source, weaker)
-        self._guards[key] = Guard(source, op, arg, reason or describe(source, op, arg))
+        self._guards[key] = Guard(source, op, arg, reason or kind.text(source.text, arg))
         present.add(op)
 
     def _drop(self, source: Source, op: str) -> None:
@@ -163,10 +151,10 @@ class GuardSet:
         reason: str = "",
         by_identity: bool = False,
     ) -> None:
-        """Rely on the metadata of a tensor; `by_identity`: and on being this very object, which stands in the graph as an attribute.
+        """Rely on the metadata of a tensor; with `by_identity` also on its identity, because the graph has it as an attribute.
 
-        `dynamic_dims` are dimensions whose size is not specialised (nor their strides; the shape environment speaks about them).
-        A tensor seen at two sources is guarded to be one object.
+        Sizes and strides of `dynamic_dims` are not specialised; `add_sizes` guards what the trace decides about them.
+        A tensor at two sources is guarded to be one object.
         """
         if source in self._tensors:
             return
@@ -185,21 +173,21 @@ class GuardSet:
             self.add(guarded, op, arg, reason or f"{source.text}: {text}")
 
     def add_global_state(self) -> None:
-        """Rely on grad mode, inference mode, default dtype, autocast, determinism, and on no function, dispatch or functorch mode."""
+        """Rely on grad mode, inference mode, default dtype, autocast and determinism, and on the absence of function and dispatch modes."""
         if self._has_global_state:
             return
         self._has_global_state = True
-        check = tensor_check.global_state_check()
+        check = tensor_check.GlobalState()
         self.add(ConstSource(None, "global state"), "call", check.check, check.text)
 
     def add_integer(self, source: Source) -> None:
-        """Rely on an int that stays dynamic: a symbol of the shape environment stands for it."""
+        """Rely on an int that is a symbol of the shape environment."""
         self.add(source, "type_is", int)
         self.add(source, "call", is_small_integer, f"{source.text} is an int of at most 31 bits")
         self._integers[source.text] = source
 
     def add_float(self, source: Source) -> None:
-        """Rely on a float that stays dynamic: a symbol of the shape environment stands for it."""
+        """Rely on a float that is a symbol of the shape environment."""
         self.add(source, "type_is", float)
         self._integers[source.text] = source
 
@@ -211,7 +199,7 @@ class GuardSet:
         """
         found = self.dynamic_numbers(env)
         if found is not None:
-            test = found.guard if found.guard.sizes else found.guard.check  # no size, no admission of ones
+            test = found.guard if found.guard.sizes else found.guard.check  # without sizes there is no size of 1
             self.add(found.sources[0], "call_many", (test, found.sources[1:]), found.text)
             places = self._places()
             for symbol, other in env.shared:
@@ -250,7 +238,7 @@ class GuardSet:
         return bool(self._integers)
 
     def _places(self) -> dict[str, Source]:
-        """What may have a symbol, by the text that names it in the shape environment."""
+        """The sources of what may have a symbol, by the text that names it in the shape environment."""
         places: dict[str, Source] = dict(self._integers)
         owners: dict[str, Source] = {}
         for tensor in self.tensors:
@@ -295,10 +283,10 @@ class GuardSet:
         self._tensors, self._first_source, self._has_global_state = dict(tensors), dict(first), has_global_state
 
     def program(self):
-        """The `treadle_frame.GuardProgram` of this set; tensors that may be one are also checked to be distinct objects."""
+        """The `treadle_frame.GuardProgram` of this set. It also checks that tensors which could be one object are distinct."""
         import treadle_frame
 
-        checks = [treadle_frame.Check(g.source.path, *_compiled_test(g), g.reason) for g in self]
+        checks = [treadle_frame.Check(g.source.path, *KINDS[g.op].compiled(g.arg), g.reason) for g in self]
         checks += [treadle_frame.Check(*parts) for parts in self._alias_checks()]
         return treadle_frame.GuardProgram(checks)
 
@@ -317,14 +305,6 @@ class GuardSet:
         first, *others = free
         text = f"{', '.join(s.text for s in free)} are different tensors"
         return [(first.path, "distinct_objects", tuple(s.path for s in others), text)]
-
-
-def _compiled_test(guard: Guard) -> tuple[str, Any]:
-    """Op and argument for `treadle_frame`. Modules are referred to weakly: they may hold the code whose entry holds this guard,
-    a cycle through a code object, which Python's collector does not see."""
-    if guard.op == "is" and isinstance(guard.arg, torch.nn.Module):
-        return "refers", weakref.ref(guard.arg)
-    return guard.op, _arg_paths(guard.op, guard.arg)
 
 
 def _equal_sizes(guard: Any, symbols: Sequence[Any], is_size: Sequence[int]) -> tuple[int, int] | None:
@@ -355,7 +335,7 @@ def _order(symbol: Any) -> Any:
 
 
 class _Derived(Source):
-    """A source behind further accessors, for guards only."""
+    """A source with further accessors, for guards only."""
 
     __slots__ = ("accessors",)
     base: Source
@@ -382,19 +362,8 @@ def _arg_key(arg: Any) -> Any:
     return arg if isinstance(arg, _IdenticalConstant) else id(arg)
 
 
-def _arg_paths(op: str, arg: Any) -> Any:
-    if op == "same_object":
-        return arg.path
-    if op == "distinct_objects":
-        return tuple(s.path for s in arg)
-    if op == "call_many":
-        function, others = arg
-        return (function, tuple(s.path for s in others))
-    return arg
-
-
 def _plain_equality_is_enough(constant: Any) -> bool:
-    """Whether the `equals` op tells this constant from every other one: it compares types, bits of floats, and tuples item by item."""
+    """Whether the op `equals` distinguishes this constant from every other: it compares types, bits of floats, and tuples item by item."""
     if isinstance(constant, tuple):
         return all(map(_plain_equality_is_enough, constant))
     return not isinstance(constant, (complex, frozenset, slice))
@@ -432,38 +401,3 @@ def _constant_key(value: Any) -> Any:
     if kind is slice:
         return (kind, *map(_constant_key, (value.start, value.stop, value.step)))
     return (kind, value)
-
-
-_DESCRIPTIONS: dict[str, Callable[[str, Any], str]] = {
-    "is": lambda s, a: f"{s} is {_short(a)}",
-    "is_not": lambda s, a: f"{s} is not {_short(a)}",
-    "type_is": lambda s, a: f"type({s}) is {a.__qualname__}",
-    "equals": lambda s, a: f"{s} == {_short(a)}",
-    "len": lambda s, a: f"len({s}) == {a}",
-    "dict_keys": lambda s, a: f"list({s}) == {_short(list(a))}",
-    "has_attr": lambda s, a: f"hasattr({s}, {a!r})",
-    "lacks_attr": lambda s, a: f"not hasattr({s}, {a!r})",
-    "has_key": lambda s, a: f"{_short(a)} in {s}",
-    "lacks_key": lambda s, a: f"{_short(a)} not in {s}",
-    "same_object": lambda s, a: f"{s} is {a.text}",
-    "distinct_objects": lambda s, a: f"{s} is none of {', '.join(x.text for x in a)}",
-}
-
-
-def describe(source: Source, op: str, arg: Any) -> str:
-    """The guard as Python a user can read."""
-    write = _DESCRIPTIONS.get(op)
-    return write(source.text, arg) if write is not None else f"{op} of {source.text}"
-
-
-def _short(value: Any, limit: int = 80) -> str:
-    if isinstance(value, (str, bytes, int, float, complex, type(None), tuple, list, torch.dtype, torch.device)):
-        text = repr(value)
-        return text if len(text) <= limit else text[: limit - 3] + "..."
-    name: Any = getattr(value, "__qualname__", None)
-    return name if isinstance(name, str) else f"<{type(value).__name__} at {id(value):#x}>"
-
-
-def texts(guards: Sequence[Guard]) -> list[str]:
-    """The reasons of the guards, for logs."""
-    return [guard.reason for guard in guards]

@@ -1,7 +1,7 @@
-"""Writes of the traced program to objects that live outside the trace: recorded, read back by the trace, replayed after the graph.
+"""Writes of the traced program to outside objects: the trace records them and reads them back, the replacement replays them.
 
-The record is an overlay: the outside objects stay untouched while tracing. Attribute stores, cell stores and global stores keep the last
-value per place; a changed container (list, dict, set, ...) keeps its contents in its own Value, and here only the fact that it changed.
+The record is an overlay; outside objects stay untouched while tracing. Stores to attributes, cells and globals keep the last value per
+place. A changed container (list, dict, set, ...) has its contents in its own Value; the overlay records only that it changed.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Mutations:
         self._globals: dict[tuple[Source | None, str], Stored] = {}
         self._cells: dict[int, Stored] = {}
         self._values: dict[int, Value] = {}  # keeps the keys' Values alive
-        self.frozen = False  # a way is only tried out: see trace.speculation
+        self.frozen = False  # a path is traced speculatively: see trace.speculation
 
     def store_attr(self, obj: Value, name: str, value: Value) -> None:
-        """`obj.name = value` as `object.__setattr__` does it; descriptors and `__setattr__` are the caller's business."""
+        """`obj.name = value` as `object.__setattr__` does it; the caller handles descriptors and `__setattr__`."""
         self._check()
         attrs = self._attrs.setdefault(self._key(obj), {})
         if attrs.get(name) is DELETED:
@@ -70,7 +70,7 @@ class Mutations:
         return dict(self._attrs.get(id(obj), ()))
 
     def mutated(self, container: Value) -> None:
-        """The contents of an outside container differ from what it holds now; `container.reconstruct` gives them at the end."""
+        """An outside container has other contents than it holds now; `container.reconstruct` gives them at the end."""
         self._check()
         self._containers.setdefault(self._key(container), container)
 
@@ -132,7 +132,7 @@ class Mutations:
     # ---- speculation
 
     def snapshot(self) -> Any:
-        """The state to hand to `restore` when a speculative part of the trace is given up. Contents of containers are the caller's."""
+        """The state for `restore` when a speculative part of the trace is abandoned. The caller restores contents of containers."""
         return (
             {k: dict(v) for k, v in self._attrs.items()},
             dict(self._containers),

@@ -1,11 +1,11 @@
-"""Why the entries of a code object do not serve a call, in the user's terms: what was expected, what was found, which line decided it.
+"""Recompile reasons: why the entries of a code object do not serve a call. They say what was expected, what was found, which line decided.
 
-Only looked at when a call misses, so it may be slow.
+This runs only when a call misses, so it may be slow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,21 +14,21 @@ import treadle_frame
 
 from ..dynamic import DynamicSources, strides_by
 from ..source import path_key
-from .entry import follow
+from .call_changes import follow
+from .guard_kinds import KINDS, short_found
 
 if TYPE_CHECKING:
     from .entry import Payload
     from .guards import DynamicNumbers, TensorGuard
 
-_ON_SEVERAL_PATHS = ("call_many", "same_object", "distinct_objects", "equal_items")
-_SHOWN = 3  # differences of one entry that are told
+_SHOWN = 3  # differences that a reason lists
 
 
 def recompile_reason(entries: Sequence[Any], frame: Any, dynamic: DynamicSources) -> str:
-    """What the nearest of the entries expects that this call does not give; `dynamic`: the sizes and ints that are symbols from now on."""
-    told = [_differences(entry.payload, _failing_checks(entry, frame), frame, dynamic) for entry in entries]
-    # Among equally near ones the one that serves most sizes.
-    texts = min(zip(told, map(_generality, entries), strict=True), key=lambda pair: (_distance(pair[0]), -pair[1]))[0]
+    """What the nearest entry expects and this call does not give. dynamic: the sizes and numbers that are symbols from now on."""
+    found = [_differences(entry.payload, _failing_checks(entry, frame), frame, dynamic) for entry in entries]
+    # Of equally near entries take the one that serves most sizes.
+    texts = min(zip(found, map(_generality, entries), strict=True), key=lambda pair: (_distance(pair[0]), -pair[1]))[0]
     shown = "; ".join(texts[:_SHOWN]) + (f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else "")
     if not shown:
         return "no guard fails any more"
@@ -36,7 +36,7 @@ def recompile_reason(entries: Sequence[Any], frame: Any, dynamic: DynamicSources
 
 
 def _distance(texts: Sequence[str]) -> int:
-    """A size is nearer than a dtype, a type, another object."""
+    """A different size counts less than a different dtype, type or object."""
     return sum(1 if ".size()[" in text else 2 for text in texts)
 
 
@@ -52,27 +52,29 @@ def _failing_checks(entry: Any, frame: Any) -> list[Any]:
 
 
 def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: DynamicSources) -> list[str]:
-    """One text per difference, each once. What is wrong with a tensor hides all that is said about its sizes elsewhere."""
+    """One text per difference, each once. A difference of a tensor makes later checks below its path superfluous."""
     tensors = {path_key(guard.source.path): guard for guard in payload.tensors}
     numbers = {path_key(source.path) for source, dims in dynamic.items() if not dims}
     texts: dict[str, None] = {}
     failed: set[Any] = set()
     for check in checks:
         keys = _prefixes(path_key(check.path))
-        if not failed.isdisjoint(keys[1:]) or (texts and check.op in _ON_SEVERAL_PATHS):
-            continue  # it fails because of what has been told
+        kind = KINDS[check.op]
+        if not failed.isdisjoint(keys[1:]) or (texts and kind.on_several_paths):
+            continue  # it fails because of a difference that is listed already
         failed.add(keys[0])
         owner = next((tensors[key] for key in keys if key in tensors), None)
         found: list[str] = []
-        if owner is not None and owner.identity is None and check.op not in ("call_many", "equal_items"):
+        if owner is not None and owner.identity is None and not kind.on_numbers:
             found = _tensor_differences(owner, frame, dynamic.get(owner.source, {}))
         numbers_of = payload.dynamic
-        if not found and numbers_of is not None and (check.op == "foreign" or numbers_of.is_guarded_by(check)):
+        if not found and numbers_of is not None and (check.op == "native_tensor" or numbers_of.is_guarded_by(check)):
             found = _broken_decisions(numbers_of, frame)
         if not found:
-            is_input = owner is not None and check.op in ("is", "refers") and owner.source in dynamic.inputs
+            is_input = owner is not None and kind.is_identity and owner.source in dynamic.inputs
             found = [
-                _plainly(check, frame) + (" (an input from now on)" if is_input else _from_now_on(keys[0] in numbers))
+                kind.failure(check.reason, check.arg, follow(check.path, frame))
+                + (" (an input from now on)" if is_input else _from_now_on(keys[0] in numbers))
             ]
         texts.update(dict.fromkeys(found))
     return list(texts)
@@ -91,10 +93,10 @@ def _from_now_on(is_dynamic: bool) -> str:
 
 
 def _tensor_differences(guard: TensorGuard, frame: Any, dynamic: Mapping[int, Any]) -> list[str]:
-    """Type, dtype, device or rank if one differs; else sizes; else strides."""
+    """The first that differs: type, dtype, device, layout, rank; sizes; strides and requires_grad."""
     text, found = guard.source.text, follow(guard.source.path, frame)
     if type(found) is not guard.kind:
-        return [f"{text}: expected {_a_tensor(guard)}, found {_short(found)}"]
+        return [f"{text}: expected {_a_tensor(guard)}, found {short_found(found)}"]
     for name, expected in (("dtype", guard.dtype), ("device", guard.device), ("layout", guard.layout)):
         if getattr(found, name) != expected:
             return [f"{text}.{name}: expected {expected}, found {getattr(found, name)}"]
@@ -137,7 +139,7 @@ def _a_tensor(guard: TensorGuard) -> str:
 
 
 def _broken_decisions(dynamic: DynamicNumbers, frame: Any) -> list[str]:
-    """The recorded decisions that do not hold for this call, with the line that each was needed by."""
+    """The recorded decisions that do not hold for this call, each with the line that needed it."""
     from treadle_shapes.floats import holds
 
     values = [follow(source.path, frame) for source in dynamic.sources]
@@ -163,42 +165,8 @@ def _broken_decisions(dynamic: DynamicNumbers, frame: Any) -> list[str]:
             )
             found.append(f"{dynamic.describe(decision.expr)} (decided at {decision.where}), but {but}")
     if not found:
-        ones = dynamic.guard.ones(values)
-        why = dynamic.guard.refused.get(ones)
+        positions = dynamic.guard.positions_of_one(values)
+        why = dynamic.guard.refused.get(positions)
         does = f"the graph does something else ({why})" if why else "the graph has not been tried"
-        found = [f"{dynamic.texts[position]} is 1, and at that size {does}" for position in ones]
+        found = [f"{dynamic.texts[position]} is 1, and at that size {does}" for position in positions]
     return found
-
-
-# ---- anything else
-
-
-def _plainly(check: Any, frame: Any) -> str:
-    """The guard's own text, and what was found where that can be told in a few words."""
-    value = follow(check.path, frame)
-    if check.op == "refers" or (check.op == "is" and not isinstance(check.arg, (int, str, type(None)))):
-        expected = check.arg() if check.op == "refers" else check.arg
-        what = check.reason.partition(" is ")[0]
-        same_kind = "another one" if type(value) is type(expected) else _short(value)
-        return f"{what}: expected the same {type(expected).__qualname__} as when it was compiled, found {same_kind}"
-    say = _FOUND.get(check.op)
-    return f"expected {check.reason}, found {say(value)}" if say is not None else f"expected {check.reason}"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
-        return f"a {type(value).__name__} of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    text = (
-        repr(value)
-        if isinstance(value, (str, bytes, int, float, complex, type(None)))
-        else f"a {type(value).__qualname__}"
-    )
-    return text if len(text) <= 80 else text[:77] + "..."
-
-
-_FOUND: Mapping[str, Callable[[Any], str]] = {
-    "equals": _short,
-    "is": _short,
-    "type_is": lambda value: type(value).__qualname__,
-    "len": lambda value: str(len(value)) if hasattr(value, "__len__") else _short(value),
-}

@@ -1,16 +1,16 @@
-"""The code object that stands in for a traced frame: call the graph, replay the writes, rebuild what the frame gives back.
+"""The code object that replaces a traced frame: call the graph, replay the writes, rebuild what the frame returns.
 
 Order of a replacement:
 
-1. call the compiled graph with its inputs loaded from their sources, keep the results;
-2. if the trace wrote anything outside: build every value that is stored or given back, *before* the first store, because a source
-   (`self.x`) means the object that stood there when the frame was entered;
+1. call the compiled graph with its inputs loaded from their sources, and keep the results;
+2. if the trace wrote anything outside, build every value that is stored or returned *before* the first store, because a source (`self.x`)
+   means the object that was there when the frame was entered;
 3. replay the stores;
-4. give back: return the value, or (`output.resume`) run the breaking instruction and go on in a continuation.
+4. return the value, or (`output.resume`) run the breaking instruction and call a continuation.
 
-One traced object becomes one real object: a value that is needed twice is kept in a temporary, and a list, dict or set that contains
-itself is made empty first and filled afterwards. Which values those are is found by a dry run over the same code with an emitter that
-writes nothing; the dry run also tells which graph nodes must be outputs.
+One traced object becomes one real object. A value that is needed twice is kept in a temporary; a list, dict or set that contains itself is
+made empty first and filled afterwards. A dry run over the same code, with an emitter that writes nothing, finds these values and the graph
+nodes that must be outputs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Nothing:
 
 
 class Usage:
-    """What the dry run learns: how often each object is needed, which objects contain themselves, which graph nodes are needed."""
+    """The results of a dry run: how often each object is needed, which objects contain themselves, which graph nodes are needed."""
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
@@ -48,7 +48,7 @@ class Usage:
 
 
 class ReplacementBuilder:
-    """Emits code that builds the live values of a trace. `cb` is the CodeBuilder; without one nothing is written (dry run)."""
+    """Emits code that builds the live values of a trace. `cb` is the CodeBuilder; without one this is a dry run."""
 
     def __init__(self, mutations: Mutations, usage: Usage, cb: Any = None):
         self.mutations = mutations
@@ -113,7 +113,7 @@ class ReplacementBuilder:
         self.cb.call(2)
 
     def register(self, value: Value) -> None:
-        """The object on top of the stack is `value`: references to it from its own parts find it. It stays on the stack."""
+        """Record that the object on top of the stack is `value`, so that its own parts can refer to it. It stays on the stack."""
         self._names[self._key(settled(value))] = self._keep_top()
 
     def graph_output(self, node: Any) -> None:
@@ -128,7 +128,7 @@ class ReplacementBuilder:
         self.cb.load_const(obj)
 
     def call_const(self, function: Callable[..., Any], *values: Value) -> None:
-        """Push `function(*values)`; the function stands in the constants."""
+        """Push `function(*values)`; the function is a constant of the code."""
         self.cb.call_constant(function, values, self.value)
 
     def attrs_of(self, value: Value) -> dict[str, Any]:
@@ -157,9 +157,9 @@ class ReplacementBuilder:
         return name
 
     def delete_temporaries(self) -> None:
-        """Let go of everything kept in temporaries, so that the frame does not hold tensors that the program has let go.
+        """Release everything kept in temporaries, so that the frame does not hold tensors that the program has released.
 
-        Written as stores of None: not every way here has bound all of them. The names stay valid for other ways.
+        This stores None, because not every path has bound all temporaries. The names stay valid for other paths.
         """
         for name in self.temporaries:
             self.cb.load_const(None)
@@ -167,7 +167,7 @@ class ReplacementBuilder:
 
 
 def settled(value: Value) -> Value:
-    """The value behind a lazy one that has been looked at."""
+    """The value of a lazy one that has been evaluated."""
     while isinstance(value, LazyValue) and value.value is not None:
         value = value.value
     return value
@@ -177,7 +177,7 @@ def settled(value: Value) -> Value:
 
 
 def emit_graph_call(builder: ReplacementBuilder, compiled: Callable[..., Any], inputs: Iterable[Source]) -> None:
-    """Call the compiled graph and keep what it returns."""
+    """Emit the call of the compiled graph, and keep its result."""
     cb = builder.cb
     cb.call_constant(compiled, inputs, lambda source: source.emit(cb))
     if builder.usage.outputs:
@@ -190,7 +190,7 @@ def emit_graph_call(builder: ReplacementBuilder, compiled: Callable[..., Any], i
 def emit_state_changes(
     builder: ReplacementBuilder, changes: Iterable[tuple[Callable[..., Any], tuple[Any, ...]]]
 ) -> None:
-    """Bring torch's global state (grad mode and its like) to where the traced code has left it."""
+    """Set torch's switches (grad mode and the like) as the traced code has left them."""
     cb = builder.cb
     for setter, arguments in changes:
         cb.call_constant(setter, arguments, cb.load_const)
@@ -198,7 +198,7 @@ def emit_state_changes(
 
 
 class Effects:
-    """The writes of a trace and the values it gives back, in the order of the module docstring's steps 2 to 4."""
+    """The writes of a trace and the values it returns, in the order of steps 2 to 4 of the module docstring."""
 
     def __init__(self, builder: ReplacementBuilder, results: list[Value]):
         self.builder = builder
@@ -218,7 +218,7 @@ class Effects:
         """Push one of the results."""
         self._push(("value", settled(value)))
 
-    # A part is ("value", Value) for the object itself or ("contents", container) for a fresh container of its contents.
+    # A part is ("value", Value), the object itself, or ("contents", container), a fresh container with its contents.
 
     def _build(self, parts: list[tuple[str, Value]]) -> None:
         for how, value in parts:

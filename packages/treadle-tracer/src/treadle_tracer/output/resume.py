@@ -5,13 +5,12 @@
         print(y)         =>       print(y)
         return y * 2              return rest(y)          # rest = f    from the instruction behind the call on
 
-The operand stack before the instruction is rebuilt from the trace's values, the instruction is carried out on it, and what it leaves
-goes to the continuation together with the live locals. An instruction that jumps has two continuations. An exception that the
-instruction raises inside a `try` or `with` of the frame goes on in a continuation at the handler. The hook compiles a continuation
-when it is called.
+The replacement rebuilds the operand stack before the instruction from the trace's values, runs the instruction, and passes its results and
+the live locals to the continuation. An instruction that jumps has two continuations. For an exception that the instruction raises inside a
+`try` or `with` of the frame there is a continuation at the handler. The hook compiles a continuation when it is called.
 
-A continuation that breaks does not call the next one: it returns an `Onward` with it, and the replacement of the function itself calls
-continuations until one returns something else. So a break in a loop, or many in a row, does not recurse.
+A continuation that breaks does not call the next one. It returns it in a `NextContinuation`, and the replacement of the function itself
+calls continuations until one returns something else. So a break in a loop, or many breaks in a row, do not recurse.
 """
 
 from __future__ import annotations
@@ -19,29 +18,27 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-import treadle_frame
-
 from ..bytecode import OPS, ArgKind, CodeModel, Instruction, SlotKind, live_locals, stack_kinds
 from ..bytecode.opcodes import MINOR, NULL_AFTER_CALLABLE
-from ..bytecode.splice import Continuation, continuation, restart_index, why_not_cut
-from ..errors import InternalError, Unsupported
+from ..bytecode.splice import Continuation, restart_index, why_not_cut
+from ..errors import Unsupported
 from ..values.base import NULL, ConcreteValue
 from ..values.value import Value
+from .continuations import family_of, index_in_original, is_continuation
 from .emit import FrameCode
 from .replacement import Effects, ReplacementBuilder, emit_state_changes, settled
 
 if TYPE_CHECKING:
-    from ..trace.frame import TraceResult
+    from ..trace.result import TraceResult
 
 
-class Onward:
-    """What the replacement of a continuation returns at a break: the continuation to call next."""
+class NextContinuation:
+    """The replacement of a continuation returns this at a break: the continuation to call next, with its arguments."""
 
     __slots__ = ("args", "function")
 
@@ -50,29 +47,29 @@ class Onward:
         self.args = args
 
 
-# Callables that look at the frame that calls them: in a replacement frame they would see ours.
+# Callables that read the frame that calls them. In a replacement frame they would see its variables.
 FRAME_READERS: tuple[Any, ...] = (
     *(locals, vars, dir, eval, exec, super),
     *(sys._getframe, inspect.currentframe, inspect.stack, inspect.trace),
 )
 
-# Slots that a call instruction takes off the stack, beside its `arg` arguments.
+# Slots that a call instruction takes off the stack.
 _CALL_SLOTS: dict[str, Callable[[int], int]] = {
     "CALL": lambda arg: arg + 2,  # callable or method, NULL or self
     "CALL_KW": lambda arg: arg + 3,
     "CALL_FUNCTION_EX": lambda arg: 3 + (arg & 1),
 }
-# Instructions behind END_FOR that belong to it, counted with it.
-_LOOP_END_LENGTH = {11: 0, 12: 1, 13: 2}
+# Instructions between the target of FOR_ITER and the first one after the loop, by Python minor version: END_FOR, POP_TOP.
+_LOOP_END_INSTRUCTIONS = {11: 0, 12: 1, 13: 2}
 
 
 Slot = Value | str
-"""What a continuation is given: a value of the trace, or (by a name of ours) something the breaking instruction has made."""
+"""An argument of a continuation: a value of the trace, or the name of a result of the breaking instruction."""
 
 
 @dataclass(frozen=True)
 class Exit:
-    """One way out of the breaking instruction: a continuation, its operand stack with the NULLs in it, and its locals."""
+    """One exit_ out of the breaking instruction: a continuation, its operand stack with the NULLs in it, and its locals."""
 
     target: Continuation
     stack: tuple[Slot, ...]
@@ -85,9 +82,9 @@ class Break:
     def __init__(self, code: CodeType, model: CodeModel, result: TraceResult):
         self.nested = is_continuation(code)
         self.result = result
-        # A continuation of a continuation is made from the original function, so that a loop comes back to the same few.
-        family = _family_of(code, model)
-        index = _place_in_family(code, model, result.index)
+        # The next continuation is cut from the original function, so that a loop uses the same few again and again.
+        family = family_of(code, model)
+        index = index_in_original(code, model, result.index)
         if family is None or index < 0:
             raise _cannot_resume(
                 result, "the original function is gone, or the break is in what the continuation itself adds"
@@ -100,20 +97,20 @@ class Break:
         why = why_not_resume(model, self.index, self.stack)
         if why is not None:
             raise _cannot_resume(result, why)
-        self.returns = _returns_at_once(self)
-        self.tested = _jump_on_result(self)
-        self.exits = [] if self.returns else _exits_of(self)
+        self.returns_result = _returns_result(self)
+        self.fused_jump = _fused_jump(self)
+        self.exits = [] if self.returns_result else _exits_of(self)
         self.on_exception = self._exception_exit()
 
     def values(self) -> list[Value]:
-        """Everything that must be rebuilt, the operand stack first, bottom up (context managers are entered again in this order)."""
+        """Everything that must be rebuilt. The operand stack comes first, bottom up: context managers are entered again in this order."""
         found = [v for v in self.stack if v is not NULL]
-        for way in (*self.exits, *([self.on_exception] if self.on_exception is not None else [])):
-            found += [value for value in way.locals if not isinstance(value, str)]
+        for exit_ in (*self.exits, *([self.on_exception] if self.on_exception is not None else [])):
+            found += [value for value in exit_.locals if not isinstance(value, str)]
         return found
 
     def exit_at(self, index: int, stack: Sequence[Slot], made: dict[str, str] | None = None) -> Exit:
-        """The continuation from `index` on with this stack; `made`: locals that the breaking instruction has given a value."""
+        """The continuation from `index` on with this stack. made: locals that the breaking instruction has stored."""
         kinds = tuple(SlotKind.NULL if slot is NULL else SlotKind.VALUE for slot in stack)
         known: dict[str, Slot] = {**self.result.locals, **self.result.cells, **(made or {})}
         wanted = tuple(name for name in live_locals(self.model, index) if name in known)
@@ -131,7 +128,7 @@ class Break:
     # ---- emission
 
     def emit(self, builder: ReplacementBuilder) -> None:
-        """Effects, the instruction, the continuations."""
+        """Emit the writes of the trace, the instruction, and the calls of the continuations."""
         effects = Effects(builder, self.values())
         effects.prepare()
         if builder.dry:
@@ -151,27 +148,27 @@ class Break:
                 "exception": lambda: cb.load_fast(exception),
                 "lasti": lambda: cb.load_const(0),
             }  # 0: the line where it starts
-            self.go_on(builder, effects, self.on_exception, names)
+            self.emit_call(builder, effects, self.on_exception, names)
 
-    def go_on(
+    def emit_call(
         self,
         builder: ReplacementBuilder,
         effects: Effects,
-        way: Exit,
+        exit_: Exit,
         names: dict[str, Callable[[], None]] | None = None,
     ) -> None:
-        """Call a continuation and return what it returns; `names`: how to push what the instruction has made."""
+        """Emit the call of a continuation, and return its result. names: how to push the results of the instruction."""
         cb: FrameCode = builder.cb
-        count = len(way.target.variables) + len(way.target.stack)
+        count = len(exit_.target.variables) + len(exit_.target.stack)
         if self.nested:
             cb.push_null()
-            cb.load_const(Onward)
-            cb.load_function(way.target.code)
+            cb.load_const(NextContinuation)
+            cb.load_function(exit_.target.code)
         else:
             cb.begin_call()
-            cb.load_function(way.target.code)
+            cb.load_function(exit_.target.code)
             cb.callable_done()
-        for slot in (*way.locals, *way.stack):
+        for slot in (*exit_.locals, *exit_.stack):
             if isinstance(slot, str):
                 assert names is not None
                 names[slot]()
@@ -180,12 +177,12 @@ class Break:
         builder.delete_temporaries()
         cb.call(count + self.nested)
         if not self.nested:
-            _emit_onward_loop(cb)
+            _emit_continuation_loop(cb)
         cb.return_value()
 
 
-def _emit_onward_loop(cb: FrameCode) -> None:
-    """`while type(result) is Onward: result = result.function(*result.args)`, result being on top of the stack."""
+def _emit_continuation_loop(cb: FrameCode) -> None:
+    """`while type(result) is NextContinuation: result = result.function(*result.args)`, result being on top of the stack."""
     result = cb.temp()
     again, done = cb.label("again"), cb.label("done")
     cb.store_fast(result)
@@ -194,7 +191,7 @@ def _emit_onward_loop(cb: FrameCode) -> None:
     cb.load_const(type)
     cb.load_fast(result)
     cb.call(1)
-    cb.load_const(Onward)
+    cb.load_const(NextContinuation)
     cb.is_op()
     cb.pop_jump_if_false(done, exact_bool=True)
     cb.begin_call()
@@ -213,7 +210,7 @@ def _emit_onward_loop(cb: FrameCode) -> None:
 
 
 def _whole_call(model: CodeModel, index: int) -> int:
-    """The CALL that KW_NAMES and PRECALL belong to: the three hand each other values and run as one."""
+    """The CALL of a KW_NAMES or PRECALL. The three pass each other values outside the stack, so they run as one."""
     while model.instructions[index].opname in ("KW_NAMES", "PRECALL"):
         index += 1
     return index
@@ -226,14 +223,14 @@ def _cannot_resume(result: TraceResult, why: str) -> Unsupported:
 
 
 def why_not_resume(model: CodeModel, index: int, stack: Sequence[Value]) -> str | None:
-    """Why the frame cannot be left at this instruction and gone on with elsewhere."""
+    """Why the frame cannot be left at this instruction and resumed elsewhere."""
     index = _whole_call(model, index)
     instruction = model.instructions[index]
     op = OPS[instruction.opname]
     if op.jumps and _kind_of(instruction) not in _EMITTERS:
         return f"{instruction.opname} cannot be carried out outside its own code"
     if op.name in ("PUSH_NULL", "SWAP", "COPY"):
-        return f"{op.name} may move a NULL, which cannot be handed over"
+        return f"{op.name} may move a NULL, which cannot be an argument of a continuation"
     if op.kind in (ArgKind.LOCAL, ArgKind.LOCAL_PAIR, ArgKind.FREE):
         return f"{instruction.opname} works on the frame's own variables"
     kinds = stack_kinds(model)[index]
@@ -245,97 +242,6 @@ def why_not_resume(model: CodeModel, index: int, stack: Sequence[Value]) -> str 
                 return f"{value.obj.__name__}() looks at the frame that calls it"
     following = index + 1
     return None if op.jumps or op.ends else why_not_cut(model, following)
-
-
-def _in_loop(model: CodeModel, index: int) -> bool:
-    """Whether the instruction may run again after itself: a later jump goes back to it or before it."""
-    return any(
-        instruction.target is not None and instruction.target <= index for instruction in model.instructions[index:]
-    )
-
-
-# ---- continuations
-
-_Key = tuple[int, tuple[str, ...], tuple[SlotKind, ...]]
-
-
-class _Family:
-    """The continuations cut from one function, one per place and layout, so that recompiled frames share them and their entries.
-
-    Lives as long as the function's code; with it go the continuations and their entries, and the parameters in the graphs of those.
-    """
-
-    def __init__(self, model: CodeModel, left_alone: bool):
-        self.model = model
-        self.left_alone = left_alone
-        self.made: dict[_Key, Continuation] = {}
-
-    def member(self, index: int, names: tuple[str, ...], kinds: tuple[SlotKind, ...]) -> Continuation:
-        """The continuation from `index` on with these variables and this stack."""
-        key = (restart_index(self.model, index), names, kinds)
-        if key not in self.made:
-            made = self.made[key] = continuation(self.model, index, variables=names, stack=kinds)
-            member = _Member(weakref.ref(self), made.origin, _in_loop(self.model, key[0]))
-            _while_alive(made.code, _members, member)
-            if self.left_alone:
-                treadle_frame.skip(made.code)
-        return self.made[key]
-
-
-@dataclass(frozen=True)
-class _Member:
-    """What is known of a continuation by its code."""
-
-    family: weakref.ref[_Family]
-    origin: tuple[int, ...]
-    in_loop: bool
-
-
-# By id of a code object that is alive (code objects compare by value, so they are no keys themselves).
-_families: dict[int, _Family] = {}
-_members: dict[int, _Member] = {}
-
-
-def _while_alive(code: CodeType, table: dict[int, Any], value: Any) -> None:
-    key = id(code)
-    table[key] = value
-    weakref.finalize(code, table.pop, key, None).atexit = False
-
-
-def forget_continuations() -> None:
-    """Make new continuations from now on (for a reset of all caches)."""
-    _families.clear()
-
-
-def is_continuation(code: CodeType) -> bool:
-    """Whether the code is a continuation, so that an `Onward` may be returned to its caller."""
-    return id(code) in _members
-
-
-def starts_in_loop(code: CodeType) -> bool:
-    """Whether the code is a continuation that may be called once per turn of a loop."""
-    member = _members.get(id(code))
-    return member is not None and member.in_loop
-
-
-def _family_of(code: CodeType, model: CodeModel) -> _Family | None:
-    """The family a continuation belongs to (None when it is gone), or the one of an original function."""
-    member = _members.get(id(code))
-    if member is not None:
-        return member.family()
-    if id(code) not in _families:
-        _while_alive(code, _families, _Family(model, treadle_frame.is_skipped(code)))
-    return _families[id(code)]
-
-
-def _place_in_family(code: CodeType, model: CodeModel, index: int) -> int:
-    """Where an instruction of a function or continuation stands in the original (-1: nowhere)."""
-    member = _members.get(id(code))
-    if member is None:
-        return index
-    if len(member.origin) != len(model.instructions):
-        raise InternalError("resume", f"a continuation of {model.qualname} was read back with another length")
-    return member.origin[index]
 
 
 # ---- kinds of instruction
@@ -353,31 +259,31 @@ def _exits_of(leaving: Break) -> list[Exit]:
     kind = _kind_of(leaving.instruction)
     if kind == "FOR_ITER":
         assert target is not None
-        end = target + _LOOP_END_LENGTH[MINOR]
+        end = target + _LOOP_END_INSTRUCTIONS[MINOR]
         return [leaving.exit_at(index + 1, [*stack, "item"]), leaving.exit_at(end, stack[:-1])]
     if kind == "POP_JUMP":
         assert target is not None
         return [leaving.exit_at(index + 1, stack[:-1]), leaving.exit_at(target, stack[:-1])]
     if kind == "plain":
-        return _exit_behind(leaving)
+        return _exit_after(leaving)
     assert target is not None  # JUMP_IF_TRUE_OR_POP, JUMP_IF_FALSE_OR_POP of 3.11
     return [leaving.exit_at(index + 1, stack[:-1]), leaving.exit_at(target, stack)]
 
 
-def _exit_behind(leaving: Break) -> list[Exit]:
-    """The exit of a plain instruction; none if it never goes on (RAISE_VARARGS).
+def _exit_after(leaving: Break) -> list[Exit]:
+    """The exit of a plain instruction; none if nothing follows it (RAISE_VARARGS).
 
-    A result that the next instruction drops or stores in a local is dropped or stored here: the continuation then need not look at it.
+    If the next instruction drops the result or stores it in a local, that happens here, so the continuation needs no guard on it.
     """
     if OPS[leaving.instruction.opname].ends:
         return []
     index = leaving.index + 1
-    if leaving.tested is not None:
-        target = leaving.model.instructions[leaving.tested].target
+    if leaving.fused_jump is not None:
+        target = leaving.model.instructions[leaving.fused_jump].target
         assert target is not None
-        below = leaving.stack[: _kept(leaving)]
-        return [leaving.exit_at(leaving.tested + 1, below), leaving.exit_at(target, below)]
-    stack: list[Slot] = [*leaving.stack[: _kept(leaving)], *_made(leaving)]
+        below = leaving.stack[: _untouched_slots(leaving)]
+        return [leaving.exit_at(leaving.fused_jump + 1, below), leaving.exit_at(target, below)]
+    stack: list[Slot] = [*leaving.stack[: _untouched_slots(leaving)], *_pushed_slots(leaving)]
     following = leaving.model.instructions[index]
     if isinstance(stack[-1] if stack else None, str) and why_not_cut(leaving.model, index + 1) is None:
         if following.opname == "POP_TOP":
@@ -387,19 +293,19 @@ def _exit_behind(leaving: Break) -> list[Exit]:
     return [leaving.exit_at(index, stack)]
 
 
-def _returns_at_once(leaving: Break) -> bool:
-    """Whether the frame gives back what the instruction makes (`return f(x)`): that needs no continuation."""
+def _returns_result(leaving: Break) -> bool:
+    """Whether the frame returns the result of the instruction (`return f(x)`), so that no continuation is needed."""
     if _kind_of(leaving.instruction) != "plain" or OPS[leaving.instruction.opname].ends:
         return False
-    made = _made(leaving)
+    made = _pushed_slots(leaving)
     return leaving.model.instructions[leaving.index + 1].opname == "RETURN_VALUE" and made[-1:] == ["made 0"]
 
 
-def _jump_on_result(leaving: Break) -> int | None:
-    """The jump that tests the only thing the instruction makes (`if f(x):`), to be carried out with it: its index."""
+def _fused_jump(leaving: Break) -> int | None:
+    """The index of the jump that tests the only result of the instruction (`if f(x):`); the two are carried out together."""
     if _kind_of(leaving.instruction) != "plain" or OPS[leaving.instruction.opname].ends:
         return None
-    if _made(leaving) != ["made 0"]:
+    if _pushed_slots(leaving) != ["made 0"]:
         return None
     instructions = leaving.model.instructions
     index = leaving.index + 1
@@ -407,24 +313,24 @@ def _jump_on_result(leaving: Break) -> int | None:
     return index if _kind_of(instructions[index]) == "POP_JUMP" else None
 
 
-def _made(leaving: Break) -> list[Slot]:
-    """The slots above `_kept` after a plain instruction, named, with the NULL of a callable where it belongs."""
+def _pushed_slots(leaving: Break) -> list[Slot]:
+    """Names for the slots above `_untouched_slots` after a plain instruction, with the NULL of a callable where it belongs."""
     kinds = stack_kinds(leaving.model)[leaving.index + 1]
     assert kinds is not None
-    made: list[Slot] = [f"made {slot}" for slot in range(len(kinds) - _kept(leaving))]
+    made: list[Slot] = [f"made {slot}" for slot in range(len(kinds) - _untouched_slots(leaving))]
     if _pushes_null(leaving.instruction):
         made[-1 if NULL_AFTER_CALLABLE else -2] = NULL
     return made
 
 
 def _pushes_null(instruction: Instruction) -> bool:
-    """Whether it loads a callable together with the NULL (or self) of the call to come."""
+    """Whether the instruction loads a callable together with the NULL (or self) of the call that follows."""
     name = instruction.opname
     return name == "LOAD_METHOD" or (name in _WITH_NULL_FLAG and bool(instruction.flag_bits & 1))
 
 
 _WITH_NULL_FLAG = ("LOAD_ATTR", "LOAD_GLOBAL", "LOAD_SUPER_ATTR")
-# The same loads without the NULL: a NULL cannot be passed to the continuation, which pushes it itself.
+# The same loads without the NULL. A NULL cannot be an argument, so the continuation pushes it itself.
 _LOAD_WITHOUT_NULL: dict[str, Callable[[FrameCode, Instruction], None]] = {
     "LOAD_METHOD": lambda cb, i: cb.load_attr(i.argval),
     "LOAD_ATTR": lambda cb, i: cb.load_attr(i.argval),
@@ -433,17 +339,17 @@ _LOAD_WITHOUT_NULL: dict[str, Callable[[FrameCode, Instruction], None]] = {
 }
 
 
-def _kept(leaving: Break) -> int:
-    """Slots at the bottom of the stack that the instruction does not see: up to the last NULL of calls around it."""
+def _untouched_slots(leaving: Break) -> int:
+    """The number of slots at the bottom of the stack that the instruction does not see: up to the last NULL of an enclosing call."""
     slots = _CALL_SLOTS.get(leaving.instruction.opname)
     below = len(leaving.stack) - (slots(leaving.instruction.arg or 0) if slots is not None else 0)
     return max((i + 1 for i in range(below) if leaving.stack[i] is NULL), default=0)
 
 
 def _emit_plain(leaving: Break, builder: ReplacementBuilder, effects: Effects, place: Any) -> None:
-    """Carry out the instruction on the part of the stack that it may see, and keep what it leaves there."""
+    """Run the instruction on the part of the stack that it may see, and store its results in temporaries."""
     cb: FrameCode = builder.cb
-    for value in leaving.stack[_kept(leaving) :]:
+    for value in leaving.stack[_untouched_slots(leaving) :]:
         if value is NULL:
             cb.push_null_here()
         else:
@@ -453,25 +359,25 @@ def _emit_plain(leaving: Break, builder: ReplacementBuilder, effects: Effects, p
         _LOAD_WITHOUT_NULL[leaving.instruction.opname](cb, leaving.instruction)
     else:
         cb.extend(leaving.model.instructions[restart_index(leaving.model, leaving.index) : leaving.index + 1])
-    if leaving.tested is not None:
+    if leaving.fused_jump is not None:
         jumped = cb.label("jumped")
-        _BRANCHES[_condition(leaving.model.instructions[leaving.tested])](cb, jumped)
+        _BRANCHES[_condition(leaving.model.instructions[leaving.fused_jump])](cb, jumped)
         cb.place(place[1])
-        leaving.go_on(builder, effects, leaving.exits[0])
+        leaving.emit_call(builder, effects, leaving.exits[0])
         cb.place(jumped)
-        leaving.go_on(builder, effects, leaving.exits[1])
+        leaving.emit_call(builder, effects, leaving.exits[1])
         return
     cb.place(place[1])
-    if leaving.returns:
+    if leaving.returns_result:
         cb.return_value()
     if not leaving.exits:
         return
     kept: dict[str, Callable[[], None]] = {}
-    for name in reversed([slot for slot in _made(leaving) if isinstance(slot, str)]):
+    for name in reversed([slot for slot in _pushed_slots(leaving) if isinstance(slot, str)]):
         temporary = builder.temporary()
         cb.store_fast(temporary)
         kept[name] = functools.partial(cb.load_fast, temporary)
-    leaving.go_on(builder, effects, leaving.exits[0], kept)
+    leaving.emit_call(builder, effects, leaving.exits[0], kept)
 
 
 def _emit_branch(leaving: Break, builder: ReplacementBuilder, effects: Effects, place: Any) -> None:
@@ -481,9 +387,9 @@ def _emit_branch(leaving: Break, builder: ReplacementBuilder, effects: Effects, 
     effects.push(leaving.stack[-1])
     _BRANCHES[_condition(leaving.instruction)](cb, jumped)  # an exit that keeps the value loads it again
     cb.place(place[1])
-    leaving.go_on(builder, effects, leaving.exits[0])
+    leaving.emit_call(builder, effects, leaving.exits[0])
     cb.place(jumped)
-    leaving.go_on(builder, effects, leaving.exits[1])
+    leaving.emit_call(builder, effects, leaving.exits[1])
 
 
 def _condition(instruction: Instruction) -> str:
@@ -508,9 +414,9 @@ def _emit_for_iter(leaving: Break, builder: ReplacementBuilder, effects: Effects
     item = builder.temporary()
     cb.store_fast(item)
     cb.pop_top()
-    leaving.go_on(builder, effects, leaving.exits[0], {"item": lambda: cb.load_fast(item)})
+    leaving.emit_call(builder, effects, leaving.exits[0], {"item": lambda: cb.load_fast(item)})
     cb.end_for(end)
-    leaving.go_on(builder, effects, leaving.exits[1])
+    leaving.emit_call(builder, effects, leaving.exits[1])
 
 
 _EMITTERS: dict[str, Callable[[Break, ReplacementBuilder, Effects, Any], None]] = {

@@ -1,8 +1,10 @@
-"""The guard program of an entry with dynamic sizes: ranges of sizes are checked in C with the rest of a tensor's metadata, and Python is
-called only for decisions that relate several numbers, or while a size may be 1 only where certain others are.
+"""The guard program of an entry with dynamic sizes.
 
-Which sizes may be 1 changes in the life of an entry (`output.size_one` admits them), and a guard program does not: so the program is made
-anew from the old one.
+Ranges of sizes are checked in C with the rest of a tensor's metadata. Python is called only for decisions that relate several numbers, and
+where a size may be 1 only beside certain others.
+
+`output.size_one` accepts more and more sizes of 1 during the life of an entry. A guard program does not change, so each time a new one is
+made from the old one.
 """
 
 from __future__ import annotations
@@ -21,22 +23,25 @@ if TYPE_CHECKING:
     from .guards import DynamicNumbers
 
 
-def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool = False) -> treadle_frame.GuardProgram:
-    """The program of these checks for the sizes of 1 that are admitted now (`any_ones`: for all of them).
+def size_program(
+    checks: Iterable[Any], dynamic: DynamicNumbers, any_size_one: bool = False
+) -> treadle_frame.GuardProgram:
+    """The program of these checks for the sizes of 1 that are accepted now; with `any_size_one` for all of them.
 
-    checks: of `GuardSet.program`, or of a program that this function has made.
+    checks: those of `GuardSet.program`, or of a program that this function has made.
     """
     ranges = {
-        path_key(source.path): _range(dynamic, position, any_ones) for position, source in enumerate(dynamic.sources)
+        path_key(source.path): _range(dynamic, position, any_size_one)
+        for position, source in enumerate(dynamic.sources)
     }
-    # Making keys costs more than all else here, and most tensors have no dynamic size: their paths are asked for their length first.
+    # Making keys is the largest cost here, and most tensors have no dynamic size: compare the lengths of their paths first.
     tensors = {path_key(source.path[:-2]) for source in dynamic.sources}
     lengths = {len(source.path) - 2 for source in dynamic.sources}
     checked: set[Any] = set()
     owners: dict[Any, tuple[Any, int]] = {}
     kept = []
     for check in checks:
-        if check.op == "foreign":
+        if check.op == "native_tensor":
             kept.append(check)
             if len(check.path) not in lengths or path_key(check.path) not in tensors:
                 continue
@@ -51,7 +56,7 @@ def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool 
         elif not dynamic.is_guarded_by(check):
             kept.append(check)
     is_checked = all(path in checked or ends == (None, None) for path, ends in ranges.items())
-    if not is_checked or not (any_ones or dynamic.guard.admits_each):
+    if not is_checked or not (any_size_one or dynamic.guard.accepts_each_alone):
         kept.append(_check_of_everything(dynamic))
     else:
         kept += _checks_of_relations(dynamic, owners)
@@ -59,7 +64,7 @@ def size_program(checks: Iterable[Any], dynamic: DynamicNumbers, any_ones: bool 
 
 
 def _check_of_everything(dynamic: DynamicNumbers) -> treadle_frame.Check:
-    test = dynamic.guard if dynamic.guard.sizes else dynamic.guard.check  # no size, no admission of ones
+    test = dynamic.guard if dynamic.guard.sizes else dynamic.guard.check  # without sizes there is no size of 1
     return _call(test, dynamic.sources, dynamic.text)
 
 
@@ -69,7 +74,7 @@ def _call(test: Any, sources: Sequence[Source], text: str) -> treadle_frame.Chec
 
 
 def _checks_of_relations(dynamic: DynamicNumbers, owners: dict[Any, tuple[Any, int]]) -> list[treadle_frame.Check]:
-    """What the ranges do not say; `owners`: the check of the tensor that a size belongs to, and the dimension."""
+    """Checks of what is more than a range. owners: the check of the tensor that a size belongs to, and the dimension."""
     found = []
     if dynamic.equal:
         tensors: dict[int, tuple[int, Any]] = {}
@@ -86,15 +91,15 @@ def _checks_of_relations(dynamic: DynamicNumbers, owners: dict[Any, tuple[Any, i
     return found
 
 
-def _range(dynamic: DynamicNumbers, position: int, any_ones: bool) -> Range:
-    """The sizes that a dynamic dimension may have by itself."""
+def _range(dynamic: DynamicNumbers, position: int, any_size_one: bool) -> Range:
+    """The sizes that a dynamic dimension may have, whatever the others are."""
     lower, upper = dynamic.box[position]
-    if position in dynamic.guard.sizes and not any_ones and not dynamic.guard.has_admitted(position):
+    if position in dynamic.guard.sizes and not any_size_one and not dynamic.guard.may_be_one(position):
         lower = max(lower or 0, 2)
     return lower, upper
 
 
 def _rank(check: Any) -> int:
-    """The number of dimensions that a foreign check of a tensor looks at."""
+    """The number of dimensions that a `native_tensor` check looks at."""
     sizes: Sequence[Any] = next((expected for _, kind, expected in check.queries if kind == "i64_array"), ())
     return len(sizes)

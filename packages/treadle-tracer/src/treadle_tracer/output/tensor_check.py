@@ -1,10 +1,10 @@
 """Guards on tensor metadata and on torch's global state.
 
-Metadata is read through the C ABI of libtorch_cpu (`aoti_torch_get_sizes` and its like, torch/csrc/inductor/aoti_torch/c/shim.h of
-torch 2.11 - 2.13): `int32_t f(AtenTensorHandle, T *out)`, 0 on success. An AtenTensorHandle is an `at::Tensor *`, and a Python tensor
-holds its `at::Tensor` inside the object, so the handle is the object's address plus an offset. The offset is found, not assumed: it is
-where the object stores the address that `Tensor._cdata` reports, and it must then give the right metadata for a known tensor. Where that
-fails, or a tensor is not strided, a Python check does the same work.
+Metadata is read through the C ABI of libtorch_cpu (`aoti_torch_get_sizes` and similar functions, torch/csrc/inductor/aoti_torch/c/shim.h
+of torch 2.11 - 2.13): `int32_t f(AtenTensorHandle, T *out)`, 0 on success. An AtenTensorHandle is an `at::Tensor *`. A Python tensor
+holds its `at::Tensor` inside the object, so the handle is the object's address plus an offset. The offset is where the object stores the
+address that `Tensor._cdata` reports; it counts only if it gives the right metadata for a known tensor. Where there is no such offset, or a
+tensor is not strided, a Python check does the same work.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from ..dynamic import Chain, DynamicSizes, StrideRule, stride_rules
 from ..source import Path
 
-# what is asked -> (symbol, kind of the out parameter in treadle_frame.ForeignCheck)
+# query -> (symbol, kind of the out parameter in treadle_frame.NativeTensorCheck)
 QUERIES: dict[str, tuple[str, str]] = {
     "dtype": ("aoti_torch_get_dtype", "i32"),
     "dim": ("aoti_torch_get_dim", "i64"),
@@ -37,18 +37,18 @@ _OUT_TYPES: dict[str, Any] = {
 _OBJECT_HEADER = 16  # ob_refcnt and ob_type
 _OBJECT_END = 96  # far behind the tensor member in every known layout
 
-TensorCheck = tuple[Path, str, Any, str]  # accessors behind the tensor's own source, op, argument, text
+TensorCheck = tuple[Path, str, Any, str]  # accessors after the tensor's own source, op, argument, text
 
 
 def checks(tensor: torch.Tensor, dynamic_dims: tuple[int, ...] = ()) -> list[TensorCheck]:
-    """The checks that recognise a tensor of the same metadata; sizes of `dynamic_dims` may be anything but 0 (see `dynamic.SizesGuard`).
+    """The checks that recognise a tensor of the same metadata.
 
-    The strides of a tensor with dynamic dimensions are those that `dynamic.stride_rules` says.
+    Sizes of `dynamic_dims` may be anything but 0 (`dynamic.SizesGuard` checks more), and strides follow `dynamic.stride_rules`.
     """
     rules = stride_rules(tensor, dynamic_dims) if dynamic_dims else None
     sizes = tuple(None if d in dynamic_dims else int(s) for d, s in enumerate(tensor.shape))
     found = [_metadata_check(tensor, sizes, rules)]
-    if rules is not None and found[0][1] != "foreign":
+    if rules is not None and found[0][1] != "native_tensor":
         text = f"sizes of dimensions {list(dynamic_dims)} are at least 1, and the strides follow"
         found.append(((), "call", DynamicSizes(dynamic_dims, rules), text))
     text = f"requires_grad is {tensor.requires_grad}"
@@ -65,7 +65,7 @@ def checks(tensor: torch.Tensor, dynamic_dims: tuple[int, ...] = ()) -> list[Ten
 def _metadata_check(
     tensor: torch.Tensor, sizes: tuple[int | None, ...], rules: tuple[StrideRule, ...] | None
 ) -> TensorCheck:
-    """`sizes`: None for a dynamic one; `rules`: of the strides where sizes are dynamic."""
+    """sizes: None for a dynamic one; rules: of the strides, where sizes are dynamic."""
     text = metadata_text(tensor, sizes)
     if tensor.layout is not torch.strided or _handle_offset() is None:
         return ((), "call", PythonMetadata(tensor, sizes, any_strides=rules is not None), text)
@@ -91,7 +91,7 @@ def _metadata_check(
     if rules:
         layout = tuple((1, None) if rule is None else _as_expected(rule) for rule in rules)
         queries.append((functions["strides"][1], "layout", (functions["sizes"][1], layout)))
-    return ((), "foreign", treadle_frame.ForeignCheck(type(tensor), offset, tuple(queries)), text)
+    return ((), "native_tensor", treadle_frame.NativeTensorCheck(type(tensor), offset, tuple(queries)), text)
 
 
 def _as_expected(rule: int | Chain) -> int | tuple[int]:
@@ -103,7 +103,7 @@ Range = tuple[int | None, int | None]
 
 
 def with_ranges(check: Any, sizes: Sequence[Range | None], strides: Sequence[Range | None]) -> Any:
-    """A `foreign` check of `checks` with other ranges of its dynamic sizes and free strides; None: as it is."""
+    """A `native_tensor` check with new ranges of its dynamic sizes and free strides; None keeps a range."""
     functions = _functions()
     assert functions is not None
     address = functions["sizes"][1]
@@ -121,7 +121,10 @@ def with_ranges(check: Any, sizes: Sequence[Range | None], strides: Sequence[Ran
 
 
 def equal_sizes_check(checks: Sequence[Any], pairs: Sequence[tuple[int, int, int, int]], text: str) -> Any:
-    """A check that sizes of tensors are equal; `checks`: the `foreign` check of each tensor, `pairs`: (tensor, dim, other tensor, dim)."""
+    """A check that sizes of tensors are equal.
+
+    checks: the `native_tensor` check of each tensor; pairs: (tensor, dim, other tensor, dim).
+    """
     import treadle_frame
 
     functions, offset = _functions(), _handle_offset()
@@ -232,7 +235,7 @@ def _autocast_state() -> tuple[Any, ...]:
 
 
 def why_global_state_unfit() -> str | None:
-    """Why no trace can be made or run under the state of this moment: an active mode that sees every torch call."""
+    """Why nothing can be traced or run under torch's current state: an active mode sees every torch call."""
     if torch._C._len_torch_function_stack() or not torch._C._is_torch_function_enabled():
         return "a torch function mode is active"
     if torch._C._len_torch_dispatch_stack():
@@ -243,7 +246,7 @@ def why_global_state_unfit() -> str | None:
 
 
 class GlobalState:
-    """Guard callable: torch's thread-local and global switches are what they were when it was made."""
+    """Guard callable: torch's thread-local and global switches are what they were when this object was made."""
 
     __slots__ = ("check", "text")
 
@@ -286,8 +289,3 @@ class GlobalState:
 
     def __call__(self, value: Any) -> bool:
         return self.check(value)
-
-
-def global_state_check() -> GlobalState:
-    """The check for the state of this moment."""
-    return GlobalState()

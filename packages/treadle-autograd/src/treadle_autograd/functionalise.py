@@ -1,0 +1,125 @@
+"""Run a torch-level graph under PyTorch's C++ functionalisation layer, so that only functional operators reach the recorder.
+
+    def f(x):                           %x : placeholder
+        y = x.view(2, 6)        ==>     %view = aten.view(%x, [2, 6]);  %add = aten.add(%view, 1)
+        y.add_(1)                       %view_1 = aten.view(%add, [3, 4]);  %mul = aten.mul(%view_1, 2)
+        return x * 2                    x is written back from %view_1
+
+The layer (``torch._to_functional_tensor`` and the dispatch key Functionalize) replaces in-place operators by functional ones and
+replays views of what they change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from treadle_shapes.torch import raw_expr
+
+from .asserts import is_assert
+from .errors import UnsupportedGraph
+from .graph_runner import GraphRunner, call_node
+from .recorder import AtenRecorder
+from .unbacked import tracers_float
+
+Layouts = dict[fx.Node, tuple[tuple[Any, ...], tuple[Any, ...]]]
+
+
+@dataclass
+class FunctionalRun:
+    """The result of `run_functional`.
+
+    outputs: functional tensors and numbers. mutated: whether anything was changed in place. layouts: sizes and strides of every
+    node's result at the time it was made.
+    """
+
+    outputs: list[Any]
+    mutated: bool
+    layouts: Layouts
+
+
+@contextmanager
+def functionalisation() -> Iterator[None]:
+    """The C++ functionalisation layer, with views replayed as views."""
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()
+
+
+def wrap(fake: torch.Tensor) -> torch.Tensor:
+    """A functional tensor whose current value is `fake`."""
+    return torch._to_functional_tensor(fake)
+
+
+def unwrap(wrapper: torch.Tensor) -> torch.Tensor:
+    """The current value of a functional tensor, with pending writes through other views applied."""
+    torch._sync(wrapper)
+    return torch._from_functional_tensor(wrapper)
+
+
+def run_functional(
+    gm: fx.GraphModule, arguments: Sequence[Any], attributes: Mapping[str, Any], recorder: AtenRecorder
+) -> FunctionalRun:
+    """Run `gm` on functional tensors and keep `recorder` informed of the current node. Placeholders take `arguments` in order.
+
+    Raises UnsupportedGraph for what has no functional form.
+    """
+    holders = [value for value in (*arguments, *attributes.values()) if isinstance(value, torch.Tensor)]
+    layouts: Layouts = {}
+    mutated = False
+    recorder.traced_asserts = set(_conditions_of_asserts(gm.graph))
+
+    def run_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
+        nonlocal mutated
+        recorder.meta = {"stack_trace": node.meta["stack_trace"]} if node.meta.get("stack_trace") else {}
+        recorder.function = node.target
+        if is_assert(node):
+            recorder.add_assert(raw_expr(args[0]), args[1])
+            return None
+        result = call_node(node, args, kwargs, recorder.mode)
+        recorder.finish_call(node.meta.get("example_value"), result)
+        result = tracers_float(node, result)
+        if recorder.stat_updates:
+            _flush_stat_updates(recorder, holders)
+            mutated = True
+        if isinstance(result, torch.Tensor):
+            layouts[node] = tuple(result.size()), tuple(result.stride())
+            mutated = mutated or _is_changed(result)
+        return result
+
+    outputs = GraphRunner(gm, attributes, run_call).run(*arguments, enable_io_processing=False)
+    mutated = mutated or any(_is_changed(tensor) for tensor in holders)
+    return FunctionalRun(outputs, mutated, layouts)
+
+
+def _conditions_of_asserts(graph: fx.Graph) -> Iterator[Any]:
+    """The conditions that the tracer's asserts check and that are not decided yet."""
+    for node in filter(is_assert, graph.nodes):
+        condition = node.args[0]
+        value = condition.meta.get("example_value") if isinstance(condition, fx.Node) else None
+        if isinstance(value, torch.SymBool):
+            yield raw_expr(value)
+
+
+def _is_changed(tensor: torch.Tensor) -> bool:
+    return torch._is_functional_tensor(tensor) and torch._functionalize_mutation_counter(tensor) > 0
+
+
+def _flush_stat_updates(recorder: AtenRecorder, wrappers: Iterable[torch.Tensor]) -> None:
+    """Store running statistics that were computed below the functionalisation layer in the functional tensors that hold them."""
+    holders = {id(torch._from_functional_tensor(w)): w for w in wrappers}
+    for old, new in recorder.stat_updates:
+        holder = holders.get(id(old))
+        if holder is None:
+            raise UnsupportedGraph("batch norm updates statistics that are not an input of the graph", recorder.line())
+        torch._functionalize_replace(holder, new)
+        torch._functionalize_commit_update(holder)
+        torch._sync(holder)
+    recorder.stat_updates.clear()

@@ -1,0 +1,82 @@
+"""Run a torch-level graph node by node on functional or plain fake tensors, as the tracer ran it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.types import py_sym_types
+
+from treadle_shapes.torch import answer_size_obliviously
+
+from .refusals import call_torch
+
+_NUMBERS = (*py_sym_types, int, float)
+
+
+def user_line(stack_trace: str | None) -> str:
+    """The innermost ``File "...", line N`` of a stack trace as ``file:N``, or ""."""
+    for line in reversed((stack_trace or "").splitlines()):
+        text = line.strip()
+        if text.startswith('File "') and ", line " in text:
+            name, _, rest = text[len('File "') :].partition('", line ')
+            return f"{name}:{rest.split(',')[0].strip()}"
+    return ""
+
+
+class GraphRunner(fx.Interpreter):
+    """Runs `gm` with `attributes` as the values of its get_attr nodes, and `run_call` for its calls. Output: a list.
+
+    `run_call(node, args, kwargs)` usually ends in `call_node`.
+    """
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        attributes: Mapping[str, Any],
+        run_call: Callable[[fx.Node, Any, Any], Any],
+    ) -> None:
+        super().__init__(gm)
+        self.extra_traceback = False  # exceptions keep their own messages
+        self.attributes = attributes
+        self.run_call = run_call
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.op in ("call_function", "call_method"):
+            return self.run_call(n, *self.fetch_args_kwargs_from_env(n))
+        return super().run_node(n)
+
+    def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return self.attributes[target]
+
+    def output(self, target: Any, args: Any, kwargs: Any) -> list[Any]:
+        results = args[0]
+        return list(results) if isinstance(results, (list, tuple)) else [results]
+
+
+def is_number_call(node: fx.Node) -> bool:
+    """Whether the node computes a number from numbers, so that the tracer's result is the result."""
+    return (
+        node.op == "call_function"
+        and not isinstance(node.target, torch._ops.OpOverload)
+        and isinstance(node.meta.get("example_value"), _NUMBERS)
+        and bool(node.all_input_nodes)
+        and all(isinstance(n.meta.get("example_value"), _NUMBERS) for n in node.all_input_nodes)
+    )
+
+
+def call_node(node: fx.Node, args: Any, kwargs: Any, mode: FakeTensorMode) -> Any:
+    """Call the node's target. Numbers computed from numbers are the tracer's, and are not computed again.
+
+    Raises Refusal for what torch raises.
+    """
+    if is_number_call(node):
+        return node.meta["example_value"]
+    function: Any = node.target
+    if node.op == "call_method":
+        function, args = getattr(args[0], str(node.target)), args[1:]
+    with answer_size_obliviously(mode.shape_env, node.target):  # as in the trace that made the graph
+        return call_torch(function, args, kwargs, lambda: user_line(node.meta.get("stack_trace")))

@@ -1,0 +1,301 @@
+"""The recording mode: one fx node per functional ATen operator.
+
+    %x : placeholder                        %x : placeholder
+    torch.relu(x.view(2, 6))       ==>      %view = aten.view.default(%x, [2, 6])
+                                            %relu = aten.relu.default(%view)
+
+`AtenRecorder` is a dispatch mode below PyTorch's C++ functionalisation layer (`functionalise`), so it sees functional overloads on fake
+tensors only. Composite operators decompose above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.types import py_sym_types
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from treadle_shapes.expr import substitute
+from treadle_shapes.torch import Operator, expr_of, fake_like, operator, run_for_metadata
+
+from .contract import CallInput, InputDescription, StaticInput
+from .decompositions import Decompositions, decompose_composite
+from .effects import may_raise
+from .errors import InternalError, UnsupportedGraph
+from .graph_runner import user_line
+from .layouts import like_first_argument
+from .overflow import fits_dtype, numbers_that_must_fit, overflow_message
+from .refusals import TYPED, call_torch
+from .symbolic_nodes import SymbolicNodes
+from .unbacked import has_elements, offset_fact, shape_env_of, unify_symbols
+
+aten = torch.ops.aten
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """Equal for tensors that share one storage, fake and functional tensors included."""
+    return tensor.untyped_storage()._cdata
+
+
+@dataclass
+class RecordedGraph:
+    """The ATen graph under construction, and a description of each of its placeholders."""
+
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    inputs: list[InputDescription] = field(default_factory=list)
+    input_nodes: list[fx.Node] = field(default_factory=list)
+    n_static: int = 0
+
+    def add_static(self, name: str, tensor: torch.Tensor, val: torch.Tensor) -> fx.Node:
+        """Add a placeholder for `tensor` behind the other static inputs and in front of all call inputs."""
+        if self.n_static:
+            place = self.graph.inserting_after(self.input_nodes[self.n_static - 1])
+        else:
+            place = self.graph.inserting_before(next(iter(self.graph.nodes), None))
+        with place:
+            node = self.graph.placeholder(name)
+        node.meta.update(val=val, static_input=tensor)
+        self.inputs.insert(self.n_static, StaticInput(name, tensor))
+        self.input_nodes.insert(self.n_static, node)
+        self.n_static += 1
+        return node
+
+    def add_call_input(self, name: str, index: int, val: Any) -> fx.Node:
+        """Add a placeholder for the `index`-th argument of the compiled callable."""
+        node = self.graph.placeholder(name)
+        node.meta["val"] = val
+        self.inputs.append(CallInput(index))
+        self.input_nodes.append(node)
+        return node
+
+
+class AtenRecorder(TorchDispatchMode):
+    """Writes one node of `recorded` per functional ATen operator and lets the fake mode compute the result.
+
+    meta, function: what the traced graph's current node says; set by whoever runs that graph.
+    stat_updates: (old, new) running statistics of batch norms, which the functionalisation layer has not seen yet.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch wraps __torch_dispatch__ in something that imports torch._dynamo
+
+    def __init__(self, recorded: RecordedGraph, mode: FakeTensorMode, decompositions: Decompositions) -> None:
+        super().__init__()
+        self.recorded = recorded
+        self.mode = mode
+        self.shape_env = shape_env_of(mode)
+        self.decompositions = decompositions
+        self.meta: dict[str, Any] = {}
+        self.function: Any = None
+        self.input_storages: set[int] = set()
+        self.stat_updates: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.symbolic = SymbolicNodes(recorded.graph)
+        self.traced_asserts: set[Any] = set()
+        self._nodes: dict[int, fx.Node] = {}
+        self._alive: list[torch.Tensor] = []  # keeps the ids above unique
+        self._constants: dict[int, fx.Node] = {}
+        self._renamed: dict[Any, Any] = {}
+        self._offsets: set[Any] = set()
+        self._n_asserts = 0 if self.shape_env is None else len(self.shape_env.env.runtime_asserts)
+
+    def bind(self, value: Any, node: fx.Node) -> None:
+        """Declare that `node` computes `value`, a fake tensor or a symbolic number."""
+        if isinstance(value, torch.Tensor):
+            self._nodes[id(value)] = node
+            self._alive.append(value)
+            if node.op == "placeholder":
+                self.symbolic.bind_sizes(value, node)
+                self.input_storages.add(storage_key(value))
+        else:
+            self.symbolic.bind(value, node)
+
+    def node_of(self, tensor: torch.Tensor) -> fx.Node:
+        """The node that computes `tensor`. A real tensor is a constant of the trace and becomes a static input."""
+        node = self._nodes.get(id(tensor))
+        return node if node is not None else self._constant(tensor)
+
+    def _constant(self, tensor: torch.Tensor) -> fx.Node:
+        if isinstance(tensor, FakeTensor):
+            raise AssertionError(
+                f"fake tensor of shape {tuple(tensor.shape)} was not computed by any recorded operator"
+            )
+        node = self._constants.get(id(tensor))
+        if node is None:
+            node = self.recorded.add_static(f"constant_{len(self._constants)}", tensor, fake_like(self.mode, tensor))
+            self._constants[id(tensor)] = node
+            self._alive.append(tensor)
+        return node
+
+    def to_argument(self, value: Any) -> Any:
+        """An operator's argument as a node's argument."""
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        if isinstance(value, (list, tuple)):
+            items = [self.to_argument(item) for item in value]
+            return items if isinstance(value, list) else tuple(items)
+        return self.symbolic.node_for(value) if isinstance(value, py_sym_types) else value
+
+    def line(self) -> str:
+        """The user's line of the current node."""
+        return user_line(self.meta.get("stack_trace"))
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        try:
+            return self._dispatch(func, args, kwargs or {})
+        except TYPED:
+            raise
+        except Exception as bug:  # ours: what torch raises has become a Refusal
+            raise InternalError("functionalise", f"{type(bug).__name__}: {bug}", self.line()) from bug
+
+    def _dispatch(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        record = operator(func)
+        if record is not None and record.is_query:
+            return call_torch(func, args, kwargs, self.line)  # no node
+        if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
+            return self._lift(args[0])
+        reason = self._why_not_functional(func, args, kwargs)
+        if reason is not None:
+            raise UnsupportedGraph(reason, self.line())
+        rule = self.decompositions.get(func)
+        if rule is not None:
+            with self:
+                result = call_torch(rule, args, kwargs, self.line)
+            if result is not NotImplemented:
+                return result
+        composite = decompose_composite(func)
+        if composite is not None:
+            with self:
+                return call_torch(composite, args, kwargs, self.line)
+        if func is aten.native_batch_norm.default and args[5] and args[3] is not None:
+            return self._training_batch_norm(*args)
+        if func._schema.is_mutable:
+            raise UnsupportedGraph(f"{func} changes its arguments below functionalisation", self.line())
+        return self._record(func, record, args, kwargs)
+
+    def _why_not_functional(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """Why the call cannot stand in the graph, whatever it decomposes into."""
+        if not isinstance(func, torch._ops.OpOverload):
+            return f"the higher-order operator {func} is not supported"
+        if func is aten.as_strided.default and (len(args) > 3 or kwargs):
+            if storage_key(args[0]) in self.input_storages:
+                return "as_strided reads an input from an absolute place in its storage"
+        return None
+
+    def _record(self, func: Any, record: Operator | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        node_args = tuple([self.to_argument(a) for a in args])
+        node_kwargs = {name: self.to_argument(value) for name, value in kwargs.items()}
+        if self.shape_env is not None and not has_elements(self.shape_env, func, record, args, kwargs):
+            raise UnsupportedGraph(f"{func} has nothing to reduce", self.line())
+        compute = func if record is None or record.fake_kernel is None else record.fake_kernel
+        result = call_torch(run_for_metadata, (self.shape_env, compute, args, kwargs), {}, self.line)
+        result = like_first_argument(record, args, kwargs, result)
+        for value, dtype in numbers_that_must_fit(func, record, args, kwargs, result):
+            self._require_fit(func, value, dtype, result)
+        node = self.recorded.graph.call_function(func, node_args, node_kwargs)
+        node.meta.update(self.meta)
+        node.meta["val"] = result
+        if may_raise(func, args, result):
+            node.meta["may_raise"] = True
+        if isinstance(result, torch.Tensor):
+            if id(result) in self._nodes:  # the operator returned its argument, which has a node
+                node.graph.erase_node(node)
+            else:
+                self._bind_result(node, result)
+                if self.shape_env is not None:
+                    self._offsets |= offset_fact(self.shape_env, record, args, result)
+        elif isinstance(result, (list, tuple)):
+            self._bind_items(node, result)
+        elif isinstance(result, py_sym_types):
+            self.symbolic.bind(result, node)
+        return result
+
+    def _require_fit(self, func: Any, value: Any, dtype: torch.dtype, result: torch.Tensor) -> None:
+        """Assert that `dtype` can hold a number of the call. Eager raises where it cannot; kernels would round or wrap the number."""
+        caller = operator(self.function)
+        if caller is not None and caller.rounds_numbers and result.dim() == 0:
+            return
+        condition = fits_dtype(expr_of(value), dtype)
+        if condition is False:
+            raise UnsupportedGraph(f"{func}: {overflow_message(dtype)}", self.line())
+        if condition not in self.traced_asserts:
+            self.add_assert(condition, overflow_message(dtype))
+
+    def _bind_result(self, node: fx.Node, result: torch.Tensor) -> None:
+        self._nodes[id(result)] = node
+        self._alive.append(result)
+        if result._has_symbolic_sizes_strides:
+            self.symbolic.bind_sizes(result, node)
+
+    def _bind_items(self, node: fx.Node, result: Sequence[Any]) -> None:
+        for position, item in enumerate(result):
+            if isinstance(item, torch.Tensor):
+                item_node = self.recorded.graph.call_function(getitem, (node, position))
+                item_node.meta.update(self.meta)
+                item_node.meta["val"] = item
+                self._bind_result(item_node, item)
+
+    def finish_call(self, expected: Any, result: Any) -> None:
+        """After a call of the traced graph: give its new symbols the tracer's names, and assert the facts that its operators needed.
+
+        `expected` is the tracer's result. Asserts that the tracer has written are not repeated.
+        """
+        shape_env = self.shape_env
+        if shape_env is None:
+            return
+        for new, old in unify_symbols(shape_env, expected, result).items():
+            self.symbolic.alias(new, old)
+            self._renamed[new] = old
+        found = shape_env.env.runtime_asserts[self._n_asserts :]
+        self._n_asserts += len(found)
+        for needed in found:
+            condition = substitute(needed.condition, self._renamed)
+            if condition not in self.traced_asserts and not needed.condition.free_symbols <= self._offsets:
+                self.add_assert(condition, f"{shape_env.env.describe(condition)} does not hold")
+
+    def add_assert(self, condition: Any, message: str) -> None:
+        """Add a node that checks `condition`, an expression or a bool, when the graph runs."""
+        if condition is True:
+            return
+        node = self.recorded.graph.call_function(
+            aten._assert_scalar.default, (self.symbolic.node_of_expression(condition), message)
+        )
+        node.meta.update(self.meta)
+        node.meta["val"] = None
+        self.traced_asserts.add(condition)
+
+    def _lift(self, constant: torch.Tensor) -> torch.Tensor:
+        """Make the tensor of ``torch.tensor(3.0)``, which exists since the trace, a static input."""
+        node = self._constant(constant)
+        fake = fake_like(self.mode, constant)
+        self.bind(fake, node)
+        node.meta["val"] = fake
+        return fake
+
+    def _training_batch_norm(
+        self,
+        x: Any,
+        weight: Any,
+        bias: Any,
+        mean: torch.Tensor,
+        var: torch.Tensor,
+        _: bool,
+        momentum: float,
+        eps: float,
+    ) -> Any:
+        """Record the functional form, which returns the running statistics. `native_batch_norm` writes them, undeclared by its schema."""
+        functional = aten._native_batch_norm_legit_functional.default
+        with self:
+            out, saved_mean, saved_invstd, new_mean, new_var = functional(
+                x, weight, bias, mean, var, True, momentum, eps
+            )
+        self.stat_updates += [(mean, new_mean), (var, new_var)]
+        return out, saved_mean, saved_invstd

@@ -1,0 +1,66 @@
+"""What cannot be compiled: graphs that have no functional form, and calls that torch refuses.
+
+Torch's exceptions and our own bugs are told apart by type. Every call into torch goes through `call_torch`, which turns an exception of
+torch into a `Refusal`. Any other exception of these types comes from our own code and is a bug.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import fx
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+from treadle_shapes import ShapesError
+from treadle_shapes.torch import operator
+
+from .errors import InternalError, Refusal, UnsupportedGraph
+
+# Our own exceptions. They pass through torch's frames unchanged.
+TYPED = (UnsupportedGraph, InternalError, ShapesError)
+
+# Fake tensors raise these when a result depends on the values of a tensor.
+_NEEDS_DATA = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+
+# Torch raises these for a call that has no kernel, or that always fails.
+_REFUSES = (RuntimeError, IndexError, ValueError, OverflowError)
+
+
+def why_not_functional(gm: fx.GraphModule) -> str | None:
+    """Why the graph has no functional form, as far as its nodes alone tell."""
+    for node in gm.graph.nodes:
+        record = operator(node.target) if node.op in ("call_method", "call_function") else None
+        if record is not None and record.why_not_functional is not None:
+            name = node.target if node.op == "call_method" else getattr(node.target, "__name__", record.name)
+            return f"{name} has no functional form: {record.why_not_functional}"
+        if node.op == "call_module":
+            return f"call_module nodes ({node.target}) are not part of the contract"
+    return None
+
+
+def call_torch(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], line: Callable[[], str]
+) -> Any:
+    """``function(*args, **kwargs)``, a call into torch. `line` gives the user's line for the message of an error.
+
+    Raises Refusal for what torch raises. Exceptions that come out of our own callbacks (`TYPED`) pass through.
+    """
+    try:
+        return function(*args, **kwargs)
+    except (*TYPED, RecursionError):  # a RecursionError is a RuntimeError
+        raise
+    except _NEEDS_DATA as error:
+        raise Refusal(f"the values of a tensor are needed: {error}", line()) from error
+    except _REFUSES as error:
+        raise Refusal(f"torch has no functional form of an operator: {error}", line()) from error

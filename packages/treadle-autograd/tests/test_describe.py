@@ -1,0 +1,98 @@
+"""Which tensors fill a block of memory, what cannot be returned, and which base outputs with one storage share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from aten_runner import compile_traced
+
+from treadle_autograd.contract import Constant, FreshOutput, Geometry, SameAsOutput, ViewOfFresh, ViewOfInput
+from treadle_autograd.describe import geometry_of, is_dense, is_unbacked, why_not_describable
+from treadle_shapes import ShapeEnv
+from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor
+
+
+def strided(*dims):
+    return torch.empty_strided([n for n, _ in dims], [s for _, s in dims])
+
+
+@pytest.mark.parametrize(
+    ("tensor", "dense"),
+    [
+        (strided((2, 3), (3, 1)), True),
+        (strided((3, 1), (2, 3)), True),
+        (strided((2, 4), (3, 1)), False),
+        (strided((2, 0), (3, 1)), False),
+        (strided((2, 3), (1, 7), (3, 1)), True),
+        (strided((0, 5), (3, 9)), True),
+        (strided(), True),
+    ],
+)
+def test_dense_tensors(tensor, dense):
+    assert is_dense(tensor) is dense
+
+
+def test_dense_tensors_with_symbolic_sizes():
+    env = ShapeEnv()
+    mode = fake_mode(shape_env=fake_shape_env(env))
+    x = fake_tensor(mode, torch.empty(6, 4), [env.create_symbol(6, "n"), env.create_symbol(4, "m")])
+    with mode:
+        assert is_dense(x) and is_dense(x.t())
+        assert env.guards == []
+        assert not is_dense(x[:, ::2])
+    assert not is_unbacked(x)
+
+
+def test_geometry_counts_from_the_viewed_tensor():
+    base = torch.arange(20.0)[4:]
+    assert geometry_of(base[2:8].view(2, 3), relative_to=base) == Geometry((2, 3), (3, 1), 2)
+    assert geometry_of(base[2:]).offset == 6
+
+
+def test_tensors_that_cannot_be_returned():
+    functional = torch._to_functional_tensor
+    assert why_not_describable(functional(torch.ones(2))) is None
+    assert why_not_describable(torch.ones(2)) == "an output is a tensor that no functional operator made"
+    conjugate = torch.ones(2, dtype=torch.complex64).conj()
+    assert why_not_describable(functional(conjugate)) == "an output is a lazily conjugated or negated view"
+
+
+def outputs_of(function, *inputs):
+    return compile_traced(function, inputs).contract.outputs
+
+
+def test_outputs_of_one_storage_share_their_root():
+    def f(x):
+        y = x * 2
+        return y[1:], y.t(), y[0]
+
+    outputs = outputs_of(f, torch.ones(3, 4))
+    assert outputs == (
+        ViewOfFresh(0, Geometry((2, 4), (4, 1), 4)),
+        ViewOfFresh(0, Geometry((4, 3), (1, 4), 0)),
+        ViewOfFresh(0, Geometry((4,), (1,), 0)),
+    )
+
+
+def test_a_single_dense_output_is_its_own_base():
+    assert outputs_of(lambda x: (x * 2).t(), torch.ones(3, 4)) == (FreshOutput(0),)
+
+
+def test_views_of_inputs_repeated_outputs_and_constants():
+    def f(x):
+        y = x + 1
+        return x[1:], y, y, None, 3
+
+    outputs = outputs_of(f, torch.ones(3))
+    assert outputs == (
+        ViewOfInput(0, Geometry((2,), (1,), 1)),
+        FreshOutput(0),
+        SameAsOutput(1),
+        Constant(None),
+        Constant(3),
+    )
+
+
+def test_views_with_another_dtype_run_eagerly():
+    compiled = compile_traced(lambda x: x.view(torch.int32), [torch.ones(2)])
+    assert compiled.why_eager == "an output is a view of an input with another dtype"

@@ -1,0 +1,98 @@
+"""One node per functional operator, with its fake result."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import fx
+
+from treadle_autograd import UnsupportedGraph
+from treadle_autograd.recorder import AtenRecorder, RecordedGraph, storage_key
+from treadle_shapes.torch import fake_like, fake_mode
+
+aten = torch.ops.aten
+
+
+@pytest.fixture
+def parts():
+    """A recorder with one input of shape (2, 3), and that input."""
+    mode = fake_mode()
+    recorded = RecordedGraph()
+    recorder = AtenRecorder(recorded, mode, {})
+    x = fake_like(mode, torch.ones(2, 3))
+    recorder.bind(x, recorded.add_call_input("x", 0, x))
+    return mode, recorder, x
+
+
+def calls(recorder):
+    return [node for node in recorder.recorded.graph.nodes if node.op == "call_function"]
+
+
+def test_operators_become_nodes(parts):
+    mode, recorder, x = parts
+    recorder.meta = {"stack_trace": '  File "model.py", line 3, in f'}
+    with mode, recorder:
+        y = aten.relu.default(x)
+        low, _ = aten.aminmax.default(y)
+    relu, aminmax, first, second = calls(recorder)
+    assert (relu.target, relu.args, relu.meta["val"]) == (aten.relu.default, (recorder.node_of(x),), y)
+    assert recorder.node_of(low) is first and second.args == (aminmax, 1)
+    assert first.meta["stack_trace"] == relu.meta["stack_trace"] and recorder.line() == "model.py:3"
+
+
+def test_queries_give_no_node(parts):
+    mode, recorder, x = parts
+    with mode, recorder:
+        assert aten.sym_size.int(x, 1) == 3
+        assert list(aten.size.default(x)) == [2, 3]
+    assert calls(recorder) == []
+
+
+def test_constants_stand_behind_the_parameters_and_before_the_inputs(parts):
+    mode, recorder, x = parts
+    parameter = recorder.recorded.add_static("weight", torch.ones(3), fake_like(mode, torch.ones(3)))
+    constant = torch.zeros(3)
+    node = recorder.node_of(constant)
+    assert recorder.node_of(constant) is node and node.meta["static_input"] is constant
+    placeholders = [n for n in recorder.recorded.graph.nodes if n.op == "placeholder"]
+    assert placeholders == [parameter, node, recorder.node_of(x)] == recorder.recorded.input_nodes
+    assert recorder.recorded.n_static == 2
+
+
+def test_unknown_fakes_are_a_bug(parts):
+    mode, recorder, _ = parts
+    with pytest.raises(AssertionError, match="not computed by any recorded operator"):
+        recorder.node_of(fake_like(mode, torch.ones(1)))
+
+
+def test_what_has_no_functional_form_is_refused(parts):
+    mode, recorder, x = parts
+    with mode, recorder:
+        with pytest.raises(UnsupportedGraph, match="aten.add_.Tensor changes its arguments below functionalisation"):
+            aten.add_.Tensor(x, x)
+        with pytest.raises(UnsupportedGraph, match="as_strided reads an input from an absolute place"):
+            aten.as_strided.default(x, (2,), (1,), 1)
+
+
+def test_decompositions_and_composites(parts):
+    mode, recorder, x = parts
+    recorder.decompositions = {
+        aten.silu.default: lambda x: x * aten.sigmoid.default(x),
+        aten.relu.default: lambda x: NotImplemented,
+    }
+    with mode, recorder:
+        aten.silu.default(x)
+        aten.relu.default(x)
+        aten.square.default(x)
+    assert [n.target for n in calls(recorder)] == [
+        aten.sigmoid.default,
+        aten.mul.Tensor,
+        aten.relu.default,
+        aten.pow.Tensor_Scalar,
+    ]
+
+
+def test_storages():
+    base = torch.ones(4)
+    assert storage_key(base) == storage_key(base[1:]) != storage_key(base.clone())
+    assert isinstance(RecordedGraph().graph, fx.Graph)

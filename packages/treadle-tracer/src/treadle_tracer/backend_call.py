@@ -1,0 +1,54 @@
+"""The call of a backend, and the boundary between what it returns and the frame hook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import treadle_frame
+
+from .errors import BackendError, InternalError
+from .skips import SkipKind, why_not_trace_file
+
+Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
+
+
+def call_backend(backend: Backend, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+    """The compiled graph, which runs with the hook off. Raises BackendError when the backend fails; InternalError passes."""
+    name = getattr(backend, "__name__", type(backend).__name__)
+    try:
+        compiled = backend(gm, inputs)
+    except InternalError:
+        raise
+    except Exception as error:
+        raise BackendError(f"backend {name!r} raised {type(error).__name__}: {error}") from error
+    if not callable(compiled):
+        raise BackendError(f"backend {name!r} must return a callable, it returned {compiled!r}")
+    return compiled if runs_only_treadle(compiled) else outside_the_hook(compiled)
+
+
+def runs_only_treadle(compiled: Any) -> bool:
+    """Whether a compiled graph runs nothing but treadle's own runtime, whose code the hook skips anyway."""
+    function = compiled if hasattr(compiled, "__code__") else type(compiled).__call__
+    code = getattr(function, "__code__", None)
+    skip = None if code is None else why_not_trace_file(code.co_filename)
+    return skip is not None and skip.kind is SkipKind.TREADLE
+
+
+def outside_the_hook(compiled: Callable[..., Any]) -> Callable[..., Any]:
+    """`compiled`, run with the hook off, so that its functions are not traced."""
+
+    def run(*args: Any) -> Any:
+        state = treadle_frame.set_handler(None)
+        try:
+            return compiled(*args)
+        finally:
+            treadle_frame.set_handler(state)
+
+    treadle_frame.skip(run.__code__)
+    return run
+
+
+__all__ = ["Backend", "call_backend", "outside_the_hook", "runs_only_treadle"]

@@ -1,0 +1,72 @@
+"""What a `FrameCompiler` knows of one code object: one record, which dies with the code object."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .dynamic import DynamicSources
+from .output.call_changes import changed_dimensions, exchanged_tensors
+from .source import LocalSource, Source
+
+if TYPE_CHECKING:
+    import treadle_frame
+
+    from .marks import Mark
+
+
+@dataclass(eq=False)
+class CodeState:
+    """The record of one code object. It must not refer to that code object (`code_map.CodeMap`).
+
+    is_root           the user asked to compile it: it is traced whatever its arguments are, and not skipped silently under `fullgraph`
+    tensorless_calls  calls whose arguments and names held no tensor
+    empty_traces      traces in which no tensor was computed
+    may_assume        False when a graph with an assumption cannot be deoptimised, so that nothing is assumed
+    dynamic           what earlier calls have shown to change
+    constants         changing numbers that a trace could not have as symbols
+    declared          the marks that the user has set on its inputs
+    """
+
+    is_root: bool = False
+    tensorless_calls: int = 0
+    empty_traces: int = 0
+    may_assume: bool = True
+    dynamic: DynamicSources = field(default_factory=DynamicSources)
+    constants: set[Source] = field(default_factory=set)
+    declared: dict[Source, dict[int, Mark]] = field(default_factory=dict)
+
+    def forget_calls(self) -> None:
+        """Forget what earlier calls have shown; keep what is true of the code itself."""
+        fresh = CodeState(self.is_root)
+        self.__dict__.update(fresh.__dict__)
+
+    def learn_changes(
+        self, frame: treadle_frame.FrameInfo, missed: Sequence[Any], dynamic: bool | None
+    ) -> DynamicSources:
+        """Record how this call differs from the entries that missed; gives what the next trace must not specialise.
+
+        dynamic: the option of that name.
+        """
+        known = self.dynamic
+        exchanged = Counter(source for entry in missed for source in exchanged_tensors(entry.payload, frame))
+        # An argument soon changes again. What a module holds may have been replaced once and be constant from then on.
+        known.inputs |= {s for s, times in exchanged.items() if times > 1 or isinstance(s, LocalSource)}
+        if dynamic is not False:
+            for entry in missed:
+                for source, dims in changed_dimensions(entry.payload, frame).items():
+                    sizes = known.setdefault(source, {})
+                    for dim, size in dims.items():
+                        sizes[dim] = max(size, sizes.get(dim, 0))
+        if dynamic:
+            for name, value in frame.locals.items():
+                if type(value) in (int, float):
+                    known.setdefault(LocalSource(name), {})
+        return DynamicSources(
+            {source: dims for source, dims in known.items() if source not in self.constants}, inputs=known.inputs
+        )
+
+
+__all__ = ["CodeState"]

@@ -1,0 +1,219 @@
+"""The pipeline of one compile: trace a frame, place the break, call the backend, make the entry.
+
+trace               `trace.root.trace_frame`, checked against what the user has declared (`constraints`)
+plan                `output.break_placement`: the values that the rest of the frame needs, the finished graph
+check               a trace that used larger sizes in place of 1 must be right for this call (`output.size_one`)
+backend             `backend_call`
+entry               `output.entry`: replacement code, guard program, fast path
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+import treadle_frame
+
+from .backend_call import Backend, call_backend
+from .code_state import CodeState
+from .collector import paused
+from .constraints import Declared, check_given, check_still_dynamic, declared_in
+from .dynamic import DynamicSources
+from .errors import Unsupported, without_frames
+from .observer import Observer
+from .options import TracerOptions
+from .output.break_placement import place_break
+from .output.call_changes import follow
+from .output.entry import FramePlan, Payload, finish_entry, with_accepted_sizes
+from .output.graph_writes import why_not_deoptimise
+from .output.size_one import check_size_one, why_not_served
+from .output.size_ranges import size_program
+from .skips import Skip, SkipKind
+from .trace.root import program_of, trace_frame
+
+if TYPE_CHECKING:
+    from .trace.result import TraceResult
+
+# Breaks that a size larger than the real one may cause: two sizes that do not fit together.
+_CAUSED_BY_SIZES = ("raises", "torch-call-raises")
+# After so many traces in which no tensor was computed, a code object is left alone for good.
+_EMPTY_TRACES = 4
+
+Answer = treadle_frame.Entry | Skip
+
+
+class Compilation:
+    """One compile of one frame. `state` is the record of the frame's code."""
+
+    def __init__(
+        self,
+        frame: treadle_frame.FrameInfo,
+        state: CodeState,
+        backend: Backend,
+        options: TracerOptions,
+        observer: Observer,
+    ):
+        self.frame = frame
+        self.state = state
+        self.backend = backend
+        self.options = options
+        self.observer = observer
+        self.model = program_of(frame.code).model
+
+    def run(self, dynamic: DynamicSources) -> Answer:
+        """The entry for this frame; if possible one that also serves larger sizes where a dynamic size is 1.
+
+        Raises Unsupported, ConstraintError, BackendError, and whatever a bug raises.
+        """
+        answer = None
+        try:
+            answer = self._attempt(dynamic)
+        except Unsupported as unsupported:
+            if not dynamic.has_generalised or unsupported.code not in _CAUSED_BY_SIZES:
+                raise
+        if answer is None:
+            answer = self._attempt(dynamic.specialising_size_one())
+        assert answer is not None
+        return answer
+
+    def _attempt(self, wanted: DynamicSources) -> Answer | None:
+        """One trace and what follows; None when the trace used larger sizes in place of 1 and is not right for this call."""
+        with self._phase("trace"):
+            result, dynamic = self._trace(wanted)
+        generalised = wanted.has_generalised or dynamic.has_generalised
+        reason = result.reason
+        if generalised and reason is not None and reason.code in _CAUSED_BY_SIZES:
+            return None
+        declared = self._check_declared(result)
+        if reason is not None and reason.code == "raises" and not self.options.fullgraph:
+            # Python itself raises with a better traceback, or not at all: it also runs what `is_compiling()` hides from a trace.
+            self.observer.on_break(without_frames(reason))
+            return self._run_original(result)
+        plan, gm = self._plan(result, dynamic)
+        result = plan.result
+        if gm is not None and result.env is not None and result.env.assumptions and self.state.may_assume:
+            if why_not_deoptimise(gm) is not None:
+                self.state.may_assume = False
+                return self._attempt(wanted)
+        if generalised and not self._serves_this_call(gm, result):
+            return None
+        return self._finish(plan, gm, declared, generalised)
+
+    @contextlib.contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        """A phase of a compile that is this package's own work."""
+        with paused(), self.observer.phase(name):
+            yield
+
+    # ---- tracing
+
+    def _trace(self, wanted: DynamicSources) -> tuple[TraceResult, DynamicSources]:
+        """The trace, and what was dynamic in it. Numbers that the trace cannot have as symbols are constants from then on."""
+        numbers = wanted.numbers
+        if not numbers:
+            return self._trace_once(wanted), wanted
+        result: TraceResult | None = None
+        with contextlib.suppress(Unsupported):
+            result = self._trace_once(wanted)
+        if result is not None and (result.reason is None or not result.guards.has_integers):
+            return result, wanted
+        fewer = wanted.without_numbers()
+        without = self._trace_once(fewer)
+        if result is not None and without.reason is not None:
+            return result, wanted  # the break has another cause
+        self.state.constants |= numbers
+        return without, fewer
+
+    def _trace_once(
+        self, dynamic: DynamicSources, stop_at: int | None = None, reason: Unsupported | None = None
+    ) -> TraceResult:
+        """A trace to the end, or up to the first time that instruction `stop_at` is due."""
+        # Nothing is assumed where Python could not run the program instead.
+        options = self.options if self.state.may_assume else replace(self.options, assume=False)
+        return trace_frame(self.frame, self.model, options, dynamic, stop_at, reason)
+
+    def _check_declared(self, result: TraceResult) -> Declared:
+        """What the user has declared about the inputs of this trace. Raises ConstraintError when this call contradicts it."""
+        guards = result.guards.tensors
+        tensors = [(guard, follow(guard.source.path, self.frame)) for guard in guards if guard.identity is None]
+        declared = declared_in(tensors, self.state.declared)
+        if declared:
+            check_given(declared, {guard.source: guard.sizes for guard, _ in tensors})
+            self.state.declared.update(declared)
+        return declared
+
+    # ---- from a trace to an entry
+
+    def _plan(self, result: TraceResult, dynamic: DynamicSources) -> tuple[FramePlan, torch.fx.GraphModule | None]:
+        """How the frame goes on after the graph, and the graph; None when there is nothing to compute."""
+
+        def again(stop_at: int, reason: Unsupported) -> TraceResult:
+            with self._phase("trace"):
+                return self._trace_once(dynamic, stop_at, reason)
+
+        with self._phase("codegen"):
+            plan = place_break(self.frame.code, self.model, result, again)
+            graph = plan.result.graph
+            return plan, graph.finish(plan.outputs) if graph.has_calls else None
+
+    def _serves_this_call(self, gm: torch.fx.GraphModule | None, result: TraceResult) -> bool:
+        numbers = result.guards.dynamic_numbers(result.env)
+        with self._phase("trace"):
+            return numbers is not None and (why_not_served(gm, result.graph.input_sources, numbers, self.frame) is None)
+
+    def _finish(
+        self, plan: FramePlan, gm: torch.fx.GraphModule | None, declared: Declared, generalised: bool
+    ) -> Answer | None:
+        result = plan.result
+        check_still_dynamic(declared, result.env)
+        if result.reason is not None:
+            if self.options.fullgraph:
+                raise result.reason
+            self.observer.on_break(without_frames(result.reason))
+        if gm is None and result.kind == "return":
+            return self._run_original(result)
+        compiled = None
+        if gm is not None:
+            self.observer.on_graph(gm)
+            with self.observer.phase("backend"):
+                compiled = call_backend(self.backend, gm, result.graph.example_inputs)
+            check_still_dynamic(declared, result.env)
+        with self._phase("codegen"):
+            payload = Payload(gm, result.guards.tensors, result.reason, module_argument(self.frame))
+            entry = finish_entry(plan, compiled, payload, raise_internal_errors=self.options.raise_internal_errors)
+        if generalised:
+            if not (payload.dynamic and check_size_one(gm, payload.inputs, payload.dynamic, self.frame)):
+                return None  # the backend has made a decision of its own
+            entry = with_accepted_sizes(entry)
+        self.observer.on_entry(entry)
+        return entry
+
+    def _run_original(self, result: TraceResult) -> Answer:
+        """There is nothing to compile under these guards: the original code is its own replacement."""
+        if not self.state.is_root:
+            self.state.empty_traces += 1
+            if self.state.empty_traces > _EMPTY_TRACES:
+                return Skip(SkipKind.NO_TENSOR, "a function in which no tensor is computed")
+        payload = Payload(None, result.guards.tensors, result.reason, module_argument(self.frame))
+        if result.env is not None:
+            payload.dynamic = result.guards.add_sizes(result.env)
+            if payload.dynamic is not None:
+                check_size_one(None, (), payload.dynamic, self.frame)
+        payload.numbers = result.guards.numbers
+        program = result.guards.program()
+        if payload.dynamic is not None:
+            program = size_program(program.checks, payload.dynamic)
+        return treadle_frame.Entry(self.frame.code, program, payload)
+
+
+def module_argument(frame: treadle_frame.FrameInfo) -> int | None:
+    """Identity of the first argument if it is a module: entries of different instances do not count against each other."""
+    first = next(iter(frame.locals.values()), None)
+    return id(first) if isinstance(first, torch.nn.Module) else None
+
+
+__all__ = ["Compilation", "module_argument"]

@@ -1,0 +1,87 @@
+"""How a call differs from the one that an entry was made for. Guards and payloads name places; `follow` finds them in a frame."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..source import Path, Source
+
+if TYPE_CHECKING:
+    from .entry import Payload
+
+
+def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, int]]:
+    """What this call has with other sizes or values than the entry: source -> {dimension that differs: the larger of the two sizes}.
+
+    A tensor counts when it has the same number of dimensions; ints and floats have no dimensions.
+    """
+    found: dict[Source, dict[int, int]] = {}
+    for guard in payload.tensors:
+        tensor = follow(guard.source.path, frame)
+        sizes = getattr(tensor, "shape", None)
+        is_constant = guard.identity is not None and tensor is guard.identity()
+        if sizes is None or len(sizes) != len(guard.sizes) or is_constant:
+            continue
+        pairs = zip(sizes, guard.sizes, strict=True)
+        dims = {d: max(have, had) for d, (have, had) in enumerate(pairs) if have != had}
+        if dims:
+            found[guard.source] = dims
+    for source, value in payload.numbers:
+        number = follow(source.path, frame)
+        if type(number) is type(value) and not is_same_number(number, value):
+            found[source] = {}
+    return found
+
+
+def exchanged_tensors(payload: Payload, frame: Any) -> set[Source]:
+    """Where this call has another parameter or buffer than the one that is a constant of the entry's graph."""
+    found = set()
+    for guard in payload.tensors:
+        if guard.identity is not None:
+            tensor = follow(guard.source.path, frame)
+            if type(tensor) is guard.kind and tensor is not guard.identity():
+                found.add(guard.source)
+    return found
+
+
+def is_same_number(a: float, b: float) -> bool:
+    """Whether two ints, or two floats, are one value: nan is itself, 0.0 is not -0.0."""
+    return a.hex() == b.hex() if type(a) is type(b) is float else a == b
+
+
+def follow(path: Path, frame: Any) -> Any:
+    """The object at a guard path in a `FrameInfo`, None when there is none."""
+    root, *steps = path
+    try:
+        value = _ROOTS[root[0]](frame, root[1])
+        for kind, *argument in steps:
+            value = _STEPS[kind](value, *argument)
+    except (LookupError, AttributeError, TypeError, ValueError):
+        return None
+    return value
+
+
+def _closure_contents(frame: Any, name: str) -> Any:
+    return frame.closure[frame.code.co_freevars.index(name)].cell_contents
+
+
+_ROOTS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "local": lambda frame, name: frame.locals[name],
+    "global": lambda frame, name: frame.globals[name],
+    "builtin": lambda frame, name: frame.builtins[name],
+    "closure": _closure_contents,
+    "const": lambda frame, obj: obj,
+}
+_STEPS: Mapping[str, Callable[..., Any]] = {
+    "attr": getattr,
+    "instance_dict": lambda value, name: value.__dict__[name],
+    "dict_item": dict.__getitem__,
+    "list_item": list.__getitem__,
+    "tuple_item": tuple.__getitem__,
+    "item": operator.getitem,
+    "type": type,
+    "dict_key": lambda value, index: list(value)[index],
+    "apply": lambda value, function: function(value),
+}

@@ -1,0 +1,53 @@
+"""The boundary to a backend: its errors, and the hook while its result runs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import fx
+
+import treadle_frame
+from treadle_tracer import BackendError, InternalError
+from treadle_tracer.backend_call import call_backend, outside_the_hook, runs_only_treadle
+from treadle_tracer.output.deferred_asserts import raising_typed
+
+GRAPH = fx.symbolic_trace(lambda x: x + 1)
+
+
+def test_errors_name_the_backend():
+    def broken(gm, inputs):
+        raise ValueError("why")
+
+    with pytest.raises(BackendError, match="backend 'broken' raised ValueError: why"):
+        call_backend(broken, GRAPH, [])
+    with pytest.raises(BackendError, match="must return a callable, it returned 3"):
+        call_backend(lambda gm, inputs: 3, GRAPH, [])
+
+
+def test_internal_errors_pass():
+    def bug(gm, inputs):
+        raise InternalError("lower", "why")
+
+    with pytest.raises(InternalError, match="in pass 'lower': why"):
+        call_backend(bug, GRAPH, [])
+
+
+def test_the_hook_is_off_while_a_compiled_graph_runs():
+    def run(x):
+        assert treadle_frame.get_handler() is None
+        return x + 1
+
+    before = treadle_frame.set_handler(treadle_frame.RUN_CACHED)
+    try:
+        compiled = call_backend(lambda gm, inputs: run, GRAPH, [])
+        assert compiled(torch.ones(1)) == 2 and treadle_frame.get_handler() is treadle_frame.RUN_CACHED
+        with pytest.raises(TypeError):
+            outside_the_hook(run)()
+        assert treadle_frame.get_handler() is treadle_frame.RUN_CACHED
+    finally:
+        treadle_frame.set_handler(before)
+
+
+def test_treadles_own_code_needs_no_switch():
+    assert runs_only_treadle(raising_typed(len, ()))
+    assert not runs_only_treadle(GRAPH.forward) and not runs_only_treadle(len)

@@ -1,0 +1,60 @@
+"""How a call differs from the one that an entry was made for."""
+
+from __future__ import annotations
+
+import math
+from types import CellType, SimpleNamespace
+
+import torch
+
+from treadle_tracer.output.call_changes import changed_dimensions, exchanged_tensors, follow, is_same_number
+from treadle_tracer.output.entry import Payload
+from treadle_tracer.output.guards import GuardSet
+from treadle_tracer.source import (
+    AttrSource,
+    ClosureSource,
+    ConstSource,
+    DictKeySource,
+    GlobalSource,
+    ItemSource,
+    LocalSource,
+)
+
+
+def test_changed_dimensions_of_a_missed_call():
+    guards = GuardSet()
+    guards.add_tensor(LocalSource("x"), torch.ones(2, 3))
+    guards.add_tensor(GlobalSource("y"), torch.ones(2))
+    payload = Payload(None, guards.tensors, None, None)
+    info = SimpleNamespace(locals={"x": torch.ones(5, 3)}, globals={"y": torch.ones(2)}, builtins={}, closure=None)
+    assert changed_dimensions(payload, info) == {LocalSource("x"): {0: 5}}
+    info.locals["x"] = torch.ones(5)
+    assert changed_dimensions(payload, info) == {}
+    assert follow(LocalSource("z").path, info) is None
+
+
+def test_following_a_path_through_a_frame():
+    code = SimpleNamespace(co_freevars=("c",))
+    info = SimpleNamespace(
+        locals={"x": {"k": 1 + 2j}}, globals={"g": [3]}, builtins={"len": len}, closure=(CellType(5),), code=code
+    )
+    x = LocalSource("x")
+    found = [AttrSource(ItemSource(x, "k"), "real"), DictKeySource(x, 0), ItemSource(GlobalSource("g"), 0)]
+    assert [follow(source.path, info) for source in found] == [1.0, "k", 3]
+    assert follow(ClosureSource("c").path, info) == 5 and follow(ConstSource(math).path, info) is math
+    for missing in (LocalSource("y"), ItemSource(x, "z"), AttrSource(x, "a"), ItemSource(GlobalSource("g"), 4)):
+        assert follow(missing.path, info) is None
+
+
+def test_exchanged_tensors():
+    guards, weight = GuardSet(), torch.nn.Parameter(torch.ones(2))
+    guards.add_tensor(LocalSource("w"), weight, by_identity=True)
+    payload = Payload(None, guards.tensors, None, None)
+    for other, exchanged in ((weight, False), (torch.nn.Parameter(torch.ones(2)), True), (torch.ones(2), False)):
+        info = SimpleNamespace(locals={"w": other}, globals={}, builtins={}, closure=None)
+        assert bool(exchanged_tensors(payload, info)) is exchanged
+
+
+def test_numbers_are_compared_by_their_bits():
+    assert is_same_number(math.nan, math.nan) and is_same_number(2, 2)
+    assert not is_same_number(0.0, -0.0) and not is_same_number(1, 2)
