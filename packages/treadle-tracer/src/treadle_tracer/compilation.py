@@ -1,6 +1,6 @@
 """The pipeline of one compile: trace a frame, place the break, call the backend, make the entry.
 
-trace               `trace.frame.trace_frame`, checked against what the user has declared (`constraints`)
+trace               `trace.root.trace_frame`, checked against what the user has declared (`constraints`)
 plan                `output.break_placement`: the values that the rest of the frame needs, the finished graph
 check               a trace that used larger sizes in place of 1 must be right for this call (`output.size_one`)
 backend             `backend_call`
