@@ -46,15 +46,16 @@ def test_all_turns_everything_on():
     assert all(logs.is_on(name) for name in logs.LOGS)
 
 
+class Collect(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.records = []
+
+    def emit(self, record):
+        self.records.append(record)
+
+
 def test_attached_handlers_get_the_records_without_any_printing(capsys):
-    class Collect(logging.Handler):
-        def __init__(self):
-            super().__init__()
-            self.records = []
-
-        def emit(self, record):
-            self.records.append(record)
-
     logger, handler = logging.getLogger("treadle.recompiles"), Collect()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -85,14 +86,25 @@ def test_handlers_of_the_root_logger_do_not_print_twice(capsys):
     assert capsys.readouterr().err == "[treadle:guards] once\n"
 
 
-def test_turning_logs_off_leaves_no_handler():
+def test_handlers_of_the_package_see_printed_logs_too(capsys):
+    package, handler = logging.getLogger("treadle"), Collect()
+    package.addHandler(handler)
+    try:
+        logs.set_logs("guards")
+        logs.emit("guards", "both")
+    finally:
+        package.removeHandler(handler)
+    assert [record.getMessage() for record in handler.records] == ["both"]
+    assert capsys.readouterr().err == "[treadle:guards] both\n"
+
+
+def test_turning_logs_off_leaves_nothing_behind():
+    package, guards = logging.getLogger("treadle"), logging.getLogger("treadle.guards")
     logs.set_logs("guards", "skips")
     logs.set_logs("skips")
-    guards, skips = logging.getLogger("treadle.guards"), logging.getLogger("treadle.skips")
-    assert (guards.handlers, guards.level, guards.propagate) == ([], logging.NOTSET, True)
-    assert len(skips.handlers) == 1
+    assert (guards.handlers, guards.level, len(package.handlers), package.propagate) == ([], logging.NOTSET, 1, False)
     logs.set_logs()
-    assert skips.handlers == []
+    assert (package.handlers, package.propagate) == ([], True)
 
 
 def breaking(x):

@@ -17,7 +17,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from treadle_shapes import ShapesError
-from treadle_shapes.torch import fake_like, fake_mode, symbolic_dispatch
+from treadle_shapes.torch import fake_like, fake_mode, preserved_operators, symbolic_dispatch
 
 from .asserts import hoist_asserts
 from .contract import Contract
@@ -27,7 +27,6 @@ from .effects import remove_dead_nodes
 from .errors import InternalError, UnsupportedGraph
 from .expected_metadata import run_as_eager
 from .functionalise import FunctionalRun, functionalisation, run_functional, wrap
-from .preserved_ops import preserved_ops
 from .recorder import AtenRecorder, RecordedGraph
 from .refusals import TYPED, why_not_functional
 
@@ -187,7 +186,7 @@ def symbolic_kernels(mode: FakeTensorMode) -> Iterator[None]:
     if mode.shape_env is None:
         yield
         return
-    with symbolic_dispatch(), preserved_ops():
+    with symbolic_dispatch(), preserved_operators():
         yield
 
 

@@ -28,9 +28,9 @@ def user_line(stack_trace: str | None) -> str:
 
 
 class GraphRunner(fx.Interpreter):
-    """Runs `gm` with `attributes` as the values of its get_attr nodes, and `run_call` for its calls. Output: a list.
+    """Runs `gm` with `attributes` as the values of its get_attr nodes. `run` returns the list of the output's items.
 
-    `run_call(node, args, kwargs)` usually ends in `call_node`.
+    run_call: called as ``run_call(node, args, kwargs)`` for every call; `call_node` does the call itself.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
 from .errors import TreadleWarning, UnknownName, unknown_name
 
@@ -48,10 +48,13 @@ class _Formatter(logging.Formatter):
 
 
 class _StandardErrorHandler(logging.Handler):
-    """Prints to whatever `sys.stderr` is at the time of the message."""
+    """Prints the records of the loggers `printed` to whatever `sys.stderr` is at the time."""
+
+    printed: Set[str] = frozenset()
 
     def emit(self, record: logging.LogRecord) -> None:
-        sys.stderr.write(self.format(record) + "\n")
+        if record.name in self.printed:
+            sys.stderr.write(self.format(record) + "\n")
 
 
 _HANDLER = _StandardErrorHandler()
@@ -65,11 +68,12 @@ def set_logs(*names: str) -> None:
         if name not in LOGS:
             raise unknown_name("log", name, [*LOGS, "all"])
     for name, logger in _LOGGERS.items():
-        logger.removeHandler(_HANDLER)
         logger.setLevel(logging.INFO if name in wanted else logging.NOTSET)
-        logger.propagate = name not in wanted  # printed once, whatever handlers the root logger has
-        if name in wanted:
-            logger.addHandler(_HANDLER)
+    _HANDLER.printed = {_LOGGERS[name].name for name in wanted}
+    _ROOT.removeHandler(_HANDLER)
+    if wanted:
+        _ROOT.addHandler(_HANDLER)
+    _ROOT.propagate = not wanted  # no second print by handlers of the root logger
 
 
 def is_on(name: str) -> bool:

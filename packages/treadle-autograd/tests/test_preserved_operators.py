@@ -1,4 +1,4 @@
-"""With symbolic sizes, interpolations are one operator as with fixed ones, and PyTorch's own tables are as before afterwards."""
+"""With symbolic sizes, interpolations and other preserved operators are one node, as with fixed sizes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from torch import fx
 from torch.nn import functional as F
 
 from treadle_autograd import aot
-from treadle_autograd.preserved_ops import _KEYS, _kernels, preserved_ops
 from treadle_shapes import ShapeEnv
 from treadle_shapes.torch import fake_mode, fake_shape_env, fake_tensor
 
@@ -66,24 +65,8 @@ def test_other_dimensions_stay_whole_too():
         torch.testing.assert_close(compiled(x)[0], F.interpolate(x, scale_factor=2, mode=mode))
 
 
-def test_the_tables_of_torch_are_put_back():
-    def tables():
-        return {(op, key): op.py_kernels.get(key) for op in _kernels() for key in _KEYS}
-
-    before = tables()
-    with preserved_ops():
-        inside = tables()
-        with preserved_ops():
-            assert tables() == inside
-        assert tables() == inside != before
-    assert tables() == before
-    with pytest.raises(KeyError), preserved_ops():
-        raise KeyError
-    assert tables() == before
-
-
 def test_a_kernel_may_ask_for_all_sizes_at_once():
-    """`aten.size.default`, which C++ asks for numbers with, is a question and no call of the graph: the sizes become constants."""
+    """`aten.size.default`, by which C++ asks for numbers, gives no node; the sizes become constants."""
     compiled, x = trace(lambda x: torch.kron(x, x).amax(-1, keepdim=True), 2, 3, policy="auto")
     assert compiled.why_eager is None
     torch.testing.assert_close(compiled(x)[0], torch.kron(x, x).amax(-1, keepdim=True))
