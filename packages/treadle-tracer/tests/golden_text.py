@@ -115,7 +115,10 @@ def _object_text(value: Any) -> str:
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     module = getattr(value, "__module__", None)
     if isinstance(name, str):
-        return f"<{module}.{name}>" if isinstance(module, str) else f"<{name}>"
+        if not isinstance(module, str):
+            return f"<{name}>"
+        package = module.partition(".")[0]  # where treadle keeps a helper is no part of the compile
+        return f"<{package if package.startswith('treadle') else module}.{name}>"
     return f"<a {type(value).__name__}>"
 
 
