@@ -20,4 +20,4 @@ def test_block_runs(index, tmp_path):
 
 
 def test_there_are_programs():
-    assert len(BLOCKS) == 4
+    assert len(BLOCKS) == 5

@@ -41,19 +41,22 @@ def _fast_op_impls() -> dict[Any, Callable[..., Any]]:
     return {**fake_impls.get_fast_op_impls(), **fast_kernels.kernels()}
 
 
+@functools.cache
+def _our_check() -> tuple[Any, ...]:
+    """The (predicate, implementation) pair of the kernels of `corrected_kernels`; found at first use, which imports all declarations."""
+    kernels = corrected_kernels.kernels()
+
+    def run(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+        return kernels[func](mode, func, *args, **kwargs)
+
+    return ((kernels.__contains__, run),)
+
+
 class _Checks:
-    """PyTorch's (predicate, implementation) pairs of fake kernels, after one for those of `corrected_kernels`."""
-
-    def __init__(self) -> None:
-        kernels = corrected_kernels.kernels()
-
-        def run(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
-            return kernels[func](mode, func, *args, **kwargs)
-
-        self._ours = ((kernels.__contains__, run),)
+    """PyTorch's (predicate, implementation) pairs of fake kernels, after ours."""
 
     def __iter__(self) -> Iterator[Any]:
-        return itertools.chain(self._ours, fake_impls.op_implementations_checks)
+        return itertools.chain(_our_check(), fake_impls.op_implementations_checks)
 
 
 class TreadleFakeMode(FakeTensorMode, TreadleMode):

@@ -14,6 +14,7 @@ from treadle_shapes.torch.operators import declare, table  # noqa: E402
 from treadle_shapes.torch.operators.declare import ALSO, DECLARED  # noqa: E402
 
 aten = torch.ops.aten
+declare.load_families()
 F = torch.nn.functional
 
 

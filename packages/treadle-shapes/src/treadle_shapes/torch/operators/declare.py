@@ -8,6 +8,8 @@ A fact is a field of `Operator`. A family is declared once.
 
 from __future__ import annotations
 
+import functools
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -40,6 +42,20 @@ DECLARED: dict[str, Declaration] = {}
 ALSO: dict[str, str] = {}
 
 
+# The modules that declare families.
+_MODULES = (
+    "attention convolution creation effects indexing linalg losses matmul normalisation pointwise pooling "
+    "queries random reductions resampling sorting sparse views "
+).split()
+
+
+@functools.cache
+def load_families() -> None:
+    """Import the family modules, which fills `DECLARED`; not before somebody asks."""
+    for name in _MODULES:
+        importlib.import_module(f"treadle_shapes.torch.operators.{name}")
+
+
 def family(
     name: str,
     *,
@@ -68,6 +84,7 @@ def families(names: str, **facts: Any) -> None:
 
 def families_with(fact: str) -> frozenset[str]:
     """The families of which `fact` is stated, for the whole family or for one of its overloads."""
+    load_families()
     return frozenset(
         name
         for name, stated in DECLARED.items()
@@ -77,6 +94,7 @@ def families_with(fact: str) -> frozenset[str]:
 
 def corrected_by(patch: str) -> list[torch._ops.OpOverload]:
     """The overloads whose fake kernels the entry `patch` of `patches` corrects; of a family stated as a whole, its default overload."""
+    load_families()
     found = []
     for name, stated in DECLARED.items():
         packet = getattr(torch.ops.aten, name, None)
@@ -87,4 +105,4 @@ def corrected_by(patch: str) -> list[torch._ops.OpOverload]:
     return found
 
 
-__all__ = ["ALSO", "DECLARED", "Declaration", "corrected_by", "families", "families_with", "family"]
+__all__ = ["ALSO", "DECLARED", "Declaration", "corrected_by", "families", "families_with", "family", "load_families"]

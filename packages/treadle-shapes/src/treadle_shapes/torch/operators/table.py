@@ -7,27 +7,7 @@ from typing import Any
 
 import torch
 
-from treadle_shapes.torch.operators import (  # noqa: F401 (the declarations)
-    attention,
-    convolution,
-    creation,
-    effects,
-    indexing,
-    linalg,
-    losses,
-    matmul,
-    normalisation,
-    pointwise,
-    pooling,
-    queries,
-    random,
-    reductions,
-    resampling,
-    sorting,
-    sparse,
-    views,
-)
-from treadle_shapes.torch.operators.declare import ALSO, DECLARED, Declaration
+from treadle_shapes.torch.operators.declare import ALSO, DECLARED, Declaration, load_families
 from treadle_shapes.torch.operators.derive import cost_of, from_schema
 from treadle_shapes.torch.operators.record import Kind, Operator
 
@@ -73,6 +53,7 @@ def operator(target: Any) -> Operator | None:
 
 
 def _find(target: Any) -> Operator | None:
+    load_families()
     if isinstance(target, torch._ops.OpOverload):
         made = _of_overload(target)
     elif isinstance(target, str):
