@@ -95,3 +95,13 @@ def test_fake_views_have_eagers_strides():
     with mode:
         found = image(fake_like(mode, x))
     assert [t.stride() for t in found] == [t.stride() for t in image(x)]
+
+
+def test_every_declared_correction_reaches_an_overload():
+    from treadle_shapes.torch.corrected_kernels import kernels
+
+    assert {
+        torch.ops.aten.slice.Tensor,
+        torch.ops.aten.view.default,
+        torch.ops.aten.convolution.default,
+    } <= kernels().keys()

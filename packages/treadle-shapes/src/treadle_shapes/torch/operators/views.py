@@ -127,8 +127,7 @@ family(
     "slice",
     kind=Kind.VIEW,
     offset_function=slice_offset,
-    fake_correction="sizes of slices",
-    overloads={"Tensor": _STRIDED},
+    overloads={"Tensor": {"fake_correction": "sizes of slices", **_STRIDED}},
 )
 family("select", kind=Kind.VIEW, offset_function=select_offset, overloads={"int": _STRIDED})
 families("split_with_sizes chunk diagonal unfold", kind=Kind.VIEW, **_STRIDED)
