@@ -8,8 +8,9 @@ import torch
 import treadle
 from treadle import logs
 from treadle.errors import TreadleWarning
-from treadle_codegen import build, specialise_now
+from treadle_codegen import specialise_now
 from treadle_codegen.errors import CompilerFailed
+from treadle_codegen.targets.cpp import build
 
 
 @pytest.fixture(autouse=True)
