@@ -80,7 +80,7 @@ class Workspace:
     def __init__(
         self, table: Table, fitted: Fit, pool: Sequence[torch.dtype], abi: EntryABI, allocation: Allocation
     ) -> None:
-        self.table, self.floats, self.argument, self.error = table
+        self.table, self.floats, self.argument, self.error = table.slots, table.floats, table.argument, table.error
         self._abi, self._empty = abi, allocation.empty
         self.arena = self._empty(0, dtype=torch.uint8)
         self.fitted = fitted

@@ -21,7 +21,7 @@ from treadle_codegen.targets.renderer import Renderer
 Sampler = Callable[[Sequence[torch.Tensor]], Callable[[], int]]
 
 
-class Table(NamedTuple):
+class Table:
     """What the entry points of one call in flight read: a place for every buffer and number that kernels take.
 
     `slots[k]` takes a buffer's entry (`EntryABI.buffer_text`, `EntryABI.place`) or an integer, `floats[k]` a float; the
@@ -29,10 +29,11 @@ class Table(NamedTuple):
     not 0 after a kernel met an index out of range; the host sets it back to 0.
     """
 
-    slots: Any
-    floats: Any
-    argument: Any
-    error: Any
+    # A plain class: calls make tables, and the tracer's hook would trace the generated constructor of a tuple or dataclass.
+    __slots__ = ("argument", "error", "floats", "slots")
+
+    def __init__(self, slots: Any, floats: Any, argument: Any, error: Any) -> None:
+        self.slots, self.floats, self.argument, self.error = slots, floats, argument, error
 
 
 class EntryABI(Protocol):
