@@ -33,6 +33,8 @@ CONSTRAINTS = Path(bootstrap.CONSTRAINTS)
 
 # What a distribution without torch may bring besides the repository's own; with torch: what torch brings, no more.
 THIRD_PARTY = {"treadle-frame": set(), "treadle-shapes": {"sympy", "mpmath"}}
+# Beside what torch brings. SciPy computes the maximum flow of partitions.
+BESIDE_TORCH = {"treadle-autograd": {"scipy", "numpy"}, "treadle": {"scipy", "numpy"}}
 
 # Stated in the issue and so stated here again, apart from what the metadata say.
 MUST_NOT_BRING = {
@@ -134,7 +136,7 @@ def why_not_as_declared(
 ) -> str | None:
     """What is wrong with the packages that were installed along with this one, or None."""
     ours = {name for name in packages if package.name in with_downstream([name], packages)}
-    came, allowed = set(installed), THIRD_PARTY.get(package.name, torch_brings)
+    came, allowed = set(installed), THIRD_PARTY.get(package.name, torch_brings | BESIDE_TORCH.get(package.name, set()))
     banned = came & MUST_NOT_BRING.get(package.name, set())
     if banned:
         return f"brings {sorted(banned)}, which it must not"
