@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import enum
 import functools
-import sys
 import types
 import typing
 import weakref
@@ -27,6 +26,7 @@ from treadle_tracer.source import (
 )
 from treadle_tracer.values.base import FALSE, NONE, TRUE, ConcreteValue, Constant, LazyValue, Method
 from treadle_tracer.values.callables import CallableValue, DisabledFunction
+from treadle_tracer.values.constants import CONSTANT_TYPES, is_constant_object, is_numpy_scalar
 from treadle_tracer.values.functions import (
     BoundMethod,
     ClassValue,
@@ -48,42 +48,7 @@ from treadle_tracer.values.value import Value
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
-CONSTANT_TYPES: frozenset[type] = frozenset(
-    {
-        type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, types.CodeType,
-        torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme, torch.finfo, torch.iinfo,
-    }
-)  # fmt: skip
-"""Types whose objects are immutable and compared by value."""
-
-_TRUSTED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "typing_extensions"}
 _Wrapper = Callable[["TraceContext", Any, Source], Value]
-
-
-def is_constant_object(obj: Any) -> bool:
-    cls = type(obj)
-    if cls in CONSTANT_TYPES or isinstance(obj, enum.Enum) or is_numpy_scalar(obj):
-        return True
-    if cls is slice:
-        return all(is_constant_object(part) for part in (obj.start, obj.stop, obj.step))
-    return False
-
-
-def is_numpy_scalar(obj: Any) -> bool:
-    return type(obj).__module__ == "numpy" and hasattr(obj, "item") and getattr(obj, "shape", None) == ()
-
-
-def is_trusted_name(module: Any) -> bool:
-    """Whether functions and classes of this module are taken as never replaced: PyTorch and the standard library."""
-    return isinstance(module, str) and module.partition(".")[0] in _TRUSTED and module != "__main__"
-
-
-def is_trusted_class(cls: type) -> bool:
-    return is_trusted_name(cls.__module__)
-
-
-def is_trusted_function(function: Any) -> bool:
-    return is_trusted_name(getattr(function, "__module__", None))
 
 
 def wrap(tx: TraceContext, obj: Any, source: Source | None) -> Value:
