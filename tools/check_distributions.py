@@ -33,8 +33,12 @@ CONSTRAINTS = Path(bootstrap.CONSTRAINTS)
 
 # What a distribution without torch may bring besides the repository's own; with torch: what torch brings, no more.
 THIRD_PARTY = {"treadle-frame": set(), "treadle-shapes": {"sympy", "mpmath"}}
-# Beside what torch brings. SciPy computes the maximum flow of partitions.
-BESIDE_TORCH = {"treadle-autograd": {"scipy", "numpy"}, "treadle": {"scipy", "numpy"}}
+# Beside what torch brings. SciPy computes the maximum flow of partitions, platformdirs finds the cache directory.
+BESIDE_TORCH = {
+    "treadle-autograd": {"scipy", "numpy"},
+    "treadle-codegen": {"platformdirs"},
+    "treadle": {"scipy", "numpy", "platformdirs"},
+}
 
 # Stated in the issue and so stated here again, apart from what the metadata say.
 MUST_NOT_BRING = {

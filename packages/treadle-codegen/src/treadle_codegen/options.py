@@ -6,16 +6,15 @@ import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
+import platformdirs
+
 from treadle_codegen.errors import OptionError
 
 
 def default_cache_dir() -> Path:
-    """`$TREADLE_CACHE_DIR`, else `$XDG_CACHE_HOME/treadle`, else `~/.cache/treadle`."""
+    """`$TREADLE_CACHE_DIR`, else the platform's directory: on Linux `$XDG_CACHE_HOME/treadle` or `~/.cache/treadle`."""
     given = os.environ.get("TREADLE_CACHE_DIR")
-    if given:
-        return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "treadle"
+    return Path(given) if given else platformdirs.user_cache_path("treadle")
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class CodeState:
-    """The record of one code object. It must not refer to that code object (`code_map.CodeMap`).
+    """The record of one code object. It must not refer to that code object (the handler maps code objects to records weakly).
 
     is_root           the user asked to compile it: it is traced whatever its arguments are, and not skipped silently under `fullgraph`
     tensorless_calls  calls whose arguments and names held no tensor

@@ -11,17 +11,17 @@ import contextlib
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from types import CodeType
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 import treadle_frame
 from treadle_shapes import ConstraintError
 
 from .backend_call import Backend
-from .code_map import CodeMap
 from .code_state import CodeState
 from .compilation import Compilation, module_argument
 from .dynamic import DynamicSources
@@ -85,7 +85,8 @@ class FrameCompiler:
         self.options = options
         self.observer = observer
         self._lock = _LOCK
-        self._states: CodeMap[CodeState] = CodeMap()
+        # By identity, because equal code objects are different places for entries. Weakly, because entries hold graphs and parameters.
+        self._states: MutableMapping[CodeType, CodeState] = WeakIdKeyDictionary()
 
     def add_root(self, code: CodeType) -> None:
         """Code the user asked to compile: traced whatever its arguments look like, and not skipped silently under `fullgraph`.

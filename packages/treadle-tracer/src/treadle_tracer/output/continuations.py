@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import MutableMapping
 from dataclasses import dataclass
 from types import CodeType
+
+from torch.utils.weak import WeakIdKeyDictionary
 
 import treadle_frame
 
 from ..bytecode import CodeModel, SlotKind
 from ..bytecode.splice import Continuation, continuation, restart_index
-from ..code_map import CodeMap
 from ..errors import InternalError
 
 _Key = tuple[int, tuple[str, ...], tuple[SlotKind, ...]]
@@ -55,8 +57,8 @@ class _Known:
     in_loop: bool
 
 
-_families: CodeMap[Family] = CodeMap()
-_known: CodeMap[_Known] = CodeMap()
+_families: MutableMapping[CodeType, Family] = WeakIdKeyDictionary()
+_known: MutableMapping[CodeType, _Known] = WeakIdKeyDictionary()
 
 
 def forget_continuations() -> None:

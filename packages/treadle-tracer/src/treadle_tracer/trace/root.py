@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from types import CodeType
 from typing import TYPE_CHECKING, Any
+
+from torch.utils.weak import WeakIdKeyDictionary
 
 from treadle_shapes import UnbackedError
 from treadle_tracer.bytecode import CodeModel, read
-from treadle_tracer.code_map import CodeMap
 from treadle_tracer.errors import InternalError, Unsupported
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
 from treadle_tracer.trace.bind import bind_arguments
@@ -31,7 +33,7 @@ _CO_GENERATOR = 0x20
 _CO_ASYNC = 0x80 | 0x200
 
 
-_programs: CodeMap[Program] = CodeMap()
+_programs: MutableMapping[CodeType, Program] = WeakIdKeyDictionary()
 
 
 def program_of(code: types.CodeType) -> Program:
