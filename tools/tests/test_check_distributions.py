@@ -24,8 +24,8 @@ def installed(*names: str) -> dict[str, str]:
         ("treadle-frame", ["treadle-frame"]),
         ("treadle-shapes", ["treadle-shapes", "sympy", "mpmath"]),
         ("treadle-tracer", ["treadle-tracer", "treadle-frame", "treadle-shapes", *TORCH_BRINGS]),
-        ("treadle-codegen", ["treadle-codegen", "treadle-shapes", *TORCH_BRINGS]),
-        ("treadle", [*PACKAGES, *TORCH_BRINGS]),
+        ("treadle-codegen", ["treadle-codegen", "treadle-shapes", *TORCH_BRINGS, "platformdirs"]),
+        ("treadle", [*PACKAGES, *TORCH_BRINGS, "scipy", "numpy", "platformdirs"]),
     ],
 )
 def test_what_is_declared_is_accepted(name: str, came: list[str]) -> None:
