@@ -1,4 +1,4 @@
-"""Symbolic integers and shape reasoning without torch; SymPy is imported only when first needed."""
+"""Symbolic integers and shape reasoning. Needs no torch; SymPy is imported when a conversion needs it."""
 
 from __future__ import annotations
 

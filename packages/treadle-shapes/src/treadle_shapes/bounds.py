@@ -1,4 +1,4 @@
-"""The interval of an expression from the ranges of its symbols."""
+"""Compute the interval of an expression from the ranges of its symbols."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from treadle_shapes.nodes import (
 )
 from treadle_shapes.ranges import EVERYTHING, INF, Interval, Range
 
-# Bounds that ask for the bounds of new sums do so at every level of nesting: below this depth only.
+# Some bounds need the bounds of new sums, at every level of nesting. They are computed up to this depth only.
 _DEPTH = 6
-# Polynomials that would have more terms than this when shifted are left alone.
+# `least_at_corner` gives up on polynomials that would have more terms than this when shifted.
 _CORNER_TERMS = 64
 
 
 class KnownRanges:
-    """What is known about symbols while one question is answered; remembers the interval of every node it has seen.
+    """The ranges and remainders of symbols while one question is answered. Caches the interval of every node.
 
     `ranges` maps symbols to `Range`s whose ends may be expressions; other symbols have their own lower and upper.
     """
@@ -37,7 +37,7 @@ class KnownRanges:
     __slots__ = ("_done", "memo", "ranges", "remainders", "residues", "symbolic")
 
     def __init__(self, ranges_: Mapping[Symbol, Range], remainders: Mapping[Expr, int] | None = None) -> None:
-        """`remainders`: values of `x % n` nodes that are known as facts."""
+        """remainders: values of `x % n` nodes that facts give."""
         self.ranges = ranges_
         self.remainders = remainders or {}
         #: x -> (n, r) for the facts x % n == r with constant n; x is the primitive part of a sum
@@ -58,7 +58,7 @@ class KnownRanges:
             return (e, e)
         found = self._done.get(e)
         if found is None:
-            # Guards against a symbol whose range mentions itself: inside its own computation it is unbounded.
+            # The range of a symbol may mention the symbol itself. It is unbounded inside its own computation.
             self._done[e] = EVERYTHING
             found = self._done[e] = self._compute(e)
         return found
@@ -101,7 +101,7 @@ class KnownRanges:
         low_b, high_b = self.interval(b)
         low_a, high_a = max(low_a, self.lower(a + p)), min(high_a, self.upper(a - p))
         low_b, high_b = max(low_b, self.lower(b - p) + 1), min(high_b, self.upper(b + p) - 1)
-        if low_a > high_a or low_b > high_b:  # a side that is never taken
+        if low_a > high_a or low_b > high_b:  # one side is never taken
             low_a, high_a, low_b, high_b = (*self.interval(a), *self.interval(b))
         return min(low_a, low_b), max(high_a, high_b)
 
@@ -131,7 +131,7 @@ class KnownRanges:
         return low, high
 
     def _eliminate(self, e: Sum, low: int | float, high: int | float) -> Interval:
-        """Put the symbolic ends of a symbol in its place: i <= n - 1 makes i - n <= -1, whatever n is."""
+        """Replace symbols by their symbolic ends: i <= n - 1 makes i - n <= -1 for every n."""
         for s in self.symbolic:
             if s not in e.free_symbols:
                 continue
@@ -151,7 +151,7 @@ class KnownRanges:
         return low, high
 
     def _quotients(self, e: Sum, low: int | float, high: int | float) -> Interval:
-        """x - n + 1 <= n * (x // n) <= x for a constant n > 0, put in the place of the first such term that leaves a tighter sum."""
+        """Bound the first quotient of the sum by x - n + 1 <= n * (x // n) <= x, for a constant n > 0."""
         for atom, c in e.coefficients.items():
             if not isinstance(atom, Fn) or atom.op != "floordiv" or atom.depth > _DEPTH:
                 continue
@@ -167,14 +167,14 @@ class KnownRanges:
         return low, high
 
     def _from_corner(self, e: IntLike) -> int | float:
-        """A lower bound of a polynomial whose least value is where all atoms are least: m*n - m >= 0 for m, n >= 1."""
+        """Return a lower bound of a polynomial that is least where all its atoms are least: m*n - m >= 0 for m, n >= 1."""
         terms, const = as_terms(e)
         least = least_at_corner(terms, const, self)
         return -INF if least is None else least
 
 
 class _Own(KnownRanges):
-    """Nothing known but the symbols' own ranges; intervals are kept on the nodes themselves."""
+    """Only the symbols' own ranges. Intervals are cached on the nodes themselves."""
 
     __slots__ = ()
 
@@ -191,7 +191,7 @@ OWN = _Own({})
 
 
 def primitive(e: Expr) -> tuple[int, Expr, int]:
-    """(g, x, c) with e == g * x + c, the coefficients of x without a common divisor, its first one positive."""
+    """Return (g, x, c) with e == g * x + c, where the coefficients of x have no common divisor and the first one is positive."""
     coefficients, const = as_terms(e)
     g = gcd(*coefficients.values())
     if next(iter(coefficients.values())) < 0:
@@ -206,7 +206,10 @@ Residue = tuple[int, int]
 
 
 def residue_of(node: Expr, remainder: int) -> tuple[Expr, Residue] | None:
-    """The primitive x and its residue from `node` % n == remainder; None where n is no constant or shares a factor with x's."""
+    """Return the primitive x and its residue that the fact `node` == remainder gives, for a node (g*x + c) % n.
+
+    None where n is not a constant, or shares a factor with g.
+    """
     if (
         not isinstance(node, Fn)
         or node.op != "mod"
@@ -222,7 +225,7 @@ def residue_of(node: Expr, remainder: int) -> tuple[Expr, Residue] | None:
 
 
 def join_residues(one: Residue, other: Residue) -> Residue | None:
-    """The residue that says both (Chinese remainders), None when they exclude each other."""
+    """Combine two residues of one expression (Chinese remainder theorem). None when they exclude each other."""
     (n, r), (m, q) = one, other
     g = gcd(n, m)
     if (q - r) % g:
@@ -232,14 +235,14 @@ def join_residues(one: Residue, other: Residue) -> Residue | None:
 
 
 def least_at_corner(terms: Mapping[Expr, int], const: int, known: KnownRanges) -> int | None:
-    """The value of const + sum(c * monomial) where every atom has its lower bound, if no atom above it makes that smaller.
+    """Return the value of const + sum(c * monomial) where every atom is at its lower bound, if that is the least value.
 
-    With a = lower(a) + t for every atom a, multiplied out, no coefficient of a power of the t >= 0 may be negative. None otherwise,
-    and where that is not worth the work: for sums without products, whose interval says it all, and for very long ones.
+    It is the least value if, after substituting a = lower(a) + t and multiplying out, no coefficient of a power of some t >= 0 is
+    negative. Returns None otherwise, for sums without products (their interval is exact enough), and for very long sums.
     """
     degrees = [sum(m.powers.values()) if isinstance(m, Product) else 1 for m in terms]
     top = max(degrees, default=1)
-    # The shift leaves the coefficients of the highest powers as they are.
+    # The substitution does not change the coefficients of the highest powers.
     if top == 1 or sum([1 << degree for degree in degrees]) > _CORNER_TERMS:
         return None
     if any(degree == top and c < 0 for degree, c in zip(degrees, terms.values(), strict=True)):
@@ -254,7 +257,7 @@ def least_at_corner(terms: Mapping[Expr, int], const: int, known: KnownRanges) -
             for _ in range(power):
                 larger: dict[tuple[Expr, ...], int] = {}
                 for factors, k in part.items():
-                    # Atoms come in one order in every monomial, so equal products have equal keys.
+                    # Every monomial lists its atoms in the same order, so equal products have equal keys.
                     key = (*factors, atom)
                     larger[key] = larger.get(key, 0) + k
                     if low:
@@ -267,7 +270,7 @@ def least_at_corner(terms: Mapping[Expr, int], const: int, known: KnownRanges) -
 
 
 def split_linear(e: IntLike, s: Symbol) -> tuple[IntLike, IntLike] | None:
-    """(factor, rest) with e == factor * s + rest and no s in either; None when s stands elsewhere too."""
+    """Return (factor, rest) with e == factor * s + rest and no s in either, or None when e is not linear in s."""
     if not isinstance(e, Expr) or s not in e.free_symbols:
         return 0, e
     coefficients, const = as_terms(e)
@@ -285,9 +288,9 @@ def split_linear(e: IntLike, s: Symbol) -> tuple[IntLike, IntLike] | None:
 
 
 def linear_coefficients(e: IntLike, symbols) -> tuple[dict[Symbol, IntLike], IntLike] | None:
-    """({s: c}, rest) with e == sum(c * s) + rest and none of `symbols` in any c or in rest, else None.
+    """Return ({s: c}, rest) with e == sum(c * s) + rest and none of `symbols` in any c or in rest, else None.
 
-    Only symbols that occur are keys.
+    Only symbols that occur in `e` are keys.
     """
     symbols = list(symbols)
     found: dict[Symbol, IntLike] = {}
@@ -306,7 +309,7 @@ def linear_coefficients(e: IntLike, symbols) -> tuple[dict[Symbol, IntLike], Int
 
 
 def bounds(e: IntLike, known: Mapping[Symbol, Range] | None = None) -> Range:
-    """A closed interval that holds every value of `e` (not always the smallest such interval).
+    """Return a closed interval that holds every value of `e`. It need not be the smallest one.
 
     >>> bounds(symbol("i", 0, 7) * 4 + 1)
     Range(lower=1, upper=29)

@@ -1,7 +1,7 @@
-"""SymPy expressions that are worked out only when something looks inside.
+"""SymPy expressions that are built when somebody reads their structure.
 
-PyTorch's fake tensors ask every size for its SymPy form, and of that nearly always just for `free_symbols`. Making real sums and
-products (with SymPy's assumptions and its later imports) would cost more than all arithmetic on sizes together.
+PyTorch's fake tensors read the SymPy form of every size, and nearly always only its `free_symbols`. Building real sums and
+products (with SymPy's assumptions and late imports) would cost more than all other arithmetic on sizes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import sympy
 
-#: what a SymPy expression is asked when its structure matters
+#: methods that read the structure; they build the real expression
 _LOOKING_INSIDE = (
     "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__", "__floordiv__",
     "__rfloordiv__", "__mod__", "__rmod__", "__pow__", "__rpow__", "__neg__", "__abs__", "__lt__", "__le__", "__gt__", "__ge__",
@@ -21,7 +21,7 @@ _LOOKING_INSIDE = (
 
 
 class Deferred(sympy.Expr):
-    """Stands for the SymPy expression that `make` gives; equal to itself only."""
+    """A stand-in for the SymPy expression that `make` returns. Equal only to itself."""
 
     is_integer = True
     is_commutative = True
@@ -37,7 +37,7 @@ class Deferred(sympy.Expr):
 
     @property
     def real(self) -> Any:
-        """The expression itself."""
+        """The expression itself, built on first access."""
         if self._made is None:
             self._made = self._make()
         return self._made

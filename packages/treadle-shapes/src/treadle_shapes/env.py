@@ -1,7 +1,7 @@
 """ShapeEnv: the symbols of one traced program, what was decided about them, and why.
 
-A decision is answered from facts where they settle it; otherwise from the hints (the sizes at hand while tracing), and
-then it is recorded as a guard with the user's line: the compiled code is right for all sizes that satisfy the guards.
+Facts answer a decision where they settle it. Otherwise the hints (the sizes of the traced call) answer it, and the answer is
+recorded as a guard with the user's line. The compiled code is right for all sizes that satisfy the guards.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from treadle_shapes.symbols import INT64_MAX, POLICIES, Policy, RuntimeAssert, S
 class ShapeEnv:
     """Symbols with hints, decisions with guards, facts, constraints and explanations.
 
-    duck_shape: two dynamic dims of equal size share one symbol (fewer symbols, but tied: a guard on their equality).
-    specialize_zero_one: symbols start at 2; when False they start at 1, and a size of 1 is decided on where something
-        asks. (Sizes that are 0 or 1 at hand are constants either way: give another hint to trace for all sizes.)
-    where: gives the user's stack for a decision; the default looks for the innermost frames outside the package.
+    duck_shape: two dynamic dims of equal size share one symbol. This makes fewer symbols and guards their equality.
+    specialize_zero_one: symbols start at 2. When False they start at 1, and a question about a size of 1 is a decision.
+        Sizes that are 0 or 1 in the traced call are constants either way; give another hint to trace for all sizes.
+    where: returns the user's stack for a decision. The default finds the innermost frames outside the package.
     """
 
     def __init__(
@@ -58,21 +58,21 @@ class ShapeEnv:
         self.symbols: dict[Symbol, SymbolInfo] = {}
         self.hints: dict[Symbol, int] = {}
         self.facts = Facts(self.hints)
-        #: how many facts have been added; while it stays the same, so do all answers
+        #: how many facts have been added; answers change only when it does
         self.learnt = 0
         self.guards: list[Guard] = []
         self.declared: list[Guard] = []
         self.runtime_asserts: list[RuntimeAssert] = []
-        #: those of `runtime_asserts` that nobody has stated: answers taken for the usual ones, see `size_oblivious_answers`
+        #: the conditions in `runtime_asserts` that no program states: assumed answers, see `size_oblivious_answers`
         self.assumptions: list[BoolLike] = []
         #: later sources of a duck-shaped symbol: (symbol, source), to be checked for equality
         self.shared: list[tuple[Symbol, str]] = []
-        #: the face this environment shows to another library (see treadle_shapes.torch), kept here to live as long
+        #: the adapter of this environment for another library (see treadle_shapes.torch), kept alive as long as this object
         self.adapter: Any = None
         self._by_size: dict[int, Symbol] = {}
         self._named: dict[str, IntLike] = {}
         self._decided: dict[BoolExpr, bool] = {}
-        #: answers to guard_or_true / guard_or_false, which stay right whatever is learnt later
+        #: answers to guard_or_true / guard_or_false; later facts do not invalidate them
         self._answers: dict[tuple[BoolLike, bool], bool] = {}
         self._recording = True
         self._refusing = False
@@ -93,7 +93,7 @@ class ShapeEnv:
         upper: int | None = None,
         size: bool = True,
     ) -> IntLike:
-        """A symbol for the value `hint` found at `source` (text such as `L['x'].size()[0]`), or the plain int.
+        """Return a symbol for the value `hint` found at `source` (text such as `L['x'].size()[0]`), or the plain int.
 
         dynamic: "static" gives the int; "auto" a symbol that decisions may make constant; "dynamic" a symbol whose
             specialisation raises ConstraintError. lower, upper: declared range; size=False: any integer, not a size.
@@ -137,9 +137,9 @@ class ShapeEnv:
         lower: int | None = None,
         upper: int | None = None,
     ) -> IntLike:
-        """Like `create_symbol`, and all dims created with one name are one symbol, whose sources must agree.
+        """Like `create_symbol`. All dims created with one name are one symbol; their sources must have equal sizes.
 
-        Raises ConstraintError when the sizes at hand do not.
+        Raises ConstraintError when the sizes of the traced call differ.
         """
         known = self._named.get(name)
         if known is None:
@@ -157,7 +157,7 @@ class ShapeEnv:
         return known
 
     def create_float(self, hint: float | None, source: str) -> FloatSymbol:
-        """A symbol for the float `hint` found at `source`; None for one that is known only at run time."""
+        """Return a symbol for the float `hint` found at `source`. A hint of None means that the value is known only at run time."""
         s = float_symbol(f"f{self._counts['f']}")
         self._counts["f"] += 1
         policy = "auto" if hint is not None else "unbacked"
@@ -167,7 +167,7 @@ class ShapeEnv:
         return s
 
     def create_unbacked(self, source: str = "", *, lower: int | None = None, upper: int | None = None) -> Symbol:
-        """A symbol for a value that is known only at run time, such as `x.item()`; `source` is how the user wrote it."""
+        """Return a symbol for a value that is known only at run time, such as `x.item()`. `source` is the user's text for it."""
         check_symbol(source, lower, upper)
         s = self._new("u", lower, upper, None, source or f"value {self._counts['u']}", "unbacked")
         self.facts.unbacked.add(s)
@@ -195,17 +195,17 @@ class ShapeEnv:
         return self.symbols[s].source if s in self.symbols else s.name
 
     def describe(self, e: IntLike | BoolLike) -> str:
-        """Text of an expression in the user's terms: sources instead of symbol names."""
+        """Return the text of an expression with sources in place of symbol names."""
         if not isinstance(e, Node):
             return str(e)
         return text(e, {s: self.source_of(s) for s in free_symbols(e)})
 
     def is_unbacked(self, e: IntLike | BoolLike) -> bool:
-        """Whether the value needs a symbol that has no hint, after all that is known is put in."""
+        """Whether the value still depends on a symbol without a hint after all facts are put in."""
         return any(s not in self.hints for s in free_symbols(self.simplify(e)))
 
     def hint(self, e: IntLike | BoolLike) -> int | bool | None:
-        """The value at the hints, None when an unbacked symbol is involved."""
+        """Return the value at the hints, or None when the value depends on an unbacked symbol."""
         if any(s not in self.hints for s in free_symbols(e)):
             e = self.simplify(e)
             if any(s not in self.hints for s in free_symbols(e)):
@@ -213,18 +213,18 @@ class ShapeEnv:
         return evaluate(e, self.hints)
 
     def simplify(self, e: IntLike | BoolLike) -> IntLike | BoolLike:
-        """`e` with all facts put in."""
+        """Return `e` with all facts put in."""
         return self.facts.simplify(e)  # type: ignore[arg-type]
 
     def bounds(self, e: IntLike) -> Range:
-        """A closed interval of all values `e` can have under the facts."""
+        """Return a closed interval that holds every value of `e` under the facts."""
         simple = self.facts.simplify(e)
         return to_range(self.facts.known.interval(simple))
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
     def prove(self, condition: BoolLike) -> bool | None:
-        """True or False when that follows from what is known, None otherwise; records nothing."""
+        """Return True or False when the facts imply it, None otherwise. Records nothing."""
         if isinstance(condition, bool):
             return condition
         known = self._decided.get(condition)
@@ -238,23 +238,23 @@ class ShapeEnv:
 
     @staticmethod
     def _settle(simple: BoolLike, facts: Facts, steps: int) -> bool | None:
-        """What facts say about a condition that they have simplified."""
-        # All facts hold at the hints (unless run-time values contradict them), so what is false there cannot be proved.
+        """Answer a condition that `facts` have already simplified; None when they do not settle it."""
+        # All facts hold at the hints unless run-time values contradict them. A condition that is false there cannot be proved.
         true = None if isinstance(simple, bool) or facts.unbacked else facts.at_witness(simple)
         if true is None:
             return settle(simple, facts, steps)
         return true if follows(simple if true else Not(simple), facts, steps) else None
 
     def prove_under(self, assumptions: Iterable[BoolLike], condition: BoolLike) -> bool | None:
-        """True or False when that follows where all `assumptions` hold besides what is known, None otherwise.
+        """Return True or False when the facts and `assumptions` together imply it, None otherwise.
 
-        Records nothing. None also when the assumptions contradict each other or what is known.
+        Records nothing. The answer is also None when the assumptions contradict each other or the facts.
         """
         facts = self._facts_under(assumptions)
         return None if facts is None else prove(condition, facts, self.steps)
 
     def simplify_under(self, assumptions: Iterable[BoolLike], e: IntLike) -> IntLike:
-        """`e` where all `assumptions` hold besides what is known; as it is when they contradict that."""
+        """Return `e` simplified under the facts and `assumptions`, or `e` unchanged when these contradict each other."""
         facts = self._facts_under(assumptions)
         return e if facts is None else facts.simplify(e)
 
@@ -268,10 +268,10 @@ class ShapeEnv:
         return facts
 
     def decide(self, condition: BoolLike) -> bool:
-        """The truth of a condition: from facts, or from the hints and then recorded as a guard.
+        """Return the truth of a condition. Facts answer it; otherwise the hints do, and a guard records the answer.
 
         Raises UnbackedError when it depends on a value known only at run time, ConstraintError when the guard would
-        make a dimension constant that the user declared dynamic, UndecidedError inside `refusing_guards`.
+        fix a dimension that the user declared dynamic, UndecidedError inside `refusing_guards`.
         """
         if isinstance(condition, bool):
             return condition
@@ -302,16 +302,16 @@ class ShapeEnv:
         return bool(value)
 
     def guard_or_true(self, condition: BoolLike) -> bool:
-        """True unless the condition is known, or at the hints found, to be false: the answer True must be right anyway.
+        """Return False when facts or hints say that the condition is false, True otherwise.
 
-        Records a guard only for the answer False.
+        The caller's code must be right with the answer True in any case. Only the answer False records a guard.
         """
         return self._or(condition, True)
 
     def guard_or_false(self, condition: BoolLike) -> bool:
-        """False unless the condition is known, or at the hints found, to be true: the answer False must be right anyway.
+        """Return True when facts or hints say that the condition is true, False otherwise.
 
-        Records a guard only for the answer True.
+        The caller's code must be right with the answer False in any case. Only the answer True records a guard.
         """
         return self._or(condition, False)
 
@@ -325,7 +325,7 @@ class ShapeEnv:
         return result
 
     def _find_answer(self, condition: BoolLike, default: bool) -> bool:
-        # What follows from the facts follows where, besides, no size is 1.
+        # An answer that follows from the facts alone also follows from the facts and "no size is 1".
         result = self.prove(condition) if self.specialize_zero_one else self._prove_generic(condition)
         if result is not None:
             return result
@@ -333,8 +333,8 @@ class ShapeEnv:
         return default if value is None or bool(value) is default else self.decide(condition)
 
     def _prove_generic(self, condition: BoolLike) -> bool | None:
-        """The answer that holds when no size is 1. A dim of size 1 only makes more layouts and broadcasts possible than
-        the general answer says, and who asks with a default takes the general answer."""
+        """Return the answer that holds when no size is 1, None when there is none. A dim of size 1 only allows more layouts and
+        broadcasts than this answer says, and a caller that gives a default accepts that."""
         if isinstance(condition, bool) or self.specialize_zero_one:
             return condition if isinstance(condition, bool) else None
         if self._generic is None:
@@ -342,7 +342,7 @@ class ShapeEnv:
         return self._settle(self._generic.simplify(condition), self._generic, self.steps)
 
     def specialize(self, e: IntLike) -> int:
-        """The constant value of `e`, recorded as a guard where it is not known already."""
+        """Return the constant value of `e`. A guard records it unless the facts imply it."""
         simple = self.simplify(e)
         if isinstance(simple, int):
             return simple
@@ -357,7 +357,7 @@ class ShapeEnv:
         return int(value)
 
     def specialize_float(self, e: FloatLike) -> float:
-        """The constant value of a float expression, recorded as a guard on its bits."""
+        """Return the constant value of a float expression. A guard on its bits records it."""
         if not isinstance(e, FloatExpr):
             return e
         value = self.hint(e)  # type: ignore[arg-type]
@@ -367,9 +367,9 @@ class ShapeEnv:
         return float(value)
 
     def check_float(self, e: FloatLike) -> None:
-        """Make sure that Python computes a float here: for every later value as for those at hand.
+        """Guard that Python computes a float here for later values, as it does at the hints.
 
-        Raises what Python raises for the values at hand, UsageError when it gives a complex number.
+        Raises what Python raises at the hints, or UsageError when the result is a complex number.
         """
         if not has_float_symbol(e) or any(s not in self.hints for s in free_symbols(e)):
             return
@@ -379,13 +379,13 @@ class ShapeEnv:
         self.decide(defined(e))
 
     def check_divisor(self, divisor: IntLike) -> None:
-        """Make sure that a division by `divisor` is defined. Raises DivisionByZeroError when it is or can be zero."""
+        """Guard that `divisor` is not zero. Raises DivisionByZeroError when it is zero, or when it is unbacked and can be zero."""
         nonzero = Ne(divisor, 0)
         known = self.prove(nonzero)
         if known:
             return
         if known is None and self.hint(divisor):
-            before, self._general = self._general, False  # no short cut for 1, but a division that is there
+            before, self._general = self._general, False  # this guards a real division, not a short cut for sizes of 1
             try:
                 self.decide(nonzero)
             finally:
@@ -420,7 +420,7 @@ class ShapeEnv:
 
     @contextmanager
     def refusing_guards(self) -> Iterator[None]:
-        """Decisions that facts do not settle, and new facts, raise UndecidedError: for code that may turn out not to count."""
+        """Raise UndecidedError for decisions that facts do not settle and for new facts. For code whose result may be discarded."""
         before, self._refusing = self._refusing, True
         try:
             yield
@@ -429,11 +429,11 @@ class ShapeEnv:
 
     @contextmanager
     def size_oblivious_answers(self, assume: bool = False) -> Iterator[None]:
-        """A decision that is settled as soon as no size is 1 gets that answer without a guard: for kernels whose code for
-        sizes of 1 only saves work. What they give at 1 is for the caller to check.
+        """Answer a decision without a guard when "no size is 1" settles it. For kernels whose code for sizes of 1 only saves
+        work. The caller must check what such kernels return for sizes of 1.
 
-        assume: a decision that is settled as soon as sizes known only at run time are 2 or more gets that answer, too, and a
-        runtime assertion (`assumptions` lists them): for callers that can do without the result where it does not hold.
+        assume: also answer a decision that "unbacked sizes are 2 or more" settles, and add a runtime assertion (listed in
+        `assumptions`). The caller must be able to do without the result when the assertion fails.
         """
         before = self._general, self._assumes
         self._general, self._assumes = True, assume
@@ -443,9 +443,9 @@ class ShapeEnv:
             self._general, self._assumes = before
 
     def _assume(self, condition: BoolLike) -> bool | None:
-        """The usual answer to a question about sizes known only at run time, asserted from here on; None where there is none.
+        """Return the answer for unbacked sizes of 2 or more, and assert it from here on. None when there is no such answer.
 
-        Where guards are suppressed the answer changes no result, and nothing is asserted.
+        Nothing is asserted where guards are suppressed, because the answer changes no result there.
         """
         if not self._assumes and self._recording:
             return None
@@ -458,13 +458,13 @@ class ShapeEnv:
         return answer
 
     def assume(self, condition: BoolLike) -> None:
-        """`expect` for what is only usual: callers must be able to do without what follows from it."""
+        """Like `expect`, for a condition that the program does not need. The caller must be able to deoptimise where it fails."""
         known = len(self.runtime_asserts)
         self.expect(condition)
         self.assumptions += [found.condition for found in self.runtime_asserts[known:]]
 
     def _guard(self, guard: BoolLike) -> None:
-        """Record a condition that holds at the hints and that `facts` have simplified but not settled."""
+        """Record a condition that holds at the hints. `facts` have simplified it and do not settle it."""
         assert isinstance(guard, BoolExpr), "a decided condition cannot need a guard"
         recorded = Guard(guard, self.where())
         self._check_dynamic(recorded)
@@ -478,7 +478,7 @@ class ShapeEnv:
                 self._check_specialised(s, self.hints[s], recorded)
 
     def _learn(self, simple: BoolLike) -> None:
-        """Make a fact of a condition that `facts` have simplified already."""
+        """Add a fact that `facts` have already simplified."""
         if self._refusing:
             raise UndecidedError(f"{self.describe(simple)} would become a fact; {explain.place(self)}")
         self.learnt += 1
@@ -488,8 +488,8 @@ class ShapeEnv:
     def _check_dynamic(self, guard: Guard) -> None:
         """Refuse a guard that fixes a dimension declared dynamic, before it becomes a fact.
 
-        A polynomial has finitely many roots. `s % 8 == 0` and `max(s, 4) == s` leave many sizes; whether an interval has
-        shrunk to one of them is seen when it has become a fact.
+        An equation of polynomials has finitely many roots and fixes the dimension. `s % 8 == 0` and `max(s, 4) == s` leave many
+        sizes. Whether the range has shrunk to one size shows only after the guard has become a fact.
         """
         if guard.expr.op == "eq0" and len(guard.expr.free_symbols) == 1 and is_polynomial(guard.expr.args[0]):
             (s,) = guard.expr.free_symbols
@@ -505,9 +505,9 @@ class ShapeEnv:
     # -- facts stated by the program or the user ----------------------------------------------------------------------
 
     def expect(self, condition: BoolLike, message: str = "") -> bool:
-        """The program states that this holds. About run-time values it becomes a fact and a runtime assertion.
+        """Accept the program's statement that the condition holds. For unbacked values it becomes a fact and a runtime assertion.
 
-        Returns the truth: False only when the condition is known to be false.
+        Returns False when the condition is known to be false, True otherwise.
         """
         result = self.prove(condition)
         if result is not None:
@@ -522,9 +522,9 @@ class ShapeEnv:
         return True
 
     def add_fact(self, condition: BoolLike) -> None:
-        """Take as a fact what the caller guarantees (the result of a count is not negative); nothing checks it later.
+        """Add a fact that the caller guarantees, such as "a count is not negative". Nothing checks it later.
 
-        Raises ContradictionError when it is known to be false, ConstraintError when the sizes at hand do not satisfy it.
+        Raises ContradictionError when it is known to be false, ConstraintError when the hints do not satisfy it.
         """
         known = self.prove(condition)
         if known is False:
@@ -534,10 +534,10 @@ class ShapeEnv:
             self._accept(condition, self.facts.simplify(condition))
 
     def declare(self, condition: BoolLike, reason: str = "") -> None:
-        """The user promises this about the inputs (a range, an equality, a multiple: Eq(s % 8, 0)); see `validate`.
+        """Add the user's promise about the inputs: a range, an equality or a multiple (Eq(s % 8, 0)). See `validate`.
 
-        Raises ContradictionError when it cannot hold with what was declared before, ConstraintError when the hints
-        do not satisfy it.
+        Raises ContradictionError when it contradicts an earlier declaration, ConstraintError when the hints do not
+        satisfy it.
         """
         declared = Guard(condition, self.where(), reason) if isinstance(condition, BoolExpr) else None
         known = self.prove(condition)
@@ -557,7 +557,7 @@ class ShapeEnv:
             )
 
     def _accept(self, condition: BoolLike, simple: BoolLike) -> None:
-        """Make a fact of what somebody states, or raise ContradictionError and know what was known before."""
+        """Add a stated condition as a fact. On ContradictionError the facts stay as they were."""
         before = self.facts.copy(keep_witness=True)
         try:
             self._learn(simple)
@@ -566,11 +566,11 @@ class ShapeEnv:
             raise ContradictionError(explain.contradiction(self, condition)) from None
 
     def violations(self) -> list[str]:
-        """Where recorded guards exclude sizes that the user declared possible, in words."""
+        """Describe each recorded guard that excludes sizes which the user declared possible."""
         return explain.violations(self)
 
     def validate(self) -> None:
-        """Raise ConstraintError when guards do not allow all that was declared dynamic."""
+        """Raise ConstraintError when a guard excludes sizes that were declared dynamic."""
         found = self.violations()
         if found:
             raise ConstraintError("\n".join(found))
@@ -597,15 +597,15 @@ class ShapeEnv:
     # -- guards and explanations --------------------------------------------------------------------------------------
 
     def minimal_guards(self) -> tuple[list[Guard], list[Dropped]]:
-        """(guards to check, guards dropped with the proof of what implies them)"""
+        """Return (guards to check, dropped guards with the guards that imply them)."""
         return guards_module.minimal([*self.declared, *self.guards], self.hints)
 
     def compile_guards(self, symbols: Iterable[Symbol] | None = None) -> GuardFunction:
-        """One function of the values of `symbols` (default: all with hints, in order of creation) -> bool."""
+        """Compile one check: a function of the values of `symbols` -> bool. Default: all symbols with hints, in order of creation."""
         order = tuple(symbols) if symbols is not None else tuple(s for s in self.symbols if s in self.hints)
         kept, _dropped = self.minimal_guards()
         return GuardFunction(order, tuple(g for g in kept if g.expr.free_symbols <= set(order)))
 
     def explain(self, s: IntLike) -> str:
-        """Why a dimension is what it is: its source, policy, range, the lines that constrained it, implied guards."""
+        """Say why a dimension is static or dynamic: its source, policy, range, the lines that constrained it, implied guards."""
         return explain.explain(self, s)

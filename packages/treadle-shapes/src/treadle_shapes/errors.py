@@ -1,4 +1,4 @@
-"""Every exception this package raises, each saying which symbol, which source line and what to write instead."""
+"""The exceptions of this package. Each message names the symbol, the source line and what to write instead."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ class ShapesError(Exception):
 
 
 class UsageError(ShapesError, TypeError):
-    """An argument of a kind the function cannot work with."""
+    """An argument has a type or value that the function does not accept."""
 
 
 class DivisionByZeroError(ShapesError, ZeroDivisionError):
-    """A division or modulus whose divisor is zero, or can be zero and must not."""
+    """The divisor of a division or modulus is zero, or is unbacked and can be zero."""
 
 
 class NegativeCountError(UsageError, ValueError):
-    """A power or a shift by a negative count, which gives no integer."""
+    """A power or shift has a negative count, so that its result is no integer."""
 
 
 class SizeOverflowError(ShapesError, OverflowError):
-    """A size or index that leaves the 64 bits of an `int64_t`."""
+    """A size or index does not fit in an `int64_t`."""
 
 
 class ConstraintError(ShapesError, ValueError):
@@ -30,11 +30,11 @@ class ConstraintError(ShapesError, ValueError):
 
 
 class ContradictionError(ShapesError, ValueError):
-    """Two declared facts that cannot hold at once."""
+    """Two stated conditions cannot hold at once."""
 
 
 class UnbackedError(ShapesError, ValueError):
-    """An answer was demanded about a value that is known only at run time: the condition or number is `expr`."""
+    """Tracing needs a value that is known only at run time. `expr` is the condition or number."""
 
     def __init__(self, message: str, expr: Any = None) -> None:
         super().__init__(message)
@@ -42,11 +42,11 @@ class UnbackedError(ShapesError, ValueError):
 
 
 class UndecidedError(ShapesError, ValueError):
-    """Inside `ShapeEnv.refusing_guards`: the facts do not settle a question, and its answer must not be recorded."""
+    """Inside `ShapeEnv.refusing_guards`, facts do not settle a question, and no guard may record its answer."""
 
 
 class ExpressionTooLargeError(ShapesError, ValueError):
-    """An expression whose text or value cannot be worked out because it is too long or nested too deeply."""
+    """An expression is too long or nested too deeply for its text or value to be computed."""
 
 
 class MissingValueError(ShapesError, KeyError):

@@ -1,4 +1,4 @@
-"""What a ShapeEnv has to say to people: why a dimension is what it is, and the texts of its errors, in the user's terms."""
+"""Texts of a ShapeEnv for people: explanations of dimensions, and error messages in the user's terms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from treadle_shapes.guards import Guard, Stack
 
 
-# Sizes tried in search of one that a guard leaves out.
+# `_left_out` tries at most this many combinations of sizes.
 _MOST_TRIED = 2000
 
 
@@ -62,7 +62,7 @@ def _first(stack: Stack) -> str:
 
 
 def place(env: ShapeEnv) -> str:
-    """The user's line that is being worked on."""
+    """Return the user's line that is being traced."""
     stack = env.where()
     return f"asked at {stack[0]}" if stack else "asked at an unknown place"
 
@@ -76,13 +76,13 @@ def interval(low: int | None, high: int | None) -> str:
 
 
 def declared_range(env: ShapeEnv, s: Symbol) -> str:
-    """The range of a symbol and where it was declared."""
+    """Describe the range of a symbol and the place of its declaration."""
     stack = env.symbols[s].stack if s in env.symbols else ()
     return f"{interval(s.lower, s.upper)} of {env.source_of(s)}" + (f" declared at {stack[0]}" if stack else "")
 
 
 def outside(env: ShapeEnv, s: Symbol, value: int) -> str:
-    """A later call has a size outside the range that was declared."""
+    """Message: a later call has a size outside its declared range."""
     where = env.symbols[s].stack if s in env.symbols else ()
     return (
         f"{env.source_of(s)} == {value} is outside its declared range {interval(s.lower, s.upper)}"
@@ -92,7 +92,7 @@ def outside(env: ShapeEnv, s: Symbol, value: int) -> str:
 
 
 def specialised(env: ShapeEnv, info: SymbolInfo, value: int, guard: Guard) -> str:
-    """A guard makes a dimension constant that was declared dynamic."""
+    """Message: a guard fixes a dimension that was declared dynamic."""
     return (
         f"{info.source} is declared dynamic, but {env.describe(guard.expr)} is needed at {guard.where}, "
         f"which makes it the constant {value}; mark it static, or change that line to work for any size"
@@ -100,7 +100,7 @@ def specialised(env: ShapeEnv, info: SymbolInfo, value: int, guard: Guard) -> st
 
 
 def unbacked(env: ShapeEnv, e: IntLike | BoolLike) -> str:
-    """A value was asked for that is known only at run time."""
+    """Message: tracing needs a value that is known only at run time."""
     simple = env.simplify(e)
     unknown = sorted((s for s in free_symbols(simple) if s not in env.hints), key=lambda s: s.order)
     sources = ", ".join(env.source_of(s) for s in unknown)
@@ -111,7 +111,7 @@ def unbacked(env: ShapeEnv, e: IntLike | BoolLike) -> str:
 
 
 def contradiction(env: ShapeEnv, condition: BoolLike) -> str:
-    """With what a promise does not go together. (A condition that the ranges of its symbols settle arrives as False.)"""
+    """Message: a condition contradicts earlier ones. A condition that its symbols' ranges refute arrives as False."""
     concerned = symbols_in_order(condition) or [s for s in env.symbols if s in env.hints]
     before = [f"{env.describe(g.expr)} declared at {g.where}" for g in env.declared]
     before += [f"{env.describe(g.expr)} needed at {g.where}" for g in env.guards]
@@ -150,14 +150,14 @@ def violations(env: ShapeEnv) -> list[str]:
 
 
 def _remainder(env: ShapeEnv, symbols: list[Symbol]) -> str:
-    """What interval is left of one symbol, where it is narrower than declared."""
+    """Describe the range that guards leave to a single symbol, where it is narrower than declared; "" otherwise."""
     (s, *others) = symbols
     low, high = env.bounds(s)
     return "" if others or (low, high) == (s.lower, s.upper) else f": only {interval(low, high)} works"  # type: ignore[arg-type]
 
 
 def _left_out(env: ShapeEnv, needed: BoolExpr, symbols: list[Symbol], promised: Facts) -> dict[Symbol, int] | None:
-    """Sizes that were declared and break none of the user's promises, for which the condition does not hold."""
+    """Find sizes that satisfy all declarations of the user and violate the condition. None when none were found."""
     per_symbol = max(3, int(_MOST_TRIED ** (1 / len(symbols))))
     tried = islice(product(*[_candidates(env, s, needed, per_symbol) for s in symbols]), _MOST_TRIED)
     for sizes in tried:
@@ -170,7 +170,7 @@ def _left_out(env: ShapeEnv, needed: BoolExpr, symbols: list[Symbol], promised: 
 
 
 def _candidates(env: ShapeEnv, s: Symbol, needed: BoolExpr, count: int) -> list[int]:
-    """Sizes of the declared range: its ends, what stands near the condition's constants and near the hint, then all from below."""
+    """Pick `count` sizes of the declared range: its ends, sizes near the condition's constants and the hint, then the smallest ones."""
     near = [env.hints[s]]
     for condition in (needed, *needed.args):
         if isinstance(condition, BoolExpr) and condition.op in COMPARISONS:

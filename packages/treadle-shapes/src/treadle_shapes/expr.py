@@ -1,4 +1,4 @@
-"""The algebra of sizes and indices: one import for everything other packages use of it.
+"""The algebra of sizes and indices. Other packages import it from here.
 
 >>> from treadle_shapes.expr import Range, simplify, symbol
 >>> n, i, j = symbol("n", 1), symbol("i"), symbol("j")

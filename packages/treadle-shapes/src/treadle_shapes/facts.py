@@ -1,4 +1,4 @@
-"""What is known to be true: equalities as substitutions, ranges, remainders, and inequalities between expressions."""
+"""Conditions that are known to hold: equalities as substitutions, ranges, remainders, inequalities between expressions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from treadle_shapes.rewrite import evaluate, simplify, substitute
 class Facts:
     """A growing set of true conditions, applied to every expression that is simplified afterwards.
 
-    witness: values of symbols at which every fact that they determine holds; what is false there need not be tried to prove.
+    witness: values of symbols at which every fact holds that they determine. A condition that is false there cannot follow from the
+        facts, so no proof of it is tried.
     """
 
     def __init__(self, witness: Mapping[Symbol, int] | None = None) -> None:
@@ -25,17 +26,17 @@ class Facts:
         self.substitutions: dict[Symbol, IntLike] = {}
         self.ranges: dict[Symbol, Range] = {}
         self.remainders: dict[Expr, int] = {}
-        #: polynomials p with p <= 0, over more than one symbol, and their values at the witness (None: not determined)
+        #: polynomials p over more than one symbol with p <= 0 -> their values at the witness (None: not determined)
         self.not_positive: dict[Expr, int | None] = {}
         #: conditions that hold as they stand (p != 0, disjunctions, ...)
         self.holding: set[BoolExpr] = set()
-        #: symbols without a value while tracing; what has one is never expressed by these
+        #: symbols without a value while tracing; no substitution expresses a symbol with a value by these
         self.unbacked: set[Symbol] = set()
         self._known: KnownRanges | None = None
 
     @property
     def known(self) -> KnownRanges:
-        """The ranges and remainders, in the form that `simplify` and `bounds` take."""
+        """Return the ranges and remainders in the form that `simplify` and `bounds` take."""
         if self._known is None:
             self._known = KnownRanges(dict(self.ranges), dict(self.remainders))
         return self._known
@@ -45,7 +46,7 @@ class Facts:
     @overload
     def at_witness(self, e: BoolLike) -> bool | None: ...
     def at_witness(self, e):
-        """The value of an expression or condition at the witness, None where that is not determined."""
+        """Return the value of an expression or condition at the witness, or None when the witness does not determine it."""
         if isinstance(e, (int, float)):
             return e
         try:
@@ -54,7 +55,7 @@ class Facts:
             return None
 
     def copy(self, *, keep_witness: bool = False) -> Facts:
-        """The same facts; without a witness unless what is added to the copy will hold there."""
+        """Copy the facts. keep_witness: the caller guarantees that facts added to the copy hold at the witness, too."""
         other = Facts(self.witness if keep_witness else None)
         other.substitutions, other.ranges = dict(self.substitutions), dict(self.ranges)
         other.remainders, other.not_positive = dict(self.remainders), dict(self.not_positive)
@@ -68,7 +69,7 @@ class Facts:
     @overload
     def simplify(self, e: BoolLike) -> BoolLike: ...
     def simplify(self, e):
-        """`e` with everything known put in."""
+        """Return `e` with all facts put in."""
         if isinstance(e, (int, float)):
             return e
         if self.substitutions:
@@ -83,11 +84,11 @@ class Facts:
         return e
 
     def add(self, condition: BoolLike) -> None:
-        """Take a condition as true from now on. Raises ContradictionError when it is known to be false."""
+        """Add a condition as a fact. Raises ContradictionError when it is known to be false."""
         self.take(self.simplify(condition))
 
     def take(self, condition: BoolLike) -> None:
-        """`add` for a condition that `simplify` has simplified already."""
+        """Like `add`, for a condition that `simplify` has already simplified."""
         if isinstance(condition, bool):
             if not condition:
                 raise ContradictionError("the condition contradicts what is already known")
@@ -110,7 +111,7 @@ class Facts:
             self._equal(p)
 
     def _narrow(self, p: Expr) -> bool:
-        """p <= 0 over a single linear symbol becomes a bound of that symbol."""
+        """Turn p <= 0 over one linear symbol into a bound of that symbol. False when p has another form."""
         coefficients, const = as_terms(p)
         if len(coefficients) != 1:
             return False
@@ -124,7 +125,7 @@ class Facts:
 
     def _set_range(self, s: Symbol, low: int | float, high: int | float) -> None:
         if s in self.known.residues:
-            # The ends move inwards to values with the known remainder.
+            # Move the ends inwards to values with the known remainder.
             n, r = self.known.residues[s]
             low, high = low if low == -INF else low + (r - low) % n, high if high == INF else high - (high - r) % n
         if low > high:
@@ -139,13 +140,13 @@ class Facts:
         self.holding.add(condition)
 
     def _equal(self, p: Expr) -> None:
-        """p == 0: solved for a symbol where that is possible, kept as two inequalities otherwise."""
+        """Add p == 0: as a substitution where it can be solved for a symbol, as two inequalities otherwise."""
         coefficients, const = as_terms(p)
         mods = [m for m in coefficients if isinstance(m, Fn) and m.op == "mod"]
         if len(coefficients) == 1 and mods and coefficients[mods[0]] == 1:
             self._add_remainder(mods[0], -const)
             return
-        # The latest symbol (by name) goes, so that earlier inputs name the sizes of later ones; unbacked ones go first.
+        # Solve for unbacked symbols first, then for the latest symbol by name: earlier inputs then name the sizes of later ones.
         for s in sorted(p.free_symbols, key=lambda s: (s in self.unbacked, len(s.name), s.name), reverse=True):
             split = split_linear(p, s)
             if split is not None and isinstance(split[0], int) and split[0] in (1, -1):
@@ -170,7 +171,7 @@ class Facts:
             self._set_range(found[0], *self.known.interval(found[0]))
 
     def raise_lower(self, symbols: Iterable[Symbol], low: int) -> None:
-        """low <= s for symbols that stand for themselves."""
+        """Add low <= s for symbols without a substitution."""
         known, points = self.known, []
         for s in symbols:
             old_low, high = known.interval(s)
@@ -183,7 +184,7 @@ class Facts:
             self._set_range(s, max(self.known.interval(s)[0], low), self.known.interval(s)[1])
 
     def _replace(self, s: Symbol, value: IntLike) -> None:
-        """From now on s stands for `value`; what was known about s is known about the value."""
+        """Substitute `value` for s in all facts. The range of s becomes facts about `value`."""
         low, high = self.known.interval(s)
         one = {s: value}
         self.substitutions = {t: substitute(e, one) for t, e in self.substitutions.items()}

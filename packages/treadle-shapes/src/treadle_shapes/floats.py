@@ -1,8 +1,8 @@
-"""Float expressions: over float symbols, and over integer expressions (scale factors and divisions of sizes).
+"""Float expressions over float symbols and over integer expressions (scale factors and divisions of sizes).
 
-A float expression is a tree; constants fold to Python floats, and nothing is reordered, because float arithmetic is not
-associative. Rounding to an integer gives an integer expression again, exact rules where the float result is exact for
-integers below 2**53 (tensor sizes are): `floor(a / b)` is `a // b`, `floor(a * 0.5)` is `a // 2`.
+A float expression is a tree. Constants fold to Python floats. Nothing is reordered, because float arithmetic is not
+associative. Rounding gives an integer expression. It is simplified where float arithmetic is exact for integers below 2**53,
+as tensor sizes are: `floor(a / b)` is `a // b`, `floor(a * 0.5)` is `a // 2`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from treadle_shapes.rewrite import EVALUATE, evaluate
 
 FloatLike: TypeAlias = Union[float, "FloatExpr"]
 
-# A factor p / 2**k with p and k up to these is exact in products with sizes.
+# Products of sizes with a factor p / 2**k are exact for p and k up to these limits.
 _MAX_NUMERATOR = 1 << 20
 _MAX_SHIFT = 20
 
@@ -84,7 +84,7 @@ def has_float_symbol(e: Any) -> bool:
     return isinstance(e, Node) and any(isinstance(s, FloatSymbol) for s in e.free_symbols)  # type: ignore[attr-defined]
 
 
-#: value of each float operation on Python numbers
+#: float operation -> its function on Python numbers
 FLOAT_OPS: dict[str, Callable[..., Any]] = {
     "float": float,
     "truediv": lambda a, b: a / b,
@@ -109,7 +109,7 @@ FLOAT_OPS: dict[str, Callable[..., Any]] = {
     **{f"math_{name}": getattr(math, name) for name in ("pow", "atan2", "hypot", "fmod")},
 }  # fmt: skip
 
-#: operations that may raise (division by zero, a domain, an overflow) or give a complex number
+#: operations that may raise (division by zero, domain error, overflow) or return a complex number
 PARTIAL = frozenset(
     {"truediv", "fdiv", "fpow", "fmod", "ffloordiv", "fround", *(op for op in FLOAT_OPS if op[:5] == "math_")}
 )
@@ -128,10 +128,10 @@ EVALUATE.update({
 
 
 def float_fn(op: str, *args: Any) -> FloatLike:
-    """The float operation `op` of FLOAT_OPS on these arguments; folded when all are constants."""
+    """Apply the float operation `op` of FLOAT_OPS. Folds when all arguments are constants."""
     if not any(isinstance(arg, Node) for arg in args):
         return FLOAT_OPS[op](*args)
-    # 0.0 == -0.0 and 1 == 1.0 as dict keys, but they are different operands.
+    # 0.0 and -0.0, and 1 and 1.0, are equal as dict keys but different operands.
     key = (op, *[_constant_key(arg) if isinstance(arg, (int, float)) else arg for arg in args])
     node = _floats.get(key)
     if node is None:
@@ -144,7 +144,7 @@ def float_fn(op: str, *args: Any) -> FloatLike:
 
 
 def _constant_key(value: float) -> tuple:
-    # Two nans differ in their sign, which copysign sees.
+    # Nans of different sign are different operands of copysign.
     return type(value), repr(value), math.copysign(1.0, value) if value != value else 0.0
 
 
@@ -154,7 +154,7 @@ def to_float(e: IntLike) -> FloatLike:
 
 
 def compare(op: str, a: FloatLike, b: FloatLike) -> BoolLike:
-    """The condition a `op` b for op in lt, ge, eq, ne."""
+    """Return the condition a `op` b for op in lt, ge, eq, ne."""
     name = f"float_{op}"
     if not isinstance(a, FloatExpr) and not isinstance(b, FloatExpr):
         return EVALUATE[name](a, b)
@@ -163,7 +163,7 @@ def compare(op: str, a: FloatLike, b: FloatLike) -> BoolLike:
 
 
 def defined(x: FloatLike) -> BoolLike:
-    """Whether Python computes a float here: raises nothing (then evaluating the condition raises), nor gives a complex number."""
+    """The condition that Python computes a float here, not a complex number. Evaluating it raises where computing `x` raises."""
     return make_bool("defined", (x,)) if isinstance(x, FloatExpr) else isinstance(x, float)
 
 
@@ -182,7 +182,7 @@ def same(x: FloatLike, value: float) -> BoolLike:
 
 
 def holds(condition: BoolLike, values: Mapping[Any, Any]) -> bool:
-    """Whether a guard holds for these values of the symbols; one that cannot be computed for them (see `defined`) does not."""
+    """Whether a guard holds for these values. A guard that cannot be computed for them (see `defined`) does not hold."""
     try:
         return bool(evaluate(condition, values))
     except (ArithmeticError, ValueError):
@@ -190,7 +190,7 @@ def holds(condition: BoolLike, values: Mapping[Any, Any]) -> bool:
 
 
 def floor_divide(a: FloatLike, b: FloatLike) -> FloatLike:
-    """a // b as Python has it for floats, which is not floor(a / b); sizes: float(e) // n == float(e // n)"""
+    """Python's a // b for floats, which is not floor(a / b); for sizes:  float(e) // n == float(e // n)"""
     ratio = None if has_float_symbol(a) or has_float_symbol(b) else _as_ratio(float_fn("fdiv", a, b))
     return float_fn("ffloordiv", a, b) if ratio is None else to_float(rules.floordiv(*ratio))
 
@@ -217,7 +217,7 @@ def _compare_size(op: str, a: FloatLike, b: FloatLike) -> BoolLike | None:
 
 
 def _as_ratio(x: FloatLike) -> tuple[IntLike, IntLike] | None:
-    """(a, n) with x == a / n exactly, for the forms where float arithmetic is exact on sizes; n > 0."""
+    """Return (a, n) with n > 0 and x == a / n exactly, for the forms where float arithmetic is exact on sizes; None otherwise."""
     if not isinstance(x, FloatExpr):
         return None
     if x.op == "float":

@@ -1,4 +1,4 @@
-"""Recorded decisions, the smallest list of them that says the same, and a compiled function that checks it."""
+"""Guards: recorded decisions, the minimal list of guards that implies all of them, and its compiled check."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Frame(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        # Here, not at the top: it loads re and tokenize, a third of this package's import time, for messages only.
+        # Only messages need linecache. It loads re and tokenize, a third of this package's import time, so it is imported here.
         import linecache
 
         text = linecache.getline(self.filename, self.line).strip()
@@ -38,7 +38,7 @@ _SKIPPED = ("treadle_shapes", "treadle_tracer", "treadle_autograd", "torch", "sy
 
 
 def user_stack(limit: int = 4) -> Stack:
-    """The innermost frames of the caller that belong neither to this package nor to torch."""
+    """Return the caller's innermost frames that belong neither to Treadle nor to torch."""
     frames: list[Frame] = []
     frame = sys._getframe(1)
     while frame is not None and len(frames) < limit:
@@ -71,12 +71,12 @@ class Guard:
 
 
 class Dropped:
-    """A guard that need not be checked, and the guards that imply it (empty: the symbols' ranges alone do)."""
+    """A guard that is not checked, and the guards that imply it. An empty tuple: the symbols' ranges imply it."""
 
     __slots__ = ("_candidates", "_implied_by", "guard")
 
     def __init__(self, guard: Guard, candidates: Sequence[Guard]) -> None:
-        """candidates: guards that together imply `guard`; which of them do so alone is found when somebody asks."""
+        """candidates: guards that together imply `guard`. `implied_by` finds the ones that suffice, on first access."""
         self.guard = guard
         self._candidates = tuple(candidates)
         self._implied_by: tuple[Guard, ...] | None = None
@@ -99,7 +99,7 @@ def _facts(guards: Sequence[Guard]) -> Facts | None:
 
 
 def _implied_by(guard: Guard, later: Sequence[Guard]) -> tuple[Guard, ...]:
-    """The fewest of the guards that together imply `guard` for which that is easily seen: none, one, or all of them."""
+    """Return the guards that imply `guard`: none or one of `later` where a proof shows it, otherwise all of them."""
     candidates: list[tuple[Guard, ...]] = [(), *[(other,) for other in later]]
     for candidate in candidates:
         facts = _facts(candidate)
@@ -115,7 +115,7 @@ Bound = tuple[Symbol, bool, int]
 
 
 def bound_of(condition: BoolExpr) -> Bound | None:
-    """The one end that a condition sets to one symbol, None for any other condition.
+    """Return the bound that a condition sets on one symbol, None for any other condition.
 
     s + c <= 0  ==  s <= -c;  c - s <= 0  ==  s >= c;  s != end  ==  s >= end + 1 where s starts at `end` (the upper end likewise)
     """
@@ -137,7 +137,7 @@ def bound_of(condition: BoolExpr) -> Bound | None:
 
 
 def _wider(conditions: Sequence[BoolExpr]) -> dict[int, tuple[int, ...]]:
-    """The conditions that bound a symbol less narrowly than another one does, and that one; by position."""
+    """Map the position of each bound that a narrower bound of the same symbol implies to the position of that narrower bound."""
     narrowest: dict[tuple[Symbol, bool], tuple[int, int]] = {}
     wider: list[tuple[int, tuple[Symbol, bool]]] = []
     for position, condition in enumerate(conditions):
@@ -155,12 +155,12 @@ def _wider(conditions: Sequence[BoolExpr]) -> dict[int, tuple[int, ...]]:
     return {position: (narrowest[side][1],) for position, side in wider}
 
 
-# The list of guards is asked for by the guard function and by every explanation, and parts of one program have the same one.
+# The guard function and every explanation need this list, and parts of one program share it.
 @lru_cache(64)
 def _minimal(
     conditions: tuple[BoolExpr, ...], witness: tuple[tuple[Symbol, int], ...]
 ) -> tuple[tuple[int, ...], dict[int, tuple[int, ...]]]:
-    """(positions of the conditions to keep, for each other one the positions of those that together imply it)"""
+    """Return (positions of the conditions to keep, dropped position -> positions of the conditions that together imply it)."""
     dropped = _wider(conditions)
     facts = Facts(dict(witness) if witness else None)
     kept: list[int] = []
@@ -182,11 +182,11 @@ def _minimal(
 
 
 def minimal(guards: Sequence[Guard], witness: Mapping[Symbol, int] | None = None) -> tuple[list[Guard], list[Dropped]]:
-    """(the guards to check, the guards that follow from those); every dropped one has a proof.
+    """Return (the guards to check, the guards that follow from those). Every dropped guard has a proof.
 
-    Of several bounds of one symbol the narrowest implies the others. For the rest: goes from the last guard to the first, because a
-    guard was recorded when the earlier ones did not imply it, so what makes it superfluous came later.
-    witness: sizes at which all of them hold, which makes many proofs superfluous.
+    The narrowest of several bounds of one symbol implies the others. The remaining guards are visited from the last to the first: a guard
+    was recorded because the earlier ones did not imply it, so only later ones can.
+    witness: sizes at which all guards hold. They refute most implications without a proof search.
     """
     unique: dict[BoolExpr, Guard] = {}
     for guard in guards:
@@ -202,10 +202,10 @@ def minimal(guards: Sequence[Guard], witness: Mapping[Symbol, int] | None = None
 
 
 class GuardFunction:
-    """A check of sizes: call it with the values of `symbols` in order (or see `bind`) to get True or False.
+    """A check of sizes. Call it with the values of `symbols` in order (or use `bind`) to get True or False.
 
-    `check` is the function itself, `source` a Python text of it. `box` has the closed interval of each symbol (None: no bound) from its
-    range and from guards that bound it, `relations` the guards that are none of that: they are compiled, intervals need no compiler.
+    `check` is the function itself, `source` its Python text. `box` holds the closed interval of each symbol (None: no bound), from its
+    range and from the guards that bound it. `relations` holds the other guards. Only relations are compiled.
     """
 
     def __init__(self, symbols: tuple[Symbol, ...], guards: tuple[Guard, ...]) -> None:
@@ -235,17 +235,17 @@ class GuardFunction:
         body = " and ".join([f"({c})" for c in conditions]) or "True"
         head = f"def check({', '.join(names.values())}):\n"
         if any(_may_fail(guard.expr) for guard in self.relations):
-            # At other sizes there may be no value, which the guard was recorded to exclude.
+            # The expression may have no value at other sizes. The guard excludes those.
             return f"{head}    try:\n        return {body}\n    except (ArithmeticError, ValueError):\n        return False\n"
         return f"{head}    return {body}\n"
 
     def _compiled(self) -> Callable[..., bool]:
         if any(_mentions(guard.expr, ("pow", "shl")) for guard in self.relations):
-            return self._evaluated()  # Python gives a fraction, or endless digits
+            return self._evaluated()  # Python returns a fraction or a huge integer here
         try:
             return _function_of(self.source)
         except (ExpressionTooLargeError, SyntaxError, MemoryError):
-            return self._evaluated()  # too long, or more parentheses than Python's parser takes
+            return self._evaluated()  # the text is too long, or nested deeper than Python's parser allows
 
     def _evaluated(self) -> Callable[..., bool]:
         inside, symbols, relations = _box_check(self.box), self.symbols, self.relations
@@ -263,7 +263,7 @@ class GuardFunction:
         return self.check(*[values[s] for s in self.symbols])
 
     def why_fails(self, *values: int) -> str | None:
-        """The first range or guard that these values do not satisfy, in words."""
+        """Describe the first range or guard that these values do not satisfy; None when they satisfy all."""
         known = dict(zip(self.symbols, values, strict=True))
         for s, value in known.items():
             if isinstance(value, int) and value not in s.range:
@@ -276,7 +276,7 @@ class GuardFunction:
 
 
 def _functions(e: Node) -> Iterator[Fn]:
-    """All function nodes of a condition, shared ones once."""
+    """Yield every function node of a condition once."""
     seen, stack = {e}, [e]
     while stack:
         node = stack.pop()
@@ -292,7 +292,7 @@ def _mentions(e: Node, ops: tuple[str, ...]) -> bool:
 
 
 def _may_fail(e: BoolExpr) -> bool:
-    """Whether Python may raise when it computes this: by floats, a divisor that can be 0, or a negative count of bits."""
+    """Whether Python may raise when it computes this: because of floats, a divisor that can be 0, or a negative shift count."""
     if has_float_symbol(e):
         return True
     for node in _functions(e):
@@ -305,7 +305,7 @@ def _may_fail(e: BoolExpr) -> bool:
 
 @lru_cache(256)
 def _function_of(source: str) -> Callable[..., bool]:
-    """The function `check` of a text; it keeps nothing between calls, so equal texts can share it."""
+    """Return the function `check` that `source` defines. It has no state, so equal texts share it."""
     namespace: dict = {"math": math}
     exec(compile(source, "<treadle_shapes guards>", "exec"), namespace)
     return namespace["check"]
@@ -327,9 +327,9 @@ def _two(low: float, high: float, low_b: float, high_b: float) -> Callable[..., 
 
 
 def _box_check(box: Sequence[tuple[int | None, int | None]]) -> Callable[..., bool]:
-    """The check of intervals alone: functions that are there already, because the compiler would take longer than all else."""
+    """Return a check of intervals alone. It uses ready-made functions, because running Python's compiler would dominate the cost."""
     ends = [(-math.inf if low is None else low, math.inf if high is None else high) for low, high in box]
-    # A float symbol has no ends, and nan lies in no interval.
+    # Float symbols have no bounds, and nan would lie in no interval, so they are left out.
     bounded = [(index, *pair) for index, pair in enumerate(ends) if pair != (-math.inf, math.inf)]
     if len(bounded) == len(ends) == 1:
         return _one(*ends[0])

@@ -1,7 +1,7 @@
 """Hash-consing: one live object per structure, so that structural equality is identity.
 
-Tables hold their nodes weakly: expressions that nobody uses any more disappear. `InternTable.get` is the fast path
-(one dict lookup, no lock); creation goes through a lock, so two threads never make two nodes of one structure.
+Tables hold their nodes weakly, so unused expressions are freed. `InternTable.get` is the fast path (one dict lookup, no
+lock). Creation takes a lock, so two threads never make two nodes of one structure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Node:
     __slots__ = ("__weakref__", "_free", "_own", "order")
 
     order: tuple
-    """Sort key made of the structure alone, so that printed forms do not depend on creation order."""
+    """Sort key that depends on the structure only, so that printed forms do not depend on creation order."""
 
     def __copy__(self) -> Any:
         return self
@@ -45,7 +45,7 @@ class InternTable(Generic[NodeT]):
     def __init__(self) -> None:
         self.refs: dict[tuple, _KeyedRef] = {}
 
-        # Bound as defaults: at interpreter shutdown the module's globals are gone before the last nodes are.
+        # Defaults keep these alive: at interpreter shutdown the module's globals are cleared before the last nodes are freed.
         def forget(ref: _KeyedRef, lock: Any = _LOCK, refs: dict[tuple, _KeyedRef] = self.refs) -> None:
             with lock:
                 if refs.get(ref.key) is ref:
@@ -58,7 +58,7 @@ class InternTable(Generic[NodeT]):
         return None if ref is None else ref()
 
     def add(self, key: tuple, node: NodeT) -> NodeT:
-        """Make `node` the one node of `key`, or return the one another thread made meanwhile."""
+        """Store `node` as the one node of `key`. Returns the node that another thread stored first, if any."""
         with _LOCK:
             ref = self.refs.get(key)
             if ref is not None and (other := ref()) is not None:

@@ -1,4 +1,4 @@
-"""Expressions to and from SymPy, which is imported on the first call."""
+"""Conversion of expressions to and from SymPy. The first call imports SymPy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOO_DEEP = "{}: the expression is nested too deeply; convert parts of it separa
 
 
 def to_sympy(e: Any, symbols: dict[Symbol, Any] | None = None) -> Any:
-    """The SymPy form: floor(a/b), Mod, Min, Max, Piecewise; symbols become integer symbols of the same name.
+    """Return the SymPy form: floor(a/b), Mod, Min, Max, Piecewise. Symbols become integer symbols of the same name.
 
     `symbols` overrides the SymPy symbol used for some of ours. Raises UsageError for bit operations, which SymPy lacks.
     """
@@ -67,7 +67,7 @@ def to_sympy(e: Any, symbols: dict[Symbol, Any] | None = None) -> Any:
 
 
 def from_sympy(s: Any, symbols: dict[Any, Expr] | None = None) -> Any:
-    """The expression or condition a SymPy form stands for; `symbols` maps SymPy symbols (and whole forms) to ours.
+    """Return the expression or condition of a SymPy form. `symbols` maps SymPy symbols (and whole forms) to ours.
 
     Symbols not in the map become symbols of the same name, non-negative or positive where SymPy says so. Rational
     factors are understood inside floor only. Raises UsageError for anything else.

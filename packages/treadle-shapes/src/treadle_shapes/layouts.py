@@ -1,4 +1,4 @@
-"""Sizes and strides as lists of expressions: dense layouts, blocks of memory, and what is known of them without a decision.
+"""Sizes and strides as lists of expressions: dense layouts and blocks of memory. Nothing here takes a decision.
 
 nested_extent([(6, 2), (1, 2), (2, 3)])     12: in some order of the dimensions, each stride is the product of the sizes below it
 nested_extent([(8, 2), (1, 6)])             None: there is a gap
@@ -21,7 +21,7 @@ class Layout(NamedTuple):
 
 
 def same(a: IntLike, b: IntLike) -> bool:
-    """Whether two numbers are written alike; "no" may be wrong, "yes" is not."""
+    """Whether two numbers are the same expression. True is certain; False may be wrong."""
     return a is b or (isinstance(a, int) and isinstance(b, int) and a == b)
 
 
@@ -30,7 +30,7 @@ def all_same(a: Sequence[IntLike], b: Sequence[IntLike]) -> bool:
 
 
 def dense_strides(sizes: Sequence[IntLike]) -> list[IntLike]:
-    """Row-major strides, with torch's rule that a size of 0 counts as 1; expressions are taken to be at least 1."""
+    """Return row-major strides. As in torch, a size of 0 counts as 1. Symbolic sizes are taken to be at least 1."""
     strides: list[IntLike] = []
     reach: IntLike = 1
     for size in reversed(sizes):
@@ -40,12 +40,12 @@ def dense_strides(sizes: Sequence[IntLike]) -> list[IntLike]:
 
 
 def is_dense(layout: Layout) -> bool:
-    """Whether the strides are written as those of a dense row-major tensor with elements; "no" may be wrong, "yes" is not."""
+    """Whether the layout is row-major, dense and not empty. True is certain; False may be wrong."""
     return all_same(layout.strides, dense_strides(layout.sizes)) and 0 not in layout.sizes
 
 
 def product(sizes: Iterable[IntLike]) -> IntLike:
-    """The product of sizes, 1 of none."""
+    """Return the product of sizes; 1 for no sizes."""
     result: IntLike = 1
     for size in sizes:
         result = result * size
@@ -53,9 +53,9 @@ def product(sizes: Iterable[IntLike]) -> IntLike:
 
 
 def nested_extent(dims: Iterable[tuple[IntLike, IntLike]]) -> IntLike | None:
-    """How many elements the (stride, size) pairs walk, each place once and without gaps; None if they do not, or nobody can tell.
+    """Return the number of elements that the (stride, size) pairs visit, if they visit a block of memory once and without gaps.
 
-    Dimensions of size 1 are for the caller to leave out: their strides say nothing.
+    None if they do not, or if that takes a decision. The caller leaves out dimensions of size 1, whose strides mean nothing.
     """
     remaining = list(dims)
     extent: IntLike = 1
@@ -69,7 +69,7 @@ def nested_extent(dims: Iterable[tuple[IntLike, IntLike]]) -> IntLike | None:
 
 
 def without_floor(e: IntLike) -> IntLike:
-    """A stride with `max(n, 1)` as `n` throughout: PyTorch counts a size of 0 as 1 there, which shows in tensors without elements only."""
+    """Replace `max(n, 1)` by `n` in a stride. PyTorch counts a size of 0 as 1 there, which matters for empty tensors only."""
     if isinstance(e, Fn) and e.op == "max" and len(e.args) == 2 and 1 in e.args:
         return without_floor(e.args[0] if e.args[1] == 1 else e.args[1])
     if isinstance(e, Sum):

@@ -2,8 +2,8 @@
 
     le0(p)   p <= 0      eq0(p)   p == 0      ne0(p)   p != 0
 
-Integer arithmetic makes strict comparisons unnecessary (a < b is a + 1 <= b), so equal conditions are one object.
-What the symbols' own ranges decide is a Python bool at once.
+Integers need no strict comparisons (a < b is a + 1 <= b), so equal conditions are one object. A condition that the
+symbols' own ranges decide is a Python bool.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from treadle_shapes.nodes import (
     make_sum,
 )
 
-#: the comparison that holds exactly when the given one does not
+#: comparison -> its negation
 _OPPOSITE = {"eq0": "ne0", "ne0": "eq0"}
 
 
@@ -132,7 +132,7 @@ def Not(condition: BoolLike) -> BoolLike:
         return make_bool("not", (condition,))
 
 
-# Every combination asks for the negations of its parts, which are combinations again.
+# `_combine` negates every part, and the parts are combinations, too.
 @lru_cache(_CACHE_SIZE)
 def _negated(condition: BoolExpr) -> BoolLike:
     op, args = condition.op, condition.args
@@ -179,10 +179,10 @@ def Or(*conditions: BoolLike) -> BoolLike:
     return _combine("or", True, conditions)
 
 
-#: comparisons of one polynomial with zero; their builders take what is known, too
+#: comparisons of one polynomial with zero; their builders also take a `KnownRanges`
 COMPARISONS = ("le0", "eq0", "ne0")
 
-#: rebuilds a condition node from changed arguments, by its op
+#: op -> constructor of a condition node from its arguments
 BUILD: dict[str, Callable[..., BoolLike]] = {
     "le0": le_zero,
     "eq0": eq_zero,

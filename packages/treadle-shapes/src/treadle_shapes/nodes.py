@@ -6,8 +6,8 @@ An integer expression is a polynomial over *atoms* with integer coefficients, mu
     Product  a1**e1 * a2**e2 ...       a monomial of more than one atom, or one atom with a power; sorted
     atoms    Symbol, Fn (floordiv, mod, min, max, where, ...)
 
-Constants are plain ints: an operation whose result is constant returns an `int`. Equal structure is the same object.
-Operators other than + - * are looked up in `CONSTRUCT`, which the modules that own them fill.
+Constants are plain ints: an operation whose result is constant returns an `int`. Nodes of equal structure are one object.
+`CONSTRUCT` holds the operators other than + - *; the modules that define them fill it.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from treadle_shapes.ranges import Range
 IntLike: TypeAlias = Union[int, "Expr"]
 BoolLike: TypeAlias = Union[bool, "BoolExpr"]
 
-#: constructors of the operations that Python operators reach but that live above this module
+#: constructors of operations that Python operators call and that modules above this one define
 CONSTRUCT: dict[str, Callable[..., Any]] = {}
 
 _CACHE_SIZE = 1 << 15
-# Products of sums with more terms than this (before like ones are added) stay products: multiplied out they would take forever.
+# A product of sums is multiplied out only up to this many terms (before like terms are added). Larger ones would take forever.
 MAX_EXPANSION = 512
-# So do powers beyond this.
+# Powers are multiplied out only up to this exponent.
 MAX_POWER = 64
-# No size has a coefficient with more bits than this, not even as an intermediate result.
+# Coefficients with more bits than this are refused, even in intermediate results.
 MAX_BITS = 4096
 _LARGEST = 1 << MAX_BITS
-# Sort keys of functions heavier than this are digests.
+# Functions with a greater weight have a digest as sort key.
 _HEAVY = 200
 _NOTHING: frozenset[Symbol] = frozenset()
 _by_order = attrgetter("order")
@@ -147,7 +147,7 @@ class Expr(Node):
 
 
 class Symbol(Expr):
-    """A named integer unknown with lower <= value <= upper (None: unbounded). Same name and bounds: same symbol."""
+    """A named integer unknown with lower <= value <= upper (None: unbounded). Equal name and bounds give the same object."""
 
     __slots__ = ("lower", "name", "upper")
     name: str
@@ -197,9 +197,9 @@ class Fn(Expr):
     op: str
     args: tuple
     depth: int
-    """How many functions stand inside each other here; work that grows with every level is done up to some depth only."""
+    """Nesting depth of functions. Work that grows with every level stops at some depth."""
     weight: int
-    """How many nodes the text would have, shared ones counted wherever they stand."""
+    """Number of nodes in the printed text. A shared node counts once per occurrence."""
 
     def __reduce__(self) -> tuple:
         return make_fn, (self.op, self.args)
@@ -212,7 +212,7 @@ class BoolExpr(Node):
     op: str
     args: tuple
     shape: tuple[int, int] | None
-    """(depth, weight) as of `Fn` of a condition that is made of conditions."""
+    """(depth, weight) as in `Fn`, for a condition that consists of conditions."""
 
     @property
     def free_symbols(self) -> frozenset[Symbol]:
@@ -253,12 +253,12 @@ def children(node: Node) -> Iterable[Any]:
 
 
 def is_polynomial(node: IntLike) -> bool:
-    """Whether an expression is made of +, - and * alone."""
+    """Whether an expression consists of symbols, constants, +, - and *."""
     return not isinstance(node, Fn) and all(map(is_polynomial, children(node))) if isinstance(node, Expr) else True
 
 
 def find_free(node: Any) -> frozenset[Symbol]:
-    """The symbols below a node, from the leaves up: without recursion, however deep the nesting is."""
+    """Return the symbols below a node. Works from the leaves up without recursion, so that any depth is possible."""
     stack = [node]
     while stack:
         below = children(stack[-1])
@@ -290,7 +290,7 @@ def _blank(cls: type, order: tuple) -> Any:
 
 
 def symbol(name: str, lower: int | None = 0, upper: int | None = None) -> Symbol:
-    """The symbol of that name and range. The same name with another range is another symbol."""
+    """Return the symbol with this name and range. The same name with another range is another symbol."""
     key = (name, lower, upper)
     node = _symbols.get(key)
     if node is None:
@@ -315,7 +315,7 @@ def order_of(value: Any) -> tuple:
 
 
 def make_sum(coefficients: dict[Expr, int], const: int) -> IntLike:
-    """The normal form of const + sum(c * m); takes over `coefficients`, which must hold no zeros and no Sum as key."""
+    """Return the normal form of const + sum(c * m). Takes ownership of `coefficients`, which must hold no zeros and no Sum as key."""
     if not coefficients:
         return const
     if len(coefficients) == 1:
@@ -337,7 +337,7 @@ def make_sum(coefficients: dict[Expr, int], const: int) -> IntLike:
 
 
 def make_product(powers: dict[Expr, int]) -> IntLike:
-    """The monomial with these atoms and powers; takes over `powers`, which must hold no zeros."""
+    """Return the monomial with these atoms and powers. Takes ownership of `powers`, which must hold no zeros."""
     if not powers:
         return 1
     if len(powers) == 1:
@@ -358,14 +358,14 @@ def make_product(powers: dict[Expr, int]) -> IntLike:
 
 
 def _digest(order: tuple) -> tuple:
-    """A sort key of fixed length in place of one that grows with every level. (Not `hash`: it differs between processes.)"""
+    """Return a sort key of fixed length; `order` grows with every level. `hash` would differ between processes."""
     from hashlib import blake2b
 
     return ((9, int.from_bytes(blake2b(repr(order).encode(), digest_size=8).digest(), "big")),)
 
 
 def _shape_of(parts: Iterable[Any]) -> tuple[int, int]:
-    """(depth, weight) of expressions together, see `Fn`."""
+    """Return (depth, weight) of a node with these children, see `Fn`."""
     depth = weight = 0
     for part in parts:
         weight += 1
@@ -408,7 +408,7 @@ def make_bool(op: str, args: tuple) -> BoolExpr:
 
 
 def as_terms(e: IntLike) -> tuple[dict[Expr, int], int]:
-    """(coefficients by monomial, constant) of any expression; the dict must not be changed."""
+    """Return (coefficients by monomial, constant) of any expression. The dict must not be changed."""
     if isinstance(e, Sum):
         return e.coefficients, e.const
     if isinstance(e, Expr):
@@ -417,7 +417,7 @@ def as_terms(e: IntLike) -> tuple[dict[Expr, int], int]:
 
 
 def as_powers(monomial: Expr) -> dict[Expr, int]:
-    """{atom: power} of a monomial; the dict must not be changed."""
+    """Return {atom: power} of a monomial. The dict must not be changed."""
     return monomial.powers if isinstance(monomial, Product) else {monomial: 1}
 
 

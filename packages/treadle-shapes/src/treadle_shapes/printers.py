@@ -1,8 +1,9 @@
 """Expressions as source text of Python, C++ and Triton.
 
-C++: `int64_t` arithmetic; plain `/` and `%` only where bounds prove both operands non-negative, else the helper
-functions `treadle_floordiv` and `treadle_mod` of `CPP_HELPERS`, which round as Python does; likewise for shifts by counts that
-may not fit, and powers. Triton: the same, with helpers from `TRITON_HELPERS`. Python text is what `eval` gives back on the symbols' names.
+C++ text uses `int64_t` arithmetic. `/` and `%` appear only where bounds prove both operands non-negative; elsewhere the text calls
+`treadle_floordiv` and `treadle_mod` of `CPP_HELPERS`, which round as Python does. Powers call a helper, and so do shifts whose count may
+not fit.
+Triton text follows the same rules with `TRITON_HELPERS`. `eval` of the Python text, with values for the symbols' names, gives the value.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def treadle_shr(a, n):
     return a >> tl.minimum(n, 63)
 """
 
-# Shared parts are written out wherever they stand, so the text of a small graph can be endless.
+# The text repeats a shared part at every occurrence, so the text of a small graph can be huge.
 _MAX_PARTS = 20_000
 _MAX_READABLE = 500
 
@@ -93,12 +94,12 @@ def _symbols_of(e: Any) -> str:
     return ", ".join(sorted([s.name for s in free_symbols(e)])) or "constants"
 
 
-# Binding strength of what a text is made of; an operand weaker than its place needs gets parentheses.
+# Binding strengths, weakest first. An operand that binds less than its place requires gets parentheses.
 _OR, _AND, _NOT, _COMPARE, _ADD, _MUL, _UNARY, _ATOM = range(8)
 
 
 class _Printer:
-    """Text of a node and its binding strength; subclasses say how calls and divisions look."""
+    """Renders nodes as (text, binding strength). Subclasses define calls and divisions."""
 
     conjunction, disjunction, negation = " and ", " or ", "not "
     truth = ("False", "True")
@@ -110,7 +111,7 @@ class _Printer:
         self.subject: Any = None
 
     def whole(self, e: Any) -> str:
-        """The text of an expression, with nothing written so far."""
+        """Return the text of an expression. The entry point: sets the expression that messages name."""
         self.subject = e
         try:
             return self.text(e)
@@ -124,14 +125,14 @@ class _Printer:
 
     def inside(self, e: Any, strength: int) -> str:
         text, own = self.render(e)
-        self.left -= len(text) >> 6  # a power is its base many times over
+        self.left -= len(text) >> 6  # a power repeats its base
         return text if own >= strength else f"({text})"
 
     def number(self, value: int) -> str:
         return str(value)
 
     def signed(self, value: int) -> str:
-        """A constant as the last term of a sum."""
+        """Return a constant as the last term of a sum."""
         return f" {'+' if value > 0 else '-'} {self.number(abs(value))}"
 
     def render(self, e: Any) -> tuple[str, int]:
@@ -173,7 +174,7 @@ class _Printer:
         factors = [] if c == 1 else [self.number(c)]
         for atom, power in as_powers(monomial).items():
             for _ in range(power):
-                # Factors after the first need parentheses against `a * b // c` being read as `(a * b) // c`.
+                # Later factors need parentheses: `a * b // c` means `(a * b) // c`.
                 factors.append(self.inside(atom, _MUL + (len(factors) > 0)))
         return "*".join(factors)
 
@@ -222,7 +223,7 @@ class _Printer:
         return self.call(e.op, e.args), _ATOM
 
     def comparison(self, e: BoolExpr) -> tuple[str, int]:
-        """p <= 0 with the negative terms moved to the right, and a constant alone kept on the right."""
+        """Render p <= 0 with the negative terms on the right. The right side is the constant if no other term is there."""
         coefficients, const = as_terms(e.args[0])
         left = {m: c for m, c in coefficients.items() if c > 0}
         right = {m: -c for m, c in coefficients.items() if c < 0}
@@ -286,7 +287,7 @@ class _Python(_Printer):
 
 
 class _C(_Printer):
-    """What C++ and Triton share: division by helper unless both operands are known to be non-negative, 64 bits."""
+    """The common part of C++ and Triton: 64-bit integers, and helpers for divisions unless both operands are non-negative."""
 
     divide = "/"
 
@@ -306,7 +307,7 @@ class _C(_Printer):
         return str(value)
 
     def signed(self, value: int) -> str:
-        # 2 ** 63 is no int64, and -2 ** 63 is.
+        # -2 ** 63 fits in an int64, 2 ** 63 does not.
         return f" + {self.number(value)}" if value == -(2**63) else super().signed(value)
 
     def shift(self, e: Fn, sign: str) -> tuple[str, int]:
@@ -324,7 +325,7 @@ class _C(_Printer):
         return f"({self.inside(e.args[0], _ATOM)} {sign} {self.inside(e.args[1], _ATOM)})", _ATOM
 
     def fold(self, e: Fn, name: str) -> tuple[str, int]:
-        """min and max of more than two arguments, as calls of two."""
+        """Render min and max of more than two arguments as nested calls of two."""
         text = self.text(e.args[0])
         for arg in e.args[1:]:
             text = f"{name}({text}, {self.text(arg)})"
@@ -333,7 +334,7 @@ class _C(_Printer):
 
 def _ternary(p: _Printer, e: Fn) -> tuple[str, int]:
     condition, a, b = e.args
-    # Two literals would make an int of 32 bits.
+    # Two literals would make a 32-bit int.
     first = f"int64_t({p.text(a)})" if isinstance(a, int) and isinstance(b, int) else p.text(a)
     return f"({p.inside(condition, _COMPARE)} ? {first} : {p.text(b)})", _ATOM
 
@@ -391,27 +392,27 @@ def _known(known: Mapping[Symbol, Range] | KnownRanges | None) -> KnownRanges:
 
 
 def to_python(e: Any, names: Mapping[Any, str] | None = None) -> str:
-    """Python source of an expression or condition over the symbols' names, or over the names given for them."""
+    """Return Python source of an expression or condition. names: texts for symbols in place of their own names."""
     return _Python(OWN, names).whole(e)
 
 
 def to_cpp(
     e: Any, known: Mapping[Symbol, Range] | KnownRanges | None = None, names: Mapping[Any, str] | None = None
 ) -> str:
-    """C++ source in int64_t arithmetic; needs `CPP_HELPERS` and <algorithm> unless every division is plain.
+    """Return C++ source in int64_t arithmetic. It needs `CPP_HELPERS` and <algorithm> unless every division is plain.
 
-    names: what to write for symbols other than their own names, and for parts that are computed elsewhere.
+    names: texts for symbols in place of their own names, and for subexpressions that are computed elsewhere.
     """
     return _Cpp(_known(known), names).whole(e)
 
 
 def to_triton(e: Any, known: Mapping[Symbol, Range] | KnownRanges | None = None) -> str:
-    """Triton source; needs `TRITON_HELPERS` unless every division is plain."""
+    """Return Triton source. It needs `TRITON_HELPERS` unless every division is plain."""
     return _Triton(_known(known)).whole(e)
 
 
 def text(e: Node, names: Mapping[Any, str] | None = None) -> str:
-    """Python source for people: of a part only where the whole is too long, or nested too deeply."""
+    """Return Python source for people; a short description where the source would be too long or too deeply nested."""
     printer = _Python(OWN, names)
     printer.left = _MAX_READABLE
     try:

@@ -1,4 +1,4 @@
-"""Proofs: does a condition follow from facts? True, False, or None when the steps allowed do not settle it."""
+"""Prove that a condition follows from facts: True, False, or None when the step budget does not settle it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, as_terms
 from treadle_shapes.ranges import plus, times
 
 DEFAULT_STEPS = 400
-_DEPTH = 3  # how many facts a proof puts together
+_DEPTH = 3  # how many facts one proof combines
 
 
 class _Prover:
@@ -31,7 +31,10 @@ class _Prover:
         return None if handler is None else handler(self, c)
 
     def at_most_zero(self, p: IntLike, sign: int = 1, shift: int = 0) -> bool:
-        """Whether sign * p + shift <= 0 follows: by its range, or as r + k*q with known q <= 0 and r <= 0, at most `_DEPTH` times."""
+        """Whether sign * p + shift <= 0 follows.
+
+        It follows from the range, or as r + k*q with a fact q <= 0, k > 0 and r <= 0. At most `_DEPTH` facts are combined.
+        """
         terms, const = as_terms(p)
         value = self._value(p)
         if value is not None:
@@ -48,7 +51,10 @@ class _Prover:
         return self.values[p]
 
     def _search(self, terms: dict[Expr, int], const: int, value: int | None, depth: int) -> bool:
-        """`value`: that of the polynomial at the facts' witness. What is false where all facts hold follows from none of them."""
+        """Whether const + sum(c * monomial) <= 0 follows.
+
+        value: the polynomial's value at the facts' witness. All facts hold there, so a condition that is false there follows from none.
+        """
         if self.steps <= 0 or (value is not None and value > 0):
             return False
         self.steps -= 1
@@ -63,7 +69,7 @@ class _Prover:
             q_terms, q_const = as_terms(q)
             for monomial, c in terms.items():
                 d = q_terms.get(monomial, 0)
-                # The same sign on a monomial: a positive multiple of q takes the monomial out of a multiple of p.
+                # With equal signs, subtracting a positive multiple of q from a multiple of p cancels the monomial.
                 if c * d <= 0:
                     continue
                 g = gcd(c, d)
@@ -85,7 +91,7 @@ class _Prover:
         return False
 
     def _upper(self, terms: dict[Expr, int], const: int) -> int | float:
-        """An upper bound of const + sum(c * monomial)."""
+        """Return an upper bound of const + sum(c * monomial)."""
         interval = self.known.interval
         high: int | float = const
         plain = True
@@ -93,7 +99,7 @@ class _Prover:
             part = interval(monomial)
             high = plus(high, times(part[c > 0], c))
             plain = plain and not (isinstance(monomial, Fn) and monomial.op == "floordiv")
-        # Besides products, for which there is `least_at_corner`, quotients are what a sum knows more about than its terms.
+        # A sum has tighter bounds than its terms where it holds products (see `least_at_corner`) or quotients (see here).
         return high if plain or high <= 0 or len(terms) < 2 else self.known.upper(make_sum(dict(terms), const))
 
     def less_or_equal(self, c: BoolExpr) -> bool | None:
@@ -113,7 +119,7 @@ class _Prover:
         return None if result is None else not result
 
     def must_hold(self, c: BoolLike) -> bool:
-        """Whether `c` is proved true; spends nothing on proving it false."""
+        """Whether `c` is proved true. Spends no steps on proving it false."""
         if isinstance(c, bool):
             return c
         if c in self.facts.holding:
@@ -155,7 +161,7 @@ _BY_OP = {
 
 
 def prove(condition: BoolLike, facts: Facts | None = None, steps: int = DEFAULT_STEPS) -> bool | None:
-    """True or False when that follows from `facts` and the symbols' ranges, None when `steps` steps do not show it.
+    """Return True or False when `facts` and the symbols' ranges imply it, None when `steps` steps do not settle it.
 
     >>> n = symbol("n", 1)
     >>> prove(n * n >= n)
@@ -167,7 +173,7 @@ def prove(condition: BoolLike, facts: Facts | None = None, steps: int = DEFAULT_
 
 
 def settle(simple: BoolLike, facts: Facts, steps: int = DEFAULT_STEPS) -> bool | None:
-    """`prove` for a condition that `facts` have simplified already."""
+    """Like `prove`, for a condition that `facts` have already simplified."""
     try:
         return simple if isinstance(simple, bool) else _Prover(facts, steps).condition(simple)
     except RecursionError:
@@ -175,7 +181,7 @@ def settle(simple: BoolLike, facts: Facts, steps: int = DEFAULT_STEPS) -> bool |
 
 
 def follows(simple: BoolLike, facts: Facts, steps: int = DEFAULT_STEPS) -> bool:
-    """Whether a condition that `facts` have simplified already is proved true."""
+    """Whether a condition that `facts` have already simplified is proved true."""
     try:
         return _Prover(facts, steps).must_hold(simple)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""Closed integer intervals, and for each operation the interval that contains all its results."""
+"""Closed integer intervals, and for each operation an interval that contains all its results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INF = float("inf")
 Interval: TypeAlias = "tuple[int | float, int | float]"
 EVERYTHING: Interval = (-INF, INF)
 
-# Powers and shifts with more bits than this are widened to infinity, so that no bound costs more than a shape does.
+# Ends of powers and shifts with more bits than this become infinite, so that bounds stay cheap.
 _MAX_BITS = 256
 _LARGEST = 1 << 4096
 
@@ -63,7 +63,7 @@ def times(a: int | float, b: int | float) -> int | float:
 
 
 def _widened(low: int | float, high: int | float) -> Interval:
-    """The interval with ends that stay cheap to compute with: outwards to infinity, inwards to a number that is closer."""
+    """Widen an interval whose ends are too large to be cheap: outer ends to infinity, inner ends towards zero."""
     if low > _LARGEST or low < -_LARGEST:
         low = _LARGEST if low > 0 else -INF
     if high > _LARGEST or high < -_LARGEST:

@@ -27,7 +27,7 @@ from treadle_shapes.nodes import (
 )
 from treadle_shapes.ranges import Range
 
-#: builds a function node's value from its arguments; `known` lets ranges decide
+#: op -> constructor of a function node from its arguments; `known` supplies ranges
 BUILD: dict[str, Callable[..., Any]] = {
     "floordiv": rules.floordiv,
     "mod": rules.mod,
@@ -42,7 +42,7 @@ BUILD: dict[str, Callable[..., Any]] = {
 
 
 def rebuild(node: Any, args: list, known: KnownRanges) -> Any:
-    """The node's operation applied to other arguments."""
+    """Apply the node's operation to other arguments."""
     if isinstance(node, Sum):
         result: IntLike = node.const
         for part, c in zip(args, node.coefficients.values(), strict=True):
@@ -58,7 +58,7 @@ def rebuild(node: Any, args: list, known: KnownRanges) -> Any:
         build = BUILD.get(node.op)
         return CONSTRUCT[node.op](*args) if build is None else build(*args, known)
     if not args:
-        return node  # a symbol of another kind
+        return node  # a float symbol
     build = logic.BUILD.get(node.op)
     if build is None:
         return CONSTRUCT[node.op](*args)
@@ -94,7 +94,7 @@ def substitute(e: IntLike, values: Mapping[Symbol, IntLike]) -> IntLike: ...
 @overload
 def substitute(e: BoolLike, values: Mapping[Symbol, IntLike]) -> BoolLike: ...
 def substitute(e: Any, values: Mapping[Symbol, IntLike]) -> Any:
-    """`e` with symbols replaced by expressions or ints, all at once, normalised again."""
+    """Replace symbols in `e` by expressions or ints, all at once, and normalise the result."""
     try:
         return _substitute(e, values, {})
     except RecursionError:
@@ -159,7 +159,7 @@ def _evaluate_node(e: Any, values: Mapping[Symbol, int], done: dict) -> Any:
             factor = _evaluate(atom, values, done)
             result *= factor if power == 1 else rules.integer_power(factor, power)
         return result
-    # Short-circuit: the side that is not taken may divide by zero.
+    # Evaluate only the chosen side: the other one may divide by zero.
     if e.op in ("where", "fwhere"):
         condition, a, b = e.args
         return _evaluate(a if _evaluate(condition, values, done) else b, values, done)
@@ -175,10 +175,10 @@ def evaluate(e: BoolLike, values: Mapping[Symbol, int]) -> bool: ...  # type: ig
 @overload
 def evaluate(e: IntLike, values: Mapping[Symbol, int]) -> int: ...
 def evaluate(e: Any, values: Mapping[Symbol, int]) -> Any:
-    """The value of an expression or condition.
+    """Return the value of an expression or condition.
 
-    Raises MissingValueError for a symbol without one, DivisionByZeroError, SizeOverflowError for a power or shift that no machine
-    computes, ExpressionTooLargeError.
+    Raises MissingValueError for a symbol without a value, DivisionByZeroError, SizeOverflowError for a power or shift with a huge
+    result, ExpressionTooLargeError.
     """
     try:
         return _evaluate(e, values, {})
@@ -249,7 +249,7 @@ def _simplify(e: Any, known: KnownRanges) -> Any:
 
 
 def _only_ranges_decide(p: Expr, known: KnownRanges) -> bool:
-    """Whether no rule has anything to rewrite in p: a polynomial of symbols none of which is known to be constant."""
+    """Whether no rule applies inside p: it is a polynomial of symbols, none of them known to be constant."""
     for monomial in as_terms(p)[0]:
         for atom in as_powers(monomial):
             if not isinstance(atom, Symbol):
@@ -280,13 +280,13 @@ def _simplify_node(e: Any, known: KnownRanges) -> Any:
         if joined is not None:
             return _simplify(joined, known)
     if isinstance(result, Expr) and not plain and result is not e:
-        # A rule fired: its result may hold new quotients that the ranges decide.
+        # A rule applied. Its result may hold new quotients that ranges simplify.
         return _simplify(result, known) if result not in known.memo else known.memo[result]
     return result
 
 
 @lru_cache(256)
-def _known(items: tuple) -> KnownRanges:
+def _known_ranges(items: tuple) -> KnownRanges:
     return KnownRanges(dict(items))
 
 
@@ -303,7 +303,7 @@ def simplify(e: Any, known: Mapping[Symbol, Range] | KnownRanges | None = None) 
     if not isinstance(e, Node):
         return e
     if not isinstance(known, KnownRanges):
-        known = _known(tuple(known.items()) if known else ())
+        known = _known_ranges(tuple(known.items()) if known else ())
         if len(known.memo) > 1 << 14:
             known.memo.clear()
     try:
@@ -313,7 +313,7 @@ def simplify(e: Any, known: Mapping[Symbol, Range] | KnownRanges | None = None) 
 
 
 def make_opaque(op: str) -> Callable[[IntLike, IntLike], IntLike]:
-    """Constructor of a two-operand function without rules: folded on constants, an atom otherwise."""
+    """Return the constructor of a two-operand function without rules. It folds constants and returns an atom otherwise."""
 
     def build(a: IntLike, b: IntLike) -> IntLike:
         if not isinstance(a, (int, Expr)) or not isinstance(b, (int, Expr)):

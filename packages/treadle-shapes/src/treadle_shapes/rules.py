@@ -1,8 +1,8 @@
 """The rewrite rules for division, remainder, minimum, maximum and selection, each with its equation.
 
-A rule is a function of the operands and of what is known (`KnownRanges`), and returns the simpler form or None. It is sound
-for all integers for which the left side is defined (no zero divisor). `// ` and `%` are Python's: floor division and
-the remainder with the divisor's sign. Tests evaluate both sides of every rule on random integers.
+A rule takes the operands and a `KnownRanges`, and returns the simpler form or None. It holds for all integers for which the
+left side is defined (no zero divisor). `//` and `%` are Python's: floor division and the remainder with the divisor's sign. Tests evaluate
+both sides of every rule on random integers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Rule: TypeAlias = Callable[[IntLike, IntLike, KnownRanges], "IntLike | None"]
 
 
 def divide_monomial(monomial: Expr, divisor: Expr) -> IntLike | None:
-    """monomial / divisor when the division leaves a monomial."""
+    """Return monomial / divisor when the quotient is a monomial, None otherwise."""
     powers = dict(as_powers(monomial))
     for atom, power in as_powers(divisor).items():
         left = powers.get(atom, 0) - power
@@ -54,7 +54,7 @@ def _split_constant(a: Expr, n: int) -> tuple[IntLike, IntLike]:
     coefficients, const = as_terms(a)
     quotient, rest = {}, {}
     for monomial, c in coefficients.items():
-        # Truncated, so that -i % 8 keeps its small coefficient.
+        # Truncate, so that -i % 8 keeps its small coefficient.
         q = c // n if c >= 0 else -(-c // n)
         if q:
             quotient[monomial] = q
@@ -101,7 +101,7 @@ def split_multiple(a: IntLike, n: IntLike) -> tuple[IntLike, IntLike]:
 
 
 def _content(e: IntLike) -> int:
-    """Greatest common divisor of the coefficients of the non-constant terms (of the number itself if constant)."""
+    """Return the greatest common divisor of the non-constant terms' coefficients, or the number itself for a constant."""
     coefficients, const = as_terms(e)
     return gcd(*coefficients.values()) if coefficients else abs(const)
 
@@ -395,12 +395,12 @@ def _extremum(op: str, args: tuple[IntLike, ...], known: KnownRanges) -> IntLike
 
 
 def _no_better(op: str, a: IntLike, b: IntLike, known: KnownRanges) -> bool:
-    """Whether `a` never decides against `b`: a >= b for min, a <= b for max."""
+    """Whether `a` never wins against `b`: a >= b for min, a <= b for max."""
     if op == "max":
         a, b = b, a
     if known.lower(a) >= known.upper(b):
         return True
-    # Of two unrelated ones no more can be known, and there may be thousands of pairs.
+    # Unrelated arguments have nothing more to compare, and there may be thousands of pairs.
     related = known.symbolic or (
         isinstance(a, Expr) and isinstance(b, Expr) and not a.free_symbols.isdisjoint(b.free_symbols)
     )
@@ -434,7 +434,7 @@ def where(condition: BoolLike, a: IntLike, b: IntLike) -> IntLike:
 
 
 def integer_power(base: int, exponent: int) -> int:
-    """base ** exponent of plain ints; SizeOverflowError when it would be so long that computing it is the problem."""
+    """Return base ** exponent of plain ints. Raises SizeOverflowError when the result would be too long to compute."""
     _check_count(exponent, f"{base} ** {exponent}")
     if exponent > 1 and base.bit_length() * exponent > MAX_BITS and base not in (-1, 0, 1):
         raise SizeOverflowError(f"{base} ** {exponent} does not fit in the 64 bits of a size; use a smaller exponent")
@@ -442,14 +442,14 @@ def integer_power(base: int, exponent: int) -> int:
 
 
 def integer_product(a: int, b: int) -> int:
-    """a * b of plain ints; SizeOverflowError as for `integer_power`."""
+    """Return a * b of plain ints. Raises SizeOverflowError as `integer_power` does."""
     if a.bit_length() + b.bit_length() > MAX_BITS:
         raise SizeOverflowError("a product does not fit in the 64 bits of a size; use smaller factors")
     return a * b
 
 
 def integer_shift(a: int, n: int) -> int:
-    """a << n of plain ints; SizeOverflowError as for `integer_power`."""
+    """Return a << n of plain ints. Raises SizeOverflowError as `integer_power` does."""
     _check_count(n, f"{a} << {n}")
     if a and n > MAX_BITS:
         raise SizeOverflowError(f"{a} << {n} does not fit in the 64 bits of a size; use a smaller shift count")
@@ -468,7 +468,7 @@ def _check_count(n: IntLike, what: str) -> None:
 
 
 def power(base: IntLike, exponent: IntLike) -> IntLike:
-    """base ** exponent for exponent >= 0; a constant exponent is multiplied out (to 16, an atom beyond)."""
+    """Return base ** exponent for exponent >= 0. Constant exponents up to 16 are multiplied out; others give an atom."""
     if isinstance(exponent, int):
         _check_count(exponent, f"({base}) ** {exponent}")
         if isinstance(base, int):
@@ -511,7 +511,7 @@ def ceildiv(a: IntLike, n: IntLike) -> IntLike:
 
 
 def exactdiv(a: IntLike, n: IntLike) -> IntLike:
-    """a / n where n divides a. Raises UsageError where it is known that it does not."""
+    """Return a / n where n divides a. Raises UsageError where n is known not to divide a."""
     _check_integers("exactdiv", a, n)
     remainder = mod(a, n)
     if OWN.lower(remainder) > 0 or OWN.upper(remainder) < 0:

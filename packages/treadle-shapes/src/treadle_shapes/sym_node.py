@@ -1,4 +1,4 @@
-"""The node under a torch.SymInt, SymFloat or SymBool: PyTorch calls its methods by name, from C++ and from Python.
+"""`SymNode`, the node under a torch.SymInt, SymFloat or SymBool. PyTorch calls its methods by name, from C++ and from Python.
 
 This module needs no torch. The protocol (method names, argument kinds, who calls what) is that of torch 2.11 - 2.13:
 `torch/csrc/utils/python_symnode.h` for the C++ side, `torch/fx/experimental/sym_node.py` for the operators of SymInt.
@@ -18,7 +18,7 @@ from treadle_shapes.floats import FloatExpr, float_fn
 from treadle_shapes.logic import And, Eq, Ge, Gt, Le, Lt, Ne, Not, Or
 from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, IntLike, Node
 
-#: operations on two integers, by the name PyTorch calls; the environment checks divisors
+#: name that PyTorch calls -> operation on two integers; the environment checks divisors
 INT_BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -101,7 +101,7 @@ FLOAT_UNARY: dict[str, Callable[[Any], Any]] = {
     "is_integer": floats.is_integer,
 }
 BOOL_UNARY: dict[str, Callable[[Any], Any]] = {"sym_not": Not}
-#: float functions, called as `_sym_sqrt` and so on by torch._sym_sqrt
+#: float functions; torch._sym_sqrt calls `_sym_sqrt`, and so on
 _MATH = [name.removeprefix("math_") for name in floats.FLOAT_OPS if name.startswith("math_")]
 
 _BINARY = {int: INT_BINARY, float: FLOAT_BINARY, bool: BOOL_BINARY}
@@ -109,18 +109,18 @@ _UNARY = {int: INT_UNARY, float: FLOAT_UNARY, bool: BOOL_UNARY}
 
 
 def type_of(value: Any) -> type:
-    """int, float or bool: what a value or expression computes."""
+    """Return the type that a value or expression computes: int, float or bool."""
     if isinstance(value, (bool, BoolExpr)):
         return bool
     return int if isinstance(value, (int, Expr)) else float
 
 
 class SymNode:
-    """One symbolic value: `value` is an expression (or constant) of this package, `env` decides about it."""
+    """One symbolic value. `value` is an expression or constant of this package; `env` answers decisions about it."""
 
     __slots__ = ("__weakref__", "_as_int", "_guess", "_results", "adapter", "pytype", "value")
 
-    #: read by PyTorch's Python side
+    #: PyTorch's Python side reads it
     fx_node = None
 
     def __init__(self, adapter: Any, value: Any, pytype: type | None = None) -> None:
@@ -129,7 +129,7 @@ class SymNode:
         self.pytype = type_of(value) if pytype is None else pytype
         self._guess: Any = ...
         self._as_int = value if self.pytype is int and isinstance(value, int) else None
-        # C++ repeats the same few operations on the sizes of every tensor: (operation, other node) -> result node.
+        # (operation, other node) -> result node. C++ repeats the same few operations on the sizes of every tensor.
         self._results: dict[Any, SymNode] = {}
 
     # -- identity -----------------------------------------------------------------------------------------------------
@@ -161,8 +161,10 @@ class SymNode:
     _hint = hint
 
     def has_hint(self) -> bool:
-        """No, for PyTorch's meta functions: where they have a formula for values unknown while tracing they take it, and
-        that one does not decide about the sizes at hand. Where they decide all the same, `guard_bool` uses the hint."""
+        """Always False, so that PyTorch's meta functions take their formulas for unbacked values, which decide nothing.
+
+        Where a meta function decides all the same, `guard_bool` uses the hint.
+        """
         return self.is_constant()
 
     def _value_eq(self, other: SymNode) -> bool:
@@ -172,7 +174,7 @@ class SymNode:
         return hash(self.value)
 
     def extract(self, _shape_env: Any) -> SymNode:
-        """FakeTensorMode's cache strips nodes of their environment and rebuilds them; ours stay as they are."""
+        """Return the node itself. FakeTensorMode's cache rebuilds PyTorch's nodes without their environment; ours stay unchanged."""
         return self
 
     def with_shape_env(self, adapter: Any) -> SymNode:
@@ -265,12 +267,12 @@ class SymNode:
             return float(value if not isinstance(value, Expr) else self.env.specialize(value))
         if floats.has_float_symbol(value):
             return self.env.specialize_float(value)
-        # A float is fixed by fixing the integers it is made of.
+        # Fixing the integers in a float expression fixes the float.
         fixed = {s: self.env.specialize(s) for s in sorted(value.free_symbols, key=lambda s: s.order)}
         return float(rewrite.evaluate(value, fixed))  # type: ignore[call-overload]
 
     def guard_bool(self, file: str = "", line: int = 0) -> bool:
-        # The truth of a float is asked in the same way: nan is true.
+        # The truth value of a float is value != 0.0, so nan is true.
         return self.env.decide(floats.compare("ne", self.value, 0.0) if self.pytype is float else self.value)
 
     bool_ = guard_bool
@@ -332,9 +334,11 @@ class SymNode:
 
 
 class LayoutNode(SymNode):
-    """The answer to a question about a layout. "No" is right for any sizes that do not make it "yes" at the hints:
-    a dim of size 1 can make strides contiguous that are not in general, and then the general code path is taken, whose
-    values are the same (`contiguous()` may copy where eager returns the tensor itself)."""
+    """The answer to a question about a layout. It is False unless facts or hints make it True.
+
+    False is a safe answer: for sizes of 1 strides may be contiguous that are not so in general, and the general code path then computes the
+    same values (`contiguous()` may copy where eager returns the tensor itself).
+    """
 
     __slots__ = ()
 
@@ -345,7 +349,7 @@ class LayoutNode(SymNode):
 
 
 def dense_in_order(order: Sequence[int], sizes: Sequence[IntLike], strides: Sequence[IntLike]) -> BoolLike:
-    """Whether the strides are those of a dense layout with `order[0]` innermost; dims of size 1 may have any stride."""
+    """Whether the layout is dense with dim `order[0]` innermost. Dims of size 1 may have any stride."""
     if any(isinstance(size, int) and size == 0 for size in sizes):
         return True
     expected: IntLike = 1
@@ -358,20 +362,20 @@ def dense_in_order(order: Sequence[int], sizes: Sequence[IntLike], strides: Sequ
 
 
 def strides_ascend(order: Sequence[int], sizes: Sequence[IntLike], strides: Sequence[IntLike]) -> BoolLike:
-    """The looser test of channels-last: strides grow in this order without overlap (c10 `is_channels_last_strides_*`)."""
+    """Whether strides grow in this order without overlap: the loose test of channels-last (c10 `is_channels_last_strides_*`)."""
     conditions: list[BoolLike] = [Ne(strides[order[0]], 0)]
     least: IntLike = 0
     for d in order:
         conditions += [Ne(sizes[d], 0), Le(least, strides[d])]
         if d == 0:
-            # N11..1 with C stride equal to N stride is ambiguous and counts as contiguous, not channels-last.
+            # Sizes N,1,1,..,1 with equal strides of C and N are ambiguous. They count as contiguous, not as channels-last.
             conditions.append(Ne(least, strides[order[0]]))
         least = strides[d] * sizes[d]
     return And(*conditions)
 
 
 def non_overlapping_and_dense(env: ShapeEnv, sizes: Sequence[IntLike], strides: Sequence[IntLike]) -> bool:
-    """Whether some order of the dims is dense; decided here, because which order it is depends on the values."""
+    """Whether the layout is dense in some order of the dims. The order depends on the hints, so the question is decided here."""
     if env.guard_or_false(dense_in_order(range(len(sizes) - 1, -1, -1), sizes, strides)):
         return True
     hints = [env.hint(stride) for stride in strides]
@@ -415,8 +419,10 @@ def _binary_method(name: str) -> Callable[[SymNode, SymNode], SymNode]:
 
 
 def _check_divisor(env: ShapeEnv, divisor: IntLike) -> None:
-    """PyTorch's meta functions divide by sizes known only at run time after asking whether they are zero; such a size is
-    never negative, and the quotient is not used where it is zero. Any other divisor must not be zero."""
+    """Guard that a divisor is not zero, unless it is an unbacked size.
+
+    PyTorch's meta functions divide by unbacked sizes after asking whether they are zero, and do not use the quotient where they are.
+    """
     if env.is_unbacked(divisor):
         lower = env.bounds(divisor).lower
         if isinstance(lower, int) and lower >= 0:

@@ -1,4 +1,4 @@
-"""What a ShapeEnv keeps about its symbols: where each comes from, what was asked for it, what must hold at run time."""
+"""Records of a ShapeEnv: the source and policy of each symbol, and the runtime assertions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INT64_MAX = 2**63 - 1
 
 
 class SymbolInfo(NamedTuple):
-    """Where a symbol comes from and what was asked for it."""
+    """The source of a symbol and the policy that the user chose for it."""
 
     symbol: Symbol
     hint: int | None
@@ -30,7 +30,7 @@ class SymbolInfo(NamedTuple):
 
 
 class RuntimeAssert(NamedTuple):
-    """A condition on values known only at run time, to be checked there."""
+    """A condition on unbacked values. The graph must check it."""
 
     condition: BoolExpr
     message: str

@@ -1,4 +1,4 @@
-"""What treadle-shapes knows about PyTorch. Needs torch; the rest of the package does not.
+"""The part of treadle-shapes for PyTorch. Only this subpackage needs torch.
 
     env = ShapeEnv()
     mode = fake_mode(shape_env=fake_shape_env(env))
@@ -23,14 +23,13 @@ from treadle_shapes.torch.operators import (
     families_with,
     operator,
 )
-from treadle_shapes.torch.ours import env_of
+from treadle_shapes.torch.ours import env_of, raw_expr
 from treadle_shapes.torch.preserved import preserved_operators
 from treadle_shapes.torch.shape_env import (
     FakeShapeEnv,
     expr_of,
     fake_shape_env,
     fake_tensor,
-    raw_expr,
     sym_float,
     sym_int,
     symbolic_dispatch,

@@ -1,17 +1,17 @@
-"""Fake kernels with eager's results, where those of PyTorch raise or lay their results out otherwise. Needs torch.
+"""Corrected fake kernels, where PyTorch's raise or give another layout than eager. Needs torch.
 
-`kernels()` maps overloads to the kernels that a `TreadleFakeMode` runs; `Operator.fake_correction` says which correction an operator needs.
+`kernels()` maps overloads to the kernels that a `TreadleFakeMode` runs. `Operator.fake_correction` names the correction of an operator.
 
 - view strides (torch 2.11 to 2.13): `torch.empty_strided((1, 1, 2, 4), (8, 4, 4, 1)).view(1, 1, 8)` has strides (8, 8, 1) in eager and
-  (8, 4, 1) as a fake. Both are right about every element, but operators that choose a layout by the strides choose another.
+  (8, 4, 1) as a fake. Both address every element correctly, but operators that choose a layout by the strides choose another.
 - fused encoder layer: torch 2.11 and 2.12 have no fake kernel for the layer that `nn.TransformerEncoderLayer` calls in eval mode. That of
   2.13 keeps the strides of its input; eager's result is always contiguous (aten/src/ATen/native/transformers/transformer.cpp).
-- layouts of convolutions: for symbolic sizes without hint (see `SymNode.has_hint`) PyTorch's fake kernel leaves out the step that decides
-  the layout, and the result would always be contiguous. `_convolution` has a fake kernel of its own from torch 2.13 on.
-- sizes of slices: where the ends of a slice are known only at run time, fake kernels make a symbol for the size (torch 2.11 for any end
-  that may lie outside, 2.13 where the sign of an end is open). Nothing would define that symbol: a view has no kernel to ask.
+- layouts of convolutions: PyTorch's fake kernel skips the step that decides the layout when symbolic sizes have no hint (see
+  `SymNode.has_hint`), and the result would always be contiguous. `_convolution` has a fake kernel of its own from torch 2.13 on.
+- sizes of slices: where the ends of a slice are unbacked, fake kernels make a symbol for the size (torch 2.11 for any end that may lie
+  outside, 2.13 where the sign of an end is unknown). The correction defines that symbol by the ends; nothing else would.
 
-`batch_norm` corrects a decomposition, which is no fake kernel; `patches` enters it.
+`batch_norm` corrects a decomposition, not a fake kernel. `patches` installs it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from treadle_shapes.logic import Eq, Lt
 from treadle_shapes.nodes import IntLike, Symbol, free_symbols
 from treadle_shapes.rules import ceildiv, maximum, minimum, where
 from treadle_shapes.torch.operators.declare import corrected_by
-from treadle_shapes.torch.ours import TreadleShapeEnv
+from treadle_shapes.torch.ours import TreadleShapeEnv, raw_expr
 
 # -- batch norm --------------------------------------------------------------------------------------------------------
 
@@ -76,7 +76,8 @@ def _encoder_layer(mode: Any, func: Any, src: torch.Tensor, *args: Any, **kwargs
 def view_strides(sizes: Sequence[int], strides: Sequence[int], target: Sequence[int]) -> list[int] | None:
     """The strides of `x.view(target)` (aten/src/ATen/TensorUtils.cpp, computeStride); None where a view is not possible.
 
-    Runs of dimensions that lie next to each other in memory are taken from the back; a run's sizes are laid out from its smallest stride.
+    The dimensions fall into runs that are contiguous in memory. From the last run to the first, the target's sizes fill each run, starting
+    from the run's smallest stride.
     """
     if 0 in sizes and list(sizes) == list(target):
         return list(strides)
@@ -127,8 +128,8 @@ def _convert_layout(mode: Any, t: torch.Tensor | None, layout: torch.memory_form
 
 
 def _convolution_layout(mode: Any, func: Any, args: Any, kwargs: Any) -> torch.memory_format:
-    """The layout the real convolution gives its result. It depends on the layouts of input and weight; what the choice of
-    a kernel asks about the sizes meanwhile does not matter for it and is answered without guards."""
+    """Return the layout of the real convolution's result. It depends on the layouts of input and weight only, so questions
+    about sizes during the choice of a kernel are answered without guards."""
     from torch.fx.operator_schemas import normalize_function
 
     bound = normalize_function(func, args, kwargs, normalize_to_only_use_kwargs=True)
@@ -169,9 +170,9 @@ def _convolution(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
 def _slice(mode: Any, func: Any, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: Any = 1) -> Any:
     out = _theirs(func)(mode, func, x, dim, start, end, step)
     size, adapter = out.shape[dim], mode.shape_env
-    symbol = _value(size) if isinstance(adapter, TreadleShapeEnv) and isinstance(size, torch.SymInt) else None
+    symbol = raw_expr(size) if isinstance(adapter, TreadleShapeEnv) and isinstance(size, torch.SymInt) else None
     if isinstance(symbol, Symbol) and symbol not in adapter.env.hints:
-        before, first, last, by = (_value(n) for n in (x.shape[dim], start, end, step))
+        before, first, last, by = (raw_expr(n) for n in (x.shape[dim], start, end, step))
         if symbol not in free_symbols(before):
             first = 0 if first is None else _clamped(first, before)
             last = before if last is None or last == sys.maxsize else _clamped(last, before)
@@ -180,12 +181,8 @@ def _slice(mode: Any, func: Any, x: Any, dim: int = 0, start: Any = None, end: A
 
 
 def _clamped(place: IntLike, size: IntLike) -> IntLike:
-    """An end of a slice, counted from the front."""
+    """Return an end of a slice as a position from the front, within the dimension."""
     return maximum(0, minimum(where(Lt(place, 0), place + size, place), size))
-
-
-def _value(number: Any) -> Any:
-    return number.node.value if isinstance(number, torch.SymInt) else number
 
 
 # -- which operator has which ------------------------------------------------------------------------------------------
@@ -197,9 +194,9 @@ def _theirs(func: Any) -> Callable[..., Any]:
 
 
 def kernels() -> dict[Any, Callable[..., Any]]:
-    """Overload -> kernel(mode, func, *args, **kwargs), for a `TreadleFakeMode`.
+    """Return overload -> kernel(mode, func, *args, **kwargs), for a `TreadleFakeMode`.
 
-    A kernel that corrects the result of PyTorch's is left out where PyTorch's release has none.
+    A kernel that corrects PyTorch's result is left out where the installed release has no such kernel.
     """
     found = dict.fromkeys(corrected_by("fused encoder layer"), _encoder_layer)
     correcting = {"view strides": _view, "layouts of convolutions": _convolution, "sizes of slices": _slice}

@@ -1,6 +1,6 @@
-"""A stand-in for ``torch._dynamo``, which PyTorch's fake tensors would import. Needs torch.
+"""A stand-in for ``torch._dynamo``. PyTorch's fake tensors would import the real one. Needs torch.
 
-That import takes 1.2 to 1.8 s (ARCHITECTURE section 4). Three places in ``FakeTensorMode`` cause it:
+The import takes 1.2 to 1.8 s (ARCHITECTURE section 4). Three places in ``FakeTensorMode`` cause it:
 
 1. ``FakeTensorMode.__init__`` reads two settings from ``torch._dynamo.config``;
 2. every operator without a cached result reads ``torch._dynamo.config._custom_ops_profile``;
@@ -8,8 +8,8 @@ That import takes 1.2 to 1.8 s (ARCHITECTURE section 4). Three places in ``FakeT
    the attribute ``__dynamo_disable`` (``torch/_compile.py``): ``FakeTensorMode.__torch_dispatch__`` and the reference
    implementations in ``torch._refs``.
 
-The stand-in answers all three. It steps aside for good as soon as somebody imports the real ``torch._dynamo``, and it forwards every other
-attribute to the real module, importing it.
+The stand-in serves all three. It forwards every other attribute to the real module, which it then imports. An import of the real
+``torch._dynamo`` replaces the stand-in for good.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 _REAL = "torch._dynamo"
 
-# What fake tensors ask of torch._dynamo.config, with that module's defaults in torch 2.11 to 2.13.
+# The settings of torch._dynamo.config that fake tensors read, with their defaults in torch 2.11 to 2.13.
 _CONFIG_DEFAULTS: dict[str, object] = {
     "fake_tensor_cache_enabled": True,
     "fake_tensor_cache_crosscheck_enabled": False,
     "_custom_ops_profile": None,
 }
 
-# Where functions wrapped by torch._disable_dynamo are reached from meta functions and decompositions.
+# Modules with functions that torch._disable_dynamo wraps and that meta functions and decompositions call.
 _WRAPPED_IN = (
     "torch._refs",
     "torch._refs.nn.functional",
@@ -45,7 +45,7 @@ _EMPTY_CELL = types.CellType()
 
 
 class _ConfigStandIn:
-    """Stands for ``torch._dynamo.config`` until the real one is asked for anything but `_CONFIG_DEFAULTS`."""
+    """Stands for ``torch._dynamo.config``. Any setting outside `_CONFIG_DEFAULTS` comes from the real one."""
 
     def __getattr__(self, name: str) -> Any:
         if name in _CONFIG_DEFAULTS:
@@ -71,12 +71,12 @@ def is_imported() -> bool:
 
 
 def import_without_dynamo(name: str, *args: Any, **kwargs: Any) -> Any:
-    """``__import__`` for code of PyTorch that reads ``torch._dynamo.config``: gives `torch`, whose attribute is the stand-in."""
+    """``__import__`` for PyTorch code that reads ``torch._dynamo.config``. Returns `torch`, whose attribute is the stand-in."""
     return torch if name == f"{_REAL}.config" else builtins.__import__(name, *args, **kwargs)
 
 
 def _disable_lazily(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What ``torch._disable_dynamo`` should call for `function`: itself, or dynamo's own wrapper once dynamo is there."""
+    """Return the callable for ``__dynamo_disable``: it runs `function`, or dynamo's own wrapper once dynamo is imported."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
         if _REAL in sys.modules and (disable := getattr(sys.modules[_REAL], "disable", None)) is not None:
@@ -89,7 +89,7 @@ def _disable_lazily(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _dynamo_wrapped(inner_code: types.CodeType) -> Iterable[types.FunctionType]:
-    """The functions that ``torch._disable_dynamo`` wraps and fake tensors call."""
+    """Yield the functions that ``torch._disable_dynamo`` wraps and fake tensors call."""
     candidates: list[object] = [FakeTensorMode.__torch_dispatch__]
     for module in _WRAPPED_IN:
         candidates += vars(importlib.import_module(module)).values()
@@ -103,16 +103,16 @@ def _dynamo_wrapped(inner_code: types.CodeType) -> Iterable[types.FunctionType]:
         seen.add(id(value))
         if value.__code__ is inner_code:
             yield value
-        elif value.__module__.startswith("torch._"):  # decorators of theirs hold the wrapped function in a cell
+        elif value.__module__.startswith("torch._"):  # PyTorch's decorators hold the wrapped function in a cell
             candidates += [cell.cell_contents for cell in value.__closure__ or () if cell != _EMPTY_CELL]
 
 
 def install() -> None:
-    """Put the stand-ins in place; does nothing when the real ``torch._dynamo`` is imported."""
+    """Install the stand-in, unless the real ``torch._dynamo`` is imported."""
     if _REAL in sys.modules or "_dynamo" in vars(torch):
         return
     inner_code = FakeTensorMode.__torch_dispatch__.__code__
-    cell_of_wrapped = inner_code.co_freevars.index("fn")  # `__wrapped__` may have been overwritten by a later decorator
+    cell_of_wrapped = inner_code.co_freevars.index("fn")  # a later decorator may have overwritten `__wrapped__`
     for wrapper in _dynamo_wrapped(inner_code):
         wrapped = (wrapper.__closure__ or ())[cell_of_wrapped].cell_contents
         if not hasattr(wrapped, "__dynamo_disable"):

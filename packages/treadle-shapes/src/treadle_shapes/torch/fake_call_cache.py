@@ -1,19 +1,19 @@
-"""Calls on fake tensors that have been made before on tensors of the same metadata: their results are made anew without the call.
+"""A cache of calls on fake tensors. A call that repeats an earlier one on the same metadata gets its result without running a kernel.
 
-    recall = FakeCallCache(mode)
-    result = recall.call(torch.nn.functional.linear, run, (x, weight, bias), {})       # `run()` where it is the first such call
+    cache = FakeCallCache(mode)
+    result = cache.call(torch.nn.functional.linear, run, (x, weight, bias), {})       # the first such call is `run()`
 
-Layers repeat: of the calls in a model of eight layers, seven eighths differ from an earlier one in nothing that a fake kernel sees. A
-call through FakeTensorMode costs 0.1 to 3 ms (a `linear` is up to 24 dispatches), a result made from what was noted about it 10 to
-40 us. Needs torch.
+Layers repeat: in a model of eight layers, a fake kernel cannot tell seven eighths of the calls from earlier ones. A call through
+FakeTensorMode costs 0.1 to 3 ms (a `linear` is up to 24 dispatches), a cached result 10 to 40 us. Needs torch.
 
-What a fake kernel gives is a function of its arguments' metadata, of a few settings, and, with symbolic sizes, of what their
-environment knows. All of that is compared; anything not understood is not recalled:
+The result of a fake kernel depends on its arguments' metadata, on a few settings and, with symbolic sizes, on the facts of their
+environment. The key holds all of these. A call is not cached where one of these conditions fails:
 
-- results are tensors of the arguments' own mode: an argument itself, a view of one (without gradients), or a tensor with memory of its
-  own; none that autograd tracks, and none whose sizes bring in a symbol that no argument has (`nonzero`);
-- a call that changed an argument (its version or its metadata) is not noted;
-- when the environment learns something, everything noted is forgotten.
+- every result is a tensor of the arguments' own mode: an argument itself, a view of one (without gradients), or a tensor with memory of
+  its own; autograd tracks none of them, and their sizes hold no symbol that the arguments do not have (as for `nonzero`);
+- the call changed no argument, neither its version nor its metadata.
+
+A new fact of the environment empties the cache.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
 
 from treadle_shapes.nodes import free_symbols
-from treadle_shapes.torch.shape_inference import Fresh, infer
 
-#: types whose values are part of a key as they are
+#: types whose values enter a key unchanged
 _PLAIN = frozenset(
     (
         type(None),
@@ -49,7 +48,7 @@ _NUMBERS = frozenset((int, float, bool))
 
 
 class _Unknown(Exception):
-    """An argument or result that cannot be noted."""
+    """An argument or result cannot be cached."""
 
 
 class _New(NamedTuple):
@@ -84,7 +83,7 @@ class _Several(NamedTuple):
 
 
 class FakeCallCache:
-    """What calls on the fake tensors of `mode` have given. Not for several threads."""
+    """Results of calls on the fake tensors of `mode`. Not thread-safe."""
 
     def __init__(self, mode: Any) -> None:
         self.mode = mode
@@ -92,7 +91,7 @@ class FakeCallCache:
         self._known: Any = None
 
     def call(self, target: Any, run: Callable[[], Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What `run()` gives, which calls `target` (a function, or a method's name) with these arguments on fake tensors."""
+        """Return the result of `run()`, which calls `target` (a function, or a method's name) with these arguments on fake tensors."""
         tensors: list[FakeTensor] = []
         try:
             key = self._key(target, args, kwargs, tensors) if settings_are_plain() else None
@@ -103,7 +102,7 @@ class FakeCallCache:
         self._forget_if_wiser()
         found = self._noted.get(key)
         if found is None:
-            found = self._noted[key] = self._by_formula(infer(target, args, kwargs), tensors)
+            found = self._noted[key] = self._from_shape_function(target, args, kwargs, tensors)
         if found is not None:
             return self._make(found, tensors)
         versions = [t._version for t in tensors]
@@ -121,7 +120,7 @@ class FakeCallCache:
     # -- keys ---------------------------------------------------------------------------------------------------------
 
     def _key(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[FakeTensor]) -> Any:
-        """All that the result depends on. `tensors`: gets the tensors among the arguments, each once. Raises _Unknown."""
+        """Return all that the result depends on. Adds each tensor among the arguments to `tensors` once. Raises _Unknown."""
         parts = [self._part(arg, tensors) for arg in args]
         named = [(name, self._part(arg, tensors)) for name, arg in kwargs.items()]
         return target, torch.is_grad_enabled(), tuple(parts), tuple(named)
@@ -129,7 +128,7 @@ class FakeCallCache:
     def _part(self, value: Any, tensors: list[FakeTensor]) -> Any:
         kind = type(value)
         if kind in _PLAIN:
-            return kind, value  # 1 is not True, and 1.0 neither
+            return kind, value  # the type keeps 1, True and 1.0 apart
         if kind is FakeTensor:
             position = _position(value, tensors)
             if position is not None:
@@ -152,7 +151,7 @@ class FakeCallCache:
         offset: Any = t.storage_offset()
         if t._has_symbolic_sizes_strides:  # type: ignore[attr-defined]
             sizes, strides, offset = tuple(map(_value, sizes)), tuple(map(_value, strides)), _value(offset)
-        # The dispatch keys say what is no plain strided tensor, conjugated or negated.
+        # The dispatch keys tell conjugated, negated and other special tensors.
         keys = torch._C._dispatch_keys(t).raw_repr()
         return t.dtype, t.fake_device, keys, t.requires_grad, sizes, strides, offset
 
@@ -165,13 +164,19 @@ class FakeCallCache:
 
     # -- results ------------------------------------------------------------------------------------------------------
 
-    def _by_formula(self, found: Any, tensors: list[FakeTensor]) -> Any:
-        """What a formula has found, as it is noted."""
+    def _from_shape_function(
+        self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[FakeTensor]
+    ) -> Any:
+        """Return the cache entry for the result that a shape function gives, or None where none answers."""
+        # Imported here: only calls need shape functions, and loading them would take 5 ms of every import.
+        from treadle_shapes.torch.shape_inference import Fresh, infer
+
+        found = infer(target, args, kwargs)
         if found is None:
             return None
         origin = found if isinstance(found, torch.Tensor) else getattr(found, "tensor", tensors[0])
         position = _position(origin, tensors)
-        assert position is not None, "a formula has made a tensor up"
+        assert position is not None, "a shape function returned a tensor that is no argument"
         if origin is found:
             return _Argument(position)
         sizes, strides = (tuple(map(self._wrap, numbers)) for numbers in (found.sizes, found.strides))
@@ -183,11 +188,11 @@ class FakeCallCache:
         return n if type(n) is int else self.mode.shape_env.wrap(n)
 
     def _note(self, result: Any, tensors: list[FakeTensor]) -> Any:
-        """How to make such a result from such tensors. Raises _Unknown."""
+        """Return the cache entry from which `_make` rebuilds such a result. Raises _Unknown."""
         kind = type(result)
         if kind in (tuple, list):
             items = tuple([self._note(item, tensors) for item in result])
-            # Results in one memory would get two.
+            # Two new results that share memory would be rebuilt in two storages.
             fresh = [_storage(t) for t, item in zip(result, items, strict=True) if isinstance(item, _New)]
             if not items or len(set(fresh)) < len(fresh) or any(isinstance(item, _Several) for item in items):
                 raise _Unknown
@@ -237,14 +242,14 @@ class FakeCallCache:
 
 
 def settings_are_plain() -> bool:
-    """Whether nothing but grad mode bears on what calls give: no inference mode, autocast, or function mode."""
+    """Whether grad mode is the only setting that affects calls: no inference mode, autocast, or function mode is active."""
     return not (
         torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled() or torch._C._len_torch_function_stack()
     )
 
 
 def _value(n: Any) -> Any:
-    """A number, or the expression under a symbolic one."""
+    """Return a number, or the expression under a symbolic one. Raises _Unknown."""
     if type(n) in _NUMBERS:
         return n
     value = getattr(n.node, "value", None)
@@ -262,7 +267,7 @@ def _storage(t: torch.Tensor) -> int:
 
 
 def _bytes_needed(t: torch.Tensor) -> Any:
-    """How long the memory of a tensor without offset must be."""
+    """Return the number of bytes that a tensor without offset needs."""
     sizes, strides = [_value(n) for n in t.shape], [_value(n) for n in t.stride()]
     if 0 in sizes:
         return 0

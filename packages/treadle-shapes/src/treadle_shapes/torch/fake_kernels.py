@@ -1,6 +1,6 @@
-"""Implementations of operators on fake tensors that give eager's strides where PyTorch's fake kernels give others.
+"""Implementations on fake tensors for operators whose results have other strides in PyTorch's fake kernels than in eager.
 
-The facts are those of torch 2.13, found by running the operator samples.
+Found by running the operator samples on torch 2.13.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Treadle's fake tensors: PyTorch's, in a mode with kernels and a cache of its own. Needs torch.
+"""Treadle's fake tensor mode: PyTorch's FakeTensorMode with kernels and a cache of its own. Needs torch.
 
     mode = fake_mode(shape_env=fake_shape_env(env))
     with mode:
         y = torch.relu(fake_like(mode, x))
 
 PyTorch's fake kernels give some results another layout than eager, and raise for some calls that eager runs (`corrected_kernels`). Under
-symbolic sizes they decompose some operators at a high price (`fast_kernels`). Treadle's mode has kernels of its own, in tables of its own,
-so that the fake tensors of anybody else in the process, those of torch.compile among them, stay as they are.
+symbolic sizes they decompose some operators, which is slow (`fast_kernels`). Treadle's mode keeps its kernels in tables of its own, so that
+other fake tensors in the process, such as torch.compile's, do not change.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from treadle_shapes.torch.ours import TreadleMode
 
 
 def _rebound(method: Any, **names: Any) -> Any:
-    """The same method, in whose code some global names mean something else."""
+    """Copy a method. In the copy, `names` replace global names of its code."""
     scope = {**method.__globals__, **names}
     copy = types.FunctionType(method.__code__, scope, method.__name__, method.__defaults__, method.__closure__)
     copy.__kwdefaults__ = method.__kwdefaults__
@@ -37,13 +37,13 @@ def _rebound(method: Any, **names: Any) -> Any:
 
 @functools.cache
 def _fast_op_impls() -> dict[Any, Callable[..., Any]]:
-    """PyTorch's table of implementations for symbolic sizes, with those of `fast_kernels` added."""
+    """Return PyTorch's table of implementations for symbolic sizes, with those of `fast_kernels` added."""
     return {**fake_impls.get_fast_op_impls(), **fast_kernels.kernels()}
 
 
 @functools.cache
 def _our_check() -> tuple[Any, ...]:
-    """The (predicate, implementation) pair of the kernels of `corrected_kernels`; found at first use, which imports all declarations."""
+    """Return the (predicate, implementation) pair for `corrected_kernels`. The first call imports all operator declarations."""
     kernels = corrected_kernels.kernels()
 
     def run(mode: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
@@ -53,7 +53,7 @@ def _our_check() -> tuple[Any, ...]:
 
 
 class _Checks:
-    """PyTorch's (predicate, implementation) pairs of fake kernels, after ours."""
+    """Iterates Treadle's (predicate, implementation) pairs of fake kernels, then PyTorch's."""
 
     def __iter__(self) -> Iterator[Any]:
         return itertools.chain(_our_check(), fake_impls.op_implementations_checks)
@@ -62,7 +62,7 @@ class _Checks:
 class TreadleFakeMode(FakeTensorMode, TreadleMode):
     """A FakeTensorMode with Treadle's kernels. Make it with `fake_mode`."""
 
-    # PyTorch's cache is one for all modes of the process: it would hand results of these kernels to other modes, and take theirs.
+    # PyTorch's modes share one cache. This mode has its own, so that its results do not reach other modes, nor theirs this one.
     cache: dict[Any, Any] = {}
     cache_hits = 0
     cache_misses = 0
@@ -79,13 +79,13 @@ TreadleFakeMode._dispatch_impl = _rebound(  # type: ignore[method-assign]
 
 @functools.cache
 def _light_init() -> Callable[..., None]:
-    """``FakeTensorMode.__init__`` with the same code, whose ``import torch._dynamo.config`` finds the stand-in."""
+    """Return a copy of ``FakeTensorMode.__init__`` whose ``import torch._dynamo.config`` finds the stand-in."""
     light_builtins = {**vars(builtins), "__import__": dynamo_stand_in.import_without_dynamo}
     return _rebound(FakeTensorMode.__init__, __builtins__=light_builtins)
 
 
 def fake_mode(**options: Any) -> FakeTensorMode:
-    """A mode with the options of ``FakeTensorMode`` whose making and use leave ``torch._dynamo`` out of ``sys.modules``."""
+    """Return a mode with the options of ``FakeTensorMode``. Neither making nor using it imports ``torch._dynamo``."""
     patches.install()
     if dynamo_stand_in.is_imported():
         return TreadleFakeMode(**options)
@@ -95,9 +95,9 @@ def fake_mode(**options: Any) -> FakeTensorMode:
 
 
 def fake_like(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
-    """A fake tensor of `mode` with the sizes, strides, dtype and device of `tensor` (real or fake) and a storage of its own.
+    """Return a fake tensor of `mode` with the sizes, strides, dtype and device of `tensor` (real or fake) and its own storage.
 
-    ``mode.from_tensor`` would import ``torch._dynamo.source``; it also keeps views views, which `aot` handles itself.
+    ``mode.from_tensor`` would import ``torch._dynamo.source``. It would also make views of views, which treadle-autograd handles itself.
     """
     with mode:
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device)

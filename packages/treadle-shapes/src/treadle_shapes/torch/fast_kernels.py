@@ -1,8 +1,8 @@
-"""Fake kernels of views and layer norms with symbolic sizes that compute sizes and strides directly. Needs torch.
+"""Fake kernels of views and layer norms that compute symbolic sizes and strides directly. Needs torch.
 
 PyTorch's fake tensors decompose these operators when sizes are symbolic (`torch/_subclasses/fake_tensor.py`, `_dispatch_impl`): an
-`unsqueeze` becomes four dispatches. Here each is one formula on expressions. A formula answers only where that takes no decision about
-sizes; everything else goes the way of PyTorch.
+`unsqueeze` becomes four dispatches. Here one layout function computes the result. It answers only where that takes no decision about
+sizes; PyTorch's own code handles all other calls.
 """
 
 from __future__ import annotations
@@ -16,20 +16,15 @@ from torch._subclasses import fake_impls
 from torch._subclasses.fake_tensor import in_kernel_invocation_manager
 
 from treadle_shapes.layouts import Layout, all_same, is_dense
-from treadle_shapes.nodes import Expr, IntLike
 from treadle_shapes.torch import corrected_kernels
 from treadle_shapes.torch.operators.declare import DECLARED, families_with
-from treadle_shapes.torch.ours import TreadleShapeEnv
+from treadle_shapes.torch.ours import TreadleShapeEnv, env_of, raw_expr
 
 aten = torch.ops.aten
 
 
-def _value(n: Any) -> IntLike:
-    return n if isinstance(n, int) else n.node.value
-
-
 def _layout(t: torch.Tensor) -> Layout:
-    return Layout([_value(n) for n in t.shape], [_value(n) for n in t.stride()])
+    return Layout([raw_expr(n) for n in t.shape], [raw_expr(n) for n in t.stride()])
 
 
 def _alias(mode: Any, func: Any, t: torch.Tensor, found: Layout) -> Any:
@@ -40,7 +35,7 @@ def _alias(mode: Any, func: Any, t: torch.Tensor, found: Layout) -> Any:
 
 
 def _numbers(args: Sequence[Any]) -> list[Any] | None:
-    """Arguments with expressions for symbolic numbers, None where one belongs to another engine."""
+    """Return the arguments with expressions for symbolic numbers, or None where one is no number of Treadle."""
     found: list[Any] = []
     for arg in args:
         if isinstance(arg, (list, tuple, torch.Size)):
@@ -50,8 +45,8 @@ def _numbers(args: Sequence[Any]) -> list[Any] | None:
             found.append(inner)
         elif isinstance(arg, int):
             found.append(arg)
-        elif isinstance(arg, torch.SymInt) and isinstance(getattr(arg.node, "value", None), (int, Expr)):
-            found.append(arg.node.value)
+        elif isinstance(arg, torch.SymInt) and env_of(arg) is not None:
+            found.append(raw_expr(arg))
         else:
             return None
     return found
@@ -72,7 +67,7 @@ def _as_view(func: Any, formula: Callable[..., Layout | None]) -> Callable[..., 
 
 
 def _slow_path(func: Any) -> Callable[..., Any]:
-    """What the mode does with the operator when there is no fast implementation."""
+    """Return what the mode runs when there is no fast implementation of the operator."""
     registered = corrected_kernels.kernels().get(func) or fake_impls.op_implementations_dict.get(func)
     if registered is not None:
         return lambda mode, *args, **kwargs: registered(mode, func, *args, **kwargs)
@@ -86,7 +81,7 @@ def _slow_path(func: Any) -> Callable[..., Any]:
 
 
 def _layer_norm() -> Callable[..., Any]:
-    """Dense float32 or float64 with parameters of the same dtype: a dense result, a mean and a deviation for each row."""
+    """Return the kernel of layer norm. Dense float32 and float64 inputs have a dense result and a mean and deviation for each row."""
     slow = _slow_path(aten.native_layer_norm.default)
 
     def fast(mode: Any, t: torch.Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
@@ -113,7 +108,7 @@ def _is_plain_norm(t: torch.Tensor, shape: Any, weight: torch.Tensor | None, bia
 
 
 def _view_functions() -> dict[Any, Callable[..., Layout | None]]:
-    """Overload -> its layout function, of all views that have one."""
+    """Return overload -> layout function, for all views that have one."""
     return {
         op: function
         for family in families_with("shape_functions")
@@ -123,7 +118,7 @@ def _view_functions() -> dict[Any, Callable[..., Layout | None]]:
 
 
 def kernels() -> dict[Any, Callable[..., Any]]:
-    """Overload -> kernel(mode, *args, **kwargs), for a `TreadleFakeMode` and arguments with symbolic sizes."""
+    """Return overload -> kernel(mode, *args, **kwargs), for a `TreadleFakeMode` and arguments with symbolic sizes."""
     found = {func: _as_view(func, formula) for func, formula in _view_functions().items()}
     found[aten.native_layer_norm.default] = _layer_norm()
     return found

@@ -1,9 +1,9 @@
-"""An expression as a tree of calls of Python and torch functions that graphs hold. Needs torch.
+"""Turns an expression into a tree of calls of Python and torch functions, as graphs hold them. Needs torch.
 
     n * m + 1 <= k    ->    operator.le(operator.mul(n, m), operator.add(k, -1))
 
-The functions work on plain numbers (a graph that is run) and on `torch.SymInt`, `SymFloat` and `SymBool` (a graph that is
-traced again), and give for numbers exactly what `evaluate` gives.
+The functions work on plain numbers, when the graph runs, and on `torch.SymInt`, `SymFloat` and `SymBool`, when the graph is
+traced again. On numbers they return exactly what `evaluate` returns.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _math_function(name: str) -> Callable[..., Any]:
     return getattr(torch, f"_sym_{name}", None) or getattr(math, name)
 
 
-#: the function of every operation of an expression, by its name in `rewrite.EVALUATE`
+#: operation of an expression, as named in `rewrite.EVALUATE` -> its function
 NUMBER_FUNCTIONS: dict[str, Callable[..., Any]] = {
     "product": operator.mul,
     "floordiv": operator.floordiv,
@@ -80,18 +80,18 @@ _MIRRORED = {"le0": operator.ge, "eq0": operator.eq, "ne0": operator.ne}
 def build_calls(
     e: Any, leaf: Leaf, call: Call, done: dict[Any, Any] | None = None, call_float: CallFloat | None = None
 ) -> Any:
-    """What `call(function, arguments)` gives for the outermost operation of `e`; constants stay as they are.
+    """Build the calls of `e` from the leaves up, and return the result of the outermost `call(function, arguments)`.
 
-    leaf: what stands for a symbol. done: what stands for expressions met before, looked up and added to. call_float: like
-    `call`, with the expression as third argument, for operations that give floats: `math.log` and its like, called on a
-    `torch.SymFloat`, fix its value.
-    Raises UsageError for an operation that no function of a graph computes.
+    Constants stay as they are. leaf: maps a symbol to its value. done: expression -> value, read and extended. call_float: like `call`,
+    with the expression as third argument, for operations with a float result. (`math.log` and others fix the value of a
+    `torch.SymFloat` when they are called on it.)
+    Raises UsageError for an operation without a graph function.
     """
     return _Builder(leaf, call, {} if done is None else done, call_float).build(e)
 
 
 def call_on_symbolic(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """`function(*args)` on symbolic numbers; `torch.sym_ite` takes two of a kind only."""
+    """Call `function(*args)` on symbolic numbers. `torch.sym_ite` gets two arguments of one kind, because it takes no others."""
     if function is torch.sym_ite and isinstance(args[0], torch.SymBool):
         node = args[0].node
         then, other = (getattr(arg, "node", None) or node._wrap(arg) for arg in args[1:])  # type: ignore[attr-defined]
@@ -134,7 +134,7 @@ class _Builder:
         return self.call(function, tuple(args))
 
     def _comparison(self, e: Any) -> Any:
-        """p <= 0 with terms moved so that no factor is negative:  n - m + 1 <= 0  ==  n + 1 <= m;  2 - n <= 0  ==  n >= 2"""
+        """Build p <= 0 with terms moved so that no factor is negative:  n - m + 1 <= 0  ==  n + 1 <= m;  2 - n <= 0  ==  n >= 2"""
         terms, const = as_terms(e.args[0])
         left = make_sum({m: c for m, c in terms.items() if c > 0}, 0)
         right = make_sum({m: -c for m, c in terms.items() if c < 0}, 0)

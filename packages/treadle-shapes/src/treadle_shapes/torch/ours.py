@@ -1,6 +1,6 @@
-"""Telling Treadle's fake modes and symbolic numbers from those of others in the same process. Needs torch.
+"""Tells Treadle's fake modes and symbolic numbers from those of others in the same process. Needs torch.
 
-Whatever Treadle changes inside PyTorch acts for these only.
+Treadle's changes to PyTorch act for these only.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_shapes.errors import UsageError
 from treadle_shapes.sym_node import SymNode
 
 if TYPE_CHECKING:
     from treadle_shapes.env import ShapeEnv
 
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class TreadleMode:
@@ -26,15 +28,28 @@ class TreadleShapeEnv:
 
 
 def runs_in_our_mode(tensor: Any) -> bool:
-    """Whether a call with this tensor belongs to a fake mode of Treadle: the tensor is of one, or one is active."""
+    """Whether a call with this tensor belongs to a fake mode of Treadle: the tensor's own mode, or the active mode if it has none."""
     mode = getattr(tensor, "fake_mode", None) or torch._C._get_dispatch_mode(_FAKE)
     return isinstance(mode, TreadleMode)
 
 
 def env_of(value: Any) -> ShapeEnv | None:
-    """The ShapeEnv a symbolic number belongs to, None for plain numbers and numbers of another shape engine."""
+    """Return the ShapeEnv of a symbolic number, or None for plain numbers and numbers of another shape engine."""
     node = getattr(value, "node", None)
     return node.env if isinstance(node, SymNode) else None
 
 
-__all__ = ["TreadleMode", "TreadleShapeEnv", "env_of", "runs_in_our_mode"]
+def raw_expr(value: Any) -> Any:
+    """Return the expression under a SymInt, SymFloat or SymBool as it was made. Anything else stays as it is.
+
+    No facts are put in; they would turn the condition of an assert into True. Raises UsageError for a number of another shape engine.
+    """
+    if not isinstance(value, _SYMBOLIC):
+        return value
+    node: Any = value.node
+    if not isinstance(node, SymNode):
+        raise UsageError(f"raw_expr: {value} belongs to another symbolic shape engine")
+    return node.value
+
+
+__all__ = ["TreadleMode", "TreadleShapeEnv", "env_of", "raw_expr", "runs_in_our_mode"]

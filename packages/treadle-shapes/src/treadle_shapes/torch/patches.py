@@ -1,8 +1,8 @@
-"""Every change that Treadle makes to PyTorch's inside. Needs torch.
+"""Every change that Treadle makes to PyTorch's internals. Needs torch.
 
-`PATCHES` is the list. All but the last are made once, by the first `fake_mode()` or `fake_shape_env()`, never at import. Each acts for
-Treadle's fake modes and symbolic numbers only and calls PyTorch's own code for all others, so that a torch.compile in the same process
-gives the graphs it gives without Treadle (integration-tests/test_torch_compile_unaffected.py).
+`PATCHES` lists them. The first `fake_mode()` or `fake_shape_env()` makes all but the last one; no import does. Each acts for Treadle's fake
+modes and symbolic numbers only and calls PyTorch's own code for all others. A torch.compile in the same process makes the same graphs with
+and without Treadle (integration-tests/test_torch_compile_unaffected.py).
 
 Corrected fake kernels are no patches: `fake_tensors.TreadleFakeMode` finds them in tables of its own.
 """
@@ -12,8 +12,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
@@ -24,12 +23,11 @@ from treadle_shapes.torch.ours import runs_in_our_mode
 _BEFORE_2_13 = torch.__version__ < "2.13"
 
 
-@dataclass(frozen=True, slots=True)
-class Patch:
+class Patch(NamedTuple):
     """One change.
 
-    name: what tests and messages call it. changes: the dotted name of what is replaced. why: what goes wrong without it.
-    releases: the releases of torch that need it. install: makes the change; None for one that is made for the time of a trace.
+    name: its name in tests and messages. changes: the dotted name of the replaced object. why: what goes wrong without it.
+    releases: the releases of torch that need it. install: makes the change; None for a change that lasts as long as a trace.
     """
 
     name: str
@@ -86,14 +84,14 @@ PATCHES = (
     Patch(
         name="symbolic numbers in the fake tensor cache",
         changes="torch._subclasses._fake_tensor_utils._DeconstructedSymNode.from_node",
-        why="The cache rebuilds every symbolic number as one of PyTorch's ShapeEnv; Treadle's are to stay themselves.",
+        why="The cache rebuilds every symbolic number for PyTorch's ShapeEnv. Treadle's numbers must stay unchanged.",
         releases="2.11 to 2.13",
         install=_keep_our_nodes,
     ),
     Patch(
         name="layout questions",
         changes="torch._prims_common.are_strides_like_channels_last_or_false",
-        why="The fake tensor cache asks for the layout of every tensor; one of the questions would guard on sizes of 1.",
+        why="The fake tensor cache reads the layout of every tensor. One of its questions would guard on sizes of 1.",
         releases="2.11 to 2.13",
         install=_ask_layouts_without_guards,
     ),
@@ -130,7 +128,7 @@ PATCHES = (
     Patch(
         name="preserved operators",
         changes="torch._ops.OpOverload.py_kernels",
-        why="PyTorch's Python dispatcher takes interpolations apart. See `preserved.preserved_operators`, which changes it while tracing.",
+        why="PyTorch's Python dispatcher decomposes interpolations. `preserved.preserved_operators` prevents it while tracing.",
         releases="2.11 to 2.13",
         install=None,
     ),
@@ -141,7 +139,7 @@ _installed = False
 
 
 def install() -> None:
-    """Make the changes; once is enough."""
+    """Make the changes, once per process."""
     global _installed
     if _installed:
         return

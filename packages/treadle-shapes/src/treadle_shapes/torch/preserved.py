@@ -1,11 +1,11 @@
-"""Operators that stay whole where sizes are symbolic, as they do where sizes are numbers (`Operator.preserved`). Needs torch.
+"""Keeps operators whole under symbolic sizes, as they are under constant sizes (`Operator.preserved`). Needs torch.
 
     F.interpolate(x, scale_factor=2.0)      upsample_nearest2d(x, [2 * h, 2 * w], 2.0, 2.0)
-                                            and not: arange, multiply, round, index, which no kernel makes fast again
+                                            not arange, multiply, round, index, which no compiler fuses back
 
-PyTorch's Python dispatcher, which symbolic sizes need (`symbolic_dispatch`), takes them apart before functionalisation sees them.
-`preserved_operators` leaves out these Python kernels (`OpOverload.py_kernels`) while a graph is traced. The C++ kernels of the overloads
-`vec` read sizes as numbers; they get a Python kernel that works out the sizes and calls the operator proper.
+Symbolic sizes need PyTorch's Python dispatcher (`symbolic_dispatch`), which decomposes these operators before functionalisation.
+`preserved_operators` removes their Python kernels (`OpOverload.py_kernels`) while a graph is traced. The C++ kernels of the overloads
+`vec` read sizes as plain ints, so these overloads get a Python kernel that computes the sizes and calls the default overload.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KEYS = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Au
 
 
 def _output_size(x: torch.Tensor, size: Sequence[Any] | None, factors: Sequence[float] | None) -> list[Any]:
-    """The sizes of the result behind batch and channels (aten/src/ATen/native/UpSample.cpp, compute_output_size)."""
+    """Return the result's sizes after batch and channels (aten/src/ATen/native/UpSample.cpp, compute_output_size)."""
     if size is not None:
         return list(size)
     assert factors is not None, "an interpolation has sizes or factors"
@@ -48,7 +48,7 @@ def _interpolating(op: Any) -> Callable[..., Any]:
 
 @functools.cache
 def kernels() -> dict[Any, Callable[..., Any] | None]:
-    """Overload -> the Python kernel it has inside `preserved_operators`, None for none."""
+    """Return overload -> its Python kernel inside `preserved_operators`, None for no kernel."""
     found: dict[Any, Callable[..., Any] | None] = {}
     for family in families_with("preserved"):
         packet = getattr(torch.ops.aten, family)
@@ -74,11 +74,11 @@ def _replace(op: Any, key: Any, kernel: Any) -> None:
 
 @contextmanager
 def preserved_operators() -> Iterator[None]:
-    """Inside, PyTorch's Python dispatcher does not take these operators apart.
+    """Inside, PyTorch's Python dispatcher does not decompose these operators.
 
-    Python kernels belong to the process: a torch.compile that traces in another thread meanwhile sees these operators whole, too. Its graph
-    computes the same. The kernels cannot ask whose trace calls them: what a missing Python kernel does (the choice of a C++ kernel by
-    dispatch key) no Python kernel can do.
+    Python kernels belong to the process. A torch.compile that traces in another thread meanwhile sees these operators whole, too; its graph
+    computes the same. A kernel that distinguishes the callers cannot replace this, because no Python kernel can do what a missing one does:
+    choose a C++ kernel by dispatch key.
     """
     global _inside
     with _lock:

@@ -1,12 +1,12 @@
-"""torch.SymInt, SymFloat and SymBool on a ShapeEnv of this package, through FakeTensorMode and meta kernels.
+"""Adapts a ShapeEnv of this package to torch.SymInt, SymFloat and SymBool, FakeTensorMode and meta kernels.
 
     env = ShapeEnv()
     mode = fake_mode(shape_env=fake_shape_env(env))
     batch = env.create_symbol(x.shape[0], "L['x'].size()[0]")
     fake = fake_tensor(mode, x, (batch, None))          # None: that size stays a constant
 
-What PyTorch's Python side asks of a `ShapeEnv` (torch 2.11 - 2.13: `torch/_subclasses/fake_tensor.py`, `fake_impls.py`,
-`meta_utils.py`, and the free functions on SymInts they call) is answered by `FakeShapeEnv`.
+`FakeShapeEnv` has the methods and attributes that PyTorch's Python side uses of a `ShapeEnv` (torch 2.11 - 2.13:
+`torch/_subclasses/fake_tensor.py`, `fake_impls.py`, `meta_utils.py`, and the free functions on SymInts that they call).
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from treadle_shapes.sym_node import SymNode
 from treadle_shapes.torch import patches
 from treadle_shapes.torch.ours import TreadleShapeEnv
 
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _WRAPPERS = {int: torch.SymInt, float: torch.SymFloat, bool: torch.SymBool}
 
 
 class FakeShapeEnv(TreadleShapeEnv):
-    """The face of a ShapeEnv towards PyTorch's fake tensors; make it with `fake_shape_env`."""
+    """The adapter of a ShapeEnv for PyTorch's fake tensors. Make it with `fake_shape_env`."""
 
     def __init__(self, env: ShapeEnv, allow_scalar_outputs: bool, allow_dynamic_output_shape_ops: bool) -> None:
         self.env = env
@@ -52,10 +51,10 @@ class FakeShapeEnv(TreadleShapeEnv):
     # -- nodes --------------------------------------------------------------------------------------------------------
 
     def node(self, value: Any) -> SymNode:
-        """The one node of an expression or constant, so that equal sizes are recognised by identity."""
+        """Return the node of an expression or constant. Each has one node, so that equal sizes are identical."""
         if type(value) is int:
             return self.int_node(value)
-        # 1.0 == True as keys
+        # 1.0 and True are equal as dict keys
         key = value if isinstance(value, Node) else (type(value), repr(value))
         node = self._nodes.get(key)
         if node is None:
@@ -63,14 +62,14 @@ class FakeShapeEnv(TreadleShapeEnv):
         return node
 
     def int_node(self, value: int) -> SymNode:
-        """The node of a plain int."""
+        """Return the node of a plain int."""
         node = self._ints.get(value)
         if node is None:
             node = self._ints[value] = SymNode(self, value)
         return node
 
     def wrap(self, value: Any) -> Any:
-        """A SymInt/SymFloat/SymBool of an expression, constants as they are."""
+        """Return the SymInt, SymFloat or SymBool of an expression. Constants stay as they are."""
         if not isinstance(value, Node):
             return value
         node = self.node(value)
@@ -107,7 +106,7 @@ class FakeShapeEnv(TreadleShapeEnv):
     def from_sympy(self, expr: Any) -> Any:
         found = self._ours.get(expr)
         if found is None:
-            # What was looked into comes back as made from the real form.
+            # SymPy builds new forms from the real form of a `Deferred` whose structure was read.
             made = {getattr(known, "_made", None) or known: ours for known, ours in self._ours.items()}
             found = from_sympy(expr, made)
         return found
@@ -116,7 +115,7 @@ class FakeShapeEnv(TreadleShapeEnv):
 
     @property
     def settings(self) -> tuple[bool, bool] | None:
-        """Part of the fake tensor cache's key; None is what a mode without ShapeEnv has, whose entries we can share."""
+        """Part of the fake tensor cache's key. Without options it is None, as for a mode without ShapeEnv, so that entries are shared."""
         options = (self.allow_scalar_outputs, self.allow_dynamic_output_shape_ops)
         return options if any(options) else None
 
@@ -150,7 +149,7 @@ class FakeShapeEnv(TreadleShapeEnv):
 
     @contextlib.contextmanager
     def naming(self, source: str) -> Iterator[None]:
-        """Call values read from tensors inside by the user's text, such as `x.item()`, in all messages."""
+        """Inside, messages name values that are read from tensors by the user's text `source`, such as `x.item()`."""
         before, self._name = self._name, source
         try:
             yield
@@ -241,7 +240,7 @@ class FakeShapeEnv(TreadleShapeEnv):
 
 
 def _has_opaque(e: Any) -> bool:
-    """Whether an integer expression contains a function SymPy has no form for."""
+    """Whether an integer expression contains a function without a SymPy form."""
     from treadle_shapes.nodes import Fn, children
 
     stack = [e]
@@ -260,7 +259,7 @@ def _sorted(symbols: Any) -> list[Symbol]:
 def fake_shape_env(
     env: ShapeEnv, *, allow_scalar_outputs: bool = False, allow_dynamic_output_shape_ops: bool = False
 ) -> FakeShapeEnv:
-    """The object to give to `fake_mode(shape_env=...)`; one per ShapeEnv, options taken from the latest call.
+    """Return the adapter for `fake_mode(shape_env=...)`. Each ShapeEnv has one; the latest call sets its options.
 
     allow_scalar_outputs: `.item()` gives an unbacked symbol instead of an error; allow_dynamic_output_shape_ops: the same
     for `nonzero`, boolean masks, `unique`, `repeat_interleave`.
@@ -276,8 +275,8 @@ def fake_shape_env(
 
 @contextlib.contextmanager
 def symbolic_dispatch() -> Iterator[None]:
-    """Use PyTorch's Python kernels of composite operators while tracing: some C++ ones (pad, interpolate) read sizes as
-    plain ints, which would make every dynamic size constant."""
+    """Run PyTorch's Python kernels of composite operators while tracing. Some C++ kernels (pad, interpolate) read sizes as
+    plain ints, which would fix every dynamic size."""
     from torch._dispatch.python import enable_python_dispatcher
 
     with enable_python_dispatcher():
@@ -285,7 +284,7 @@ def symbolic_dispatch() -> Iterator[None]:
 
 
 def sym_int(env: ShapeEnv, expr: IntLike, hint: int | None = None) -> Any:
-    """The torch.SymInt of an expression, or the int itself. `hint` is checked against the environment's own."""
+    """Return the torch.SymInt of an expression, or the int itself. Raises UsageError when `hint` contradicts the expression's hint."""
     if not isinstance(expr, Expr):
         return expr
     known = env.hint(expr)
@@ -295,7 +294,7 @@ def sym_int(env: ShapeEnv, expr: IntLike, hint: int | None = None) -> Any:
 
 
 def sym_float(env: ShapeEnv, expr: FloatLike) -> Any:
-    """The torch.SymFloat of a float expression, or the float itself."""
+    """Return the torch.SymFloat of a float expression, or the float itself."""
     return _adapter(env).wrap(expr)
 
 
@@ -304,7 +303,7 @@ def _adapter(env: ShapeEnv) -> FakeShapeEnv:
 
 
 def expr_of(value: Any) -> Any:
-    """The expression under a SymInt, SymFloat or SymBool, with all that its ShapeEnv knows put in; numbers as they are."""
+    """Return the expression under a SymInt, SymFloat or SymBool, simplified by its ShapeEnv's facts. Numbers stay as they are."""
     node = getattr(value, "node", None)
     if node is None:
         if isinstance(value, (int, float)):
@@ -318,24 +317,11 @@ def expr_of(value: Any) -> Any:
     return node.value if isinstance(node.value, FloatExpr) else node.env.simplify(node.value)
 
 
-def raw_expr(value: Any) -> Any:
-    """The expression under a SymInt, SymFloat or SymBool as it was made, no facts put in; anything else as it is.
-
-    Facts would turn the condition of an assert into True. Raises UsageError for a number of another shape engine.
-    """
-    if not isinstance(value, _SYMBOLIC):
-        return value
-    node: Any = value.node
-    if not isinstance(node, SymNode):
-        raise UsageError(f"raw_expr: {value} belongs to another symbolic shape engine")
-    return node.value
-
-
 def symbolic_strides(env: ShapeEnv, real: torch.Tensor, sizes: Sequence[IntLike], source: str = "") -> list[IntLike]:
-    """Strides as expressions of `sizes`, wherever the real stride is the extent covered by the dims inside it.
+    """Express the strides of `real` by `sizes`, where a stride equals the extent of the dims inside it.
 
-    A stride that is not (a slice of a larger tensor) stays a constant while the dims inside it are constant, and becomes
-    a symbol of its own otherwise.
+    Any other stride (of a slice of a larger tensor) stays constant while the dims inside it are constant, and becomes a symbol
+    otherwise.
     """
     shape, strides = real.shape, real.stride()
     result: list[IntLike] = list(strides)
@@ -355,10 +341,10 @@ def symbolic_strides(env: ShapeEnv, real: torch.Tensor, sizes: Sequence[IntLike]
 
 
 def fake_tensor(mode: Any, real: torch.Tensor, sizes: Sequence[IntLike | None], source: str = "") -> torch.Tensor:
-    """A fake tensor like `real` with the given sizes (None: the real size) and the strides that go with them.
+    """Return a fake tensor like `real` with the given sizes (None: the real size) and strides that match them.
 
     mode: a FakeTensorMode whose shape_env comes from `fake_shape_env`. sizes: one per dim, expressions of its ShapeEnv or
-    ints. source: text for the messages about strides. dtype, device and requires_grad are those of `real`.
+    ints. source: the tensor's name in messages about strides. dtype, device and requires_grad are those of `real`.
     """
     adapter = mode.shape_env
     if not isinstance(adapter, FakeShapeEnv):

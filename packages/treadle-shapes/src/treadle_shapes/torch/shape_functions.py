@@ -1,11 +1,11 @@
-"""Shape functions of common calls on fake tensors: formulas on sizes and strides in place of running a kernel. Needs torch.
+"""Shape functions of common calls on fake tensors. They compute sizes and strides without running a kernel. Needs torch.
 
     linear(x, weight, bias)     # Fresh(sizes=[b, s, 64], strides=[s*64, 64, 1], dtype=float32)
 
-A fake kernel costs 1 to 5 ms the first time (its decompositions, their dispatches, PyTorch's own caches), a formula 0.1 ms. A formula
-takes the arguments of the call. It answers what follows without a decision about sizes (the end of a slice excepted), for tensors that
-are dense in row-major order where that matters, and raises NotAnswered otherwise. Which call has which formula is declared in
-`operators`; `shape_inference.infer` looks it up.
+A fake kernel costs 1 to 5 ms the first time (its decompositions, their dispatches, PyTorch's own caches), a shape function 0.1 ms. A
+shape function takes the arguments of the call. It raises NotAnswered where the answer takes a decision about sizes (except for the end of
+a slice), and, where strides matter, for tensors that are not row-major and dense. `operators` declares the shape function of each call;
+`shape_inference.infer` looks it up.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class NotAnswered(Exception):
 
 
 def number(n: Any) -> IntLike:
-    """A size, stride or dimension: an int, or the expression under a SymInt of ours."""
+    """Return a size, stride or dimension: an int, or the expression under a SymInt of Treadle. Raises NotAnswered."""
     if type(n) is int:
         return n
     value = getattr(n.node, "value", None) if isinstance(n, torch.SymInt) else None
@@ -61,7 +61,7 @@ def number(n: Any) -> IntLike:
 
 
 def _tensor(t: Any) -> Layout:
-    """The layout of a plain tensor that has elements."""
+    """Return the layout of a plain tensor that has elements. Raises NotAnswered."""
     if type(t) is not FakeTensor or t.layout is not torch.strided or t.is_neg() or t.is_conj():
         raise NotAnswered
     _need(all(map(_is_positive, t.shape)))
@@ -94,7 +94,7 @@ def _need(condition: Any) -> None:
 
 
 def _sizes(given: Sequence[Any]) -> list[IntLike]:
-    """Sizes given one by one, or as one list."""
+    """Return sizes that were given one by one or as one list."""
     _need(len(given) > 0)
     if len(given) == 1 and isinstance(given[0], (tuple, list)):
         given = given[0]
@@ -111,7 +111,7 @@ def _alias(t: torch.Tensor, found: Layout | None, offset: IntLike = 0) -> Alias:
 
 
 def _broadcast(layouts: Sequence[Layout]) -> list[IntLike]:
-    """The sizes of the result of dense tensors, one of which has them all: then the result is dense, too."""
+    """Return the broadcast sizes of dense tensors. One tensor must have all of them: only then is the result dense, too."""
     largest = max(layouts, key=lambda layout: len(layout.sizes)).sizes
     for layout in layouts:
         if len(layout.sizes) == len(largest) and all(
@@ -125,16 +125,16 @@ def _broadcast(layouts: Sequence[Layout]) -> list[IntLike]:
 
 
 def _is_weak(scalar: Any, dtype: torch.dtype) -> bool:
-    """Whether a Python number takes part without changing the dtype of the result."""
+    """Whether a Python number leaves the dtype of the result unchanged."""
     if isinstance(scalar, (float, torch.SymFloat)):
         return dtype.is_floating_point
     return type(scalar) in (int, torch.SymInt) and dtype is not torch.bool
 
 
 def binary(result: Callable[[torch.dtype], torch.dtype | None], reflects: bool = False) -> Callable[..., Fresh]:
-    """Two tensors of one dtype, or a tensor and a number. `result` maps their dtype to that of the result, None for no answer.
+    """Return the shape function for two tensors of one dtype, or a tensor and a number.
 
-    reflects: the number may come first, as in Python's operators.
+    result: maps their dtype to that of the result, None for no answer. reflects: the number may come first, as in Python's operators.
     """
 
     def formula(input: Any, other: Any) -> Fresh:
@@ -298,7 +298,7 @@ def view(input: Any, *shape: Any) -> Alias:
         kept = [
             size if d in opened else wanted for d, (size, wanted) in enumerate(zip(layout.sizes, sizes, strict=True))
         ]
-        # The strides of a size of 1 come out anew.
+        # The strides of sizes of 1 may change.
         if all_same(kept, layout.sizes) and 1 not in kept:
             return _alias(input, layout)
     return _alias(input, view_layouts.view(layout, sizes))
@@ -337,7 +337,7 @@ def contiguous(input: Any) -> torch.Tensor:
 
 
 def getitem(input: Any, index: Any) -> Alias:
-    """Slices, dimensions of 1, and places, one after the other as PyTorch takes them."""
+    """Index by slices, None and positions, in PyTorch's order."""
     layout = _tensor(input)
     parts: tuple[Any, ...] = index if isinstance(index, tuple) else (index,)
     rest = len(layout.sizes) - sum(part is not None and part is not ... for part in parts)
@@ -354,7 +354,7 @@ def getitem(input: Any, index: Any) -> Alias:
             continue
         size, stride = layout.sizes[dim], layout.strides[dim]
         if type(part) is int:
-            # Sizes are at least 1: the first and the last place are there.
+            # Sizes are at least 1, so the first and last positions exist.
             _need(part in (0, -1) or (isinstance(size, int) and -size <= part < size))
             offset = offset + stride * (part if part >= 0 else size + part)
             layout = Layout(
@@ -370,7 +370,7 @@ def getitem(input: Any, index: Any) -> Alias:
 
 
 def _slice(part: slice, size: IntLike) -> tuple[int, IntLike]:
-    """(start, length) of a slice that is the whole, is the beginning up to a symbolic length, or has constant ends in a constant size."""
+    """Return (start, length) of a full slice, of a slice from 0 to a symbolic end, or of constant ends in a constant size."""
     start, stop = part.start, part.stop
     _need(part.step is None or (type(part.step) is int and part.step == 1))
     _need(start is None or type(start) is int)
@@ -388,7 +388,7 @@ def _slice(part: slice, size: IntLike) -> tuple[int, IntLike]:
 
 
 def _decide(stop: torch.SymInt, size: IntLike) -> None:
-    """That a slice ends within its dimension: the one guard that PyTorch's kernel needs, too."""
+    """Decide that a slice ends within its dimension. PyTorch's kernel needs the same guard."""
     env, within = stop.node.env, Le(number(stop), size)  # type: ignore[attr-defined]
     try:
         _need(bool(env.hint(within)) and env.decide(within))

@@ -1,4 +1,4 @@
-"""The result of a call on fake tensors by its shape function, without running a kernel. Needs torch.
+"""Infers the result of a call on fake tensors from its shape function, without running a kernel. Needs torch.
 
 infer(torch.nn.functional.linear, (x, weight, bias), {})     # Fresh(sizes=[b, s, 64], strides=[s*64, 64, 1], dtype=float32)
 """
@@ -17,13 +17,13 @@ from treadle_shapes.torch.shape_functions import Alias, Fresh, NotAnswered
 
 
 def infer(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Fresh | Alias | torch.Tensor | None:
-    """What `target` (a function, or a method's name) gives: a new tensor, a view, or the very argument. None if no formula answers.
+    """Return the result of `target` (a function, or a method's name): a new tensor, a view, or an argument itself. None if unknown.
 
-    The tensors among the arguments are plain strided FakeTensors, whose symbolic sizes are at least 1. With gradients enabled neither
-    results that require grad nor views are answered: autograd has to record them.
+    The tensors among the arguments are plain strided FakeTensors with symbolic sizes of at least 1. With gradients enabled the answer is
+    None for views and for results that require grad, because autograd has to record them.
     """
     if isinstance(target, torch._ops.OpOverload):
-        return None  # its shape function takes layouts
+        return None  # the shape functions of overloads take layouts
     record = operator(target)
     formula = None if record is None else record.shape_functions.get(target)
     if formula is None:

@@ -1,9 +1,9 @@
-"""Calls on fake tensors whose kernels ask about sizes of 1 only in order to take a short cut: their general code is right at 1, too.
+"""Size-oblivious calls on fake tensors. Their kernels ask about sizes of 1 only for a short cut; their general code is right at 1, too.
 
     with answer_size_obliviously(mode.shape_env, torch.nn.functional.scaled_dot_product_attention):
-        ...    # the call on fake tensors; it asks whether the mask's batch is 1, which costs no guard
+        ...    # the call on fake tensors; its question whether the mask's batch is 1 adds no guard
 
-`Operator.size_one_question` says which operators these are. They are found by running the operator samples with dynamic sizes.
+`Operator.size_one_question` marks these operators. They were found by running the operator samples with dynamic sizes.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from treadle_shapes.torch.operators import operator
 
 
 def answer_size_obliviously(shape_env: Any, target: Any) -> contextlib.AbstractContextManager[None]:
-    """The context for a call of `target` on fake tensors. shape_env: a ShapeEnv, its FakeShapeEnv, or None; target: the function, or
-    the name of a method."""
+    """Return the context for a call of `target` on fake tensors. shape_env: a ShapeEnv, its FakeShapeEnv, or None. target: the
+    function, or the name of a method."""
     env = getattr(shape_env, "env", shape_env)
     if env is None or isinstance(target, str) or not _asks_for_a_short_cut(target):
         return contextlib.nullcontext()
@@ -32,10 +32,10 @@ def _asks_for_a_short_cut(target: Any) -> bool:
 def run_for_metadata(
     shape_env: Any, kernel: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, assume: bool = False
 ) -> Any:
-    """`kernel(*args, **kwargs)` on fake tensors, asked for sizes and layouts only: what it computes is decided by others.
+    """Run `kernel(*args, **kwargs)` on fake tensors for the sizes and layouts of its result.
 
-    Its questions about sizes of 1 get the general answer, so that no guard excludes 1; what the metadata are at 1 is for the caller
-    to find out. A result of plain numbers and flags is an answer itself (`torch.is_same_size`), and is worked out with guards.
+    Questions about sizes of 1 get the size-oblivious answer, so that no guard excludes 1. The caller must check the metadata at sizes of
+    1. If the result consists of numbers and flags (`torch.is_same_size`), the kernel runs again with guards.
     shape_env as in `answer_size_obliviously`; assume as in `ShapeEnv.size_oblivious_answers`.
     """
     env = getattr(shape_env, "env", shape_env)
@@ -47,7 +47,7 @@ def run_for_metadata(
 
 
 def _is_plain(result: Any) -> bool:
-    """Whether a result is a number, a flag, or a sequence of such."""
+    """Whether a result is a number, a flag, or a sequence of these."""
     if isinstance(result, (tuple, list)):
         return bool(result) and all(map(_is_plain, result))
     return isinstance(result, (bool, int, float))

@@ -1,8 +1,8 @@
-"""The layout of a view as a function of the layout of its argument, with sizes and strides that may be symbolic. Needs no torch.
+"""Layout functions of views: each computes a view's layout from its argument's. Sizes and strides may be symbolic. Needs no torch.
 
     transpose(Layout([b, 8], [8, 1]), 0, 1)     # Layout([8, b], [1, 8])
 
-Each function gives None where the operator refuses its arguments or where the answer takes a decision about sizes.
+Each function returns None where the operator refuses its arguments, or where the answer takes a decision about sizes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from treadle_shapes.nodes import IntLike
 
 
 def _dims(dims: Sequence[int], count: int) -> list[int] | None:
-    """Dimensions counted from the front, None for what the operator refuses."""
+    """Return dimensions counted from the front, or None for dimensions that the operator refuses."""
     found = [d + count if d < 0 else d for d in dims]
     return found if all(0 <= d < count for d in found) and len(set(found)) == len(found) else None
 
@@ -62,7 +62,7 @@ def expand(t: Layout, sizes: Sequence[IntLike], *, implicit: bool = False) -> La
             if isinstance(wanted, int) and wanted < 0:
                 return None
             old: IntLike = 1
-            # As C++ has it: a new dimension of size 1 reaches as far as the one behind it.
+            # As in C++, the stride of a new dimension is the extent of the one behind it.
             stride = result.sizes[0] * result.strides[0] if result.sizes else 1
         else:
             old, stride = t.sizes[d - added], t.strides[d - added]

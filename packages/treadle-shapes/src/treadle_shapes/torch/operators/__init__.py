@@ -1,11 +1,11 @@
-"""The operator table: one record per ATen operator, with all that Treadle knows about it.
+"""The operator table: one record of facts per ATen operator.
 
     operator(torch.ops.aten.squeeze.dim).kind          # Kind.VIEW
     operator("contiguous").may_return_argument         # True
     operator(torch.nn.functional.gelu).cost            # Cost.TRANSCENDENTAL
 
-`record` says what the fields mean. Facts come from schemas, tags and dispatch keys (`derive`) and from the family modules, each of which
-says in its first lines what cannot be derived. To add a fact, add it to the family's declaration; to add a field, add it to `Operator`.
+`record` documents the fields. Facts come from schemas, tags and dispatch keys (`derive`) and from the family modules. The docstring of a
+family module says what cannot be derived. To add a fact, add it to the family's declaration; to add a field, add it to `Operator`.
 """
 
 from treadle_shapes.torch.operators.declare import families_with

@@ -1,8 +1,8 @@
 """Attention.
 
-No schema tells that `scaled_dot_product_attention` asks about the sizes of its mask only in order to expand it. The fused encoder layer
-that `nn.TransformerEncoderLayer` calls in eval mode has no fake kernel in torch 2.11 and 2.12; that of 2.13 keeps the strides of its input,
-where eager's result is always contiguous.
+`scaled_dot_product_attention` asks about the sizes of its mask only in order to expand it. `nn.TransformerEncoderLayer` calls a fused
+encoder layer in eval mode. Torch 2.11 and 2.12 have no fake kernel for it; that of 2.13 keeps the strides of its input, but eager's result
+is always contiguous.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Convolutions.
 
-The layout of the result depends on the layouts of image and weight and on the kernel that eager chooses. PyTorch's fake kernels leave that
-step out for sizes without hints, so `patches` adds it ("layouts of convolutions").
+The layout of the result depends on the layouts of image and weight and on the kernel that eager chooses. PyTorch's fake kernels skip that
+step for sizes without hints; `corrected_kernels` adds it ("layouts of convolutions").
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from treadle_shapes.torch.operators.record import Kind
 _LAYOUT = {"fake_correction": "layouts of convolutions"}
 
 family("convolution", kind=Kind.CONVOLUTION, overloads={"default": _LAYOUT | {"binding": torch.convolution}})
-# `_convolution` has a fake kernel of its own from torch 2.13 on; before, it runs as its parts.
+# `_convolution` has a fake kernel from torch 2.13 on. Earlier releases decompose it.
 family("_convolution", kind=Kind.CONVOLUTION, overloads={"default": _LAYOUT, "deprecated": _LAYOUT})
 family("convolution_backward", kind=Kind.CONVOLUTION, overloads={"default": _LAYOUT})
 families("conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc", kind=Kind.CONVOLUTION)

@@ -1,8 +1,8 @@
 """New tensors and copies.
 
-Schemas do not tell that the `*_like` operators and `clone` make their result with the strides of the first argument, nor that a number
-is refused which the dtype of the result cannot hold. `torch.tensor` rounds such a number, and so must
-`torch.full` of no dimensions, which stands for it in graphs.
+Schemas do not state that results of the `*_like` operators and of `clone` have the strides of the first argument, nor that eager refuses
+a number which the dtype of the result cannot hold. `torch.tensor` rounds such a number. `torch.full` of no dimensions replaces
+`torch.tensor` in graphs, so it rounds, too.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ family(
     element_use=ElementUse.IGNORED,
     held_by_result=("value",),
 )
-# Of the first argument only sizes, strides and dtype count.
+# Only sizes, strides and dtype of the first argument matter.
 family("copy", kind=Kind.COPY, element_use=ElementUse.IGNORED)
 family("zero", kind=Kind.POINTWISE, element_use=ElementUse.IGNORED)
 

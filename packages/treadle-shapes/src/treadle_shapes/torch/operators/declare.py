@@ -1,4 +1,4 @@
-"""Declarations of operator families, the parts of a record that no schema tells.
+"""Declarations of operator families: the facts of a record that schemas do not state.
 
     family("squeeze", kind=Kind.VIEW, overloads={"default": {"element_use": ElementUse.KEPT}})
     families("gather scatter", raises=Raises.BY_VALUE)
@@ -11,8 +11,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,25 +19,24 @@ from treadle_shapes.errors import UsageError
 from treadle_shapes.torch.operators.record import Operator
 
 Facts = Mapping[str, Any]
-_FACTS = frozenset(f.name for f in fields(Operator)) - {"name", "family"} | {"out"}
+_FACTS = frozenset(Operator.__annotations__) - {"name", "family"}
 
 
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    """What is stated of a family. `out` is the name of an overload here, a field of `Operator` in the record.
+class Declaration(NamedTuple):
+    """The declared facts of a family. Here `out` is the name of an overload; in the record it is the overload itself.
 
-    overloads: overload name -> facts of that overload only. call_forms: function -> facts of that way of calling it.
+    overloads: overload name -> facts of that overload only. call_forms: function or method name -> facts of that call form only.
     """
 
     family: str
     facts: Facts
-    overloads: Mapping[str, Facts] = field(default_factory=dict)
-    call_forms: Mapping[Any, Facts] = field(default_factory=dict)
+    overloads: Mapping[str, Facts]
+    call_forms: Mapping[Any, Facts]
 
 
 #: family -> its declaration
 DECLARED: dict[str, Declaration] = {}
-#: other names of a family -> its name: aliases of ATen, properties of Tensor
+#: another name (an alias in ATen, a property of Tensor) -> family
 ALSO: dict[str, str] = {}
 
 
@@ -51,7 +49,7 @@ _MODULES = (
 
 @functools.cache
 def load_families() -> None:
-    """Import the family modules, which fills `DECLARED`; not before somebody asks."""
+    """Import the family modules, which fills `DECLARED`. The first query calls this, not an import."""
     for name in _MODULES:
         importlib.import_module(f"treadle_shapes.torch.operators.{name}")
 
@@ -64,26 +62,26 @@ def family(
     call_forms: Mapping[Any, Facts] | None = None,
     **facts: Any,
 ) -> None:
-    """Declare a family. `also`: further names for it, separated by blanks. Raises UsageError for one declared before or an unknown fact."""
+    """Declare a family. also: further names, separated by blanks. Raises UsageError for a second declaration or an unknown fact."""
     for stated in (name, *also.split()):
         if stated in DECLARED or stated in ALSO:
             raise UsageError(f"family: {stated!r} is declared twice")
     for given in (facts, *(overloads or {}).values(), *(call_forms or {}).values()):
         unknown = given.keys() - _FACTS
         if unknown:
-            raise UsageError(f"family: {name!r} states {sorted(unknown)}, which no field of Operator is called")
+            raise UsageError(f"family: {name!r} states {sorted(unknown)}, but Operator has no such fields")
     DECLARED[name] = Declaration(name, facts, overloads or {}, call_forms or {})
     ALSO.update(dict.fromkeys(also.split(), name))
 
 
 def families(names: str, **facts: Any) -> None:
-    """Declare the same facts of several families, separated by blanks."""
+    """Declare the same facts for several families. names: separated by blanks."""
     for name in names.split():
         family(name, **facts)
 
 
 def families_with(fact: str) -> frozenset[str]:
-    """The families of which `fact` is stated, for the whole family or for one of its overloads."""
+    """Return the families that declare `fact`, for the whole family or for one of its overloads."""
     load_families()
     return frozenset(
         name
@@ -93,7 +91,7 @@ def families_with(fact: str) -> frozenset[str]:
 
 
 def corrected_by(patch: str) -> list[torch._ops.OpOverload]:
-    """The overloads whose fake kernels the entry `patch` of `patches` corrects; of a family stated as a whole, its default overload."""
+    """Return the overloads whose `fake_correction` is `patch`. For a fact of a whole family, this is its default overload."""
     load_families()
     found = []
     for name, stated in DECLARED.items():

@@ -1,4 +1,4 @@
-"""The parts of a record that follow from an operator's schema, its tags and its dispatch keys."""
+"""Derives the facts of a record that follow from an operator's schema, tags and dispatch keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from treadle_shapes.torch.operators.record import Cost, Kind
 
 _COMPOSITE = "CompositeImplicitAutograd"
 
-# The cost of an operator of which none is declared.
+# The cost class of an operator without a declared one.
 _COSTS: dict[Kind, Cost] = {
     Kind.VIEW: Cost.FREE,
     Kind.QUERY: Cost.FREE,
@@ -23,12 +23,12 @@ _COSTS: dict[Kind, Cost] = {
 
 
 def cost_of(kind: Kind) -> Cost:
-    """The recompute cost of an operator of this kind."""
+    """Return the recompute cost of an operator of this kind."""
     return _COSTS[kind]
 
 
 def from_schema(op: torch._ops.OpOverload) -> dict[str, Any]:
-    """Fields of `Operator` that `op` itself tells; `kind` only where the schema or a tag decides it."""
+    """Return the fields of `Operator` that follow from `op` itself. `kind` is among them only where the schema or a tag decides it."""
     schema, tags = op._schema, op.tags
     facts: dict[str, Any] = {
         "writes": tuple([a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]),
@@ -46,7 +46,7 @@ def from_schema(op: torch._ops.OpOverload) -> dict[str, Any]:
 
 
 def _is_composite(name: str) -> bool:
-    has_kernel = torch._C._dispatch_has_kernel(name)  # not so for an operator of TorchScript only
+    has_kernel = torch._C._dispatch_has_kernel(name)  # False for operators that exist in TorchScript only
     return has_kernel and torch._C._dispatch_has_kernel_for_dispatch_key(name, _COMPOSITE)
 
 

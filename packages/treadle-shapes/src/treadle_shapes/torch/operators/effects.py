@@ -1,7 +1,7 @@
 """Effects outside the graph, and calls whose results leave it.
 
-Methods that give a tensor to autograd, to Python or another storage have no functional form. Numbers read from a tensor (`item`) are
-results of the graph.
+Methods that hand a tensor to autograd or to Python, or give it another storage, have no functional form. Numbers read from a tensor
+(`item`) are results of the graph.
 """
 
 from __future__ import annotations

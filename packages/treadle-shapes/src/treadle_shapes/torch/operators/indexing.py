@@ -1,7 +1,7 @@
-"""Reading and writing elements at places that tensors tell.
+"""Reading and writing elements at indices in tensors.
 
-No schema tells that eager raises for an index out of range. The writing ones copy their first argument, strides included, and write into
-the copy.
+Schemas do not state that eager raises for an index out of range. Operators that write copy their first argument with its strides and write
+into the copy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ family(
     overloads={"default": {"binding": torch.embedding}},
 )
 families("_embedding_bag _embedding_bag_forward_only", kind=Kind.GATHER, raises=Raises.BY_VALUE)
-# The sum of the repeats must be the given length, and none is negative.
+# The repeats must sum to the given length, and none may be negative.
 families("repeat_interleave", kind=Kind.GATHER, raises=Raises.BY_VALUE)
 families("masked_select nonzero_static take_along_dim _unsafe_index _unsafe_masked_index", kind=Kind.GATHER)
 family("nonzero", kind=Kind.GATHER, overloads={"default": {"binding": torch.nonzero}})

@@ -1,7 +1,8 @@
 """Decompositions and solvers of linear algebra, and Fourier transforms.
 
-LAPACK tells by its `info` that a matrix is singular, not positive definite, or that an iteration does not converge; eager raises then. The
-operators `*_ex` are listed too: eager's composites read their `info` and raise, and a graph holds only the first half of that.
+LAPACK reports in `info` that a matrix is singular or not positive definite, or that an iteration does not converge. Eager raises then.
+The operators `*_ex` return `info`, and eager's composites read it and raise. A graph holds only the call of `*_ex`, so these operators
+count as raising, too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Losses.
 
-Some refuse targets that are no class, or probabilities outside 0 and 1; no schema tells which. Those that refuse nothing are decomposed,
-and so are the backward formulas. `binary_cross_entropy` stays whole: its decomposition would not raise. `nll_loss_forward` is decomposed
-all the same, into a gather, which raises for the same targets.
+Some losses raise for targets that are no class, or for probabilities outside 0 and 1; schemas do not state which. The others and the
+backward formulas are decomposed. `binary_cross_entropy` stays whole, because its decomposition would not raise. `nll_loss_forward` is
+decomposed into a gather, which raises for the same targets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ families(
 )
 family("nll_loss_forward", kind=Kind.LOSS, raises=Raises.BY_VALUE, decompose=True)
 families("nll_loss2d_forward _ctc_loss binary_cross_entropy", kind=Kind.LOSS, raises=Raises.BY_VALUE)
-# PyTorch's Python kernels would take these two apart under symbolic sizes.
+# PyTorch's Python kernels would decompose these two under symbolic sizes.
 families("multi_margin_loss multilabel_margin_loss_forward", kind=Kind.LOSS, raises=Raises.BY_VALUE, preserved=True)
 families("nll_loss nll_loss2d nll_loss_nd cross_entropy_loss ctc_loss l1_loss kl_div", kind=Kind.LOSS)
 families(

@@ -1,8 +1,8 @@
 """Products of matrices.
 
-Schemas do not tell which calls BLAS serves whatever the strides of the matrices, with a dense result: those may write into given memory
-(`out`) and are called through torch's own binding, which parses arguments faster than the overload (1.9 us instead of 3.5 us for
-`addmm.out`, torch 2.13). `tensordot`, `inner` and `einsum` ask about sizes of 1 in order to add up the other side first.
+Schemas do not state which operators accept matrices of any strides and return a dense result. These may write into a given tensor
+(`out`). Generated code calls them through torch's own binding, which parses arguments faster than the overload (1.9 us instead of 3.5 us
+for `addmm.out`, torch 2.13). `tensordot`, `inner` and `einsum` ask about sizes of 1 in order to sum the other side first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Softmax and the norms.
 
-Each reads all of a row for every element of its result, which no schema tells. `batch_norm`, `instance_norm` and `native_batch_norm` change
-the running statistics in training mode and hide it: their schemas declare no write.
+Each element of a result depends on a whole row, which schemas do not state. `batch_norm`, `instance_norm` and `native_batch_norm` change
+the running statistics in training mode, although their schemas declare no write.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ families("_softmax_backward_data _log_softmax_backward_data", kind=Kind.NORMALIS
 
 families("native_layer_norm native_group_norm _fused_rms_norm", kind=Kind.NORMALISATION, **_READ)
 family("layer_norm", kind=Kind.NORMALISATION, shape_functions={F.layer_norm: shape_functions.layer_norm})
-# One image that is channels-last gives the same layout as several.
+# The layout of one channels-last image is that of several.
 family("group_norm", kind=Kind.NORMALISATION, size_one_question="whether one image is channels-last")
 families("rms_norm local_response_norm", kind=Kind.NORMALISATION)
 families(
@@ -40,6 +40,6 @@ families(
     kind=Kind.NORMALISATION,
 )
 families("_native_batch_norm_legit_functional _batch_norm_with_update_functional", kind=Kind.NORMALISATION)
-# These two declare their writes to ATen, but Python has no trailing underscore for one of them, and arguments change places.
+# ATen declares the writes of these two. In Python, one has no trailing underscore, and the arguments have another order.
 family("embedding_renorm", kind=Kind.NORMALISATION, hides_writes=True)
 family("_fused_moving_avg_obs_fq_helper", kind=Kind.POINTWISE, hides_writes=True)

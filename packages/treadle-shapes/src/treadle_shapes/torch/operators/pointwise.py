@@ -1,8 +1,8 @@
-"""Operators that compute each element of the result from the elements at its place.
+"""Operators that compute each element of the result from the elements at the same index.
 
-ATen's tag `pointwise` names most of them. It does not tell which are expensive, which refuse a number argument that a dtype cannot hold,
-and that integer division raises for a zero divisor. PyTorch's Python kernels take `hardshrink` and `softshrink` apart under symbolic
-sizes. Backward formulas and compound functions are decomposed: their parts have lowerings and fuse.
+ATen's tag `pointwise` marks most of them. It does not state which are expensive, which refuse a number argument that a dtype cannot hold,
+and that integer division raises for a zero divisor. PyTorch's Python kernels decompose `hardshrink` and `softshrink` under symbolic
+sizes. Backward formulas and compound functions are decomposed, because their parts have lowerings and fuse.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ family("hardtanh", kind=Kind.POINTWISE, held_by_result=("min_val", "max_val"))
 family("threshold", kind=Kind.POINTWISE, held_by_result=("value",), held_by_compute=("threshold",))
 family("hardshrink", kind=Kind.POINTWISE, held_by_compute=("lambd",), preserved=True)
 family("softshrink", kind=Kind.POINTWISE, preserved=True)
-# One slope is broadcast like several.
+# The general code also broadcasts a single slope.
 family("prelu", kind=Kind.POINTWISE, size_one_question="whether there is one slope")
 
 families(
@@ -185,5 +185,5 @@ families(
 
 # -- quantisation ------------------------------------------------------------------------------------------------------
 
-# Its zero points must lie in the range of the quantised numbers.
+# The zero points must lie in the range of the quantised numbers.
 family("fake_quantize_per_channel_affine_cachemask", kind=Kind.POINTWISE, raises=Raises.BY_VALUE)

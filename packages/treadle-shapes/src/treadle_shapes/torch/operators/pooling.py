@@ -1,6 +1,6 @@
 """Pooling.
 
-`adaptive_avg_pool` asks whether there is one image only in order to lay out its result. `max_unpool` raises for an index out of range.
+`adaptive_avg_pool` asks for the number of images only to choose the layout of its result. `max_unpool` raises for an index out of range.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Questions about a tensor's metadata.
 
-Schemas do not tell a question about sizes from one about elements (`item`). Answers that depend on strides differ at sizes of 1, where
-strides say nothing.
+Schemas do not distinguish questions about sizes from questions about elements (`item`). Answers that depend on strides differ at sizes
+of 1, where strides have no meaning.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Random numbers.
 
-The tag `nondeterministic_seeded` names the operators that draw. Dropout gives its argument when it has nothing to do; PyTorch's Python
-kernels copy it.
+The tag `nondeterministic_seeded` marks the operators that draw random numbers. Dropout returns its argument when it has nothing to do;
+PyTorch's Python kernels copy it.
 """
 
 from __future__ import annotations

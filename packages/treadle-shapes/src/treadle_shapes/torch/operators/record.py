@@ -1,13 +1,13 @@
-"""What Treadle knows about one ATen operator: the record `Operator` and the enumerations of its fields.
+"""The record `Operator` of facts about one ATen operator, and the enumerations of its fields.
 
-Records are made by `table.operator`, which joins what a schema says (`derive`) with what a family module declares (`declare`).
+`table.operator` makes records. It joins facts from schemas (`derive`) with declarations of family modules (`declare`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -73,13 +73,25 @@ class Cost(Enum):
     HEAVY = "heavy"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Operator:
-    """One operator as called by one target: an overload, or for names and torch functions what holds for the whole packet.
+    """One operator as one target calls it. The record of a name or torch function holds for the whole packet.
 
-    Facts under "derived" come from the schema, its tags and its dispatch keys. All others are declared in a family module; where nothing
-    is declared the default applies, which claims nothing.
+    Facts under "derived" come from the schema, its tags and its dispatch keys. Family modules declare all others. The default of an
+    undeclared fact claims nothing. Records do not change.
     """
+
+    # Not a dataclass: building one of fifty fields would take 2 ms of every import.
+    def __init__(self, **facts: Any) -> None:
+        vars(self).update(facts)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"the record of {self.name} cannot be changed")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"the record of {self.name} cannot be changed")
+
+    def __repr__(self) -> str:
+        return f"Operator({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
     # -- identity
 
@@ -106,7 +118,7 @@ class Operator:
     is_composite: bool = False
     #: the sizes of the result depend on elements
     has_data_dependent_size: bool = False
-    #: a call without effect whose results nobody uses may be left out of a functional graph; says nothing about what it raises
+    #: a functional graph may drop a call whose results are unused, as far as effects go; says nothing about exceptions
     is_pure: bool = False
 
     # -- what eager raises
@@ -116,43 +128,43 @@ class Operator:
     held_by_result: tuple[str, ...] = ()
     #: number arguments that must fit the dtype that is computed in: float32 for float16 and bfloat16
     held_by_compute: tuple[str, ...] = ()
-    #: a result of no dimensions stands for `torch.tensor(number)`, which rounds a number that the dtype cannot hold, to infinity if need be
+    #: a result of no dimensions rounds a number that its dtype cannot hold, possibly to infinity, as `torch.tensor(number)` does
     rounds_numbers: bool = False
     #: the same, for float16 and bfloat16 only
     rounds_to_low_float: bool = False
-    #: the name of the dimension argument over which eager refuses to reduce nothing; "" for all dimensions, None if it never refuses
+    #: eager refuses to reduce no elements over the dimensions in this argument; "" for all dimensions, None if it never refuses
     no_empty_over: str | None = None
 
     # -- elements
 
     element_use: ElementUse = ElementUse.UNKNOWN
-    #: same elements in the same order, under sizes that are given (view) or stay (alias)
+    #: the result has the same elements in the same order, with sizes that are given (view) or unchanged (alias)
     reinterprets: bool = False
-    #: where sizes are equal, an element of the result is that of the first argument at the same index, and no copy was asked for
+    #: where sizes are equal, each element of the result is the first argument's element at the same index; not for requested copies
     keeps_index: bool = False
-    #: reads no element of its arguments, or each where it stands, and writes none: may be run although its result is not needed
+    #: reads no element of its arguments, or each at its own index, and writes none; may run although its result is not needed
     is_speculatable: bool = False
 
     # -- layout and shape
 
     #: a view that any strided tensor has, whose strides follow from those of the argument
     is_strided_view: bool = False
-    #: made by `at::empty_like` or `at::clone` of the first argument, whose strides the result has
+    #: `at::empty_like` or `at::clone` of the first argument makes the result, which has its strides
     like_first_argument: bool = False
-    #: the call gives its very argument when there is nothing to do
+    #: the call returns its argument itself when there is nothing to do
     may_return_argument: bool = False
-    #: the question about a size of 1 that a kernel asks only for a short cut, so that its size-oblivious answer is right
+    #: the question about a size of 1 that a kernel asks only for a short cut; its size-oblivious answer is right
     size_one_question: str | None = None
     #: call form (function, method name or overload) -> shape function. Those of overloads take a `Layout` and numbers (`view_layouts`),
     #: those of functions and methods take the arguments of the call (`shape_functions`)
-    shape_functions: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
+    shape_functions: Mapping[Any, Callable[..., Any]] = MappingProxyType({})
     #: storage offset of a view: f(offset, size, stride, position) of its argument along the dimension
     offset_function: Callable[..., Any] | None = None
     #: an implementation for fake tensors with eager's strides, where PyTorch's has others
     fake_kernel: Callable[..., Any] | None = None
     #: the entry of `patches` that corrects PyTorch's fake kernel of this operator
     fake_correction: str | None = None
-    #: PyTorch's Python kernel copies where eager gives the argument: only the C++ kernel is to run on fake tensors
+    #: PyTorch's Python kernel copies where eager returns the argument, so only the C++ kernel may run on fake tensors
     python_kernel_copies: bool = False
 
     # -- treatment by the compiler
@@ -163,20 +175,20 @@ class Operator:
     reads_layout: bool = False
     #: the method of Tensor that answers the same question with the same further arguments
     query_method: str | None = None
-    #: stays whole under symbolic sizes although PyTorch's Python dispatcher would take it apart
+    #: stays whole under symbolic sizes, although PyTorch's Python dispatcher would decompose it
     preserved: bool = False
-    #: better decomposed by `torch._decomp` before lowering than called whole
+    #: decomposed by `torch._decomp` before lowering, which is better than a call of the whole operator
     decompose: bool = False
     #: why a call has no functional form
     why_not_functional: str | None = None
-    #: writes to arguments without saying so in its schema or its name
+    #: writes to arguments, although neither its schema nor its name says so
     hides_writes: bool = False
     #: the result has as many elements as a sparse tensor stores
     is_sparse_part: bool = False
 
     # -- calling it as a whole
 
-    #: the overload that writes the result into given memory
+    #: the overload that writes its result into a given tensor
     out: torch._ops.OpOverload | None = None
     #: neither results nor their strides depend on the strides of the arguments
     takes_any_strides: bool = False

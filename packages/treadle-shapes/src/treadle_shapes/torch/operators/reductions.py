@@ -1,7 +1,7 @@
 """Reductions and scans.
 
-The tag `reduction` names most reductions. It does not tell which have no value over nothing (eager raises, a kernel would give a
-number), nor which read every element of their argument: `argmax` of a row may be decided by its first NaN.
+The tag `reduction` marks most reductions. It does not state which have no value for no elements (eager raises, where a kernel would
+return a number), nor which read every element of their argument: the first NaN of a row decides its `argmax`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ family(
 families("amax amin", kind=Kind.REDUCTION, no_empty_over="dim", **_READ)
 families("var var_mean", kind=Kind.REDUCTION, overloads={"correction": _READ})
 families("max min", kind=Kind.REDUCTION, overloads={"default": {"no_empty_over": ""}, "dim": {"no_empty_over": "dim"}})
-# Of nothing at all it is NaN, or the smallest integer.
+# The median of no elements is NaN, or the smallest integer.
 family("median", kind=Kind.REDUCTION, overloads={"dim": {"no_empty_over": "dim"}})
 families("argmax argmin", kind=Kind.REDUCTION, no_empty_over="dim")
 families("std std_mean prod any all aminmax count_nonzero nansum nanmedian norm", kind=Kind.REDUCTION)

@@ -1,9 +1,9 @@
 """Interpolation, padding by reflection, and sampling of grids.
 
     F.interpolate(x, scale_factor=2.0)      upsample_nearest2d(x, [2 * h, 2 * w], 2.0, 2.0)
-                                            and not: arange, multiply, round, index, which no kernel makes fast again
+                                            not arange, multiply, round, index, which no compiler fuses back
 
-PyTorch's Python dispatcher takes the interpolations apart under symbolic sizes; they are `preserved`.
+PyTorch's Python dispatcher would decompose the interpolations under symbolic sizes, so they are `preserved`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Sorting, selecting by rank, searching and counting.
 
-Schemas do not tell which refuse elements: `bincount` negative ones, histograms and quantiles those outside their range.
+Schemas do not state which operators raise for element values: `bincount` for negative ones, histograms and quantiles for values out of
+their range.
 """
 
 from __future__ import annotations

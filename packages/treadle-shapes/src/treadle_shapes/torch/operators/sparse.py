@@ -1,7 +1,7 @@
 """Sparse tensors.
 
-Constructors raise for indices out of range. How many elements a sparse tensor stores is not traced, so nothing is known of the sizes of its
-parts.
+Constructors raise for indices out of range. The number of elements that a sparse tensor stores is not traced, so the sizes of its parts
+are unknown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operator table: `operator(target)` gives the record of whatever a graph calls."""
+"""The operator table: `operator(target)` returns the record of anything that a graph calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from treadle_shapes.torch.operators.declare import ALSO, DECLARED, Declaration, 
 from treadle_shapes.torch.operators.derive import cost_of, from_schema
 from treadle_shapes.torch.operators.record import Kind, Operator
 
-# Python's operators and the special methods behind them, by their names without underscores.
+# Name of a Python operator or special method without underscores -> name of the ATen operator.
 _PYTHON = {
     **{name: name for name in "add sub mul pow neg abs matmul eq ne lt le gt ge getitem setitem delitem rsub".split()},
     "truediv": "div",
@@ -30,12 +30,12 @@ _REFLECTED = "radd rmul rpow rmatmul rtruediv rfloordiv rmod rand ror rxor rlshi
 _IN_PLACE = "iadd isub imul ipow imatmul itruediv ifloordiv imod iand ior ixor ilshift irshift iconcat".split()
 _WRITING = frozenset([*_IN_PLACE, "setitem", "delitem"])
 
-# Facts that hold for the functional form of a family only.
+# Facts that hold only for the functional form of a family.
 _FUNCTIONAL = (
     *("is_speculatable", "reinterprets", "keeps_index", "is_strided_view", "may_return_argument"),
     *("like_first_argument", "fake_kernel", "preserved", "right_operand", "no_empty_over", "python_kernel_copies"),
 )
-# Python modules with torch functions that are named as their operators are.
+# Python modules whose functions have the names of their operators.
 _MODULES = frozenset({"torch", "torch.functional", "torch.nn.functional", "torch._tensor", "torch._jit_internal"})
 _NAMESPACES = frozenset({"aten", "prims", "prim"})
 _MISSING: Any = object()
@@ -43,7 +43,7 @@ _RECORDS: dict[Any, Operator | None] = {}
 
 
 def operator(target: Any) -> Operator | None:
-    """The record of an operator, None for what is no operator of PyTorch.
+    """Return the record of an operator, or None for a target that is no operator of PyTorch.
 
     target: an OpOverload or OpOverloadPacket of ATen, a torch function (`torch.add`, `torch.nn.functional.softmax`, `torch.Tensor.add`),
     a function of Python's `operator` module, or the name of a method or property of Tensor ("view", "add_", "__add__", "mT").
@@ -63,14 +63,14 @@ def _find(target: Any) -> Operator | None:
     else:
         name = _torch_name(target)
         if name is None:
-            return None  # not remembered: the table would keep a function of the user alive
+            return None  # not cached: the table would keep a function of the user alive
         made = _of_name(name, target)
     _RECORDS[target] = made
     return made
 
 
 def _torch_name(target: Any) -> str | None:
-    """The operator name of a function that PyTorch or Python's `operator` module defines, None for any other."""
+    """Return the operator name of a function of PyTorch or of Python's `operator` module, None for any other function."""
     if isinstance(target, types.FunctionType):
         name = target.__name__ if target.__module__ in _MODULES else None
     elif isinstance(target, types.BuiltinFunctionType):
@@ -89,7 +89,7 @@ def _torch_name(target: Any) -> str | None:
 
 
 def _declaration(name: str) -> Declaration | None:
-    """The declaration of an operator's name, that of its functional form for a name with an underscore behind it."""
+    """Return the declaration of a name. A name with a trailing underscore has that of its functional form."""
     for known in (name, name.removesuffix("_")):
         declared = DECLARED.get(ALSO.get(known, known))
         if declared is not None:
@@ -121,7 +121,7 @@ def _of_packet(packet: torch._ops.OpOverloadPacket) -> Operator | None:
 
 
 def _of_name(name: str, target: Any) -> Operator | None:
-    """The record of a method, property or function: facts of the family, and of the first functional overload of that name."""
+    """Return the record of a method, property or function: facts of its family and of its primary functional overload."""
     writes: tuple[str, ...] = ()
     if name.startswith("__") and name.endswith("__"):
         bare = name.strip("_")
@@ -134,7 +134,7 @@ def _of_name(name: str, target: Any) -> Operator | None:
     declared = _declaration(name)
     name = _aten_name(name, declared)
     packet: Any = getattr(torch.ops.aten, name, None)
-    if not isinstance(packet, torch._ops.OpOverloadPacket):  # `torch.ops.aten.name` is a string
+    if not isinstance(packet, torch._ops.OpOverloadPacket):  # such as `torch.ops.aten.name`, a string
         packet = None
     if declared is None and packet is None:
         return None
@@ -151,7 +151,7 @@ def _of_name(name: str, target: Any) -> Operator | None:
 
 
 def _aten_name(name: str, declared: Declaration | None) -> str:
-    """What ATen calls it: a property of Tensor and Python's names may have another name there."""
+    """Return the name in ATen. Properties of Tensor and Python operators may have another name there."""
     return declared.family if declared is not None and name in ALSO and not hasattr(torch.ops.aten, name) else name
 
 
@@ -166,7 +166,7 @@ def _primary(packet: torch._ops.OpOverloadPacket) -> torch._ops.OpOverload:
 
 
 def _joined(derived: dict[str, Any], declared: Declaration, refined: Any) -> dict[str, Any]:
-    """Derived facts, the family's over them, and over these what is stated of the overload or call form."""
+    """Join facts. Those of the family override derived ones; those of the overload or call form override both."""
     facts = {**derived, **declared.facts}
     if derived.get("writes"):
         facts["writes"] = derived["writes"]

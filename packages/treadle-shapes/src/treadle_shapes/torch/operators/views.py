@@ -1,8 +1,8 @@
 """Views, and the copies that stand for views.
 
-Schemas tell that a result shares memory with an argument. They do not tell which elements it has (a slice drops some), whether it is a
-strided view of whatever strides the argument has, or where it begins. `unsafe_split` and its like give views of which their schemas say
-nothing, so writes to them would be lost; `_unsafe_view` does too, but only the decompositions that know what they do call it.
+Schemas state that a result shares memory with an argument. They do not state which elements it has (a slice drops some), whether every
+strided argument has such a view, or where the view begins. `unsafe_split` and its variants return views that their schemas do not declare,
+so writes to these would be lost. `_unsafe_view` does so, too, but only decompositions that handle this call it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _STRIDED: dict[str, Any] = {"is_strided_view": True}
 
 # -- all elements, other sizes -----------------------------------------------------------------------------------------
 
-# `view.dtype` reads the memory as another dtype: it is neither of these.
+# `view.dtype` reads the memory as another dtype, so neither fact holds for it.
 family(
     "view",
     kind=Kind.VIEW,
@@ -109,7 +109,7 @@ family(
     **_KEPT,
     **_STRIDED,
 )
-# Keeps every element but where a size of 1 becomes 0.
+# Keeps every element, unless a size of 1 becomes 0.
 family(
     "expand",
     kind=Kind.VIEW,
@@ -146,7 +146,7 @@ family(
     aliases=((0, "self"),),
     why_not_functional="it gives views that it does not declare",
 )
-# Its strides and offset are those given, whatever the argument's are.
+# Strides and offset are given and do not depend on the argument's.
 family("as_strided", kind=Kind.VIEW)
 
 # -- properties of Tensor ----------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ families("mT mH real imag", kind=Kind.VIEW)
 
 # -- indexing in Python ------------------------------------------------------------------------------------------------
 
-# A view for slices, None, `...` and numbers; a gather for tensors, whose elements may be out of range.
+# A view for slices, None, `...` and numbers. A gather for index tensors, which may be out of range.
 family(
     "getitem",
     kind=Kind.GATHER,
