@@ -141,20 +141,20 @@ class ShapeEnv:
 
         Raises ConstraintError when the sizes of the traced call differ.
         """
-        known = self._named.get(name)
-        if known is None:
-            known = self._named[name] = self.create_symbol(hint, source, dynamic, lower=lower, upper=upper)
-            return known
-        size = self.hint(known)
+        named = self._named.get(name)
+        if named is None:
+            named = self._named[name] = self.create_symbol(hint, source, dynamic, lower=lower, upper=upper)
+            return named
+        size = self.hint(named)
         if size != hint:
-            first = self.source_of(known) if isinstance(known, Symbol) else str(known)
+            first = self.source_of(named) if isinstance(named, Symbol) else str(named)
             raise ConstraintError(
                 f"the dimension named {name!r} is {size} at {first} but {hint} at {source}; {explain.place(self)}; "
                 f"give the same sizes, or use two names"
             )
-        if isinstance(known, Symbol):
-            self.shared.append((known, source))
-        return known
+        if isinstance(named, Symbol):
+            self.shared.append((named, source))
+        return named
 
     def create_float(self, hint: float | None, source: str) -> FloatSymbol:
         """Return a symbol for the float `hint` found at `source`. A hint of None means that the value is known only at run time."""
@@ -219,7 +219,7 @@ class ShapeEnv:
     def bounds(self, e: IntLike) -> Range:
         """Return a closed interval that holds every value of `e` under the facts."""
         simple = self.facts.simplify(e)
-        return to_range(self.facts.known.interval(simple))
+        return to_range(self.facts.known_ranges.interval(simple))
 
     # -- decisions ----------------------------------------------------------------------------------------------------
 
@@ -227,9 +227,9 @@ class ShapeEnv:
         """Return True or False when the facts imply it, None otherwise. Records nothing."""
         if isinstance(condition, bool):
             return condition
-        known = self._decided.get(condition)
-        if known is not None:
-            return known
+        decided = self._decided.get(condition)
+        if decided is not None:
+            return decided
         check_condition("prove", condition)
         result = self._settle(self.facts.simplify(condition), self.facts, self.steps)
         if result is not None:
@@ -381,20 +381,20 @@ class ShapeEnv:
     def check_divisor(self, divisor: IntLike) -> None:
         """Guard that `divisor` is not zero. Raises DivisionByZeroError when it is zero, or when it is unbacked and can be zero."""
         nonzero = Ne(divisor, 0)
-        known = self.prove(nonzero)
-        if known:
+        answer = self.prove(nonzero)
+        if answer:
             return
-        if known is None and self.hint(divisor):
+        if answer is None and self.hint(divisor):
             before, self._general = self._general, False  # this guards a real division, not a short cut for sizes of 1
             try:
                 self.decide(nonzero)
             finally:
                 self._general = before
             return
-        if known is None and self._assume(nonzero):
+        if answer is None and self._assume(nonzero):
             return
         what = self.describe(divisor)
-        if known is False or self.hint(divisor) == 0:
+        if answer is False or self.hint(divisor) == 0:
             raise DivisionByZeroError(
                 f"division by {what}, which is 0; {explain.place(self)}; check that {what} is not 0 before that line"
             )
@@ -450,7 +450,7 @@ class ShapeEnv:
         if not self._assumes and self._recording:
             return None
         numbers = [s for s in free_symbols(self.simplify(condition)) if s not in self.hints]
-        if any(isinstance(s, FloatExpr) or self.facts.known.lower(s) < 0 for s in numbers):
+        if any(isinstance(s, FloatExpr) or self.facts.known_ranges.lower(s) < 0 for s in numbers):
             return None
         answer = self.prove_under([Ge(s, 2) for s in numbers], condition)
         if answer is not None and self._recording:
@@ -459,9 +459,9 @@ class ShapeEnv:
 
     def assume(self, condition: BoolLike) -> None:
         """Like `expect`, for a condition that the program does not need. The caller must be able to deoptimise where it fails."""
-        known = len(self.runtime_asserts)
+        before = len(self.runtime_asserts)
         self.expect(condition)
-        self.assumptions += [found.condition for found in self.runtime_asserts[known:]]
+        self.assumptions += [found.condition for found in self.runtime_asserts[before:]]
 
     def _guard(self, guard: BoolLike) -> None:
         """Record a condition that holds at the hints. `facts` have simplified it and do not settle it."""
@@ -474,7 +474,7 @@ class ShapeEnv:
             if isinstance(value, int):
                 self._check_specialised(s, value, recorded)
         for s in guard.free_symbols:
-            if not isinstance(s, FloatExpr) and self.facts.known.lower(s) == self.facts.known.upper(s):
+            if not isinstance(s, FloatExpr) and self.facts.known_ranges.lower(s) == self.facts.known_ranges.upper(s):
                 self._check_specialised(s, self.hints[s], recorded)
 
     def _learn(self, simple: BoolLike) -> None:
@@ -526,10 +526,10 @@ class ShapeEnv:
 
         Raises ContradictionError when it is known to be false, ConstraintError when the hints do not satisfy it.
         """
-        known = self.prove(condition)
-        if known is False:
+        answer = self.prove(condition)
+        if answer is False:
             raise ContradictionError(explain.contradiction(self, condition))
-        if known is None:
+        if answer is None:
             self._check_at_hand(condition)
             self._accept(condition, self.facts.simplify(condition))
 
@@ -540,10 +540,10 @@ class ShapeEnv:
         satisfy it.
         """
         declared = Guard(condition, self.where(), reason) if isinstance(condition, BoolExpr) else None
-        known = self.prove(condition)
-        if known is False:
+        answer = self.prove(condition)
+        if answer is False:
             raise ContradictionError(explain.contradiction(self, condition))
-        if declared is None or known:
+        if declared is None or answer:
             return
         self._check_at_hand(condition)
         self._accept(condition, self.facts.simplify(condition))

@@ -32,14 +32,14 @@ class Facts:
         self.holding: set[BoolExpr] = set()
         #: symbols without a value while tracing; no substitution expresses a symbol with a value by these
         self.unbacked: set[Symbol] = set()
-        self._known: KnownRanges | None = None
+        self._known_ranges: KnownRanges | None = None
 
     @property
-    def known(self) -> KnownRanges:
+    def known_ranges(self) -> KnownRanges:
         """Return the ranges and remainders in the form that `simplify` and `bounds` take."""
-        if self._known is None:
-            self._known = KnownRanges(dict(self.ranges), dict(self.remainders))
-        return self._known
+        if self._known_ranges is None:
+            self._known_ranges = KnownRanges(dict(self.ranges), dict(self.remainders))
+        return self._known_ranges
 
     @overload
     def at_witness(self, e: IntLike) -> int | None: ...
@@ -74,7 +74,7 @@ class Facts:
             return e
         if self.substitutions:
             e = substitute(e, self.substitutions)
-        e = simplify(e, self.known)
+        e = simplify(e, self.known_ranges)
         # Inequalities are in `ranges` and `not_positive`, never in `holding`.
         if isinstance(e, BoolExpr) and e.op != "le0" and self.holding:
             if e in self.holding:
@@ -118,20 +118,20 @@ class Facts:
         ((s, c),) = coefficients.items()
         if not isinstance(s, Symbol):
             return False
-        old_low, old_high = self.known.interval(s)
+        old_low, old_high = self.known_ranges.interval(s)
         low, high = (old_low, min(old_high, -const // c)) if c > 0 else (max(old_low, -(const // c)), old_high)
         self._set_range(s, low, high)
         return True
 
     def _set_range(self, s: Symbol, low: int | float, high: int | float) -> None:
-        if s in self.known.residues:
+        if s in self.known_ranges.residues:
             # Move the ends inwards to values with the known remainder.
-            n, r = self.known.residues[s]
+            n, r = self.known_ranges.residues[s]
             low, high = low if low == -INF else low + (r - low) % n, high if high == INF else high - (high - r) % n
         if low > high:
             raise ContradictionError(f"no value is left for {s.name}: at least {low} and at most {high}")
         self.ranges[s] = ranges.to_range((low, high))
-        self._known = None
+        self._known_ranges = None
         if low == high:
             self._replace(s, int(low))
 
@@ -162,34 +162,34 @@ class Facts:
         found = residue_of(node, remainder)
         if found is not None:
             x, residue = found
-            old = self.known.residues.get(x)
+            old = self.known_ranges.residues.get(x)
             if old is not None and join_residues(old, residue) is None:
                 raise ContradictionError(f"{node} == {remainder} contradicts ({x}) % {old[0]} == {old[1]}")
         self.remainders[node] = remainder
-        self._known = None
+        self._known_ranges = None
         if found is not None and isinstance(found[0], Symbol):
-            self._set_range(found[0], *self.known.interval(found[0]))
+            self._set_range(found[0], *self.known_ranges.interval(found[0]))
 
     def raise_lower(self, symbols: Iterable[Symbol], low: int) -> None:
         """Add low <= s for symbols without a substitution."""
-        known, points = self.known, []
+        known_ranges, points = self.known_ranges, []
         for s in symbols:
-            old_low, high = known.interval(s)
+            old_low, high = known_ranges.interval(s)
             if max(old_low, low) < high:
                 self.ranges[s] = ranges.to_range((max(old_low, low), high))
             else:
                 points.append(s)
-        self._known = None
+        self._known_ranges = None
         for s in points:
-            self._set_range(s, max(self.known.interval(s)[0], low), self.known.interval(s)[1])
+            self._set_range(s, max(self.known_ranges.interval(s)[0], low), self.known_ranges.interval(s)[1])
 
     def _replace(self, s: Symbol, value: IntLike) -> None:
         """Substitute `value` for s in all facts. The range of s becomes facts about `value`."""
-        low, high = self.known.interval(s)
+        low, high = self.known_ranges.interval(s)
         one = {s: value}
         self.substitutions = {t: substitute(e, one) for t, e in self.substitutions.items()}
         self.substitutions[s] = value
-        self._known = None
+        self._known_ranges = None
         old_le, old_holding, old_mods = self.not_positive, self.holding, self.remainders
         self.not_positive, self.holding, self.remainders = {}, set(), {}
         pending: list[BoolLike] = [Eq(substitute(node, one), remainder) for node, remainder in old_mods.items()]
@@ -208,7 +208,7 @@ class Facts:
         if len(coefficients) == 1:
             ((s, c),) = coefficients.items()
             if isinstance(s, Symbol) and c == 1:
-                low, high = self.known.interval(s)
+                low, high = self.known_ranges.interval(s)
                 if low == -const:
                     self._set_range(s, low + 1, high)
                 elif high == -const:

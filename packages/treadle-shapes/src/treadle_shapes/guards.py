@@ -145,11 +145,11 @@ def _wider(conditions: Sequence[BoolExpr]) -> dict[int, tuple[int, ...]]:
         if bound is None:
             continue
         s, upper, end = bound
-        known = narrowest.get((s, upper))
-        if known is None or (end < known[0] if upper else end > known[0]):
+        best = narrowest.get((s, upper))
+        if best is None or (end < best[0] if upper else end > best[0]):
             narrowest[s, upper] = (end, position)
-            if known is not None:
-                wider.append((known[1], (s, upper)))
+            if best is not None:
+                wider.append((best[1], (s, upper)))
         else:
             wider.append((position, (s, upper)))
     return {position: (narrowest[side][1],) for position, side in wider}
@@ -251,8 +251,8 @@ class GuardFunction:
         inside, symbols, relations = _box_check(self.box), self.symbols, self.relations
 
         def check(*values: int) -> bool:
-            known = dict(zip(symbols, values, strict=True))
-            return inside(*values) and all(holds(guard.expr, known) for guard in relations)
+            by_symbol = dict(zip(symbols, values, strict=True))
+            return inside(*values) and all(holds(guard.expr, by_symbol) for guard in relations)
 
         return check
 
@@ -264,13 +264,13 @@ class GuardFunction:
 
     def why_fails(self, *values: int) -> str | None:
         """Describe the first range or guard that these values do not satisfy; None when they satisfy all."""
-        known = dict(zip(self.symbols, values, strict=True))
-        for s, value in known.items():
+        by_symbol = dict(zip(self.symbols, values, strict=True))
+        for s, value in by_symbol.items():
             if isinstance(value, int) and value not in s.range:
                 return f"{s.name} == {value} is outside [{s.lower}, {'inf' if s.upper is None else s.upper}]"
         for guard in self.guards:
-            if not holds(guard.expr, known):
-                shown = ", ".join(f"{s.name}={known[s]}" for s in self.symbols if s in guard.expr.free_symbols)
+            if not holds(guard.expr, by_symbol):
+                shown = ", ".join(f"{s.name}={by_symbol[s]}" for s in self.symbols if s in guard.expr.free_symbols)
                 return f"{text(guard.expr)} fails for {shown} (needed by {guard.where})"
         return None
 

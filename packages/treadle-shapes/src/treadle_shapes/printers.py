@@ -104,8 +104,8 @@ class _Printer:
     conjunction, disjunction, negation = " and ", " or ", "not "
     truth = ("False", "True")
 
-    def __init__(self, known: KnownRanges, names: Mapping[Any, str] | None = None) -> None:
-        self.known = known
+    def __init__(self, known_ranges: KnownRanges, names: Mapping[Any, str] | None = None) -> None:
+        self.known_ranges = known_ranges
         self.left = _MAX_PARTS
         self.names = names or {}
         self.subject: Any = None
@@ -240,7 +240,7 @@ class _Printer:
 
     def non_negative(self, e: Fn) -> bool:
         a, b = e.args
-        return self.known.lower(a) >= 0 and self.known.lower(b) >= 0
+        return self.known_ranges.lower(a) >= 0 and self.known_ranges.lower(b) >= 0
 
 
 def _float_text(value: float) -> str:
@@ -312,9 +312,9 @@ class _C(_Printer):
 
     def shift(self, e: Fn, sign: str) -> tuple[str, int]:
         a, n = e.args
-        low, high = self.known.interval(n)
+        low, high = self.known_ranges.interval(n)
         # A literal may have 32 bits, and `<<` of a negative number is undefined before C++20.
-        plain = isinstance(a, Expr) and low >= 0 and high < 64 and (sign == ">>" or self.known.lower(a) >= 0)
+        plain = isinstance(a, Expr) and low >= 0 and high < 64 and (sign == ">>" or self.known_ranges.lower(a) >= 0)
         return (
             self.bits(e, sign)
             if plain
@@ -385,7 +385,7 @@ class _Triton(_C):
         return f"({super().comparison(e)[0]})", _ATOM
 
 
-def _known(known: Mapping[Symbol, Range] | KnownRanges | None) -> KnownRanges:
+def _to_known_ranges(known: Mapping[Symbol, Range] | KnownRanges | None) -> KnownRanges:
     if isinstance(known, KnownRanges):
         return known
     return KnownRanges(known) if known else OWN
@@ -403,12 +403,12 @@ def to_cpp(
 
     names: texts for symbols in place of their own names, and for subexpressions that are computed elsewhere.
     """
-    return _Cpp(_known(known), names).whole(e)
+    return _Cpp(_to_known_ranges(known), names).whole(e)
 
 
 def to_triton(e: Any, known: Mapping[Symbol, Range] | KnownRanges | None = None) -> str:
     """Return Triton source. It needs `TRITON_HELPERS` unless every division is plain."""
-    return _Triton(_known(known)).whole(e)
+    return _Triton(_to_known_ranges(known)).whole(e)
 
 
 def text(e: Node, names: Mapping[Any, str] | None = None) -> str:

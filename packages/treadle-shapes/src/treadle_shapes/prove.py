@@ -17,7 +17,7 @@ _DEPTH = 3  # how many facts one proof combines
 class _Prover:
     def __init__(self, facts: Facts, steps: int) -> None:
         self.facts = facts
-        self.known = facts.known
+        self.known_ranges = facts.known_ranges
         self.steps = steps
         #: polynomials at the facts' witness
         self.values: dict[IntLike, int | None] = {}
@@ -62,7 +62,7 @@ class _Prover:
             return True
         if depth == 0:
             return False
-        least = least_at_corner({m: -c for m, c in terms.items()}, -const, self.known)
+        least = least_at_corner({m: -c for m, c in terms.items()}, -const, self.known_ranges)
         if least is not None and least >= 0:
             return True
         for q, q_value in self.facts.not_positive.items():
@@ -92,7 +92,7 @@ class _Prover:
 
     def _upper(self, terms: dict[Expr, int], const: int) -> int | float:
         """Return an upper bound of const + sum(c * monomial)."""
-        interval = self.known.interval
+        interval = self.known_ranges.interval
         high: int | float = const
         plain = True
         for monomial, c in terms.items():
@@ -100,7 +100,7 @@ class _Prover:
             high = plus(high, times(part[c > 0], c))
             plain = plain and not (isinstance(monomial, Fn) and monomial.op == "floordiv")
         # A sum has tighter bounds than its terms where it holds products (see `least_at_corner`) or quotients (see here).
-        return high if plain or high <= 0 or len(terms) < 2 else self.known.upper(make_sum(dict(terms), const))
+        return high if plain or high <= 0 or len(terms) < 2 else self.known_ranges.upper(make_sum(dict(terms), const))
 
     def less_or_equal(self, c: BoolExpr) -> bool | None:
         p = c.args[0]

@@ -13,10 +13,11 @@ from torch.utils import _pytree as pytree  # noqa: E402
 
 from treadle_shapes import Eq, ShapeEnv  # noqa: E402
 from treadle_shapes.torch import (  # noqa: E402
-    fake_call_cache,
     fake_mode,
     fake_shape_env,
     fake_tensor,
+    raw_expr,
+    shape_inference,
     symbolic_dispatch,
 )
 from treadle_shapes.torch.fake_call_cache import FakeCallCache  # noqa: E402
@@ -70,12 +71,12 @@ class Setting:
 @pytest.fixture(params=["constant", "dynamic"])
 def setting(request, monkeypatch):
     """Without formulas, which would answer before anything can be recalled."""
-    monkeypatch.setattr(fake_call_cache, "infer", lambda *_: None)
+    monkeypatch.setattr(shape_inference, "infer", lambda *_: None)
     return Setting(None if request.param == "constant" else ShapeEnv())
 
 
 def value(n):
-    return n.node.value if isinstance(n, torch.SymInt) else n
+    return raw_expr(n)
 
 
 def described(result, args):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -17,16 +16,14 @@ from torch._subclasses import fake_impls  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from treadle_shapes import ShapeEnv  # noqa: E402
-from treadle_shapes.torch import (  # noqa: E402  # noqa: E402
+from treadle_shapes.torch import (  # noqa: E402
     fake_like,
     fake_mode,
     fake_shape_env,
     fake_tensor,
-    operator,
     patches,
     preserved,
     preserved_operators,
-    symbolic_dispatch,
 )
 from treadle_shapes.torch.fake_tensors import TreadleFakeMode  # noqa: E402
 
@@ -151,42 +148,6 @@ def test_preserved_operators_are_taken_apart_without_it():
             pass
         assert aten.upsample_nearest2d.vec.py_kernels[key] is preserved.kernels()[aten.upsample_nearest2d.vec]
     assert python_kernels() == before
-
-
-def test_preserved_operators_of_several_threads():
-    before, inside, leave = python_kernels(), threading.Event(), threading.Event()
-
-    def trace():
-        with preserved_operators():
-            inside.set()
-            leave.wait()
-
-    thread = threading.Thread(target=trace)
-    with preserved_operators():
-        thread.start()
-        inside.wait()
-    assert python_kernels() != before  # the other still traces
-    leave.set()
-    thread.join()
-    assert python_kernels() == before
-
-
-@pytest.mark.parametrize("op", preserved.kernels(), ids=str)
-def test_preserved_operators_have_the_overloads_that_are_listed(op):
-    assert operator(op).preserved
-
-
-@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
-@pytest.mark.parametrize("how", [{"scale_factor": 2.0}, {"scale_factor": 1.5}, {"size": (7, 9)}])
-def test_the_sizes_of_preserved_interpolations(mode, how):
-    env = ShapeEnv()
-    fakes = fake_mode(shape_env=fake_shape_env(env))
-    real = torch.randn(2, 3, 6, 8)
-    x = fake_tensor(fakes, real, [None, None, env.create_symbol(6, "h"), env.create_symbol(8, "w")])
-    with fakes, symbolic_dispatch(), preserved_operators():
-        fake = torch.nn.functional.interpolate(x, mode=mode, **how)
-    wanted = torch.nn.functional.interpolate(real, mode=mode, **how)
-    assert [int(env.hint(n.node.value)) if isinstance(n, torch.SymInt) else n for n in fake.shape] == list(wanted.shape)
 
 
 # -- the mode of our own -----------------------------------------------------------------------------------------------

@@ -87,8 +87,8 @@ class FakeCallCache:
 
     def __init__(self, mode: Any) -> None:
         self.mode = mode
-        self._noted: dict[Any, Any] = {}
-        self._known: Any = None
+        self._entries: dict[Any, Any] = {}
+        self._facts: Any = None
 
     def call(self, target: Any, run: Callable[[], Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """Return the result of `run()`, which calls `target` (a function, or a method's name) with these arguments on fake tensors."""
@@ -99,22 +99,22 @@ class FakeCallCache:
             key = None
         if key is None or not tensors:
             return run()
-        self._forget_if_wiser()
-        found = self._noted.get(key)
+        self._clear_if_facts_changed()
+        found = self._entries.get(key)
         if found is None:
-            found = self._noted[key] = self._from_shape_function(target, args, kwargs, tensors)
+            found = self._entries[key] = self._from_shape_function(target, args, kwargs, tensors)
         if found is not None:
             return self._make(found, tensors)
         versions = [t._version for t in tensors]
         result = run()
         try:
-            noted = self._note(result, tensors)
+            entry = self._entry_of(result, tensors)
             is_unchanged = versions == [t._version for t in tensors] and key == self._key(target, args, kwargs, [])
         except _Unknown:
             return result
         if is_unchanged:
-            self._forget_if_wiser()
-            self._noted[key] = noted
+            self._clear_if_facts_changed()
+            self._entries[key] = entry
         return result
 
     # -- keys ---------------------------------------------------------------------------------------------------------
@@ -155,12 +155,12 @@ class FakeCallCache:
         keys = torch._C._dispatch_keys(t).raw_repr()
         return t.dtype, t.fake_device, keys, t.requires_grad, sizes, strides, offset
 
-    def _forget_if_wiser(self) -> None:
+    def _clear_if_facts_changed(self) -> None:
         adapter = self.mode.shape_env
-        known = None if adapter is None else (adapter, adapter.env.learnt)
-        if known != self._known:
-            self._known = known
-            self._noted.clear()
+        facts = None if adapter is None else (adapter, adapter.env.learnt)
+        if facts != self._facts:
+            self._facts = facts
+            self._entries.clear()
 
     # -- results ------------------------------------------------------------------------------------------------------
 
@@ -187,11 +187,11 @@ class FakeCallCache:
     def _wrap(self, n: Any) -> Any:
         return n if type(n) is int else self.mode.shape_env.wrap(n)
 
-    def _note(self, result: Any, tensors: list[FakeTensor]) -> Any:
+    def _entry_of(self, result: Any, tensors: list[FakeTensor]) -> Any:
         """Return the cache entry from which `_make` rebuilds such a result. Raises _Unknown."""
         kind = type(result)
         if kind in (tuple, list):
-            items = tuple([self._note(item, tensors) for item in result])
+            items = tuple([self._entry_of(item, tensors) for item in result])
             # Two new results that share memory would be rebuilt in two storages.
             fresh = [_storage(t) for t, item in zip(result, items, strict=True) if isinstance(item, _New)]
             if not items or len(set(fresh)) < len(fresh) or any(isinstance(item, _Several) for item in items):
@@ -202,12 +202,12 @@ class FakeCallCache:
         position = _position(result, tensors)
         if position is not None:
             return _Argument(position)
-        noted = self._note_tensor(result, tensors)
-        if self._metadata(self._make(noted, tensors)) != self._metadata(result):
+        entry = self._tensor_entry(result, tensors)
+        if self._metadata(self._make(entry, tensors)) != self._metadata(result):
             raise _Unknown
-        return noted
+        return entry
 
-    def _note_tensor(self, result: FakeTensor, tensors: list[FakeTensor]) -> Any:
+    def _tensor_entry(self, result: FakeTensor, tensors: list[FakeTensor]) -> Any:
         sizes, strides, offset = tuple(result.shape), tuple(result.stride()), result.storage_offset()
         given = {
             s for t in tensors for n in (*t.shape, *t.stride(), t.storage_offset()) for s in free_symbols(_value(n))
@@ -226,19 +226,19 @@ class FakeCallCache:
             raise _Unknown
         return _View(argument, sizes, strides, offset)
 
-    def _make(self, noted: Any, tensors: list[FakeTensor]) -> Any:
-        kind = type(noted)
+    def _make(self, entry: Any, tensors: list[FakeTensor]) -> Any:
+        kind = type(entry)
         if kind is _New:
-            made = torch.empty_strided(noted.sizes, noted.strides, dtype=noted.dtype, device="meta")
-            return FakeTensor(self.mode, made, noted.device)
+            made = torch.empty_strided(entry.sizes, entry.strides, dtype=entry.dtype, device="meta")
+            return FakeTensor(self.mode, made, entry.device)
         if kind is _View:
-            source = tensors[noted.argument]
+            source = tensors[entry.argument]
             with in_kernel_invocation_manager(self.mode):
-                alias = torch.as_strided(source, noted.sizes, noted.strides, noted.offset)
+                alias = torch.as_strided(source, entry.sizes, entry.strides, entry.offset)
             return FakeTensor(self.mode, alias, source.fake_device)
         if kind is _Argument:
-            return tensors[noted.argument]
-        return noted.kind([self._make(item, tensors) for item in noted.items])
+            return tensors[entry.argument]
+        return entry.kind([self._make(item, tensors) for item in entry.items])
 
 
 def settings_are_plain() -> bool:

@@ -72,7 +72,7 @@ def _is_positive(n: Any) -> bool:
     if type(n) is int:
         return n > 0
     value = number(n)
-    return value > 0 if isinstance(value, int) else n.node.env.facts.known.interval(value)[0] >= 1
+    return value > 0 if isinstance(value, int) else n.node.env.facts.known_ranges.interval(value)[0] >= 1
 
 
 def _dense(t: Any) -> Layout:

@@ -8,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from treadle_shapes import UsageError  # noqa: E402
 from treadle_shapes.torch import Cost, ElementUse, Kind, Raises, families_with, operator  # noqa: E402
 from treadle_shapes.torch.operators import declare, table  # noqa: E402
 from treadle_shapes.torch.operators.declare import ALSO, DECLARED  # noqa: E402
@@ -115,14 +114,6 @@ def test_facts_of_functional_forms_only():
     assert operator(torch.dropout).may_return_argument and not operator(torch.dropout_).python_kernel_copies
     assert operator(aten.fill.Scalar).like_first_argument and not operator(aten.fill_.Scalar).like_first_argument
     assert operator(aten.floor_divide_.Scalar).raises is Raises.BY_ZERO_DIVISOR  # facts about elements hold for both
-
-
-def test_a_family_is_declared_once():
-    for twice in ("squeeze", "T"):
-        with pytest.raises(UsageError, match=f"'{twice}' is declared twice"):
-            declare.family(twice)
-    with pytest.raises(UsageError, match="no field of Operator"):
-        declare.family("something_new", colour="blue")
 
 
 def test_every_declared_name_exists():

@@ -95,7 +95,7 @@ def corrected_by(patch: str) -> list[torch._ops.OpOverload]:
     load_families()
     found = []
     for name, stated in DECLARED.items():
-        packet = getattr(torch.ops.aten, name, None)
+        packet: Any = getattr(torch.ops.aten, name, None)
         overloads = [o for o, facts in stated.overloads.items() if facts.get("fake_correction") == patch]
         if stated.facts.get("fake_correction") == patch:
             overloads.append("default")

@@ -1,0 +1,24 @@
+"""Implementations on fake tensors with eager's strides."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from treadle_shapes.torch.fake_kernels import roll  # noqa: E402
+
+LAYOUTS = {
+    "contiguous": lambda: torch.arange(120.0).view(2, 3, 4, 5),
+    "channels-last": lambda: torch.arange(120.0).view(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "permuted": lambda: torch.arange(120.0).view(5, 4, 3, 2).permute(3, 2, 1, 0),
+    "empty": lambda: torch.empty(2, 0, 3),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("shifts", "dims"), [((1,), (0,)), ((-2, 5), (1, 2)), ((7,), (-1,)), ((3,), ())])
+def test_roll(layout, shifts, dims):
+    x = LAYOUTS[layout]()
+    found, wanted = roll(x, shifts, dims), torch.roll(x, shifts, dims)
+    assert torch.equal(found, wanted) and found.stride() == wanted.stride()
