@@ -207,6 +207,39 @@ def test_gradient_penalty() -> None:
     assert_compiled()
 
 
+def test_gradient_penalty_through_batch_norm() -> None:
+    """The running statistics that the forward pass has written do not stand in the way of running it again."""
+    torch.manual_seed(0)
+    eager = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Softplus(), nn.Linear(8, 1))
+    model = copy.deepcopy(eager)
+    x = torch.randn(6, 5)
+    for forward, owner in ((eager, eager), (treadle.compile(model), model)):
+        given = x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(forward(given).sum(), given, create_graph=True)
+        (gradient.norm(dim=1) - 1).square().mean().backward()
+    for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        if other.grad is not None:
+            torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+    for one, other in zip(model.buffers(), eager.buffers(), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_an_input_changed_by_the_graph_refuses_second_gradients() -> None:
+    w = torch.randn(3, requires_grad=True)
+
+    @treadle.compile
+    def program(state: torch.Tensor) -> torch.Tensor:
+        out = (w * state.exp()).square().sum()
+        state.add_(1)
+        return out
+
+    (gradient,) = torch.autograd.grad(program(torch.ones(3)), w)
+    torch.testing.assert_close(gradient, 2 * w.detach() * torch.e**2)
+    with pytest.raises(RuntimeError, match="create_graph=True is not supported"):
+        torch.autograd.grad(program(torch.ones(3)), w, create_graph=True)
+
+
 def test_force_field() -> None:
     """Energy, forces as its gradient, a loss on the forces."""
 

@@ -20,8 +20,6 @@ from .joint import JointTrace
 from .partition import Halves
 
 Compiled = Callable[..., Sequence[Any]]
-
-
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
 
 
@@ -36,6 +34,7 @@ class TrainingProgram:
         self.halves = halves
         self.forward = forward
         self.not_differentiable = tuple(k for k in tensors if k not in joint.tangents)
+        self.why_not_twice = why_not_differentiable_again(joint)
         self.draws_random = any(map(is_random, halves.reference.graph.nodes))
         self._compile_backward = compile_backward
         self._backwards: dict[tuple[int, ...], Compiled] = {}
@@ -52,6 +51,28 @@ class TrainingProgram:
             with torch.inference_mode(False), torch.no_grad():
                 found = self._backwards[wanted] = self._compile_backward(graph, examples)
         return found
+
+
+# Batch norm in training mode returns new running statistics; its result does not depend on the old ones (arguments 3 and 4).
+_BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
+
+
+def why_not_differentiable_again(joint: JointTrace) -> str | None:
+    """Why the forward graph must not run again for gradients of gradients: it has changed an input that its gradients depend on."""
+    placeholders = [node for node in joint.graph.nodes if node.op == "placeholder"]
+    written = {placeholders[mutation.input] for mutation in joint.contract.mutations}
+    results: Any = joint.graph.output_node().args[0]
+    pending = [node for node in results[joint.n_outputs :] if isinstance(node, fx.Node)]
+    seen: set[fx.Node] = set()
+    while pending:
+        node = pending.pop()
+        if node in written:
+            return f"its gradients depend on {node.name}, which it changes in place"
+        if node not in seen:
+            seen.add(node)
+            ignored = set(node.args[3:5]) if node.target is _BATCH_NORM else set()
+            pending += [used for used in node.all_input_nodes if used not in ignored]
+    return None
 
 
 def is_random(node: fx.Node) -> bool:
@@ -77,7 +98,10 @@ class CompiledBackward(torch.autograd.Function):
         outputs, given = tuple(results[:n_outputs]), iter(results[n_outputs:])
         tensors = [next(given) if place is None else primals[place] for place in program.halves.primals]
         ctx.numbers = tuple(given)
-        ctx.layouts = [(outputs[k].size(), outputs[k].stride(), outputs[k].dtype) for k in program.joint.tangents]
+        ctx.layouts = [
+            (outputs[k].size(), outputs[k].stride(), outputs[k].dtype, outputs[k].device)
+            for k in program.joint.tangents
+        ]
         ctx.save_for_backward(*tensors)
         ctx.mark_non_differentiable(*[outputs[k] for k in program.not_differentiable])
         return outputs
@@ -111,11 +135,14 @@ def _differentiable_gradients(
 ) -> Sequence[Any]:
     """The gradients by PyTorch's own formulas, which autograd records (`create_graph=True`): the forward graph runs again.
 
-    Raises RuntimeError when an input has been changed in place since the forward pass.
+    Raises RuntimeError when an input that matters has been changed in place since the forward pass.
     """
+    if program.why_not_twice is not None:
+        raise RuntimeError(f"create_graph=True is not supported for this compiled graph: {program.why_not_twice}")
     primals = [value for value, _ in ctx.primals]
-    for value, version in ctx.primals:
-        if isinstance(value, torch.Tensor) and value._version != version:
+    written = {mutation.input for mutation in program.joint.contract.mutations}
+    for place, (value, version) in enumerate(ctx.primals):
+        if isinstance(value, torch.Tensor) and value._version != version and place not in written:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: "
                 f"an input of shape {list(value.shape)} is at version {value._version}; expected version {version} instead"
@@ -149,13 +176,13 @@ def _random_state(state: torch.Tensor | None) -> Iterator[None]:
 
 
 def _laid_out(
-    tangent: torch.Tensor | None, size: Sequence[int], strides: Sequence[int], dtype: torch.dtype
+    tangent: torch.Tensor | None, size: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
     """The tangent with the strides of its output, which backward was compiled for; zeros for an output without one."""
     if tangent is None:
-        return torch.empty_strided(size, strides, dtype=dtype).zero_()
+        return torch.empty_strided(size, strides, dtype=dtype, device=device).zero_()
     # Autograd makes tensors of zeros without memory, and lazy conjugates and negatives; kernels read memory.
     is_plain = not (tangent._is_zerotensor() or tangent.is_neg() or tangent.is_conj())
     if is_plain and tangent.stride() == strides:
         return tangent
-    return torch.empty_strided(size, strides, dtype=dtype, device=tangent.device).copy_(tangent)
+    return torch.empty_strided(size, strides, dtype=dtype, device=device).copy_(tangent)

@@ -46,7 +46,8 @@ def why_not_save(node: fx.Node, classes: Classes, saved_by_eager: frozenset[fx.N
 
 def min_cut(classes: Classes) -> list[fx.Node]:
     """The nodes to save for the smallest cut, in graph order. Numbers are never among them: they are read from what is."""
-    relevant = [node for node in classes.order if node in ancestors(classes.needed) and not is_number(node)]
+    below = ancestors(classes.needed)
+    relevant = [node for node in classes.order if node in below and not is_number(node)]
     if not relevant:
         return []
     reachable = _cut(relevant, classes)
