@@ -56,14 +56,18 @@ class CompiledGraph:
         return format_program(self._program)
 
     @property
-    def hot(self) -> ShapeSpecialisation | None:
+    def specialisation(self) -> ShapeSpecialisation | None:
         """What decides which sizes get kernels of their own; None where no kernel takes sizes, or the option says so."""
-        return self._host.hot
+        return self._host.specialisation
 
     def specialise(self) -> bool:
-        """Compile kernels for the sizes of the last call, hot or not; whether calls at these sizes run such kernels now."""
-        hot = self.hot
-        return hot is not None and hot.last is not None and hot.specialise(hot.last)
+        """Compile kernels for the sizes of the last call, frequent or not; whether calls at these sizes run such kernels now."""
+        specialisation = self.specialisation
+        return (
+            specialisation is not None
+            and specialisation.last is not None
+            and specialisation.specialise(specialisation.last)
+        )
 
     def __call__(self, *args: Any) -> list[Any]:
         if self._prologue is not None:
@@ -123,8 +127,10 @@ def compile_graph(
         entries, cached = renderer.load(source, names) if names else ({}, False)
     with phase("host"):
         derived = Prologue(*prologue, probe.sampler(entries.pop(probe.entry, None))) if prologue else None
-        hot = _specialisation(plan, entries, renderer, record, options, None if cached else phase.seconds["build"])
-        host = Host(plan, record, entries, *hot, verify=options.verify)
+        specialised = _specialisation(
+            plan, entries, renderer, record, options, None if cached else phase.seconds["build"]
+        )
+        host = Host(plan, record, entries, *specialised, verify=options.verify)
     phase.check("host", lambda: host.source, list)
     compiled = CompiledGraph(program, host, kernels, source, derived)
     compiled.kernel_source = source.removeprefix(renderer.prelude).lstrip("\n")

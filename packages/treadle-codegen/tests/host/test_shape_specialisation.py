@@ -70,7 +70,7 @@ def test_results_keep_their_bits(name: str, threads: int, cache: Path) -> None:
     for sizes in ((33, 127, 16), (2, 4, 3)) if threads == 1 else ((700, 50, 9),):
         inputs = inputs_at(*sizes)
         before = graph(*inputs)
-        assert graph.specialise() == (graph.hot is not None)
+        assert graph.specialise() == (graph.specialisation is not None)
         assert same_bits(graph(*inputs), before)
 
 
@@ -115,7 +115,7 @@ def test_kernels_whose_bits_might_change_keep_their_numbers(cache: Path) -> None
     graph(*inputs_at(5, 40))
     assert any(kernel.why_not_constant and "sin" in kernel.why_not_constant for kernel in graph.kernels)
     total = compile_dynamic(lambda x: (x * x).sum(), PLAIN, (6, 37), cache)
-    assert [k.why_not_constant is None for k in total.kernels] == [False] and total.hot is None
+    assert [k.why_not_constant is None for k in total.kernels] == [False] and total.specialisation is None
 
 
 def test_other_sizes_after_specialized_ones(cache: Path) -> None:
@@ -126,7 +126,7 @@ def test_other_sizes_after_specialized_ones(cache: Path) -> None:
     graph.specialise()
     for inputs, want in zip((x, y, x, x, y), (*expected, expected[0], expected[0], expected[1]), strict=True):
         assert same_bits(graph(*inputs), want)
-    assert list(graph.hot.ready) == [(17, 64)] or list(graph.hot.ready) == [(9, 12)]
+    assert list(graph.specialisation.ready) == [(17, 64)] or list(graph.specialisation.ready) == [(9, 12)]
 
 
 def test_a_value_that_is_no_size_stays_variable(cache: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_value_that_is_no_size_stays_variable(cache: Path) -> None:
     assert graph.specialise()
     for n in (3, 4, -7):
         torch.testing.assert_close(graph(x, n)[0], torch.relu(x * n))
-    assert number not in graph.hot._numbers
+    assert number not in graph.specialisation._numbers
 
 
 def _graph_with_a_number(cache: Path) -> tuple[CompiledGraph, Any]:
@@ -184,17 +184,17 @@ def test_threads_at_different_sizes(cache: Path) -> None:
     for worker in workers:
         worker.start()
     ready.wait()
-    while any(worker.is_alive() for worker in workers) and len(graph.hot.ready) < 3:
+    while any(worker.is_alive() for worker in workers) and len(graph.specialisation.ready) < 3:
         graph.specialise()
     for worker in workers:
         worker.join()
-    assert not failures and graph.hot.ready
+    assert not failures and graph.specialisation.ready
 
 
 def test_without_the_option_nothing_is_kept_or_counted(cache: Path) -> None:
     graph, inputs_at, _ = case("softmax", cache, specialised_shapes=0)
     graph(*inputs_at(5, 40))
-    assert graph.hot is None and not graph.specialise()
+    assert graph.specialisation is None and not graph.specialise()
     assert "segment_0, ) = w.fitted" not in graph.host_source
 
 
@@ -205,23 +205,25 @@ def test_static_graphs_have_no_hot_sizes(cache: Path) -> None:
 
     x = torch.randn(3, 4)
     graph = compile_graph(capture(torch.relu, [x]), [x], options=CodegenOptions(threads=1, cache_dir=cache))
-    assert graph.hot is None and "w.fitted" not in graph.host_source
+    assert graph.specialisation is None and "w.fitted" not in graph.host_source
 
 
 def test_time_spent_leads_to_a_compile_in_the_background(cache: Path) -> None:
     graph, inputs_at, _ = case("layer norm", cache)
-    graph.hot.seconds = 0.0
+    graph.specialisation.seconds = 0.0
     said: list[dict[str, int]] = []
-    graph.hot.on_ready = lambda sizes, seconds: said.append(sizes)
+    graph.specialisation.on_ready = lambda sizes, seconds: said.append(sizes)
     inputs = inputs_at(12, 50)
     want = graph(*inputs)
     for _ in range(20):
         graph(*inputs)
     assert wait_for_specialisation(120)
-    assert list(graph.hot.ready) == [(12, 50)]
+    assert list(graph.specialisation.ready) == [(12, 50)]
     assert same_bits(graph(*inputs), want) and same_bits(graph(*inputs), want)
     assert [list(sizes.values()) for sizes in said] == [[12, 50]]
-    assert graph.hot.last.state[-1] is graph.hot.ready[(12, 50)][0]  # nothing is counted or said any more
+    assert (
+        graph.specialisation.last.state[-1] is graph.specialisation.ready[(12, 50)][0]
+    )  # nothing is counted or said any more
 
 
 def test_sizes_that_do_not_come_back_leave_nothing(cache: Path) -> None:
@@ -239,7 +241,7 @@ def test_sizes_that_do_not_come_back_leave_nothing(cache: Path) -> None:
 def test_every_living_graph_at_once(cache: Path) -> None:
     graph, inputs_at, _ = case("column sums", cache)
     graph(*inputs_at(12, 50))
-    assert specialise_now() >= 1 and (12, 50) in graph.hot.ready
+    assert specialise_now() >= 1 and (12, 50) in graph.specialisation.ready
 
 
 # -- the decision, on a clock of its own
@@ -257,9 +259,9 @@ class Rig:
         self.error: Exception | None = None
         monkeypatch.setattr(shape_specialisation, "_worker", self)
         generic = (self._entry("a"), self._entry("b"))
-        self.hot = ShapeSpecialisation(limit, seconds, generic, self._build, lambda: self.now)
+        self.specialisation = ShapeSpecialisation(limit, seconds, generic, self._build, lambda: self.now)
         self.fits: dict[tuple[int, ...], Fit] = {}
-        self.hot.belongs_to(self.fits, ["s0"], ["n"])
+        self.specialisation.belongs_to(self.fits, ["s0"], ["n"])
 
     def submit(self, job: Callable[[], None]) -> None:
         self.jobs.append(job)
@@ -283,7 +285,7 @@ class Rig:
             fit = self.fits.get((size,))
             if fit is None:
                 fit = self.fits[(size,)] = Fit((size,), NO_MEMORY, (), [(1, size)])
-                fit.use(self.hot.entries_at(fit))
+                fit.use(self.specialisation.entries_at(fit))
             entries = fit.state
             for entry in entries:
                 entry(0)
@@ -330,9 +332,9 @@ def test_the_limit_is_kept_and_nothing_is_counted_behind_it(monkeypatch: pytest.
         rig.call(size, 500)
         rig.work()
     assert [values["n"] for values in rig.built] == [5, 6]
-    assert rig.fits[(7,)].state == rig.hot.generic
+    assert rig.fits[(7,)].state == rig.specialisation.generic
     rig.call(9, 500)
-    assert rig.fits[(9,)].state == rig.hot.generic and not rig.jobs
+    assert rig.fits[(9,)].state == rig.specialisation.generic and not rig.jobs
 
 
 def test_a_refused_compile_is_reported_by_the_next_call_at_these_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +347,7 @@ def test_a_refused_compile_is_reported_by_the_next_call_at_these_sizes(monkeypat
         with pytest.raises(InternalError, match="n0 was not declared"):
             rig.call(5)
     said: list[InternalError] = []
-    rig.hot.on_failure = said.append
+    rig.specialisation.on_failure = said.append
     assert rig.call(5) == "ab" and rig.call(5, 500) == "ab"
     assert [error.pass_name for error in said] == ["shape specialisation"] and len(rig.built) == 1
 
@@ -365,7 +367,7 @@ def test_a_graph_that_is_gone_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -
     rig.call(5, 500)
     built = rig.built
     rig.fits.clear()
-    del rig.hot
+    del rig.specialisation
     import gc
 
     gc.collect()
@@ -394,7 +396,7 @@ _AT_EXIT = """
     from pathlib import Path
     graph = compile_dynamic(lambda x: x.softmax(-1), PLAIN, (6, 37), Path({cache!r}))
     os.environ["CXX"] = {slow!r}
-    graph.hot.seconds = 0.0
+    graph.specialisation.seconds = 0.0
     for _ in range(20):
         graph(torch.randn(5, 40))
     while not os.path.exists({started!r}):

@@ -69,9 +69,9 @@ def test_an_expanded_tensor_joins_with_the_tensor_itself():
     row.node(tx)
     found = join.value(expanded, row)
     assert isinstance(found, JoinedTensor) and join.value(expanded, row) is found
-    assert "merged" not in expanded.known_node.meta
+    assert "joined" not in expanded.known_node.meta
     join.commit()
-    assert expanded.known_node.meta["merged"][1] is row.known_node and tx.tensor_of_fake(expanded.fake) is found
+    assert expanded.known_node.meta["joined"][1] is row.known_node and tx.tensor_of_fake(expanded.fake) is found
     found.settle()
     assert tx.symbols.env.guards
 

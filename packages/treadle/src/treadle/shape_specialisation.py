@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from treadle_codegen.host.shape_specialisation import ShapeSpecialisation
 
 
-def report_specialisations(hot: ShapeSpecialisation, options: CompileOptions) -> None:
-    """Count and log the kernels that `hot` compiles. A failed compile is a bug: raised, or warned of, as `options` say."""
+def report_specialisations(specialisation: ShapeSpecialisation, options: CompileOptions) -> None:
+    """Count and log the kernels that `specialisation` compiles. A failed compile is a bug: raised, or warned of, as `options` say."""
     raising = options.values["raise_internal_errors"]
 
     def ready(sizes: dict[str, int], seconds: float) -> None:
@@ -37,4 +37,4 @@ def report_specialisations(hot: ShapeSpecialisation, options: CompileOptions) ->
             stacklevel=2,
         )
 
-    hot.on_ready, hot.on_failure = ready, failed
+    specialisation.on_ready, specialisation.on_failure = ready, failed

@@ -29,8 +29,8 @@ _SIZES_REMEMBERED = 256  # sets of sizes per dynamic graph, to recognise those t
 class Host:
     """The compiled graph's callable body. `run(*inputs)` returns the list of outputs.
 
-    entries: entry point of each segment by name; hot: if given, it has other entry points for the segments `hot_segments`
-    at sizes that calls come back to (`host.shape_specialisation`); verify: check every memory plan.
+    entries: entry point of each segment by name; specialisation: if given, it has other entry points for the segments
+    `specialised_segments` at sizes that calls come back to (`host.shape_specialisation`); verify: check every memory plan.
     """
 
     def __init__(
@@ -38,13 +38,13 @@ class Host:
         plan: ExecutionPlan,
         target: Target,
         entries: dict[str, Callable[..., Any]],
-        hot_segments: Sequence[str] = (),
-        hot: ShapeSpecialisation | None = None,
+        specialised_segments: Sequence[str] = (),
+        specialisation: ShapeSpecialisation | None = None,
         *,
         verify: bool = False,
     ) -> None:
         self.plan = plan
-        self.hot = hot
+        self.specialisation = specialisation
         self.free: list[Workspace] = []
         self.allocation = target.allocation(plan.program.device or torch.device(target.devices[0]))
         spans = lifetimes(plan)
@@ -54,7 +54,7 @@ class Host:
         writer.in_externs = {name for n in plan.nodes if isinstance(n.item, Extern) for name in n.reads | n.writes}
         body = write_body(writer)
         numbers = size_numbers(plan, sizes)
-        compared = write_host(writer, body, list(spans), numbers, hot_segments)
+        compared = write_host(writer, body, list(spans), numbers, specialised_segments)
         self._nothing_seen = (None,) * compared
         self._met: set[Sizes] = set()
         self._number_slots = [plan.slots[slot_key(number)] for number in numbers]
@@ -65,14 +65,14 @@ class Host:
             plan.slots,
             sizes.in_order(),
             [dtype for dtype, _ in writer.pool],
-            Fit((), NO_MEMORY, (None,) * (compared + len(sizes.values) + len(hot_segments))),
+            Fit((), NO_MEMORY, (None,) * (compared + len(sizes.values) + len(specialised_segments))),
             target.abi,
             self.allocation,
             target.costs.alignment,
             verify,
         )
-        if hot is not None:
-            hot.belongs_to(self.planner.fits, [symbol.name for symbol in self.planner.symbols], numbers)
+        if specialisation is not None:
+            specialisation.belongs_to(self.planner.fits, [symbol.name for symbol in self.planner.symbols], numbers)
         self.source = "\n".join(writer.lines) + "\n"
         self.static_views: list[torch.Tensor | None] = [None] * len(writer.statics)
         self.static_keys = list(writer.statics)
@@ -108,14 +108,17 @@ class Host:
         sizes = self._read_sizes(*inputs)
         fit = self.planner.fits.get(sizes) or self._new_fit(sizes, inputs)
         self.planner.fit(workspace, fit)
-        if self.hot is not None:
-            self.hot.last = fit
+        if self.specialisation is not None:
+            self.specialisation.last = fit
         return fit.state
 
     def _new_fit(self, sizes: Sizes, inputs: tuple[Any, ...]) -> Fit:
         """What follows from these sizes. It is kept from the second time on: sizes of a growing sequence never come back."""
         values, numbers = self._at_sizes(*sizes)
-        table, generic = tuple(zip(self._number_slots, numbers, strict=True)), self.hot.generic if self.hot else ()
+        table, generic = (
+            tuple(zip(self._number_slots, numbers, strict=True)),
+            self.specialisation.generic if self.specialisation else (),
+        )
         if sizes not in self._met:
             if len(self._met) >= _SIZES_REMEMBERED:
                 self._met.clear()
@@ -123,8 +126,8 @@ class Host:
             return Fit(sizes, self.planner.layout(sizes), (*self._nothing_seen, *values), table, generic)
         fit = Fit(sizes, self.planner.layout(sizes), (*self._seen(*inputs), *values), table, generic)
         fit = self.planner.keep(fit)
-        if self.hot is not None:
-            fit.use(self.hot.entries_at(fit))
+        if self.specialisation is not None:
+            fit.use(self.specialisation.entries_at(fit))
         return fit
 
     def fail(self, workspace: Workspace, error: str, message: str) -> NoReturn:

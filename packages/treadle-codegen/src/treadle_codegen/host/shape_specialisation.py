@@ -156,9 +156,9 @@ def _raise(error: InternalError) -> None:
 
 
 def _specialise(graph: weakref.ref[ShapeSpecialisation], fit: Fit) -> None:
-    hot = graph()
-    if hot is not None:  # else the graph is gone
-        hot.specialise(fit, background=True)
+    specialisation = graph()
+    if specialisation is not None:  # else the graph is gone
+        specialisation.specialise(fit, background=True)
 
 
 class Meter:
@@ -169,17 +169,19 @@ class Meter:
     little and changes no result.
     """
 
-    def __init__(self, hot: ShapeSpecialisation, fit: Fit) -> None:
-        self._hot = hot
+    def __init__(self, specialisation: ShapeSpecialisation, fit: Fit) -> None:
+        self._specialisation = specialisation
         self._fit = fit
         self._left = 0  # calls until the next sample
         self._skipped = 0  # calls that the next sample stands for beside its own
         self._samples = 0
         self._calls = 0
         self._sample = 0.0
-        last = len(hot.generic) - 1
-        self.timed: Entries = tuple([partial(self._time, e, k == 0, k == last) for k, e in enumerate(hot.generic)])
-        self.counted: Entries = (partial(self._count, hot.generic[0]), *hot.generic[1:])
+        last = len(specialisation.generic) - 1
+        self.timed: Entries = tuple(
+            [partial(self._time, e, k == 0, k == last) for k, e in enumerate(specialisation.generic)]
+        )
+        self.counted: Entries = (partial(self._count, specialisation.generic[0]), *specialisation.generic[1:])
 
     def _count(self, entry: Callable[[Any], None], argument: Any) -> None:
         self._left -= 1
@@ -188,7 +190,7 @@ class Meter:
         entry(argument)
 
     def _time(self, entry: Callable[[Any], None], first: bool, last: bool, argument: Any) -> None:
-        clock = self._hot.clock
+        clock = self._specialisation.clock
         if first:
             self._sample = 0.0
         start = clock()
@@ -198,14 +200,14 @@ class Meter:
             self._decide()
 
     def _decide(self) -> None:
-        fit, hot = self._fit, self._hot
+        fit, specialisation = self._fit, self._specialisation
         self._samples += 1
         self._calls += 1 + self._skipped
         fit.spent += self._sample * (1 + self._skipped)
-        if self._calls >= _LEAST_CALLS and fit.spent >= hot.seconds:
-            hot.request(fit)
+        if self._calls >= _LEAST_CALLS and fit.spent >= specialisation.seconds:
+            specialisation.request(fit)
         elif self._samples >= _TIMED_FIRST:
-            calls_ahead = (hot.seconds - fit.spent) / max(self._sample, 1e-9)
+            calls_ahead = (specialisation.seconds - fit.spent) / max(self._sample, 1e-9)
             self._left = self._skipped = max(0, min(_MOST_SKIPPED, int(calls_ahead / 4)))
             if self._left:
                 fit.use(self.counted)

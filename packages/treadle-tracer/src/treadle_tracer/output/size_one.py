@@ -10,7 +10,7 @@ of the sizes of the call. The check passes when
 
 A check costs one run on fake tensors for each combination of sizes of 1, and no compile.
 
-A tensor that the trace has computed only because two paths of the program join (`meta["merged"]`: a condition, and the tensor that eager
+A tensor that the trace has computed only because two paths of the program join (`meta["joined"]`: a condition, and the tensor that eager
 has where the condition does not hold) is replaced by eager's, so the run follows eager.
 """
 
@@ -113,11 +113,11 @@ class _Replay(fx.Interpreter):
 
     def _of_eager(self, node: fx.Node, found: Any) -> Any:
         """What eager has in place of `found`, which the graph computes."""
-        if "merged" not in node.meta:
+        if "joined" not in node.meta:
             return found
         from treadle_shapes import evaluate
 
-        condition, other = node.meta["merged"]
+        condition, other = node.meta["joined"]
         return found if evaluate(condition, self.numbers) else self.env[other]
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:

@@ -58,7 +58,7 @@ class Join:
         for tensor in self._tensors.values():
             self.tx.adopt(tensor)
         for node, other in self._origins.items():
-            node.meta["merged"] = (self.taken, other)
+            node.meta["joined"] = (self.taken, other)
 
     @functools.cached_property
     def _has_size_one(self) -> bool:
@@ -105,7 +105,7 @@ class Join:
         node, other = one.known_node, two.known_node
         if node is None or other is None or not is_speculatable(node.target) or not self._has_size_one:
             return None
-        if self._origins.get(node, other) is not other or "merged" in node.meta:
+        if self._origins.get(node, other) is not other or "joined" in node.meta:
             return None
         found = self._tensors.get((id(one), id(two)))
         if found is None:
