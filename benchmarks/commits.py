@@ -6,7 +6,7 @@
 Both commits are checked out into temporary directories and their extension modules are built there. Every figure comes from fresh
 processes that alternate between the two commits, on one OpenMP thread:
 
-cold    seconds to the first result with empty caches; warm: the same with the caches filled
+cold    seconds from before `import treadle` to the first result, with empty caches; warm: the same with the caches filled
 trace   seconds of a start that the tracer spends
 steady  seconds per call, divided by eager's in the same process, both interleaved
 call    nanoseconds of `x + 1` on 8 floats, divided by eager's in the same process
@@ -47,9 +47,8 @@ sys.path.insert(0, {tools!r})
 import torch
 import measure, zoo
 torch.set_num_threads(1)
-import treadle
 if sys.argv[1] == "call":
-    import statistics
+    import statistics, treadle
     x, functions, samples = torch.arange(8.0), {{}}, {{"eager": [], "treadle": []}}
     exec("def add_one(x): return x + 1")
     functions["treadle"], functions["eager"] = treadle.compile(add_one), lambda x: x + 1
@@ -70,11 +69,13 @@ model, inputs = scenario.build(), scenario.inputs()
 with torch.no_grad():
     if sys.argv[1] == "first":
         start = time.perf_counter()
+        import treadle
         treadle.compile(model)(**inputs)
         seconds = time.perf_counter() - start
         spent = treadle.stats().seconds
         print(json.dumps({{"seconds": seconds, "trace": spent["trace"]}}))
     else:
+        import treadle
         compiled = treadle.compile(scenario.build())
         calls = {{"eager": lambda: model(**inputs), "treadle": lambda: compiled(**inputs)}}
         medians = measure.interleaved_medians(calls, 3.0, least=10)
