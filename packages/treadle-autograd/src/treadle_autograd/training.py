@@ -76,7 +76,7 @@ def why_not_differentiable_again(joint: JointTrace) -> str | None:
 
 
 def is_random(node: fx.Node) -> bool:
-    """Whether the node draws random numbers."""
+    """Whether the node draws random numbers. The tag also tells of operators outside ATen, which have no record."""
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 

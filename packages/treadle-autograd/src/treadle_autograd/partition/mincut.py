@@ -5,7 +5,7 @@ again, from what backward reads. The values on the cut are saved, everything beh
 rematerialisation in PyTorch 2, Ansel et al., ASPLOS 2024, section 4.2; maximum flow by SciPy).
 
     x -> mm -> gelu -> backward of gelu            saved: mm (gelu's backward reads its argument), x
-         mm and x cost their bytes, gelu nothing: it is recomputed from mm
+         saving mm costs its bytes; gelu is recomputed from mm for nothing
 """
 
 from __future__ import annotations
