@@ -153,4 +153,28 @@ tf_exception_put_back(TfException taken)
 #endif
 }
 
+/* A number that changes with every change of the class or of its bases; 0 when the class has none at present. */
+static inline unsigned int
+tf_type_version(PyTypeObject *type)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    return type->tp_version_tag;
+#else
+    return PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
+#endif
+}
+
+/* The class's own attributes, borrowed: static built-in types of 3.12 and later keep them per interpreter. */
+static inline PyObject *
+tf_type_dict(PyTypeObject *type)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyObject *dict = PyType_GetDict(type);
+    Py_XDECREF(dict);           /* the class holds it */
+    return dict;
+#else
+    return type->tp_dict;
+#endif
+}
+
 #endif

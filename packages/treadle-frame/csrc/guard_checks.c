@@ -117,6 +117,24 @@ test_len(const GuardCheck *check, PyObject *value, PyObject *const *others)
     return length < 0 ? -1 : length == check->number;
 }
 
+/* Keys of classes that Python code defines are the same object: their `__eq__` says nothing about what a program sees in them. */
+static int
+same_key(PyObject *left, PyObject *right)
+{
+    if (left == right) {
+        return 1;
+    }
+    if (PyTuple_CheckExact(left) && PyTuple_CheckExact(right)) {
+        int same = PyTuple_GET_SIZE(left) == PyTuple_GET_SIZE(right);
+        for (Py_ssize_t i = 0; same == 1 && i < PyTuple_GET_SIZE(left); i++) {
+            same = same_key(PyTuple_GET_ITEM(left, i), PyTuple_GET_ITEM(right, i));
+        }
+        return same;
+    }
+    bool by_identity = PyType_HasFeature(Py_TYPE(left), Py_TPFLAGS_HEAPTYPE) || PyAnySet_Check(left);
+    return by_identity ? 0 : tf_same_value(left, right);
+}
+
 static int
 test_dict_keys(const GuardCheck *check, PyObject *value, PyObject *const *others)
 {
@@ -126,7 +144,7 @@ test_dict_keys(const GuardCheck *check, PyObject *value, PyObject *const *others
     }
     if (!PyDict_CheckExact(value)) {
         PyObject *keys = PySequence_Tuple(value);
-        int same = keys == NULL ? -1 : tf_same_value(keys, check->arg);
+        int same = keys == NULL ? -1 : same_key(keys, check->arg);
         Py_XDECREF(keys);
         return same;
     }
@@ -134,7 +152,7 @@ test_dict_keys(const GuardCheck *check, PyObject *value, PyObject *const *others
     PyObject *key;
     while (PyDict_Next(value, &position, &key, NULL)) {
         Py_INCREF(key);
-        int same = i < n ? tf_same_value(PyTuple_GET_ITEM(check->arg, i), key) : 0;
+        int same = i < n ? same_key(PyTuple_GET_ITEM(check->arg, i), key) : 0;
         Py_DECREF(key);
         if (same != 1) {
             return same;
@@ -698,6 +716,9 @@ const CheckKind tf_check_kinds[] = {
     {"refers", prepare_weakref, test_refers, PATHS_NONE},
     {"type_is", prepare_type, test_type_is, PATHS_NONE},
     {"equals", prepare_nothing, test_equals, PATHS_NONE},
+    {"type_lookup", tf_prepare_type_lookup, tf_test_type_lookup, PATHS_NONE},
+    {"function_code", prepare_weakref, tf_test_function_code, PATHS_NONE},
+    {"unset", tf_prepare_unset, tf_test_unset, PATHS_NONE},
     {"len", prepare_length, test_len, PATHS_NONE},
     {"dict_keys", prepare_tuple, test_dict_keys, PATHS_NONE},
     {"has_attr", prepare_name, test_has_attr, PATHS_NONE},
@@ -728,4 +749,6 @@ tf_check_free_argument(GuardCheck *check)
     check->native = NULL;
     PyMem_Free(check->pairs);
     check->pairs = NULL;
+    PyMem_Free(check->type_facts);
+    check->type_facts = NULL;
 }

@@ -35,6 +35,15 @@ mapping_item(PyObject *mapping, PyObject *key)
 }
 
 static PyObject *
+own_dict(PyObject *value)
+{
+    if (_PyObject_GetDictPtr(value) != NULL) {
+        return PyObject_GenericGetDict(value, NULL);
+    }
+    return PyObject_GetAttrString(value, "__dict__");
+}
+
+static PyObject *
 instance_dict_item(PyObject *value, PyObject *name)
 {
     PyObject **dict = _PyObject_GetDictPtr(value);
@@ -97,6 +106,8 @@ root_value(GuardProgram *program, const GuardNode *root, const GuardView *view)
         return mapping_item(view->builtins, root->key);
     case STEP_const:
         return Py_NewRef(root->key);
+    case STEP_globals:
+        return Py_XNewRef(view->globals);
     case STEP_closure:
         if (view->closure == NULL) {
             return NULL;
@@ -131,6 +142,10 @@ step_value(const GuardNode *node, PyObject *value)
         return tf_lookup_attr(value, node->key, &result) < 0 ? NULL : result;
     case STEP_instance_dict:
         return instance_dict_item(value, node->key);
+    case STEP_own_dict:
+        return own_dict(value);
+    case STEP_descriptor:
+        return tf_descriptor_value(node->key, value);
     case STEP_dict_item:
         return PyDict_Check(value) ? Py_XNewRef(PyDict_GetItemWithError(value, node->key)) : NULL;
     case STEP_list_item:

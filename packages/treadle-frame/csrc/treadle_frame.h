@@ -4,7 +4,8 @@
  *   hook.c        the PEP 523 evaluator, the thread's state, asking the handler
  *   frame_run.c   running replacement code in the current frame
  *   cache.c       Entry objects and the cache of entries in a code object
- *   guard_program.c   reads checks into a trie;  guard_eval.c  descends it;  guard_checks.c  the single checks
+ *   guard_program.c   reads checks into a trie;  guard_eval.c  descends it
+ *   guard_checks.c    the single checks, as a table;  guard_facts.c  those of what lookups find
  *   dispatcher.c  the frameless path
  *
  * All state is protected by the GIL. "Owned" means the holder has a reference, "borrowed" that somebody named has.
@@ -52,6 +53,7 @@ extern const size_t tf_n_check_kinds;
 
 typedef struct NativeTest NativeTest;
 typedef struct ItemPairs ItemPairs;
+typedef struct TypeFacts TypeFacts;
 
 struct GuardCheck {
     struct GuardCheck *next;    /* in the node, or in the program's list of checks on several paths */
@@ -64,6 +66,7 @@ struct GuardCheck {
     void *context;              /* capsule */
     NativeTest *native;         /* owned */
     ItemPairs *pairs;           /* owned: equal_items */
+    TypeFacts *type_facts;      /* owned: type_lookup */
     struct GuardNode **others;  /* owned array of borrowed nodes: further paths */
     Py_ssize_t n_others;
 };
@@ -115,6 +118,13 @@ void tf_program_promote(GuardNode **list, GuardNode *node);
 int tf_clear_ordinary_error(void);                              /* 0: cleared; -1: not an Exception, still set */
 int tf_check_test(const GuardCheck *, PyObject *value, PyObject *const *others);
 void tf_check_free_argument(GuardCheck *);
+
+int tf_prepare_type_lookup(GuardCheck *, PyObject *where);
+int tf_test_type_lookup(const GuardCheck *, PyObject *value, PyObject *const *others);
+int tf_test_function_code(const GuardCheck *, PyObject *value, PyObject *const *others);
+int tf_prepare_unset(GuardCheck *, PyObject *where);
+int tf_test_unset(const GuardCheck *, PyObject *value, PyObject *const *others);
+PyObject *tf_descriptor_value(PyObject *descriptor, PyObject *owner);   /* `descriptor.__get__(owner)`: new reference or NULL */
 
 static inline bool
 tf_check_is_cross(const GuardCheck *check)

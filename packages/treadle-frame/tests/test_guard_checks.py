@@ -224,7 +224,17 @@ def test_wrong_arguments_are_named(op: str, arg: Any, message: str) -> None:
 
 
 def test_every_op_has_a_test_here() -> None:
-    apart = {"same_object", "distinct_objects", "call_many", "equal_items", "capsule", "native_tensor"}
+    apart = {
+        "same_object",
+        "distinct_objects",
+        "call_many",
+        "equal_items",
+        "capsule",
+        "native_tensor",
+        "type_lookup",
+        "function_code",
+        "unset",
+    }
     tested = {op for op, *_ in TABLE} | apart
     assert tested == set(OPS)
 
@@ -452,3 +462,185 @@ def test_native_tensor_on_tensors() -> None:
     assert fast(example) == fast(matching) == fast(torch.nn.Parameter(example.clone())) == "fast path"
     for other in others:
         assert not holds("native_tensor", arg, x=other)
+
+
+# ---- what lookups find
+
+
+class Base:
+    value = object()
+
+    def method(self) -> None: ...
+
+
+class Derived(Base):
+    pass
+
+
+class Slotted:
+    __slots__ = ("item",)
+
+
+def _type_fact(*fact: Any) -> GuardProgram:
+    return GuardProgram([Check((("const", Derived),), "type_lookup", (fact,), "the lookup")])
+
+
+@pytest.mark.parametrize(
+    ("fact", "expected"),
+    [
+        (("method", "is", Base.__dict__["method"]), True),
+        (("method", "is", None), False),
+        (("method", "in", Base), True),
+        (("method", "in", Derived), False),
+        (("method", "lacks", None), False),
+        (("other", "lacks", None), True),
+        (("other", "in", Base), False),
+        (("__init__", "in", object), True),
+        (("method", "is", Base.__dict__["method"], Derived), True),
+        (("method", "lacks", None, Base), True),
+        (("method", "in", Base, Base), False),
+        (("method", "in", Base, int), False),
+    ],
+)
+def test_a_lookup_on_a_class_finds_what_it_found(fact, expected):
+    program = _type_fact(*fact)
+    assert program.check({}) is expected
+    assert program.check({}) is expected, "also from the remembered version"
+
+
+@pytest.mark.parametrize(
+    ("change", "undo"),
+    [
+        (lambda: setattr(Derived, "method", None), lambda: delattr(Derived, "method")),
+        (lambda: setattr(Base, "extra", 1), lambda: delattr(Base, "extra")),
+        (lambda: setattr(Derived, "__bases__", (Referred,)), lambda: setattr(Derived, "__bases__", (Base,))),
+    ],
+)
+def test_a_changed_class_is_looked_at_again(change, undo):
+    program = GuardProgram(
+        [
+            Check(
+                (("const", Derived),),
+                "type_lookup",
+                (("method", "is", Base.__dict__["method"]), ("extra", "lacks", None)),
+                "the lookup",
+            )
+        ]
+    )
+    for _ in range(3):
+        assert program.check({})
+        assert program.check({})
+        change()
+        assert not program.check({})
+        assert program.why_fails({}) == "the lookup"
+        undo()
+
+
+def test_an_unrelated_change_of_a_class_does_not_matter():
+    program = _type_fact("method", "is", Base.__dict__["method"])
+    assert program.check({})
+    Base.unrelated = 1
+    try:
+        assert program.check({})
+    finally:
+        del Base.unrelated
+
+
+def test_type_lookup_of_something_else_than_a_class_fails():
+    assert not holds("type_lookup", (("x", "lacks", None),), x=3)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [None, (1,), (("name",),), (("name", "was", 1),), ((1, "is", 1),), (("name", "is", 1, 2),)],
+)
+def test_wrong_type_facts_are_refused(argument):
+    with pytest.raises(GuardError, match="type_lookup"):
+        GuardProgram([Check((X,), "type_lookup", argument)])
+
+
+def test_function_code_is_compared_and_not_kept_alive():
+    def first(): ...
+
+    def second(): ...
+
+    reference = weakref.ref(first.__code__)
+    assert holds("function_code", reference, x=first)
+    assert not holds("function_code", reference, x=second)
+    assert not holds("function_code", reference, x=3)
+    first.__code__ = second.__code__
+    assert not holds("function_code", reference, x=first)
+
+
+def test_a_slot_is_unset_until_it_is_set():
+    slotted, descriptor = Slotted(), Slotted.__dict__["item"]
+    assert holds("unset", descriptor, x=slotted)
+    slotted.item = 3
+    assert not holds("unset", descriptor, x=slotted)
+    assert not holds("unset", descriptor, x=object())
+    with pytest.raises(GuardError, match="unset"):
+        GuardProgram([Check((X,), "unset", 3)])
+
+
+def test_a_slot_is_read_through_its_descriptor():
+    class Overriding(Slotted):
+        __slots__ = ()
+
+        def __getattribute__(self, name: str) -> Any:
+            raise RuntimeError
+
+    item = Overriding()
+    Slotted.__dict__["item"].__set__(item, 3)
+    program = GuardProgram([Check((X, ("descriptor", Slotted.__dict__["item"])), "equals", 3)])
+    assert program.check({"x": item})
+    assert not program.check({"x": 3})
+
+
+def test_the_own_dict_is_read_past_descriptors():
+    class Hiding:
+        @property
+        def __dict__(self):
+            raise RuntimeError
+
+    item = Hiding()
+    item.a = 1
+    has = GuardProgram([Check((X, ("own_dict",)), "has_key", "a"), Check((X, ("own_dict",)), "lacks_key", "b")])
+    assert has.check({"x": item})
+    item.b = 2
+    assert not has.check({"x": item})
+    assert not has.check({"x": 3})
+
+
+def test_the_globals_are_a_root():
+    names = {"a": 1}
+    program = GuardProgram([Check((("globals",),), "lacks_key", "b")])
+    assert program.check({}, names)
+    names["b"] = 1
+    assert not program.check({}, names)
+    assert not program.check({})
+
+
+class EqualKey:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __hash__(self) -> int:
+        return 1
+
+
+KEY = EqualKey()
+
+
+@pytest.mark.parametrize(
+    ("keys", "given", "expected"),
+    [
+        ((KEY,), {KEY: 1}, True),
+        ((KEY,), {EqualKey(): 1}, False),
+        (((1, KEY),), {(1, EqualKey()): 1}, False),
+        (((1, "a"),), {(1, "a"): 1}, True),
+        ((1,), {True: 1}, False),
+        ((frozenset({1}),), {frozenset({True}): 1}, False),
+    ],
+)
+def test_keys_that_are_equal_but_not_the_same(keys, given, expected):
+    assert holds("dict_keys", keys, x=given) is expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 import weakref
 
 import pytest
@@ -14,6 +15,7 @@ from treadle_tracer.source import LocalSource
 
 X, Y = LocalSource("x"), LocalSource("y")
 
+FUNCTION, SLOT = short, types.CodeType.co_argcount
 BUILTIN = "builtin_function_or_method"
 
 # What a trace may give as the argument, and the text of the guard.
@@ -31,6 +33,8 @@ ARGUMENTS = {
     "call": (callable, "call of x"),
     "same_object": (Y, "x is y"),
     "distinct_objects": ((Y,), "x is none of y"),
+    "function_code": (FUNCTION.__code__, "x.__code__ is short"),
+    "unset": (SLOT, "x.co_argcount is not set"),
     "call_many": ((max, (Y,)), "call_many of x"),
 }
 

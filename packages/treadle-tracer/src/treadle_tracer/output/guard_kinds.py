@@ -97,6 +97,20 @@ def _expected_referent(reason: str, argument: Any, found: Any) -> str:
     return _expected_object(reason, argument(), found)
 
 
+def _expected_lookup(reason: str, argument: Any, found: Any) -> str:
+    for name, kind, value, *after in argument if isinstance(found, type) else ():
+        mro = found.__mro__[found.__mro__.index(after[0]) + 1 :] if after else found.__mro__
+        owner = next((cls for cls in mro if name in cls.__dict__), None)
+        holds = {
+            "lacks": owner is None,
+            "in": owner is value,
+            "is": owner is not None and owner.__dict__[name] is value,
+        }
+        if not holds[kind]:
+            return f"{found.__qualname__}.{name} is found elsewhere than when it was compiled"
+    return f"expected {reason}"
+
+
 # ---- the table
 
 _ROWS: list[GuardKind] = []
@@ -147,6 +161,13 @@ _kind(
     true_of_constants=True,
 )
 _kind("equals", lambda s, a: f"{s} == {short(a)}", _expected_value, implied_by="is", true_of_constants=True)
+_kind("type_lookup", failure=_expected_lookup, is_recorded=False)
+_kind(
+    "function_code",
+    lambda s, a: f"{s}.__code__ is {a.co_qualname}",
+    compiled=lambda code: ("function_code", weakref.ref(code)),
+)
+_kind("unset", lambda s, a: f"{s}.{a.__name__} is not set")
 _kind("len", lambda s, a: f"len({s}) == {a}", _expected_length, implied_by="dict_keys")
 _kind("dict_keys", lambda s, a: f"list({s}) == {short(list(a))}")
 _kind("has_attr", lambda s, a: f"hasattr({s}, {a!r})")
