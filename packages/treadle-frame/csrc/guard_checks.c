@@ -113,7 +113,11 @@ test_equals(const GuardCheck *check, PyObject *value, PyObject *const *others)
 static int
 test_len(const GuardCheck *check, PyObject *value, PyObject *const *others)
 {
-    Py_ssize_t length = PyTuple_CheckExact(value) || PyList_CheckExact(value) ? Py_SIZE(value) : PyObject_Size(value);
+    /* Of a subclass too, the number of items that it holds: what its `__len__` says is traced. */
+    Py_ssize_t length = PyTuple_Check(value) || PyList_Check(value) ? Py_SIZE(value)
+                        : PyDict_Check(value)                       ? PyDict_GET_SIZE(value)
+                        : PyAnySet_Check(value)                     ? PySet_GET_SIZE(value)
+                                                                    : PyObject_Size(value);
     return length < 0 ? -1 : length == check->number;
 }
 
@@ -717,7 +721,7 @@ const CheckKind tf_check_kinds[] = {
     {"type_is", prepare_type, test_type_is, PATHS_NONE},
     {"equals", prepare_nothing, test_equals, PATHS_NONE},
     {"type_lookup", tf_prepare_type_lookup, tf_test_type_lookup, PATHS_NONE},
-    {"function_code", prepare_weakref, tf_test_function_code, PATHS_NONE},
+    {"function_code", tf_prepare_function_code, tf_test_function_code, PATHS_NONE},
     {"unset", tf_prepare_unset, tf_test_unset, PATHS_NONE},
     {"len", prepare_length, test_len, PATHS_NONE},
     {"dict_keys", prepare_tuple, test_dict_keys, PATHS_NONE},

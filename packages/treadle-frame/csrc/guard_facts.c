@@ -7,13 +7,13 @@
 
 /* ---- type_lookup ------------------------------------------------------------------------------------------------------ */
 
-typedef enum { FACT_is, FACT_in, FACT_lacks } FactKind;
+typedef enum { FACT_is, FACT_in, FACT_lacks, FACT_mro } FactKind;
 
-static const char *const fact_kind_names[] = {"is", "in", "lacks"};
+static const char *const fact_kind_names[] = {"is", "in", "lacks", "mro"};
 
 typedef struct {
     PyObject *name;             /* all borrowed from the check's argument */
-    PyObject *object;           /* is: what the lookup finds; in: the class that has the name; lacks: NULL */
+    PyObject *object;           /* is: what the lookup finds; in: the class that has the name; mro: the tuple */
     PyObject *after;            /* the lookup starts behind this class of the MRO; NULL: at its beginning */
     FactKind kind;
 } TypeFact;
@@ -25,51 +25,70 @@ struct TypeFacts {
     TypeFact facts[];
 };
 
-/* The class of an MRO that has the name, and what it has (both borrowed); NULL where no class has it, with or without an error. */
-static PyObject *
-find_in_mro(PyObject *mro, PyObject *after, PyObject *name, PyObject **owner)
+/* Where the lookup starts in an MRO: behind the class `after`, at its beginning without one; -1 when the class is not in it. */
+static Py_ssize_t
+start_of_lookup(PyObject *mro, PyObject *after)
 {
-    Py_ssize_t start = 0, n = PyTuple_GET_SIZE(mro);
-    if (after != NULL) {
-        while (start < n && PyTuple_GET_ITEM(mro, start) != after) {
-            start++;
-        }
+    Py_ssize_t start = 0, n = mro != NULL && PyTuple_Check(mro) ? PyTuple_GET_SIZE(mro) : -1;
+    if (after == NULL) {
+        return n < 0 ? -1 : 0;
+    }
+    while (start < n && PyTuple_GET_ITEM(mro, start) != after) {
         start++;
     }
-    for (Py_ssize_t i = start; i < n; i++) {
+    return start < n ? start + 1 : -1;
+}
+
+/* What the classes of an MRO have under a name, and the first class that has it (both borrowed); NULL, no error: nothing. */
+static PyObject *
+find_in_mro(PyObject *mro, Py_ssize_t start, PyObject *name, PyObject **owner)
+{
+    for (Py_ssize_t i = start; i < PyTuple_GET_SIZE(mro); i++) {
         PyObject *dict = tf_type_dict((PyTypeObject *)PyTuple_GET_ITEM(mro, i));
         PyObject *found = dict == NULL ? NULL : PyDict_GetItemWithError(dict, name);
-        if (found != NULL || PyErr_Occurred()) {
+        if (found != NULL) {
             *owner = PyTuple_GET_ITEM(mro, i);
             return found;
         }
+        PyErr_Clear();
     }
     return NULL;
+}
+
+/* Whether an attribute of a class is the same read through instances, whatever happens to classes made at run time. */
+static bool
+is_plain_data(PyObject *found)
+{
+    PyTypeObject *type = Py_TYPE(found);
+    return !PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) && type->tp_descr_get == NULL && type->tp_descr_set == NULL;
 }
 
 static bool
 fact_holds(PyTypeObject *type, const TypeFact *fact)
 {
     PyObject *mro = type->tp_mro, *owner = NULL, *found;
+    if (fact->kind == FACT_mro) {
+        return mro == fact->object;
+    }
     if (fact->after == NULL && fact->kind != FACT_in) {
         found = _PyType_Lookup(type, fact->name);       /* the interpreter's own lookup, cached by it */
     }
     else {
-        if (mro == NULL || !PyTuple_Check(mro)) {
+        Py_ssize_t start = start_of_lookup(mro, fact->after);
+        if (start < 0) {
             return false;
         }
-        found = find_in_mro(mro, fact->after, fact->name, &owner);
-        if (found == NULL) {
-            PyErr_Clear();
-        }
+        found = find_in_mro(mro, start, fact->name, &owner);
     }
     switch (fact->kind) {
     case FACT_is:
         return found == fact->object;
     case FACT_in:
-        return found != NULL && owner == fact->object;
+        return found != NULL && owner == fact->object && is_plain_data(found);
     case FACT_lacks:
         return found == NULL;
+    case FACT_mro:
+        break;
     }
     Py_UNREACHABLE();
 }
@@ -105,7 +124,7 @@ fill_fact(TypeFact *fact, PyObject *given)
         return -1;
     }
     int kind = -1;
-    for (int i = 0; i <= FACT_lacks; i++) {
+    for (int i = 0; i <= FACT_mro; i++) {
         if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(given, 1), fact_kind_names[i]) == 0) {
             kind = i;
         }
@@ -136,7 +155,7 @@ tf_prepare_type_lookup(GuardCheck *check, PyObject *where)
         facts->n_facts = i + 1;
     }
     if (!good) {
-        PyErr_Format(tf_guard_error, "%U: the argument must be a tuple of facts (name, \"is\" | \"in\" | \"lacks\", object) or "
+        PyErr_Format(tf_guard_error, "%U: the argument must be a tuple of facts (name, \"is\" | \"in\" | \"lacks\" | \"mro\", object) or "
                      "(name, kind, object, class after which the lookup starts), not %R", where, check->arg);
         return -1;
     }
@@ -145,11 +164,44 @@ tf_prepare_type_lookup(GuardCheck *check, PyObject *where)
 
 /* ---- function_code ------------------------------------------------------------------------------------------------------ */
 
-/* The code object is referred to weakly: an entry lives in a code object, and guards of recursive functions name that very one. */
+/* The argument: (reference to the code object, number of defaults, names of keyword-only defaults). The code object is referred to weakly:
+ * an entry lives in a code object, and guards of recursive functions name that very one. */
 int
 tf_test_function_code(const GuardCheck *check, PyObject *value, PyObject *const *others)
 {
-    return PyFunction_Check(value) && PyFunction_GET_CODE(value) == PyWeakref_GET_OBJECT(check->arg);
+    if (!PyFunction_Check(value) || PyFunction_GET_CODE(value) != PyWeakref_GET_OBJECT(PyTuple_GET_ITEM(check->arg, 0))) {
+        return 0;
+    }
+    PyObject *defaults = PyFunction_GET_DEFAULTS(value), *keyword = PyFunction_GET_KW_DEFAULTS(value);
+    PyObject *names = PyTuple_GET_ITEM(check->arg, 2);
+    Py_ssize_t n = defaults != NULL && PyTuple_Check(defaults) ? PyTuple_GET_SIZE(defaults) : 0;
+    Py_ssize_t n_keyword = keyword != NULL && PyDict_Check(keyword) ? PyDict_GET_SIZE(keyword) : 0;
+    if (n != check->number || n_keyword != PyTuple_GET_SIZE(names)) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < n_keyword; i++) {
+        int has = PyDict_Contains(keyword, PyTuple_GET_ITEM(names, i));
+        if (has != 1) {
+            return has;
+        }
+    }
+    return 1;
+}
+
+int
+tf_prepare_function_code(GuardCheck *check, PyObject *where)
+{
+    PyObject *arg = check->arg;
+    bool good = PyTuple_Check(arg) && PyTuple_GET_SIZE(arg) == 3 && PyWeakref_CheckRefExact(PyTuple_GET_ITEM(arg, 0))
+                && PyLong_CheckExact(PyTuple_GET_ITEM(arg, 1)) && PyTuple_Check(PyTuple_GET_ITEM(arg, 2));
+    check->number = good ? PyLong_AsSsize_t(PyTuple_GET_ITEM(arg, 1)) : -1;
+    PyErr_Clear();
+    if (check->number < 0) {
+        PyErr_Format(tf_guard_error, "%U: the argument must be (weakref.ref of a code object, number of defaults, tuple of names of "
+                     "keyword-only defaults), not %R", where, arg);
+        return -1;
+    }
+    return 0;
 }
 
 /* ---- unset ------------------------------------------------------------------------------------------------------------- */

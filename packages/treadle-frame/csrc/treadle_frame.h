@@ -121,6 +121,7 @@ void tf_check_free_argument(GuardCheck *);
 
 int tf_prepare_type_lookup(GuardCheck *, PyObject *where);
 int tf_test_type_lookup(const GuardCheck *, PyObject *value, PyObject *const *others);
+int tf_prepare_function_code(GuardCheck *, PyObject *where);
 int tf_test_function_code(const GuardCheck *, PyObject *value, PyObject *const *others);
 int tf_prepare_unset(GuardCheck *, PyObject *where);
 int tf_test_unset(const GuardCheck *, PyObject *value, PyObject *const *others);

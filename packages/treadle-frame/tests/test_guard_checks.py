@@ -469,6 +469,7 @@ def test_native_tensor_on_tensors() -> None:
 
 class Base:
     value = object()
+    number = 3
 
     def method(self) -> None: ...
 
@@ -490,16 +491,23 @@ def _type_fact(*fact: Any) -> GuardProgram:
     [
         (("method", "is", Base.__dict__["method"]), True),
         (("method", "is", None), False),
-        (("method", "in", Base), True),
+        (("method", "in", Base), False),
+        (("number", "in", Base), True),
+        (("value", "in", Base), True),
+        (("number", "in", Derived), False),
         (("method", "in", Derived), False),
         (("method", "lacks", None), False),
         (("other", "lacks", None), True),
         (("other", "in", Base), False),
-        (("__init__", "in", object), True),
+        (("__init__", "in", object), False),
+        (("__doc__", "in", Derived), True),
         (("method", "is", Base.__dict__["method"], Derived), True),
         (("method", "lacks", None, Base), True),
         (("method", "in", Base, Base), False),
         (("method", "in", Base, int), False),
+        (("method", "lacks", None, int), False),
+        (("", "mro", Derived.__mro__), True),
+        (("", "mro", Base.__mro__), False),
     ],
 )
 def test_a_lookup_on_a_class_finds_what_it_found(fact, expected):
@@ -564,12 +572,30 @@ def test_function_code_is_compared_and_not_kept_alive():
 
     def second(): ...
 
-    reference = weakref.ref(first.__code__)
-    assert holds("function_code", reference, x=first)
-    assert not holds("function_code", reference, x=second)
-    assert not holds("function_code", reference, x=3)
+    expected = (weakref.ref(first.__code__), 0, ())
+    assert holds("function_code", expected, x=first)
+    assert not holds("function_code", expected, x=second)
+    assert not holds("function_code", expected, x=3)
     first.__code__ = second.__code__
-    assert not holds("function_code", reference, x=first)
+    assert not holds("function_code", expected, x=first)
+
+
+def test_function_code_counts_defaults():
+    def function(a: int, b: int = 1, *, c: int = 2): ...
+
+    expected = (weakref.ref(function.__code__), 1, ("c",))
+    assert holds("function_code", expected, x=function)
+    function.__defaults__ = (3,)
+    assert holds("function_code", expected, x=function)
+    function.__defaults__ = (3, 4)
+    assert not holds("function_code", expected, x=function)
+    function.__defaults__ = None
+    assert not holds("function_code", expected, x=function)
+    function.__defaults__ = (3,)
+    function.__kwdefaults__["d"] = function.__kwdefaults__.pop("c")
+    assert not holds("function_code", expected, x=function)
+    with pytest.raises(GuardError, match="function_code"):
+        GuardProgram([Check((X,), "function_code", weakref.ref(function))])
 
 
 def test_a_slot_is_unset_until_it_is_set():

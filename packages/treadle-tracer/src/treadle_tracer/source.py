@@ -164,6 +164,27 @@ class BuiltinSource(_NamedRoot):
     accessor, load = "builtin", "load_global"
 
 
+class GlobalsSource(Source):
+    """The dict of the traced frame's globals."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+
+    @property
+    def text(self) -> str:
+        return "globals()"
+
+    def _accessors(self) -> Path:
+        return (("globals",),)
+
+    def emit(self, cb: Emitter) -> None:
+        cb.push_null()
+        cb.load_const(globals)
+        cb.call(0)
+
+
 class ClosureSource(_NamedRoot):
     """The contents of a free variable of the traced frame."""
 
@@ -300,6 +321,73 @@ class InstanceDictSource(_Step):
         cb.load_attr("__dict__")
         cb.load_const(self.key)
         cb.binary_subscr()
+
+
+class OwnDictSource(Source):
+    """`base.__dict__`, past descriptors."""
+
+    __slots__ = ()
+    base: Source
+
+    def __init__(self, base: Source):
+        super().__init__(base, None)
+
+    @property
+    def text(self) -> str:
+        return f"{self.base.text}.__dict__"
+
+    def _accessors(self) -> Path:
+        return (("own_dict",),)
+
+    def emit(self, cb: Emitter) -> None:
+        self.base.emit(cb)
+        cb.load_attr("__dict__")
+
+
+class SlotSource(Source):
+    """What a slot of `base` holds; `descriptor` is the member or getset descriptor of the class."""
+
+    __slots__ = ("descriptor",)
+    base: Source
+
+    def __init__(self, base: Source, descriptor: Any):
+        self.descriptor = descriptor
+        super().__init__(base, _Identity(descriptor))
+
+    @property
+    def text(self) -> str:
+        return f"{self.base.text}.{self.descriptor.__name__}"
+
+    def _accessors(self) -> Path:
+        return (("descriptor", self.descriptor),)
+
+    def emit(self, cb: Emitter) -> None:
+        cb.push_null()
+        cb.load_const(self.descriptor.__get__)
+        self.base.emit(cb)
+        cb.call(1)
+
+
+class ModuleAttrSource(Source):
+    """An attribute of a Python module, held by the module's dict."""
+
+    __slots__ = ("module", "name")
+
+    def __init__(self, module: Any, name: str):
+        self.module = module
+        self.name = name
+        super().__init__(None, (name, _Identity(module)))
+
+    @property
+    def text(self) -> str:
+        return f"{self.module.__name__}.{self.name}"
+
+    def _accessors(self) -> Path:
+        return (("const", self.module.__dict__), ("dict_item", self.name))
+
+    def emit(self, cb: Emitter) -> None:
+        cb.load_const(self.module)
+        cb.load_attr(self.name)
 
 
 class ItemSource(_Step):

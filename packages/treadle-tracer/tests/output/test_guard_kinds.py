@@ -33,7 +33,7 @@ ARGUMENTS = {
     "call": (callable, "call of x"),
     "same_object": (Y, "x is y"),
     "distinct_objects": ((Y,), "x is none of y"),
-    "function_code": (FUNCTION.__code__, "x.__code__ is short"),
+    "function_code": (FUNCTION, "x has the code and the number of defaults of short"),
     "unset": (SLOT, "x.co_argcount is not set"),
     "call_many": ((max, (Y,)), "call_many of x"),
 }

@@ -198,4 +198,4 @@ def test_a_change_between_calls_is_seen(name):
             assert portrait(fast(made)) == expected, f"step {step}"
         if step == 0:
             change(made)
-    assert recorder.graphs
+    assert recorder.graphs, (recorder.skips, recorder.codes(), recorder.breaks)

@@ -11,7 +11,7 @@ from treadle_tracer.source import LocalSource
 from treadle_tracer.trace.tracer import Tracer
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import MISSING, LooksUp, is_data_descriptor, lookup, lookup_owner
-from treadle_tracer.values.constants import is_constant_object, is_trusted_class, is_trusted_function, is_trusted_name
+from treadle_tracer.values.constants import is_constant_object, is_trusted_function, is_trusted_name
 from treadle_tracer.values.value import NotConstant, Raised, TraceContext, Value, call_special, special_method
 
 
@@ -81,8 +81,9 @@ def test_special_methods_are_found_on_the_class_and_guarded_once():
     assert value.length(tx) == 3 and value.truth(tx) is True
     assert special_method(tx, value, "__getitem__") is None
     assert call_special(tx, value, "__len__", []).constant() == 3
-    found = [guard for guard in guards(tx) if "__len__" in guard[0]]
-    assert [op for _, op, _ in found] == ["is"]
+    (facts,) = [argument for _, op, argument in guards(tx) if op == "type_lookup"]
+    assert [fact for fact in facts if fact[0] == "__len__"] == [("__len__", "is", Sized.__dict__["__len__"])]
+    assert ("__getitem__", "lacks", None) in facts
 
 
 def test_lookup():
@@ -90,11 +91,13 @@ def test_lookup():
     assert lookup(tx, Sized, "__len__") is Sized.__dict__["__len__"] and lookup_owner(tx, Sized, "__len__") is Sized
     assert lookup(tx, Sized, "nothing") is MISSING and lookup_owner(tx, Sized, "nothing") is None
     before = len(guards(tx))
-    assert lookup(tx, dict, "keys") is dict.keys and len(guards(tx)) == before  # the standard library is trusted
+    assert lookup(tx, dict, "keys") is dict.keys and len(guards(tx)) == before  # a built-in class cannot change
 
 
 def test_data_descriptors():
-    assert is_data_descriptor(property()) and not is_data_descriptor(len) and not is_data_descriptor(3)
+    tx = tracer()
+    assert is_data_descriptor(tx, property())
+    assert not is_data_descriptor(tx, len) and not is_data_descriptor(tx, 3)
 
 
 def test_constants_and_trust():
@@ -106,7 +109,6 @@ def test_constants_and_trust():
     assert all(map(is_constant_object, (None, 1, "a", slice(1, None), Colour.RED, ...)))
     assert not any(map(is_constant_object, ([], (1,), slice([], None), Sized())))
     assert is_trusted_name("torch.nn") and not is_trusted_name("torchish") and not is_trusted_name(None)
-    assert is_trusted_class(dict) and not is_trusted_class(Sized)
     assert is_trusted_function(len) and not is_trusted_function(members)
 
 

@@ -105,6 +105,7 @@ def _expected_lookup(reason: str, argument: Any, found: Any) -> str:
             "lacks": owner is None,
             "in": owner is value,
             "is": owner is not None and owner.__dict__[name] is value,
+            "mro": mro is value,
         }
         if not holds[kind]:
             return f"{found.__qualname__}.{name} is found elsewhere than when it was compiled"
@@ -143,6 +144,10 @@ def _compiled_is(argument: Any) -> Compiled:
     return ("refers", weakref.ref(argument)) if isinstance(argument, torch.nn.Module) else ("is", argument)
 
 
+def _parts_of(function: Any) -> Any:
+    return (weakref.ref(function.__code__), len(function.__defaults__ or ()), tuple(function.__kwdefaults__ or ()))
+
+
 _kind(
     "is",
     lambda s, a: f"{s} is {short(a)}",
@@ -164,8 +169,8 @@ _kind("equals", lambda s, a: f"{s} == {short(a)}", _expected_value, implied_by="
 _kind("type_lookup", failure=_expected_lookup, is_recorded=False)
 _kind(
     "function_code",
-    lambda s, a: f"{s}.__code__ is {a.co_qualname}",
-    compiled=lambda code: ("function_code", weakref.ref(code)),
+    lambda s, a: f"{s} has the code and the number of defaults of {a.__qualname__}",
+    compiled=lambda function: ("function_code", _parts_of(function)),
 )
 _kind("unset", lambda s, a: f"{s}.{a.__name__} is not set")
 _kind("len", lambda s, a: f"len({s}) == {a}", _expected_length, implied_by="dict_keys")

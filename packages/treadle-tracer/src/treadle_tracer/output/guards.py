@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ import torch
 from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
 from ..source import AttrSource, ConstSource, Path, Source, TupleItemSource
+from ..values.class_lookup import class_may_change, instance_may_change_class, is_descriptor
 from . import tensor_check
 from .guard_kinds import IMPLIES, KINDS, RECORDED
 
@@ -110,6 +111,7 @@ class GuardSet:
         self._tensors: dict[Source, TensorGuard] = {}
         self._integers: dict[str, Source] = {}
         self._first_source: dict[int, Source] = {}
+        self._lookups: dict[type, dict[tuple[str, type | None], tuple[Any, ...]]] = {}
         self._kept_alive: list[Any] = []
         self._has_global_state = False
 
@@ -122,26 +124,49 @@ class GuardSet:
         kind = KINDS.get(op)
         if kind is None or not kind.is_recorded:
             raise ValueError(f"op must be one of {sorted(RECORDED)}, not {op!r}")
-        if kind.true_of_constants and isinstance(source, ConstSource):
+        if kind.true_of_constants and isinstance(source, ConstSource) and not _may_differ(op, arg):
             return
         if op == "equals" and not _plain_equality_is_enough(arg):
             op, arg, reason = "call", _IdenticalConstant(arg), reason or f"{source.text} is {arg!r}"
             kind = KINDS[op]
         present = self._ops.setdefault(source, set())
-        if not present.isdisjoint(kind.implied_by):
+        implied_by = kind.implied_by - {"is"} if _may_differ(op, arg) else kind.implied_by
+        if not present.isdisjoint(implied_by):
             return
         key = (source, op, _arg_key(arg))
         if key in self._guards:
             return
         for weaker in IMPLIES[op] & present:
-            self._drop(source, weaker)
+            self._drop(source, weaker, op)
         self._guards[key] = Guard(source, op, arg, reason or kind.text(source.text, arg))
         present.add(op)
 
-    def _drop(self, source: Source, op: str) -> None:
-        self._ops[source].discard(op)
-        for key in [k for k in self._guards if k[1] == op and k[0] == source]:
-            del self._guards[key]
+    def add_lookup(self, cls: type, name: str, found: Any, owner: type | None, after: type | None = None) -> None:
+        """Rely on what the MRO of `cls`, behind the class `after`, finds under a name: `found` in `owner`, or nothing (owner is None).
+
+        Of data it counts only in which class it is found: whoever reads the data guards its value.
+        """
+        end = () if after is None else (after,)
+        if owner is None:
+            fact = (name, "lacks", None, *end)
+        elif _is_read_as_data(name, found):
+            fact = (name, "in", owner, *end)
+        else:
+            fact = (name, "is", found, *end)
+        self._lookups.setdefault(cls, {})[name, after] = fact
+
+    def add_mro(self, cls: type) -> None:
+        """Rely on the bases of a class."""
+        if class_may_change(cls):
+            self._lookups.setdefault(cls, {})["", None] = ("", "mro", cls.__mro__)
+
+    def _drop(self, source: Source, op: str, stronger: str) -> None:
+        """Forget guards that a stronger one on the same source implies."""
+        present = [(key, guard) for key, guard in self._guards.items() if key[1] == op and key[0] == source]
+        for key, guard in present:
+            if stronger != "is" or not _may_differ(op, guard.arg):
+                del self._guards[key]
+                self._ops[source].discard(op)
 
     def add_tensor(
         self,
@@ -263,21 +288,26 @@ class GuardSet:
         """Every guarded tensor."""
         return tuple(self._tensors.values())
 
-    def __iter__(self):
-        return iter(self._guards.values())
+    def __iter__(self) -> Iterator[Guard]:
+        yield from self._guards.values()
+        for cls, facts in self._lookups.items():
+            yield Guard(
+                ConstSource(cls), "type_lookup", tuple(facts.values()), f"attributes of class {cls.__qualname__}"
+            )
 
     def __len__(self) -> int:
-        return len(self._guards)
+        return len(self._guards) + len(self._lookups)
 
     def snapshot(self) -> Any:
         """The state to hand to `restore` when a speculative part of the trace is given up."""
         ops = {source: set(names) for source, names in self._ops.items()}
-        parts = dict(self._tensors), dict(self._integers), dict(self._first_source), self._has_global_state
+        lookups = {cls: dict(facts) for cls, facts in self._lookups.items()}
+        parts = dict(self._tensors), dict(self._integers), dict(self._first_source), self._has_global_state, lookups
         return dict(self._guards), ops, *parts
 
     def restore(self, state: Any) -> None:
         """Go back to a snapshot."""
-        guards, ops, tensors, integers, first, has_global_state = state
+        guards, ops, tensors, integers, first, has_global_state, self._lookups = state
         self._guards, self._ops = dict(guards), {s: set(o) for s, o in ops.items()}
         self._integers = dict(integers)
         self._tensors, self._first_source, self._has_global_state = dict(tensors), dict(first), has_global_state
@@ -352,6 +382,16 @@ class _Derived(Source):
         return self.accessors
 
 
+def _may_differ(op: str, arg: Any) -> bool:
+    """Whether an object whose identity is known may still fail the guard."""
+    return op == "type_is" and instance_may_change_class(arg)
+
+
+def _is_read_as_data(name: str, found: Any) -> bool:
+    plain = not class_may_change(type(found)) and not is_descriptor(found)
+    return plain and not (name.startswith("__") and name.endswith("__"))
+
+
 def _arg_key(arg: Any) -> Any:
     if isinstance(arg, Source):
         return arg
@@ -359,7 +399,7 @@ def _arg_key(arg: Any) -> Any:
         return (type(arg), arg)
     if isinstance(arg, tuple) and all(isinstance(item, (str, Source)) for item in arg):
         return arg
-    return arg if isinstance(arg, _IdenticalConstant) else id(arg)
+    return arg if getattr(type(arg), "compares_by_value", False) else id(arg)
 
 
 def _plain_equality_is_enough(constant: Any) -> bool:
@@ -373,6 +413,7 @@ class _IdenticalConstant:
     """Guard callable: the value is the recorded constant down to types of members, signs of zeros and nan."""
 
     __slots__ = ("constant", "key")
+    compares_by_value = True
 
     def __init__(self, constant: Any):
         self.constant = constant

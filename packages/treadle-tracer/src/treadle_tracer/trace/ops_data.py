@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.bytecode.opcodes import compare_converts_to_bool
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler
-from treadle_tracer.values import protocol
+from treadle_tracer.values import module_attributes, protocol
 from treadle_tracer.values.base import NONE, NULL, Constant, boolean
 from treadle_tracer.values.functions import CellValue
 from treadle_tracer.values.joined import is_same, undecided_truth
@@ -146,11 +146,11 @@ def _delete_global(frame: Frame, i: Instruction) -> None:
 
 def _import_name(frame: Frame, i: Instruction) -> None:
     names, level = frame.stack.pop(), frame.stack.pop()
-    frame.stack.append(frame.tx.import_name(frame.globals, i.argval, names, level.constant()))
+    frame.stack.append(module_attributes.import_name(frame.tx, frame.globals, i.argval, names, level.constant()))
 
 
 def _import_from(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.import_from(frame.stack[-1], i.argval))
+    frame.stack.append(module_attributes.import_from(frame.tx, frame.stack[-1], i.argval))
 
 
 # ---- attributes and items

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import collections
 import contextlib
-import importlib.util
 import linecache
 import sys
 import types
@@ -23,12 +22,20 @@ from treadle_tracer.options import TracerOptions
 from treadle_tracer.output.graph import GraphBuilder
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.mutations import DELETED, Mutations
-from treadle_tracer.source import AttrSource, ConstSource, GlobalSource, InstanceDictSource, Source
+from treadle_tracer.source import (
+    BuiltinSource,
+    ConstSource,
+    DictItemSource,
+    GlobalSource,
+    GlobalsSource,
+    InstanceDictSource,
+    Source,
+)
 from treadle_tracer.values import construct as construction
-from treadle_tracer.values import objects, protocol, torch_calls, unbacked
+from treadle_tracer.values import module_attributes, objects, protocol, torch_calls, unbacked
 from treadle_tracer.values import wrap as wrapping
 from treadle_tracer.values.base import Constant
-from treadle_tracer.values.class_lookup import MISSING
+from treadle_tracer.values.class_lookup import MISSING, own_dict
 from treadle_tracer.values.constants import is_constant_object, is_trusted_name
 from treadle_tracer.values.functions import FunctionValue, ModuleObject
 from treadle_tracer.values.iteration import SequenceIterator
@@ -114,7 +121,7 @@ class Tracer:
             self.fake_mode, {} if dynamic is None else dynamic, options or TracerOptions(), _weakly(self.where)
         )
         self.wrapped: dict[int, tuple[Any, Value]] = {}
-        self.lookup_cache: dict[tuple[type, str], tuple[Any, type | None]] = {}
+        self.lookup_cache: dict[tuple[type, str, type | None], tuple[Any, type | None]] = {}
         self.global_cache: dict[tuple[int, str], Value] = {}
         self.frames: list[TracedFrame] = []
         self.root_globals: dict[str, Any] | None = None
@@ -190,23 +197,34 @@ class Tracer:
         return found
 
     def _find_global(self, globals_: dict[str, Any], name: str) -> Value:
+        dict_source = self.globals_source(globals_)
         if name in globals_:
-            source = GlobalSource(name, self.globals_source(globals_))
-            return self.wrap_name(globals_[name], source, globals_.get("__name__"))
+            return self.wrap_name(globals_[name], GlobalSource(name, dict_source), globals_.get("__name__"))
+        self.guards.add(dict_source or GlobalsSource(), "lacks_key", name)
         scope = globals_.get("__builtins__", builtins)
         scope = scope if isinstance(scope, dict) else vars(scope)
         if name not in scope:
+            self.guards.add(ConstSource(scope, "builtins"), "lacks_key", name)
             self.raise_exception(NameError, f"name {name!r} is not defined")
-        return self.wrap(scope[name], ConstSource(scope[name]))
+        source = BuiltinSource(name) if dict_source is None else DictItemSource(ConstSource(scope, "builtins"), name)
+        return self.wrap_name(scope[name], source, "builtins")
 
     def wrap_name(self, obj: Any, source: Source, module: Any) -> Value:
-        """A module attribute. Functions, classes and modules of PyTorch and the standard library are not guarded."""
+        """A module attribute. Of functions, classes and modules of PyTorch and the standard library it counts which object it is."""
         if is_trusted_name(module) and (isinstance(obj, _DEFINITIONS) or callable(obj)):
+            self.guards.add(source, "is", obj)
             source = ConstSource(obj)
         return self.wrap(obj, source)
 
     def globals_source(self, globals_: dict[str, Any]) -> Source | None:
         return None if globals_ is self.root_globals else ConstSource(globals_)
+
+    def guard_globals(self, source: Source, globals_: dict[str, Any]) -> None:
+        """Rely on a function's globals being this dict."""
+        if globals_ is self.root_globals:
+            self.guards.add(source, "same_object", GlobalsSource())
+        else:
+            self.guards.add(source, "is", globals_)
 
     def store_global(self, globals_: dict[str, Any], name: str, value: Any) -> None:
         self._stores_globals = True
@@ -218,33 +236,7 @@ class Tracer:
             stored = self.mutations.load_global(self.globals_source(scope), name)
             if isinstance(stored, Value):
                 return stored
-        value = getattr(module.obj, name, MISSING)
-        if value is MISSING:
-            self.raise_exception(AttributeError, f"module {module.obj.__name__!r} has no attribute {name!r}")
-        return self.wrap_name(value, AttrSource(ConstSource(module.obj), name), module.obj.__name__)
-
-    def import_name(self, globals_: dict[str, Any], name: str, names: Value, level: int) -> Value:
-        """The `import` statement; a module that is not loaded yet is loaded, as it would be."""
-        if level:
-            name = importlib.util.resolve_name("." * level + name, globals_.get("__package__") or globals_["__name__"])
-        if name.partition(".")[0] == "torch" and name not in sys.modules:
-            raise Unsupported("import", name)
-        try:
-            module = importlib.import_module(name)
-        except ImportError as error:
-            self.raise_real(error)
-        has_names = not (names.is_constant() and not names.constant())
-        return self.wrap_known(module if has_names else sys.modules[name.partition(".")[0]])
-
-    def import_from(self, module: Value, name: str) -> Value:
-        """`from module import name`: an attribute, or a submodule."""
-        found = getattr(module.constant(), name, MISSING)
-        if found is MISSING:
-            found = sys.modules.get(f"{module.constant().__name__}.{name}", MISSING)
-            if found is MISSING:
-                self.raise_exception(ImportError, f"cannot import name {name!r} from {module.describe()!r}")
-            return self.wrap_known(found)
-        return module.get_attr(self, name)
+        return module_attributes.attribute_of_python_module(self, module.obj, name)
 
     # ---- tensors
 
@@ -310,7 +302,7 @@ class Tracer:
             obj = getattr(owner, "obj", None)
             if obj is None or owner.source is None or not isinstance(value, Constant) or isinstance(owner, TensorValue):
                 continue
-            before = getattr(obj, "__dict__", {}).get(name, MISSING)
+            before = (own_dict(obj) or {}).get(name, MISSING)
             if is_constant_object(before) and before is value.obj:
                 # A symbolic number may differ in the next call, and then the store counts.
                 if not isinstance(self.wrap(before, InstanceDictSource(owner.source, name)), SymbolicValue):

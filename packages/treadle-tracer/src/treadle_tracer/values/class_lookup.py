@@ -1,11 +1,15 @@
-"""Raw attributes of classes, found along the MRO and guarded."""
+"""Lookups on classes. Each registers what the trace relies on: that the MRO finds this very object, or finds nothing.
+
+Everything that Python looks up on a type goes through `lookup`: attributes, special methods, descriptors, metaclasses. A lookup that
+registers nothing is a wrong result waiting for a class to change.
+"""
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING, Any, Protocol
 
-from treadle_tracer.source import AttrSource, ConstSource, ItemSource
-from treadle_tracer.values.constants import is_constant_object, is_trusted_class
+from treadle_tracer.source import ConstSource, InstanceDictSource
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -27,6 +31,12 @@ class Guards(Protocol):
     def add(self, source: Source, op: str, arg: Any = None, reason: str = "") -> None:
         """The trace relies on `op` holding for the object at `source`: see `output.guards`."""
 
+    def add_lookup(self, cls: type, name: str, found: Any, owner: type | None, after: type | None) -> None:
+        """The MRO of `cls` behind `after` finds `found` in `owner`; None: nowhere."""
+
+    def add_mro(self, cls: type) -> None:
+        """The bases of `cls` stay as they are."""
+
     def add_integer(self, source: Source) -> None:
         """The int at `source` is a symbol."""
 
@@ -43,13 +53,13 @@ class LooksUp(Protocol):
         ...
 
     @property
-    def lookup_cache(self) -> dict[tuple[type, str], tuple[Any, type | None]]:
-        """(raw attribute, class that has it) by (class, name); (MISSING, None) where there is none."""
+    def lookup_cache(self) -> dict[tuple[type, str, type | None], tuple[Any, type | None]]:
+        """(raw attribute, class that has it) by (class, name, class after which the lookup starts); (MISSING, None): nowhere."""
         ...
 
 
 def find_in_mro(mro: tuple[type, ...], name: str) -> tuple[Any, type | None]:
-    """(raw attribute, class that has it) or (MISSING, None)."""
+    """(raw attribute, class that has it) or (MISSING, None). Registers nothing."""
     for cls in mro:
         found = cls.__dict__.get(name, MISSING)
         if found is not MISSING:
@@ -59,29 +69,59 @@ def find_in_mro(mro: tuple[type, ...], name: str) -> tuple[Any, type | None]:
 
 def class_attribute_source(owner: type, name: str) -> Source:
     """Where a class dict holds an attribute, whatever descriptor it is."""
-    return ItemSource(AttrSource(ConstSource(owner), "__dict__"), name)
+    return InstanceDictSource(ConstSource(owner), name)
 
 
 def lookup(tx: LooksUp, cls: type, name: str) -> Any:
-    """The raw attribute found on the type, guarded once, or MISSING."""
+    """The raw attribute found on the type, or MISSING; registered."""
+    return lookup_with_owner(tx, cls, name)[0]
+
+
+def lookup_with_owner(tx: LooksUp, cls: type, name: str, after: type | None = None) -> tuple[Any, type | None]:
+    """(raw attribute, class that has it) or (MISSING, None); registered. `after`: search the MRO behind this class, as `super` does."""
     cache = tx.lookup_cache
-    found = cache.get((cls, name))
-    if found is not None:
-        return found[0]
-    raw, owner = find_in_mro(cls.__mro__, name)
-    cache[cls, name] = (raw, owner)
-    if owner is not None and not is_trusted_class(owner) and not is_constant_object(raw):
-        tx.guards.add(class_attribute_source(owner, name), "is", raw)
-    return raw
+    found = cache.get((cls, name, after))
+    if found is None:
+        mro = cls.__mro__ if after is None else cls.__mro__[cls.__mro__.index(after) + 1 :]
+        found = cache[cls, name, after] = find_in_mro(mro, name)
+        if class_may_change(cls):
+            tx.guards.add_lookup(cls, name, *found, after)
+    return found
 
 
 def lookup_owner(tx: LooksUp, cls: type, name: str) -> type | None:
     """The class in the MRO that has the attribute, or None."""
-    lookup(tx, cls, name)
-    return tx.lookup_cache[cls, name][1]
+    return lookup_with_owner(tx, cls, name)[1]
 
 
-def is_data_descriptor(raw: Any) -> bool:
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE: made at run time; Py_TPFLAGS_IMMUTABLETYPE
+
+
+def class_may_change(cls: type) -> bool:
+    """Whether attributes of the class can be set."""
+    return cls.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) == _HEAP_TYPE
+
+
+def instance_may_change_class(cls: type) -> bool:
+    """Whether `__class__` of an instance of the class can be assigned."""
+    return class_may_change(cls) or issubclass(cls, types.ModuleType)
+
+
+def own_dict(obj: Any) -> dict[str, Any] | None:
+    """`obj.__dict__` past everything that a class statement may do about it; None where it has none."""
+    for cls in type(obj).__mro__:
+        found = cls.__dict__.get("__dict__")
+        if type(found) in (types.GetSetDescriptorType, types.MemberDescriptorType):
+            return found.__get__(obj)
+    return getattr(obj, "__dict__", None)
+
+
+def is_data_descriptor(tx: LooksUp, raw: Any) -> bool:
     """Whether a raw class attribute goes before the instance dict."""
     cls = type(raw)
-    return hasattr(cls, "__set__") or hasattr(cls, "__delete__")
+    return lookup(tx, cls, "__set__") is not MISSING or lookup(tx, cls, "__delete__") is not MISSING
+
+
+def is_descriptor(raw: Any) -> bool:
+    """Whether reading a class attribute through an instance or class gives something else than the attribute."""
+    return find_in_mro(type(raw).__mro__, "__get__")[1] is not None

@@ -40,11 +40,6 @@ def is_trusted_name(module: Any) -> bool:
     return isinstance(module, str) and module.partition(".")[0] in _TRUSTED and module != "__main__"
 
 
-def is_trusted_class(cls: type) -> bool:
-    """`is_trusted_name` of the module of a class."""
-    return is_trusted_name(cls.__module__)
-
-
 def is_trusted_function(function: Any) -> bool:
     """`is_trusted_name` of the module of a function."""
     return is_trusted_name(getattr(function, "__module__", None))

@@ -65,8 +65,9 @@ def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwar
     """`type.__call__`: `__new__`, then `__init__` if that gave an instance."""
     cls = cls_value.obj
     new = lookup(tx, cls, "__new__")
-    if isinstance(new, staticmethod):
-        made = tx.wrap_known(new.__func__).call(tx, [cls_value, *args], kwargs)
+    if isinstance(new, (staticmethod, types.FunctionType)):  # assigned later, it is a plain function
+        function = new.__func__ if isinstance(new, staticmethod) else new
+        made = tx.wrap_known(function).call(tx, [cls_value, *args], kwargs)
         if not isinstance(made, ObjectValue) or not issubclass(made.cls, cls):
             return made
     else:
@@ -77,7 +78,7 @@ def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwar
     elif made.container is not None:
         init_container(tx, made.container, args, kwargs)
     elif (args or kwargs) and not issubclass(cls, BaseException) and init is object.__init__:
-        if not isinstance(new, staticmethod):
+        if not isinstance(new, (staticmethod, types.FunctionType)):
             tx.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
     return made
 

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource, CellContentsSource, ConstSource, DictItemSource, TupleItemSource
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method
-from treadle_tracer.values.class_lookup import MISSING, class_attribute_source, find_in_mro
-from treadle_tracer.values.constants import is_constant_object, is_trusted_class, is_trusted_function
+from treadle_tracer.values.class_lookup import (
+    MISSING,
+    class_attribute_source,
+    is_data_descriptor,
+    is_descriptor,
+    lookup,
+    lookup_with_owner,
+)
+from treadle_tracer.values.constants import is_trusted_function
 from treadle_tracer.values.instance_dict import InstanceDict
 from treadle_tracer.values.mappings import dict_of
 from treadle_tracer.values.sequences import TupleValue
@@ -125,7 +132,9 @@ class FunctionValue(Value):
 
     @classmethod
     def outside(cls, tx: TraceContext, obj: types.FunctionType, source: Source) -> FunctionValue:
+        """A function that exists. Its code and which parameters have defaults are guarded; defaults and cells where they are read."""
         made = cls(obj.__code__, obj.__globals__, obj, source)
+        tx.guards.add(source, "function_code", obj)
         made.name, made.qualname = obj.__name__, obj.__qualname__
         if obj.__defaults__:
             base = AttrSource(source, "__defaults__")
@@ -170,6 +179,8 @@ class FunctionValue(Value):
             return stored
         special = {"__name__": self.name, "__qualname__": self.qualname, "__code__": self.code}.get(name)
         if special is not None:
+            if self.source is not None and name != "__code__":
+                tx.guards.add(AttrSource(self.source, name), "equals", special)
             return Constant(special)
         if name == "__get__":
             return Method(self, "__get__", None)
@@ -393,22 +404,24 @@ class ClassValue(ConcreteValue):
         if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
             return Constant(cls.__members__[name])
         meta: type = type(cls)
-        meta_raw, _ = find_in_mro(meta.__mro__, name)
-        if meta_raw is not MISSING and (hasattr(type(meta_raw), "__set__") or name in ("__dict__", "__mro__")):
-            return self.meta_attr(tx, meta_raw, name)
-        raw, owner = find_in_mro(cls.__mro__, name)
+        getter = lookup(tx, meta, "__getattribute__")
+        if isinstance(getter, types.FunctionType):
+            return tx.inline(tx.wrap_known(getter), [self, Constant(name)], {})
+        meta_raw, meta_owner = lookup_with_owner(tx, meta, name)
+        if meta_owner is not None and is_data_descriptor(tx, meta_raw):
+            return self.meta_attr(tx, meta_raw, meta_owner, name)
+        raw, owner = lookup_with_owner(tx, cls, name)
         if owner is not None:
             return self.own_attr(tx, raw, owner, name)
-        if meta_raw is MISSING:
-            if not is_trusted_class(cls):
-                tx.guards.add(ConstSource(cls), "lacks_attr", name)
-            return tx.raise_exception(AttributeError, f"type object {cls.__name__!r} has no attribute {name!r}")
-        return self.meta_attr(tx, meta_raw, name)
+        if meta_owner is not None:
+            return self.meta_attr(tx, meta_raw, meta_owner, name)
+        fallback = lookup(tx, meta, "__getattr__")
+        if isinstance(fallback, types.FunctionType):
+            return tx.inline(tx.wrap_known(fallback), [self, Constant(name)], {})
+        return tx.raise_exception(AttributeError, f"type object {cls.__name__!r} has no attribute {name!r}")
 
     def own_attr(self, tx: TraceContext, raw: Any, owner: type, name: str) -> Value:
         """An attribute in the MRO of the class: what `raw.__get__(None, cls)` gives."""
-        if not is_trusted_class(owner) and not is_constant_object(raw):
-            tx.guards.add(class_attribute_source(owner, name), "is", raw)
         if isinstance(raw, classmethod):
             return BoundMethod(tx.wrap_known(raw.__func__), self)
         if isinstance(raw, staticmethod):
@@ -417,19 +430,25 @@ class ClassValue(ConcreteValue):
             return Method(self, name, raw)
         if isinstance(raw, types.FunctionType):
             return tx.wrap_known(raw)
-        if hasattr(type(raw), "__get__") and not isinstance(raw, type):
+        getter = lookup(tx, type(raw), "__get__")
+        if isinstance(getter, types.FunctionType):
+            return tx.inline(tx.wrap_known(getter), [tx.wrap_known(raw), NONE, self], {})
+        if is_descriptor(raw):
             return tx.wrap(getattr(self.obj, name), ConstSource(getattr(self.obj, name)))
         return tx.wrap(raw, class_attribute_source(owner, name))
 
-    def meta_attr(self, tx: TraceContext, raw: Any, name: str) -> Value:
+    def meta_attr(self, tx: TraceContext, raw: Any, owner: type, name: str) -> Value:
         if isinstance(raw, types.FunctionType):
             return BoundMethod(tx.wrap_known(raw), self)
         if isinstance(raw, property):
             return tx.wrap_known(raw.fget).call(tx, [self], {})
         if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             return Method(self, name, raw)
-        value = getattr(self.obj, name)
-        return tx.wrap(value, ConstSource(value))
+        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            return tx.wrap(getattr(self.obj, name), AttrSource(ConstSource(self.obj), name))
+        if lookup(tx, type(raw), "__get__") is MISSING:
+            return tx.wrap(raw, class_attribute_source(owner, name))
+        raise Unsupported("descriptor", f"{type(raw).__name__} {name} of a metaclass")
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         if type(self.obj).__setattr__ is not type.__setattr__:
@@ -442,7 +461,7 @@ class ClassValue(ConcreteValue):
 
     def get_item(self, tx: TraceContext, key: Value) -> Value:
         meta: type = type(self.obj)
-        raw, _ = find_in_mro(meta.__mro__, "__getitem__")
+        raw = lookup(tx, meta, "__getitem__")
         if raw is not MISSING and not isinstance(self.obj, enum.EnumMeta):
             return tx.bind(self, raw, "__getitem__").call(tx, [key], {})
         return tx.fold(_subscript_class, [self, key], {})

@@ -9,7 +9,7 @@ import torch
 from torch.nn.modules import module as module_machinery
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import AttrSource, ConstSource, DictItemSource, InstanceDictSource, Source
+from treadle_tracer.source import ConstSource, DictItemSource, InstanceDictSource, OwnDictSource, Source
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import CONSTANT_TYPES
@@ -88,6 +88,7 @@ class ModuleValue(ObjectValue):
         for dict_name in _MEMBER_DICTS:
             members = self.obj.__dict__.get(dict_name)
             if members is None:
+                tx.guards.add(OwnDictSource(self.source), "lacks_key", dict_name)
                 continue
             dict_source = InstanceDictSource(self.source, dict_name)
             changed = _changed_dict(tx, members)
@@ -99,9 +100,8 @@ class ModuleValue(ObjectValue):
                 if dict_name == "_modules" or name in _replaced_buffers.get(self.obj, ()):
                     return tx.wrap(members[name], DictItemSource(dict_source, name))
                 return _wrap_member(tx, members[name], DictItemSource(dict_source, name))
-        if self.source is not None:
-            for dict_name in _MEMBER_DICTS:
-                tx.guards.add(InstanceDictSource(self.source, dict_name), "lacks_key", name)
+            if changed is None:
+                tx.guards.add(dict_source, "lacks_key", name)
         return None
 
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -118,6 +118,7 @@ class ModuleValue(ObjectValue):
         own = self.obj.__dict__
         if lookup(tx, self.cls, "_call_impl") is not torch.nn.Module._call_impl or "_call_impl" in own:
             return False
+        tx.guards.add(OwnDictSource(self.source), "lacks_key", "_call_impl")  # type: ignore[arg-type]
         if own.get("_compiled_call_impl") is not None:
             raise Unsupported("compiled-module", self.describe())
         if any(own.get(name) for name in _HOOK_DICTS) or any(
@@ -170,10 +171,7 @@ class ModuleValue(ObjectValue):
         assert self.source is not None
         if found is not MISSING:
             return _wrap_attribute(tx, found, InstanceDictSource(self.source, name))
-        if not any(
-            name in own.get(dict_name, ()) for dict_name in _MEMBER_DICTS
-        ):  # names there are never in __dict__ too
-            tx.guards.add(AttrSource(self.source, "__dict__"), "lacks_key", name)
+        tx.guards.add(OwnDictSource(self.source), "lacks_key", name)
         return None
 
 

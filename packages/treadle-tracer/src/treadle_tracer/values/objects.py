@@ -14,18 +14,21 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import ApplySource, AttrSource, ConstSource, InstanceDictSource
+from treadle_tracer.source import ApplySource, ConstSource, InstanceDictSource, OwnDictSource, SlotSource
 from treadle_tracer.values.base import NONE, TRUE, Constant, Method, boolean
 from treadle_tracer.values.class_lookup import (
     MISSING,
     class_attribute_source,
-    find_in_mro,
+    class_may_change,
     is_data_descriptor,
     lookup,
     lookup_owner,
+    lookup_with_owner,
+    own_dict,
 )
-from treadle_tracer.values.constants import is_constant_object, is_trusted_class
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod
 from treadle_tracer.values.instance_dict import InstanceDict
@@ -45,6 +48,7 @@ _METHOD_DESCRIPTORS = (
     types.BuiltinFunctionType,
     types.MethodWrapperType,
 )
+_IDENTITY_HASHES = (object.__hash__, BaseException.__hash__, torch.nn.Module.__hash__)
 _SLOT_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
@@ -71,12 +75,20 @@ class ObjectValue(Value):
         return self if self.obj is None else self.obj
 
     def hash_key(self, tx: TraceContext) -> Any:
-        if self.obj is not None:
-            return self.obj
-        hasher = lookup(tx, self.cls, "__hash__")
-        if hasher is not object.__hash__ and hasher is not BaseException.__hash__:
-            raise Unsupported("hash", self.describe())
-        return self
+        hasher, equal = lookup(tx, self.cls, "__hash__"), lookup(tx, self.cls, "__eq__")
+        if hasher is None:
+            tx.raise_exception(TypeError, f"unhashable type: {self.cls.__name__!r}")
+        by_identity = hasher in _IDENTITY_HASHES and equal is object.__eq__
+        if not by_identity:
+            if (
+                self.obj is None
+                or self.source is None
+                or isinstance(hasher, types.FunctionType)
+                or class_may_change(self.cls)
+            ):
+                raise Unsupported("hash", self.describe())
+            tx.guards.add(self.source, "is", self.obj)  # an immutable object of a type implemented in C
+        return self if self.obj is None else self.obj
 
     def as_dict(self, tx: TraceContext) -> DictValue | None:
         if not isinstance(self.container, DictValue):
@@ -118,10 +130,10 @@ class ObjectValue(Value):
 
     def plain_attr(self, tx: TraceContext, name: str) -> Value | None:
         """The result of `object.__getattribute__`, or None where it raises AttributeError."""
-        if name == "__class__":
-            return tx.wrap(self.cls, ConstSource(self.cls))
         raw = lookup(tx, self.cls, name)
-        if raw is not MISSING and is_data_descriptor(raw):
+        if name == "__class__" and raw is _CLASS_OF_INSTANCE:
+            return tx.wrap(self.cls, ConstSource(self.cls))
+        if raw is not MISSING and is_data_descriptor(tx, raw):
             return self.bind_raw(tx, raw, name)
         own = self.own_attr(tx, name)
         if own is not None:
@@ -137,14 +149,14 @@ class ObjectValue(Value):
             return stored if isinstance(stored, Value) else None
         if self.obj is None:
             return InstanceDict.of(tx, self) if name == "__dict__" else None
-        attrs = getattr(self.obj, "__dict__", None)
+        attrs = own_dict(self.obj)
         if attrs is None:
             return None
         if name in attrs:
             assert self.source is not None
             return tx.wrap(attrs[name], InstanceDictSource(self.source, name))
         if self.source is not None:
-            tx.guards.add(AttrSource(self.source, "__dict__"), "lacks_key", name)
+            tx.guards.add(OwnDictSource(self.source), "lacks_key", name)
         return None
 
     def bind_raw(self, tx: TraceContext, raw: Any, name: str) -> Value:
@@ -160,10 +172,11 @@ class ObjectValue(Value):
         if name == "__dict__":
             return InstanceDict.of(tx, self)
         if self.obj is not None and stored is None:
-            value = getattr(self.obj, name, MISSING)
-            if value is not MISSING:
-                assert self.source is not None
-                return tx.wrap(value, AttrSource(self.source, name))
+            assert self.source is not None
+            try:
+                return tx.wrap(raw.__get__(self.obj, self.cls), SlotSource(self.source, raw))
+            except AttributeError:
+                tx.guards.add(self.source, "unset", raw)
         elif name == "args" and issubclass(self.cls, BaseException):
             return TupleValue(self.new_args)
         elif name == "value" and issubclass(self.cls, StopIteration):
@@ -184,7 +197,7 @@ class ObjectValue(Value):
         if name == "__class__":
             raise Unsupported("attribute-store", f"{self.describe()}.__class__")
         raw = lookup(tx, self.cls, name)
-        if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, _SLOT_DESCRIPTORS):
+        if raw is not MISSING and is_data_descriptor(tx, raw) and not isinstance(raw, _SLOT_DESCRIPTORS):
             self.set_descriptor(tx, raw, name, value)
             return
         if raw is MISSING and not self.has_dict():
@@ -215,7 +228,7 @@ class ObjectValue(Value):
             tx.inline(tx.wrap_known(deleter), [self, Constant(name)], {})
             return
         raw = lookup(tx, self.cls, name)
-        if raw is not MISSING and is_data_descriptor(raw) and not isinstance(raw, types.MemberDescriptorType):
+        if raw is not MISSING and is_data_descriptor(tx, raw) and not isinstance(raw, types.MemberDescriptorType):
             if isinstance(raw, property) and raw.fdel is not None:
                 tx.wrap_known(raw.fdel).call(tx, [self], {})
                 return
@@ -489,6 +502,9 @@ _BINDERS: dict[type, Callable[[Any, Value, Any, str], Value]] = {
 }
 
 
+_CLASS_OF_INSTANCE = object.__dict__["__class__"]
+
+
 class SuperValue(Value):
     """`super(cls, obj)`."""
 
@@ -502,20 +518,15 @@ class SuperValue(Value):
     def python_type(self) -> type:
         return super
 
-    def mro(self) -> tuple[type, ...]:
+    def start(self) -> type:
+        """The class in whose MRO is searched: the instance's, or in a class method the instance itself."""
         instance_type = self.instance.python_type()
-        if issubclass(instance_type, self.cls):
-            mro = instance_type.__mro__
-        else:  # in a classmethod the instance is a class
-            mro = self.instance.constant().__mro__
-        return mro[mro.index(self.cls) + 1 :]
+        return instance_type if self.cls in instance_type.__mro__ else self.instance.constant()
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
-        raw, owner = find_in_mro(self.mro(), name)
+        raw, owner = lookup_with_owner(tx, self.start(), name, self.cls)
         if owner is None:
             return tx.raise_exception(AttributeError, f"'super' object has no attribute {name!r}")
-        if not is_trusted_class(owner) and not is_constant_object(raw):
-            tx.guards.add(class_attribute_source(owner, name), "is", raw)
         if not issubclass(self.instance.python_type(), self.cls):
             return self.class_attr(tx, raw, name)
         if isinstance(self.instance, ObjectValue):

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import collections
 import functools
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name, disjoint
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
+from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.iteration import SequenceIterator
 from treadle_tracer.values.value import NotConstant, Value
 
@@ -112,6 +114,12 @@ def _not_constant(value: Value) -> Value:
     raise NotConstant(value)
 
 
+_FIELD_DESCRIPTORS = (
+    type(collections.namedtuple("Pair", "first second").first),  # type: ignore[attr-defined]
+    types.MemberDescriptorType,  # of a structseq
+)
+
+
 class TupleValue(Sequence):
     """A tuple, `torch.Size`, named tuple or structseq (torch.return_types)."""
 
@@ -141,7 +149,7 @@ class TupleValue(Sequence):
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         position = field_index(self.cls, name)
-        if position is not None:
+        if position is not None and type(lookup(tx, self.cls, name)) in _FIELD_DESCRIPTORS:
             return self.item(tx, position)
         return super().get_attr(tx, name)
 

@@ -10,10 +10,10 @@ import torch
 
 from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import InstanceDictSource
+from treadle_tracer.source import InstanceDictSource, OwnDictSource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, Constant, Method
-from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.class_lookup import MISSING, is_descriptor, lookup
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.value import Value
 
@@ -89,7 +89,7 @@ class TensorValue(Value):
             own = self.obj.__dict__
             if name in own:
                 return tx.wrap(own[name], InstanceDictSource(self.source, name))
-            tx.guards.add(self.source, "lacks_attr", name)
+            tx.guards.add(OwnDictSource(self.source), "lacks_key", name)
         return tx.raise_exception(AttributeError, f"'Tensor' object has no attribute {name!r}")
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
@@ -182,7 +182,9 @@ def _bind(self: TensorValue, tx: TraceContext, raw: Any, name: str) -> Value:
         known = operator_record(name)
         if isinstance(raw, property) or (known is not None and known.is_view):  # `mT`, `real`
             return _view(self, tx, name)
-        raise Unsupported("tensor-attribute", f".{name}")
+        if is_descriptor(raw):
+            raise Unsupported("tensor-attribute", f".{name}")
+        return tx.bind(self, raw, name)
     return Method(self, name, raw)
 
 

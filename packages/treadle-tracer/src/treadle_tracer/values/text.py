@@ -57,7 +57,8 @@ def format_value(tx: TraceContext, value: Value, spec: Value) -> Value:
     """`format(value, spec)`."""
     if isinstance(value, SymbolicValue):
         value = Constant(tx.specialise(value))
-    if spec.constant() == "" and not isinstance(value, Constant):
+    own = isinstance(value, ObjectValue) and lookup(tx, value.cls, "__format__") is not object.__format__
+    if spec.constant() == "" and not isinstance(value, Constant) and not own:
         return to_str(tx, value)
     if isinstance(value, ObjectValue):
         return call_special(tx, value, "__format__", [spec])

@@ -327,6 +327,18 @@ class TraceContext(LooksUp, Protocol):
         """The Value of an object that needs no guard of its own, because what it was found through is guarded."""
         ...
 
+    def wrap_name(self, obj: Any, source: Source, module: Any) -> Value:
+        """The Value of an attribute of the module with this name."""
+        ...
+
+    def guard_globals(self, source: Source, globals_: dict[str, Any]) -> None:
+        """Rely on a function's globals, at `source`, being this dict."""
+        ...
+
+    def load_global(self, globals_: dict[str, Any], name: str) -> Value:
+        """A module-level or built-in name."""
+        ...
+
     def wrap_tensor(self, obj: torch.Tensor, source: Source, static: bool = False) -> Value:
         """The Value of an outside tensor."""
         ...

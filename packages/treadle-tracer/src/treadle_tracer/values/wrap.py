@@ -26,6 +26,7 @@ from treadle_tracer.source import (
 )
 from treadle_tracer.values.base import FALSE, NONE, TRUE, ConcreteValue, Constant, LazyValue, Method
 from treadle_tracer.values.callables import CallableValue, DisabledFunction
+from treadle_tracer.values.class_lookup import find_in_mro, lookup, own_dict
 from treadle_tracer.values.constants import CONSTANT_TYPES, is_constant_object, is_numpy_scalar
 from treadle_tracer.values.functions import (
     BoundMethod,
@@ -121,11 +122,12 @@ def _function(tx: TraceContext, obj: types.FunctionType, source: Source) -> Valu
         return tx.wrap_known(own["__wrapped__"])
     if rule_of(obj) is not None or goes_into_graph(obj):
         _guard_identity(tx, obj, source)
+        tx.guards.add(ConstSource(obj), "function_code", obj)
         return CallableValue(obj, source)
     if isinstance(source.root, LocalSource) and (obj.__closure__ or obj.__qualname__.endswith("<lambda>")):
         # Such a function is a new object at every call. Its code stays; its closure and defaults are guarded where they are read.
         tx.guards.add(source, "type_is", types.FunctionType)
-        tx.guards.add(AttrSource(source, "__code__"), "is", obj.__code__)
+        tx.guard_globals(AttrSource(source, "__globals__"), obj.__globals__)
         return FunctionValue.outside(tx, obj, source)
     _guard_identity(tx, obj, source)
     return FunctionValue.outside(tx, obj, ConstSource(obj))
@@ -148,11 +150,24 @@ def _tuple(tx: TraceContext, obj: tuple[Any, ...], source: Source) -> Value:
     cls = type(obj)
     tx.guards.add(source, "type_is", cls)
     tx.guards.add(source, "len", len(obj))
-    if cls not in (tuple, torch.Size) and not hasattr(cls, "_fields") and not hasattr(cls, "n_sequence_fields"):
+    if cls not in (tuple, torch.Size) and not _is_plain_tuple_class(tx, cls):
         return ObjectValue(
             cls, obj, source, TupleValue([LazyValue(x, TupleItemSource(source, i)) for i, x in enumerate(obj)])
         )
     return TupleValue([LazyValue(x, TupleItemSource(source, i)) for i, x in enumerate(obj)], cls, source, obj)
+
+
+def _is_plain_tuple_class(tx: TraceContext, cls: type) -> bool:
+    """Whether instances are tuples with names for their items, and nothing else."""
+    if not hasattr(cls, "_fields") and not hasattr(cls, "n_sequence_fields"):
+        return False
+    return all(lookup(tx, cls, name) is find_in_mro(tuple.__mro__, name)[0] for name in _TUPLE_PROTOCOL)
+
+
+_TUPLE_PROTOCOL = tuple(
+    f"__{name}__"
+    for name in "getitem iter len bool contains eq ne lt le gt ge add mul rmul radd hash getattribute getattr".split()
+)
 
 
 def _list(tx: TraceContext, obj: list[Any], source: Source) -> Value:
@@ -225,6 +240,7 @@ def _nn_module(tx: TraceContext, obj: torch.nn.Module, source: Source) -> Value:
     if isinstance(obj, torch.jit.ScriptModule):
         raise Unsupported("script-module", source.text)
     tx.guards.add(source, "is", obj)
+    tx.guards.add(source, "type_is", type(obj))
     return ModuleValue(type(obj), obj, source)
 
 
@@ -332,7 +348,7 @@ class _SameNumber:
 
 
 def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
-    if "_treadle_original" in getattr(obj, "__dict__", ()) and not isinstance(obj, type):
+    if "_treadle_original" in (own_dict(obj) or ()) and not isinstance(obj, type):
         return _compiled
     if isinstance(obj, type):
         return WRAPPERS[type]

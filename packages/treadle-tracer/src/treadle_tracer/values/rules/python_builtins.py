@@ -21,10 +21,12 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.constants import is_trusted_name
 from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionValue
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.iterators import chain_from_iterable
 from treadle_tracer.values.mappings import dict_of
+from treadle_tracer.values.module_attributes import loaded_module
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, folds
 from treadle_tracer.values.sequences import ListValue, TupleValue, sorted_values
@@ -56,18 +58,16 @@ _TENSOR_CLASSES = {
 
 def _isinstance(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     value, classes = args
+    return boolean(any(_is_instance_of(tx, value, cls) for cls in _classes(tx, classes)))
+
+
+def _is_instance_of(tx: TraceContext, value: Value, cls: Any) -> bool:
     own = value.python_type()
-    for cls in _classes(tx, classes):
-        if isinstance(value, TensorValue):
-            if _tensor_isinstance(tx, value, own, cls):
-                return boolean(True)
-        elif isinstance(value, ConcreteValue) and isinstance(value.obj, cls):
-            return boolean(True)
-        elif isinstance(value, ObjectValue) and value.obj is not None and isinstance(value.obj, cls):
-            return boolean(True)
-        elif _is_subclass(tx, own, cls):
-            return boolean(True)
-    return boolean(False)
+    if isinstance(value, TensorValue):
+        return _tensor_isinstance(tx, value, own, cls)
+    if lookup(tx, own, "__class__") is not object.__dict__["__class__"] and own is not object:
+        raise Unsupported("call", f"isinstance of {value.describe()}, which says what its class is")
+    return class_is_below(tx, own, cls, "__instancecheck__", value)
 
 
 def _tensor_isinstance(tx: TraceContext, value: TensorValue, own: type, cls: Any) -> bool:
@@ -80,18 +80,55 @@ def _tensor_isinstance(tx: TraceContext, value: TensorValue, own: type, cls: Any
     return issubclass(own, cls)
 
 
-def _is_subclass(tx: TraceContext, own: type, cls: Any) -> bool:
-    check = lookup(tx, type(cls), "__instancecheck__")
-    if isinstance(check, types.FunctionType) and type(cls).__module__ not in ("abc", "typing", "torch.nn.parameter"):
-        return False
+def _issubclass(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    own = args[0].constant()
+    if not isinstance(own, type):
+        return tx.fold(issubclass, [args[0], Constant(_classes(tx, args[1]))], {})
+    return boolean(any(class_is_below(tx, own, c, "__subclasscheck__", args[0]) for c in _classes(tx, args[1])))
+
+
+def class_is_below(tx: TraceContext, own: type, cls: Any, method: str, value: Value) -> bool:
+    """`isinstance` of a value of class `own`, or `issubclass` of `own`: by the special method of the metaclass of `cls`.
+
+    The standard library's metaclasses (of abstract classes and protocols) ask for registrations and attributes: their answer is guarded.
+    """
+    check = lookup(tx, type(cls), method)
+    if check is type.__dict__[method] or (method == "__instancecheck__" and own is cls):
+        tx.guards.add_mro(own)
+        return cls in own.__mro__
+    if isinstance(check, types.FunctionType) and not is_trusted_name(type(cls).__module__):
+        return tx.inline(tx.wrap_known(check), [tx.wrap_known(cls), value], {}).truth(tx)
+    obj = getattr(value, "obj", None)
+    by_instance = method == "__instancecheck__" and obj is not None and value.source is not None
+    function, subject = (isinstance, obj) if by_instance else (issubclass, own)
     try:
-        return issubclass(own, cls)
+        answer = function(subject, cls)  # type: ignore[arg-type]
     except TypeError as error:
         tx.raise_real(error)
+    source = value.source if by_instance else ConstSource(own)
+    assert source is not None
+    text = f"{function.__name__}({source.text}, {getattr(cls, '__name__', cls)}) is {answer}"
+    tx.guards.add(source, "call", _Answer(function, cls, answer), text)
+    return answer
 
 
-def _issubclass(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    return tx.fold(issubclass, [args[0], Constant(_classes(tx, args[1]))], {})
+class _Answer:
+    """Guard callable: `function(value, cls)` gives the recorded answer."""
+
+    __slots__ = ("answer", "cls", "function")
+    compares_by_value = True
+
+    def __init__(self, function: Any, cls: Any, answer: bool):
+        self.function, self.cls, self.answer = function, cls, answer
+
+    def __call__(self, value: Any) -> bool:
+        return self.function(value, self.cls) is self.answer
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Answer) and (self.function, self.cls) == (other.function, other.cls)
+
+    def __hash__(self) -> int:
+        return hash((self.function, self.cls))
 
 
 def _getattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -340,9 +377,9 @@ def _build_class(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 def _import(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     name = args[0].constant()
-    if name not in sys.modules:
+    if kwargs or name not in sys.modules or (len(args) > 4 and args[4].constant()):
         raise Unsupported("import", name)
-    return tx.wrap_known(sys.modules[name if len(args) > 3 and args[3].length(tx) else name.partition(".")[0]])
+    return loaded_module(tx, name if len(args) > 3 and args[3].length(tx) else name.partition(".")[0])
 
 
 RULES = (
