@@ -95,10 +95,11 @@ def _through_aot(
     training: Compiler,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
 ) -> Compiled:
-    """Compile with `aot`. The graphs go to `training` where gradients are needed, else to `inference`; a graph without functional form
+    """Compile with `aot`. The graphs go to `training` where autograd is at work, else to `inference`; a graph without functional form
     runs in eager."""
     is_training = needs_gradients(gm, example_inputs)
-    if is_training and not torch.is_grad_enabled():
+    is_differentiable = is_training and leaves_history(gm)
+    if is_differentiable and not torch.is_grad_enabled():
         return run_in_eager(gm, "the graph turns gradients on while they are off outside")
 
     def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
@@ -112,7 +113,7 @@ def _through_aot(
             return compile_or_eager(aten, inputs, options, lambda: compile_aten(aten, inputs))
 
     def build() -> Compiled:
-        found = {"inference": False, "backward": compile_backward} if is_training else {}
+        found = {"inference": False, "backward": compile_backward} if is_differentiable else {}
         compiled: Any = aot(gm, example_inputs, forward=compile_aten, decompositions=decompositions, **found)
         if compiled.why_eager is not None:
             return run_in_eager(gm, compiled.why_eager)
@@ -133,6 +134,24 @@ def needs_gradients(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
             if isinstance(value, torch.Tensor):
                 tensors.append(value)
     return any(tensor.requires_grad for tensor in tensors)
+
+
+def leaves_history(gm: fx.GraphModule) -> bool:
+    """Whether autograd can see after a run that the graph has run: in an output, or in an input that the graph has changed.
+
+    A step of an optimizer leaves nothing, because it runs with gradients off; nor does a graph that calls `torch.autograd.grad` itself
+    and returns numbers. The tracer's fake tensors tell. A graph without them counts as differentiable.
+    """
+    for node in gm.graph.nodes:
+        values = node.meta.get("example_value")
+        if node.op == "output":
+            values = [arg.meta.get("example_value") for arg in node.all_input_nodes]
+        elif node.op not in ("placeholder", "get_attr"):
+            continue
+        for value in values if isinstance(values, list) else [values]:
+            if value is None or (isinstance(value, torch.Tensor) and value.grad_fn is not None):
+                return True
+    return False
 
 
 def _turns_grad_on(gm: fx.GraphModule) -> bool:

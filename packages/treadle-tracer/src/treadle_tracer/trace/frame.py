@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,11 @@ class Frame:
         if value.__class__ is LazyValue:
             value = self.locals[name] = value.force(self.tx)  # type: ignore[attr-defined]
         return value
+
+    @property
+    def module_name(self) -> str:
+        """The name of the module whose code this is."""
+        return str(self.globals.get("__name__", ""))
 
     def named_locals(self) -> dict[str, Value]:
         """The contents of `locals()`: bound variables in slot order, cells by their contents."""
@@ -165,22 +171,23 @@ class Frame:
     def is_protected(self) -> bool:
         """Whether the traced program could see an exception at the present instruction before it leaves the frame.
 
-        `with` statements of PyTorch's own context managers do not count, because they only restore state. Nor does the handler that
-        every generator has since 3.12: it turns StopIteration into RuntimeError (PEP 479) by INTRINSIC_STOPITERATION_ERROR and RERAISE.
+        `with` statements of PyTorch's own context managers, of `nullcontext`, and `finally` blocks in its own code do not count, because they only restore
+        state. Nor does the handler that every generator has since 3.12: it turns StopIteration into RuntimeError (PEP 479) by
+        INTRINSIC_STOPITERATION_ERROR and RERAISE.
         """
         entry = self.program.handled_at[self.at]
+        is_torch = self.module_name.partition(".")[0] == "torch"
         while entry is not None:
-            if self.instructions[entry.target].opname == "CALL_INTRINSIC_1":
+            if self.instructions[entry.target].opname == "CALL_INTRINSIC_1" or (
+                is_torch and self.program.raises_again(entry.target)
+            ):
                 entry = self.program.outer(entry)
                 continue
             following = self.instructions[entry.target + 1]
             if following.opname != "WITH_EXCEPT_START" or len(self.stack) < entry.depth:
                 return True
             leave = self.stack[entry.depth - 1]
-            if (
-                not isinstance(leave, BoundMethod)
-                or leave.instance.python_type().__module__.partition(".")[0] != "torch"
-            ):
+            if not isinstance(leave, BoundMethod) or not _only_restores_state(leave.instance.python_type()):
                 return True
             entry = self.program.outer(entry)
         return False
@@ -195,3 +202,8 @@ class Frame:
             self.run()
         finally:
             self.tx.frames.pop()
+
+
+def _only_restores_state(manager: type) -> bool:
+    """Whether leaving the context manager by an exception does no more than restore PyTorch's state."""
+    return manager is contextlib.nullcontext or manager.__module__.partition(".")[0] == "torch"

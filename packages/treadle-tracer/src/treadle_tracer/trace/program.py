@@ -39,3 +39,15 @@ class Program:
         """The entry that covers the handler of `entry`, other than the handler's own cleanup."""
         found = self.handled_at[entry.target]
         return None if found is None or found.target >= entry.target and found.lasti else found
+
+    def raises_again(self, handler: int) -> bool:
+        """Whether the handler at this instruction catches nothing: it is that of a `finally` whose body neither loops nor returns."""
+        for instruction in self.model.instructions[handler:]:
+            if instruction.opname == "RERAISE":
+                return True
+            if instruction.opname in _ENDS_OF_HANDLERS or (instruction.target or handler) < handler:
+                return False
+        return False
+
+
+_ENDS_OF_HANDLERS = frozenset({"CHECK_EXC_MATCH", "CHECK_EG_MATCH", "POP_EXCEPT", "WITH_EXCEPT_START", "RETURN_VALUE"})

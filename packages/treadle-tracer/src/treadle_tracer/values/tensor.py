@@ -14,6 +14,7 @@ from treadle_tracer.source import InstanceDictSource, OwnDictSource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, Constant, Method
 from treadle_tracer.values.class_lookup import MISSING, is_descriptor, lookup
+from treadle_tracer.values.gradients import read_grad, write_grad
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.value import Value
 
@@ -205,16 +206,7 @@ def _data(self: TensorValue, tx: TraceContext, name: str) -> Value:
 
 
 def _grad(self: TensorValue, tx: TraceContext, name: str) -> Value:
-    if self.obj is not None and self.obj.grad is None and self.source is not None:
-        tx.guards.add(self.source, "call", _grad_is_none, f"{self.source.text}.grad is None")
-        return NONE
-    if self.obj is None and not self.fake.is_leaf:
-        return NONE
-    raise Unsupported("tensor-attribute", f".{name} of {self.describe()}")
-
-
-def _grad_is_none(tensor: Any) -> bool:
-    return tensor.grad is None
+    return read_grad(tx, self)
 
 
 def _grad_fn(self: TensorValue, tx: TraceContext, name: str) -> Value:
@@ -265,6 +257,7 @@ def _set_data(self: TensorValue, tx: TraceContext, value: Value) -> None:
 
 _SETTERS: dict[str, Callable[[TensorValue, Any, Value], None]] = by_name(
     ("requires_grad", _set_requires_grad),
+    ("grad", lambda owner, tx, value: write_grad(tx, owner, value)),
     ("data", _set_data),
 )
 

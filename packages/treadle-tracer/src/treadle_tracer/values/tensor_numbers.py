@@ -38,6 +38,13 @@ def item(tx: TraceContext, owner: TensorValue) -> Value:
     return tx.run_in_graph("call_method", "item", [owner], {})
 
 
+def read_number(tx: TraceContext, owner: TensorValue) -> Value:
+    """`owner.item()` where PyTorch itself reads the number and nothing is decided on it: a symbol of the graph, whatever the options."""
+    if not tx.symbols.unbacked.allowed:
+        tx.symbols.unbacked.allow(tx)
+    return tx.run_in_graph("call_method", "item", [owner], {})
+
+
 def to_bool(tx: TraceContext, owner: TensorValue) -> Value:
     """`bool(owner)`"""
     if not tx.symbols.captures:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import operator
 import types
@@ -91,6 +92,7 @@ def run_in_graph(
     A result without tensors (a size, a flag) is a constant and leaves no node.
     """
     convert = _Arguments(tx).pair
+    kwargs = {name: _number_argument(tx, target, name, value) for name, value in kwargs.items()}
     pairs = [convert(arg) for arg in args]
     named = {name: convert(arg) for name, arg in kwargs.items()}
     try:
@@ -110,6 +112,25 @@ def run_in_graph(
     if unbacked_symbols.allowed:
         unbacked_symbols.close_call(tx, value)
     return value
+
+
+def _number_argument(tx: TraceContext, target: Any, name: str, value: Value) -> Value:
+    """The argument, as a number if it is a scalar tensor of which the kernels of `target` read the number (`alpha=` of `add`)."""
+    value = value.force(tx) if isinstance(value, LazyValue) else value
+    if not isinstance(value, TensorValue) or value.fake.dim() or value.fake.requires_grad:
+        return value
+    return tensor_numbers.read_number(tx, value) if _takes_number(_name(target), name) else value
+
+
+@functools.cache
+def _takes_number(operation: str, argument: str) -> bool:
+    """Whether the argument of this name is a number in every overload of ATen's operator."""
+    packet = getattr(torch.ops.aten, operation, None)
+    if packet is None:
+        return False
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()]
+    kinds = {str(a.type) for schema in schemas for a in schema.arguments if a.name == argument}
+    return kinds == {"number"}
 
 
 def _result_value(

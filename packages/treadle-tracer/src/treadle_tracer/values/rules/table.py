@@ -10,7 +10,9 @@ from typing import Any
 from treadle_tracer.errors import InternalError
 from treadle_tracer.values.rules import (
     copying,
+    foreach,
     operators,
+    optimizers,
     python_builtins,
     symbolic_floats,
     torch_functions,
@@ -23,6 +25,8 @@ ALL_RULES: tuple[Rule, ...] = (
     *python_builtins.RULES,
     *operators.RULES,
     *copying.RULES,
+    *foreach.RULES,
+    *optimizers.RULES,
     *torch_state.RULES,
     *torch_functions.RULES,
     *symbolic_floats.RULES,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, Version, always, breaks, folds, members
 from treadle_tracer.values.value import Value
@@ -93,6 +94,16 @@ def _nesting(step: int) -> Apply:
     return run
 
 
+# ---- breaks that a program asks for
+
+
+def _graph_break(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    """`torch._dynamo.graph_break()`. PyTorch's own code asks for breaks where its own compiler needs one, which is nothing to Treadle."""
+    if tx.frames[-1].module_name.partition(".")[0] == "torch":
+        return NONE
+    raise Unsupported("explicit-break", "")
+
+
 # ---- state that Python sets
 
 _LEFT_TO_PYTHON = [
@@ -124,7 +135,7 @@ RULES = (
     always("torch.onnx._internal.torchscript_exporter.utils.is_in_onnx_export", FALSE, until=Version("torch", (2, 13))),
     always("torch.onnx.is_in_onnx_export", FALSE),
     always("torch._dynamo.external_utils.is_compiling", TRUE),
-    breaks("torch._dynamo.decorators.graph_break", "explicit-break"),
+    Rule("torch._dynamo.decorators.graph_break", _graph_break, Effect.BREAKS),
     always("torch._dynamo.decorators.mark_static_address", NONE),
     always("torch._dynamo.decorators.mark_dynamic", NONE),
     always("torch._dynamo.decorators.mark_static", NONE),
