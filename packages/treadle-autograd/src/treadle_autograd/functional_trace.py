@@ -26,6 +26,7 @@ from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs
 from .effects import remove_dead_nodes
 from .errors import InternalError, UnsupportedGraph
 from .expected_metadata import run_as_eager
+from .inner_gradients import computes_gradients
 from .functionalise import FunctionalRun, functionalisation, run_functional, wrap
 from .recorder import AtenRecorder, RecordedGraph
 from .refusals import TYPED, why_not_functional
@@ -47,7 +48,8 @@ def trace_inference(
     reason = why_not_functional(gm)
     if reason is not None:
         raise UnsupportedGraph(reason)
-    with torch.inference_mode(False), torch.no_grad():
+    grad_mode = torch.is_grad_enabled() and computes_gradients(gm)
+    with torch.inference_mode(False), torch.set_grad_enabled(grad_mode):
         job = FunctionalTrace(gm, example_inputs, decompositions)
         try:
             contract = job.describe(job.run())
@@ -63,6 +65,7 @@ class FunctionalTrace:
 
     def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions) -> None:
         self.gm = gm
+        self.computes_gradients = computes_gradients(gm)
         self.placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.mode = _mode_of(self.placeholders) or fake_mode()
         self.recorded = RecordedGraph()
@@ -108,6 +111,9 @@ class FunctionalTrace:
         self.recorder.bind(fake, node)
         with self.mode:
             wrapper = wrap(fake)
+        if self.computes_gradients:
+            # Whatever the input is outside (a leaf, or the result of an earlier graph), this graph's gradients end at it.
+            wrapper.requires_grad_(real.requires_grad)
         self._append_input(wrapper, fake)
         self.outputs.forbid_storage_of(fake)
         return wrapper
@@ -166,6 +172,9 @@ class FunctionalTrace:
         if not run.mutated:
             return run.outputs
         fresh = [fake_like(self.mode, f) if isinstance(f, torch.Tensor) else f for f in self.inputs.fakes]
+        for wrapper, f in zip(self.inputs.wrappers, fresh, strict=True):
+            if isinstance(f, torch.Tensor) and isinstance(wrapper, torch.Tensor):
+                f.requires_grad_(wrapper.requires_grad and self.computes_gradients)
         of_wrapper = {id(w): f for w, f in zip(self.inputs.wrappers, fresh, strict=True)}
         self.inputs.expected_metadata = fresh
         arguments = [of_wrapper.get(id(a), a) for a in self.arguments]

@@ -9,7 +9,7 @@ import linecache
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -264,6 +264,9 @@ class Tracer:
     def tensor_of_fake(self, fake: torch.Tensor) -> TensorValue | None:
         found = self._fakes.get(id(fake))
         return found if found is not None and found.fake is fake else None
+
+    def known_tensors(self) -> Iterable[TensorValue]:
+        return list(self._fakes.values())
 
     def input_node(self, value: TensorValue) -> fx.Node:
         assert value.source is not None

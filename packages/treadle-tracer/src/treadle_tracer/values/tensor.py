@@ -15,6 +15,7 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, Constant, Method
 from treadle_tracer.values.class_lookup import MISSING, is_descriptor, lookup
 from treadle_tracer.values.gradients import read_grad, write_grad
+from treadle_tracer.values.histories import freed_output, with_freed_history
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.value import Value
 
@@ -31,7 +32,7 @@ class TensorValue(Value):
     fake: a FakeTensor with its metadata; static: stands in the graph as attribute, guarded by identity.
     """
 
-    __slots__ = ("_node", "fake", "obj", "static")
+    __slots__ = ("_detached", "_node", "fake", "obj", "static")
 
     def __init__(
         self,
@@ -43,6 +44,7 @@ class TensorValue(Value):
     ):
         self.source = source
         self._node = node
+        self._detached: fx.Node | None = None
         self.fake = fake
         self.obj = obj
         self.static = static
@@ -140,7 +142,7 @@ class TensorValue(Value):
         if self.source is not None:
             self.source.emit(cg.cb)
             return
-        cg.graph_output(self._node)
+        self._push_result(cg)
         attrs = {name: value for name, value in cg.attrs_of(self).items() if isinstance(value, Value)}
         if attrs:
             cg.register(self)
@@ -153,6 +155,19 @@ class TensorValue(Value):
             cg.cb.build_map(len(attrs))
             cg.cb.call(2)
             cg.cb.pop_top()
+
+
+    def _push_result(self, cg: Any) -> None:
+        """Push what the graph has computed, with a history where eager's has one."""
+        if self._detached is None:
+            self._detached = freed_output(self._node, self.fake) or self._node  # type: ignore[arg-type]
+        if self._detached is self._node:
+            cg.graph_output(self._node)
+            return
+        cg.cb.push_null()
+        cg.const(with_freed_history)
+        cg.graph_output(self._detached)
+        cg.cb.call(1)
 
 
 def _set_attributes(tensor: Any, attrs: dict[str, Any]) -> None:

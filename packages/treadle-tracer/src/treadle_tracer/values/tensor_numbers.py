@@ -32,9 +32,11 @@ def truth_value(tx: TraceContext, value: Value) -> Value | None:
 
 
 def item(tx: TraceContext, owner: TensorValue) -> Value:
-    """`owner.item()`"""
+    """`owner.item()`. PyTorch's own optimizers only compute with the numbers that they read."""
     if not tx.symbols.captures:
-        raise Unsupported("data-dependent", owner.describe())
+        if not tx.frames[-1].module_name.startswith("torch.optim."):
+            raise Unsupported("data-dependent", owner.describe())
+        return read_number(tx, owner)
     return tx.run_in_graph("call_method", "item", [owner], {})
 
 

@@ -24,7 +24,7 @@ from treadle_shapes.torch import operator as operator_record
 from treadle_shapes.torch import run_for_metadata
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
-from treadle_tracer.values import assumptions, floats, tensor_numbers, unbacked
+from treadle_tracer.values import assumptions, differentiation, floats, tensor_numbers, unbacked
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.mappings import DictValue, DictView
@@ -182,6 +182,8 @@ def _is_cacheable(target: Any) -> bool:
         return True
     if isinstance(target, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
         return str(target).startswith("aten.")
+    if target is torch.autograd.grad:
+        return False  # it reads, and frees, the history of its arguments
     if isinstance(target, types.MethodDescriptorType):
         return target.__objclass__ is torch._C.TensorBase
     return isinstance(target, _FUNCTIONS) and str(target.__module__).split(".")[0] in ("torch", "_operator", "builtins")
@@ -361,10 +363,11 @@ _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
     ("__complex__ __index__", _unsupported("data-dependent")),
     ("__contains__", _unsupported("branch-on-tensor")),
     (
-        "numpy __array__ data_ptr storage untyped_storage share_memory_ __reduce_ex__ __deepcopy__ backward register_hook "
+        "numpy __array__ data_ptr storage untyped_storage share_memory_ __reduce_ex__ __deepcopy__ register_hook "
         "retain_grad set_ __repr__ __str__ __format__ apply_ map_ is_shared pin_memory __torch_function__",
         _unsupported("tensor-method"),
     ),
+    ("backward", differentiation.tensor_backward),
     ("size", _size),
     ("__len__", _length),
     ("type", _type_method),

@@ -7,7 +7,7 @@ function that takes `tx`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from treadle_tracer.errors import Unsupported
@@ -457,6 +457,10 @@ class TraceContext(LooksUp, Protocol):
 
     def tensor_of_fake(self, fake: torch.Tensor) -> Any:
         """The Value that a fake tensor belongs to, or None."""
+        ...
+
+    def known_tensors(self) -> Iterable[Any]:
+        """The Values of all tensors that the trace has met or made."""
         ...
 
     def tensor_at(self, source: Source) -> Any:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import unbacked
+from treadle_tracer.values import differentiation, unbacked
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.class_lookup import find_in_mro, lookup
 from treadle_tracer.values.floats import is_float
 from treadle_tracer.values.objects import ObjectValue
-from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, breaks, members
+from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, members
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.unbacked import check
@@ -130,8 +130,8 @@ RULES = (
     *[Rule(f, _constrain(0)) for f in members("torch", "_check_is_size sym_constrain_range_for_size")],
     *[Rule(f, _constrain(None)) for f in members("torch", "sym_constrain_range")],
     Rule(torch.autograd.Function.apply.__func__, _apply),  # type: ignore[attr-defined]
-    breaks(torch.autograd.backward, "autograd-call"),
-    breaks(torch.autograd.grad, "autograd-call"),
+    Rule(torch.autograd.backward, differentiation.backward, Effect.WRITES_ARGUMENTS),
+    Rule(torch.autograd.grad, differentiation.grad, Effect.GRAPH),
     Rule("torch.utils.checkpoint.checkpoint", _checkpoint),
     *[Rule(function, _tensor_of_numbers(function), Effect.GRAPH) for function in (torch.tensor, torch.as_tensor)],
 )

@@ -1,0 +1,71 @@
+"""Tensors with a history of autograd that leave a graph in which the program has computed gradients.
+
+    loss.backward(); return loss        eager's `loss` requires gradients, and its `backward()` says that the graph has been freed
+
+The graph computes the number only. The replacement gives it a history that has been freed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+
+def freed_output(node: fx.Node, fake: torch.Tensor) -> fx.Node | None:
+    """A node of the detached value, for `with_freed_history`; None for a tensor that may leave the graph as it is.
+
+    node: computes `fake`, in a graph that is not finished.
+    """
+    graph = node.graph
+    if fake.grad_fn is None or not graph.find_nodes(op="call_function", target=torch.autograd.grad):
+        return None
+    if not _is_freed(fake):
+        return None
+    detached = graph.call_method("detach", (node,))
+    detached.meta.update(example_value=fake.detach(), stack_trace="")
+    return detached
+
+
+def _is_freed(fake: torch.Tensor) -> bool:
+    """Whether no gradient of `fake` can be computed any more. Fake tensors lose their history as real ones do."""
+    from treadle_tracer.values.differentiation import leaves_of
+
+    mode: Any = fake.fake_mode  # type: ignore[attr-defined]
+    with mode:
+        return all(_raises_freed(fake, leaf) for leaf in leaves_of([fake]))
+
+
+def _raises_freed(fake: torch.Tensor, leaf: torch.Tensor) -> bool:
+    try:
+        torch.autograd.grad([fake], [leaf], [torch.ones_like(fake)], retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        return "a second time" in str(error)
+    return False
+
+
+FREED = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been freed). Saved "
+    "intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify retain_graph=True if you need to "
+    "backward through the graph a second time or if you need to access saved tensors after calling backward."
+)
+"""Eager's message."""
+
+
+class FreedHistory(torch.autograd.Function):
+    """The last node of a history whose saved tensors have been freed."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return value.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise RuntimeError(FREED)
+
+
+def with_freed_history(value: torch.Tensor) -> torch.Tensor:
+    """The tensor with a `grad_fn` that raises what eager's raises. Called by replacement code."""
+    with torch.enable_grad():
+        return FreedHistory.apply(torch.empty(0, requires_grad=True), value)  # type: ignore[no-any-return]
