@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from .contract import Contract
+from .contract import Contract, ViewOfInput
 from .decompositions import Decompositions
 from .errors import UnsupportedGraph
 from .functional_trace import trace_inference
@@ -61,10 +61,20 @@ def aot(
         trace = trace_inference(gm, example_inputs, decompositions or {})
     except UnsupportedGraph as declined:
         return _eager(gm, str(declined))
-    statics = trace.contract.static_tensors
-    compiled = forward(trace.graph_module, [*statics, *example_inputs])
+    inputs = [*trace.contract.static_tensors, *example_inputs]
+    if torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
+        if _gives_views_of_leaves(trace.contract, inputs):
+            return _eager(gm, "an output is a view, made with gradients off, of a tensor that requires gradients")
+        forward = _without_gradients(forward)
+    compiled = forward(trace.graph_module, inputs)
     run = wrap_compiled(compiled, trace.contract, trace.input_values, gm)
     return _annotated(run, trace.contract, trace.graph_module, None)
+
+
+def _gives_views_of_leaves(contract: Contract, inputs: Sequence[Any]) -> bool:
+    """Whether an output is rebuilt as a view of an input that requires gradients, which autograd would record."""
+    viewed = [inputs[output.input] for output in contract.outputs if isinstance(output, ViewOfInput)]
+    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in viewed)
 
 
 def _aot_training(
@@ -89,7 +99,8 @@ def _aot_training(
 
 
 def _without_gradients(compiler: Compiler) -> Compiler:
-    """A compiler whose graphs autograd does not see: nothing that they return is differentiable in eager."""
+    """A compiler whose graphs autograd does not see: nothing that they return is differentiable in eager. Calls with
+    memory given (`out=`) refuse arguments that require gradients where autograd sees them."""
 
     def compile_graph(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
         return torch.no_grad()(compiler(gm, example_inputs))

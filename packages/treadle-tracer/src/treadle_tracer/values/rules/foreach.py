@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import tensor_numbers
-from treadle_tracer.values.base import LazyValue
+from treadle_tracer.values.base import Constant, LazyValue
+from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.tensor import TensorValue
@@ -96,6 +98,28 @@ def _numbers(tx: TraceContext, scalars: TensorValue) -> list[Value]:
     return [tensor_numbers.read_number(tx, part) for part in parts if isinstance(part, TensorValue)]
 
 
+def _group(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    """`torch._C._group_tensors_by_device_and_dtype(lists, with_indices)`: {(device, dtype): (lists, indices)}
+
+    Tensors in the same place of the lists belong together, and the first list has no None. PyTorch's order of groups is that of a hash
+    table; here it is that of the first list.
+    """
+    lists = [_items(_forced(tx, items)) for items in args[0].unpack(tx)]
+    firsts = [_forced(tx, item) for item in lists[0] or []]
+    groups: dict[tuple[Any, Any], list[int]] = {}
+    for index, tensor in enumerate(firsts):
+        if not isinstance(tensor, TensorValue):
+            raise Unsupported("graph-argument", tensor.describe())
+        groups.setdefault((tensor.fake.device, tensor.fake.dtype), []).append(index)
+    has_indices = len(args) > 1 and args[1].truth(tx)
+    found = DictValue({})
+    for (device, dtype), places in groups.items():
+        parts = ListValue([ListValue([items[i] for i in places] if items else []) for items in lists])
+        indices = ListValue([Constant(i) for i in places] if has_indices else [])
+        found.set_item(tx, TupleValue([Constant(device), Constant(dtype)]), TupleValue([parts, indices]))
+    return found
+
+
 def _has_method(name: str) -> bool:
     operation = name.rstrip("_")
     return name in _FUNCTIONS or hasattr(torch.Tensor, _METHODS.get(operation, operation) + name[len(operation) :])
@@ -103,8 +127,11 @@ def _has_method(name: str) -> bool:
 
 _NAMES = [name for name in dir(torch) if name.startswith(_PREFIX) and _has_method(name.removeprefix(_PREFIX))]
 
-RULES = tuple(
-    Rule(function, _per_tensor(function, name.removeprefix(_PREFIX)), Effect.WRITES_ARGUMENTS)
-    for name in _NAMES
-    for function in [getattr(torch, name)]
+RULES = (
+    *[
+        Rule(function, _per_tensor(function, name.removeprefix(_PREFIX)), Effect.WRITES_ARGUMENTS)
+        for name in _NAMES
+        for function in [getattr(torch, name)]
+    ],
+    Rule(torch._C._group_tensors_by_device_and_dtype, _group),
 )
