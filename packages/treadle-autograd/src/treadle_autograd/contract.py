@@ -121,12 +121,14 @@ class Contract:
     """The graph's inputs, the inputs that are written back, and the user's outputs in order.
 
     numbers: (symbol, position) pairs of graph outputs that are values of unbacked symbols in the outputs' geometries.
+    requires_grad: (input, flag) pairs of inputs for which the graph calls `requires_grad_(flag)`.
     """
 
     inputs: tuple[InputDescription, ...]
     mutations: tuple[Mutation, ...]
     outputs: tuple[OutputDescription, ...]
     numbers: tuple[tuple[Any, int], ...] = ()
+    requires_grad: tuple[tuple[int, bool], ...] = ()
 
     @property
     def static_tensors(self) -> tuple[torch.Tensor, ...]:

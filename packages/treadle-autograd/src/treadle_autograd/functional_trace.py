@@ -26,8 +26,8 @@ from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs
 from .effects import remove_dead_nodes
 from .errors import InternalError, UnsupportedGraph
 from .expected_metadata import run_as_eager
-from .inner_gradients import computes_gradients
 from .functionalise import FunctionalRun, functionalisation, run_functional, wrap
+from .inner_gradients import changed_inputs, computes_gradients, differentiable_outputs
 from .recorder import AtenRecorder, RecordedGraph
 from .refusals import TYPED, why_not_functional
 
@@ -52,7 +52,10 @@ def trace_inference(
     with torch.inference_mode(False), torch.set_grad_enabled(grad_mode):
         job = FunctionalTrace(gm, example_inputs, decompositions)
         try:
-            contract = job.describe(job.run())
+            run = job.run()
+            if differentiable_outputs(run.outputs, job.inputs.wrappers):
+                raise UnsupportedGraph("an output requires gradients, and the graph is compiled for inference")
+            contract = job.describe(run)
         except ShapesError as error:
             raise UnsupportedGraph(
                 f"a number must be known before the graph runs: {error}", job.recorder.line()
@@ -66,6 +69,7 @@ class FunctionalTrace:
     def __init__(self, gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions) -> None:
         self.gm = gm
         self.computes_gradients = computes_gradients(gm)
+        self.differentiable: set[int] = set()  # identities of the wrappers that require gradients from the start
         self.placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
         self.mode = _mode_of(self.placeholders) or fake_mode()
         self.recorded = RecordedGraph()
@@ -112,11 +116,16 @@ class FunctionalTrace:
         with self.mode:
             wrapper = wrap(fake)
         if self.computes_gradients:
-            # Whatever the input is outside (a leaf, or the result of an earlier graph), this graph's gradients end at it.
-            wrapper.requires_grad_(real.requires_grad)
+            self.let_require_gradients(wrapper, real.requires_grad)
         self._append_input(wrapper, fake)
         self.outputs.forbid_storage_of(fake)
         return wrapper
+
+    def let_require_gradients(self, wrapper: torch.Tensor, wanted: bool) -> None:
+        """Whatever the input is outside (a leaf, or the result of an earlier graph), this graph's gradients end at it."""
+        wrapper.requires_grad_(wanted)
+        if wanted:
+            self.differentiable.add(id(wrapper))
 
     def _append_input(self, wrapper: Any, fake: Any) -> None:
         self.inputs.wrappers.append(wrapper)
@@ -152,7 +161,8 @@ class FunctionalTrace:
             outputs = describe_outputs(run.outputs, expected_metadata, self.inputs, self.outputs)
             numbers = output_numbers(self.inputs, outputs, self.outputs)
         assert len(self.recorded.inputs) == n_before
-        return Contract(tuple(self.recorded.inputs), mutations, outputs, numbers)
+        changed = changed_inputs(self.inputs.wrappers, self.differentiable)
+        return Contract(tuple(self.recorded.inputs), mutations, outputs, numbers, changed)
 
     def _make_room_for_constants(self) -> None:
         """Count in the constants that were met while recording. They stand behind the parameters among the graph's inputs."""
@@ -174,7 +184,7 @@ class FunctionalTrace:
         fresh = [fake_like(self.mode, f) if isinstance(f, torch.Tensor) else f for f in self.inputs.fakes]
         for wrapper, f in zip(self.inputs.wrappers, fresh, strict=True):
             if isinstance(f, torch.Tensor) and isinstance(wrapper, torch.Tensor):
-                f.requires_grad_(wrapper.requires_grad and self.computes_gradients)
+                f.requires_grad_(id(wrapper) in self.differentiable)
         of_wrapper = {id(w): f for w, f in zip(self.inputs.wrappers, fresh, strict=True)}
         self.inputs.expected_metadata = fresh
         arguments = [of_wrapper.get(id(a), a) for a in self.arguments]

@@ -29,6 +29,7 @@ from .effects import remove_dead_nodes
 from .errors import UnsupportedGraph
 from .functional_trace import FunctionalTrace
 from .functionalise import FunctionalRun, wrap
+from .inner_gradients import differentiable_outputs
 from .refusals import call_torch, why_not_functional
 
 
@@ -60,8 +61,8 @@ class _Joint(FunctionalTrace):
 
     def bind_input(self, node: fx.Node, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         wrapper = super().bind_input(node, fake, real)
-        # Whatever the input is outside (a leaf, or the result of an earlier graph), this graph's gradients end at it.
-        return wrapper.requires_grad_(real.requires_grad)
+        self.let_require_gradients(wrapper, real.requires_grad)
+        return wrapper
 
     def differentiable_inputs(self) -> list[int]:
         return [i for i, wrapper, _ in self.inputs.tensors() if wrapper.requires_grad]
@@ -116,6 +117,10 @@ def why_not_differentiable(
 ) -> str | None:
     """Why autograd would connect the rebuilt outputs otherwise than eager does."""
     wrappers = trace.inputs.wrappers
+    if contract.requires_grad:
+        return "an input begins or ceases to require gradients"
+    if any(value.is_leaf for value in differentiable_outputs(values, wrappers)):
+        return "an output is a leaf that requires gradients"
     for mutation in contract.mutations:
         if wrappers[mutation.input].requires_grad:
             return "an input that is changed in place carries gradients"

@@ -6,6 +6,7 @@ It follows a `Contract` and never looks at the graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -107,6 +108,10 @@ def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence
     """
     static = contract.static_tensors
     n_fresh = len(contract.outputs)
+    if contract.requires_grad:
+        return _then_requires_grad(
+            wrap_compiled(compiled, replace(contract, requires_grad=()), input_values, eager), contract
+        )
     if not contract.mutations and contract.outputs == tuple(FreshOutput(i) for i in range(n_fresh)):
         if not static:
             return compiled
@@ -142,3 +147,17 @@ def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence
         return finish(inputs, fresh)
 
     return run_and_write_back
+
+
+def _then_requires_grad(run: Compiled, contract: Contract) -> Compiled:
+    """`run`, and afterwards the graph's calls of `requires_grad_` on inputs."""
+    static = contract.static_tensors
+
+    def run_and_mark(*args: Any) -> Sequence[Any]:
+        results = run(*args)
+        inputs = (*static, *args)
+        for index, flag in contract.requires_grad:
+            inputs[index].requires_grad_(flag)
+        return results
+
+    return run_and_mark

@@ -156,8 +156,6 @@ def leaves_of(outputs: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 def _check_accumulates(tx: TraceContext, leaves: Sequence[TensorValue]) -> None:
     for leaf in leaves:
-        if leaf.obj is None or leaf.source is None:
-            raise Unsupported("autograd-call", f"backward accumulates into {leaf.describe()}, which the graph has made")
         _check_no_hooks(tx, leaf, "_backward_hooks")
         _check_no_hooks(tx, leaf, "_post_accumulate_grad_hooks")
 

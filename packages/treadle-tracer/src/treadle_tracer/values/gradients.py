@@ -1,4 +1,4 @@
-"""`tensor.grad`: an attribute of outside leaves, read under guards and written back after the graph."""
+"""`tensor.grad` and `tensor.requires_grad`: attributes that are read under guards and written back after the graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource
-from treadle_tracer.values.base import NONE
+from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -28,13 +28,25 @@ def read_grad(tx: TraceContext, owner: TensorValue) -> Value:
 
 
 def write_grad(tx: TraceContext, owner: TensorValue, value: Value) -> None:
-    """`owner.grad = value`. Raises Unsupported for what PyTorch refuses, and for tensors that are made in the trace."""
-    if owner.source is None or owner.obj is None or not _may_have_grad(owner.obj):
+    """`owner.grad = value`. Raises Unsupported for what PyTorch refuses."""
+    if not _may_have_grad(owner.fake if owner.obj is None else owner.obj):
         raise Unsupported("tensor-attribute", f"assignment to .grad of {owner.describe()}")
     fake: Any = getattr(value, "fake", None)
     if value is not NONE and not (isinstance(fake, torch.Tensor) and _fits(owner.fake, fake)):
         raise Unsupported("tensor-attribute", f"{value.describe()} is assigned to .grad of {owner.describe()}")
     tx.mutations.store_attr(owner, "grad", value)
+
+
+def set_requires_grad(tx: TraceContext, owner: TensorValue, value: Value) -> None:
+    """`owner.requires_grad_(value)`, of a leaf. What PyTorch refuses breaks the graph."""
+    wanted = bool(value.constant())
+    if wanted == owner.fake.requires_grad:
+        return
+    if owner.obj is not None and not owner.obj.is_leaf:
+        raise Unsupported("tensor-method", f"requires_grad_ of {owner.describe()}, which is no leaf")
+    tx.run_in_graph("call_method", "requires_grad_", [owner, Constant(wanted)], {})
+    if owner.source is not None:
+        tx.mutations.store_attr(owner, "requires_grad", Constant(wanted))
 
 
 def _may_have_grad(tensor: torch.Tensor) -> bool:

@@ -7,23 +7,28 @@ The graph computes the number only. The replacement gives it a history that has 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import fx
 
 
-def freed_output(node: fx.Node, fake: torch.Tensor) -> fx.Node | None:
-    """A node of the detached value, for `with_freed_history`; None for a tensor that may leave the graph as it is.
+def history_at_exit(node: fx.Node, fake: torch.Tensor) -> tuple[fx.Node, Callable[..., Any] | None]:
+    """The node to return for a tensor that leaves the graph, and a function that gives its value the history that eager's has.
 
-    node: computes `fake`, in a graph that is not finished.
+    node: computes `fake`, in a graph that is not finished. None: the value is right as it is.
     """
-    graph = node.graph
-    if fake.grad_fn is None or not graph.find_nodes(op="call_function", target=torch.autograd.grad):
-        return None
-    if not _is_freed(fake):
-        return None
-    detached = graph.call_method("detach", (node,))
+    if fake.requires_grad and fake.grad_fn is None:
+        return _detached(node, fake), torch.Tensor.requires_grad_  # a leaf that the program has made
+    calls = node.graph.find_nodes(op="call_function", target=torch.autograd.grad)
+    if fake.grad_fn is not None and calls and _is_freed(fake):
+        return _detached(node, fake), with_freed_history
+    return node, None
+
+
+def _detached(node: fx.Node, fake: torch.Tensor) -> fx.Node:
+    detached = node.graph.call_method("detach", (node,))
     detached.meta.update(example_value=fake.detach(), stack_trace="")
     return detached
 

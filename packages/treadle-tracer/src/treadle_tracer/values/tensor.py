@@ -14,8 +14,8 @@ from treadle_tracer.source import InstanceDictSource, OwnDictSource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, Constant, Method
 from treadle_tracer.values.class_lookup import MISSING, is_descriptor, lookup
-from treadle_tracer.values.gradients import read_grad, write_grad
-from treadle_tracer.values.histories import freed_output, with_freed_history
+from treadle_tracer.values.gradients import read_grad, set_requires_grad, write_grad
+from treadle_tracer.values.histories import history_at_exit
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.value import Value
 
@@ -32,7 +32,7 @@ class TensorValue(Value):
     fake: a FakeTensor with its metadata; static: stands in the graph as attribute, guarded by identity.
     """
 
-    __slots__ = ("_detached", "_node", "fake", "obj", "static")
+    __slots__ = ("_history", "_node", "fake", "obj", "static")
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TensorValue(Value):
     ):
         self.source = source
         self._node = node
-        self._detached: fx.Node | None = None
+        self._history: tuple[fx.Node, Callable[..., Any] | None] | None = None
         self.fake = fake
         self.obj = obj
         self.static = static
@@ -159,18 +159,22 @@ class TensorValue(Value):
 
     def _push_result(self, cg: Any) -> None:
         """Push what the graph has computed, with a history where eager's has one."""
-        if self._detached is None:
-            self._detached = freed_output(self._node, self.fake) or self._node  # type: ignore[arg-type]
-        if self._detached is self._node:
-            cg.graph_output(self._node)
+        assert self._node is not None
+        if self._history is None:
+            self._history = history_at_exit(self._node, self.fake)
+        node, restore = self._history
+        if restore is None:
+            cg.graph_output(node)
             return
         cg.cb.push_null()
-        cg.const(with_freed_history)
-        cg.graph_output(self._detached)
+        cg.const(restore)
+        cg.graph_output(node)
         cg.cb.call(1)
 
 
 def _set_attributes(tensor: Any, attrs: dict[str, Any]) -> None:
+    if "grad" in attrs:
+        tensor.grad = attrs.pop("grad")
     vars(tensor).update(attrs)
 
 
@@ -261,17 +265,12 @@ _ATTRIBUTES: dict[str, Callable[[TensorValue, Any, str], Value]] = by_name(
 )
 
 
-def _set_requires_grad(self: TensorValue, tx: TraceContext, value: Value) -> None:
-    if bool(value.constant()) != self.fake.requires_grad:
-        raise Unsupported("tensor-attribute", "assignment to .requires_grad")
-
-
 def _set_data(self: TensorValue, tx: TraceContext, value: Value) -> None:
     raise Unsupported("tensor-attribute", "assignment to .data")
 
 
 _SETTERS: dict[str, Callable[[TensorValue, Any, Value], None]] = by_name(
-    ("requires_grad", _set_requires_grad),
+    ("requires_grad", lambda owner, tx, value: set_requires_grad(tx, owner, value)),
     ("grad", lambda owner, tx, value: write_grad(tx, owner, value)),
     ("data", _set_data),
 )

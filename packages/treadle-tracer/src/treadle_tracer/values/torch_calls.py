@@ -24,7 +24,7 @@ from treadle_shapes.torch import operator as operator_record
 from treadle_shapes.torch import run_for_metadata
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
-from treadle_tracer.values import assumptions, differentiation, floats, tensor_numbers, unbacked
+from treadle_tracer.values import assumptions, differentiation, floats, gradients, tensor_numbers, unbacked
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.mappings import DictValue, DictView
@@ -337,9 +337,7 @@ def _as_subclass(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs
 
 
 def _requires_grad_(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    wanted = args[0] if args else kwargs.get("requires_grad", Constant(True))
-    if bool(wanted.constant()) != owner.fake.requires_grad:
-        raise Unsupported("tensor-method", f"requires_grad_ of {owner.describe()}")
+    gradients.set_requires_grad(tx, owner, args[0] if args else kwargs.get("requires_grad", Constant(True)))
     return owner
 
 

@@ -11,7 +11,7 @@ import torch
 from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Kind
 
-family("requires_grad_", kind=Kind.EFFECT, why_not_functional="it changes whether autograd records the tensor")
+family("requires_grad_", kind=Kind.EFFECT)
 families("backward retain_grad register_hook", kind=Kind.EFFECT, why_not_functional="it acts on autograd's graph")
 families("resize_ set_", kind=Kind.EFFECT, why_not_functional="it changes the tensor's storage")
 family("resize_as_", kind=Kind.EFFECT)
