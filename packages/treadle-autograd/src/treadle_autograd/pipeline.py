@@ -57,13 +57,26 @@ def aot(
         raise ValueError(
             f"aot: {given} was given, but a graph for inference has no backward pass: pass inference=False"
         )
+    return _aot_inference(gm, example_inputs, forward, decompositions or {}, has_history=False)
+
+
+def _aot_inference(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    forward: Compiler,
+    decompositions: Decompositions,
+    *,
+    has_history: bool,
+) -> Callable[..., Sequence[Any]]:
+    """has_history: outputs that are views of an input have the history that autograd gives them where they are rebuilt; else eager's have
+    none."""
     try:
-        trace = trace_inference(gm, example_inputs, decompositions or {})
+        trace = trace_inference(gm, example_inputs, decompositions)
     except UnsupportedGraph as declined:
         return _eager(gm, str(declined))
     inputs = [*trace.contract.static_tensors, *example_inputs]
     if torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
-        if _gives_views_of_leaves(trace.contract, inputs):
+        if not has_history and _gives_views_of_leaves(trace.contract, inputs):
             return _eager(gm, "an output is a view, made with gradients off, of a tensor that requires gradients")
         forward = _without_gradients(forward)
     compiled = forward(trace.graph_module, inputs)
@@ -90,7 +103,7 @@ def _aot_training(
     except UnsupportedGraph as declined:
         return _eager(gm, str(declined))
     if joint is None:  # nothing to differentiate
-        return aot(gm, example_inputs, forward=_without_gradients(forward), decompositions=decompositions)
+        return _aot_inference(gm, example_inputs, forward, decompositions, has_history=True)
     classes = classify(joint)
     halves = split(classes, partition(classes))
     compiled = forward(halves.forward, [*joint.contract.static_tensors, *example_inputs])

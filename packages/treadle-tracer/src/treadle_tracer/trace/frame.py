@@ -171,9 +171,9 @@ class Frame:
     def is_protected(self) -> bool:
         """Whether the traced program could see an exception at the present instruction before it leaves the frame.
 
-        `with` statements of PyTorch's own context managers, of `nullcontext`, and `finally` blocks in its own code do not count, because they only restore
-        state. Nor does the handler that every generator has since 3.12: it turns StopIteration into RuntimeError (PEP 479) by
-        INTRINSIC_STOPITERATION_ERROR and RERAISE.
+        `with` statements of PyTorch's own context managers and of `nullcontext`, and `finally` blocks in PyTorch's own code, do not
+        count, because they only restore state. Nor does the handler that every generator has since 3.12: it turns StopIteration into
+        RuntimeError (PEP 479) by INTRINSIC_STOPITERATION_ERROR and RERAISE.
         """
         entry = self.program.handled_at[self.at]
         is_torch = self.module_name.partition(".")[0] == "torch"

@@ -11,7 +11,7 @@ writes into the same graph as all others. What `backward` does besides, accumula
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +19,7 @@ import torch
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource, ConstSource
 from treadle_tracer.values.base import NONE, TRUE, Constant, LazyValue
+from treadle_tracer.values.histories import leaves_of
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import Value
@@ -66,7 +67,10 @@ def backward(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
             if other in named
         }
         gradients = tx.run_in_graph(
-            "call_function", torch.autograd.grad, [TupleValue(roots), TupleValue(leaves)], {**options, "allow_unused": TRUE}
+            "call_function",
+            torch.autograd.grad,
+            [TupleValue(roots), TupleValue(leaves)],
+            {**options, "allow_unused": TRUE},
         ).unpack(tx)
         _accumulate(tx, leaves, gradients)
     return NONE
@@ -130,28 +134,16 @@ def _check_leaves(tx: TraceContext, outputs: Sequence[TensorValue], inputs: Sequ
         if value is None:
             raise Unsupported("autograd-call", "a loss depends on a tensor that the trace does not know")
         if value.obj is not None and not value.obj.is_leaf:
-            raise Unsupported("autograd-call", f"the history of {value.describe()} begins outside the compiled function")
+            raise Unsupported(
+                "autograd-call", f"the history of {value.describe()} begins outside the compiled function"
+            )
         leaves.append(value)
     for value in inputs:
         if value.obj is not None and not value.obj.is_leaf:
-            raise Unsupported("autograd-call", f"the history of {value.describe()} begins outside the compiled function")
+            raise Unsupported(
+                "autograd-call", f"the history of {value.describe()} begins outside the compiled function"
+            )
     return leaves
-
-
-def leaves_of(outputs: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The leaves of autograd's graph below these tensors, each once, in the order of a walk from the first output."""
-    yield from (output for output in outputs if output.grad_fn is None and output.requires_grad)
-    pending: list[Any] = [output.grad_fn for output in reversed(outputs) if output.grad_fn is not None]
-    seen: set[Any] = set()
-    while pending:
-        node = pending.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)  # of an AccumulateGrad
-        if variable is not None:
-            yield variable
-        pending += [following for following, _ in reversed(node.next_functions) if following is not None]
 
 
 def _check_accumulates(tx: TraceContext, leaves: Sequence[TensorValue]) -> None:
@@ -197,9 +189,7 @@ def _shared_storages(tx: TraceContext, gradients: Sequence[Value]) -> set[int]:
     """The storages that a gradient shares with another gradient, or with another tensor of the trace: it is copied, not taken over."""
     own = [id(gradient) for gradient in gradients]
     storages = [g.fake.untyped_storage()._cdata for g in gradients if isinstance(g, TensorValue)]
-    others = {
-        value.fake.untyped_storage()._cdata for value in tx.known_tensors() if id(value) not in own
-    }
+    others = {value.fake.untyped_storage()._cdata for value in tx.known_tensors() if id(value) not in own}
     return {storage for storage in storages if storage in others or storages.count(storage) > 1}
 
 

@@ -1,4 +1,7 @@
-"""`tensor.grad` and `tensor.requires_grad`: attributes that are read under guards and written back after the graph."""
+"""`tensor.grad` and `tensor.requires_grad`: attributes that are read under guards and written back after the graph.
+
+An `owner` is a TensorValue of `values.tensor`, which imports this module.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,10 @@ from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.values.tensor import TensorValue
     from treadle_tracer.values.value import TraceContext
 
 
-def read_grad(tx: TraceContext, owner: TensorValue) -> Value:
+def read_grad(tx: TraceContext, owner: Any) -> Value:
     """`owner.grad`, which the trace has not written. A guard checks that it is None, or the metadata of the tensor."""
     if owner.obj is None or owner.source is None:
         if owner.fake.is_leaf:
@@ -27,7 +29,7 @@ def read_grad(tx: TraceContext, owner: TensorValue) -> Value:
     return tx.wrap(owner.obj.grad, AttrSource(owner.source, "grad"))
 
 
-def write_grad(tx: TraceContext, owner: TensorValue, value: Value) -> None:
+def write_grad(tx: TraceContext, owner: Any, value: Value) -> None:
     """`owner.grad = value`. Raises Unsupported for what PyTorch refuses."""
     if not _may_have_grad(owner.fake if owner.obj is None else owner.obj):
         raise Unsupported("tensor-attribute", f"assignment to .grad of {owner.describe()}")
@@ -37,7 +39,7 @@ def write_grad(tx: TraceContext, owner: TensorValue, value: Value) -> None:
     tx.mutations.store_attr(owner, "grad", value)
 
 
-def set_requires_grad(tx: TraceContext, owner: TensorValue, value: Value) -> None:
+def set_requires_grad(tx: TraceContext, owner: Any, value: Value) -> None:
     """`owner.requires_grad_(value)`, of a leaf. What PyTorch refuses breaks the graph."""
     wanted = bool(value.constant())
     if wanted == owner.fake.requires_grad:
@@ -58,6 +60,3 @@ def _fits(owner: torch.Tensor, grad: torch.Tensor) -> bool:
     same_kind = owner.dtype == grad.dtype and owner.device == grad.device and owner is not grad
     sizes = (*owner.shape, *grad.shape)
     return same_kind and all(type(size) is int for size in sizes) and owner.shape == grad.shape
-
-
-

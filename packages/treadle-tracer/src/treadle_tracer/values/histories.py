@@ -7,11 +7,27 @@ The graph computes the number only. The replacement gives it a history that has 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import fx
+
+
+def leaves_of(outputs: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The leaves of autograd's graph below these tensors, each once, in the order of a walk from the first output."""
+    yield from (output for output in outputs if output.grad_fn is None and output.requires_grad)
+    pending: list[Any] = [output.grad_fn for output in reversed(outputs) if output.grad_fn is not None]
+    seen: set[Any] = set()
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)  # of an AccumulateGrad
+        if variable is not None:
+            yield variable
+        pending += [following for following, _ in reversed(node.next_functions) if following is not None]
 
 
 def history_at_exit(node: fx.Node, fake: torch.Tensor) -> tuple[fx.Node, Callable[..., Any] | None]:
@@ -35,8 +51,6 @@ def _detached(node: fx.Node, fake: torch.Tensor) -> fx.Node:
 
 def _is_freed(fake: torch.Tensor) -> bool:
     """Whether no gradient of `fake` can be computed any more. Fake tensors lose their history as real ones do."""
-    from treadle_tracer.values.differentiation import leaves_of
-
     mode: Any = fake.fake_mode  # type: ignore[attr-defined]
     with mode:
         return all(_raises_freed(fake, leaf) for leaf in leaves_of([fake]))

@@ -156,7 +156,6 @@ class TensorValue(Value):
             cg.cb.call(2)
             cg.cb.pop_top()
 
-
     def _push_result(self, cg: Any) -> None:
         """Push what the graph has computed, with a history where eager's has one."""
         assert self._node is not None

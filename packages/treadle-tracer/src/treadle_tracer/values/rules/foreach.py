@@ -51,7 +51,9 @@ def _per_tensor(foreach: Any, name: str) -> Apply:
         if "scalars" in kwargs:
             kwargs["value"] = kwargs.pop("scalars")
         count = _count(args)
-        if not count or any(len(items) != count for items in map(_items, (*args, *kwargs.values())) if items is not None):
+        if not count or any(
+            len(items) != count for items in map(_items, (*args, *kwargs.values())) if items is not None
+        ):
             return tx.run_in_graph("call_function", foreach, args, kwargs)  # raises what PyTorch raises
         if isinstance(kwargs.get("value"), TensorValue):
             kwargs["value"] = ListValue(_numbers(tx, kwargs["value"]))  # type: ignore[arg-type]

@@ -99,7 +99,7 @@ def _nesting(step: int) -> Apply:
 
 def _graph_break(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     """`torch._dynamo.graph_break()`. PyTorch's own code asks for breaks where its own compiler needs one, which is nothing to Treadle."""
-    if tx.frames[-1].module_name.partition(".")[0] == "torch":
+    if tx.frames and tx.frames[-1].module_name.partition(".")[0] == "torch":
         return NONE
     raise Unsupported("explicit-break", "")
 

@@ -1,0 +1,204 @@
+"""`optimizer.step()` compiled alone: every optimizer of `torch.optim` with its options, against eager, with the numbers of graphs."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import treadle
+
+STEPS = 8
+
+
+def network(name: str = "") -> nn.Sequential:
+    """Two layers; Muon takes matrices only."""
+    torch.manual_seed(0)
+    has_bias = name != "Muon"
+    return nn.Sequential(nn.Linear(4, 8, bias=has_bias), nn.ReLU(), nn.Linear(8, 3, bias=has_bias))
+
+
+def assert_same_state(expected: torch.optim.Optimizer, found: torch.optim.Optimizer) -> None:
+    """Equal state dicts: keys in order, types, dtypes and layouts, numbers to rounding."""
+    mine, theirs = found.state_dict(), expected.state_dict()
+    assert mine["state"].keys() == theirs["state"].keys()
+    assert [group.keys() for group in mine["param_groups"]] == [group.keys() for group in theirs["param_groups"]]
+    for key, entries in theirs["state"].items():
+        assert list(mine["state"][key]) == list(entries)
+        for name, value in entries.items():
+            other = mine["state"][key][name]
+            assert type(other) is type(value)
+            if isinstance(value, torch.Tensor):
+                assert (other.stride(), other.requires_grad) == (value.stride(), value.requires_grad)
+                torch.testing.assert_close(other, value, rtol=1e-5, atol=1e-6)
+            else:
+                assert other == value
+
+
+def run_steps(name: str, options: dict[str, Any], *, schedule: bool = False, steps: int = STEPS) -> list[int]:
+    """Step eager and compiled twins with the same gradients; the number of graphs after each step."""
+    twins = [network(name), network(name)]
+    optimizers = [getattr(torch.optim, name)(list(twin.parameters()), **copy.deepcopy(options)) for twin in twins]
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(each, 0.9) for each in optimizers] if schedule else []
+    expected, found = optimizers
+    calls = [expected.step, treadle.compile(found.step)]
+    graphs = []
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(step)
+        gradients = [torch.randn(p.shape, generator=generator) for p in twins[0].parameters()]
+        for twin, call in zip(twins, calls, strict=True):
+            for parameter, gradient in zip(twin.parameters(), gradients, strict=True):
+                parameter.grad = gradient.to_sparse() if name == "SparseAdam" else gradient.clone()
+            assert call() is None
+        for scheduler in schedulers:
+            scheduler.step()
+        graphs.append(treadle.stats().graphs)
+        for mine, theirs in zip(twins[1].parameters(), twins[0].parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+        assert_same_state(expected, found)
+    return graphs
+
+
+DECOUPLED = {"weight_decay": 0.01, "decoupled_weight_decay": True}
+WHOLE = {
+    "SGD": [
+        {},
+        {"momentum": 0.9},
+        {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+        {"momentum": 0.9, "dampening": 0.1},
+    ],
+    "Adam": [{}, {"amsgrad": True, "weight_decay": 0.01}],
+    "AdamW": [{}, {"amsgrad": True}],
+    "Adagrad": [{}, {"lr_decay": 0.1, "weight_decay": 0.01, "initial_accumulator_value": 0.1}],
+    "RMSprop": [{}, {"momentum": 0.9, "centered": True, "weight_decay": 0.01}],
+    "Adadelta": [{}, {"weight_decay": 0.01}],
+    "Adamax": [{}, {"weight_decay": 0.01}],
+    "NAdam": [{}, DECOUPLED],
+    "Rprop": [{}, {"etas": (0.4, 1.3)}],
+    "Adafactor": [{}, {"weight_decay": 0.01}],
+    "Muon": [{}, {"nesterov": False}],
+}
+"""Optimizers whose steps are one graph each, with sets of options."""
+
+TABLE = [(name, options) for name, sets in WHOLE.items() for options in sets]
+
+
+def has_option(name: str, option: str) -> bool:
+    return option in getattr(torch.optim, name).__init__.__code__.co_varnames
+
+
+@pytest.mark.parametrize(("name", "options"), TABLE, ids=[f"{name}-{k}" for k, (name, _) in enumerate(TABLE)])
+@pytest.mark.parametrize("kind", ["loop", "foreach", "maximize"])
+def test_a_step_is_one_graph(name, options, kind):
+    added = {"loop": {}, "foreach": {"foreach": True}, "maximize": {"maximize": True}}[kind]
+    if not all(has_option(name, option) for option in added):
+        pytest.skip(f"{name} has no such option")
+    graphs = run_steps(name, {**options, **added})
+    assert graphs[0] == 1  # makes the state
+    assert graphs[1] <= 2
+    assert graphs[-1] == graphs[1]
+    stats = treadle.stats()
+    assert not stats.breaks
+    assert not stats.eager_graphs
+    assert len(stats.recompiles) == graphs[-1] - 1
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad", "RMSprop"])
+def test_a_learning_rate_that_changes_is_no_recompile(name):
+    graphs = run_steps(name, {}, schedule=True)
+    assert graphs[1] == graphs[-1] <= 2
+    assert not treadle.stats().breaks
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad", "RMSprop"])
+def test_a_learning_rate_in_a_tensor_is_no_recompile(name):
+    graphs = run_steps(name, {"lr": torch.tensor(0.01)}, schedule=True)
+    assert graphs[1] == graphs[-1] <= 2
+    assert not treadle.stats().breaks
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("RAdam", {}),
+        ("ASGD", {}),
+        ("SparseAdam", {}),
+        ("AdamW", {"fused": True}),
+        ("Rprop", {"lr": torch.tensor(0.01)}),
+    ],
+)
+def test_what_is_not_compiled_is_right(name, options):
+    run_steps(name, options)
+
+
+@pytest.mark.parametrize("name", ["Adam", "SGD"])
+def test_eager_errors_stay(name):
+    """`differentiable=True` writes to leaves under gradients, which PyTorch refuses."""
+    model = network()
+    optimizer = getattr(torch.optim, name)(model.parameters(), lr=0.1, differentiable=True)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        treadle.compile(optimizer.step)()
+    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert torch.is_grad_enabled()
+
+
+def test_hooks_of_the_step_run():
+    model, seen = network(), []
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.register_step_pre_hook(lambda opt, args, kwargs: seen.append("before"))
+    optimizer.register_step_post_hook(lambda opt, args, kwargs: seen.append("after"))
+    step = treadle.compile(lambda: optimizer.step())
+    for _ in range(3):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        step()
+    assert seen == ["before", "after"] * 3
+
+
+def test_two_groups_with_their_own_options_and_missing_gradients():
+    twins = [network(), network()]
+    optimizers = [
+        torch.optim.AdamW(
+            [{"params": m[0].parameters()}, {"params": m[2].parameters(), "lr": 0.1, "weight_decay": 0.0}]
+        )
+        for m in twins
+    ]
+    calls = [optimizers[0].step, treadle.compile(lambda: optimizers[1].step())]
+    for step in range(6):
+        for twin, call in zip(twins, calls, strict=True):
+            for k, parameter in enumerate(twin.parameters()):
+                parameter.grad = None if k == 1 and step < 3 else torch.full_like(parameter, 0.1 * (step + 1))
+            call()
+        for mine, theirs in zip(twins[1].parameters(), twins[0].parameters(), strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert_same_state(*optimizers)
+    assert not treadle.stats().breaks
+
+
+def test_a_state_loaded_from_eager_goes_on():
+    """A checkpoint taken in eager, compiled steps from there, and back."""
+    twins = [network(), network()]
+    optimizers = [torch.optim.Adam(m.parameters()) for m in twins]
+    step = treadle.compile(lambda: optimizers[1].step())
+
+    def both(call_compiled: bool) -> None:
+        for twin, optimizer in zip(twins, optimizers, strict=True):
+            for parameter in twin.parameters():
+                parameter.grad = parameter.detach().clone()
+            step() if call_compiled and optimizer is optimizers[1] else optimizer.step()
+
+    for _ in range(3):
+        both(False)
+    optimizers[1].load_state_dict(copy.deepcopy(optimizers[0].state_dict()))
+    for _ in range(3):
+        both(True)
+    both(False)
+    for mine, theirs in zip(twins[1].parameters(), twins[0].parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert_same_state(*optimizers)
