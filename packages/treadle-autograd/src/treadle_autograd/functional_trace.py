@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 from treadle_shapes import ShapesError
 from treadle_shapes.torch import fake_like, fake_mode, preserved_operators, symbolic_dispatch
@@ -196,7 +197,7 @@ class FunctionalTrace:
         graph.output(tuple(self.outputs.nodes))
         hoist_asserts(graph)
         remove_dead_nodes(graph)
-        return fx.GraphModule(torch.nn.Module(), graph, class_name="AtenGraph")
+        return LazyGraphModule(torch.nn.Module(), graph, class_name="AtenGraph")
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -13,10 +13,10 @@ from .contract import Contract, ViewOfInput
 from .decompositions import Decompositions
 from .errors import UnsupportedGraph
 from .functional_trace import trace_inference
-from .joint import trace_joint
-from .partition import Partition, classify, min_cut, split
-from .training import TrainingProgram
 from .wrapper import wrap_compiled
+
+if TYPE_CHECKING:
+    from .partition import Partition
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
 
@@ -49,9 +49,7 @@ def aot(
     Exceptions of the compilers pass through.
     """
     if not inference:
-        return _aot_training(
-            gm, example_inputs, forward, backward or forward, partition or min_cut, decompositions or {}
-        )
+        return _aot_training(gm, example_inputs, forward, backward or forward, partition, decompositions or {})
     if backward is not None or partition is not None:
         given = "backward" if backward is not None else "partition"
         raise ValueError(
@@ -95,9 +93,14 @@ def _aot_training(
     example_inputs: Sequence[Any],
     forward: Compiler,
     backward: Compiler,
-    partition: Partition,
+    partition: Partition | None,
     decompositions: Decompositions,
 ) -> Callable[..., Sequence[Any]]:
+    # Imported here: programs that do not train need none of it, and it takes 4 ms of every start.
+    from .joint import trace_joint
+    from .partition import classify, min_cut, split
+    from .training import TrainingProgram
+
     try:
         joint = trace_joint(gm, example_inputs, decompositions)
     except UnsupportedGraph as declined:
@@ -105,7 +108,7 @@ def _aot_training(
     if joint is None:  # nothing to differentiate
         return _aot_inference(gm, example_inputs, forward, decompositions, has_history=True)
     classes = classify(joint)
-    halves = split(classes, partition(classes))
+    halves = split(classes, (partition or min_cut)(classes))
     compiled = forward(halves.forward, [*joint.contract.static_tensors, *example_inputs])
     run = TrainingProgram(joint, halves, compiled, backward)
     return _annotated(wrap_compiled(run, joint.contract, joint.input_values, gm), joint.contract, halves.forward, None)

@@ -22,7 +22,7 @@ from torch.types import py_sym_types
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from treadle_shapes.expr import substitute
-from treadle_shapes.torch import Operator, expr_of, fake_like, operator, run_for_metadata
+from treadle_shapes.torch import Operator, expr_of, fake_calls, fake_like, operator, run_for_metadata
 
 from .contract import CallInput, InputDescription, StaticInput
 from .decompositions import Decompositions, decompose_composite
@@ -200,7 +200,11 @@ class AtenRecorder(TorchDispatchMode):
         if self.shape_env is not None and not has_elements(self.shape_env, func, record, args, kwargs):
             raise UnsupportedGraph(f"{func} has nothing to reduce", self.line())
         compute = func if record is None or record.fake_kernel is None else record.fake_kernel
-        result = call_torch(run_for_metadata, (self.shape_env, compute, args, kwargs), {}, self.line)
+
+        def run() -> Any:
+            return run_for_metadata(self.shape_env, compute, args, kwargs)
+
+        result = call_torch(fake_calls(self.mode).call, (func, run, args, kwargs), {}, self.line)
         result = like_first_argument(record, args, kwargs, result)
         for value, dtype in numbers_that_must_fit(func, record, args, kwargs, result):
             self._require_fit(func, value, dtype, result)

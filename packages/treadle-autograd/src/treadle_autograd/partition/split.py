@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 from ..effects import has_effect
 from ..joint import JointTrace
@@ -48,7 +49,7 @@ class Halves:
             node for node in nodes if node in self.classes.backward and node.op != "placeholder" and has_effect(node)
         ]
         graph = _graph(inputs, [gradients[k] for k in wanted], nodes, effects)
-        return fx.GraphModule(torch.nn.Module(), graph, class_name="BackwardGraph")
+        return LazyGraphModule(torch.nn.Module(), graph, class_name="BackwardGraph")
 
 
 def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
@@ -65,8 +66,8 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
     effects = [node for node in classes.order if node.op == "call_function" and has_effect(node)]
     return Halves(
         classes,
-        fx.GraphModule(torch.nn.Module(), _graph(primals, outputs, nodes, effects), class_name="ReferenceGraph"),
-        fx.GraphModule(
+        LazyGraphModule(torch.nn.Module(), _graph(primals, outputs, nodes, effects), class_name="ReferenceGraph"),
+        LazyGraphModule(
             torch.nn.Module(), _graph(primals, [*outputs, *given, *numbers], nodes, effects), class_name="ForwardGraph"
         ),
         tuple(saved),

@@ -12,8 +12,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map
 
 from treadle_codegen.lower.indexing import as_shape
+from treadle_shapes.torch import fake_calls, symbolic_dispatch
 from treadle_shapes.torch import operator as operator_record
-from treadle_shapes.torch import symbolic_dispatch
 
 
 def fake_mode_of(graph: fx.Graph) -> FakeTensorMode | None:
@@ -44,8 +44,9 @@ def value_of(arg: Any) -> Any:
 def insert_call(graph: fx.Graph, mode: FakeTensorMode, like: fx.Node, op: Callable[..., Any], *args: Any) -> fx.Node:
     """A new call at the graph's insertion point with its fake value; user line and trace come from `like`."""
     node = graph.call_function(op, args)
+    values = value_of(list(args))
     with running(mode):
-        node.meta["val"] = op(*value_of(list(args)))
+        node.meta["val"] = fake_calls(mode).call(op, lambda: op(*values), values, {})
     if "stack_trace" in like.meta:
         node.meta["stack_trace"] = like.meta["stack_trace"]
     return node

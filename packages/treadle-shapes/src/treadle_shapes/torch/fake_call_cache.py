@@ -229,8 +229,9 @@ class FakeCallCache:
     def _make(self, entry: Any, tensors: list[FakeTensor]) -> Any:
         kind = type(entry)
         if kind is _New:
-            made = torch.empty_strided(entry.sizes, entry.strides, dtype=entry.dtype, device="meta")
-            return FakeTensor(self.mode, made, entry.device)
+            with torch._C._DisableTorchDispatch():  # the mode itself may be active
+                made = torch.empty_strided(entry.sizes, entry.strides, dtype=entry.dtype, device="meta")
+                return FakeTensor(self.mode, made, entry.device)
         if kind is _View:
             source = tensors[entry.argument]
             with in_kernel_invocation_manager(self.mode):
@@ -239,6 +240,14 @@ class FakeCallCache:
         if kind is _Argument:
             return tensors[entry.argument]
         return entry.kind([self._make(item, tensors) for item in entry.items])
+
+
+def fake_calls(mode: Any) -> FakeCallCache:
+    """Return the cache that belongs to `mode`. It lives as long as the mode."""
+    found = mode.__dict__.get("_treadle_calls")
+    if found is None:
+        found = mode._treadle_calls = FakeCallCache(mode)
+    return found
 
 
 def settings_are_plain() -> bool:

@@ -238,9 +238,9 @@ WRITE_ALIASES: dict[str, str] = {} if MINOR < 13 else {"LOAD_CLOSURE": "LOAD_FAS
 if "LOAD_CLOSURE" in WRITE_ALIASES:
     OPS["LOAD_CLOSURE"] = OPS["LOAD_FAST"]._replace(name="LOAD_CLOSURE", kind=ArgKind.FREE)
 
-BY_CODE: tuple[Op | None, ...] = tuple(
-    {op.code: op for name, op in OPS.items() if name not in WRITE_ALIASES}.get(code) for code in range(256)
-)
+_BY_CODE = {op.code: op for name, op in OPS.items() if name not in WRITE_ALIASES}
+
+BY_CODE: tuple[Op | None, ...] = tuple(map(_BY_CODE.get, range(256)))
 """``OPS`` by opcode number."""
 
 CHECKED_LOADS: dict[str, str] = {

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 from ..source import Source
 from .deferred_asserts import tag_asserts
@@ -113,7 +114,8 @@ class GraphBuilder:
         for name, tensor in self.attributes.items():
             if name in used:
                 _attach(root, name, tensor)
-        return fx.GraphModule(root, self.graph, "TracedGraph")
+        # Its Python code is written when somebody asks for it. Most backends read the graph only.
+        return LazyGraphModule(root, self.graph, "TracedGraph")
 
     def _drop_unused_inputs(self) -> None:
         kept = []

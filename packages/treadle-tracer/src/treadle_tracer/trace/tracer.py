@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_shapes import Frame as SizeFrame
-from treadle_shapes.torch import FakeCallCache, fake_mode
+from treadle_shapes.torch import fake_calls, fake_mode
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.options import TracerOptions
 from treadle_tracer.output.graph import GraphBuilder
@@ -116,7 +116,7 @@ class Tracer:
         self.guards = GuardSet()
         self.mutations = Mutations()
         self.fake_mode = fake_mode()
-        self.fake_calls = FakeCallCache(self.fake_mode)
+        self.fake_calls = fake_calls(self.fake_mode)
         self.symbols = Symbols(
             self.fake_mode, {} if dynamic is None else dynamic, options or TracerOptions(), _weakly(self.where)
         )

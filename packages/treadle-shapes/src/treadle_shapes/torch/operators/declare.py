@@ -95,11 +95,12 @@ def corrected_by(patch: str) -> list[torch._ops.OpOverload]:
     load_families()
     found = []
     for name, stated in DECLARED.items():
-        packet: Any = getattr(torch.ops.aten, name, None)
         overloads = [o for o, facts in stated.overloads.items() if facts.get("fake_correction") == patch]
         if stated.facts.get("fake_correction") == patch:
             overloads.append("default")
-        found += [getattr(packet, o) for o in overloads if o in packet.overloads()]
+        if overloads:
+            packet: Any = getattr(torch.ops.aten, name)
+            found += [getattr(packet, o) for o in overloads if o in packet.overloads()]
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import types
 from collections.abc import Iterable
@@ -35,9 +36,10 @@ ALL_RULES: tuple[Rule, ...] = (
 """One rule per function; their order means nothing."""
 
 
-def build_table(rules: Iterable[Rule]) -> dict[Any, Rule]:
+def build_table(given: Iterable[Rule]) -> dict[Any, Rule]:
     """Rule by function, or by dotted name. Raises InternalError for two rules of one function."""
     table: dict[Any, Rule] = {}
+    rules = list(given)
     for rule in rules:
         if not rule.is_current:
             continue
@@ -50,8 +52,8 @@ def build_table(rules: Iterable[Rule]) -> dict[Any, Rule]:
     return table
 
 
-_BY_FUNCTION = {function: rule for function, rule in build_table(ALL_RULES).items() if not isinstance(function, str)}
-_BY_NAME = {rule.function: rule for rule in ALL_RULES if isinstance(rule.function, str)}
+_BY_FUNCTION = build_table(rule for rule in ALL_RULES if not isinstance(rule.function, str))
+_NAMES = frozenset(rule.function for rule in ALL_RULES if isinstance(rule.function, str))
 _AVAILABILITY = re.compile(r"is_\w+_available")
 _PROBING_LIBRARIES = frozenset({"transformers", "accelerate", "diffusers", "peft", "timm", "huggingface_hub"})
 """Libraries whose `is_..._available` functions ask which packages are installed, which does not change."""
@@ -66,5 +68,15 @@ def rule_of(obj: Any) -> Rule | None:
     if found is None and isinstance(obj, types.FunctionType):
         if _AVAILABILITY.fullmatch(obj.__name__) and obj.__module__.partition(".")[0] in _PROBING_LIBRARIES:
             return folds(obj)
-        return _BY_NAME.get(f"{obj.__module__}.{obj.__qualname__}")
+        name = f"{obj.__module__}.{obj.__qualname__}"
+        return _rules_by_name().get(name) if name in _NAMES else None
     return found
+
+
+@functools.cache
+def _rules_by_name() -> dict[Any, Rule]:
+    """Return the current rules of functions whose modules the tracer does not import.
+
+    Not built at import: whether such a rule is current may take reading the metadata of a distribution, which is slow.
+    """
+    return build_table(rule for rule in ALL_RULES if isinstance(rule.function, str))

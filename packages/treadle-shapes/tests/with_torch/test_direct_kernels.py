@@ -1,0 +1,68 @@
+"""Direct fake kernels: the metadata of eager's results."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from treadle_shapes.torch import direct_kernels  # noqa: E402
+from treadle_shapes.torch.fake_tensors import fake_like, fake_mode  # noqa: E402
+
+aten = torch.ops.aten
+INPUTS = {
+    "one value per channel": torch.randn(2, 3),
+    "one image": torch.randn(1, 3, 1, 2),
+    "contiguous": torch.randn(2, 3, 4, 5),
+    "channels last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "sequence": torch.randn(2, 3, 7),
+    "transposed": torch.randn(2, 7, 3).transpose(1, 2),
+    "turned": torch.randn(3, 2, 4, 5).transpose(0, 1),
+    "volume": torch.randn(2, 3, 2, 2, 2),
+    "part": torch.randn(2, 3, 4, 9)[..., ::2],
+    "double": torch.randn(2, 3, 4, 5, dtype=torch.float64),
+}
+CALLS = {
+    "inference": (aten.native_batch_norm.default, (False, 0.1, 1e-5)),
+    "no training": (aten._native_batch_norm_legit_no_training.default, (0.1, 1e-5)),
+    "training": (aten.native_batch_norm.default, (True, 0.1, 1e-5)),
+    "functional": (aten._native_batch_norm_legit_functional.default, (True, 0.1, 1e-5)),
+}
+
+
+def metadata(results):
+    return [(t.shape, t.stride(), t.dtype, t.device) for t in results]
+
+
+@pytest.mark.parametrize(("name", "call", "affine"), list(itertools.product(INPUTS, CALLS, [True, False])))
+def test_batch_norm_has_the_metadata_of_eager(name, call, affine, monkeypatch):
+    op, rest = CALLS[call]
+    x = INPUTS[name]
+    ones = torch.ones(3, dtype=x.dtype)
+    args = (x, *[ones if affine else None] * 2, torch.zeros_like(ones), torch.ones_like(ones), *rest)
+    mode = fake_mode()
+    fakes = [fake_like(mode, a) if isinstance(a, torch.Tensor) else a for a in args]
+    answered = []
+    kernel = direct_kernels.KERNELS[op]
+    monkeypatch.setitem(direct_kernels.KERNELS, op, lambda *given: answered.append(kernel(*given)) or answered[-1])
+    mode.cache_clear()
+    with mode:
+        result = op(*fakes)
+    assert answered and answered[0] is not NotImplemented
+    assert metadata(result) == metadata(op(*args))
+    assert [f._version for f in fakes[3:5]] == [a._version for a in args[3:5]]
+
+
+def test_mixed_dtypes_are_left_to_pytorch():
+    mode = fake_mode()
+    x, mean, var = (fake_like(mode, t) for t in (INPUTS["contiguous"].bfloat16(), torch.zeros(3), torch.ones(3)))
+    assert direct_kernels._native(mode, x, None, None, mean, var, True, 0.1, 1e-5) is NotImplemented
+
+
+def test_statistics_of_another_size_are_left_to_pytorch():
+    mode = fake_mode()
+    x, mean, var = (fake_like(mode, t) for t in (INPUTS["contiguous"], torch.zeros(4), torch.ones(4)))
+    with mode, pytest.raises(RuntimeError):
+        aten.native_batch_norm.default(x, None, None, mean, var, False, 0.1, 1e-5)
