@@ -7,7 +7,9 @@ what each op means. Nothing else in the tracer knows the ops, apart from the cod
 
 from __future__ import annotations
 
+import types
 import weakref
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -45,24 +47,31 @@ class GuardKind:
     is_recorded: bool = True
 
 
-# ---- texts
+# ---- texts. They run no code of the program: no attribute, `__len__` or `__repr__` of an object whose type is not known.
+
+_CONTAINERS: tuple[Any, ...] = (list, tuple, dict, set, frozenset, str, bytes, deque)
+_PLAIN = (str, bytes, bool, int, float, complex, type(None), torch.dtype, torch.device)
+_NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
 
 
 def short(value: Any, limit: int = 80) -> str:
     """An argument of a guard in a few words."""
-    if isinstance(value, (str, bytes, int, float, complex, type(None), tuple, list, torch.dtype, torch.device)):
+    if _is_plain(value):
         text = repr(value)
         return text if len(text) <= limit else text[: limit - 3] + "..."
-    name: Any = getattr(value, "__qualname__", None)
-    return name if isinstance(name, str) else f"<{type(value).__name__} at {id(value):#x}>"
+    return value.__qualname__ if issubclass(type(value), _NAMED) else f"<{type(value).__name__} at {id(value):#x}>"
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether `repr` of the value runs Python's own code only."""
+    return type(value) in _PLAIN or (type(value) in (tuple, list) and all(map(_is_plain, value)))
 
 
 def short_found(value: Any) -> str:
     """A value that a call gives, in a few words: tensors by dtype and sizes, other objects by type."""
-    if isinstance(value, torch.Tensor):
+    if issubclass(type(value), torch.Tensor):
         return f"a {type(value).__name__} of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    is_plain = isinstance(value, (str, bytes, int, float, complex, type(None)))
-    text = repr(value) if is_plain else f"a {type(value).__qualname__}"
+    text = repr(value) if type(value) in _PLAIN else f"a {type(value).__qualname__}"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -82,7 +91,8 @@ def _expected_type(reason: str, argument: Any, found: Any) -> str:
 
 
 def _expected_length(reason: str, argument: Any, found: Any) -> str:
-    return f"expected {reason}, found {len(found) if hasattr(found, '__len__') else short_found(found)}"
+    sized = next((t for t in _CONTAINERS if issubclass(type(found), t)), None)
+    return f"expected {reason}, found {short_found(found) if sized is None else sized.__len__(found)}"
 
 
 def _expected_object(reason: str, argument: Any, found: Any) -> str:

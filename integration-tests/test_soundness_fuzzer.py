@@ -1,0 +1,59 @@
+"""The soundness fuzzer finds a compiled function that is stale, and finds nothing in a fixed sample of worlds."""
+
+from __future__ import annotations
+
+import pytest
+
+import treadle
+from soundness.minimise import minimise
+from soundness.run import Case, make_case, run_case
+from soundness.world import World
+
+CHANGED_GLOBAL = Case(
+    World(("G0 = 1", "G1 = 2", "class A: pass"), ("y = x + 1", "out.append(G0)", "out.append(G1)")),
+    (("call", "f(torch.ones(2), 1, 2)"), ("world", "G1 = 3"), ("world", "G0 = 5"), ("call", "f(torch.ones(2), 1, 2)")),
+)
+
+
+def stale(function):
+    """A compiler without guards: every call returns what the first returned."""
+    return _Stale(function)
+
+
+class _Stale:
+    def __init__(self, function):
+        self.function = function
+        self.results = []
+
+    def __call__(self, *args):
+        if not self.results:
+            self.results.append(self.function(*args))
+        return self.results[0]
+
+
+def test_a_stale_result_is_found():
+    found = run_case(CHANGED_GLOBAL, stale)
+    assert found is not None and (found.step, found.what) == (3, "result")
+
+
+def test_eager_agrees_with_itself():
+    assert run_case(CHANGED_GLOBAL, lambda function: function) is None
+    assert all(run_case(make_case(seed), lambda function: function) is None for seed in range(20))
+
+
+def test_a_failure_is_minimised():
+    smallest = minimise(CHANGED_GLOBAL, lambda case: run_case(case, stale) is not None)
+    assert (
+        len(smallest.world.lines) == 1
+        and len(smallest.steps) == 3
+        and smallest.world.chunks in (("G0 = 1",), ("G1 = 2",))
+    )
+
+
+@pytest.mark.parametrize("seed", range(0, 30, 2))
+def test_a_sample_of_worlds(seed):
+    def compile_function(function):
+        treadle.reset()
+        return treadle.compile(function, backend="eager", options={"raise_internal_errors": True})
+
+    assert run_case(make_case(seed), compile_function) is None
