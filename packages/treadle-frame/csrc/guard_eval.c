@@ -109,6 +109,7 @@ root_value(GuardProgram *program, const GuardNode *root, const GuardView *view)
     case STEP_globals:
         return Py_XNewRef(view->globals);
     case STEP_closure:
+    case STEP_closure_cell:
         if (view->closure == NULL) {
             return NULL;
         }
@@ -124,6 +125,9 @@ root_value(GuardProgram *program, const GuardNode *root, const GuardView *view)
         }
         if (cell == NULL) {
             return NULL;
+        }
+        if (root->kind == STEP_closure_cell) {
+            return cell;
         }
         PyObject *contents = PyCell_Check(cell) ? Py_XNewRef(PyCell_GET(cell)) : NULL;
         Py_DECREF(cell);

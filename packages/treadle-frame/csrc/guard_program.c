@@ -198,7 +198,7 @@ add_step(GuardProgram *program, GuardNode *parent, PyObject *step, Py_ssize_t po
             return same < 0 ? NULL : *end;
         }
     }
-    if (kind == STEP_local || kind == STEP_closure) {
+    if (kind == STEP_local || kind == STEP_closure || kind == STEP_closure_cell) {
         index = number_of_name(program, kind, key);
         if (index < 0) {
             Py_XDECREF(key);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
+import types
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
@@ -644,6 +645,13 @@ def test_the_globals_are_a_root():
     names["b"] = 1
     assert not program.check({}, names)
     assert not program.check({})
+
+
+def test_the_cells_of_free_variables_are_roots():
+    cell, other = types.CellType(1), types.CellType(1)
+    program = GuardProgram([Check((("closure_cell", "k"),), "is", cell), Check((("closure", "k"),), "equals", 1)])
+    assert program.check({}, closure={"k": cell})
+    assert not program.check({}, closure={"k": other})
 
 
 class EqualKey:

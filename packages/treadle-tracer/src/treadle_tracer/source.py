@@ -193,17 +193,14 @@ class ClosureSource(_NamedRoot):
 
 
 class ClosureCellSource(_NamedRoot):
-    """The cell of a free variable of the traced frame. No guard can check it; its contents are a `ClosureSource`."""
+    """The cell of a free variable of the traced frame; its contents are a `ClosureSource`."""
 
     __slots__ = ()
-    load = "load_cell"
+    accessor, load = "closure_cell", "load_cell"
 
     @property
     def text(self) -> str:
         return f"<cell of {self.name}>"
-
-    def _accessors(self) -> Path:
-        raise TypeError(f"the cell of {self.name!r} cannot be guarded, only its contents")
 
 
 class GlobalSource(Source):

@@ -77,8 +77,8 @@ def test_identity_of_an_undecided_bool_decides_nothing_against_what_is_no_bool()
     tx = tracer(x={0: 4})
     condition = protocol.compare(tx, ">", size(tx, 4), Constant(2))
     assert isinstance(condition, SymbolicBool)
-    assert not is_same(condition, Constant(None)) and not tx.symbols.env.guards
-    assert is_same(condition, TRUE) and tx.symbols.env.guards
+    assert not is_same(tx, condition, Constant(None)) and not tx.symbols.env.guards
+    assert is_same(tx, condition, TRUE) and tx.symbols.env.guards
 
 
 def test_folding():

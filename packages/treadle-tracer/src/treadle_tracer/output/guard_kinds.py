@@ -7,6 +7,7 @@ what each op means. Nothing else in the tracer knows the ops, apart from the cod
 
 from __future__ import annotations
 
+import enum
 import types
 import weakref
 from collections import deque
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from ..values.class_lookup import class_may_change
 
 Compiled = tuple[str, Any]  # op and argument of a `treadle_frame.Check`
 
@@ -149,9 +152,12 @@ def _kind(
 
 
 def _compiled_is(argument: Any) -> Compiled:
-    """Modules are referred to weakly. A module may hold the code whose entry holds this guard, and Python's collector sees no cycle
-    through a code object."""
-    return ("refers", weakref.ref(argument)) if isinstance(argument, torch.nn.Module) else ("is", argument)
+    """The user's data is referred to weakly. A module, say, may hold the code whose entry holds this guard, and Python's collector sees
+    no cycle through a code object."""
+    cls = type(argument)
+    kept = (type, enum.Enum, torch.Tensor)  # of a tensor with weak references, torch.utils.swap_tensors refuses to work
+    is_data = class_may_change(cls) and cls.__weakrefoffset__ != 0 and not isinstance(argument, kept)
+    return ("refers", weakref.ref(argument)) if is_data else ("is", argument)
 
 
 def _parts_of(function: Any) -> Any:

@@ -74,6 +74,7 @@ def _make_function(frame: Frame, i: Instruction) -> None:
     code = frame.stack.pop().constant()
     assert isinstance(code, types.CodeType)
     made = FunctionValue(code, frame.globals)
+    made.in_root = frame.globals is frame.tx.root_globals
     flags = i.arg or 0
     if flags & 8:
         _set_closure(frame, made, frame.stack.pop())

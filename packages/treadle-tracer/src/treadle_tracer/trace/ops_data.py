@@ -233,7 +233,7 @@ def _as_bool(frame: Frame, value: Value) -> Value:
 
 def _is_op(frame: Frame, i: Instruction) -> None:
     b, a = frame.stack.pop(), frame.stack.pop()
-    frame.stack.append(boolean(is_same(a, b) != bool(i.arg)))
+    frame.stack.append(boolean(is_same(frame.tx, a, b) != bool(i.arg)))
 
 
 def _contains_op(frame: Frame, i: Instruction) -> None:

@@ -97,6 +97,10 @@ class RootFrame(Frame):
                     error.user_stack = self.tx.user_stack()
                 raise
 
+    def give_up(self) -> None:
+        """Let the next break stand before the first instruction."""
+        self.step, self.at = 1, 0
+
     def break_step(self) -> int:
         """The step to stop before: the failed one, or the KW_NAMES or PRECALL that began its call."""
         step, at = self.step - 1, self.at
@@ -139,6 +143,8 @@ def trace_frame(
         except BaseException:
             tx.abandon()
             raise
+        finally:
+            tx.frames.clear()  # frames refer to the trace: without the cycle, what a trace has seen dies with it
     raise InternalError("trace", f"a second trace of {model.qualname} took another path than the first")
 
 
@@ -175,7 +181,11 @@ def _cells_made_at_entry(model: CodeModel) -> set[str]:
 def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceResult:
     tx.frames.append(root)
     root.run()
-    tx.forget_restored()
+    try:
+        tx.close_writes()
+    except Unsupported:
+        root.give_up()
+        raise
     changes = tx.state_changes()
     tx.close_state()
     result = TraceResult("return", tx.graph, tx.guards, tx.mutations, state_changes=changes)

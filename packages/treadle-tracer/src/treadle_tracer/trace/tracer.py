@@ -32,7 +32,7 @@ from treadle_tracer.source import (
     Source,
 )
 from treadle_tracer.values import construct as construction
-from treadle_tracer.values import module_attributes, objects, protocol, torch_calls, unbacked
+from treadle_tracer.values import aliases, module_attributes, objects, protocol, torch_calls, unbacked
 from treadle_tracer.values import wrap as wrapping
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import MISSING, own_dict
@@ -298,6 +298,11 @@ class Tracer:
     def tensor_at(self, source: Source) -> TensorValue:
         """The outside tensor at `source`, which the trace has met."""
         return next(v for v in self._fakes.values() if v.source == source)
+
+    def close_writes(self) -> None:
+        """At the end of the program: settle what it has written to outside objects."""
+        self.forget_restored()
+        aliases.guard_changed_objects(self)
 
     def forget_restored(self) -> None:
         """Drop attribute stores that have restored the constant of before the trace, and guard that constant."""

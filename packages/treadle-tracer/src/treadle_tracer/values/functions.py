@@ -8,7 +8,14 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import AttrSource, CellContentsSource, ConstSource, DictItemSource, TupleItemSource
+from treadle_tracer.source import (
+    AttrSource,
+    CellContentsSource,
+    ConstSource,
+    DictItemSource,
+    GlobalsSource,
+    TupleItemSource,
+)
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method
 from treadle_tracer.values.class_lookup import (
     MISSING,
@@ -110,19 +117,33 @@ def wrap_cell(
         tx.wrapped[id(cell)] = (cell, value)
         return value
     assert isinstance(cached[1], CellValue)
+    if cached[1].source is not None and cached[1].source != source:
+        tx.guards.add(source, "same_object", cached[1].source)
     return cached[1]
 
 
 class FunctionValue(Value):
     """A Python function: an outside one (`obj`) or one made in the trace."""
 
-    __slots__ = ("annotations", "closure", "code", "defaults", "globals", "kwdefaults", "name", "obj", "qualname")
+    __slots__ = (
+        "annotations",
+        "closure",
+        "code",
+        "defaults",
+        "globals",
+        "in_root",
+        "kwdefaults",
+        "name",
+        "obj",
+        "qualname",
+    )
 
     def __init__(self, code: types.CodeType, globals_: dict[str, Any], obj: Any = None, source: Source | None = None):
         self.source = source
         self.code = code
         self.globals = globals_
         self.obj = obj
+        self.in_root = False  # made in the frame that is compiled: its globals are those of the call
         self.name: str = code.co_name
         self.qualname: str = code.co_qualname
         self.defaults: list[Value] = []
@@ -238,7 +259,12 @@ class FunctionValue(Value):
         cg.cb.push_null()
         cg.const(_make_function)
         cg.const(self.code)
-        cg.const(self.globals)
+        if self.in_root:
+            GlobalsSource().emit(
+                cg.cb
+            )  # several functions may share the code that is compiled, each with its own globals
+        else:
+            cg.const(self.globals)
         cg.const((self.name, self.qualname))
         for cell in self.closure:
             cg.value(cell)
@@ -402,7 +428,8 @@ class ClassValue(ConcreteValue):
         if name == "__class__":
             return tx.wrap_known(type(cls))
         if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
-            return Constant(cls.__members__[name])
+            tx.guards.add(DictItemSource(ConstSource(cls._member_map_), name), "is", cls.__members__[name])
+            return tx.from_constant(cls.__members__[name])
         meta: type = type(cls)
         getter = lookup(tx, meta, "__getattribute__")
         if isinstance(getter, types.FunctionType):
@@ -468,7 +495,7 @@ class ClassValue(ConcreteValue):
 
     def iterate(self, tx: TraceContext) -> Value:
         if isinstance(self.obj, enum.EnumMeta):
-            return tx.list_iterator([Constant(member) for member in self.obj])
+            return tx.list_iterator([tx.from_constant(member) for member in self.obj])
         return super().iterate(tx)
 
     def length(self, tx: TraceContext) -> int:

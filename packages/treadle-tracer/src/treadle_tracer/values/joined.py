@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_shapes.expr import Ne, Not
 from treadle_shapes.torch import raw_expr
 from treadle_tracer.errors import InternalError
+from treadle_tracer.values.aliases import guard_distinct
 from treadle_tracer.values.base import Constant, boolean
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.value import Value
@@ -70,13 +71,16 @@ def undecided_truth(tx: TraceContext, value: Value) -> SymbolicBool | None:
     return found if isinstance(found, SymbolicBool) else None
 
 
-def is_same(a: Value, b: Value) -> bool:
-    """`a is b` of the traced program."""
+def is_same(tx: TraceContext, a: Value, b: Value) -> bool:
+    """`a is b` of the traced program. That two outside objects are different is guarded; that they are one was when they were met."""
     if a is b:
         return True
     if (isinstance(a, SymbolicBool) and not _may_be_bool(b)) or (isinstance(b, SymbolicBool) and not _may_be_bool(a)):
         return False
-    return a.identity() is b.identity()
+    if a.identity() is b.identity():
+        return True
+    guard_distinct(tx, a, b)
+    return False
 
 
 def _may_be_bool(value: Value) -> bool:

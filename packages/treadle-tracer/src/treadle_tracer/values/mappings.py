@@ -7,6 +7,7 @@ guarded lazily: a lookup guards its key; an operation that depends on all keys g
 from __future__ import annotations
 
 import collections
+import enum
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -219,6 +220,8 @@ class DictValue(Value):
 
 def wrap_key(tx: TraceContext, key: Any, source: Source) -> Value:
     """The Value of a dictionary key; the dict's key guard covers it."""
+    if isinstance(key, enum.Enum):
+        return tx.from_constant(key)
     if is_constant_object(key):
         return Constant(key) if key is not None else NONE
     if type(key) is tuple:

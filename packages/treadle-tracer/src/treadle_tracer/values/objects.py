@@ -87,8 +87,11 @@ class ObjectValue(Value):
                 or class_may_change(self.cls)
             ):
                 raise Unsupported("hash", self.describe())
-            tx.guards.add(self.source, "is", self.obj)  # an immutable object of a type implemented in C
-        return self if self.obj is None else self.obj
+        if self.obj is None:
+            return self
+        if self.source is not None:
+            tx.guards.add(self.source, "is", self.obj)
+        return self.obj
 
     def as_dict(self, tx: TraceContext) -> DictValue | None:
         if not isinstance(self.container, DictValue):
@@ -383,7 +386,7 @@ def _object_hash(self: ObjectValue, tx: TraceContext, args: list[Value]) -> Valu
 
 def object_equal(tx: TraceContext, a: ObjectValue, b: Value) -> Value:
     """`object.__eq__`; of a dict or list subclass: of its contents."""
-    if is_same(a, b):
+    if is_same(tx, a, b):
         return TRUE
     if a.container is not None:
         other = b.container if isinstance(b, ObjectValue) and b.container is not None else b

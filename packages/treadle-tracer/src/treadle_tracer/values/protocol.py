@@ -13,6 +13,7 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.values import floats, tensor_numbers
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.constant_objects import ConstantObject, has_python_method, special_methods_are_built_in
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod
 from treadle_tracer.values.iteration import IteratorValue
@@ -55,6 +56,9 @@ def fold(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwar
     try:
         plain = [arg.constant() for arg in args]
         named = {name: arg.constant() for name, arg in kwargs.items()}
+        for obj in (*plain, *named.values()):
+            if not special_methods_are_built_in(tx, obj):
+                raise Unsupported("call", f"{function!r} of {obj!r}, whose class has special methods of its own")
     except NotConstant as error:
         symbolic = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, SymbolicValue)]
         if any(map(floats.is_float, symbolic)) and not kwargs:
@@ -79,7 +83,7 @@ def fold(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwar
 
 def same_or_equal(tx: TraceContext, a: Value, b: Value) -> bool:
     """Identical or equal: the question of `in`, `list.index` and dict lookup."""
-    return is_same(a, b) or compare(tx, "==", a, b).truth(tx)
+    return is_same(tx, a, b) or compare(tx, "==", a, b).truth(tx)
 
 
 # ---- operators
@@ -122,7 +126,7 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     """`a <text> b`, in place when the text ends in '='."""
     if a.__class__ is Constant and b.__class__ is Constant:
         return fold(tx, BINARY[text.removesuffix("=") if text not in BINARY else text][0], [a, b], {})
-    if isinstance(a, _GRAPH_OPERANDS) and isinstance(b, _GRAPH_OPERANDS):
+    if _are_graph_operands(a, b):
         in_place = text not in BINARY and isinstance(a, TensorValue)
         function = IN_PLACE[text] if in_place else BINARY[text.removesuffix("=") if text not in BINARY else text][0]
         if isinstance(a, Constant) and isinstance(a.obj, str):
@@ -130,11 +134,13 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
         return operator_in_graph(tx, function, [a, b])
     in_place = text not in BINARY
     plain = text[:-1] if in_place else text
+    name = BINARY[plain][1]
+    if any(has_python_method(tx, x, (f"__{name}__", f"__r{name}__", f"__i{name}__")) for x in (a, b)):
+        return _by_special_methods(tx, a, b, f"__{name}__", f"__r{name}__", plain)
     for kind in _builtin_operators(a, b):
         result = kind(tx, plain, a, b, in_place)
         if result is not None:
             return result
-    name = BINARY[plain][1]
     if in_place and lookup(tx, a.python_type(), f"__i{name}__") is not MISSING and isinstance(a, ObjectValue):
         result = call_special(tx, a, f"__i{name}__", [b])
         if not _is_not_implemented(result):
@@ -151,7 +157,9 @@ def _by_special_methods(tx: TraceContext, a: Value, b: Value, forward: str, back
     if left is right:
         order = order[:1]
     for owner, name, other in order:
-        if lookup(tx, owner.python_type(), name) is MISSING or not isinstance(owner, ObjectValue | TensorValue):
+        if lookup(tx, owner.python_type(), name) is MISSING or not isinstance(
+            owner, ObjectValue | TensorValue | ConstantObject
+        ):
             continue
         result = call_special(tx, owner, name, [other])
         if not _is_not_implemented(result):
@@ -239,6 +247,12 @@ def _builtin_operators(a: Value, b: Value) -> list[_BuiltinOperator]:
     return [_dict_operator]
 
 
+def _are_graph_operands(a: Value, b: Value) -> bool:
+    """Whether an operator of these is one of numbers and tensors: not of two constants."""
+    both = isinstance(a, _GRAPH_OPERANDS) and isinstance(b, _GRAPH_OPERANDS)
+    return both and not (isinstance(a, Constant) and isinstance(b, Constant) and ConstantObject in (type(a), type(b)))
+
+
 def unary_op(tx: TraceContext, text: str, a: Value) -> Value:
     function, name = UNARY[text]
     if isinstance(a, Constant):
@@ -258,6 +272,8 @@ def not_(tx: TraceContext, a: Value) -> Value:
 def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     """`a <text> b` for the six comparisons."""
     function, forward, backward = COMPARE[text]
+    if has_python_method(tx, a, (forward, "__eq__")) or has_python_method(tx, b, (backward, "__eq__")):
+        return _compare_objects(tx, text, a, b, forward, backward)
     if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):
         return fold(tx, function, [a, b], {})
     if isinstance(a, (TensorValue, SymbolicValue)) or isinstance(b, (TensorValue, SymbolicValue)):
@@ -281,10 +297,10 @@ def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
 
 def _plainly_equal(tx: TraceContext, a: Value, b: Value) -> bool:
     if isinstance(a, BoundMethod) and isinstance(b, BoundMethod):
-        return is_same(a.instance, b.instance) and same_or_equal(tx, a.function, b.function)
+        return is_same(tx, a.instance, b.instance) and same_or_equal(tx, a.function, b.function)
     if isinstance(a, Method) and isinstance(b, Method):
-        return is_same(a.owner, b.owner) and a.name == b.name
-    return is_same(a, b)
+        return is_same(tx, a.owner, b.owner) and a.name == b.name
+    return is_same(tx, a, b)
 
 
 def _compare_in_graph(tx: TraceContext, text: str, function: Callable[..., Any], a: Value, b: Value) -> Value:
@@ -313,9 +329,9 @@ def _compare_objects(tx: TraceContext, text: str, a: Value, b: Value, forward: s
     if left is not right and issubclass(right, left):
         order.reverse()
     for owner, name, other in order:
-        if not isinstance(owner, ObjectValue):
+        if not isinstance(owner, ObjectValue | ConstantObject):
             continue
-        raw = lookup(tx, owner.cls, name)
+        raw = lookup(tx, owner.python_type(), name)
         if raw is object.__ne__ and text == "!=":
             result = call_special(tx, owner, "__eq__", [other])
             if not _is_not_implemented(result):
@@ -325,7 +341,7 @@ def _compare_objects(tx: TraceContext, text: str, a: Value, b: Value, forward: s
         if not _is_not_implemented(result):
             return result
     if text in ("==", "!="):
-        return boolean(is_same(a, b) == (text == "=="))
+        return boolean(is_same(tx, a, b) == (text == "=="))
     raise_exception(
         tx, TypeError, f"{text!r} not supported between instances of {left.__name__!r} and {right.__name__!r}"
     )

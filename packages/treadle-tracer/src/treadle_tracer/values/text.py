@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import lookup
+from treadle_tracer.values.constant_objects import ConstantObject, has_python_method
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -29,7 +30,7 @@ def to_repr(tx: TraceContext, value: Value) -> Value:
 
 
 def _text(tx: TraceContext, value: Value, name: str, function: Callable[[Any], str]) -> Value:
-    if isinstance(value, (ObjectValue, TensorValue)):
+    if isinstance(value, (ObjectValue, TensorValue)) or has_python_method(tx, value, (name, "__repr__")):
         raw = lookup(tx, value.python_type(), name)
         if raw is object.__str__:
             return _text(tx, value, "__repr__", repr)
@@ -60,6 +61,9 @@ def format_value(tx: TraceContext, value: Value, spec: Value) -> Value:
     own = isinstance(value, ObjectValue) and lookup(tx, value.cls, "__format__") is not object.__format__
     if spec.constant() == "" and not isinstance(value, Constant) and not own:
         return to_str(tx, value)
+    if isinstance(value, ConstantObject) and has_python_method(tx, value, ("__format__", "__str__", "__repr__")):
+        raw = lookup(tx, type(value.obj), "__format__")
+        return tx.bind(value, raw, "__format__").call(tx, [spec], {})
     if isinstance(value, ObjectValue):
         return call_special(tx, value, "__format__", [spec])
     try:

@@ -27,6 +27,7 @@ from treadle_tracer.source import (
 from treadle_tracer.values.base import FALSE, NONE, TRUE, ConcreteValue, Constant, LazyValue, Method
 from treadle_tracer.values.callables import CallableValue, DisabledFunction
 from treadle_tracer.values.class_lookup import find_in_mro, lookup, own_dict
+from treadle_tracer.values.constant_objects import ConstantObject
 from treadle_tracer.values.constants import CONSTANT_TYPES, is_constant_object, is_numpy_scalar
 from treadle_tracer.values.functions import (
     BoundMethod,
@@ -141,9 +142,21 @@ def _known(kind: Callable[[Any, Source], Value]) -> _Wrapper:
     return make
 
 
+def _class(tx: TraceContext, obj: type, source: Source) -> Value:
+    _guard_identity(tx, obj, source)
+    tx.guards.add(ConstSource(obj), "type_is", type(obj))
+    return ClassValue(obj, source)
+
+
 def _enum_member(tx: TraceContext, obj: Any, source: Source) -> Value:
     _guard_identity(tx, obj, source)
-    return Constant(obj)
+    return constant_object(tx, obj)
+
+
+def constant_object(tx: TraceContext, obj: Any) -> Value:
+    """An object that is a constant, of a class made at run time."""
+    tx.guards.add(ConstSource(obj), "type_is", type(obj))
+    return ConstantObject(obj)
 
 
 def _tuple(tx: TraceContext, obj: tuple[Any, ...], source: Source) -> Value:
@@ -268,7 +281,7 @@ def _object(tx: TraceContext, obj: Any, source: Source) -> Value:
         )
     elif isinstance(obj, (int, str, float, bytes)):  # immutable except for attributes of its own
         _guard_identity(tx, obj, source)
-        return Constant(obj)
+        return constant_object(tx, obj)
     elif isinstance(obj, set):
         raise Unsupported("unknown-object", f"{source.text} is a {type(obj).__qualname__}")
     made = ObjectValue(type(obj), obj, source, container)
@@ -381,7 +394,7 @@ WRAPPERS: dict[Any, Callable[..., Value]] = {
     types.UnionType: _known(GenericAlias),
     types.CellType: _cell,
     types.MappingProxyType: _mapping_proxy,
-    type: _known(ClassValue),
+    type: lambda tx, obj, source: _class(tx, obj, source),
     tuple: _tuple,
     torch.Size: _tuple,
     list: _list,
@@ -435,7 +448,9 @@ def from_constant(tx: TraceContext, obj: Any) -> Value:
         return made
     if cls in (set, frozenset):
         return SetValue.of(tx, [from_constant(tx, item) for item in obj], cls)
-    if isinstance(obj, enum.Enum) or is_numpy_scalar(obj):
+    if isinstance(obj, enum.Enum):
+        return constant_object(tx, obj)
+    if is_numpy_scalar(obj):
         return Constant(obj)
     if isinstance(obj, torch.Tensor):
         raise Unsupported("graph-result", "a tensor made while tracing")

@@ -1,0 +1,112 @@
+"""Constants that are objects of classes made at run time: enum members, instances of subclasses of int, str and the like.
+
+Such an object is compared by identity and used as a constant. Its attributes and the special methods of its class may change.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.source import ConstSource, InstanceDictSource, OwnDictSource
+from treadle_tracer.values.base import Constant
+from treadle_tracer.values.class_lookup import (
+    MISSING,
+    class_may_change,
+    is_data_descriptor,
+    lookup,
+    own_dict,
+)
+from treadle_tracer.values.constants import is_trusted_name
+from treadle_tracer.values.value import Value, call_special
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+
+class ConstantObject(Constant):
+    """See the module. `obj` is the object, whose identity is guarded where it came from outside."""
+
+    __slots__ = ()
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
+        cls = type(self.obj)
+        getter = lookup(tx, cls, "__getattribute__")
+        if isinstance(getter, types.FunctionType):
+            return tx.inline(tx.wrap_known(getter), [self, Constant(name)], {})
+        raw = lookup(tx, cls, name)
+        if raw is not MISSING and is_data_descriptor(tx, raw):
+            return self._bound(tx, raw, name)
+        attributes = own_dict(self.obj)
+        if attributes is not None:
+            if name in attributes:
+                return tx.wrap(attributes[name], InstanceDictSource(ConstSource(self.obj), name))
+            tx.guards.add(OwnDictSource(ConstSource(self.obj)), "lacks_key", name)
+        if raw is not MISSING:
+            return self._bound(tx, raw, name)
+        fallback = lookup(tx, cls, "__getattr__")
+        if isinstance(fallback, types.FunctionType):
+            return tx.inline(tx.wrap_known(fallback), [self, Constant(name)], {})
+        return tx.raise_exception(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+
+    def _bound(self, tx: TraceContext, raw: Any, name: str) -> Value:
+        if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            return tx.from_constant(raw.__get__(self.obj))  # of an immutable built-in base: `real`, `imag`
+        return tx.bind(self, raw, name)
+
+    def call_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.get_attr(tx, name).call(tx, args, kwargs)
+
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if lookup(tx, type(self.obj), "__call__") is MISSING:
+            return super().call(tx, args, kwargs)
+        return (
+            call_special(tx, self, "__call__", args) if not kwargs else self.call_method(tx, "__call__", args, kwargs)
+        )
+
+    def truth(self, tx: TraceContext) -> bool:
+        return Value.truth(self, tx) if has_python_method(tx, self, ("__bool__", "__len__")) else bool(self.obj)
+
+    def length(self, tx: TraceContext) -> int:
+        return Value.length(self, tx) if has_python_method(tx, self, ("__len__",)) else super().length(tx)
+
+    def contains(self, tx: TraceContext, item: Value) -> bool:
+        own = has_python_method(tx, self, ("__contains__", "__iter__"))
+        return Value.contains(self, tx, item) if own else super().contains(tx, item)
+
+    def iterate(self, tx: TraceContext) -> Value:
+        return Value.iterate(self, tx) if has_python_method(tx, self, ("__iter__",)) else super().iterate(tx)
+
+    def get_item(self, tx: TraceContext, key: Value) -> Value:
+        return (
+            Value.get_item(self, tx, key)
+            if has_python_method(tx, self, ("__getitem__",))
+            else super().get_item(tx, key)
+        )
+
+
+def has_python_method(tx: TraceContext, value: Value, names: tuple[str, ...]) -> bool:
+    """Whether the program defines one of these special methods for a constant object; registered."""
+    if not isinstance(value, ConstantObject):
+        return False
+    found = [lookup(tx, type(value.obj), name) for name in names]
+    return any(isinstance(raw, types.FunctionType) and not is_trusted_name(raw.__module__) for raw in found)
+
+
+_SPECIAL = tuple(
+    f"__{name}__"
+    for name in (
+        "eq ne lt le gt ge hash bool len iter contains getitem int float complex index str repr format bytes "
+        "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow matmul rmatmul divmod rdivmod "
+        "lshift rlshift rshift rrshift and rand or ror xor rxor neg pos abs invert round trunc floor ceil call"
+    ).split()
+)
+
+
+def special_methods_are_built_in(tx: TraceContext, obj: Any) -> bool:
+    """Whether a call of a C function on a constant object runs no method of the program; registered for every special method."""
+    cls = type(obj)
+    if isinstance(obj, type) or not class_may_change(cls):
+        return True
+    found = [lookup(tx, cls, name) for name in _SPECIAL]
+    return not any(isinstance(raw, types.FunctionType) and not is_trusted_name(raw.__module__) for raw in found)
