@@ -106,10 +106,9 @@ def test_path_code_and_text(source, target, text):
         assert source.text == text
 
 
-def test_the_cell_of_a_free_variable_has_code_but_no_path():
+def test_the_cell_of_a_free_variable_has_code_and_a_path():
     assert loaded(ClosureCellSource("free")) is frame.__closure__[0]
-    with pytest.raises(TypeError, match="cannot be guarded"):
-        ClosureCellSource("free").path  # noqa: B018
+    assert ClosureCellSource("free").path == (("closure_cell", "free"),)
 
 
 def test_equality_goes_by_parts_and_identity():

@@ -31,8 +31,8 @@ from treadle_tracer.source import (
     InstanceDictSource,
     Source,
 )
-from treadle_tracer.values import construct as construction
 from treadle_tracer.values import aliases, module_attributes, objects, protocol, torch_calls, unbacked
+from treadle_tracer.values import construct as construction
 from treadle_tracer.values import wrap as wrapping
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import MISSING, own_dict
