@@ -178,11 +178,34 @@ def test_guard_or_takes_the_answer_for_sizes_above_one():
     assert env.guard_or_false(Eq(a, 1)) is False
     assert env.guard_or_false(Ne(a, 1)) is True
     assert env.guard_or_false(Lt(8, a * 8)) is True
-    assert env.guard_or_true(Le(a, 9)) is True
     assert not env.guards
+    assert env.guard_or_true(Le(a, 9)) is True
+    assert exprs(env) == ["s0 <= 9"]  # "no size is 1" does not settle it
     assert env.guard_or_true(Le(a, 3)) is False
-    assert exprs(env) == ["s0 >= 4"]
+    assert exprs(env) == ["s0 <= 9", "s0 >= 4"]
     assert env.decide(Ne(a, 1)) is True
+
+
+def test_a_size_that_is_computed_stays_above_one():
+    env = ShapeEnv()
+    a, b = env.create_symbol(9, "a"), env.create_symbol(9, "b")
+    assert env.guard_or_false(Eq(a // 4, 1)) is False
+    assert exprs(env) == ["s0 >= 8"]
+    assert env.guard_or_false(Eq((b - 1) // 2 + 1, 1)) is False
+    assert exprs(env)[1:] == ["s1 >= 3"]
+
+
+def test_a_size_that_is_computed_as_one_is_the_constant():
+    env = ShapeEnv()
+    a, b, c = (env.create_symbol(n, name) for n, name in ((5, "a"), (9, "b"), (2, "c")))
+    assert env.guard_or_false(Eq(a // 4, 1)) is True
+    assert env.simplify(a // 4) == 1 and env.simplify(3 * (a // 4) + b) == b + 3
+    assert env.bounds(a) == (4, 7)
+    d = env.create_symbol(3, "d")
+    assert env.decide(Le(d // 2, 1)) and env.guard_or_false(Eq(d // 2, 1)) is True
+    assert env.simplify(d // 2) == 1 and env.bounds(d) == (2, 3)
+    assert env.guard_or_false(Eq(b // 4 - c // 2, 1)) is True
+    assert env.simplify(b // 4 - c // 2 + 2) == 3 and env.simplify(c // 2 - b // 4 + 2) == 1
 
 
 def test_an_integer_input_is_no_size():

@@ -29,26 +29,26 @@ _CORNER_TERMS = 64
 
 
 class KnownRanges:
-    """The ranges and remainders of symbols while one question is answered. Caches the interval of every node.
+    """The ranges of symbols and the known values of expressions while one question is answered. Caches the interval of every node.
 
     `ranges` maps symbols to `Range`s whose ends may be expressions; other symbols have their own lower and upper.
     """
 
-    __slots__ = ("_done", "memo", "ranges", "remainders", "residues", "symbolic")
+    __slots__ = ("_done", "memo", "ranges", "residues", "symbolic", "values")
 
-    def __init__(self, ranges_: Mapping[Symbol, Range], remainders: Mapping[Expr, int] | None = None) -> None:
-        """remainders: values of `x % n` nodes that facts give."""
+    def __init__(self, ranges_: Mapping[Symbol, Range], values: Mapping[Expr, int] | None = None) -> None:
+        """values: values of expressions that facts give."""
         self.ranges = ranges_
-        self.remainders = remainders or {}
+        self.values = values or {}
         #: x -> (n, r) for the facts x % n == r with constant n; x is the primitive part of a sum
         self.residues: dict[Expr, tuple[int, int]] = {}
-        for node, remainder in self.remainders.items():
+        for node, remainder in self.values.items():
             found = residue_of(node, remainder)
             if found is not None:
                 x, residue = found
                 old = self.residues.get(x)
                 self.residues[x] = residue if old is None else join_residues(old, residue) or residue
-        self.memo: dict[object, IntLike | BoolExpr | bool] = dict(self.remainders)
+        self.memo: dict[object, IntLike | BoolExpr | bool] = dict(self.values)
         self._done: dict[Expr, Interval] = {}
         #: the symbols with an end that is an expression
         self.symbolic = [s for s, r in ranges_.items() if isinstance(r[0], Expr) or isinstance(r[1], Expr)]

@@ -25,8 +25,18 @@ from treadle_shapes.errors import (
 from treadle_shapes.facts import Facts
 from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol, defined, float_symbol, has_float_symbol, same
 from treadle_shapes.guards import Dropped, Guard, GuardFunction, Stack, user_stack
-from treadle_shapes.logic import Eq, Ge, Ne, Not, check_condition
-from treadle_shapes.nodes import BoolExpr, BoolLike, IntLike, Node, Symbol, free_symbols, is_polynomial, symbol
+from treadle_shapes.logic import Eq, Ge, Ne, Not, at_least, check_condition
+from treadle_shapes.nodes import (
+    BoolExpr,
+    BoolLike,
+    IntLike,
+    Node,
+    Symbol,
+    computed_sizes,
+    free_symbols,
+    is_polynomial,
+    symbol,
+)
 from treadle_shapes.printers import text
 from treadle_shapes.prove import DEFAULT_STEPS, follows, prove, settle
 from treadle_shapes.ranges import Range, to_range
@@ -287,7 +297,7 @@ class ShapeEnv:
         if self._general:
             result = self._prove_generic(condition)
             if result is not None:
-                return result
+                return self._answer_of_generic(condition, result)
         if self._refusing and self._recording:
             raise UndecidedError(f"{self.describe(condition)} would need a guard; {explain.place(self)}")
         value = self.hint(condition)
@@ -302,16 +312,16 @@ class ShapeEnv:
         return bool(value)
 
     def guard_or_true(self, condition: BoolLike) -> bool:
-        """Return False when facts or hints say that the condition is false, True otherwise.
+        """Return the truth of a condition as `decide` does; True when it depends on a value known only at run time.
 
-        The caller's code must be right with the answer True in any case. Only the answer False records a guard.
+        For inputs that have no size of 1 (see `_prove_generic`); the caller's code must be right with the answer True in any other case.
         """
         return self._or(condition, True)
 
     def guard_or_false(self, condition: BoolLike) -> bool:
-        """Return True when facts or hints say that the condition is true, False otherwise.
+        """Return the truth of a condition as `decide` does; False when it depends on a value known only at run time.
 
-        The caller's code must be right with the answer False in any case. Only the answer True records a guard.
+        For inputs that have no size of 1 (see `_prove_generic`); the caller's code must be right with the answer False in any other case.
         """
         return self._or(condition, False)
 
@@ -328,9 +338,35 @@ class ShapeEnv:
         # An answer that follows from the facts alone also follows from the facts and "no size is 1".
         result = self.prove(condition) if self.specialize_zero_one else self._prove_generic(condition)
         if result is not None:
-            return result
+            return self._answer_of_generic(condition, result)
         value = self.hint(condition)
-        return default if value is None or bool(value) is default else self.decide(condition)
+        if value is None:
+            return default
+        if bool(value) is not default:
+            return self.decide(condition)
+        try:
+            answer = self._settle_above_one(condition)
+            return self.decide(condition) if answer is None else answer
+        except ConstraintError:  # the caller must do without a guard that fixes what the user declared dynamic
+            return default
+
+    def _settle_above_one(self, condition: BoolLike) -> bool | None:
+        """The answer that follows once the sizes computed in a condition (n // 4, max(n - 2, 1)) stay at 2 or more where they are so in
+        this call; None when that settles nothing. Guards that they stay so: a bound of an input's size stands for the whole condition."""
+        bounds = [at_least(e, 2) for e in computed_sizes(self.simplify(condition)) if (self.hint(e) or 0) >= 2]
+        if not bounds or self.specialize_zero_one:
+            return None
+        facts = self._generic.copy() if self._generic is not None else self._facts_without_ones()
+        try:
+            for bound in bounds:
+                facts.add(bound)
+        except ContradictionError:
+            return None
+        answer = self._settle(facts.simplify(condition), facts, self.steps)
+        if answer is not None:
+            for bound in bounds:
+                self.decide(bound)
+        return answer
 
     def _prove_generic(self, condition: BoolLike) -> bool | None:
         """Return the answer that holds when no size is 1, None when there is none. A dim of size 1 only allows more layouts and
@@ -340,6 +376,16 @@ class ShapeEnv:
         if self._generic is None:
             self._generic = self._facts_without_ones()
         return self._settle(self._generic.simplify(condition), self._generic, self.steps)
+
+    def _answer_of_generic(self, condition: BoolLike, answer: bool) -> bool:
+        """The answer that "no size is 1" gives. An equation becomes a guard: backends see only from a fact that a size is 1."""
+        if answer and isinstance(condition, BoolExpr) and condition.op == "eq0" and not self.is_unbacked(condition):
+            before, self._general = self._general, False
+            try:
+                return self.decide(condition)
+            finally:
+                self._general = before
+        return answer
 
     def specialize(self, e: IntLike) -> int:
         """Return the constant value of `e`. A guard records it unless the facts imply it."""

@@ -9,7 +9,7 @@ from treadle_shapes import ranges
 from treadle_shapes.bounds import KnownRanges, join_residues, residue_of, split_linear
 from treadle_shapes.errors import ContradictionError, ShapesError
 from treadle_shapes.logic import Eq, Not
-from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, Symbol, as_terms, free_symbols
+from treadle_shapes.nodes import BoolExpr, BoolLike, Expr, Fn, IntLike, Sum, Symbol, as_terms, free_symbols, make_sum
 from treadle_shapes.ranges import INF, Range
 from treadle_shapes.rewrite import evaluate, simplify, substitute
 
@@ -25,7 +25,8 @@ class Facts:
         self.witness = witness
         self.substitutions: dict[Symbol, IntLike] = {}
         self.ranges: dict[Symbol, Range] = {}
-        self.remainders: dict[Expr, int] = {}
+        #: expressions without a constant term (`x % n`, `x // n`, `s*t`, ...) whose value is known -> that value
+        self.values: dict[Expr, int] = {}
         #: polynomials p over more than one symbol with p <= 0 -> their values at the witness (None: not determined)
         self.not_positive: dict[Expr, int | None] = {}
         #: conditions that hold as they stand (p != 0, disjunctions, ...)
@@ -38,7 +39,7 @@ class Facts:
     def known_ranges(self) -> KnownRanges:
         """Return the ranges and remainders in the form that `simplify` and `bounds` take."""
         if self._known_ranges is None:
-            self._known_ranges = KnownRanges(dict(self.ranges), dict(self.remainders))
+            self._known_ranges = KnownRanges(dict(self.ranges), dict(self.values))
         return self._known_ranges
 
     @overload
@@ -58,7 +59,7 @@ class Facts:
         """Copy the facts. keep_witness: the caller guarantees that facts added to the copy hold at the witness, too."""
         other = Facts(self.witness if keep_witness else None)
         other.substitutions, other.ranges = dict(self.substitutions), dict(self.ranges)
-        other.remainders, other.not_positive = dict(self.remainders), dict(self.not_positive)
+        other.values, other.not_positive = dict(self.values), dict(self.not_positive)
         if not keep_witness:
             other.not_positive = dict.fromkeys(self.not_positive)
         other.holding, other.unbacked = set(self.holding), set(self.unbacked)
@@ -75,6 +76,10 @@ class Facts:
         if self.substitutions:
             e = substitute(e, self.substitutions)
         e = simplify(e, self.known_ranges)
+        if self.values and isinstance(e, Sum):
+            value = self.values.get(make_sum(dict(e.coefficients), 0))  # type: ignore[arg-type]
+            if value is not None:
+                return value + e.const
         # Inequalities are in `ranges` and `not_positive`, never in `holding`.
         if isinstance(e, BoolExpr) and e.op != "le0" and self.holding:
             if e in self.holding:
@@ -111,11 +116,16 @@ class Facts:
             self._equal(p)
 
     def _narrow(self, p: Expr) -> bool:
-        """Turn p <= 0 over one linear symbol into a bound of that symbol. False when p has another form."""
+        """Turn p <= 0 over one linear symbol into a bound of that symbol, over one quotient into a bound of its dividend. False when p
+        has another form."""
         coefficients, const = as_terms(p)
         if len(coefficients) != 1:
             return False
         ((s, c),) = coefficients.items()
+        if isinstance(s, Fn) and s.op == "floordiv" and isinstance(s.args[1], int) and s.args[1] > 0:
+            x, n = s.args
+            self.add(x <= -const // c * n + n - 1 if c > 0 else x >= -(const // c) * n)
+            return True
         if not isinstance(s, Symbol):
             return False
         old_low, old_high = self.known_ranges.interval(s)
@@ -142,10 +152,11 @@ class Facts:
     def _equal(self, p: Expr) -> None:
         """Add p == 0: as a substitution where it can be solved for a symbol, as two inequalities otherwise."""
         coefficients, const = as_terms(p)
-        mods = [m for m in coefficients if isinstance(m, Fn) and m.op == "mod"]
-        if len(coefficients) == 1 and mods and coefficients[mods[0]] == 1:
-            self._add_remainder(mods[0], -const)
-            return
+        if len(coefficients) == 1:
+            ((node, c),) = coefficients.items()
+            if isinstance(node, Fn) and const % c == 0:
+                self._add_value(node, -const // c)
+                return
         # Solve for unbacked symbols first, then for the latest symbol by name: earlier inputs then name the sizes of later ones.
         for s in sorted(p.free_symbols, key=lambda s: (s in self.unbacked, len(s.name), s.name), reverse=True):
             split = split_linear(p, s)
@@ -154,21 +165,30 @@ class Facts:
                 if s in self.unbacked or self.unbacked.isdisjoint(free_symbols(value)):
                     self._replace(s, value)
                     return
+        whole = make_sum(dict(coefficients), 0)
+        if isinstance(whole, Expr):
+            self.values.update({whole: -const, -whole: const})  # type: ignore[dict-item]
+            self._known_ranges = None
         for side in (p, -p):
             assert isinstance(side, Expr)
             self.not_positive[side] = self.at_witness(side)
 
-    def _add_remainder(self, node: Expr, remainder: int) -> None:
-        found = residue_of(node, remainder)
-        if found is not None:
-            x, residue = found
+    def _add_value(self, node: Fn, value: int) -> None:
+        """Add node == value. The node is that number from here on, and a quotient bounds its dividend."""
+        residue = residue_of(node, value)
+        if residue is not None:
+            x, found = residue
             old = self.known_ranges.residues.get(x)
-            if old is not None and join_residues(old, residue) is None:
-                raise ContradictionError(f"{node} == {remainder} contradicts ({x}) % {old[0]} == {old[1]}")
-        self.remainders[node] = remainder
+            if old is not None and join_residues(old, found) is None:
+                raise ContradictionError(f"{node} == {value} contradicts ({x}) % {old[0]} == {old[1]}")
+        self.values[node] = value
         self._known_ranges = None
-        if found is not None and isinstance(found[0], Symbol):
-            self._set_range(found[0], *self.known_ranges.interval(found[0]))
+        if residue is not None and isinstance(residue[0], Symbol):
+            self._set_range(residue[0], *self.known_ranges.interval(residue[0]))
+        if node.op == "floordiv":
+            for bound in (node - value, value - node):
+                assert isinstance(bound, Expr)
+                self._narrow(bound)
 
     def raise_lower(self, symbols: Iterable[Symbol], low: int) -> None:
         """Add low <= s for symbols without a substitution."""
@@ -190,9 +210,9 @@ class Facts:
         self.substitutions = {t: substitute(e, one) for t, e in self.substitutions.items()}
         self.substitutions[s] = value
         self._known_ranges = None
-        old_le, old_holding, old_mods = self.not_positive, self.holding, self.remainders
-        self.not_positive, self.holding, self.remainders = {}, set(), {}
-        pending: list[BoolLike] = [Eq(substitute(node, one), remainder) for node, remainder in old_mods.items()]
+        old_le, old_holding, old_values = self.not_positive, self.holding, self.values
+        self.not_positive, self.holding, self.values = {}, set(), {}
+        pending: list[BoolLike] = [Eq(substitute(node, one), number) for node, number in old_values.items()]
         pending += [substitute(p, one) <= 0 for p in old_le]
         pending += [substitute(c, one) for c in old_holding if c.op != "eq0" or s not in c.free_symbols]
         if low != -INF:

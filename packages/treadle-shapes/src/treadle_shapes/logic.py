@@ -20,6 +20,7 @@ from treadle_shapes.nodes import (
     BoolExpr,
     BoolLike,
     Expr,
+    Fn,
     IntLike,
     as_terms,
     make_bool,
@@ -101,6 +102,13 @@ def Lt(a: IntLike, b: IntLike) -> BoolLike:
 def Ge(a: IntLike, b: IntLike) -> BoolLike:
     """a >= b"""
     return Le(b, a)
+
+
+def at_least(e: IntLike, bound: int) -> BoolLike:
+    """e >= bound; where e is a quotient by a constant, a bound of its dividend."""
+    while isinstance(e, Fn) and e.op == "floordiv" and isinstance(e.args[1], int) and e.args[1] > 0:
+        e, bound = e.args[0], bound * e.args[1]
+    return Ge(e, bound)
 
 
 def Gt(a: IntLike, b: IntLike) -> BoolLike:

@@ -252,6 +252,21 @@ def children(node: Node) -> Iterable[Any]:
     return [arg for arg in getattr(node, "args", ()) if isinstance(arg, Node)]
 
 
+def computed_sizes(node: Any) -> list[Fn]:
+    """The functions in an expression or condition that may be sizes (quotients, minima and maxima), each once, innermost first."""
+    found: dict[Fn, None] = {}
+
+    def walk(node: Any) -> None:
+        for child in children(node):
+            walk(child)
+        if isinstance(node, Fn) and node.op in ("floordiv", "min", "max"):
+            found[node] = None
+
+    if isinstance(node, Node):
+        walk(node)
+    return list(found)
+
+
 def is_polynomial(node: IntLike) -> bool:
     """Whether an expression consists of symbols, constants, +, - and *."""
     return not isinstance(node, Fn) and all(map(is_polynomial, children(node))) if isinstance(node, Expr) else True

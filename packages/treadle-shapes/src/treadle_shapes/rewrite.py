@@ -220,7 +220,7 @@ def exact_quotient(e: Expr, known: KnownRanges) -> IntLike | None:
             if not isinstance(atom, Fn) or atom.op != "floordiv" or power != 1:
                 continue
             x, n = atom.args
-            remainder = known.remainders.get(make_fn("mod", (x, n)), rules.mod(x, n, known))
+            remainder = known.values.get(make_fn("mod", (x, n)), rules.mod(x, n, known))
             others = rules.divide_monomial(monomial, atom)
             if not isinstance(remainder, int) or others is None:
                 continue
@@ -271,7 +271,7 @@ def _simplify_node(e: Any, known: KnownRanges) -> Any:
         return args[1] if args[0] else args[2]
     else:
         result = rebuild(e, args, known)
-    if known.remainders and isinstance(result, (Sum, Product, Fn)):
+    if known.values and isinstance(result, (Sum, Product, Fn)):
         joined = exact_quotient(result, known)
         if joined is not None:
             return _simplify(joined, known)

@@ -68,7 +68,7 @@ FREE_OF_GUARDS = ["abs", "add", "mul", "sigmoid", "where", "sum", "mean", "amax"
                   "transpose", "permute", "unsqueeze", "flip", "triu", "tril", "index_select", "gather", "nn.functional.silu",
                   "clone", "contiguous", "exp", "cumsum",
                   "cat", "stack", "hstack", "vstack", "inner", "tensordot", "einsum", "matmul", "addmm", "baddbmm", "addmv", "mv",
-                  "dot", "outer", "squeeze", "movedim", "flatten", "ravel", "select", "index_add", "index_fill",
+                  "dot", "outer", "squeeze", "movedim", "flatten", "ravel", "index_add", "index_fill",
                   "masked_fill", "amin", "var", "logsumexp", "cumprod", "sub", "pow", "maximum", "minimum", "clamp", "to",
                   "float", "nn.functional.relu", "nn.functional.prelu"]  # fmt: skip
 
