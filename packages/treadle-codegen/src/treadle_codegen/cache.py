@@ -1,8 +1,9 @@
 """A content-addressed directory of small files that survives crashes, foreign files and concurrent writers.
 
-Every file is written to a temporary name and moved into place with `os.replace`, and ends in a trailer
-(magic + SHA-256 of what precedes), so a truncated, foreign or bit-flipped file is recognised before use. ELF loaders
-ignore trailing bytes, so a shared library can be loaded from its cache file directly.
+Every file is written to a temporary name and moved into place with `os.replace`, and ends in a trailer (magic + SHA-256 of its name and
+what precedes), so a truncated, renamed or bit-flipped file is recognised before use. What a file holds may be run as code, so a file
+counts only if it belongs to this user or root and nobody else may write it. The directory needs no such trust. Content is handed out
+as bytes: what happens to the file afterwards does not matter.
 """
 
 from __future__ import annotations
@@ -10,27 +11,28 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 import tempfile
-import threading
+import time
 import warnings
 from pathlib import Path
 
 from treadle_codegen.errors import CacheWarning
 
-_MAGIC = b"TREADLE\x01"
+_MAGIC = b"TREADLE\x02"
 _TRAILER = len(_MAGIC) + 32
-_EVICT_EVERY = 64
+_TEMPORARY = ".tmp-"
+_ABANDONED_SECONDS = 3600.0
+# The directory is measured again once this part of its bound has been written.
+_EVICT_SHARE = 16
 
 _warned: set[str] = set()
-_lock = threading.Lock()
 
 
 def _warn_once(key: str, message: str) -> None:
-    with _lock:
-        if key in _warned:
-            return
+    if key not in _warned:  # no lock: a process forked while another thread holds one would wait for ever
         _warned.add(key)
-    warnings.warn(message, CacheWarning, stacklevel=3)
+        warnings.warn(message, CacheWarning, stacklevel=3)
 
 
 def content_key(*parts: str | bytes) -> str:
@@ -43,120 +45,157 @@ def content_key(*parts: str | bytes) -> str:
     return digest.hexdigest()
 
 
+class UnusableFile(Exception):
+    """Why a file of the cache must not be used."""
+
+
 class FileCache:
-    """Files under `directory/<kind>/<key><suffix>`; an unwritable directory is replaced by a private temporary one."""
+    """Files under `directory/<kind>/<key><suffix>`. Where the directory cannot be written, the content is kept in memory."""
 
     def __init__(self, directory: Path, max_bytes: int = 1 << 30) -> None:
+        self.directory = directory
         self.max_bytes = max_bytes
         self.hits = 0
         self.misses = 0
-        self._writes = 0
-        self._asked = directory
-        self.directory = self._usable(directory)
-
-    def _usable(self, directory: Path) -> Path:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=directory):
-                pass
-        except OSError as error:
-            _warn_once(
-                f"unwritable:{directory}",
-                f"Treadle's kernel cache {directory} cannot be written ({error}); using a temporary directory for this "
-                "process. Set TREADLE_CACHE_DIR to a writable directory to keep compiled kernels.",
-            )
-            return Path(tempfile.mkdtemp(prefix="treadle-cache-"))
-        return directory
+        self._in_memory: dict[Path, bytes] = {}
+        self._written: int | None = None  # bytes since the last eviction; None: no eviction yet
 
     def path(self, kind: str, key: str, suffix: str = "") -> Path:
         """The path of this key's file, whether it exists or not."""
         return self.directory / kind / f"{key}{suffix}"
 
-    def find(self, kind: str, key: str, suffix: str = "") -> Path | None:
-        """The path of the file if it exists and is whole. A damaged file is removed, with one warning."""
+    def read(self, kind: str, key: str, suffix: str = "") -> bytes | None:
+        """The content stored under the key, or None. A file that must not be used is removed, with one warning."""
         path = self.path(kind, key, suffix)
-        try:
-            data = path.read_bytes()
-        except OSError:
+        content = self._in_memory.get(path)
+        if content is None:
+            content = self._read_file(path)
+        if content is None:
             self.misses += 1
-            return None
-        reason = why_not_whole(data)
-        if reason is not None:
+        else:
+            self.hits += 1
+        return content
+
+    def _read_file(self, path: Path) -> bytes | None:
+        try:
+            return read_sealed(path)
+        except UnusableFile as reason:
             _warn_once(
-                f"damaged:{self.directory}",
+                f"unusable:{self.directory}",
                 f"Treadle's cache in {self.directory} holds files that are unusable ({path.name}: {reason}); rebuilding them",
             )
             with contextlib.suppress(OSError):
                 path.unlink()
-            self.misses += 1
-            return None
-        with contextlib.suppress(OSError):
-            os.utime(path)  # least recently used goes first
-        self.hits += 1
-        return path
+        except OSError:
+            pass
+        return None
 
-    def read(self, kind: str, key: str, suffix: str = "") -> bytes | None:
-        """The content stored under the key, or None."""
-        path = self.find(kind, key, suffix)
-        return None if path is None else path.read_bytes()[:-_TRAILER]
-
-    def store(self, kind: str, key: str, content: bytes, suffix: str = "") -> Path:
-        """Put `content` under the key, atomically; on a failing disk, into a temporary directory instead."""
-        sealed = content + _MAGIC + hashlib.sha256(content).digest()
+    def store(self, kind: str, key: str, content: bytes, suffix: str = "") -> None:
+        """Put `content` under the key, atomically; into memory when the file cannot be written."""
         path = self.path(kind, key, suffix)
         try:
-            _write_atomically(path, sealed)
+            _write_atomically(path, content + _trailer(path.name, content))
         except OSError as error:
             _warn_once(
-                f"store:{path.parent}", f"Treadle cannot write its cache in {path.parent} ({error}); bypassing it"
+                f"unwritable:{self.directory}",
+                f"Treadle's kernel cache {self.directory} cannot be written ({error}); compiled kernels are lost with this process. "
+                "Set TREADLE_CACHE_DIR to a writable directory to keep them.",
             )
-            self.directory = Path(tempfile.mkdtemp(prefix="treadle-cache-"))
-            path = self.path(kind, key, suffix)
-            _write_atomically(path, sealed)
-        self._writes += 1
-        if self._writes % _EVICT_EVERY == 1:
+            self._keep_in_memory(path, content)
+            return
+        if self._written is None or self._written > self.max_bytes // _EVICT_SHARE:
             self.evict()
-        return path
+            self._written = 0
+        self._written += len(content)
+
+    def _keep_in_memory(self, path: Path, content: bytes) -> None:
+        self._in_memory[path] = content
+        while sum(map(len, self._in_memory.values())) > self.max_bytes and len(self._in_memory) > 1:
+            del self._in_memory[next(iter(self._in_memory))]
 
     def evict(self) -> int:
-        """Delete least recently used files until the directory is below its bound. Returns how many were deleted."""
-        files: list[tuple[float, int, Path]] = []
-        for path in self.directory.rglob("*"):
-            with contextlib.suppress(OSError):
-                stat = path.stat()
-                if path.is_file():
-                    files.append((stat.st_mtime, stat.st_size, path))
+        """Delete least recently used files until the directory is below its bound, and what killed writers have left.
+
+        Only files that this module has written count. Returns how many were deleted.
+        """
+        files = [(found.st_mtime, found.st_size, path) for path, found in self._files()]
         total = sum(size for _, size, _ in files)
         deleted = 0
-        for _, size, path in sorted(files):
-            if total <= self.max_bytes:
-                break
+        for modified, size, path in sorted(files):
+            is_abandoned = path.name.startswith(_TEMPORARY) and time.time() - modified > _ABANDONED_SECONDS
+            if not is_abandoned and (total <= self.max_bytes or not _is_sealed(path, size)):
+                continue
             with contextlib.suppress(OSError):
                 path.unlink()
                 total -= size
                 deleted += 1
         return deleted
 
+    def _files(self) -> list[tuple[Path, os.stat_result]]:
+        found: list[tuple[Path, os.stat_result]] = []
+        with contextlib.suppress(OSError):
+            for folder in os.scandir(self.directory):
+                if not folder.is_dir(follow_symlinks=False):
+                    continue
+                for file in os.scandir(folder):
+                    with contextlib.suppress(OSError):
+                        if file.is_file(follow_symlinks=False):
+                            found.append((Path(file.path), file.stat()))
+        return found
 
-def why_not_whole(data: bytes) -> str | None:
-    """Why the bytes of a cache file must not be used, or None when its trailer matches."""
+
+def read_sealed(path: Path) -> bytes:
+    """The content of a file. Raises UnusableFile when others may have written it or it is damaged, OSError when it cannot be read."""
+    # Opening a FIFO would wait for a writer.
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
+            raise UnusableFile("no regular file")
+        if found.st_uid not in (os.geteuid(), 0):
+            raise UnusableFile(f"it belongs to user {found.st_uid}")
+        if found.st_mode & 0o022:
+            raise UnusableFile("other users may write it")
+        data = file.read()
+        with contextlib.suppress(OSError):
+            os.utime(handle)  # least recently used goes first
+    reason = why_not_whole(path.name, data)
+    if reason is not None:
+        raise UnusableFile(reason)
+    return data[:-_TRAILER]
+
+
+def _trailer(name: str, content: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(name.encode() + b"\0" + content).digest()
+
+
+def why_not_whole(name: str, data: bytes) -> str | None:
+    """Why the bytes of the cache file `name` must not be used, or None when its trailer matches."""
     if len(data) < _TRAILER:
         return "truncated"
-    trailer = data[-_TRAILER:]
-    if not trailer.startswith(_MAGIC):
+    if not data[-_TRAILER:].startswith(_MAGIC):
         return "not written by this version of Treadle, or truncated"
-    if hashlib.sha256(data[:-_TRAILER]).digest() != trailer[len(_MAGIC) :]:
+    if data[-_TRAILER:] != _trailer(name, data[:-_TRAILER]):
         return "its checksum does not match"
     return None
 
 
+def _is_sealed(path: Path, size: int) -> bool:
+    """Whether a file ends as those of this module do. What else stands in the directory is not ours to delete."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(size - _TRAILER, 0))
+            return file.read(len(_MAGIC))[:7] == _MAGIC[:7]  # of any version
+    except OSError:
+        return False
+
+
 def _write_atomically(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_TEMPORARY)  # only this user may read or write it
     try:
         with os.fdopen(handle, "wb") as out:
             out.write(data)
-        os.chmod(temporary, 0o755)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from treadle_codegen.errors import CodegenUnavailable, CompilerFailed
-from treadle_codegen.targets.cpp.build import Compiler, compile_flags, compile_to_bytes, find_compiler
+from treadle_codegen.options import CodegenOptions
+from treadle_codegen.targets.cpp.build import Compiler, build_library, compile_flags, compile_to_bytes, find_compiler
 
 
 def broken(tmp_path: Path, script: str) -> Compiler:
     path = tmp_path / "g++"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
-    return Compiler(str(path), "broken")
+    return Compiler((str(path),), "broken")
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -51,3 +53,56 @@ def test_a_compiler_that_runs_out_of_memory_is_not_our_bug(tmp_path: Path, backg
 def test_a_compiler_killed_in_the_background_is_not_our_bug(tmp_path: Path) -> None:
     with pytest.raises(CodegenUnavailable, match="signal 9"):
         compile_to_bytes("int x;", broken(tmp_path, "kill -9 $$"), compile_flags(1), background=True)
+
+
+def test_a_compiler_with_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapper = tmp_path / "ccache"
+    wrapper.write_text('#!/bin/sh\necho "$1" >> "$(dirname "$0")/log"; exec "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("CXX", "ccache g++")
+    compiler = find_compiler()
+    assert compiler.command == (str(wrapper), "g++")
+    assert compile_to_bytes("int x;", compiler, compile_flags(1))
+    assert (tmp_path / "log").read_text() == "g++\n"
+    monkeypatch.setenv("CXX", "g++")
+    assert find_compiler().identity != compiler.identity
+    monkeypatch.setenv("CXX", "'")
+    with pytest.raises(CodegenUnavailable, match=r"looked for \$CXX='"):
+        find_compiler()
+
+
+def test_a_compiler_whose_path_has_a_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my tools").mkdir()
+    compiler = tmp_path / "my tools" / "g++"
+    compiler.write_text('#!/bin/sh\nexec g++ "$@"\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    assert find_compiler().command == (str(compiler),)
+
+
+def test_a_temporary_directory_that_cannot_be_used_is_not_our_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+    with pytest.raises(CodegenUnavailable, match="set TMPDIR"):
+        compile_to_bytes("int x;", find_compiler(), compile_flags(1))
+
+
+def test_a_cache_smaller_than_one_library(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        source = f'extern "C" int {name}() {{ return 7; }}'
+        library, _ = build_library(source, CodegenOptions(cache_dir=tmp_path, cache_bytes=1))
+        assert getattr(library, name)() == 7
+
+
+def test_a_library_that_is_cut_short_while_it_is_loaded_goes_on(tmp_path: Path) -> None:
+    source = 'extern "C" int number() { return 7; }'
+    options = CodegenOptions(cache_dir=tmp_path)
+    library, _ = build_library(source, options)
+    for path in (tmp_path / "cpp").iterdir():
+        os.truncate(path, 0)
+    assert library.number() == 7
+    with pytest.warns(UserWarning, match="unusable"):
+        again, from_cache = build_library(source, options)
+    assert again.number() == 7 and not from_cache

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import os
 import platform
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from treadle_codegen.__about__ import __version__
 from treadle_codegen.cache import FileCache, content_key
 from treadle_codegen.errors import CodegenUnavailable, CompilerFailed
 from treadle_codegen.options import CodegenOptions
+from treadle_codegen.targets.cpp.load import load_library
 
 # No -ffast-math: NaN and infinity must behave as in eager. No contraction to fma: with it a maximum minus itself, both the product
 # of x and a scale, need not be 0. errno and trapping exceptions are not observable from Python.
@@ -36,6 +38,7 @@ _FLAGS = (
     "-w",
 )
 _KILLED = "signal terminated program"  # what g++ says of a pass of its own that was killed
+_ROOM = 16 << 20  # bytes that a compile may need on a disk
 _CANDIDATES = ("g++", "clang++", "c++")
 _in_background: set[subprocess.Popen[str]] = set()
 os.register_at_fork(after_in_child=_in_background.clear)  # they are the parent's
@@ -43,10 +46,14 @@ os.register_at_fork(after_in_child=_in_background.clear)  # they are the parent'
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
-    """A C++ compiler: `path`, and `identity`, which changes when the compiler or the processor does."""
+    """A C++ compiler: the `command` that runs it (a program and its first arguments), and `identity`, which changes when the compiler or
+    the processor does."""
 
-    path: str
+    command: tuple[str, ...]
     identity: str
+
+    def __str__(self) -> str:
+        return shlex.join(self.command)
 
 
 @functools.lru_cache(maxsize=1)
@@ -61,14 +68,31 @@ def _cpu_identity() -> str:
     return platform.processor() or platform.machine()
 
 
+def _commands(cxx: str | None) -> list[list[str]]:
+    """The commands to look for: that in `$CXX`, which may have arguments or spaces in its path, else well-known names."""
+    if not cxx:
+        return [[name] for name in _CANDIDATES]
+    with contextlib.suppress(ValueError):  # an open quotation
+        if words := shlex.split(cxx):
+            return [[cxx], words]
+    return [[cxx]]
+
+
+def _file_identity(program: str) -> str:
+    path = os.path.realpath(program)
+    found = os.stat(path)
+    return f"{path}:{found.st_size}:{found.st_mtime_ns}"
+
+
 @functools.lru_cache(maxsize=8)
 def _find(cxx: str | None, search_path: str | None) -> Compiler:
-    names = [cxx] if cxx else list(_CANDIDATES)
-    for name in names:
-        found = shutil.which(name, path=search_path)
+    for words in _commands(cxx):
+        found = shutil.which(words[0], path=search_path)
         if found:
-            stat = os.stat(os.path.realpath(found))
-            return Compiler(found, f"{os.path.realpath(found)}:{stat.st_size}:{stat.st_mtime_ns}:{_cpu_identity()}")
+            # Wrappers such as ccache name the compiler among their arguments.
+            programs = [found, *filter(None, (shutil.which(word, path=search_path) for word in words[1:]))]
+            identity = [_file_identity(program) for program in programs]
+            return Compiler((found, *words[1:]), ":".join([*identity, *words[1:], _cpu_identity()]))
     looked = f"$CXX={cxx}" if cxx else ", ".join(_CANDIDATES)
     raise CodegenUnavailable(
         f"no C++ compiler found: looked for {looked} on PATH. Install g++ (Debian: apt-get install g++) or set CXX."
@@ -76,7 +100,10 @@ def _find(cxx: str | None, search_path: str | None) -> Compiler:
 
 
 def find_compiler() -> Compiler:
-    """The compiler named by `$CXX`, else g++, clang++ or c++ on PATH; raises CodegenUnavailable naming what was looked for."""
+    """The compiler that `$CXX` names (a program, perhaps with arguments: `ccache g++`), else g++, clang++ or c++ on PATH.
+
+    Raises CodegenUnavailable naming what was looked for.
+    """
     return _find(os.environ.get("CXX"), os.environ.get("PATH"))
 
 
@@ -103,49 +130,60 @@ def build_library(
 ) -> tuple[ctypes.CDLL, bool]:
     """Compile `source` and load it: (library, whether it came from the cache). `background`: at low priority.
 
-    Raises CodegenUnavailable without a compiler that works, CompilerFailed when it refuses the source.
+    Raises CodegenUnavailable without a compiler that works or where the system loads no libraries, CompilerFailed when the compiler refuses
+    the source.
     """
     compiler = find_compiler()
     flags = compile_flags(threads)
     cache = kernel_cache(options)
     key = content_key(source, " ".join(flags), compiler.identity, __version__)
-    path = cache.find("cpp", key, ".so")
-    if path is not None:
-        try:
-            return ctypes.CDLL(str(path)), True
-        except OSError:
-            pass  # evicted between the check and the load, or built for a system that is no more: build again
+    library = cache.read("cpp", key, ".so")
+    if library is not None:
+        with contextlib.suppress(OSError):  # built for a system that is no more: build again
+            return load_library(library), True
     library = compile_to_bytes(source, compiler, flags, background=background)
-    return ctypes.CDLL(str(cache.store("cpp", key, library, ".so"))), False
+    cache.store("cpp", key, library, ".so")
+    try:
+        return load_library(library), False
+    except OSError as error:
+        raise CodegenUnavailable(f"the system does not load the libraries that {compiler} makes: {error}") from error
 
 
 def compile_to_bytes(source: str, compiler: Compiler, flags: tuple[str, ...], *, background: bool = False) -> bytes:
     """The bytes of the shared library that `compiler` makes of `source`."""
     # Not a TemporaryDirectory: a process forked meanwhile would remove it at its end.
-    directory = Path(tempfile.mkdtemp(prefix="treadle-build-"))
     try:
-        text, library = directory / "kernels.cpp", directory / "kernels.so"
-        text.write_text(source)
-        command = [compiler.path, *flags, "-o", str(library), str(text), "-lm"]
+        directory = Path(tempfile.mkdtemp(prefix="treadle-build-"))
         try:
-            code, errors = _run_in_background(command) if background else _run(command)
-        except OSError as error:
-            raise CodegenUnavailable(f"the C++ compiler {compiler.path} could not be run: {error}") from error
-        if code < 0:
-            raise CodegenUnavailable(f"the C++ compiler {compiler.path} was killed by signal {-code}")
-        if code != 0 and _KILLED in errors:  # out of memory
-            raise CodegenUnavailable(f"the C++ compiler {compiler.path} was killed: {errors[:400]}")
-        if code != 0 and _refuses_everything(command, text):
-            words = errors.strip()[:400] or f"it ended with status {code}"
-            raise CodegenUnavailable(
-                f"the C++ compiler {compiler.path} does not work here ({words}). "
-                "Repair it, or set CXX to another (g++ 9 or later, or clang++)."
-            )
-        if code != 0:
-            raise CompilerFailed(f"{compiler.path} refused generated code:\n{errors[:4000]}")
-        return library.read_bytes()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+            return _compile_in(directory, source, compiler, flags, background)
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+    except OSError as error:
+        raise CodegenUnavailable(
+            f"the C++ compiler {compiler} could not be run: {error}. It needs room in a temporary directory; set TMPDIR to another."
+        ) from error
+
+
+def _compile_in(directory: Path, source: str, compiler: Compiler, flags: tuple[str, ...], background: bool) -> bytes:
+    text, library = directory / "kernels.cpp", directory / "kernels.so"
+    text.write_text(source)
+    command = [*compiler.command, *flags, "-o", str(library), str(text), "-lm"]
+    code, errors = _run_in_background(command) if background else _run(command)
+    if code < 0:
+        raise CodegenUnavailable(f"the C++ compiler {compiler} was killed by signal {-code}")
+    if code != 0 and _KILLED in errors:  # out of memory
+        raise CodegenUnavailable(f"the C++ compiler {compiler} was killed: {errors[:400]}")
+    if code != 0 and _refuses_everything(command, text):
+        words = errors.strip()[:400] or f"it ended with status {code}"
+        raise CodegenUnavailable(
+            f"the C++ compiler {compiler} does not work here ({words}). "
+            "Repair it, or set CXX to another (g++ 9 or later, or clang++)."
+        )
+    if code != 0:
+        if shutil.disk_usage(directory).free < _ROOM:
+            raise CodegenUnavailable(f"the disk of {directory.parent} is full; set TMPDIR to another directory")
+        raise CompilerFailed(f"{compiler} refused generated code:\n{errors[:4000]}")
+    return library.read_bytes()
 
 
 def _refuses_everything(command: list[str], text: Path) -> bool:
