@@ -65,7 +65,9 @@ def test_nothing_is_one_compile(case):
             found, expected = (found,), (expected,)
         for have, want in zip(found, expected, strict=True):
             agree(have, want)
-    assert treadle.stats().graphs == 3 + (case == "selected")  # every second of two is one, which is compiled on its own
+    assert treadle.stats().graphs == 3 + (
+        case == "selected"
+    )  # every second of two is one, which is compiled on its own
     assert treadle.stats().eager_graphs == ()
 
 

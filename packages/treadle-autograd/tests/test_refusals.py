@@ -88,3 +88,26 @@ def test_graphs_that_their_nodes_alone_refuse():
     module = trace(torch.nn.Sequential(torch.nn.ReLU()))
     assert why_not_functional(module) == "call_module nodes (0) are not part of the contract"
     assert why_not_functional(trace(lambda x: x.view(-1))) is None
+
+
+def test_writes_to_windows_are_refused():
+    def lost(x):
+        x.unfold(0, 3, 3)[..., 0].mul_(2)
+        return x.sum()
+
+    def read(x):
+        x.add_(1)
+        return (x + 1).unfold(0, 3, 3).sum()
+
+    for program, reason in ((lost, "unfold"), (read, "None")):
+        gm = fx.symbolic_trace(program)
+        _WithValues(gm).run(torch.arange(8.0))
+        assert reason in str(why_not_functional(gm))
+
+
+class _WithValues(fx.Interpreter):
+    """A run that records every node's value, as a tracer does."""
+
+    def run_node(self, n):
+        n.meta["example_value"] = super().run_node(n)
+        return n.meta["example_value"]

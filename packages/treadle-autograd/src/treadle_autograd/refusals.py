@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import fx
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -46,7 +47,28 @@ def why_not_functional(gm: fx.GraphModule) -> str | None:
             return f"{name} has no functional form: {record.why_not_functional}"
         if node.op == "call_module":
             return f"call_module nodes ({node.target}) are not part of the contract"
+    return _why_not_written(gm)
+
+
+def _why_not_written(gm: fx.GraphModule) -> str | None:
+    """Why a write to the memory of a view has no functional form."""
+    found = [(node, operator(node.target)) for node in gm.graph.nodes if node.op in ("call_method", "call_function")]
+    views = [(node, record) for node, record in found if record is not None and record.why_not_written is not None]
+    if not views:
+        return None
+    writers = [node for node, record in found if record is not None and record.writes]
+    written = {memory for node in writers for argument in node.all_input_nodes for memory in _memory(argument)}
+    for node, record in views:
+        if _memory(node) & written:
+            assert record is not None
+            return f"a write to the result of {record.family} has no functional form: {record.why_not_written}"
     return None
+
+
+def _memory(node: fx.Node) -> set[int]:
+    values = node.meta.get("example_value")
+    tensors = values if isinstance(values, (tuple, list)) else (values,)
+    return {t.untyped_storage()._cdata for t in tensors if isinstance(t, torch.Tensor) and t.layout is torch.strided}
 
 
 def call_torch(

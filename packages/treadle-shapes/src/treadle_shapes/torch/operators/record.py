@@ -181,6 +181,8 @@ class Operator:
     decompose: bool = False
     #: why a call has no functional form
     why_not_functional: str | None = None
+    #: why a write to the memory of its result has no functional form
+    why_not_written: str | None = None
     #: writes to arguments, although neither its schema nor its name says so
     hides_writes: bool = False
     #: the result has as many elements as a sparse tensor stores

@@ -130,7 +130,14 @@ family(
     overloads={"Tensor": {"fake_correction": "sizes of slices", **_STRIDED}},
 )
 family("select", kind=Kind.VIEW, offset_function=select_offset, overloads={"int": _STRIDED})
-families("split_with_sizes chunk diagonal unfold", kind=Kind.VIEW, **_STRIDED)
+families("split_with_sizes chunk diagonal", kind=Kind.VIEW, **_STRIDED)
+family(
+    "unfold",
+    kind=Kind.VIEW,
+    # Its inverse, `unfold_backward`, starts from zeros and adds where windows overlap (aten/src/ATen/FunctionalInverses.cpp).
+    why_not_written="elements between windows would be lost, and those in several windows added up",
+    **_STRIDED,
+)
 family("split", kind=Kind.VIEW, overloads={"Tensor": _STRIDED})
 family("unbind", kind=Kind.VIEW, overloads={"int": _STRIDED})
 families(
