@@ -82,7 +82,7 @@ class Frame:
         assert isinstance(cls, ClassValue)
         if instance is None:
             tx.raise_exception(RuntimeError, "super(): arg[0] deleted")
-        return SuperValue(cls.obj, instance)
+        return SuperValue.make(tx, cls, instance)
 
     def push_callable(self, value: Value, with_null: int) -> None:
         """Push a callable and, when asked, the NULL that goes with it."""

@@ -218,7 +218,7 @@ def _new_range(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) ->
 
 def _new_super(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 2:
-        return SuperValue(args[0].constant(), args[1])
+        return SuperValue.make(tx, *args)
     if args:
         raise Unsupported("call", "super() with one argument")
     return tx.frames[-1].implicit_super()

@@ -9,6 +9,7 @@ import collections
 import contextvars
 import functools
 import itertools
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -517,6 +518,24 @@ class SuperValue(Value):
         self.source = None
         self.cls = cls
         self.instance = instance
+
+    @classmethod
+    def make(cls, tx: TraceContext, first: Value, instance: Value) -> Value:
+        """`super(first, instance)`, with Python's exceptions for arguments that do not fit (Objects/typeobject.c, supercheck)."""
+        if not issubclass(first.python_type(), type):
+            kind = first.python_type().__name__
+            return tx.raise_exception(TypeError, f"super() argument 1 must be a type, not {kind}")
+        base, given = first.constant(), instance.python_type()
+        if given is type(None):
+            raise Unsupported("call", "super() that is not bound")
+        is_class = issubclass(given, type)
+        if base in given.__mro__ or (is_class and base in instance.constant().__mro__):
+            return cls(base, instance)
+        what = f"type {instance.constant().__name__}" if is_class else f"instance of {given.__name__}"
+        text = f"obj ({what}) is not an instance or subtype of type ({base.__name__})."
+        if sys.version_info < (3, 13):
+            text = "obj must be an instance or subtype of type"
+        return tx.raise_exception(TypeError, f"super(type, obj): {text}")
 
     def python_type(self) -> type:
         return super

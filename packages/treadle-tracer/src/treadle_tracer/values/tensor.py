@@ -307,7 +307,12 @@ class SymbolicValue(Value):
         return operator.index(tx.specialise(self))
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
-        return Method(self, name, getattr(self.python_type(), name))
+        raw = getattr(self.python_type(), name, MISSING)
+        if raw is MISSING:
+            return tx.raise_exception(
+                AttributeError, f"{self.python_type().__name__!r} object has no attribute {name!r}"
+            )
+        return Method(self, name, raw)
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.from_constant(getattr(tx.specialise(self), name)(*[arg.constant() for arg in args]))
