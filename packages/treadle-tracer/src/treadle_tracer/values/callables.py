@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
+from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.base import NONE, ConcreteValue, Method
 from treadle_tracer.values.construct import call_new
 from treadle_tracer.values.functions import ClassValue
@@ -48,6 +49,9 @@ class CallableValue(ConcreteValue):
 
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         obj = self.obj
+        wrong = why_not_callable_with(obj, len(args), list(kwargs))
+        if wrong is not None:
+            return tx.raise_exception(TypeError, wrong)
         rule = rule_of(obj)
         if rule is not None:
             return rule.apply(tx, args, kwargs)

@@ -17,6 +17,7 @@ import torch
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import disjoint
 from treadle_tracer.values import tensor_numbers
+from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.base import FALSE, NONE, Constant, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.containers import init_container
@@ -40,6 +41,9 @@ _Constructor = Callable[["TraceContext", "list[Value]", "dict[str, Value]"], Val
 def construct(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`cls(*args, **kwargs)`."""
     cls = cls_value.obj
+    wrong = why_not_callable_with(cls, len(args), list(kwargs))
+    if wrong is not None:
+        return tx.raise_exception(TypeError, wrong)
     special = CONSTRUCTORS.get(cls)
     if special is not None:
         return special(tx, args, kwargs)

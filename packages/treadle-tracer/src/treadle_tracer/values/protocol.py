@@ -11,6 +11,7 @@ import torch
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.values import floats, tensor_numbers
+from treadle_tracer.values.arity import why_not_method_with
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method, special_methods_are_built_in
@@ -400,6 +401,9 @@ def call_builtin_method(
         owner = owner.force(tx)
     if isinstance(owner, TensorValue):
         return tx.tensor_method(owner, name, args, kwargs)
+    wrong = why_not_method_with(owner.python_type(), name, len(args), list(kwargs))
+    if wrong is not None:
+        return tx.raise_exception(TypeError, wrong)
     if isinstance(owner, ObjectValue):
         defined_in = getattr(function, "__objclass__", None)
         if owner.container is not None and defined_in not in (object, None, BaseException) and name != "__init__":

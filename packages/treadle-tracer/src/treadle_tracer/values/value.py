@@ -188,19 +188,19 @@ def call_special(tx: TraceContext, value: Value, name: str, args: list[Value]) -
     """`type(value).name(value, *args)`"""
     raw = lookup(tx, value.python_type(), name)
     if raw is MISSING or raw is None:
-        what = _SPECIAL_MEANING.get(name, f"does not support {name}")
-        tx.raise_exception(TypeError, f"{value.python_type().__name__!r} object {what}")
+        text = _SPECIAL_MEANING.get(name, f"{{}} object does not support {name}")
+        tx.raise_exception(TypeError, text.format(repr(value.python_type().__name__)))
     return tx.bind(value, raw, name).call(tx, args, {})
 
 
 _SPECIAL_MEANING = {
-    "__iter__": "is not iterable",
-    "__next__": "is not an iterator",
-    "__getitem__": "is not subscriptable",
-    "__setitem__": "does not support item assignment",
-    "__delitem__": "does not support item deletion",
-    "__len__": "has no len()",
-    "__enter__": "does not support the context manager protocol",
+    "__iter__": "{} object is not iterable",
+    "__next__": "{} object is not an iterator",
+    "__getitem__": "{} object is not subscriptable",
+    "__setitem__": "{} object does not support item assignment",
+    "__delitem__": "{} object does not support item deletion",
+    "__len__": "object of type {} has no len()",
+    "__enter__": "{} object does not support the context manager protocol",
 }
 
 

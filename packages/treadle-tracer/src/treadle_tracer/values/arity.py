@@ -1,0 +1,82 @@
+"""Whether a call of one of Python's own functions, methods and types has arguments of the right number and names.
+
+    [].append(1, 2)      ->  "list.append() takes exactly one argument (2 given)"
+
+The function itself is asked. C functions check the number and the names of their arguments before they look at their values
+(Python/getargs.c, and the code of Argument Clinic), so a call with objects that can do nothing raises the program's own TypeError. The
+answer holds for all calls of that form.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import re
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_WRONG = re.compile(r"(takes|expected|missing|must have at least|keyword).*argument|argument.*(given|got \d)")
+_MODULES = frozenset({"builtins", "math", "_operator", "_functools"})
+_WITH_EFFECTS = frozenset(
+    "print input open exec eval compile breakpoint globals locals vars dir setattr delattr __import__ __build_class__".split()
+)
+_TYPES: dict[type, Callable[[], Any]] = {
+    kind: kind
+    for kind in (
+        list,
+        tuple,
+        dict,
+        set,
+        frozenset,
+        str,
+        bytes,
+        int,
+        float,
+        complex,
+        bool,
+        collections.deque,
+        collections.OrderedDict,
+    )
+}
+"""Types whose methods are asked, on the instance that the type gives without arguments."""
+_CLASSES = frozenset({*_TYPES, range, slice, enumerate, zip, map, filter, reversed, property, object} - {dict})
+
+
+def why_not_callable_with(function: Any, n_args: int, names: Sequence[str]) -> str | None:
+    """The message of the TypeError that the call raises for its form, or None. `function` may be anything."""
+    if isinstance(function, type):
+        is_asked = function in _CLASSES
+    else:
+        is_asked = type(function) is types.BuiltinFunctionType and function.__module__ in _MODULES
+        is_asked = is_asked and function.__name__ not in _WITH_EFFECTS
+    return _ask(function, n_args, tuple(names)) if is_asked else None
+
+
+def why_not_method_with(kind: type, name: str, n_args: int, names: Sequence[str]) -> str | None:
+    """As `why_not_callable_with`, for the method `name` of an instance of `kind`."""
+    return _ask_method(kind, name, n_args, tuple(names)) if kind in _TYPES else None
+
+
+@functools.cache
+def _ask_method(kind: type, name: str, n_args: int, names: tuple[str, ...]) -> str | None:
+    method = getattr(_TYPES[kind](), name, None)
+    is_own = type(method) in (types.BuiltinMethodType, types.MethodWrapperType) and name not in (
+        "__init__",
+        "__class__",
+    )
+    return _ask(method, n_args, names) if is_own else None
+
+
+@functools.cache
+def _ask(function: Any, n_args: int, names: tuple[str, ...]) -> str | None:
+    try:
+        function(*[object() for _ in range(n_args)], **{name: object() for name in names})
+    except TypeError as error:
+        return str(error) if _WRONG.search(str(error)) else None
+    except Exception:
+        return None
+    return None
+
+
+__all__ = ["why_not_callable_with", "why_not_method_with"]

@@ -1,0 +1,64 @@
+"""Calls of Python's own functions, methods and types with arguments that do not fit: the exceptions of eager."""
+
+from __future__ import annotations
+
+import collections
+import math
+
+import pytest
+import torch
+
+import treadle_tracer
+from treadle_tracer.values.arity import why_not_callable_with, why_not_method_with
+
+WRONG = """
+{}.get() | {}.get(1,2,3) | {}.get(k=1) | {}.pop() | {}.items(1) | {}.update(1,2) | {}.setdefault() | [].append() | [].append(1,2)
+[].index() | [].sort(1) | [].pop(1,2) | [].extend() | [].insert(1) | {1}.add() | (1,).count() | 'a'.join() | 'a'.upper(1)
+(3).bit_length(1)
+deque().append() | len() | len([1], 2) | isinstance(1) | enumerate() | map(3) | sorted() | sorted(1, 2) | min() | sum() | range()
+getattr(1) | hasattr(1) | abs() | any() | all(1, 2) | bool(1, 2) | list(1, 2) | tuple(1, 2) | set(1, 2) | callable(1, 2) | callable()
+divmod(1) | round() | id() | hash() | repr() | next() | slice() | type() | math.floor() | math.sqrt(1, 2) | object(1) | zip(strict=1, x=2)
+super(A, 1).get() | super(1, 2).get() | super(A, int).get() | len(iter([])) | len(1) | iter(1) | [1]['a'] | (3).k | x.shape[0].k
+"""
+RIGHT = "{}.get(1) | {}.get(1, 2) | {1: 2}.pop(1, None) | 'a,b'.split(',', maxsplit=1) | int('10', base=2)"
+RIGHT += " | sorted([2, 1], key=lambda v: -v)"
+RIGHT += " | dict(a=1) | min([1], default=2) | sum([1], start=2) | list(enumerate([5], start=3)) | round(2.5, ndigits=0) | [3, 1].index(1)"
+
+
+class A:
+    def get(self):
+        return 1
+
+
+def program(text):
+    names = {"deque": collections.deque, "math": math, "A": A}
+    body = f"try:\n        r = {text}\n    except Exception as e:\n        r = type(e).__name__, str(e)"
+    source = f"def f(x):\n    {body}\n    return x + 1, r"
+    exec(source, names)
+    return names["f"]
+
+
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")
+@pytest.mark.parametrize(
+    "text", [part.strip() for part in (WRONG.replace("\n", " | ") + RIGHT).split(" | ") if part.strip()]
+)
+def test_calls_like_eager(text):
+    function = program(text)
+    expected = function(torch.ones(2))[1]
+    options = treadle_tracer.TracerOptions(raise_internal_errors=True, dynamic=True)
+    traced = treadle_tracer.optimize(function, lambda gm, inputs: gm.forward, options)
+    assert traced(torch.ones(2))[1] == expected
+
+
+def test_functions_with_effects_are_not_asked(capsys):
+    assert why_not_callable_with(print, 1, ["x"]) is None
+    assert capsys.readouterr().out == ""
+
+
+def test_methods_of_the_program_are_not_asked():
+    class Counting(dict):
+        def get(self):
+            raise AssertionError("called")
+
+    assert why_not_method_with(Counting, "get", 3, ()) is None
+    assert "at most 2 arguments, got 3" in str(why_not_method_with(dict, "get", 3, ()))
