@@ -7,12 +7,14 @@
  *            |- RUN_CACHED ------------------------------------------------> default evaluator
  *            `- handler(FrameInfo), hook off -- Entry ---------------------> tf_run_entry
  *                                           |- SKIP, RUN_ONCE -------------> default evaluator
+ *                                           |- RecursionError -------------> default evaluator
  *                                           `- exception ------------------> to the caller
  *
  * The evaluator is installed while at least one thread's state is not off, since an installed evaluator keeps CPython
  * from inlining Python-to-Python calls. It is never installed over somebody else's, and uninstalled only if still ours.
  */
 #include "treadle_frame.h"
+#include <pthread.h>
 
 static _Thread_local ThreadHook *this_thread = NULL;
 static Py_ssize_t n_hooked_threads = 0;
@@ -46,6 +48,50 @@ uninstall(void)
     if (n_hooked_threads == 0 && _PyInterpreterState_GetEvalFrameFunc(interpreter) == evaluate_frame) {
         _PyInterpreterState_SetEvalFrameFunc(interpreter, _PyEval_EvalFrameDefault);
     }
+}
+
+/* ---- deep recursion ---------------------------------------------------------------------------------------------------- */
+
+/* Under an installed evaluator each call of a Python function takes C stack, which CPython alone does not need. Where little is left
+ * of it, the evaluator is taken away for the calls below this one: they run as if there were no hook. Other threads miss it meanwhile. */
+
+static _Thread_local char *stack_reserve = NULL;        /* below this address little is left; NULL: not known yet */
+
+static bool
+is_stack_low(PyThreadState *tstate)
+{
+    char here;
+#if PY_VERSION_HEX >= 0x030C0000
+    if (tstate->c_recursion_remaining < C_RECURSION_LIMIT / 2) {
+        return true;
+    }
+#endif
+    if (stack_reserve == NULL) {
+        pthread_attr_t attributes;
+        void *lowest = NULL;
+        size_t size = 0;
+        if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+            (void)pthread_attr_getstack(&attributes, &lowest, &size);
+            (void)pthread_attr_destroy(&attributes);
+        }
+        stack_reserve = (char *)lowest + size / 2;
+    }
+    return &here < stack_reserve;
+}
+
+static PyObject *
+evaluate_without_hook(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
+{
+    PyInterpreterState *interpreter = PyInterpreterState_Get();
+    if (_PyInterpreterState_GetEvalFrameFunc(interpreter) != evaluate_frame) {
+        return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    }
+    _PyInterpreterState_SetEvalFrameFunc(interpreter, _PyEval_EvalFrameDefault);
+    PyObject *result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    if (n_hooked_threads > 0 && _PyInterpreterState_GetEvalFrameFunc(interpreter) == _PyEval_EvalFrameDefault) {
+        _PyInterpreterState_SetEvalFrameFunc(interpreter, evaluate_frame);
+    }
+    return result;
 }
 
 /* ---- the thread's state ---------------------------------------------------------------------------------------------- */
@@ -347,7 +393,12 @@ choose_entry(ThreadHook *thread, PyCodeObject *code, _PyInterpreterFrame *frame,
     }
     PyObject *answer = ask_handler(thread, frame);
     if (answer == NULL) {
-        return -1;
+        /* The program may have room for this call, although the handler has none. */
+        if (!PyErr_ExceptionMatches(PyExc_RecursionError)) {
+            return -1;
+        }
+        PyErr_Clear();
+        return 0;
     }
     if (Py_IS_TYPE(answer, &Entry_Type)) {
         int accepted = accept_entry(thread, code, (Entry *)answer, &view);
@@ -373,6 +424,9 @@ static PyObject *
 evaluate_frame(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
 {
     ThreadHook *thread = this_thread;
+    if (is_stack_low(tstate)) {
+        return evaluate_without_hook(tstate, frame, throwflag);
+    }
     if (thread == NULL || thread->state == NULL || throwflag || thread->tstate != tstate) {
         goto eval_default;
     }

@@ -50,6 +50,7 @@ from treadle_shapes.expr import (
     where,
 )
 from treadle_shapes.facts import Facts
+from treadle_shapes.fork import held_during_fork
 from treadle_shapes.guards import Dropped, Frame, Guard, GuardFunction
 from treadle_shapes.prove import prove
 
@@ -95,6 +96,7 @@ __all__ = [
     "evaluate",
     "exactdiv",
     "from_sympy",
+    "held_during_fork",
     "linear_coefficients",
     "maximum",
     "minimum",

@@ -10,6 +10,8 @@ import threading
 import weakref
 from typing import Any, Generic, TypeVar
 
+from treadle_shapes.fork import held_during_fork
+
 
 class Node:
     """Base class of all interned nodes. Equality and hash are the identity of the object."""
@@ -29,7 +31,7 @@ class Node:
 NodeT = TypeVar("NodeT", bound=Node)
 
 # Re-entrant: releasing a node inside the locked region may run another node's removal callback.
-_LOCK = threading.RLock()
+_LOCK = held_during_fork(threading.RLock())
 
 
 class _KeyedRef(weakref.ref):

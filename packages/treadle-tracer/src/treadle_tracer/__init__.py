@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .observer import Observer, SilentObserver
     from .options import TracerOptions
     from .output.entry import Payload
+    from .room import is_out_of_room
     from .skips import Skip, SkipKind
 
 _PLACES = {
@@ -31,6 +32,7 @@ _PLACES = {
     "Payload": "output.entry",
     "Skip": "skips",
     "SkipKind": "skips",
+    "is_out_of_room": "room",
     "paused": "collector",
     "set_mark": "marks",
 }
@@ -49,6 +51,7 @@ __all__ = [
     "Unsupported",
     "__version__",
     "compile_handler",
+    "is_out_of_room",
     "optimize",
     "paused",
     "set_mark",

@@ -10,6 +10,7 @@ import torch
 import treadle_frame
 
 from .errors import BackendError, InternalError
+from .room import is_out_of_room
 from .skips import SkipKind, why_not_trace_file
 
 Backend = Callable[[torch.fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
@@ -23,6 +24,8 @@ def call_backend(backend: Backend, gm: torch.fx.GraphModule, inputs: Sequence[An
     except InternalError:
         raise
     except Exception as error:
+        if is_out_of_room(error):
+            raise
         raise BackendError(f"backend {name!r} raised {type(error).__name__}: {error}") from error
     if not callable(compiled):
         raise BackendError(f"backend {name!r} must return a callable, it returned {compiled!r}")

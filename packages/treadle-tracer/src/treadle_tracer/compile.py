@@ -19,7 +19,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 import treadle_frame
-from treadle_shapes import ConstraintError
+from treadle_shapes import ConstraintError, held_during_fork
 
 from .backend_call import Backend
 from .code_state import CodeState
@@ -34,6 +34,7 @@ from .output.recompile_reasons import recompile_reason
 from .output.size_one import check_size_one
 from .output.size_ranges import size_program
 from .output.tensor_check import why_global_state_unfit
+from .room import is_out_of_room, room_to_recurse
 from .skips import Skip, SkipKind, why_no_tensors, why_not_trace
 
 # After so many calls without a tensor, a code object is left alone for good.
@@ -44,7 +45,8 @@ _LOOP_ENTRIES = 3
 _TOTAL_ENTRIES = 64
 
 
-_LOCK = threading.RLock()
+# Taken before all other locks, so a fork takes it first.
+_LOCK = held_during_fork(threading.RLock())
 
 
 def compile_handler(
@@ -133,7 +135,7 @@ class FrameCompiler:
             skip = self._why_no_more_entries(frame, existing, dynamic)
             if skip is not None:
                 return self._skip(code, skip, warn=not starts_in_loop(code))
-            with _torch_state_kept():
+            with _torch_state_kept(), room_to_recurse():
                 return self._compile(frame, state, dynamic)
 
     # ---- entries that exist
@@ -202,6 +204,8 @@ class FrameCompiler:
         except (BackendError, ConstraintError):
             raise
         except Exception as error:
+            if is_out_of_room(error):
+                return treadle_frame.RUN_ONCE  # the next call may come from less deep
             failure = error
             if not isinstance(failure, InternalError):
                 what = f"{code.co_qualname}: {type(error).__name__}: {error}"

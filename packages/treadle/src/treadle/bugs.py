@@ -76,6 +76,8 @@ def compile_or_eager(
         warn_once(f"Graphs run in eager: {unavailable}")
         return run_in_eager(gm, str(unavailable))
     except Exception as bug:  # one of the two named boundaries (docs/contracts.md, section 6)
+        if treadle_tracer.is_out_of_room(bug):
+            raise
         error = describe_bug(bug, gm, example_inputs, options)
         if options.values["raise_internal_errors"]:
             raise error from bug

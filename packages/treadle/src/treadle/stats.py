@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -71,6 +72,7 @@ class StatsRecorder:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._lock._at_fork_reinit)  # type: ignore[attr-defined]
         self._stats = Stats()
 
     def __call__(self) -> Stats:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch._subclasses._fake_tensor_utils import _DeconstructedSymNode
 
+from treadle_shapes.fork import held_during_fork
 from treadle_shapes.torch import corrected_kernels, dynamo_stand_in, symbolic_questions
 from treadle_shapes.torch.ours import runs_in_our_mode
 
@@ -134,7 +135,7 @@ PATCHES = (
     ),
 )
 
-_lock = threading.Lock()
+_lock = held_during_fork(threading.Lock())
 _installed = False
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from treadle_shapes.fork import held_during_fork
 from treadle_shapes.torch.operators import families_with
 
 _KEYS = (torch._C.DispatchKey.CompositeImplicitAutograd, torch._C.DispatchKey.Autograd)
@@ -59,7 +60,7 @@ def kernels() -> dict[Any, Callable[..., Any] | None]:
     return found
 
 
-_lock = threading.Lock()
+_lock = held_during_fork(threading.Lock())
 _inside = 0
 _theirs: list[tuple[Any, Any, Any]] = []
 

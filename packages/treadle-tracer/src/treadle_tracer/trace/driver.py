@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from treadle_tracer.room import room_to_recurse
 from treadle_tracer.source import LocalSource, Source
 from treadle_tracer.trace.result import TraceResult
 from treadle_tracer.trace.root import inline_call
-from treadle_tracer.trace.tracer import Tracer, room_to_recurse
+from treadle_tracer.trace.tracer import Tracer
 from treadle_tracer.values.value import Value
 
 

@@ -12,13 +12,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 from treadle_shapes import UnbackedError
 from treadle_tracer.bytecode import CodeModel, read
 from treadle_tracer.errors import InternalError, Unsupported
+from treadle_tracer.room import room_to_recurse
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
 from treadle_tracer.trace.bind import bind_arguments
 from treadle_tracer.trace.frame import Frame
 from treadle_tracer.trace.program import Program
 from treadle_tracer.trace.result import TraceResult
 from treadle_tracer.trace.table import HANDLERS
-from treadle_tracer.trace.tracer import Tracer, room_to_recurse
+from treadle_tracer.trace.tracer import Tracer
 from treadle_tracer.values.base import LazyValue
 from treadle_tracer.values.functions import FunctionValue, wrap_cell
 from treadle_tracer.values.generators import GeneratorValue

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import builtins
 import collections
-import contextlib
 import linecache
-import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -49,19 +47,7 @@ if TYPE_CHECKING:
     from torch import fx
 
 
-_MAX_DEPTH = 200
-_ROOM = 10_000  # frames of the tracer for _MAX_DEPTH traced ones; a call of Python from Python takes no C stack
-
-
-@contextlib.contextmanager
-def room_to_recurse() -> Iterator[None]:
-    """Let the evaluator recurse as deeply as `_MAX_DEPTH` inlined calls need."""
-    before = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(before, _ROOM))
-    try:
-        yield
-    finally:
-        sys.setrecursionlimit(before)
+_MAX_DEPTH = 200  # `room.ROOM` has frames of the tracer for as many traced ones
 
 
 def _weakly(where: Callable[[], tuple[SizeFrame, ...]]) -> Callable[[], tuple[SizeFrame, ...]]:
