@@ -31,6 +31,13 @@
 #define TF_CALLER_CLEARS_FRAME 1
 #endif
 
+/* How many calls of C may nest; 3.11 has no such limit of its own. */
+#if PY_VERSION_HEX >= 0x030D0000
+#define TF_C_RECURSION_LIMIT Py_C_RECURSION_LIMIT
+#elif PY_VERSION_HEX >= 0x030C0000
+#define TF_C_RECURSION_LIMIT C_RECURSION_LIMIT
+#endif
+
 /* The frame's code object, borrowed. */
 static inline PyCodeObject *
 tf_frame_code(_PyInterpreterFrame *frame)

@@ -62,7 +62,7 @@ is_stack_low(PyThreadState *tstate)
 {
     char here;
 #if PY_VERSION_HEX >= 0x030C0000
-    if (tstate->c_recursion_remaining < C_RECURSION_LIMIT / 2) {
+    if (tstate->c_recursion_remaining < TF_C_RECURSION_LIMIT / 2) {
         return true;
     }
 #endif
