@@ -84,3 +84,17 @@ def test_inputs_that_share_memory_run_the_original_graph():
     run = wrap_compiled(unexpected, contract, [torch.ones(2), torch.ones(2)], lambda x, y: ["eager"])
     base = torch.zeros(3)
     assert run(base[:2], base[1:]) == ["eager"]
+
+
+def test_version_counters_count_the_changes_of_the_program() -> None:
+    contract = Contract(
+        (CallInput(0),), (Mutation(input=0, position=0, bumps=3),), (FreshOutput(1),), versions=((1, 2),)
+    )
+    run = wrap_compiled(lambda x: [x + 1, x * 2], contract, [None], unexpected)
+    x = torch.ones(2)
+    (out,) = run(x)
+    assert x.tolist() == [2, 2] and x._version == 3 and out._version == 2
+    with torch.inference_mode():
+        inside = torch.ones(2)
+        run(inside)
+        assert inside.tolist() == [2, 2]

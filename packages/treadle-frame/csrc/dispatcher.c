@@ -310,13 +310,27 @@ run_fast_path(Entry *entry, PyObject *const *slots, PyObject **result)
     return there;
 }
 
+/* Whether the exception in flight may be a reason to run the code: it is an Exception, and none of a hook that the program has given to
+   autograd (attribute raised_by_hook), which must not be called twice. */
+static bool
+may_retry(void)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return false;
+    }
+    TfException taken = tf_exception_take();
+    bool has_mark = taken.value != NULL && PyObject_HasAttrString(taken.value, "raised_by_hook");
+    tf_exception_put_back(taken);
+    return !has_mark;
+}
+
 static PyObject *
 run_entry(Dispatcher *self, PyCodeObject *code, Entry *entry, PyObject *const *slots)
 {
     tf_counters.dispatcher_hits++;
     PyObject *result = NULL;
     if (entry->fast_path_callable != NULL && run_fast_path(entry, slots, &result)) {
-        if (result != NULL || !entry->fast_path_retry || !PyErr_ExceptionMatches(PyExc_Exception)) {
+        if (result != NULL || !entry->fast_path_retry || !may_retry()) {
             return result;
         }
         PyErr_Clear(); /* the code knows what to do about it */

@@ -607,12 +607,17 @@ def test_the_code_may_run_when_the_fast_path_callable_raises(retry: bool) -> Non
         return f"code with {x}"
 
     def fail(x: int) -> str:
-        raise (KeyboardInterrupt if x > 1 else ValueError)("fast path")
+        error = (KeyboardInterrupt if x == 2 else ValueError)("fast path")
+        if x == 3:
+            error.raised_by_hook = True  # type: ignore[attr-defined]
+        raise error
 
     add_entry(f, Entry(g.__code__, ALWAYS, fast_path=(fail, ("x",), False, retry)))
     fast = dispatcher(f, never)
     with pytest.raises(KeyboardInterrupt):
         fast(2)
+    with pytest.raises(ValueError, match="fast path"):
+        fast(3)
     if retry:
         assert fast(1) == "code with 1"
     else:

@@ -54,10 +54,11 @@ InputDescription: TypeAlias = StaticInput | CallInput
 
 @dataclass(frozen=True)
 class Mutation:
-    """Graph output `position` is copied into input `input` after the graph has run."""
+    """Graph output `position` is copied into input `input` after the graph has run; eager would have changed the input `bumps` times."""
 
     input: int
     position: int
+    bumps: int = 1
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ class Contract:
     """The graph's inputs, the inputs that are written back, and the user's outputs in order.
 
     numbers: (symbol, position) pairs of graph outputs that are values of unbacked symbols in the outputs' geometries.
-    requires_grad: (input, flag) pairs of inputs for which the graph calls `requires_grad_(flag)`.
+    requires_grad: (input, flag) pairs of inputs for which the graph calls `requires_grad_(flag)`. versions: (position, version) pairs of
+    graph outputs that eager has changed in place, so that their version counters are not at 0.
     """
 
     inputs: tuple[InputDescription, ...]
@@ -129,6 +131,7 @@ class Contract:
     outputs: tuple[OutputDescription, ...]
     numbers: tuple[tuple[Any, int], ...] = ()
     requires_grad: tuple[tuple[int, bool], ...] = ()
+    versions: tuple[tuple[int, int], ...] = ()
 
     @property
     def static_tensors(self) -> tuple[torch.Tensor, ...]:

@@ -113,6 +113,7 @@ class GraphOutputs:
     wrappers: dict[int, torch.Tensor] = field(
         default_factory=dict
     )  # position -> the functional tensor that is given out there
+    origins: dict[int, fx.Node] = field(default_factory=dict)  # position -> the node of its value, before it was copied
     _taken: set[int] = field(default_factory=set)
 
     def forbid_storage_of(self, fake: torch.Tensor) -> None:
@@ -126,6 +127,7 @@ class GraphOutputs:
 
     def add(self, fake: torch.Tensor, expected: Geometry | None = None) -> int:
         """Make the graph return `fake` in a storage of its own, with the strides of `expected`. Returns the position of the output."""
+        self.origins[len(self.nodes)] = self.recorder.node_of(fake)
         if expected is not None and tuple(fake.stride()) != expected.stride:
             with self.recorder:
                 empty = torch.ops.aten.empty_strided.default(
@@ -169,7 +171,7 @@ def describe_mutations(inputs: Inputs, outputs: GraphOutputs) -> tuple[Mutation,
         if value is not fake:
             position = outputs.add(value)
             outputs.nodes[position].meta["mutates"] = index
-            mutations.append(Mutation(index, position))
+            mutations.append(Mutation(index, position, wrapper._version))
     return tuple(mutations)
 
 

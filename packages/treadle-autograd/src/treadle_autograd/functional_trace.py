@@ -163,7 +163,8 @@ class FunctionalTrace:
             numbers = output_numbers(self.inputs, outputs, self.outputs)
         assert len(self.recorded.inputs) == n_before
         changed = changed_inputs(self.inputs.wrappers, self.differentiable)
-        return Contract(tuple(self.recorded.inputs), mutations, outputs, numbers, changed)
+        versions = tuple((p, w._version) for p, w in sorted(self.outputs.wrappers.items()) if w._version)
+        return Contract(tuple(self.recorded.inputs), mutations, outputs, numbers, changed, versions)
 
     def _make_room_for_constants(self) -> None:
         """Count in the constants that were met while recording. They stand behind the parameters among the graph's inputs."""

@@ -11,7 +11,7 @@ their backward formulas, and the recorder below functionalisation writes the ope
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from treadle_shapes import ShapesError
-from treadle_shapes.torch import fake_like
+from treadle_shapes.torch import fake_like, undisturbed
 
 from .asserts import hoist_asserts
 from .contract import Contract, FreshOutput, InputItself, OutputDescription, SameAsOutput, ViewOfFresh, ViewOfInput
@@ -42,6 +42,8 @@ class JointTrace:
     contract   what surrounds the forward part; its outputs are the first `n_outputs` items
     tangents   positions of the outputs that are differentiated, in the order of the tangents
     gradients  positions of the primals that the gradients belong to, in order
+    sources    for each differentiable output that autograd computes from other outputs, the positions of all of these
+    cuts       for every output in `sources`' values, the name of the node that the others are computed from
     """
 
     graph: fx.Graph
@@ -50,6 +52,8 @@ class JointTrace:
     n_outputs: int
     tangents: tuple[int, ...]
     gradients: tuple[int, ...]
+    sources: Mapping[int, tuple[int, ...]]
+    cuts: Mapping[int, str]
 
     @property
     def n_primals(self) -> int:
@@ -137,6 +141,27 @@ def why_not_differentiable(
     return None
 
 
+def sources_of_outputs(wrappers: Mapping[int, torch.Tensor], positions: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """For each output at `positions` that autograd computes from others of them, the positions of these."""
+    edges = {(wrappers[p].grad_fn, wrappers[p].output_nr): p for p in positions if wrappers[p].grad_fn is not None}
+    found: dict[int, tuple[int, ...]] = {}
+    if len(positions) < 2:
+        return found
+    for (grad_fn, _), position in edges.items():
+        below: set[int] = set()
+        pending, seen = [grad_fn], {grad_fn}
+        while pending:
+            for edge in pending.pop().next_functions:  # type: ignore[union-attr]
+                if edge in edges and edges[edge] != position:
+                    below.add(edges[edge])
+                if edge[0] is not None and edge[0] not in seen:
+                    seen.add(edge[0])
+                    pending.append(edge[0])
+        if below:
+            found[position] = tuple(sorted(below))
+    return found
+
+
 def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions) -> JointTrace | None:
     """The joint graph of `gm`; None where no output depends on an input that requires gradients.
 
@@ -145,7 +170,7 @@ def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[Any], decomposition
     reason = why_not_functional(gm)
     if reason is not None:
         raise UnsupportedGraph(reason)
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad(), undisturbed():
         job = _Joint(gm, example_inputs, decompositions)
         try:
             run = job.run()
@@ -166,9 +191,11 @@ def _differentiated(job: _Joint, run: FunctionalRun, contract: Contract) -> Join
     if not positions or not primals:
         return None
     n_outputs = len(job.outputs.nodes)
+    sources = sources_of_outputs(job.outputs.wrappers, positions)
+    cuts = {source: job.outputs.origins[source].name for below in sources.values() for source in below}
     gradients = job.differentiate(positions, primals)
     graph = job.recorded.graph
     graph.output((*job.outputs.nodes, *gradients))
     hoist_asserts(graph)
     remove_dead_nodes(graph)
-    return JointTrace(graph, contract, tuple(job.inputs.fakes), n_outputs, positions, primals)
+    return JointTrace(graph, contract, tuple(job.inputs.fakes), n_outputs, positions, primals, sources, cuts)

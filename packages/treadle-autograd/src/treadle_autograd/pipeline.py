@@ -13,6 +13,7 @@ from .contract import Contract, ViewOfInput
 from .decompositions import Decompositions
 from .errors import UnsupportedGraph
 from .functional_trace import trace_inference
+from .rerun import run_with_lines
 from .wrapper import wrap_compiled
 
 if TYPE_CHECKING:
@@ -110,8 +111,14 @@ def _aot_training(
     classes = classify(joint)
     halves = split(classes, (partition or min_cut)(classes))
     compiled = forward(halves.forward, [*joint.contract.static_tensors, *example_inputs])
-    run = TrainingProgram(joint, halves, compiled, backward)
-    return _annotated(wrap_compiled(run, joint.contract, joint.input_values, gm), joint.contract, halves.forward, None)
+    program = TrainingProgram(joint, halves, compiled, backward)
+    wrapped = wrap_compiled(program, joint.contract, joint.input_values, gm)
+
+    def run(*args: Any) -> Sequence[Any]:
+        # Anomaly mode is there to find one operation of the user's. The compiled graph would be one for all of them.
+        return run_with_lines(gm, args) if torch.is_anomaly_enabled() else wrapped(*args)
+
+    return _annotated(run, joint.contract, halves.forward, None)
 
 
 def _without_gradients(compiler: Compiler) -> Compiler:

@@ -213,6 +213,8 @@ class AtenRecorder(TorchDispatchMode):
         node.meta["val"] = result
         if may_raise(func, args, result):
             node.meta["may_raise"] = True
+        if not torch.is_grad_enabled():
+            node.meta["no_grad"] = True
         if isinstance(result, torch.Tensor):
             if id(result) in self._nodes:  # the operator returned its argument, which has a node
                 node.graph.erase_node(node)

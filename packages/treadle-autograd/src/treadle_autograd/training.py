@@ -9,15 +9,18 @@ operations autograd records as it records eager's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
+from treadle_shapes.torch import undisturbed
+
 from .joint import JointTrace
+from .observed import Observers, connect, edge_for
 from .partition import Halves
+from .rerun import DifferentiableRun, random_state
 
 Compiled = Callable[..., Sequence[Any]]
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
@@ -40,7 +43,21 @@ class TrainingProgram:
         self._backwards: dict[tuple[int, ...], Compiled] = {}
 
     def __call__(self, *primals: Any) -> Sequence[Any]:
-        return CompiledBackward.apply(self, *primals)  # type: ignore[no-any-return]
+        call, values = Call(self, primals), dict[int, torch.Tensor]()
+        try:
+            results = CompiledBackward.apply(call, values, *primals)
+        except Exception as error:
+            # Behind the kernels, only the program's own saved-tensor hooks can raise (checkpoint ends a recomputation in this way).
+            if call.has_run:
+                error.raised_by_hook = True  # type: ignore[attr-defined]
+            raise
+        return connect(call, results, values) if values else results  # type: ignore[no-any-return]
+
+    def run_forward(self, primals: Sequence[Any]) -> Sequence[Any]:
+        """The forward graph's results, computed as eager's kernels compute: without a record, and in grad mode, which some of them look
+        at to decide whether they return what only their backward pass needs (oneDNN's LSTM)."""
+        with torch._C._AutoDispatchBelowADInplaceOrView(), torch.enable_grad():
+            return self.forward(*primals)
 
     def backward(self, wanted: tuple[int, ...]) -> Compiled:
         """The compiled backward graph that computes the gradients at these positions."""
@@ -48,7 +65,7 @@ class TrainingProgram:
         if found is None:
             graph = self.halves.backward(wanted)
             examples = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
-            with torch.inference_mode(False), torch.no_grad():
+            with torch.inference_mode(False), torch.no_grad(), undisturbed():
                 found = self._backwards[wanted] = self._compile_backward(graph, examples)
         return found
 
@@ -84,95 +101,115 @@ def _is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
 
 
+class Call:
+    """One call of a program as its backward pass sees it: inputs, state of the random generator, observers of intermediate results."""
+
+    def __init__(self, program: TrainingProgram, primals: Sequence[Any]) -> None:
+        self.program = program
+        self.primals = [(p, p._version) if isinstance(p, torch.Tensor) else (p, 0) for p in primals]
+        self.random_state = torch.get_rng_state() if program.draws_random else None
+        self.observers = Observers()
+        self.has_run = False
+        self._rerun: tuple[int, DifferentiableRun] | None = None
+
+    def rerun(self, is_cut: bool) -> DifferentiableRun:
+        """The forward graph, run once more under autograd. With `is_cut`, gradients end at outputs that others are computed from.
+
+        Raises RuntimeError when an input that matters has been changed in place since the forward pass.
+        """
+        task = torch._C._current_graph_task_id()
+        if is_cut and self._rerun is not None and self._rerun[0] == task:
+            return self._rerun[1]
+        self._raise_if_changed()
+        cuts = self.program.joint.cuts if is_cut else {}
+        twice = torch.is_grad_enabled()
+        run = DifferentiableRun(self.program.halves.reference, cuts, self.observers.alive() if cuts and twice else {})
+        with random_state(self.random_state), torch.enable_grad():
+            run.run(*run.gated([value for value, _ in self.primals]), enable_io_processing=False)
+        self._rerun = (task, run) if is_cut and not twice else None  # kept for the other outputs of this pass
+        return run
+
+    def forget_rerun(self) -> None:
+        self._rerun = None
+
+    def _raise_if_changed(self) -> None:
+        joint = self.program.joint
+        if self.program.why_not_twice is not None:
+            what = "create_graph=True" if torch.is_grad_enabled() else "looking at gradients of intermediate outputs"
+            raise RuntimeError(f"{what} is not supported for this compiled graph: {self.program.why_not_twice}")
+        written = {mutation.input for mutation in joint.contract.mutations}
+        for place, (value, version) in enumerate(self.primals):
+            if isinstance(value, torch.Tensor) and value._version != version and place not in written:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"an input of shape {list(value.shape)} is at version {value._version}; expected version {version} instead"
+                )
+
+
 class CompiledBackward(torch.autograd.Function):
-    """The node of one compiled graph in autograd's graph."""
+    """The node of one compiled graph in autograd's graph. `values` receives the outputs that get nodes of their own."""
 
     @staticmethod
-    def forward(ctx: Any, program: TrainingProgram, *primals: Any) -> Any:
+    def forward(ctx: Any, call: Call, values: dict[int, torch.Tensor], *primals: Any) -> Any:
         ctx.set_materialize_grads(False)
-        ctx.program = program
-        ctx.primals = [(p, p._version) if isinstance(p, torch.Tensor) else (p, 0) for p in primals]
-        ctx.random_state = torch.get_rng_state() if program.draws_random else None
-        results = program.forward(*primals)
+        ctx.call = call
+        program = call.program
+        results = program.run_forward(primals)
+        call.has_run = True
         n_outputs = program.joint.n_outputs
-        outputs, given = tuple(results[:n_outputs]), iter(results[n_outputs:])
+        outputs, given = list(results[:n_outputs]), iter(results[n_outputs:])
         tensors = [next(given) if place is None else primals[place] for place in program.halves.primals]
         ctx.numbers = tuple(given)
         ctx.layouts = [
             (outputs[k].size(), outputs[k].stride(), outputs[k].dtype, outputs[k].device)
             for k in program.joint.tangents
         ]
+        for position in program.joint.sources:
+            values[position] = outputs[position]
+            outputs[position] = edge_for(outputs[position])
         ctx.save_for_backward(*tensors)
         ctx.mark_non_differentiable(*[outputs[k] for k in program.not_differentiable])
-        return outputs
+        return tuple(outputs)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        program = ctx.program
+        call: Call = ctx.call
+        program = call.program
         joint: JointTrace = program.joint
         given = [grad_outputs[k] for k in joint.tangents]
         defined = frozenset(k for k, tangent in enumerate(given) if tangent is not None)
         wanted = tuple(
             k
             for k, (primal, reads) in enumerate(zip(joint.gradients, program.halves.reads, strict=True))
-            if reads is not None and (not reads or reads & defined) and ctx.needs_input_grad[1 + primal]
+            if reads is not None and (not reads or reads & defined) and ctx.needs_input_grad[2 + primal]
         )
-        gradients: list[Any] = [None] * (1 + joint.n_primals)
+        gradients: list[Any] = [None] * (2 + joint.n_primals)
         if not wanted or not defined:
             return tuple(gradients)
-        if torch.is_grad_enabled():
-            found = _differentiable_gradients(ctx, program, given, wanted)
+        is_cut = call.observers.were_there()
+        if is_cut or torch.is_grad_enabled() or torch.is_anomaly_enabled():
+            saved = ctx.saved_tensors  # raises what eager raises when they are gone, or have been changed
+            found = _rerun_gradients(call, given, wanted, is_cut)
+            del saved
         else:
             tangents = [_laid_out(tangent, *data) for tangent, data in zip(given, ctx.layouts, strict=True)]
-            found = program.backward(wanted)(*ctx.saved_tensors, *ctx.numbers, *tangents)
+            with torch._C._AutoDispatchBelowADInplaceOrView():
+                found = program.backward(wanted)(*ctx.saved_tensors, *ctx.numbers, *tangents)
         for k, gradient in zip(wanted, found, strict=True):
-            gradients[1 + joint.gradients[k]] = gradient
+            gradients[2 + joint.gradients[k]] = gradient
         return tuple(gradients)
 
 
-def _differentiable_gradients(
-    ctx: Any, program: TrainingProgram, given: Sequence[torch.Tensor | None], wanted: Sequence[int]
+def _rerun_gradients(
+    call: Call, given: Sequence[torch.Tensor | None], wanted: Sequence[int], is_cut: bool
 ) -> Sequence[Any]:
-    """The gradients by PyTorch's own formulas, which autograd records (`create_graph=True`): the forward graph runs again.
-
-    Raises RuntimeError when an input that matters has been changed in place since the forward pass.
-    """
-    if program.why_not_twice is not None:
-        raise RuntimeError(f"create_graph=True is not supported for this compiled graph: {program.why_not_twice}")
-    primals = [value for value, _ in ctx.primals]
-    written = {mutation.input for mutation in program.joint.contract.mutations}
-    for place, (value, version) in enumerate(ctx.primals):
-        if isinstance(value, torch.Tensor) and value._version != version and place not in written:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: "
-                f"an input of shape {list(value.shape)} is at version {value._version}; expected version {version} instead"
-            )
-    with _random_state(ctx.random_state):
-        outputs = program.halves.reference(*primals)
-    pairs = [
-        (outputs[k], tangent) for k, tangent in zip(program.joint.tangents, given, strict=True) if tangent is not None
-    ]
-    return torch.autograd.grad(
-        [output for output, _ in pairs],
-        [primals[program.joint.gradients[k]] for k in wanted],
-        [tangent for _, tangent in pairs],
-        create_graph=True,
-        allow_unused=True,
-    )
-
-
-@contextmanager
-def _random_state(state: torch.Tensor | None) -> Iterator[None]:
-    """Inside, the CPU's generator draws what it drew from `state` on; afterwards it is where it was."""
-    if state is None:
-        yield
-        return
-    before = torch.get_rng_state()
-    torch.set_rng_state(state)
-    try:
-        yield
-    finally:
-        torch.set_rng_state(before)
+    """The gradients by PyTorch's own formulas, which autograd records under `create_graph=True`: the forward graph runs again."""
+    joint = call.program.joint
+    run = call.rerun(is_cut)
+    call.forget_rerun()
+    pairs = [(run.outputs[k], tangent) for k, tangent in zip(joint.tangents, given, strict=True) if tangent is not None]
+    inputs = [run.inputs[joint.gradients[k]] for k in wanted]
+    return run.gradients([output for output, _ in pairs], inputs, [tangent for _, tangent in pairs])
 
 
 def _laid_out(

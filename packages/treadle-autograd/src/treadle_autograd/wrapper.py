@@ -100,6 +100,29 @@ def why_not_independent(inputs: Sequence[Any], mutated: frozenset[int]) -> str |
     return None
 
 
+def write_back(target: torch.Tensor, value: torch.Tensor, bumps: int) -> None:
+    """Copy `value` into `target`, whose version counter then counts the `bumps` of the program's own changes in place."""
+    if bumps == 1 or target.is_inference():
+        target.copy_(value)
+        return
+    version = target._version + bumps
+    target.copy_(value)
+    torch._C._autograd._unsafe_set_version_counter((target,), (version,))
+
+
+def _with_versions(compiled: Compiled, versions: Sequence[tuple[int, int]]) -> Compiled:
+    """Set the version counters of these outputs. Inference tensors have none."""
+
+    def run(*args: Any) -> Sequence[Any]:
+        fresh = compiled(*args)
+        for position, version in versions:
+            if not fresh[position].is_inference():
+                torch._C._autograd._unsafe_set_version_counter((fresh[position],), (version,))
+        return fresh
+
+    return run
+
+
 def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence[Any], eager: Compiled) -> Compiled:
     """A callable of the user's arguments that returns the user's outputs.
 
@@ -112,6 +135,8 @@ def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence
         return _then_requires_grad(
             wrap_compiled(compiled, replace(contract, requires_grad=()), input_values, eager), contract
         )
+    if contract.versions:
+        compiled = _with_versions(compiled, contract.versions)
     if not contract.mutations and contract.outputs == tuple(FreshOutput(i) for i in range(n_fresh)):
         if not static:
             return compiled
@@ -133,8 +158,8 @@ def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence
 
         return run
 
-    mutations = [(m.input, m.position) for m in contract.mutations]
-    mutated = frozenset(index for index, _ in mutations)
+    mutations = [(m.input, m.position, m.bumps) for m in contract.mutations]
+    mutated = frozenset(index for index, _, _ in mutations)
 
     def run_and_write_back(*args: Any) -> Sequence[Any]:
         inputs = (*static, *args)
@@ -142,8 +167,8 @@ def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence
             return eager(*args)
         fresh = compiled(*inputs)
         with torch.no_grad():
-            for index, position in mutations:
-                inputs[index].copy_(fresh[position])
+            for index, position, bumps in mutations:
+                write_back(inputs[index], fresh[position], bumps)
         return finish(inputs, fresh)
 
     return run_and_write_back

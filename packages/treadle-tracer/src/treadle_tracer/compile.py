@@ -20,6 +20,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 import treadle_frame
 from treadle_shapes import ConstraintError, held_during_fork
+from treadle_shapes.torch import undisturbed
 
 from .backend_call import Backend
 from .code_state import CodeState
@@ -239,7 +240,8 @@ def _torch_state_kept() -> Iterator[None]:
     cpu = torch.random.get_rng_state()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
     try:
-        yield
+        with undisturbed():
+            yield
     finally:
         log.disabled = was_disabled
         torch._C._set_grad_enabled(grad)

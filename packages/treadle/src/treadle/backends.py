@@ -117,7 +117,8 @@ def _through_aot(
         compiled: Any = aot(gm, example_inputs, forward=compile_aten, decompositions=decompositions, **found)
         if compiled.why_eager is not None:
             return run_in_eager(gm, compiled.why_eager)
-        return compiled
+        # Autograd calls the program's saved-tensor hooks, which are none of the compiled function's business.
+        return without_hook(compiled) if is_training else compiled
 
     with paused():
         return compile_or_eager(gm, example_inputs, options, build)

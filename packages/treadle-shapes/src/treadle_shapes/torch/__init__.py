@@ -11,6 +11,7 @@ This module is the whole interface: other packages import nothing from the modul
 from __future__ import annotations
 
 from treadle_shapes.sym_node import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT_UNARY, INT_BINARY, INT_UNARY
+from treadle_shapes.torch.autograd_state import undisturbed
 from treadle_shapes.torch.fake_call_cache import FakeCallCache, fake_calls
 from treadle_shapes.torch.fake_tensors import fake_like, fake_mode
 from treadle_shapes.torch.graph_calls import NUMBER_FUNCTIONS, build_calls, call_on_symbolic
@@ -71,4 +72,5 @@ __all__ = [
     "sym_int",
     "symbolic_dispatch",
     "symbolic_strides",
+    "undisturbed",
 ]

@@ -27,9 +27,10 @@ from .emit import FrameCode
 def turn_hook_off(error: BaseException) -> Any:
     """Turn the hook off, because the run that follows is no reason to compile the functions it calls; gives the state before.
 
-    Raises `error` itself if it is no Exception (KeyboardInterrupt and the like).
+    Raises `error` itself if it is no Exception (KeyboardInterrupt and the like), or comes from a hook of the program that autograd has
+    called (`raised_by_hook`, docs/contracts.md, section 4).
     """
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception) or hasattr(error, "raised_by_hook"):
         raise error
     return treadle_frame.set_handler(None)
 

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from ..dynamic import Chain, DynamicSizes, StrideRule, stride_rules
 from ..source import Path
@@ -245,6 +246,8 @@ def why_global_state_unfit() -> str | None:
         return "a torch dispatch mode is active"
     if torch._C._functorch.peek_interpreter_stack() is not None:
         return "a functorch transform is active"
+    if forward_ad._current_level >= 0:
+        return "forward-mode differentiation is active"
     return None
 
 
@@ -285,6 +288,7 @@ class GlobalState:
                 and not dispatch_modes()
                 and functions_enabled()
                 and functorch() is None
+                and forward_ad._current_level < 0
                 and (not with_autocast or _autocast_state() == autocast)
             )
 

@@ -1,0 +1,115 @@
+"""Outputs that other outputs are computed from: what is seen of their gradients is what eager shows.
+
+    def f(x, w): h = x @ w; return h, tanh(h)
+
+One compiled backward graph takes the tangents of both outputs to the gradient of `w`, and nobody sees the gradient that `tanh(h)` sends to
+`h`. Usually nobody looks. Somebody does who has registered a hook on `h` or called `h.retain_grad()`, and who asks
+``torch.autograd.grad(loss, h)``. So every output that is computed from others gets a node of its own in autograd's graph, above theirs:
+
+    CompiledBackward <- h <- DependentOutput <- tanh(h)
+
+Its backward pass finds out whether somebody looks (`Observers.are_there`). If so, PyTorch's own formulas give the gradients of the outputs
+below, and `CompiledBackward` computes what reaches the inputs by other ways than these (`rerun.DifferentiableRun`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+# A leaf whose node is in the graph of every `DependentOutput`. No gradient ever reaches it. The engine plans to execute its node in a plain
+# backward pass, and does not where the caller says which gradients it wants (`torch.autograd.grad`, `backward(inputs=...)`).
+_PROBE = torch.zeros((), requires_grad=True)
+_PROBE_NODE: Any = _PROBE.expand(1).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+
+
+class Observers:
+    """Who looks at the gradients of the outputs of one call that other outputs are computed from."""
+
+    def __init__(self) -> None:
+        self._outputs: dict[int, tuple[weakref.ref[torch.Tensor], Mapping[int, Any]]] = {}
+        self._cut_in = -1  # the backward pass in which somebody looked; -1 is none
+
+    def watch(self, position: int, output: torch.Tensor) -> None:
+        """Keep an eye on the hooks of `output`, as long as it lives and after."""
+        # What `Tensor.register_hook` does for the first hook. The mapping outlives the tensor.
+        hooks: OrderedDict[int, Any] = OrderedDict()
+        output._backward_hooks = hooks
+        output.grad_fn._register_hook_dict(output)  # type: ignore[union-attr]
+        self._outputs[position] = (weakref.ref(output), hooks)
+
+    def alive(self) -> dict[int, torch.Tensor]:
+        """The outputs that are watched and still there, by position."""
+        found = {position: reference() for position, (reference, _) in self._outputs.items()}
+        return {position: output for position, output in found.items() if output is not None}
+
+    def were_there(self) -> bool:
+        """What `are_there` has answered in the backward pass that runs now."""
+        return self._cut_in == torch._C._current_graph_task_id()
+
+    def are_there(self) -> bool:
+        """Whether somebody looks, in the backward pass that runs now. The answer for one pass stays the same."""
+        if self.were_there():
+            return True
+        there = not torch._C._will_engine_execute_node(_PROBE_NODE) or any(map(_is_observed, self._outputs.values()))
+        if there:
+            self._cut_in = torch._C._current_graph_task_id()
+        return there
+
+
+def _is_observed(watched: tuple[weakref.ref[torch.Tensor], Mapping[int, Any]]) -> bool:
+    reference, hooks = watched
+    output = reference()
+    return bool(hooks) or (output is not None and output.retains_grad)
+
+
+class DependentOutput(torch.autograd.Function):
+    """The node of an output that is computed from other outputs.
+
+    Arguments: the call and the output's position; a list of the output, which autograd must not take for an input; a tensor without memory
+    in its place among the results of the compiled graph, which carries its tangent there; the probe; the outputs that it is computed from.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: Any, position: int, value: list[torch.Tensor], edge: Any, probe: Any, *sources: Any
+    ) -> Any:
+        ctx.call, ctx.position = call, position
+        ctx.set_materialize_grads(False)
+        return value.pop()
+
+    @staticmethod
+    def backward(ctx: Any, tangent: Any) -> Any:
+        found: Sequence[Any] = [None] * (len(ctx.needs_input_grad) - 5)
+        if tangent is not None and ctx.call.observers.are_there():
+            found = gradients_of_sources(ctx.call, ctx.position, tangent)
+        return (None, None, None, tangent, None, *found)
+
+
+def edge_for(output: torch.Tensor) -> torch.Tensor:
+    """A tensor without memory of its own, of the shape and dtype of `output`."""
+    return torch.empty((), dtype=output.dtype, device=output.device).expand(output.shape)
+
+
+def connect(call: Any, results: Sequence[Any], values: Mapping[int, torch.Tensor]) -> tuple[Any, ...]:
+    """Put the dependent outputs in the place of their edges among `results`, each behind those that it is computed from."""
+    outputs = list(results)
+    sources = call.program.joint.sources
+    for position in sorted(sources, key=lambda k: len(sources[k])):  # each has more sources than any of its sources
+        below = [outputs[k] for k in sources[position]]
+        outputs[position] = DependentOutput.apply(call, position, [values[position]], outputs[position], _PROBE, *below)
+    for position in call.program.joint.cuts:
+        call.observers.watch(position, outputs[position])
+    return tuple(outputs)
+
+
+def gradients_of_sources(call: Any, position: int, tangent: torch.Tensor) -> Sequence[Any]:
+    """What the output at `position` sends to each of its sources, without what goes on from there to others of them."""
+    joint = call.program.joint
+    run = call.rerun(is_cut=True)
+    ends = [run.ends[joint.cuts[source]] for source in joint.sources[position]]
+    return run.gradients([run.outputs[position]], ends, [tangent])  # type: ignore[no-any-return]
