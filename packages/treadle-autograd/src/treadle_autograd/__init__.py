@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .__about__ import __version__
 from .errors import InternalError, UnsupportedGraph
 from .functional_trace import InferenceTrace, trace_inference
 from .graph_runner import user_line
 from .pipeline import aot
 
-__all__ = ["InferenceTrace", "InternalError", "UnsupportedGraph", "__version__", "aot", "trace_inference", "user_line"]
+if TYPE_CHECKING:
+    from .partition import PartitionReport, min_cut, save_everything, with_budget
+
+__all__ = [
+    "InferenceTrace",
+    "InternalError",
+    "PartitionReport",
+    "UnsupportedGraph",
+    "__version__",
+    "aot",
+    "min_cut",
+    "save_everything",
+    "trace_inference",
+    "user_line",
+    "with_budget",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Partitions are imported when they are asked for: programs that do not train need none."""
+    if name not in ("PartitionReport", "min_cut", "save_everything", "with_budget"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import partition
+
+    return getattr(partition, name)

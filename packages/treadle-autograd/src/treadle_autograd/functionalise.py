@@ -78,7 +78,7 @@ def run_functional(
 
     def run_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
         nonlocal mutated
-        recorder.meta = {"stack_trace": node.meta["stack_trace"]} if node.meta.get("stack_trace") else {}
+        recorder.meta = {key: node.meta[key] for key in ("stack_trace", "checkpoint") if node.meta.get(key) is not None}
         recorder.function = node.target
         if is_assert(node):
             recorder.add_assert(raw_expr(args[0]), args[1])

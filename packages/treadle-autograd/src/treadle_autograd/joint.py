@@ -38,7 +38,7 @@ class JointTrace:
     """The functional graph of a program and its gradients.
 
     graph      placeholders: the primals (parameters and buffers, then the call's inputs), then one tangent for each of `tangents`;
-               output: (*outputs, *gradients), every item a node or None
+               output: (*outputs, *gradients), every item a node or None; `meta["of_backward"]`: a formula of backward made the node
     contract   what surrounds the forward part; its outputs are the first `n_outputs` items
     tangents   positions of the outputs that are differentiated, in the order of the tangents
     gradients  positions of the primals that the gradients belong to, in order
@@ -83,7 +83,7 @@ class _Joint(FunctionalTrace):
             if isinstance(node, fx.Node) and isinstance(node.meta["val"], torch.Tensor):
                 gradients.forbid_storage_of(node.meta["val"])
         inputs = [self.inputs.wrappers[index] for index in primals]
-        self.recorder.meta = {}
+        self.recorder.meta = {"of_backward": True}
         # Backward formulas run in the dtypes of forward, whatever autocast is in force there.
         with self.recording(), torch._C._DisableAutocast():
             found = call_torch(
@@ -172,6 +172,7 @@ def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[Any], decomposition
         raise UnsupportedGraph(reason)
     with torch.inference_mode(False), torch.enable_grad(), undisturbed():
         job = _Joint(gm, example_inputs, decompositions)
+        job.recorder.for_training = True
         try:
             run = job.run()
             contract = job.describe(run)

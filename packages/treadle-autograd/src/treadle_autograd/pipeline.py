@@ -13,11 +13,10 @@ from .contract import Contract, ViewOfInput
 from .decompositions import Decompositions
 from .errors import UnsupportedGraph
 from .functional_trace import trace_inference
-from .rerun import run_with_lines
 from .wrapper import wrap_compiled
 
 if TYPE_CHECKING:
-    from .partition import Partition
+    from .partition import Partition, PartitionReport
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
 
@@ -40,10 +39,11 @@ def aot(
 
     Returns a callable of the placeholders' values that returns a sequence with one item per output. It has the attributes
     ``contract`` (`Contract` or None), ``aten_graph`` (GraphModule or None) and ``why_eager`` (None, or the reason why the graph
-    runs eagerly; `forward` was not called then).
+    runs eagerly; `forward` was not called then), and ``partition_report``: None, or for a differentiable callable a function that
+    returns the `PartitionReport` of what is saved for backward and what is computed again.
 
     ``inference=False`` makes the callable differentiable. The joint graph of the program and its gradients is divided by `partition`
-    (`treadle_autograd.partition`; default `min_cut`); `forward` compiles the forward half at once, `backward` (default: `forward`)
+    (`min_cut`, the default, `save_everything` or `with_budget(b)`); `forward` compiles the forward half at once, `backward` (default: `forward`)
     the backward half when it first runs. ``aten_graph`` is the forward half.
 
     Raises ValueError when `backward` or `partition` is given for inference. Raises `InternalError` for a bug of this package.
@@ -99,7 +99,8 @@ def _aot_training(
 ) -> Callable[..., Sequence[Any]]:
     # Imported here: programs that do not train need none of it, and it takes 4 ms of every start.
     from .joint import trace_joint
-    from .partition import classify, min_cut, split
+    from .partition import classify, min_cut, report, split
+    from .rerun import run_with_lines
     from .training import TrainingProgram
 
     try:
@@ -118,7 +119,7 @@ def _aot_training(
         # Anomaly mode is there to find one operation of the user's. The compiled graph would be one for all of them.
         return run_with_lines(gm, args) if torch.is_anomaly_enabled() else wrapped(*args)
 
-    return _annotated(run, joint.contract, halves.forward, None)
+    return _annotated(run, joint.contract, halves.forward, None, lambda: report(halves))
 
 
 def _without_gradients(compiler: Compiler) -> Compiler:
@@ -131,8 +132,14 @@ def _without_gradients(compiler: Compiler) -> Compiler:
     return compile_graph
 
 
-def _annotated(run: Any, contract: Contract | None, graph: fx.GraphModule | None, why_eager: str | None) -> Any:
-    """`run` with the three attributes of `aot`'s result. A callable that takes no attributes, such as a bound method, is wrapped."""
+def _annotated(
+    run: Any,
+    contract: Contract | None,
+    graph: fx.GraphModule | None,
+    why_eager: str | None,
+    partition_report: Callable[[], PartitionReport] | None = None,
+) -> Any:
+    """`run` with the attributes of `aot`'s result. A callable that takes no attributes, such as a bound method, is wrapped."""
     annotated = run
     if not hasattr(run, "__dict__") or isinstance(run, (types.MethodType, torch.nn.Module)):
 
@@ -140,6 +147,7 @@ def _annotated(run: Any, contract: Contract | None, graph: fx.GraphModule | None
             return run(*args)
 
     annotated.contract, annotated.aten_graph, annotated.why_eager = contract, graph, why_eager
+    annotated.partition_report = partition_report
     return annotated
 
 

@@ -79,6 +79,7 @@ class AtenRecorder(TorchDispatchMode):
     """Writes one node of `recorded` per functional ATen operator and lets the fake mode compute the result.
 
     meta, function: what the traced graph's current node says; set by whoever runs that graph.
+    for_training: whether a backward pass follows.
     stat_updates: (old, new) running statistics of batch norms, which the functionalisation layer has not seen yet.
     """
 
@@ -103,6 +104,7 @@ class AtenRecorder(TorchDispatchMode):
         self._constants: dict[int, fx.Node] = {}
         self._renamed: dict[Any, Any] = {}
         self._offsets: set[Any] = set()
+        self.for_training = False
         self._n_asserts = 0 if self.shape_env is None else len(self.shape_env.env.runtime_asserts)
 
     def bind(self, value: Any, node: fx.Node) -> None:
@@ -183,7 +185,11 @@ class AtenRecorder(TorchDispatchMode):
             return self._training_batch_norm(*args)
         if func._schema.is_mutable:
             raise UnsupportedGraph(f"{func} changes its arguments below functionalisation", self.line())
-        return self._record(func, record, args, kwargs)
+        result = self._record(func, record, args, kwargs)
+        if self.for_training and record is not None and record.is_zero_or_one and result.dtype.itemsize > 1:
+            with self:  # a byte per element can be saved for backward, instead of one float
+                result = aten._to_copy.default(aten.ne.Scalar(result, 0), dtype=result.dtype)
+        return result
 
     def _why_not_functional(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """Why the call cannot stand in the graph, whatever it decomposes into."""

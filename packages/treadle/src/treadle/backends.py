@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+import treadle_autograd
 from treadle_autograd import aot
 from treadle_tracer import paused
 
@@ -113,12 +114,17 @@ def _through_aot(
             return compile_or_eager(aten, inputs, options, lambda: compile_aten(aten, inputs))
 
     def build() -> Compiled:
-        found = {"inference": False, "backward": compile_backward} if is_differentiable else {}
+        found: dict[str, Any] = {}
+        if is_differentiable:
+            partition = treadle_autograd.with_budget(options.values["memory_budget"])
+            found = {"inference": False, "backward": compile_backward, "partition": partition}
         compiled: Any = aot(gm, example_inputs, forward=compile_aten, decompositions=decompositions, **found)
         if compiled.why_eager is not None:
             return run_in_eager(gm, compiled.why_eager)
+        if compiled.partition_report is not None:
+            logs.emit("partition", lambda: str(compiled.partition_report()))
         # Autograd calls the program's saved-tensor hooks, which are none of the compiled function's business.
-        return without_hook(compiled) if is_training else compiled
+        return without_hook(compiled) if is_differentiable else compiled
 
     with paused():
         return compile_or_eager(gm, example_inputs, options, build)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import fx
 
-from treadle_tracer import Payload, compile_handler
+import treadle_autograd
+from treadle_autograd import aot
+from treadle_tracer import Payload, compile_handler, paused
 
 from .api import attach
-from .backends import eager
+from .backends import eager, needs_gradients
 from .observer import Reporter, guards_text
-from .options import compile_options
+from .options import CompileOptions, compile_options
 from .stats import Break, StatsRecorder
+
+if TYPE_CHECKING:
+    from treadle_autograd import PartitionReport
 
 
 @dataclass
@@ -22,12 +28,15 @@ class Explanation:
     """The graphs, breaks and guards of one call, and what the call returned.
 
     sizes: one line per dimension of an input, static or dynamic with its range, followed by the program's lines that constrain it.
+    partitions: for every graph that gradients flow through, what would be saved for backward, and what computed again. Their text is
+        not part of that of the explanation.
     """
 
     graphs: list[fx.GraphModule] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
     guards: list[str] = field(default_factory=list)
     sizes: list[str] = field(default_factory=list)
+    partitions: list[PartitionReport] = field(default_factory=list)
     result: Any = None
 
     @property
@@ -47,6 +56,10 @@ class Explanation:
             lines.append(f"graph {number}: {_count(len(calls), 'operation')}")
         for number, found in enumerate(self.breaks):
             lines.append(f"break {number}: {found.code} at {found.where}\n    {found.reason}")
+        for partition in self.partitions:
+            lines.append(
+                f"saved for backward: {_count(len(partition.saved), 'tensor')}, {partition.saved_bytes} bytes without inputs"
+            )
         return "\n".join([*lines, *self.sizes])
 
 
@@ -75,12 +88,29 @@ def explain(fn: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[
                 explanation.sizes += describe_sizes(value.payload)
 
         options = compile_options(False, dynamic, None, None, own_backend=True)
-        backend: Callable[[fx.GraphModule, Sequence[Any]], Any] = eager(options)
+        run_graph = eager(options)
+
+        def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+            explanation.partitions += describe_partition(gm, example_inputs, options)
+            return run_graph(gm, example_inputs)
+
         handler = compile_handler(backend, options.for_tracer(), Reporter(StatsRecorder(), listen))
         explanation.result = attach(fn, handler)(*args, **kwargs)
         return explanation
 
     return run
+
+
+def describe_partition(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions
+) -> list[PartitionReport]:
+    """The report of the graph's partition; none for a graph without gradients, or one that runs in eager."""
+    if not (torch.is_grad_enabled() and needs_gradients(gm, example_inputs)):
+        return []
+    budget = treadle_autograd.with_budget(options.values["memory_budget"])
+    with paused():
+        found: Any = aot(gm, example_inputs, inference=False, forward=lambda graph, inputs: graph, partition=budget)
+    return [] if found.partition_report is None else [found.partition_report()]
 
 
 def describe_sizes(payload: Payload) -> list[str]:

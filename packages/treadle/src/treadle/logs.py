@@ -23,6 +23,7 @@ LOGS: Mapping[str, str] = {
     "graph_sizes": "shape and dtype of every value in a traced graph",
     "graph_breaks": "why and where a graph ends before its function does",
     "aten_code": "Python code of every functional ATen graph",
+    "partition": "what every training graph saves for backward, and what backward computes again",
     "output_code": "generated kernels and the host function that calls them",
     "guards": "the guards of every compiled entry, with the source text they come from",
     "bytecode": "replacement bytecode of every compiled entry",

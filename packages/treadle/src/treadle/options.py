@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 class Option:
     """One option.
 
-    help: what changes when it is set, with its unit. owner: the package that receives it, "treadle", "tracer" or "codegen".
-    environment: a variable that sets the initial value. An option whose default is None may also be set to None.
+    help: what changes when it is set, with its unit. owner: the package that receives it, "treadle", "tracer", "autograd" or "codegen".
+    environment: a variable that sets the initial value. bounds: the smallest and the largest value. An option whose default is None may
+    also be set to None.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Option:
     help: str
     owner: str = "treadle"
     environment: str | None = None
+    bounds: tuple[float, float] | None = None
 
     def check(self, value: Any) -> Any:
         """`value` in the option's type. Raises OptionValue if the option cannot have it."""
@@ -41,7 +43,9 @@ class Option:
             return value
         if self.type is Path and isinstance(value, (str, Path)):
             return Path(value)
-        if type(value) is not self.type:
+        if self.type is float and type(value) is int:
+            value = float(value)
+        if type(value) is not self.type or (self.bounds and not self.bounds[0] <= value <= self.bounds[1]):
             raise OptionValue(f"option {self.name!r} must be {self.type.__name__}, got {value!r}. {self.help}")
         return value
 
@@ -84,6 +88,16 @@ OPTIONS: tuple[Option, ...] = (
         "False: break the graph there",
         owner="tracer",
         environment="TREADLE_CAPTURE_SCALARS",
+    ),
+    Option(
+        "memory_budget",
+        float,
+        1.0,
+        "memory for values that are kept from forward to backward, from 0 to 1, as a part of what is kept by default. Less memory, more "
+        "computing again in backward",
+        owner="autograd",
+        environment="TREADLE_MEMORY_BUDGET",
+        bounds=(0.0, 1.0),
     ),
     Option(
         "threads",

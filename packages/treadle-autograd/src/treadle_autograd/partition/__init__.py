@@ -6,8 +6,21 @@ joint(primals, tangents) -> (outputs, gradients)
 
 from __future__ import annotations
 
+from .budget import with_budget
 from .classify import Classes, classify
 from .mincut import Partition, min_cut, save_everything
+from .report import PartitionReport, report
 from .split import Halves, split
 
-__all__ = ["Classes", "Halves", "Partition", "classify", "min_cut", "save_everything", "split"]
+__all__ = [
+    "Classes",
+    "Halves",
+    "Partition",
+    "PartitionReport",
+    "classify",
+    "min_cut",
+    "report",
+    "save_everything",
+    "split",
+    "with_budget",
+]

@@ -7,6 +7,7 @@ loss = out.sum()         gelu: forward, recomputed for free (pointwise, fuses in
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ from treadle_shapes.torch import operator as operator_of
 
 from ..joint import JointTrace
 
-# Kinds whose results are saved or computed in forward, never computed again: they cost more than the memory that they save.
-_NEVER_RECOMPUTED = frozenset(
+# Kinds whose results are saved or computed in forward, and computed again only where a budget or a checkpoint asks for it.
+_SAVED_BY_DEFAULT = frozenset(
     {
         Kind.MATMUL,
         Kind.CONVOLUTION,
@@ -54,6 +55,8 @@ class Classes:
     needed     nodes of the forward part that backward nodes or gradients read
     visible    inputs, and nodes whose memory the program gets as an output
     order      nodes that depend on no tangent, in graph order
+    interior   nodes inside checkpointed parts of the program that must be computed again
+    results    the other nodes of such parts that depend on them: computing one of them again would enter the part from behind
     """
 
     joint: JointTrace
@@ -61,6 +64,8 @@ class Classes:
     needed: frozenset[fx.Node]
     visible: frozenset[fx.Node]
     order: tuple[fx.Node, ...]
+    interior: frozenset[fx.Node] = frozenset()
+    results: frozenset[fx.Node] = frozenset()
 
 
 def is_number(node: fx.Node) -> bool:
@@ -68,15 +73,26 @@ def is_number(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), (*_SYMBOLIC, int, float, bool))
 
 
+def shape_of(node: fx.Node) -> tuple[int, ...]:
+    """The sizes of the node's tensor (the first, if it has several); symbolic ones as in the first call. () where it has none."""
+    value = node.meta.get("val")
+    if isinstance(value, (list, tuple)):
+        value = next((item for item in value if isinstance(item, torch.Tensor)), None)
+    if not isinstance(value, torch.Tensor):
+        return ()
+    return tuple(size if isinstance(size, int) else _hint(size) for size in value.shape)
+
+
+def numel(node: fx.Node) -> int:
+    """The number of elements of the node's tensor (the first, if it has several), 0 where it is none."""
+    value = node.meta.get("val")
+    return math.prod(shape_of(node)) if isinstance(value, (torch.Tensor, list, tuple)) else 0
+
+
 def size_in_bytes(node: fx.Node) -> int:
     """The bytes of the node's tensor; symbolic sizes count with the sizes of the first call. 0 where it is no tensor."""
     value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor):
-        return 0
-    elements = 1
-    for size in value.shape:
-        elements *= size if isinstance(size, int) else _hint(size)
-    return elements * value.dtype.itemsize
+    return numel(node) * value.dtype.itemsize if isinstance(value, torch.Tensor) else 0
 
 
 def _hint(size: Any) -> int:
@@ -100,20 +116,35 @@ def viewed(node: fx.Node) -> fx.Node:
     return node
 
 
-def why_not_recompute(node: fx.Node) -> str | None:
-    """Why backward must not compute the node again; None where that costs next to nothing or is fused away."""
+def why_never_recompute(node: fx.Node) -> str | None:
+    """Why backward must not compute the node again at any price."""
     if node.op == "placeholder":
         return "an input"
-    if node.target is operator.getitem or is_number(node):
+    if node.target is operator.getitem:
+        return why_never_recompute(node.all_input_nodes[0])
+    if is_number(node):
         return None
     found = operator_of(node.target)
     if found is None:
         return "an unknown operator"
-    if node.meta.get("may_raise"):
-        return "it may raise"
     if found.is_random:
         return "a second draw would give other numbers"
-    return f"a {found.kind.name.lower()}" if found.kind in _NEVER_RECOMPUTED else None
+    return None if found.is_pure else "it has an effect"
+
+
+def why_not_recompute(node: fx.Node) -> str | None:
+    """Why backward does not compute the node again unless asked to; None where that costs next to nothing or is fused away."""
+    if node.op == "placeholder":
+        return "an input"
+    if node.target is operator.getitem or is_number(node):
+        return None
+    never = why_never_recompute(node)
+    if never is not None:
+        return never
+    if node.meta.get("may_raise"):
+        return "it may raise"
+    found = operator_of(node.target)
+    return f"a {found.kind.name.lower()}" if found is not None and found.kind in _SAVED_BY_DEFAULT else None
 
 
 def classify(joint: JointTrace) -> Classes:
@@ -132,7 +163,27 @@ def classify(joint: JointTrace) -> Classes:
     order = tuple(node for node in nodes[:-1] if node not in backward)
     given = [node for node in results[: joint.n_outputs] if isinstance(node, fx.Node)]
     visible = {node for node in nodes if node.op == "placeholder"} | set(map(viewed, given))
-    return Classes(joint, frozenset(backward), frozenset(needed), frozenset(visible), order)
+    interior = frozenset(node for node in order if _is_interior(node, given))
+    results = frozenset(
+        node
+        for node in order
+        if node not in interior
+        and not node.meta.get("of_backward")
+        and not is_number(node)
+        and any(used in interior for used in node.all_input_nodes)
+    )
+    return Classes(joint, frozenset(backward), frozenset(needed), frozenset(visible), order, interior, results)
+
+
+def _is_interior(node: fx.Node, given: list[fx.Node]) -> bool:
+    """Whether only the node's own checkpointed part uses it, and backward. What is computed from random numbers alone may be saved in their
+    place: it can be smaller."""
+    part = node.meta.get("checkpoint")
+    if part is None or node in given or why_never_recompute(node) is not None:
+        return False
+    if node.all_input_nodes and all(why_never_recompute(used) is not None for used in node.all_input_nodes):
+        return any(used.op == "placeholder" for used in node.all_input_nodes)
+    return all(user.meta.get("of_backward") or user.meta.get("checkpoint") == part for user in node.users)
 
 
 def ancestors(nodes: Iterable[fx.Node], stop: frozenset[fx.Node] = frozenset()) -> set[fx.Node]:

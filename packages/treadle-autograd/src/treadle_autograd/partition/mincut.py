@@ -26,7 +26,7 @@ _LARGEST_TOTAL = 2**30
 
 
 def save_everything(classes: Classes) -> list[fx.Node]:
-    """Save every forward tensor that backward reads, as eager does; views are taken anew from what they view."""
+    """Save every forward tensor that backward reads, as eager does; views are taken anew from what they view. Checkpoints are ignored."""
     keep = {viewed(node) for node in classes.needed if not is_number(node)}
     return [node for node in classes.order if node in keep]
 
@@ -39,9 +39,19 @@ def why_not_save(node: fx.Node, classes: Classes, saved_by_eager: frozenset[fx.N
     """
     if not isinstance(node.meta.get("val"), torch.Tensor):
         return "no tensor: its items are saved"
+    if node in classes.interior:
+        return "inside a checkpointed part"
     if viewed(node) in classes.visible and viewed(node) not in saved_by_eager:
         return "the program may change it in place"
     return None
+
+
+def saved_by_eager(classes: Classes) -> frozenset[fx.Node]:
+    """What eager saves, as what it views: what backward reads, and what a checkpointed part of the program starts from."""
+    found = set(map(viewed, classes.needed))
+    for node in classes.interior:
+        found.update(viewed(used) for used in node.all_input_nodes if used not in classes.interior)
+    return frozenset(found)
 
 
 def min_cut(classes: Classes) -> list[fx.Node]:
@@ -70,13 +80,13 @@ def _cut(relevant: Sequence[fx.Node], classes: Classes) -> set[tuple[fx.Node, st
 
     number = {node: 2 + 2 * k for k, node in enumerate(relevant)}  # `in` at this index, `out` behind it
     edges: dict[tuple[int, int], int] = {}
-    saved_by_eager = frozenset(map(viewed, classes.needed))
+    by_eager = saved_by_eager(classes)
     scale = 1 + sum(map(size_in_bytes, relevant)) // _LARGEST_TOTAL
     for node in relevant:
         at = number[node]
-        why_not = why_not_save(node, classes, saved_by_eager)
+        why_not = why_not_save(node, classes, by_eager)
         edges[at, at + 1] = capacity(node, scale) if why_not is None else _INFINITE
-        if why_not_recompute(node) is not None:
+        if node in classes.results or (node not in classes.interior and why_not_recompute(node) is not None):
             edges[0, at] = _INFINITE
         if node in classes.needed:
             edges[at + 1, 1] = _INFINITE

@@ -7,7 +7,7 @@ joint (x, w, t): mm, gelu, backward...        saved: x, mm
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +48,8 @@ class Halves:
         effects = [
             node for node in nodes if node in self.classes.backward and node.op != "placeholder" and has_effect(node)
         ]
-        graph = _graph(inputs, [gradients[k] for k in wanted], nodes, effects)
+        late = frozenset(self.classes.order)
+        graph = _graph(inputs, [gradients[k] for k in wanted], nodes, effects, late)
         return LazyGraphModule(torch.nn.Module(), graph, class_name="BackwardGraph")
 
 
@@ -106,17 +107,47 @@ def _numbers_of_backward(classes: Classes, saved: Sequence[fx.Node]) -> list[fx.
 
 
 def _graph(
-    inputs: Sequence[fx.Node], outputs: Sequence[Any], order: Sequence[fx.Node], effects: Sequence[fx.Node]
+    inputs: Sequence[fx.Node],
+    outputs: Sequence[Any],
+    order: Sequence[fx.Node],
+    effects: Sequence[fx.Node],
+    late: frozenset[fx.Node] = frozenset(),
 ) -> fx.Graph:
-    """A graph of its own that computes `outputs` from `inputs` with the nodes of the joint graph in between; it runs `effects` as well."""
+    """A graph of its own that computes `outputs` from `inputs` with the nodes of the joint graph in between; it runs `effects` as well.
+
+    The nodes in `late` have no effects and stand right in front of the first other node that needs them.
+    """
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta.update({key: value for key, value in node.meta.items() if key in ("val", "stack_trace")})
     needed = ancestors([*effects, *[node for node in outputs if isinstance(node, fx.Node)]], frozenset(inputs))
-    for node in order:
-        if node in needed and node not in copies:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
+    for node in _just_in_time([node for node in order if node in needed], late, copies):
+        copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] if isinstance(node, fx.Node) else node for node in outputs))
     return graph
+
+
+def _just_in_time(nodes: Sequence[fx.Node], late: frozenset[fx.Node], done: Container[fx.Node]) -> Iterator[fx.Node]:
+    """`nodes` in order, those in `late` only when another node needs them: what is computed again must not wait in memory."""
+    placed: set[fx.Node] = set()
+    members = set(nodes)
+    for node in nodes:
+        if node in late:
+            continue
+        pending = [node]
+        while pending:
+            top = pending[-1]
+            if top in placed or top in done:
+                pending.pop()
+                continue
+            first = [n for n in top.all_input_nodes if n in members and n not in placed and n not in done]
+            if first:
+                pending += reversed(first)
+            else:
+                placed.add(pending.pop())
+                yield top
+    for node in nodes:
+        if node not in placed and node not in done:
+            yield node

@@ -29,6 +29,8 @@ class GraphBuilder:
     """The graph under construction.
 
     Placeholders and attributes come before all calls, in the order in which the trace first used them.
+
+    checkpoint: number of the checkpointed part of the program that is being traced, which its calls get as `meta["checkpoint"]`.
     """
 
     def __init__(self) -> None:
@@ -39,6 +41,7 @@ class GraphBuilder:
         self.placeholders: list[fx.Node] = []
         self.calls = 0
         self.watch: Watch | None = None
+        self.checkpoint: int | None = None
         self._last_input: fx.Node | None = None
         self._first_call: fx.Node | None = None
         self._names: set[str] = set()
@@ -83,6 +86,8 @@ class GraphBuilder:
         node = self.graph.create_node(op, target, args, kwargs)
         node.meta["example_value"] = example_value
         node.meta["stack_trace"] = stack_trace
+        if self.checkpoint is not None:
+            node.meta["checkpoint"] = self.checkpoint
         if self._first_call is None:
             self._first_call = node
         self.calls += 1

@@ -15,6 +15,7 @@ families(
     like_first_argument=True,
     element_use=ElementUse.IGNORED,
 )
+family("bernoulli", kind=Kind.RANDOM, is_zero_or_one=True)
 family("dropout", kind=Kind.RANDOM, may_return_argument=True, python_kernel_copies=True)
 families(
     "dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout",

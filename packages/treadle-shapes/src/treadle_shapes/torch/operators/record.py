@@ -145,6 +145,9 @@ class Operator:
     #: reads no element of its arguments, or each at its own index, and writes none; may run although its result is not needed
     is_speculatable: bool = False
 
+    #: every element of the result is 0 or 1
+    is_zero_or_one: bool = False
+
     # -- layout and shape
 
     #: a view that any strided tensor has, whose strides follow from those of the argument

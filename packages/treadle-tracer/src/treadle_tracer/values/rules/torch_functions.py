@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
+from treadle_shapes.torch import Operator, operator
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import differentiation, unbacked
 from treadle_tracer.values.base import NONE, Constant, LazyValue
@@ -84,9 +87,66 @@ _NO_SETUP_CONTEXT = find_in_mro(torch.autograd.Function.__mro__, "setup_context"
 
 
 def _checkpoint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    """Activation checkpointing does not change the result. The graph's partitioner decides what is recomputed."""
+    """Activation checkpointing: the calls inside are marked, and the graph's partition recomputes them in backward.
+
+    Eager runs the function twice. A function that writes to something outside would do so twice, which no graph does.
+    """
     own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
-    return args[0].call(tx, args[1:], {name: value for name, value in kwargs.items() if name not in own})
+    given = {name: value for name, value in kwargs.items() if name not in own}
+    if not torch.is_grad_enabled() or tx.graph.checkpoint is not None:
+        return args[0].call(tx, args[1:], given)
+    first = tx.graph.calls
+    tx.graph.checkpoint = first
+    try:
+        result = args[0].call(tx, args[1:], given)
+    finally:
+        tx.graph.checkpoint = None
+    for node in tx.graph.graph.nodes:
+        if node.meta.get("checkpoint") == first and (written := _written_outside(node)):
+            raise Unsupported("checkpoint-writes", f"{node.name} writes to {written}")
+    return result
+
+
+def _written_outside(node: fx.Node) -> str:
+    """The name of an input of the graph that the call writes to, "" if there is none."""
+    for written in _written(node):
+        root = written
+        while (record := _record(root)) is not None and (record.is_view or record.writes) and root.all_input_nodes:
+            root = root.all_input_nodes[0]
+        if not root.op.startswith("call_"):
+            return root.name
+    return ""
+
+
+def _written(node: fx.Node) -> list[fx.Node]:
+    """The arguments that the call writes to."""
+    record = _record(node)
+    if record is None or not record.writes:
+        return []
+    if not record.hides_writes:
+        return node.all_input_nodes[:1]
+    named = _arguments_by_name(node)
+    if named.get("training") is False:
+        return []
+    return [value for name in record.writes if isinstance(value := named.get(name), fx.Node)]
+
+
+def _record(node: fx.Node) -> Operator | None:
+    if node.op == "call_function":
+        return operator(node.target)
+    method = getattr(torch.Tensor, str(node.target), None) if node.op == "call_method" else None
+    return None if method is None else operator(method)
+
+
+def _arguments_by_name(node: fx.Node) -> dict[str, Any]:
+    """The arguments of a call of a function of torch, by the names in its signature or in ATen's schema."""
+    target: Any = node.target
+    if inspect.isfunction(target):
+        names = list(inspect.signature(target).parameters)
+    else:
+        schema = getattr(torch.ops.aten, target.__name__).default._schema
+        names = [argument.name for argument in schema.arguments]
+    return dict(zip(names, node.args, strict=False)) | node.kwargs
 
 
 # ---- tensors of symbolic numbers, which torch's constructors would read as plain numbers

@@ -1,0 +1,121 @@
+"""What a partition saves and what it computes again, as a table for people.
+
+saved     16.0 KiB  float32[64, 64]   aten.mm.default              model.py:12
+computed again      float32[64, 64]   aten.gelu.default            model.py:13   pointwise: fuses into its readers
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from treadle_shapes.torch import operator as operator_of
+
+from ..graph_runner import user_line
+from .classify import ancestors, is_number, is_view, size_in_bytes, why_not_recompute
+from .split import Halves
+
+
+@dataclass(frozen=True)
+class SavedValue:
+    """A tensor that is kept from forward to backward. shape: sizes, symbolic ones as text. bytes: 0 for an input, which lives anyway."""
+
+    name: str
+    operator: str
+    shape: tuple[int | str, ...]
+    dtype: torch.dtype
+    bytes: int
+    line: str
+
+
+@dataclass(frozen=True)
+class RecomputedValue:
+    """A tensor that backward computes again."""
+
+    name: str
+    operator: str
+    shape: tuple[int | str, ...]
+    dtype: torch.dtype
+    line: str
+    why: str
+
+
+@dataclass(frozen=True)
+class PartitionReport:
+    """The saved and the recomputed values of one graph, both in graph order."""
+
+    saved: tuple[SavedValue, ...]
+    recomputed: tuple[RecomputedValue, ...]
+
+    @property
+    def saved_bytes(self) -> int:
+        """The bytes of all saved values, inputs left out."""
+        return sum(value.bytes for value in self.saved)
+
+    def __str__(self) -> str:
+        lines = [f"saved: {len(self.saved)} tensors, {_size(self.saved_bytes)} without inputs"]
+        for value in self.saved:
+            size = _size(value.bytes) if value.bytes else "input"
+            lines.append(f"  {size:>10}  {_text(value):<28} {value.operator:<40} {value.line}".rstrip())
+        lines.append(f"computed again: {len(self.recomputed)} tensors")
+        for again in self.recomputed:
+            lines.append(f"  {'':>10}  {_text(again):<28} {again.operator:<40} {again.line}: {again.why}")
+        return "\n".join(lines)
+
+
+def report(halves: Halves) -> PartitionReport:
+    """The table of one partition."""
+    saved = [
+        SavedValue(*_described(node), 0 if node.op == "placeholder" else size_in_bytes(node), _line(node))
+        for node in halves.saved
+    ]
+    needed = ancestors(halves.classes.needed, frozenset(halves.saved))
+    again = [
+        RecomputedValue(*_described(node), _line(node), _why(node, halves))
+        for node in halves.classes.order
+        if node in needed and node not in halves.saved and node.op != "placeholder" and _is_tensor(node)
+    ]
+    return PartitionReport(tuple(saved), tuple(again))
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor) and not is_number(node)
+
+
+def _described(node: fx.Node) -> tuple[str, str, tuple[int | str, ...], torch.dtype]:
+    value: Any = node.meta["val"]
+    call = node.all_input_nodes[0] if node.target is operator.getitem else node
+    name = "input" if node.op == "placeholder" else str(call.target)
+    return node.name, name, tuple(n if isinstance(n, int) else str(n) for n in value.shape), value.dtype
+
+
+def _line(node: fx.Node) -> str:
+    return user_line(node.meta.get("stack_trace"))
+
+
+def _why(node: fx.Node, halves: Halves) -> str:
+    call = node.all_input_nodes[0] if node.target is operator.getitem else node
+    if is_view(node):
+        return "a view, which takes no computing"
+    if node in halves.classes.interior or call in halves.classes.interior:
+        return "in a checkpointed part"
+    reason = why_not_recompute(call)
+    if reason is not None:
+        return f"{reason}, the memory budget does not allow to keep it"
+    found = operator_of(call.target)
+    return f"{found.kind.name.lower()}, cheap or fused into its readers" if found is not None else "free"
+
+
+def _text(value: SavedValue | RecomputedValue) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
+
+
+def _size(n_bytes: int) -> str:
+    for unit, scale in (("MiB", 2**20), ("KiB", 2**10)):
+        if n_bytes >= scale:
+            return f"{n_bytes / scale:.1f} {unit}"
+    return f"{n_bytes} B"
