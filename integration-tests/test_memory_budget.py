@@ -125,3 +125,26 @@ def test_the_report_of_a_partition() -> None:
 def test_bad_budgets(bad: Any) -> None:
     with pytest.raises(ValueError, match="memory_budget"):
         treadle.compile(F.relu, options={"memory_budget": bad})
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_graph_break_inside_a_checkpointed_part(use_reentrant: bool) -> None:
+    seen: list[int] = []
+
+    def block(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        h = torch.tanh(x @ w)
+        seen.append(int(h.sum() > 1e9))  # breaks the graph
+        return F.dropout(torch.sin(h) @ w, 0.5)
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return checkpoint(block, x * 2, w, use_reentrant=use_reentrant).square().sum()
+
+    found = []
+    for run in (program, treadle.compile(program)):
+        torch.manual_seed(0)
+        x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+        for _ in range(2):
+            run(x, w).backward()
+        found.append((x.grad, w.grad, len(seen)))
+        seen.clear()
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)

@@ -240,8 +240,19 @@ tf_cache_set_skip(PyCodeObject *code, bool skip)
     CodeCache *cache = skip ? cache_create(code) : tf_cache_of(code);
     if (cache != NULL) {
         cache->skip = skip;
+        cache->skip_below = false;
     }
     return cache == NULL && skip ? -1 : 0;
+}
+
+int
+tf_cache_set_skip_below(PyCodeObject *code)
+{
+    if (tf_cache_set_skip(code, true) < 0) {
+        return -1;
+    }
+    tf_cache_of(code)->skip_below = true;
+    return 0;
 }
 
 /* Forgets all entries of a cache. May free the cache itself (an entry may hold the last reference to its code). */
@@ -252,7 +263,7 @@ cache_clear(CodeCache *cache)
     if (empty == NULL) {
         return -1;
     }
-    cache->skip = false;
+    cache->skip = cache->skip_below = false;
     Py_SETREF(cache->entries, empty);
     return 0;
 }

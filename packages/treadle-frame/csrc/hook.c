@@ -412,8 +412,11 @@ choose_entry(ThreadHook *thread, PyCodeObject *code, _PyInterpreterFrame *frame,
     if (answer == tf_skip) {
         result = tf_cache_set_skip(code, true);
     }
+    else if (answer == tf_skip_below) {
+        result = tf_cache_set_skip_below(code);
+    }
     else if (answer != tf_run_once) {
-        PyErr_Format(PyExc_TypeError, "a handler must return an Entry, SKIP or RUN_ONCE, not %R", answer);
+        PyErr_Format(PyExc_TypeError, "a handler must return an Entry, SKIP, SKIP_BELOW or RUN_ONCE, not %R", answer);
         result = -1;
     }
     Py_DECREF(answer);
@@ -440,6 +443,9 @@ evaluate_frame(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
     }
     CodeCache *cache = tf_cache_of(code);
     if (cache != NULL && cache->skip) {
+        if (cache->skip_below) {
+            goto eval_hook_off;
+        }
         goto eval_default;
     }
     if (thread->state == tf_run_cached && (cache == NULL || PyTuple_GET_SIZE(cache->entries) == 0)) {
@@ -453,6 +459,18 @@ evaluate_frame(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
     if (chosen > 0) {
         return tf_run_entry(tstate, frame, entry);
     }
+    cache = tf_cache_of(code);
+    if (cache == NULL || !cache->skip_below) {
+        goto eval_default;
+    }
+eval_hook_off: {
+    PyObject *paused = tf_thread_pause(thread);
+    PyObject *result = _PyEval_EvalFrameDefault(tstate, frame, throwflag);
+    if (tf_thread_unpause(thread, paused) < 0) {
+        Py_CLEAR(result);
+    }
+    return result;
+}
 eval_default:
     return _PyEval_EvalFrameDefault(tstate, frame, throwflag);
 }

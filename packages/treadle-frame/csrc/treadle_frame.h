@@ -160,6 +160,7 @@ typedef struct CodeCache {
     PyCodeObject *code;         /* borrowed: the cache dies with it */
     PyObject *entries;          /* owned tuple, replaced as a whole, so that a loop over it stays valid */
     bool skip;
+    bool skip_below;            /* the hook is off in what the code calls, too */
 } CodeCache;
 
 extern PyTypeObject Entry_Type;
@@ -170,6 +171,7 @@ int tf_cache_find(PyCodeObject *, GuardView *, Entry **);
 int tf_cache_accepts(PyCodeObject *, Entry *);                   /* -1 with LayoutError set: it cannot run in its place */
 int tf_cache_add(PyCodeObject *, Entry *);
 int tf_cache_set_skip(PyCodeObject *, bool);
+int tf_cache_set_skip_below(PyCodeObject *);
 int tf_entry_holds(Entry *, GuardView *);
 /* The values of a fast-path entry, borrowed from the slots: 1, or 0 when *args or **kwargs lack one (its guard is too weak). */
 int tf_entry_fast_path_values(Entry *, PyObject *const *slots, PyObject **values);
@@ -230,7 +232,7 @@ typedef struct {
 } Counters;
 
 extern Counters tf_counters;
-extern PyObject *tf_run_cached, *tf_skip, *tf_run_once;         /* sentinels */
+extern PyObject *tf_run_cached, *tf_skip, *tf_skip_below, *tf_run_once;         /* sentinels */
 extern PyObject *tf_layout_error, *tf_guard_error, *tf_evaluator_error;     /* from errors.py */
 extern PyObject *tf_stale_warning, *tf_evaluator_warning;
 extern PyTypeObject Dispatcher_Type;

@@ -23,6 +23,7 @@ from treadle_frame import (
     RUN_CACHED,
     RUN_ONCE,
     SKIP,
+    SKIP_BELOW,
     Check,
     Entry,
     EvaluatorError,
@@ -210,7 +211,7 @@ def test_handler_exception_comes_out_of_the_call() -> None:
 def test_wrong_answer_is_a_type_error() -> None:
     def f() -> None: ...
 
-    with pytest.raises(TypeError, match="Entry, SKIP or RUN_ONCE, not 7"), handled(lambda frame: 7):
+    with pytest.raises(TypeError, match="Entry, SKIP, SKIP_BELOW or RUN_ONCE, not 7"), handled(lambda frame: 7):
         f()
 
 
@@ -653,3 +654,29 @@ def test_a_handler_without_room_leaves_the_frame_to_python() -> None:
         assert function() == 3
     finally:
         treadle_frame.set_handler(previous)
+
+
+def test_skip_below_turns_the_hook_off_in_what_the_function_calls() -> None:
+    def inner(x: int) -> int:
+        if x < 0:
+            raise ValueError(x)
+        return x + 1
+
+    def outer(x: int) -> int:
+        return inner(x) + (get_handler() is None)
+
+    def other(x: int) -> int:
+        return outer(x) + inner(x)
+
+    record = Recorder(outer=SKIP_BELOW)
+    with handled(record):
+        assert other(1) == 5
+        assert record.asked.count("inner") == 1  # for `other`, not for `outer`
+        assert other(1) == 5
+        with pytest.raises(ValueError):
+            outer(-1)
+        assert get_handler() is record
+        assert record.asked.count("outer") == 1 and record.asked.count("inner") == 2
+        treadle_frame.unskip(outer)
+        assert outer(1) == 3  # asked again, and answered as before
+        assert record.asked.count("outer") == 2

@@ -43,8 +43,8 @@ def aot(
     returns the `PartitionReport` of what is saved for backward and what is computed again.
 
     ``inference=False`` makes the callable differentiable. The joint graph of the program and its gradients is divided by `partition`
-    (`min_cut`, the default, `save_everything` or `with_budget(b)`); `forward` compiles the forward half at once, `backward` (default: `forward`)
-    the backward half when it first runs. ``aten_graph`` is the forward half.
+    (`min_cut`, the default, `save_everything` or `with_budget(b)`); `forward` compiles the forward half at once, `backward` (default:
+    `forward`) the backward half when it first runs. ``aten_graph`` is the forward half.
 
     Raises ValueError when `backward` or `partition` is given for inference. Raises `InternalError` for a bug of this package.
     Exceptions of the compilers pass through.

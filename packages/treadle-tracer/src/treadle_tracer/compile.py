@@ -36,7 +36,7 @@ from .output.size_one import check_size_one
 from .output.size_ranges import size_program
 from .output.tensor_check import why_global_state_unfit
 from .room import is_out_of_room, room_to_recurse
-from .skips import Skip, SkipKind, why_no_tensors, why_not_trace
+from .skips import Skip, SkipKind, skips_callees, why_no_tensors, why_not_trace
 
 # After so many calls without a tensor, a code object is left alone for good.
 _TENSORLESS_CALLS = 16
@@ -120,7 +120,7 @@ class FrameCompiler:
         state = self._states.get(code)
         is_root = state is not None and state.is_root
         if why_not_trace(code, is_root) is not None:
-            return treadle_frame.SKIP
+            return treadle_frame.SKIP_BELOW if skips_callees(code) else treadle_frame.SKIP
         if why_global_state_unfit() is not None:
             return treadle_frame.RUN_ONCE
         state = self._state_of(code)

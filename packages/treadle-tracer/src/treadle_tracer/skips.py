@@ -157,6 +157,17 @@ def why_not_trace(code: CodeType, is_root: bool = False) -> Skip | None:
     return why_not_trace_file(code.co_filename)
 
 
+def skips_callees(code: CodeType) -> bool:
+    """Whether what a frame of `code` calls is to run as Python, too: it must run in the same way when autograd calls it again.
+
+    Checkpointing without re-entering autograd counts the tensors that its function saves, in forward and again in backward, where no
+    compiled frame is active.
+    """
+    return code.co_name == "checkpoint" and code.co_filename == _torch_directory() + os.path.join(
+        "utils", "checkpoint.py"
+    )
+
+
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type, ModuleType)
 _MAX_LOOKED_AT = 64
 

@@ -1,7 +1,7 @@
 """Save less than the smallest cut does, and compute more again: what a memory budget asks for.
 
 The smallest cut saves what would be expensive to compute again. A budget of b keeps at most b times its bytes. Which ones is a knapsack
-problem: every saved value is worth what computing it again would cost, from the values that the cut saves in front of it, and weighs its bytes.
+problem: every saved value weighs its bytes, and is worth what computing it again would cost from the values that the cut saves before it.
 
     cut: a (4 MB, 9 ms), b (8 MB, 3 ms), c (2 MB, 6 ms)        budget 0.5: at most 7 MB, so a and c; b is computed again
 """

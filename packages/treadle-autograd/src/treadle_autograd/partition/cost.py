@@ -37,7 +37,7 @@ def recompute_cost(node: fx.Node) -> float:
 
 
 def _matmul_flops(node: fx.Node) -> int:
-    """2 m n k: the sizes of the result, and the last size of the left matrix (the first argument of two dimensions or more whose rows fit)."""
+    """2 m n k: the sizes of the result, and the last size of the left matrix, the last argument but one of two dimensions or more."""
     matrices = [used for used in node.all_input_nodes if len(shape_of(used)) >= 2]
     left = matrices[-2] if len(matrices) >= 2 else node
     return 2 * numel(node) * (shape_of(left)[-1] if shape_of(left) else 1)
