@@ -67,7 +67,7 @@ def compiled_module(original: torch.nn.Module, run: Callable[..., Any]) -> torch
     names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
     metaclass: Any = type(cls)
     subclass = metaclass(cls.__name__, (cls,), {**_BEHAVIOUR, **names})
-    compiled = subclass.__new__(subclass)
+    compiled = torch.nn.Module.__new__(subclass)  # not the class's own, which may make something else (fully_shard)
     object.__setattr__(compiled, "__dict__", original.__dict__)
     object.__setattr__(compiled, _ORIGINAL, original)
     object.__setattr__(compiled, _RUN, run)

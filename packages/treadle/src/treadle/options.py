@@ -45,7 +45,8 @@ class Option:
             return Path(value)
         if self.type is float and type(value) is int:
             value = float(value)
-        if type(value) is not self.type or (self.bounds and not self.bounds[0] <= value <= self.bounds[1]):
+        number: Any = value
+        if type(value) is not self.type or (self.bounds and not self.bounds[0] <= number <= self.bounds[1]):
             raise OptionValue(f"option {self.name!r} must be {self.type.__name__}, got {value!r}. {self.help}")
         return value
 
