@@ -8,6 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from compile_runs import compiled  # noqa: E402
+
 from treadle_tracer.output.graph import GraphBuilder  # noqa: E402
 from treadle_tracer.source import AttrSource, LocalSource  # noqa: E402
 
@@ -73,3 +75,8 @@ def test_metadata():
     builder, total, y, _ = built()
     assert total.meta == {"example_value": X, "stack_trace": "trace"}
     assert y.meta["source"] == "self.y"
+
+
+def test_a_tensor_called_self_is_an_input_like_any_other():
+    fast, _ = compiled(lambda self: self - 3)
+    assert torch.equal(fast(torch.ones(2)), torch.full((2,), -2.0))

@@ -15,6 +15,16 @@ from ..source import Source
 from .deferred_asserts import tag_asserts
 
 
+class TracedGraphModule(LazyGraphModule):
+    """A graph module whose `forward` is the graph alone: no hooks, and nothing that somebody has put in place of `Module.__call__`."""
+
+    def _lazy_forward(self, *args: Any, **kwargs: Any) -> Any:
+        self.real_recompile()
+        return type(self).forward(self, *args, **kwargs)
+
+    forward = _lazy_forward
+
+
 class Watch(Protocol):
     """Sees every call of the graph when the trace makes it."""
 
@@ -120,7 +130,7 @@ class GraphBuilder:
             if name in used:
                 _attach(root, name, tensor)
         # Its Python code is written when somebody asks for it. Most backends read the graph only.
-        return LazyGraphModule(root, self.graph, "TracedGraph")
+        return TracedGraphModule(root, self.graph, "TracedGraph")
 
     def _drop_unused_inputs(self) -> None:
         kept = []
@@ -149,6 +159,8 @@ class GraphBuilder:
     def _fresh(self, text: str) -> str:
         """A Python name made from a source text: `self.layer[0].weight` gives `self_layer_0_weight`."""
         base = re.sub(r"\W+", "_", text).strip("_") or "value"
+        if base == "self":  # FX takes a first placeholder of this name for the graph module
+            base = "self_"
         if base[0].isdigit():
             base = f"_{base}"
         name, count = base, 0

@@ -29,7 +29,7 @@ from treadle_tracer.source import (
     InstanceDictSource,
     Source,
 )
-from treadle_tracer.values import aliases, module_attributes, objects, protocol, torch_calls, unbacked
+from treadle_tracer.values import aliases, module_attributes, objects, originals, protocol, torch_calls, unbacked
 from treadle_tracer.values import construct as construction
 from treadle_tracer.values import wrap as wrapping
 from treadle_tracer.values.base import Constant
@@ -230,6 +230,7 @@ class Tracer:
         why_not = _why_not_traceable(obj)
         if why_not is not None:
             raise Unsupported("tensor-kind", f"{source.text} is {why_not}")
+        originals.require_plain_tensors(self, type(obj))
         static = (static or isinstance(obj, torch.nn.Parameter)) and source not in self.symbols.dynamic.inputs
         dims = () if static else self.symbols.dynamic_dims(source, obj)
         self.guards.add_tensor(source, obj, dims, by_identity=static)
@@ -309,6 +310,10 @@ class Tracer:
         self._states[setter, keys] = (first, value)
         setter(*keys, value)
         self.graph.call("call_function", setter, (*keys, value), {}, None, self.stack_trace())
+
+    def has_set_state(self, setter: Any, keys: tuple[Any, ...]) -> bool:
+        """Whether the trace has called this setter of torch's state, and has so read what was before."""
+        return (setter, keys) in self._states
 
     def state_changes(self) -> list[tuple[Any, tuple[Any, ...]]]:
         """The setter calls that lead from the state before the frame to the present state of the trace."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import types
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.source import ConstSource
@@ -207,7 +208,7 @@ class Method(Value):
 
     def reconstruct(self, cg: Any) -> None:
         bind = getattr(self.function, "__get__", None)
-        if bind is None:
+        if bind is None or isinstance(self.function, types.ClassMethodDescriptorType):
             cg.value(self.owner)
             cg.cb.load_attr(self.name)
             return

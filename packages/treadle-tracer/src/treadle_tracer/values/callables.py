@@ -11,6 +11,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.base import NONE, ConcreteValue, Method
+from treadle_tracer.values.constants import is_constant_object
 from treadle_tracer.values.construct import call_new
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.graph_functions import goes_into_graph
@@ -30,6 +31,23 @@ _PURE_MODULES = frozenset(
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
+class _CachedAnswer:
+    """Guard callable: the cached function gives the recorded constant for these arguments."""
+
+    __slots__ = ("args", "kwargs", "result")
+
+    def __init__(self, args: list[Any], kwargs: dict[str, Any]):
+        self.args, self.kwargs = args, kwargs
+        self.result: Any = None
+
+    def ask(self, function: Any) -> Any:
+        return function(*self.args, **self.kwargs)
+
+    def __call__(self, value: Any) -> bool:
+        found = self.ask(value)
+        return type(found) is type(self.result) and repr(found) == repr(self.result) and found == self.result
+
+
 class DisabledFunction(ConcreteValue):
     """A function that is excluded from compilation."""
 
@@ -37,6 +55,19 @@ class DisabledFunction(ConcreteValue):
 
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raise Unsupported("disabled", self.describe())
+
+
+_PURE_NUMPY = frozenset(
+    "prod sum mean max amax min amin cumsum cumprod dot linspace around round clip isclose allclose array_equal sort argsort argmax "
+    "argmin concatenate stack ndim shape size log2 result_type can_cast promote_types".split()
+)
+"""Functions of NumPy, besides ufuncs, whose results follow from their arguments."""
+
+
+def is_pure_numpy_function(obj: Any) -> bool:
+    """Whether a callable of NumPy may be called while tracing."""
+    kind = type(obj)
+    return kind.__module__ == "numpy" and (kind.__name__ == "ufunc" or getattr(obj, "__name__", "") in _PURE_NUMPY)
 
 
 class CallableValue(ConcreteValue):
@@ -62,17 +93,33 @@ class CallableValue(ConcreteValue):
         if isinstance(obj, functools._lru_cache_wrapper):
             if args and isinstance(getattr(args[0], "obj", None), logging.Logger):
                 return self.log_once(args, kwargs)
-            return tx.wrap(obj.__wrapped__, ConstSource(obj.__wrapped__)).call(tx, args, kwargs)
+            return self.call_cached(tx, args, kwargs)
         if getattr(obj, "__name__", None) == "__new__" and isinstance(getattr(obj, "__self__", None), type):
             return call_new(tx, obj, args, kwargs)
         if getattr(obj, "__module__", None) in _PURE_MODULES:
             return tx.fold(obj, args, kwargs)
-        if type(obj).__module__ == "numpy" and all(arg.is_constant() for arg in (*args, *kwargs.values())):
+        if is_pure_numpy_function(obj) and all(arg.is_constant() for arg in (*args, *kwargs.values())):
             return tx.fold(obj, args, kwargs)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, type):
             return tx.class_method(ClassValue(owner), obj.__name__, args, kwargs)
         raise Unsupported("builtin-call", self.describe())
+
+    def call_cached(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """A function under `functools.lru_cache`: asked now, and again by the guard. It runs where the program would run it."""
+        if not all(arg.is_constant() for arg in (*args, *kwargs.values())):
+            raise Unsupported(
+                "builtin-call", f"{self.describe()}, whose results are cached, of something that is no constant"
+            )
+        answer = _CachedAnswer([arg.constant() for arg in args], {k: arg.constant() for k, arg in kwargs.items()})
+        try:
+            answer.result = answer.ask(self.obj)
+        except Exception as error:
+            raise Unsupported("builtin-call", f"{self.describe()}, which has raised {error!r}") from None
+        if not is_constant_object(answer.result):
+            raise Unsupported("builtin-call", f"{self.describe()}, which has cached {type(answer.result).__name__}")
+        tx.guards.add(ConstSource(self.obj), "call", answer, f"{self.describe()} gives {answer.result!r}")
+        return tx.from_constant(answer.result)
 
     def log_once(self, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A cached method of a logger (transformers' `warning_once`): it logs once, and may as well do so now."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import collections
 import contextlib
+import datetime
 import enum
 import functools
 import types
@@ -352,7 +353,21 @@ def method_of_class(
         return boolean(issubclass(args[0].python_type(), cls))
     method = getattr(cls, name)
     rule = rule_of(method)
-    return rule.apply(tx, args, kwargs) if rule is not None else tx.fold(method, args, kwargs)
+    if rule is not None:
+        return rule.apply(tx, args, kwargs)
+    if name in _PURE_CLASS_METHODS.get(cls, "").split() or name == "mro" or (name[:2] == "__" and name[-2:] == "__"):
+        return tx.fold(method, args, kwargs)
+    raise Unsupported("builtin-call", f"{owner.describe()}.{name}")
+
+
+_PURE_CLASS_METHODS: dict[type, str] = {
+    int: "from_bytes",
+    float: "fromhex",
+    bytes: "fromhex maketrans",
+    str: "maketrans",
+    datetime.date: "fromordinal fromisoformat fromisocalendar",
+}
+"""Class methods implemented in C whose results follow from their arguments."""
 
 
 def call_new(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
+
+from treadle_tracer.source import ConstSource, DictItemSource
+from treadle_tracer.values.class_lookup import lookup
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
 
 _C_MODULES = frozenset(
     f"torch._C._{name}" for name in ("nn", "fft", "linalg", "special", "sparse", "nested", "VariableFunctions")
@@ -35,3 +41,30 @@ def goes_into_graph(obj: Any) -> bool:
     if isinstance(obj, types.FunctionType):
         return obj.__module__ in _PYTHON_MODULES and obj.__name__ not in _EVALUATED
     return False
+
+
+def rely_on_body(tx: TraceContext, function: types.FunctionType) -> None:
+    """Register what the Python code of a function that goes into the graph as one node looks up: its globals, and functions of PyTorch and
+    methods of tensors under the names that stand in its code. Backends run that code once, when they compile."""
+    pending, seen = [function], set()
+    while pending:
+        current = pending.pop()
+        if current.__code__ in seen:
+            continue
+        seen.add(current.__code__)
+        tx.guards.add(ConstSource(current), "function_code", current)
+        for name in _names_in(current.__code__):
+            for module, scope in ((None, current.__globals__), (torch, vars(torch))):
+                if name not in scope:
+                    continue
+                found = scope[name]
+                tx.guards.add(DictItemSource(ConstSource(scope), name), "is", found)
+                if module is None and isinstance(found, types.FunctionType) and goes_into_graph(found):
+                    pending.append(found)
+            lookup(tx, torch.Tensor, name)
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """All names of globals and attributes in a code object and those nested in it."""
+    nested = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return set(code.co_names).union(*map(_names_in, nested))

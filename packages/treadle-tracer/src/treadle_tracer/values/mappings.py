@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import DictItemSource, DictKeySource
+from treadle_tracer.source import ConstSource, DictItemSource, DictKeySource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
@@ -395,9 +395,12 @@ def view_iterator(tx: TraceContext, mapping: DictValue, kind: str) -> Value:
 
 
 class SetValue(Value):
-    """A set or frozenset. `entries` maps hash_key to the item."""
+    """A set or frozenset. `entries` maps hash_key to the item.
 
-    __slots__ = ("cls", "entries", "obj", "owner")
+    real: a real set that has the same items and the same history, and so iterates in the same order; None where there is none.
+    """
+
+    __slots__ = ("cls", "entries", "obj", "owner", "real")
 
     def __init__(self, entries: dict[Any, Value] | None = None, cls: type = set, source: Source | None = None):
         self.source = source
@@ -405,10 +408,14 @@ class SetValue(Value):
         self.cls = cls
         self.obj: Any = None
         self.owner: Value | None = None
+        self.real: Any = None if self.entries else set()
 
     @classmethod
     def of(cls, tx: TraceContext, items: list[Value], kind: type = set) -> SetValue:
-        return cls({item.hash_key(tx): item for item in items}, kind)
+        """The set of these items, added one by one."""
+        made = cls({item.hash_key(tx): item for item in items}, kind)
+        made.real = kind(item.constant() for item in items) if all(item.is_constant() for item in items) else None
+        return made
 
     def python_type(self) -> type:
         return self.cls
@@ -424,7 +431,9 @@ class SetValue(Value):
             tx.raise_exception(TypeError, "unhashable type: 'set'")
         return frozenset(self.entries)
 
-    def changed(self, tx: TraceContext) -> None:
+    def changed(self, tx: TraceContext, real: Any = None) -> None:
+        """The items have changed; `real` has the same history."""
+        self.real = real
         if self.source is not None:
             tx.mutations.mutated(self)
 
@@ -432,12 +441,13 @@ class SetValue(Value):
         return list(self.entries.values())
 
     def iterate(self, tx: TraceContext) -> Value:
-        try:  # the order of a real set of the same items
-            items = [tx.from_constant(item) for item in self.constant()]
-        except NotConstant:
-            if len(self.entries) > 1:
-                raise Unsupported("set-order", self.describe()) from None
-            items = self.unpack(tx)
+        if len(self.entries) < 2:
+            return SequenceIterator(ListValue(self.unpack(tx)))
+        if self.real is None:
+            raise Unsupported("set-order", self.describe())
+        if self.real is self.obj and self.source is not None and not isinstance(self.source, ConstSource):
+            tx.guards.add(self.source, "call", _SameOrder(self.obj), f"{self.source.text} iterates in the same order")
+        items = [tx.from_constant(item) for item in self.real]
         return SequenceIterator(ListValue(items))
 
     def length(self, tx: TraceContext) -> int:
@@ -473,6 +483,8 @@ class SetValue(Value):
         if self.source is not None:
             self.source.emit(cg.cb)
             return
+        if not self.has_order_of_its_items():
+            raise Unsupported("set-order", self.describe())
         if self.cls is set:
             self.reconstruct_contents(cg)
             return
@@ -481,11 +493,27 @@ class SetValue(Value):
         self.reconstruct_contents(cg)
         cg.cb.call(1)
 
+    def has_order_of_its_items(self) -> bool:
+        """Whether a fresh set of the items iterates as this one does. Unknown where items are no constants: then it is made of them."""
+        if self.real is None or len(self.entries) < 2:
+            return True
+        return list(self.real) == list(self.cls(item.constant() for item in self.entries.values()))
+
     def reconstruct_contents(self, cg: Any) -> None:
         """Push a fresh plain set of the items."""
         for item in self.entries.values():
             cg.value(item)
         cg.cb.build_set(len(self.entries))
+
+
+class _SameOrder:
+    """Guard callable: a set iterates in the recorded order. That its items are the same is another guard."""
+
+    def __init__(self, items: Any):
+        self.items = list(items)
+
+    def __call__(self, value: Any) -> bool:
+        return list(value) == self.items
 
 
 def entries_of(tx: TraceContext, value: Value) -> dict[Any, Value]:
@@ -517,17 +545,38 @@ def _combine_in_place(operator: str) -> Callable[[SetValue, TraceContext, list[V
     return lambda self, tx, args: _replace(self, tx, _combine(operator)(self, tx, args).entries)  # type: ignore[attr-defined]
 
 
+def _update_set(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
+    real = self.real if self.source is None else None
+    others = [arg.real if isinstance(arg, SetValue) else None for arg in args]
+    for other in others:
+        if real is not None and other is not None:
+            real.update(other)
+        else:
+            real = None
+    _replace(self, tx, _combine("|")(self, tx, args).entries)  # type: ignore[attr-defined]
+    self.real = real
+    return NONE
+
+
 def _discard(self: SetValue, tx: TraceContext, args: list[Value], *, must: bool = False) -> Value:
     if self.entries.pop(args[0].hash_key(tx), None) is None and must:
         tx.raise_exception_value(KeyError, [args[0]])
-    self.changed(tx)
+    self.changed(tx, _follow(self, set.discard, args[0]))
     return NONE
 
 
 def _add(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
     self.entries.setdefault(args[0].hash_key(tx), args[0])
-    self.changed(tx)
+    self.changed(tx, _follow(self, set.add, args[0]))
     return NONE
+
+
+def _follow(self: SetValue, method: Callable[[Any, Any], Any], item: Value) -> Any:
+    """`self.real` after the same call, if it is a set of the trace's own and the item is a constant."""
+    if self.source is not None or self.real is None or not item.is_constant():
+        return None
+    method(self.real, item.constant())
+    return self.real
 
 
 _SET_METHODS: dict[str, Callable[[SetValue, TraceContext, list[Value]], Value]] = by_name(
@@ -540,7 +589,7 @@ _SET_METHODS: dict[str, Callable[[SetValue, TraceContext, list[Value]], Value]] 
     ("intersection", _combine("&")),
     ("difference", _combine("-")),
     ("symmetric_difference", _combine("^")),
-    ("update", _combine_in_place("|")),
+    ("update", _update_set),
     ("intersection_update", _combine_in_place("&")),
     ("difference_update", _combine_in_place("-")),
     ("symmetric_difference_update", _combine_in_place("^")),

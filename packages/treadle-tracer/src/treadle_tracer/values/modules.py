@@ -15,6 +15,7 @@ from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import CONSTANT_TYPES
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.originals import MODULE_CALL_IMPL, MODULE_GETATTR, MODULE_SETATTR
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import Value
@@ -75,7 +76,7 @@ class ModuleValue(ObjectValue):
     __slots__ = ()
 
     def fallback_attr(self, tx: TraceContext, name: str, raised: Any) -> Value:
-        if raised is None and lookup(tx, self.cls, "__getattr__") is torch.nn.Module.__getattr__:
+        if raised is None and lookup(tx, self.cls, "__getattr__") is MODULE_GETATTR:
             found = self.member(tx, name)
             if found is not None:
                 return found
@@ -110,13 +111,13 @@ class ModuleValue(ObjectValue):
             forward = self.get_attr(tx, "forward")
             return forward.call(tx, args, kwargs)
         if raw in _STANDARD_CALLS:
-            raw = torch.nn.Module._call_impl
+            return self.get_attr(tx, "_call_impl").call(tx, args, kwargs)
         return tx.bind(self, raw, "__call__").call(tx, args, kwargs)
 
     def has_no_hooks(self, tx: TraceContext) -> bool:
         """Whether calling the module is calling its `forward`; guarded."""
         own = self.obj.__dict__
-        if lookup(tx, self.cls, "_call_impl") is not torch.nn.Module._call_impl or "_call_impl" in own:
+        if lookup(tx, self.cls, "_call_impl") is not MODULE_CALL_IMPL or "_call_impl" in own:
             return False
         tx.guards.add(OwnDictSource(self.source), "lacks_key", "_call_impl")  # type: ignore[arg-type]
         if own.get("_compiled_call_impl") is not None:
@@ -135,7 +136,7 @@ class ModuleValue(ObjectValue):
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         setter = lookup(tx, self.cls, "__setattr__")
-        if setter is not torch.nn.Module.__setattr__:
+        if setter is not MODULE_SETATTR:
             super().set_attr(tx, name, value)
             return
         why_not = self.why_not_plain_store(value, name)

@@ -36,6 +36,7 @@ from treadle_tracer.values.instance_dict import InstanceDict
 from treadle_tracer.values.iteration import HostIterator
 from treadle_tracer.values.joined import is_same
 from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.native_values import call_native
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
 
@@ -272,6 +273,9 @@ class ObjectValue(Value):
         return tx.bind(self, raw, "__call__").call(tx, args, kwargs)
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        native = call_native(tx, self, name, args, kwargs)
+        if native is not None:
+            return native
         handler = _OBJECT_METHODS.get(name)
         if handler is not None:
             return handler(self, tx, args)
@@ -280,8 +284,6 @@ class ObjectValue(Value):
         if isinstance(self.obj, contextvars.ContextVar) and name == "get" and not args:
             assert self.source is not None
             return tx.wrap(self.obj.get(), ApplySource(self.source, contextvars.ContextVar.get))
-        if self.obj is not None and type(self.obj).__module__ in _PURE_MODULES:
-            return tx.fold(getattr(self.obj, name), args, kwargs)
         raise Unsupported("builtin-method", f"{self.cls.__name__}.{name}")
 
     def constant(self) -> Any:
@@ -340,7 +342,6 @@ _EXCEPTION_DEFAULTS = {
     "__traceback__": None,
     "__suppress_context__": False,
 }
-_PURE_MODULES = frozenset({"re", "decimal", "fractions", "datetime", "pathlib", "uuid", "operator"})
 
 
 def _new(cls: type, *args: Any) -> Any:
@@ -380,8 +381,9 @@ def _object_repr(self: ObjectValue, tx: TraceContext, args: list[Value]) -> Valu
 
 
 def _object_hash(self: ObjectValue, tx: TraceContext, args: list[Value]) -> Value:
-    if self.obj is None:
+    if self.obj is None or self.source is None:
         raise Unsupported("hash", self.describe())
+    tx.guards.add(self.source, "is", self.obj)
     return Constant(hash(self.obj))
 
 
@@ -398,7 +400,7 @@ def object_equal(tx: TraceContext, a: ObjectValue, b: Value) -> Value:
         and b.obj is not None
         and type(a.obj).__eq__ is not object.__eq__
     ):
-        return boolean(bool(a.obj == b.obj))
+        raise Unsupported("call", f"{a.describe()} == {b.describe()}")
     return Constant(NotImplemented)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -21,6 +22,7 @@ from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.joined import SymbolicBool, is_same
 from treadle_tracer.values.mappings import DictValue, DictView, SetValue, entries_of
 from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.originals import replaced_method
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue, compare_sequences
 from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -127,6 +129,9 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     """`a <text> b`, in place when the text ends in '='."""
     if a.__class__ is Constant and b.__class__ is Constant:
         return fold(tx, BINARY[text.removesuffix("=") if text not in BINARY else text][0], [a, b], {})
+    replaced = _replaced_operator(tx, text, a, b)
+    if replaced is not None:
+        return replaced
     if _are_graph_operands(a, b):
         in_place = text not in BINARY and isinstance(a, TensorValue)
         function = IN_PLACE[text] if in_place else BINARY[text.removesuffix("=") if text not in BINARY else text][0]
@@ -248,6 +253,19 @@ def _builtin_operators(a: Value, b: Value) -> list[_BuiltinOperator]:
     return [_dict_operator]
 
 
+def _replaced_operator(tx: TraceContext, text: str, a: Value, b: Value) -> Value | None:
+    """An operator of a tensor whose class has a method in place of PyTorch's own; None: there is none."""
+    plain = text if text in BINARY else text[:-1]
+    name = BINARY[plain][1]
+    names = (f"__{name}__", f"__r{name}__", *([f"__i{name}__"] if text not in BINARY else []))
+    tensors = [x for x in (a, b) if isinstance(x, TensorValue)]
+    if not any(replaced_method(tx, x.python_type(), n) for x in tensors for n in names):
+        return None
+    if text not in BINARY and isinstance(a, TensorValue) and lookup(tx, a.python_type(), names[2]) is not MISSING:
+        return call_special(tx, a, names[2], [b])
+    return _by_special_methods(tx, a, b, names[0], names[1], plain)
+
+
 def _are_graph_operands(a: Value, b: Value) -> bool:
     """Whether an operator of these is one of numbers and tensors: not of two constants."""
     both = isinstance(a, _GRAPH_OPERANDS) and isinstance(b, _GRAPH_OPERANDS)
@@ -258,6 +276,8 @@ def unary_op(tx: TraceContext, text: str, a: Value) -> Value:
     function, name = UNARY[text]
     if isinstance(a, Constant):
         return fold(tx, function, [a], {})
+    if isinstance(a, TensorValue) and replaced_method(tx, a.python_type(), name) is not None:
+        return call_special(tx, a, name, [])
     if isinstance(a, (TensorValue, SymbolicValue)):
         return operator_in_graph(tx, function, [a])
     return call_special(tx, a, name, [])
@@ -277,6 +297,11 @@ def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
         return _compare_objects(tx, text, a, b, forward, backward)
     if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):
         return fold(tx, function, [a, b], {})
+    for owner, name, other in ((a, forward, b), (b, backward, a)):
+        if isinstance(owner, TensorValue) and replaced_method(tx, owner.python_type(), name) is not None:
+            result = call_special(tx, owner, name, [other])
+            if not _is_not_implemented(result):
+                return result
     if isinstance(a, (TensorValue, SymbolicValue)) or isinstance(b, (TensorValue, SymbolicValue)):
         if isinstance(a, _GRAPH_OPERANDS) and isinstance(b, _GRAPH_OPERANDS):
             return _compare_in_graph(tx, text, function, a, b)
@@ -390,6 +415,7 @@ _DUNDERS: dict[str, _Dunder] = by_name(
     *[(f"__i{name}__", _forward(f"{text}=")) for text, (_, name) in BINARY.items()],
 )
 
+_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _PLAIN = (Constant, Sequence, DictValue, DictView, SetValue, IteratorValue)
 
 
@@ -400,7 +426,8 @@ def call_builtin_method(
     if isinstance(owner, LazyValue):
         owner = owner.force(tx)
     if isinstance(owner, TensorValue):
-        return tx.tensor_method(owner, name, args, kwargs)
+        own_name = getattr(function, "__name__", name) if isinstance(function, _DESCRIPTORS) else name
+        return tx.tensor_method(owner, own_name, args, kwargs)
     wrong = why_not_method_with(owner.python_type(), name, len(args), list(kwargs))
     if wrong is not None:
         return tx.raise_exception(TypeError, wrong)

@@ -16,7 +16,9 @@ from treadle_tracer.values.base import NONE, Constant, Method
 from treadle_tracer.values.class_lookup import MISSING, is_descriptor, lookup
 from treadle_tracer.values.gradients import read_grad, set_requires_grad, write_grad
 from treadle_tracer.values.histories import history_at_exit
+from treadle_tracer.values.originals import is_original, replaced_method
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.tensor_queries import is_leaf
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -78,10 +80,12 @@ class TensorValue(Value):
         stored = tx.mutations.load_attr(self, name)
         if isinstance(stored, Value):
             return stored
+        raw = lookup(tx, self.python_type(), name)
+        if raw is not MISSING and not is_original(self.python_type(), name, raw):
+            return tx.bind(self, raw, name)
         kind = _ATTRIBUTES.get(name)
         if kind is not None:
             return kind(self, tx, name)
-        raw = lookup(tx, self.python_type(), name)
         if raw is not MISSING:
             return _bind(self, tx, raw, name)
         return self.own_attr(tx, name)
@@ -105,6 +109,8 @@ class TensorValue(Value):
         tx.mutations.store_attr(self, name, value)
 
     def call_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if replaced_method(tx, self.python_type(), name) is not None:
+            return self.get_attr(tx, name).call(tx, args, kwargs)
         return tx.tensor_method(self, name, args, kwargs)
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -116,6 +122,8 @@ class TensorValue(Value):
         raise Unsupported("branch-on-tensor", self.describe())
 
     def length(self, tx: TraceContext) -> int:
+        if replaced_method(tx, self.python_type(), "__len__") is not None:
+            return super().length(tx)
         if self.fake.dim() == 0:
             tx.raise_exception(TypeError, "len() of a 0-d tensor")
         size = self.fake.shape[0]
@@ -125,12 +133,19 @@ class TensorValue(Value):
         raise Unsupported("data-dependent", f"{self.describe()} used as an index")
 
     def get_item(self, tx: TraceContext, key: Value) -> Value:
+        if replaced_method(tx, self.python_type(), "__getitem__") is not None:
+            return super().get_item(tx, key)
         return tx.tensor_item(self, key)
 
     def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
+        if replaced_method(tx, self.python_type(), "__setitem__") is not None:
+            super().set_item(tx, key, value)
+            return
         tx.store_tensor_item(self, key, value)
 
     def iterate(self, tx: TraceContext) -> Value:
+        if replaced_method(tx, self.python_type(), "__iter__") is not None:
+            return super().iterate(tx)
         if self.fake.dim() == 0:
             tx.raise_exception(TypeError, "iteration over a 0-d tensor")
         return tx.run_in_graph("call_method", "unbind", [self, Constant(0)], {}).iterate(tx)
@@ -179,7 +194,7 @@ def _set_attributes(tensor: Any, attrs: dict[str, Any]) -> None:
 
 def length_of(tx: TraceContext, value: Value) -> Value:
     """`len(value)`; the length of a tensor may be symbolic."""
-    if isinstance(value, TensorValue):
+    if isinstance(value, TensorValue) and replaced_method(tx, value.python_type(), "__len__") is None:
         return value.builtin_method(tx, "__len__", [], {})
     return Constant(value.length(tx))
 
@@ -208,6 +223,8 @@ def _bind(self: TensorValue, tx: TraceContext, raw: Any, name: str) -> Value:
 
 
 def _metadata(self: TensorValue, tx: TraceContext, name: str) -> Value:
+    if name == "is_leaf":
+        return Constant(is_leaf(tx, self))
     return Constant(getattr(self.fake, name))
 
 
@@ -228,7 +245,7 @@ def _grad(self: TensorValue, tx: TraceContext, name: str) -> Value:
 
 
 def _grad_fn(self: TensorValue, tx: TraceContext, name: str) -> Value:
-    if self.fake.grad_fn is None:
+    if self.fake.grad_fn is None and is_leaf(tx, self):
         return NONE
     raise Unsupported("tensor-attribute", f".{name} of {self.describe()}")
 

@@ -28,8 +28,10 @@ from treadle_tracer.values import assumptions, differentiation, floats, gradient
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.mappings import DictValue, DictView
+from treadle_tracer.values.originals import is_original, original
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, shape_of
+from treadle_tracer.values.tensor_queries import answer_of_object, refuse_unguarded
 from treadle_tracer.values.value import NotConstant, Value
 
 if TYPE_CHECKING:
@@ -108,6 +110,8 @@ def run_in_graph(
     unbacked_symbols = tx.symbols.unbacked
     if unbacked_symbols.allowed:
         unbacked_symbols.write_asserts(tx)
+    if result is not None and not _has_tensors(result):
+        refuse_unguarded(_name(target), args, kwargs)
     value = _result_value(tx, op, target, pairs, named, result)
     if unbacked_symbols.allowed:
         unbacked_symbols.close_call(tx, value)
@@ -293,14 +297,20 @@ def set_item(tx: TraceContext, owner: TensorValue, key: Value, value: Value) -> 
 def tensor_method(
     tx: TraceContext, owner: TensorValue, name: str, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
+    """PyTorch's own method of this name, whatever the class has now."""
     special = _TENSOR_METHODS.get(name)
     if special is not None:
         result = special(tx, owner, args, kwargs)
         if result is not None:
             return result
+    answer = None if args or kwargs else answer_of_object(tx, owner, name)
+    if answer is not None:
+        return Constant(answer)
     raw = lookup(tx, torch.Tensor, name)
     if raw is MISSING:
         return owner.get_attr(tx, name).call(tx, args, kwargs)
+    if not is_original(torch.Tensor, name, raw):  # by its name the graph would call what has replaced it
+        return run_in_graph(tx, "call_function", original(name), [owner, *args], kwargs)
     return run_in_graph(tx, "call_method", name, [owner, *args], kwargs)
 
 

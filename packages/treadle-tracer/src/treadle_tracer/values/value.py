@@ -480,6 +480,10 @@ class TraceContext(LooksUp, Protocol):
         """Set torch's state for the rest of the trace, and in the graph."""
         ...
 
+    def has_set_state(self, setter: Any, keys: tuple[Any, ...]) -> bool:
+        """Whether the trace has set this state."""
+        ...
+
     def stack_trace(self) -> str:
         """The traced program's stack as Python prints it, innermost call last."""
         ...

@@ -38,7 +38,7 @@ from treadle_tracer.values.functions import (
     PartialValue,
     wrap_cell,
 )
-from treadle_tracer.values.graph_functions import goes_into_graph
+from treadle_tracer.values.graph_functions import goes_into_graph, rely_on_body
 from treadle_tracer.values.mappings import DictValue, SetValue, wrap_key
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.objects import ObjectValue
@@ -123,7 +123,7 @@ def _function(tx: TraceContext, obj: types.FunctionType, source: Source) -> Valu
         return tx.wrap_known(own["__wrapped__"])
     if rule_of(obj) is not None or goes_into_graph(obj):
         _guard_identity(tx, obj, source)
-        tx.guards.add(ConstSource(obj), "function_code", obj)
+        rely_on_body(tx, obj)
         return CallableValue(obj, source)
     if isinstance(source.root, LocalSource) and (obj.__closure__ or obj.__qualname__.endswith("<lambda>")):
         # Such a function is a new object at every call. Its code stays; its closure and defaults are guarded where they are read.
@@ -219,24 +219,38 @@ def _mapping_proxy(tx: TraceContext, obj: Any, source: Source) -> Value:
 def _set(tx: TraceContext, obj: Any, source: Source) -> Value:
     if not all(is_constant_object(item) or isinstance(item, type) for item in obj):
         raise Unsupported("unknown-object", f"{source.text} is a set of objects")
-    if type(obj) is frozenset:
-        tx.guards.add(source, "equals", obj)
-    else:
-        tx.guards.add(source, "type_is", set)
+    tx.guards.add(source, "type_is", type(obj))
+    if not isinstance(source, ConstSource):
         tx.guards.add(source, "call", _SameSet(obj), f"{source.text} has the same {len(obj)} items")
     made = SetValue.of(tx, [tx.wrap(item, ConstSource(item)) for item in obj], type(obj))
-    made.source, made.obj = source, obj
+    made.source, made.obj, made.real = source, obj, obj
     return made
+
+
+def _identities(items: Any) -> list[Any]:
+    """Each item as something that equals only the same item: by type, and for what is no constant by identity."""
+    return [_exact(item) for item in items]
+
+
+def _exact(item: Any) -> Any:
+    if type(item) is tuple:
+        return (tuple, *map(_exact, item))
+    if type(item) is float:
+        return (float, item.hex())
+    if type(item) in (int, bool, str, bytes, type(None)):
+        return (type(item), item)
+    return id(item)
 
 
 class _SameKeys:
     """Guard callable: a mapping has the recorded keys in the recorded order."""
 
     def __init__(self, mapping: Any):
-        self.keys = list(mapping)
+        self.keys = list(mapping)  # keeps them alive, so that their ids stay theirs
+        self.exact = _identities(self.keys)
 
     def __call__(self, value: Any) -> bool:
-        return list(value) == self.keys
+        return len(value) == len(self.exact) and _identities(value) == self.exact
 
 
 class _SameSet:
@@ -244,9 +258,10 @@ class _SameSet:
 
     def __init__(self, items: Any):
         self.items = frozenset(items)
+        self.exact = frozenset(_identities(items))
 
     def __call__(self, value: Any) -> bool:
-        return value == self.items
+        return len(value) == len(self.exact) and frozenset(_identities(value)) == self.exact
 
 
 def _nn_module(tx: TraceContext, obj: torch.nn.Module, source: Source) -> Value:
@@ -447,7 +462,9 @@ def from_constant(tx: TraceContext, obj: Any) -> Value:
             made.set_item(tx, from_constant(tx, key), from_constant(tx, item))
         return made
     if cls in (set, frozenset):
-        return SetValue.of(tx, [from_constant(tx, item) for item in obj], cls)
+        made_set = SetValue.of(tx, [from_constant(tx, item) for item in obj], cls)
+        made_set.real = obj
+        return made_set
     if isinstance(obj, enum.Enum):
         return constant_object(tx, obj)
     if is_numpy_scalar(obj):

@@ -393,7 +393,18 @@ RULES = (
     Rule(vars, _vars),
     *[
         Rule(function, _frame_dependent, Effect.BREAKS)
-        for function in (dir, globals, eval, exec, compile, input, breakpoint, open, sys._getframe)
+        for function in (
+            dir,
+            globals,
+            eval,
+            exec,
+            compile,
+            input,
+            breakpoint,
+            open,
+            sys._getframe,
+            sys.getrecursionlimit,  # the tracer has one of its own
+        )
     ],
     Rule(locals, _locals, Effect.READS_STATE),
     Rule(sys.exc_info, _exc_info, Effect.READS_STATE),
@@ -415,7 +426,7 @@ RULES = (
     Rule(itertools.chain.from_iterable, chain_from_iterable),
     Rule(typing.cast, _identity, Effect.NONE),
     *map(folds, (typing.get_origin, typing.get_args, importlib.util.find_spec, importlib.metadata.version)),
-    *map(folds, (chr, ord, bin, hex, oct, sys.getrecursionlimit, sys.intern)),
+    *map(folds, (chr, ord, bin, hex, oct, sys.intern)),
     Rule(inspect.signature, _signature, Effect.NONE),
     Rule(dataclasses.fields, _fields, Effect.NONE),
     Rule(dataclasses.is_dataclass, _is_dataclass, Effect.NONE),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, Version, always, breaks, folds, members
 from treadle_tracer.values.value import Value
@@ -27,30 +28,100 @@ _FALSE = [
 
 # ---- state that is read: it is guarded, or the same for the whole life of the process
 
-_READ = [
-    *members(
-        "torch",
-        "is_grad_enabled is_inference_mode_enabled get_default_dtype is_autocast_enabled get_autocast_dtype "
-        "is_autocast_cache_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype is_autocast_cpu_enabled "
-        "are_deterministic_algorithms_enabled is_deterministic_algorithms_warn_only_enabled get_default_device "
-        "promote_types can_cast get_num_threads get_float32_matmul_precision is_anomaly_enabled is_warn_always_enabled",
-    ),
+_FIXED = [
+    *members("torch", "promote_types can_cast"),
     *members(
         "torch._C",
-        "_is_torch_function_mode_enabled _get_privateuse1_backend_name _is_autocast_available "
-        "_len_torch_function_stack _len_torch_dispatch_stack _get_cudnn_enabled _get_cudnn_benchmark "
-        "_get_cudnn_deterministic _get_mkldnn_enabled _get_flash_sdp_enabled _get_math_sdp_enabled "
-        "_get_mem_efficient_sdp_enabled _get_cudnn_sdp_enabled _get_cublas_allow_tf32 _get_cudnn_allow_tf32 "
-        "_get_nnpack_enabled _get_accelerator _is_flash_attention_available "
-        "_get_deterministic_algorithms _log_api_usage_once _is_torch_function_enabled _get_default_device "
-        "_is_default_mobile_cpu_allocator_set",
+        "_is_torch_function_mode_enabled _is_autocast_available _len_torch_function_stack _len_torch_dispatch_stack "
+        "_get_accelerator _is_flash_attention_available _log_api_usage_once _is_torch_function_enabled",
     ),
-    *members("torch.cuda", "is_available device_count is_bf16_supported is_initialized is_current_stream_capturing"),
+    *members("torch.cuda", "is_available device_count is_bf16_supported is_current_stream_capturing"),
     *members("torch.backends.mps", "is_available"),
-    *members("torch.distributed", "is_available is_initialized"),
+    *members("torch.distributed", "is_available"),
     *members("torch.amp", "is_autocast_available"),
     *members("torch.accelerator", "is_available current_accelerator"),
 ]
+"""Questions whose answer does not change while the process lives, or which the guard on the global state answers: see GlobalState."""
+
+_IN_GLOBAL_STATE = [
+    *members(
+        "torch", "is_grad_enabled is_inference_mode_enabled get_default_dtype are_deterministic_algorithms_enabled"
+    ),
+    *members("torch._C", "_get_deterministic_algorithms"),
+]
+"""Switches that every trace relies on, and that the program may set: the trace sets them, too."""
+
+_SWITCHES = [
+    *members(
+        "torch",
+        "is_autocast_enabled get_autocast_dtype is_autocast_cache_enabled get_autocast_gpu_dtype get_autocast_cpu_dtype "
+        "is_autocast_cpu_enabled is_deterministic_algorithms_warn_only_enabled get_default_device get_num_threads "
+        "get_num_interop_threads get_float32_matmul_precision get_deterministic_debug_mode is_warn_always_enabled",
+    ),
+    *members(
+        "torch._C",
+        "_get_privateuse1_backend_name _get_cudnn_enabled _get_cudnn_benchmark _get_cudnn_deterministic _get_mkldnn_enabled "
+        "_get_flash_sdp_enabled _get_math_sdp_enabled _get_mem_efficient_sdp_enabled _get_cudnn_sdp_enabled "
+        "_get_overrideable_sdp_enabled _get_cublas_allow_tf32 _get_cudnn_allow_tf32 _get_nnpack_enabled "
+        "_get_deterministic_algorithms_warn_only _get_deterministic_fill_uninitialized_memory _get_warnAlways "
+        "_get_float32_matmul_precision _get_default_device _is_default_mobile_cpu_allocator_set "
+        "_get_cublas_allow_fp16_reduced_precision_reduction _get_cublas_allow_bf16_reduced_precision_reduction",
+    ),
+    *members("torch.cuda", "is_initialized"),
+    *members("torch.distributed", "is_initialized"),
+]
+"""Switches that somebody may set between two calls. The answer is guarded by asking again."""
+
+
+class _SwitchIs:
+    """Guard callable: the switch has the recorded value."""
+
+    __slots__ = ("answer", "arguments", "read")
+    compares_by_value = True
+
+    def __init__(self, read: Callable[..., Any], arguments: tuple[Any, ...], answer: Any):
+        self.read, self.arguments, self.answer = read, arguments, answer
+
+    def __call__(self, value: Any) -> bool:
+        return self.read(*self.arguments) == self.answer
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SwitchIs) and (self.read, self.arguments) == (other.read, other.arguments)
+
+    def __hash__(self) -> int:
+        return hash((self.read, self.arguments))
+
+
+_OTHER_NAMES = {
+    torch.is_autocast_cpu_enabled: (torch.is_autocast_enabled, "cpu"),
+    torch.get_autocast_cpu_dtype: (torch.get_autocast_dtype, "cpu"),
+    torch.get_autocast_gpu_dtype: (torch.get_autocast_dtype, "cuda"),
+}
+
+
+def _rely_on_switch(tx: TraceContext, read: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    """Guard the answer of `read`, unless the trace itself has set what it tells: then the setter has guarded what was before."""
+    if read in _OTHER_NAMES:
+        read, *arguments = _OTHER_NAMES[read]  # type: ignore[assignment]
+    elif read is torch.is_autocast_enabled and not arguments:
+        arguments = ("cuda",)
+    arguments = tuple(arguments)
+    setter = next((setter for setter, info in STATE_SETTERS.items() if info.read is read), None)
+    if setter is not None and tx.has_set_state(setter, arguments):
+        return
+    answer = read(*arguments)
+    text = f"torch: {read.__name__}({', '.join(map(repr, arguments))}) is {answer!r}"
+    tx.guards.add(ConstSource(None), "call", _SwitchIs(read, arguments, answer), text)
+
+
+def _switch(read: Callable[..., Any]) -> Rule:
+    def apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+        answer = tx.fold(read, args, kwargs)
+        _rely_on_switch(tx, read, (*(arg.constant() for arg in args), *(arg.constant() for arg in kwargs.values())))
+        return answer
+
+    return Rule(read, apply, Effect.READS_STATE, answers_at_trace_time=True)
+
 
 # ---- state that the traced program sets
 
@@ -76,6 +147,8 @@ def set_state(tx: TraceContext, setter: Any, args: Args) -> Value:
     plain = [arg.constant() for arg in args]
     keys, value = plain[: info.keys], plain[info.keys]
     before = info.read(*keys)
+    if info.read is not torch.is_grad_enabled:  # grad mode is guarded in every trace
+        _rely_on_switch(tx, info.read, tuple(keys))
     if before == value:
         return NONE
     tx.change_state(setter, tuple(keys), before, value)
@@ -112,6 +185,7 @@ _LEFT_TO_PYTHON = [
         "manual_seed seed initial_seed set_rng_state get_rng_state save load set_default_dtype set_num_threads compile "
         "from_numpy frombuffer",
     ),
+    *members("torch", "is_anomaly_enabled is_anomaly_check_nan_enabled"),  # switched off while tracing
     *members("torch.cuda", "manual_seed synchronize"),
     *members("torch.random", "fork_rng"),
     *members("torch.compiler", "disable allow_in_graph"),
@@ -121,7 +195,8 @@ RULES = (
     *[always(function, TRUE) for function in _TRUE],
     *[always(function, FALSE) for function in _FALSE],
     always(torch._C._get_tracing_state, NONE),
-    *[folds(function, Effect.READS_STATE) for function in _READ],
+    *[folds(function, Effect.READS_STATE) for function in (*_FIXED, *_IN_GLOBAL_STATE)],
+    *map(_switch, _SWITCHES),
     *map(_setter, STATE_SETTERS),
     Rule(torch.autocast_increment_nesting, _nesting(1), Effect.WRITES_STATE),
     Rule(torch.autocast_decrement_nesting, _nesting(-1), Effect.WRITES_STATE),

@@ -1,0 +1,77 @@
+"""Questions about tensors whose answers are constants of a trace: what an answer follows from is guarded, or the graph breaks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext, Value
+
+_OF_THE_OBJECT = frozenset("storage_offset _is_view is_shared is_pinned is_inference sym_storage_offset".split())
+"""Answers that may be asked again of an outside tensor."""
+
+
+class _AnswerIs:
+    """Guard callable: the tensor's method gives the recorded answer."""
+
+    __slots__ = ("answer", "name")
+    compares_by_value = True
+
+    def __init__(self, name: str, answer: Any):
+        self.name, self.answer = name, answer
+
+    def __call__(self, value: Any) -> bool:
+        return getattr(torch.Tensor, self.name)(value) == self.answer
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _AnswerIs) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+def answer_of_object(tx: TraceContext, owner: Any, name: str) -> Any:
+    """The answer of an outside tensor to a question without arguments about the object, guarded; None for every other question."""
+    if name not in _OF_THE_OBJECT or owner.obj is None or owner.source is None:
+        return None
+    answer = getattr(torch.Tensor, name)(owner.obj)
+    tx.guards.add(owner.source, "call", _AnswerIs(name, answer), f"{owner.source.text}.{name}() is {answer!r}")
+    return answer
+
+
+def refuse_unguarded(name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """A call named `name` has given a constant for fake tensors. Raises Unsupported where it tells something that nothing guards.
+
+    Most answers follow from type, dtype, sizes, strides, device, layout and requires_grad, which are guarded.
+    """
+    tensors = [arg for arg in (*args, *kwargs.values()) if issubclass(arg.python_type(), torch.Tensor)]
+    if tensors and (name in _REFUSED or name in _OF_THE_OBJECT):
+        raise Unsupported("tensor-attribute", f"{name} of {tensors[0].describe()}")
+
+
+_REFUSED = frozenset("is_set_to data_ptr _version is_alias_of _is_zerotensor".split())
+"""Answers that nothing guards."""
+
+
+def is_leaf(tx: TraceContext, value: Any) -> bool:
+    """Whether a tensor is a leaf of autograd's graph; of an outside tensor that requires gradients it is guarded."""
+    if value.obj is not None and value.source is not None and value.obj.requires_grad:
+        leaf = value.obj.is_leaf
+        tx.guards.add(value.source, "call", _LEAF[leaf], f"{value.source.text}.is_leaf is {leaf}")
+        return leaf and value.fake.is_leaf
+    return value.fake.is_leaf
+
+
+def _is_leaf(value: Any) -> bool:
+    return value.is_leaf
+
+
+def _is_no_leaf(value: Any) -> bool:
+    return not value.is_leaf
+
+
+_LEAF = {True: _is_leaf, False: _is_no_leaf}
