@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 
 import pytest
 from hypothesis import given, settings
@@ -95,6 +96,17 @@ class Adapter:
     int_node = node
 
 
+def test_bools_count_beside_numbers_as_in_python():
+    adapter = Adapter()
+    n = adapter.node(adapter.env.create_symbol(6, "n"))
+    for name in ("add", "mul", "floordiv", "mod", "eq", "lt", "ge", "bitwise_and", "lshift"):
+        operation = {"floordiv": operator.floordiv, "bitwise_and": operator.and_}.get(name) or getattr(operator, name)
+        for flag in (n.eq(n.wrap_int(6)), n.wrap_bool(True)):
+            assert getattr(n, name)(flag).hint == operation(6, True)
+            assert getattr(flag, name)(n).hint == operation(True, 6)
+    assert n.wrap_bool(False).and_(n).hint == 0 and n.wrap_bool(True).or_(n).hint == 7
+
+
 def test_operations_by_name():
     adapter = Adapter()
     n = adapter.node(adapter.env.create_symbol(6, "n"))
@@ -108,5 +120,3 @@ def test_operations_by_name():
     assert not adapter.env.guards
     with pytest.raises(UsageError, match="not defined on bool"):
         n.eq(n.wrap_int(6)).neg()
-    with pytest.raises(UsageError, match="cannot combine"):
-        n.add(n.eq(n.wrap_int(6)))

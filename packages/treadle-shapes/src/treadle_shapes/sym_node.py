@@ -401,9 +401,9 @@ def _binary_method(name: str) -> Callable[[SymNode, SymNode], SymNode]:
             if divides and not (isinstance(b, int) and b):
                 _check_divisor(self.env, b)
             return self.adapter.node(_checked(on_integers(a, b)))
+        if self.pytype is not other.pytype and bool in (self.pytype, other.pytype):
+            return getattr(_as_number(self), _ON_NUMBERS.get(name, name))(_as_number(other))
         pytype = float if float in (self.pytype, other.pytype) else self.pytype
-        if pytype is int and other.pytype is bool:
-            raise UsageError(f"{name}: cannot combine {a} and {b}")
         if pytype is float:
             a, b = _as_float(a), _as_float(b)
         operation = _BINARY[pytype].get(name)
@@ -428,6 +428,18 @@ def _check_divisor(env: ShapeEnv, divisor: IntLike) -> None:
         if isinstance(lower, int) and lower >= 0:
             return
     env.check_divisor(divisor)
+
+
+def _as_number(node: SymNode) -> SymNode:
+    """Return a bool as Python counts it beside numbers: 0 or 1."""
+    value: Any = node.value
+    if node.pytype is not bool:
+        return node
+    return node.adapter.node(int(value) if isinstance(value, bool) else rules.where(value, 1, 0))
+
+
+_ON_NUMBERS = {"and_": "bitwise_and", "sym_and": "bitwise_and", "or_": "bitwise_or", "sym_or": "bitwise_or"}
+"""The operation on numbers that an operator of Python has another name for on bools."""
 
 
 def _as_float(value: Any) -> Any:

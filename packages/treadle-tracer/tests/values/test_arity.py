@@ -62,3 +62,33 @@ def test_methods_of_the_program_are_not_asked():
 
     assert why_not_method_with(Counting, "get", 3, ()) is None
     assert "at most 2 arguments, got 3" in str(why_not_method_with(dict, "get", 3, ()))
+
+
+class Sized:
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+
+class Truthy:
+    def __init__(self, truth):
+        self.truth = truth
+
+    def __bool__(self):
+        return self.truth
+
+
+@pytest.mark.parametrize("text", ["1 if o else 2", "len(o)", "bool(o)", "not o", "o and 1", "any([o])"])
+@pytest.mark.parametrize(
+    "o",
+    [*map(Sized, (0, 2, 0.5, -1, True, "a", 1 << 70)), *map(Truthy, (True, False, 1, None))],
+    ids=lambda o: str(vars(o)),
+)
+def test_lengths_and_truths_that_python_refuses(o, text):
+    function = program(text)
+    function.__globals__["o"] = o
+    expected = function(torch.ones(2))[1]
+    options = treadle_tracer.TracerOptions(raise_internal_errors=True)
+    assert treadle_tracer.optimize(function, lambda gm, inputs: gm.forward, options)(torch.ones(2))[1] == expected

@@ -7,6 +7,7 @@ function that takes `tx`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
@@ -144,14 +145,22 @@ class Value:
     def truth(self, tx: TraceContext) -> bool:
         """`bool(self)`"""
         cls = self.python_type()
-        for name in ("__bool__", "__len__"):
-            if lookup(tx, cls, name) is not MISSING:
-                return call_special(tx, self, name, []).truth(tx)
-        return True
+        if lookup(tx, cls, "__bool__") is not MISSING:
+            result = call_special(tx, self, "__bool__", [])
+            if result.python_type() is not bool:
+                kind = result.python_type().__name__
+                tx.raise_exception(TypeError, f"__bool__ should return bool, returned {kind}")
+            return result.truth(tx)
+        return lookup(tx, cls, "__len__") is MISSING or self.length(tx) > 0
 
     def length(self, tx: TraceContext) -> int:
         """`len(self)`"""
-        return call_special(tx, self, "__len__", []).as_index(tx)
+        length = call_special(tx, self, "__len__", []).as_index(tx)
+        if length > sys.maxsize:
+            tx.raise_exception(OverflowError, "cannot fit 'int' into an index-sized integer")
+        if length < 0:
+            tx.raise_exception(ValueError, "__len__() should return >= 0")
+        return length
 
     def as_index(self, tx: TraceContext) -> int:
         """`operator.index(self)`; makes a dynamic number a constant."""
