@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 
-SKIPPED = frozenset({"__builtins__", "__name__", "f", "compiled"})
+SKIPPED = frozenset({"f", "compiled"})
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), torch.dtype, torch.device, torch.Size, range)
 
 
 class Describer:
     """Describes values, with objects numbered in the order in which they are met, so that aliasing is part of the description."""
 
-    def __init__(self) -> None:
+    def __init__(self, with_values: bool = True) -> None:
+        """with_values: describe the elements of tensors, too."""
+        self.with_values = with_values
         self.numbers: dict[int, int] = {}
         self.storages: dict[int, int] = {}
         self.alive: list[Any] = []
@@ -64,14 +66,15 @@ class Describer:
             attributes = object.__getattribute__(value, "__dict__")
         except AttributeError:
             return ()
-        return tuple((str(k), self.describe(v)) for k, v in attributes.items())
+        # torch.compile marks tensors and modules with attributes of its own.
+        return tuple((str(k), self.describe(v)) for k, v in attributes.items() if not str(k).startswith("_dynamo"))
 
     def _tensor(self, t: torch.Tensor) -> tuple[Any, ...]:
         storage = self.storages.setdefault(t.untyped_storage()._cdata, len(self.storages))
         grad = None if not t.is_leaf or t.grad is None else self.describe(t.grad)
         return (
             tuple(t.shape), t.stride(), t.storage_offset(), str(t.dtype), storage, t.requires_grad, t.is_leaf, grad,
-            _values(t), self._attributes(t),
+            _values(t) if self.with_values else (), self._attributes(t),
         )  # fmt: skip
 
 
@@ -84,7 +87,9 @@ def _values(t: torch.Tensor) -> tuple[float, ...]:
 def describe_world(namespace: dict[str, Any]) -> Any:
     """The state of a whole world, each name by itself, with aliasing across names."""
     describer = Describer()
-    return tuple((name, describer.describe(v)) for name, v in namespace.items() if name not in SKIPPED)
+    # A name like `__resume_at_6` is torch.compile's.
+    names = [name for name in namespace if name not in SKIPPED and not name.startswith("__")]
+    return tuple((name, describer.describe(namespace[name])) for name in names)
 
 
 def first_difference(a: Any, b: Any, path: str = "") -> str:
