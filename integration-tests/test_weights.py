@@ -68,6 +68,22 @@ def change_through_numpy_view(model):
     model.linear.bias.detach().view(-1)[1:3].zero_()
 
 
+def write_one_weight_through_numpy(model):
+    model.conv.weight.detach().numpy()[3, 1, 2, 0] += 1
+
+
+def write_one_weight_through_data(model):
+    model.conv.weight.data[7, 2, 0, 1] -= 1
+
+
+def write_through_dlpack(model):
+    torch.from_dlpack(model.linear.weight.detach()).view(-1)[17:19] = 2
+
+
+def write_through_storage(model):
+    torch.tensor([], dtype=torch.float32).set_(model.conv.weight.untyped_storage())[101] += 3
+
+
 def optimiser_step(model):
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -86,6 +102,10 @@ CHANGES = [
     run_training_mode,
     freeze,
     change_through_numpy_view,
+    write_one_weight_through_numpy,
+    write_one_weight_through_data,
+    write_through_dlpack,
+    write_through_storage,
     optimiser_step,
 ]
 

@@ -203,7 +203,7 @@ class AtenRecorder(TorchDispatchMode):
     def _record(self, func: Any, record: Operator | None, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         node_args = tuple([self.to_argument(a) for a in args])
         node_kwargs = {name: self.to_argument(value) for name, value in kwargs.items()}
-        if self.shape_env is not None and not has_elements(self.shape_env, func, record, args, kwargs):
+        if not has_elements(self.shape_env, func, record, args, kwargs):
             raise UnsupportedGraph(f"{func} has nothing to reduce", self.line())
         compute = func if record is None or record.fake_kernel is None else record.fake_kernel
 

@@ -88,19 +88,19 @@ def offset_fact(
 
 
 def has_elements(
-    shape_env: FakeShapeEnv, func: Any, record: Operator | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    shape_env: FakeShapeEnv | None, func: Any, record: Operator | None, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> bool:
-    """Expect that a reduction without an identity has elements to reduce; False if it is known to have none.
+    """Whether a reduction without an identity has elements to reduce. Eager raises over nothing, where a kernel would return some number.
 
-    Eager raises over nothing, where a kernel would return some number, so the expectation becomes an assert of the graph.
+    For sizes known at run time only, the expectation that they have becomes an assert of the graph.
     """
-    if record is None or record.no_empty_over is None or not args[0]._has_symbolic_sizes_strides:
+    if record is None or record.no_empty_over is None or args[0].dim() == 0:
         return True
     x = args[0]
     given = _argument(func, record.no_empty_over, args, kwargs) if record.no_empty_over else None
     dims = [given] if isinstance(given, int) else list(given) if given else range(x.dim())
     sizes = [raw_expr(x.size(dim)) for dim in dims]
-    return all(shape_env.env.expect(Ne(size, 0)) for size in sizes if shape_env.env.is_unbacked(size))
+    return all(size != 0 if isinstance(size, int) else shape_env.env.expect(Ne(size, 0)) for size in sizes)  # type: ignore[union-attr]
 
 
 def _argument(func: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

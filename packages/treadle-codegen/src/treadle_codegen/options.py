@@ -23,7 +23,9 @@ class CodegenOptions:
 
     threads: OpenMP threads for kernels; 1 emits no OpenMP at all, 0 means what `torch.get_num_threads()` says.
     pack_weights: compute what depends on parameters alone once (packed convolution weights, folded batch norms), and again
-        when a parameter changes; changes are seen by address, version counter, and samples of the bits.
+        when a parameter changes; changes are seen by address, version counter, and a checksum that is made on every call.
+    frozen_weights: the user's promise that parameters are written only through themselves, never behind their version counters
+        (`.data`, `.numpy()`, DLPack, C). Then no checksum is made.
     verify: check the contract of every pass after it has run; a violation raises InternalError with the pass's name.
     dump_passes: a directory that receives what every pass makes, one folder per graph, one numbered text file per pass.
     max_fusion_members: most loops that are fused into one kernel.
@@ -36,6 +38,7 @@ class CodegenOptions:
 
     threads: int = 0
     pack_weights: bool = True
+    frozen_weights: bool = False
     verify: bool = False
     dump_passes: Path | None = None
     max_fusion_members: int = 48

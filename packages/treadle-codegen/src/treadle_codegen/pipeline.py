@@ -101,7 +101,9 @@ def compile_graph(
     prologue = None
     if options.pack_weights:
         with phase("rewrite"):
-            gm, prologue = rewrite_graph(gm, example_inputs, record.rewrites, record.fake_rules, phase.check)
+            rewrites = [r for r in record.rewrites if options.frozen_weights or r not in record.frozen_rewrites]
+            gm, prologue = rewrite_graph(gm, example_inputs, rewrites, record.fake_rules, phase.check)
+    probed = prologue is not None and not options.frozen_weights
     with phase("lower"):
         program = lower_graph(gm, example_inputs, record.costs, record.dtypes)
     phase.check("lower", lambda: format_program(program), lambda: verify(program))
@@ -120,13 +122,14 @@ def compile_graph(
     with phase("render"):
         plan = make_plan(program, nodes, renderer)
         kernels = [kernel for segment in plan.segments for kernel in segment.kernels]
-        source = renderer.render_unit(plan.segments, plan.slots, program.buffers) + (probe.text if prologue else "")
+        source = renderer.render_unit(plan.segments, plan.slots, program.buffers) + (probe.text if probed else "")
     phase.check("render", lambda: source, lambda: verify_plan(plan))
     with phase("build"):
-        names = [segment.name for segment in plan.segments] + ([probe.entry] if prologue and probe.entry else [])
+        names = [segment.name for segment in plan.segments] + ([probe.entry] if probed and probe.entry else [])
         entries, cached = renderer.load(source, names) if names else ({}, False)
     with phase("host"):
-        derived = Prologue(*prologue, probe.sampler(entries.pop(probe.entry, None))) if prologue else None
+        sampler = probe.sampler(entries.pop(probe.entry, None)) if probed else None
+        derived = Prologue(*prologue, sampler) if prologue else None
         specialised = _specialisation(
             plan, entries, renderer, record, options, None if cached else phase.seconds["build"]
         )

@@ -116,6 +116,14 @@ OPTIONS: tuple[Option, ...] = (
         owner="codegen",
     ),
     Option(
+        "frozen_weights",
+        bool,
+        False,
+        "True: nobody writes to parameters behind their version counters (through .data, .numpy(), DLPack or C), so packed weights need no "
+        "checksum in every call. False: such writes are seen, too",
+        owner="codegen",
+    ),
+    Option(
         "verify",
         bool,
         False,

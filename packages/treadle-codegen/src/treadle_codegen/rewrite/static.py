@@ -18,6 +18,10 @@ from treadle_shapes.torch import operator as operator_record
 Probe = Callable[[Sequence[torch.Tensor]], Callable[[], int]]
 
 
+def _nothing() -> int:
+    return 0
+
+
 class Prologue:
     """Values derived from static inputs. `positions` are those inputs' positions among the graph's arguments.
 
@@ -25,20 +29,18 @@ class Prologue:
 
     - lies elsewhere in memory (`weight.data = ...`, a new parameter), or
     - has another version: every in-place operation counts it up, through `detach()` and under `no_grad` as well, or
-    - differs in the bits that `probe` samples. Writes through `.data`, NumPy, DLPack or C leave no trace but in memory; this notices
-      each of them in tensors of up to 4 KiB, and in larger ones those that change any of 17 evenly spread words (so any that change
-      all elements). A write through `.data` or NumPy to a few elements of a larger parameter is not noticed: reading all weights on
-      every call takes as long as many models do. Such programs write through the parameter itself, or set `pack_weights=False`.
+    - holds other bits, which `probe` reads on every call: writes through `.data`, NumPy, DLPack or C leave no trace but in memory.
+      None: the user has promised that there are none (`frozen_weights`).
     """
 
-    def __init__(self, graph: fx.GraphModule, positions: tuple[int, ...], probe: Probe) -> None:
+    def __init__(self, graph: fx.GraphModule, positions: tuple[int, ...], probe: Probe | None) -> None:
         self.graph = graph
         self.positions = positions
         self.probe = probe
         self._pointers: list[int] = []
         self._versions: list[int] = []
         self._bits = 0
-        self._sample: Callable[[], int] = lambda: 0
+        self._sample: Callable[[], int] = _nothing
         self._values: tuple[Any, ...] = ()
 
     def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
@@ -47,7 +49,7 @@ class Prologue:
         pointers = [t.data_ptr() for t in tensors]
         versions = [t._version for t in tensors]
         if pointers != self._pointers:
-            self._sample = self.probe(tensors)
+            self._sample = _nothing if self.probe is None else self.probe(tensors)
         elif versions == self._versions and self._sample() == self._bits:
             return self._values
         with torch.no_grad():

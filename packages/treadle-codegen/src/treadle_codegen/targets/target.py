@@ -92,6 +92,7 @@ class Target:
     probe: how bits of static inputs are sampled.
     costs: the numbers by which lowering, fusion and memory planning choose.
     rewrites: graph rewrites that pay off on it, run in this order after those that always pay off.
+    frozen_rewrites: those of them that pay off only with `frozen_weights`: a checksum of the weights takes as long as they save.
     fake_rules: fake implementations of what its rewrites call and PyTorch has no fake kernel for.
     externs: callables that replace the operator of that overload's name, with the same arguments.
     interrupt_builds: ends builds in the background early, because the process ends.
@@ -106,6 +107,7 @@ class Target:
     probe: Probe
     costs: Costs
     rewrites: tuple[Rewrite, ...] = ()
+    frozen_rewrites: frozenset[Rewrite] = frozenset()
     fake_rules: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
     externs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     interrupt_builds: Callable[[], None] = lambda: None

@@ -13,7 +13,9 @@ from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
 
 def _compiled(fn: object, inputs: list[torch.Tensor], static: tuple[int, ...], cache: Path) -> CompiledGraph:
     gm = capture(fn, inputs, static)  # type: ignore[arg-type]
-    return compile_graph(gm, inputs, options=CodegenOptions(cache_dir=cache, threads=1, verify=True))
+    return compile_graph(
+        gm, inputs, options=CodegenOptions(frozen_weights=True, cache_dir=cache, threads=1, verify=True)
+    )
 
 
 def _mlp(x: torch.Tensor, w1: torch.Tensor, b1: torch.Tensor, w2: torch.Tensor, b2: torch.Tensor) -> torch.Tensor:

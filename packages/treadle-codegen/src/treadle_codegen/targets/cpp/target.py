@@ -38,6 +38,9 @@ CPP = Target(
         seconds_per_kernel=0.1,  # g++ -O3, header-free
     ),
     rewrites=(pack_convolutions, lay_out_weights, release_biases),
+    # One thread of an EPYC, torch 2.13, a whole call with weights laid out and checked, laid out and frozen, as they are: BERT (13 MB)
+    # 12.7, 11.5, 11.8 ms; mixer_s16 (72 MB) 89, 86, 88 ms. Packed convolutions gain more: resnet18 (47 MB) 38, 35, 41 ms.
+    frozen_rewrites=frozenset((lay_out_weights,)),
     fake_rules=FAKE_RULES,
     interrupt_builds=stop_background_compilers,
 )
