@@ -53,6 +53,8 @@ def backward(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if named.get("create_graph", NONE).constant() or named.get("grad_variables", NONE) is not NONE:
         raise Unsupported("autograd-call", "backward(create_graph=True)")
     roots = _tensors(tx, named.get("tensors", NONE), "tensors")
+    if not all(root.fake.requires_grad for root in roots):
+        raise Unsupported("torch-call-raises", "backward: a tensor does not require gradients")
     _check_settings(tx)
     given = named.get("inputs", NONE)
     wanted = None if given is NONE else _tensors(tx, given, "inputs")
@@ -170,6 +172,8 @@ def _check_no_hooks(tx: TraceContext, value: TensorValue, name: str) -> None:
 
 def _accumulate(tx: TraceContext, leaves: Sequence[TensorValue], gradients: Sequence[Value]) -> None:
     """What AccumulateGrad does (torch/csrc/autograd/functions/accumulate_grad.h) when no graph of the gradients is made."""
+    if any(isinstance(g, TensorValue) and g.fake.layout is not torch.strided for g in gradients):
+        raise Unsupported("autograd-call", "a gradient is sparse")
     shared = _shared_storages(tx, gradients)
     for leaf, gradient in zip(leaves, gradients, strict=True):
         if not isinstance(gradient, TensorValue):

@@ -1,0 +1,586 @@
+"""`backward()`, `torch.autograd.grad` and `.grad` inside compiled functions: one graph where possible, and all that can be seen as in eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import treadle
+
+
+def leaf(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+@dataclass
+class Program:
+    """A function of a tensor, and the leaves that it computes gradients of.
+
+    before: called with the argument ahead of each call; after: with the result, its own result is compared, too; source: makes the argument.
+    """
+
+    run: Callable[[torch.Tensor], Any]
+    leaves: list[torch.Tensor] = field(default_factory=list)
+    before: Callable[[torch.Tensor], Any] = lambda x: None
+    after: Callable[[Any], Any] = lambda result: None
+    source: Callable[[torch.Tensor], torch.Tensor] = lambda x: x
+
+
+PROGRAMS: dict[str, tuple[Callable[[], Program], frozenset[str]]] = {}
+
+
+def program(*breaks: str) -> Callable[[Callable[[], Program]], Callable[[], Program]]:
+    """Register a maker of programs; `breaks` are the codes of the graph breaks that it has."""
+
+    def register(make: Callable[[], Program]) -> Callable[[], Program]:
+        PROGRAMS[make.__name__] = make, frozenset(breaks)
+        return make
+
+    return register
+
+
+# ---- accumulation: who owns a gradient, and in which layout
+
+
+@program()
+def two_leaves_of_one_gradient():
+    a, b = leaf(3), leaf(3, seed=1)
+
+    def run(x):
+        a.grad = b.grad = None
+        (a + b).backward(x)
+        a.grad.mul_(2)
+        return x.clone(), b.grad.clone(), a.grad is b.grad
+
+    return Program(run, [a, b])
+
+
+@program()
+def the_given_gradient_is_not_taken_over():
+    a = leaf(3)
+
+    def run(x):
+        a.grad = None
+        (a * 1.0).backward(x)
+        a.grad.add_(1)
+        return x
+
+    return Program(run, [a])
+
+
+@program()
+def a_leaf_as_root():
+    a = leaf(3)
+
+    def run(x):
+        a.backward(x)
+        return a.grad
+
+    return Program(run, [a])
+
+
+@program()
+def an_expanded_gradient():
+    a = leaf(3)
+
+    def run(x):
+        a.grad = None
+        a.sum().backward()
+        a.grad.add_(x)
+        return a.grad
+
+    return Program(run, [a])
+
+
+@program()
+def a_transposed_leaf():
+    a = leaf(3, 4).detach().t().requires_grad_()
+
+    def run(x):
+        a.grad = None
+        (a @ x).sum().backward()
+        return a.grad.stride()
+
+    return Program(run, [a])
+
+
+@program()
+def a_leaf_with_gaps():
+    a = leaf(4, 6).detach()[:, ::2].requires_grad_()
+
+    def run(x):
+        a.grad = None
+        (a @ x).pow(2).sum().backward()
+        return a.grad.stride()
+
+    return Program(run, [a])
+
+
+@program()
+def a_channels_last_leaf():
+    a = leaf(4, 3, 3, 3).detach().contiguous(memory_format=torch.channels_last).requires_grad_()
+
+    def run(x):
+        a.grad = None
+        F.conv2d(x.expand(1, 3, 3, 3), a).pow(2).sum().backward()
+        return a.grad.stride()
+
+    return Program(run, [a])
+
+
+@program()
+def accumulation_keeps_the_layout():
+    a = leaf(3, 4)
+    a.grad = torch.zeros(4, 3).t()
+
+    def run(x):
+        before = a.grad
+        (a.sum(1) * x).sum().backward()
+        return a.grad.stride(), before is a.grad
+
+    return Program(run, [a])
+
+
+@program("autograd-call", "tensor-kind", "no-continuation")
+def a_sparse_gradient():
+    layer = nn.Embedding(5, 3, _weight=leaf(5, 3).detach(), sparse=True)
+
+    def run(x):
+        layer.weight.grad = None
+        layer(torch.tensor([0, 1, 1])).mul(x).sum().backward()
+        return layer.weight.grad.to_dense()
+
+    return Program(run, [])
+
+
+@program()
+def some_inputs_only():
+    a, b = leaf(3), leaf(3, seed=2)
+
+    def run(x):
+        (a * b * x).sum().backward(inputs=[a])
+        return b.grad is None
+
+    return Program(run, [a, b])
+
+
+# ---- hooks
+
+
+@program("autograd-call")
+def a_hook_on_a_leaf():
+    a = leaf(3)
+    a.register_hook(lambda gradient: gradient * 2)
+
+    def run(x):
+        (a * x).sum().backward()
+        return a.grad
+
+    return Program(run, [a])
+
+
+def _with_hook_from_third_call(register: Callable[[torch.Tensor], Any]) -> Program:
+    a, calls = leaf(3), []
+
+    def before(x):
+        calls.append(x)
+        if len(calls) == 3:
+            register(a)
+
+    def run(x):
+        (a * x).sum().backward()
+        return a.grad
+
+    return Program(run, [a], before)
+
+
+@program("autograd-call")
+def a_hook_that_comes_later():
+    return _with_hook_from_third_call(lambda a: a.register_hook(lambda gradient: gradient * 2))
+
+
+@program("autograd-call")
+def a_hook_after_accumulation_that_comes_later():
+    def triple(parameter):
+        parameter.grad.mul_(3)
+
+    return _with_hook_from_third_call(lambda a: a.register_post_accumulate_grad_hook(triple))
+
+
+@program("tensor-method", "autograd-call")
+def a_hook_inside():
+    a = leaf(3)
+
+    def run(x):
+        y = a * x
+        y.register_hook(lambda gradient: gradient * 3)
+        y.sum().backward()
+        return a.grad
+
+    return Program(run, [a])
+
+
+# ---- histories of what leaves the graph
+
+
+def _again(result: torch.Tensor) -> str:
+    try:
+        result.backward()
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
+
+
+@program()
+def a_freed_loss():
+    a = leaf(3)
+
+    def run(x):
+        a.grad = None
+        loss = (a * x).pow(2).sum()
+        loss.backward()
+        return loss
+
+    return Program(run, [a], after=_again)
+
+
+@program()
+def a_loss_that_saves_nothing():
+    a = leaf(3)
+
+    def run(x):
+        a.grad = None
+        loss = a.sum()
+        loss.backward()
+        return loss
+
+    return Program(run, [a], after=_again)
+
+
+@program()
+def a_retained_loss():
+    a = leaf(3)
+
+    def run(x):
+        a.grad = None
+        loss = (a * x).pow(2).sum()
+        loss.backward(retain_graph=True)
+        return loss
+
+    return Program(run, [a], after=_again)
+
+
+@program()
+def another_output_with_a_live_history():
+    a = leaf(3)
+
+    def run(x):
+        a.grad = None
+        other = (a * a).sum()
+        (a * x).sum().backward()
+        return other
+
+    return Program(run, [a], after=_again)
+
+
+@program()
+def a_history_freed_in_part():
+    a = leaf(3)
+
+    def run(x):
+        a.grad = None
+        hidden = torch.tanh(a * x)
+        hidden.sum().backward()
+        return (hidden * 2).sum()
+
+    return Program(run, [a], after=_again)
+
+
+@program("autograd-call")
+def a_history_that_begins_outside():
+    a = leaf(3)
+    return Program(lambda x: torch.autograd.grad((x * x).sum(), x)[0], [a], source=lambda x: a * x)
+
+
+@program("torch-call-raises")
+def backward_twice():
+    a = leaf(3)
+
+    def run(x):
+        loss = (a * x).pow(2).sum()
+        loss.backward()
+        try:
+            loss.backward()
+        except RuntimeError:
+            return "raised"
+
+    return Program(run, [a])
+
+
+@program("torch-call-raises")
+def a_saved_tensor_is_changed():
+    a = leaf(3)
+
+    def run(x):
+        a.grad = None
+        loss = (a * a * x).sum()
+        with torch.no_grad():
+            a.mul_(0.5)
+        try:
+            loss.backward()
+        except RuntimeError:
+            return "raised"
+
+    return Program(run, [a])
+
+
+@program("torch-call-raises")
+def nothing_requires_gradients():
+    def run(x):
+        try:
+            x.sum().backward()
+        except RuntimeError as error:
+            return str(error)
+
+    return Program(run)
+
+
+def test_a_saved_tensor_changed_by_a_compiled_step():
+    """A graph recorded outside sees that the compiled optimizer has changed a parameter."""
+    a = leaf(3)
+    optimizer = torch.optim.SGD([a], lr=0.1)
+    a.grad = torch.ones(3)
+    loss = (a * a).sum()
+    version = a._version
+    treadle.compile(optimizer.step)()
+    assert a._version > version
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+# ---- autograd.grad
+
+
+@program()
+def a_gradient_of_an_intermediate():
+    a = leaf(3)
+
+    def run(x):
+        hidden = a * x
+        return torch.autograd.grad((hidden * hidden).sum(), [hidden, a])
+
+    return Program(run, [a])
+
+
+@program()
+def unused_inputs():
+    a, b = leaf(3), leaf(3, seed=3)
+
+    def run(x):
+        some = torch.autograd.grad((a * x).sum(), [a, b], allow_unused=True)
+        return some, torch.autograd.grad((a * x).sum(), [a, b], materialize_grads=True)
+
+    return Program(run, [a, b])
+
+
+@program("torch-call-raises")
+def an_unused_input_that_must_be_used():
+    a, b = leaf(3), leaf(3, seed=3)
+
+    def run(x):
+        try:
+            torch.autograd.grad((a * x).sum(), b)
+        except RuntimeError as error:
+            return str(error)
+
+    return Program(run, [a, b])
+
+
+@program()
+def a_gradient_with_a_graph_that_leaves():
+    a = leaf(3)
+
+    def run(x):
+        a.grad = None
+        (gradient,) = torch.autograd.grad((a**3 * x).sum(), a, create_graph=True)
+        return gradient.pow(2).sum()
+
+    return Program(run, [a], after=_again)
+
+
+@program("autograd-call")
+def accumulation_with_a_graph():
+    a = leaf(3)
+
+    def run(x):
+        a.grad = None
+        (a**3 * x).sum().backward(create_graph=True)
+        return a.grad.detach() * 1
+
+    def after(result):
+        a.grad = None
+
+    return Program(run, [a], after=after)
+
+
+@program()
+def gradients_off_outside():
+    a = leaf(3)
+
+    def compute(x):
+        with torch.enable_grad():
+            loss = (a * x).pow(2).sum()
+        return torch.autograd.grad(loss, a)[0], torch.is_grad_enabled()
+
+    return Program(torch.no_grad()(compute), [a])
+
+
+# ---- what requires gradients
+
+
+@program()
+def an_argument_begins_to_require_gradients():
+    def run(x):
+        x.requires_grad_(True)
+        (gradient,) = torch.autograd.grad((x**3).sum(), x)
+        return gradient, x.requires_grad
+
+    return Program(run)
+
+
+@program()
+def an_argument_begins_to_require_gradients_by_its_attribute():
+    def run(x):
+        x.requires_grad = True
+        (x**3).sum().backward()
+        return x.grad
+
+    return Program(run)
+
+
+@program()
+def a_leaf_made_inside_leaves():
+    def run(x):
+        y = x.clone().requires_grad_()
+        z = x.detach().requires_grad_()
+        ((y + z) ** 3).sum().backward()
+        return y, y.grad, z.is_leaf
+
+    return Program(run)
+
+
+@program()
+def frozen_for_a_while():
+    a = leaf(3)
+
+    def run(x):
+        a.requires_grad_(False)
+        y = a * x
+        a.requires_grad_(True)
+        return y.requires_grad, y
+
+    return Program(run, [a])
+
+
+# ---- `.grad`
+
+
+@program()
+def a_gradient_written_by_hand():
+    a = leaf(3)
+
+    def run(x):
+        a.grad = x
+        a.grad.add_(1)
+        return x
+
+    return Program(run, [a])
+
+
+@program("tensor-attribute")
+def a_gradient_of_another_shape():
+    a = leaf(3)
+
+    def run(x):
+        try:
+            a.grad = x[:2]
+        except RuntimeError as error:
+            return str(error)
+
+    return Program(run, [a])
+
+
+@program()
+def masks_of_dropout():
+    a = leaf(3)
+
+    def run(x):
+        a.grad = None
+        F.dropout(a * x, 0.5).sum().backward()
+        return a.grad, torch.rand(2)
+
+    return Program(run, [a])
+
+
+@program()
+def recomputation():
+    a = leaf(3, 3)
+
+    def run(x):
+        a.grad = None
+        hidden = torch.utils.checkpoint.checkpoint(lambda h: torch.tanh(h @ a), x @ a, use_reentrant=False)
+        hidden.sum().backward()
+        return a.grad
+
+    return Program(run, [a])
+
+
+# ---- the test
+
+
+def seen(value: Any) -> Any:
+    """All that a caller can see of a value, as numbers and flags; a tensor last as a tensor of float64."""
+    if isinstance(value, torch.Tensor):
+        flags = (value.dtype, value.stride(), value.requires_grad, value.is_leaf, value.grad_fn is None)
+        return (*flags, value.detach().double())
+    return [seen(item) for item in value] if isinstance(value, (tuple, list)) else value
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return a.shape == b.shape and torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+    if isinstance(a, (tuple, list)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def observe(make: Callable[[], Program], compiled: bool) -> list[Any]:
+    """What five calls show: results, arguments, leaves with gradients, grad mode, the random generator."""
+    made = make()
+    run = treadle.compile(made.run) if compiled else made.run
+    found = []
+    for step in range(5):
+        torch.manual_seed(step)
+        x = made.source(torch.randn(3))
+        made.before(x)
+        result = run(x)
+        state = [seen(x), [(seen(a), seen(a.grad)) for a in made.leaves], torch.is_grad_enabled()]
+        found.append(
+            [seen(result), *state, made.after(result), [seen(a.grad) for a in made.leaves], torch.rand(1).item()]
+        )
+    return found
+
+
+@pytest.mark.parametrize("name", list(PROGRAMS))
+def test_program(name):
+    make, breaks = PROGRAMS[name]
+    expected, found = observe(make, False), observe(make, True)
+    for step, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+        assert same(mine, theirs), f"call {step}: {mine}, eager: {theirs}"
+    assert {b.code for b in treadle.stats().breaks} == breaks
