@@ -24,6 +24,7 @@ from .asserts import hoist_asserts
 from .contract import Contract
 from .decompositions import Decompositions
 from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs, output_numbers, why_not_same_metadata
+from .early_checks import move_checks_forward
 from .effects import remove_dead_nodes
 from .errors import InternalError, UnsupportedGraph
 from .expected_metadata import run_as_eager
@@ -196,6 +197,8 @@ class FunctionalTrace:
     def finish(self) -> fx.GraphModule:
         graph = self.recorded.graph
         graph.output(tuple(self.outputs.nodes))
+        if any("mutates" in node.meta for node in graph.nodes):
+            move_checks_forward(graph)
         hoist_asserts(graph)
         remove_dead_nodes(graph)
         return LazyGraphModule(torch.nn.Module(), graph, class_name="AtenGraph")

@@ -194,6 +194,8 @@ def _differentiated(job: _Joint, run: FunctionalRun, contract: Contract) -> Join
     n_outputs = len(job.outputs.nodes)
     sources = sources_of_outputs(job.outputs.wrappers, positions)
     cuts = {source: job.outputs.origins[source].name for below in sources.values() for source in below}
+    for node in job.outputs.nodes:
+        node.meta.pop("mutates", None)  # autograd's outputs are memory of their own
     gradients = job.differentiate(positions, primals)
     graph = job.recorded.graph
     graph.output((*job.outputs.nodes, *gradients))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from .aliasing import independence_check
 from .contract import (
     Constant,
     Contract,
@@ -75,39 +76,22 @@ def _rebuild(output: OutputDescription, sizes: SizeReader) -> Rebuild:
             return lambda inputs, fresh, done: read(inputs, fresh)
 
 
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """Addresses of the first byte of the elements of `tensor` and of the byte after the last."""
-    start = tensor.data_ptr()
-    if tensor.numel() == 0:
-        return start, start
-    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
-    return start, start + (last + 1) * tensor.element_size()
+def write_back(updates: Sequence[tuple[torch.Tensor, torch.Tensor, int]]) -> None:
+    """Copy values into targets, whose version counters then count the program's own changes in place: (target, value, number of changes).
 
-
-def why_not_independent(inputs: Sequence[Any], mutated: frozenset[int]) -> str | None:
-    """Why the functional graph is wrong for these inputs: an input that it writes back may share memory with another input."""
-    extents = [(i, *_extent(t)) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor)]
-    extents.sort(key=lambda item: item[1])
-    pending: list[tuple[int, int]] = []  # (end, index) of extents that may overlap the next one
-    for index, start, end in extents:
-        if start == end:
-            continue
-        pending = [(e, i) for e, i in pending if e > start]
-        for _, other in pending:
-            if index in mutated or other in mutated:
-                return f"inputs {other} and {index} share memory and one of them is changed in place"
-        pending.append((end, index))
-    return None
-
-
-def write_back(target: torch.Tensor, value: torch.Tensor, bumps: int) -> None:
-    """Copy `value` into `target`, whose version counter then counts the `bumps` of the program's own changes in place."""
-    if bumps == 1 or target.is_inference():
-        target.copy_(value)
-        return
-    version = target._version + bumps
-    target.copy_(value)
-    torch._C._autograd._unsafe_set_version_counter((target,), (version,))
+    A value that is its target has been updated in place already.
+    """
+    copied = [(target, value) for target, value, _ in updates if target is not value]
+    counted = [
+        (target, target._version + bumps)
+        for target, value, bumps in updates
+        if (target is value or bumps != 1) and not target.is_inference()
+    ]
+    if copied:
+        torch._foreach_copy_([target for target, _ in copied], [value for _, value in copied])
+    if counted:
+        targets, versions = zip(*counted, strict=True)
+        torch._C._autograd._unsafe_set_version_counter(targets, versions)
 
 
 def _with_versions(compiled: Compiled, versions: Sequence[tuple[int, int]]) -> Compiled:
@@ -127,7 +111,7 @@ def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence
     """A callable of the user's arguments that returns the user's outputs.
 
     input_values: the fake values of the graph's placeholders, whose sizes define the symbols. eager: runs the original graph, for
-    inputs that share memory (`why_not_independent`).
+    inputs that share memory (`aliasing`).
     """
     static = contract.static_tensors
     n_fresh = len(contract.outputs)
@@ -159,16 +143,19 @@ def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence
         return run
 
     mutations = [(m.input, m.position, m.bumps) for m in contract.mutations]
-    mutated = frozenset(index for index, _, _ in mutations)
+    are_independent = independence_check(input_values, frozenset(index for index, _, _ in mutations))
+
+    def has_inference_tensor(inputs: Sequence[Any]) -> bool:
+        """Whether an inference tensor is to be changed outside of inference mode, which PyTorch refuses."""
+        return not torch.is_inference_mode_enabled() and any(inputs[index].is_inference() for index, _, _ in mutations)
 
     def run_and_write_back(*args: Any) -> Sequence[Any]:
         inputs = (*static, *args)
-        if why_not_independent(inputs, mutated) is not None:
+        if not are_independent(inputs) or has_inference_tensor(inputs):
             return eager(*args)
         fresh = compiled(*inputs)
         with torch.no_grad():
-            for index, position, bumps in mutations:
-                write_back(inputs[index], fresh[position], bumps)
+            write_back([(inputs[index], fresh[position], bumps) for index, position, bumps in mutations])
         return finish(inputs, fresh)
 
     return run_and_write_back

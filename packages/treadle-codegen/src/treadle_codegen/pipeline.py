@@ -21,6 +21,7 @@ from treadle_codegen.passes import Passes, require
 from treadle_codegen.rewrite.pipeline import rewrite_graph
 from treadle_codegen.rewrite.static import Prologue
 from treadle_codegen.schedule.fuse import fuse
+from treadle_codegen.schedule.in_place import updates_in_place, verify_in_place
 from treadle_codegen.schedule.text import format_nodes
 from treadle_codegen.schedule.verify import verify_schedule
 from treadle_codegen.support import require_support
@@ -31,6 +32,8 @@ from treadle_codegen.targets.target import Target
 
 class CompiledGraph:
     """A compiled graph: call it with the graph's inputs, get the list of its outputs.
+
+    An output that is written back to an input (`meta["mutates"]`) may be that input itself, updated.
 
     `source` is the whole unit as text, `kernel_source` the kernels alone, `host_source` the host function, `ir_text` the
     program before fusion, `kernels` the rendered kernels, `seconds` the time spent by pass, `cache_hits` 1 if the library
@@ -118,7 +121,12 @@ def compile_graph(
             max_row_bytes=options.max_row_bytes,
             costs=record.costs,
         )
-    phase.check("fuse", lambda: format_nodes(nodes), lambda: verify_schedule(program, nodes))
+        program.in_place = updates_in_place(program, nodes)
+    phase.check(
+        "fuse",
+        lambda: format_nodes(nodes),
+        lambda: [*verify_schedule(program, nodes), *verify_in_place(program, nodes, program.in_place)],
+    )
     with phase("render"):
         plan = make_plan(program, nodes, renderer)
         kernels = [kernel for segment in plan.segments for kernel in segment.kernels]

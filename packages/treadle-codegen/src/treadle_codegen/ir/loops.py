@@ -187,7 +187,11 @@ Step = Loop | Extern | Check | Define
 
 @dataclass(slots=True)
 class Program:
-    """A whole graph. `outputs` are Views of buffers, numbers, or None, in the order of the graph's output node."""
+    """A whole graph. `outputs` are Views of buffers, numbers, or None, in the order of the graph's output node.
+
+    updates: output buffer -> input buffer that the caller copies it into; in_place: those of them that are one memory, chosen by
+    `schedule.in_place`.
+    """
 
     buffers: dict[str, Buffer]
     inputs: tuple[str, ...]  # buffer or size-symbol names in the order of the placeholders
@@ -195,6 +199,8 @@ class Program:
     steps: list[Step]
     size_symbols: tuple[Any, ...] = ()
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    updates: dict[str, str] = field(default_factory=dict)
+    in_place: dict[str, str] = field(default_factory=dict)
     device: torch.device | None = None  # where its input tensors lie; None for a program without any
 
     @property

@@ -83,7 +83,20 @@ def lower_graph(
         except Exception as error:  # the boundary of this pass: context is added, nothing is swallowed
             raise InternalError("lower", f"{node.format_node()}: {error}", _user_line(node)) from error
     program = lowering.program(inputs, outputs)
+    program.updates = _updates(gm.graph, program)
     return remove_dead_steps(program, lowering.kept)
+
+
+def _updates(graph: torch.fx.Graph, program: Program) -> dict[str, str]:
+    """Output buffer -> input buffer that it is written back to (`meta["mutates"]`)."""
+    (returned,) = graph.output_node().args
+    items = returned if isinstance(returned, (tuple, list)) else (returned,)
+    found: dict[str, str] = {}
+    for item, out in zip(items, program.outputs, strict=True):
+        index = item.meta.get("mutates") if isinstance(item, torch.fx.Node) else None
+        if index is not None and isinstance(out, View):
+            found[out.buffer] = program.inputs[index]
+    return found
 
 
 def _user_line(node: torch.fx.Node) -> str:

@@ -114,7 +114,8 @@ class CppRenderer:
         _write_body(writer)
         parameters = {b: p for b, p in writer.params.items() if b not in kernel.locals} | writer.rows
         memory = tuple(parameters)
-        arguments = [_parameter(writer, b, parameters[b]) for b in memory]
+        shared = _shared(program, memory)
+        arguments = [_parameter(writer, b, parameters[b], b in shared) for b in memory]
         arguments += [f"{'double' if isinstance(n, FloatExpr) else 'i64'} {writer.names[n]}" for n in numbers]
         if writer.checks_bounds:
             arguments.append("i64* err")
@@ -179,9 +180,16 @@ def _function_text(parameters: Sequence[str], body: str) -> str:
     return f"({', '.join(parameters)}) {{\n{body}}}\n"
 
 
-def _parameter(writer: KernelWriter, buffer: str, name: str) -> str:
+def _shared(program: Program, memory: Sequence[str]) -> set[str]:
+    """The buffers among a kernel's that are one memory with another of them."""
+    pairs = [pair for pair in program.in_place.items() if pair[0] in memory and pair[1] in memory]
+    return {name for pair in pairs for name in pair}
+
+
+def _parameter(writer: KernelWriter, buffer: str, name: str, is_shared: bool) -> str:
     const = "" if buffer in writer.written else "const "
-    return f"{const}{MEMORY_TYPES[writer.buffers[buffer].dtype]}* __restrict__ {name}"
+    restrict = "" if is_shared else "__restrict__ "
+    return f"{const}{MEMORY_TYPES[writer.buffers[buffer].dtype]}* {restrict}{name}"
 
 
 def _call(kernel: RenderedKernel, slots: dict[str, int], buffers: dict[str, Buffer]) -> str:

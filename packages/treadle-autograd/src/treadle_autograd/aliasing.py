@@ -1,0 +1,66 @@
+"""Whether the inputs of a call share memory: a functional graph that writes inputs back is right for independent inputs only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import add, le
+from typing import Any
+
+import torch
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Addresses of the first byte of the elements of `tensor` and of the byte after the last."""
+    start = tensor.data_ptr()
+    if tensor.numel() == 0:
+        return start, start
+    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def why_not_independent(inputs: Sequence[Any], mutated: frozenset[int]) -> str | None:
+    """Why the functional graph is wrong for these inputs: an input that it writes back may share memory with another input."""
+    extents = [(i, *_extent(t)) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor)]
+    extents.sort(key=lambda item: item[1])
+    pending: list[tuple[int, int]] = []  # (end, index) of extents that may overlap the next one
+    for index, start, end in extents:
+        if start == end:
+            continue
+        pending = [(e, i) for e, i in pending if e > start]
+        for _, other in pending:
+            if index in mutated or other in mutated:
+                return f"inputs {other} and {index} share memory and one of them is changed in place"
+        pending.append((end, index))
+    return None
+
+
+def independence_check(input_values: Sequence[Any], mutated: frozenset[int]) -> Callable[[Sequence[Any]], bool]:
+    """A function of a call's inputs: whether none that is written back (`mutated`) shares memory with another.
+
+    input_values: fake values of the inputs. Where their sizes are known, inputs that are all apart are recognised fast: as many begin as
+    have ended at every address, which the sorted beginnings and ends tell.
+    """
+
+    def slowly(inputs: Sequence[Any]) -> bool:
+        return why_not_independent(inputs, mutated) is None
+
+    fakes = [(k, value) for k, value in enumerate(input_values) if isinstance(value, torch.Tensor)]
+    if any(type(n) is not int for _, fake in fakes for n in (*fake.size(), *fake.stride())):
+        return slowly
+    filled = [(k, fake) for k, fake in fakes if fake.numel()]
+    places = [k for k, _ in filled]
+    lengths = [_bytes_spanned(fake) for _, fake in filled]
+
+    def are_independent(inputs: Sequence[Any]) -> bool:
+        starts = [inputs[k].data_ptr() for k in places]
+        ends = sorted(map(add, starts, lengths))
+        starts.sort()
+        return all(map(le, ends, starts[1:])) or slowly(inputs)
+
+    return are_independent
+
+
+def _bytes_spanned(tensor: torch.Tensor) -> int:
+    """The number of bytes from the first element of a tensor to the end of its last."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size()

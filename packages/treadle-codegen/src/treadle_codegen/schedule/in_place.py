@@ -1,0 +1,102 @@
+"""Inputs that are updated where they are: which outputs may take the memory of the input that they are written back to.
+
+    p -> p - 0.1 * g; the caller copies the result into p      ==>      the kernel writes p itself, and there is nothing to copy
+
+An update keeps memory of its own where the old value is still needed, and where the call may raise after the write: a call that raises
+has written nothing that the caller can see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Check, Extern, Loop, Program, View
+from treadle_codegen.schedule.access import accumulates, loop_reads, loop_writes
+from treadle_codegen.schedule.fuse import Node
+from treadle_codegen.schedule.kernel import Kernel
+
+
+def updates_in_place(program: Program, nodes: Sequence[Node]) -> dict[str, str]:
+    """Output buffer -> input buffer, for every wanted update (`Program.updates`) that may happen in the input's memory."""
+    if not program.updates:
+        return {}
+    last_raising = max((k for k, node in enumerate(nodes) if _may_raise(node)), default=-1)
+    returned = [out.buffer for out in program.outputs if isinstance(out, View)]
+    touching: dict[str, list[int]] = {}
+    for k, node in enumerate(nodes):
+        for name in node.reads | node.writes:
+            touching.setdefault(name, []).append(k)
+    found: dict[str, str] = {}
+    for output, updated in program.updates.items():
+        writers = [k for k in touching.get(output, ()) if output in nodes[k].writes]
+        if len(writers) != 1 or writers[0] <= last_raising or returned.count(output) != 1 or updated in found.values():
+            continue
+        node = nodes[writers[0]]
+        if max(touching.get(updated, [-1])) > writers[0] or not isinstance(node.item, Kernel):
+            continue
+        if _same_memory(program.buffers[output], program.buffers[updated]) and _reads_first(node.item, output, updated):
+            found[output] = updated
+    return found
+
+
+def _may_raise(node: Node) -> bool:
+    """Whether the call may raise here. Loops that read at positions that are data report it at the end of the call."""
+    if isinstance(node.item, Kernel):
+        return any(instr.op.startswith("indirect_") for loop in node.item.loops for instr in loop.body)
+    return isinstance(node.item, Check) or (isinstance(node.item, Extern) and bool(node.item.binds))
+
+
+def _same_memory(output: Buffer, updated: Buffer) -> bool:
+    """Whether the two have the same layout, known while compiling."""
+    numbers = (*output.shape, *output.strides, output.offset)
+    return (
+        output.kind is BufferKind.OUTPUT
+        and updated.kind in (BufferKind.INPUT, BufferKind.STATIC)
+        and not (output.opaque or updated.opaque)
+        and output.dtype == updated.dtype
+        and numbers == (*updated.shape, *updated.strides, updated.offset)
+        and all(isinstance(number, int) for number in numbers)
+    )
+
+
+def _reads_first(kernel: Kernel, output: str, updated: str) -> bool:
+    """Whether the kernel reads each element of `updated` at the point where it writes that element of `output`, and before."""
+    place: tuple[tuple[Axis, ...], int | object] | None = None
+    for position, loop in reversed(list(enumerate(kernel.loops))):
+        for store in loop_writes(loop):
+            if store.buffer == output:
+                if place is not None or loop.reduce_axes or accumulates(loop) or store.index is None:
+                    return False
+                place = (loop.axes, store.index)
+        reads = [access for access in loop_reads(loop) if access.buffer == updated]
+        if not reads:
+            continue
+        if place is None or loop.reduce_axes or any((loop.axes, read.index) != place for read in reads):
+            return False
+        if any(read.position > _position_of_store(loop, output) for read in reads):
+            return False
+    return place is not None
+
+
+def _position_of_store(loop: Loop, output: str) -> int:
+    """Where the loop stores into `output`; behind its body if it does not."""
+    return next((store.position for store in loop_writes(loop) if store.buffer == output), len(loop.body))
+
+
+def verify_in_place(program: Program, nodes: Sequence[Node], found: Mapping[str, str]) -> list[str]:
+    """All violations of the contract of updates in place; empty for a valid choice.
+
+    - Each was wanted, and no input is updated twice.
+    - Nothing that stands behind the write touches the input, and nothing behind it may raise.
+    """
+    problems = [f"nobody wants {output} in {name}" for output, name in found.items() if program.updates.get(output) != name]
+    if len(set(found.values())) < len(found):
+        problems.append("an input is updated twice")
+    for output, updated in found.items():
+        at = next((k for k, node in enumerate(nodes) if output in node.writes), len(nodes))
+        for node in nodes[at + 1 :]:
+            if updated in node.reads | node.writes:
+                problems.append(f"{updated} is read after {output} has been written over it")
+        if any(_may_raise(node) for node in nodes[at:]):
+            problems.append(f"the call may raise after {updated} has been written over")
+    return problems
