@@ -1,4 +1,4 @@
-"""`backward()`, `torch.autograd.grad` and `.grad` inside compiled functions: one graph where possible, and all that can be seen as in eager."""
+"""`backward()`, `torch.autograd.grad` and `.grad` inside compiled functions: one graph where possible, else eager."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ def leaf(*shape: int, seed: int = 0) -> torch.Tensor:
 class Program:
     """A function of a tensor, and the leaves that it computes gradients of.
 
-    before: called with the argument ahead of each call; after: with the result, its own result is compared, too; source: makes the argument.
+    before: called with the argument ahead of each call; after: with the result (its own result is compared, too); source: makes the
+    argument.
     """
 
     run: Callable[[torch.Tensor], Any]

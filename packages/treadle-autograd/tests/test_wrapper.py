@@ -17,7 +17,8 @@ from treadle_autograd.contract import (
     ViewOfFresh,
     ViewOfInput,
 )
-from treadle_autograd.wrapper import why_not_independent, wrap_compiled
+from treadle_autograd.aliasing import why_not_independent
+from treadle_autograd.wrapper import wrap_compiled
 
 VIEWS = st.tuples(st.integers(0, 5), st.integers(0, 4), st.integers(1, 3))
 

@@ -45,7 +45,8 @@ def make_plan(program: Program, nodes: Sequence[Node], renderer: Renderer) -> Ex
             if unknown := symbols_of(kernel.numbers) - known:
                 raise ValueError(f"{kernel.label} takes {unknown}, which nothing defines")
             for name in (*kernel.buffers, *map(slot_key, kernel.numbers)):
-                slots.setdefault(name, len(slots) + 1)
+                slots.setdefault(program.in_place.get(name, name), len(slots) + 1)
+    slots |= {name: slots[updated] for name, updated in program.in_place.items() if updated in slots}
     return ExecutionPlan(program, list(nodes), segments, segment_at, slots)
 
 
@@ -87,7 +88,7 @@ def verify_plan(plan: ExecutionPlan) -> list[str]:
     """All violations of the contract of an execution plan; empty for a valid one.
 
     - Segments hold the kernels of the nodes, each once and in order, and every segment starts at its first kernel's node.
-    - Slots are distinct and count from 1; every buffer and number that a kernel takes has one.
+    - Slots are distinct and count from 1; every buffer and number that a kernel takes has one. An update in place has its input's.
     - A buffer with a place in the arena is a temporary, and no node before its first or behind its last touches it.
     """
     problems = []
@@ -97,7 +98,7 @@ def verify_plan(plan: ExecutionPlan) -> list[str]:
         problems.append(f"kernels are at nodes {kernels}, the segments cover {covered}")
     if [plan.segment_at[at] for at in sorted(plan.segment_at)] != plan.segments:
         problems.append("the segments stand in another order than their nodes")
-    if sorted(plan.slots.values()) != list(range(1, len(plan.slots) + 1)):
+    if sorted(set(plan.slots.values())) != list(range(1, len(plan.slots) - len(plan.program.in_place) + 1)):
         problems.append(f"slots {sorted(plan.slots.values())} are not 1 to {len(plan.slots)}")
     for segment in plan.segments:
         for kernel in segment.kernels:

@@ -260,8 +260,6 @@ def _write_head(writer: HostWriter) -> None:
             writer.line(f"q = a{k}.data_ptr()")
             writer.line(f"if q != sp[{k}]: refresh({k}, a{k})")
         writer.enter(name, f"a{k}", "q" if name in static_used else None)
-    for output in program.in_place:
-        writer.enter(output, writer.names[output])
     for name in program.constants:
         writer.enter(name, f"t_constants[{name!r}]")
     made_by_ops = {
@@ -272,7 +270,9 @@ def _write_head(writer: HostWriter) -> None:
     touched |= {v.buffer for v in program.outputs if isinstance(v, View)}  # an empty result has no step that writes it
     for name, buffer in program.buffers.items():
         fresh = buffer.kind in (BufferKind.OUTPUT, BufferKind.TEMP) and name not in writer.planned
-        if not fresh or name in program.in_place or name in made_by_ops or name in inside or name not in touched or name in writer.allocated:
+        if not fresh or name in program.in_place or name in made_by_ops:
+            continue
+        if name in inside or name not in touched or name in writer.allocated:
             continue
         _fresh(writer, buffer)
     if writer.views:

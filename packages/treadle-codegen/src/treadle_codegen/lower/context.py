@@ -338,7 +338,9 @@ class Lowering:
     def program(self, inputs: Sequence[str], outputs: Sequence[View | NumberLike | None]) -> Program:
         """Everything lowered so far as a program."""
         ordered = tuple(sorted(self.input_symbols, key=lambda s: s.name))
-        return Program(self.buffers, tuple(inputs), tuple(outputs), self.steps, ordered, self.constants, device=self.device)
+        return Program(
+            self.buffers, tuple(inputs), tuple(outputs), self.steps, ordered, self.constants, device=self.device
+        )
 
 
 def view_of(buffer: Buffer) -> View:

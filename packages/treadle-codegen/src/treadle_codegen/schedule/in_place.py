@@ -62,7 +62,7 @@ def _same_memory(output: Buffer, updated: Buffer) -> bool:
 def _reads_first(kernel: Kernel, output: str, updated: str) -> bool:
     """Whether the kernel reads each element of `updated` at the point where it writes that element of `output`, and before."""
     place: tuple[tuple[Axis, ...], int | object] | None = None
-    for position, loop in reversed(list(enumerate(kernel.loops))):
+    for loop in reversed(kernel.loops):
         for store in loop_writes(loop):
             if store.buffer == output:
                 if place is not None or loop.reduce_axes or accumulates(loop) or store.index is None:
@@ -89,7 +89,9 @@ def verify_in_place(program: Program, nodes: Sequence[Node], found: Mapping[str,
     - Each was wanted, and no input is updated twice.
     - Nothing that stands behind the write touches the input, and nothing behind it may raise.
     """
-    problems = [f"nobody wants {output} in {name}" for output, name in found.items() if program.updates.get(output) != name]
+    problems = [
+        f"nobody wants {output} in {name}" for output, name in found.items() if program.updates.get(output) != name
+    ]
     if len(set(found.values())) < len(found):
         problems.append("an input is updated twice")
     for output, updated in found.items():

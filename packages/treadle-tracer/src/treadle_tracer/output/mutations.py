@@ -104,6 +104,10 @@ class Mutations:
         self._values[id(value)] = value
         return id(value)
 
+    def owner(self, key: int) -> Value:
+        """The Value under a key of a snapshot's attributes."""
+        return self._values[key]
+
     def __bool__(self) -> bool:
         return bool(self._attrs or self._containers or self._globals or self._cells)
 
@@ -129,7 +133,10 @@ class Mutations:
         for key, value in self._cells.items():
             yield self._values[key], value
 
-    # ---- speculation
+    # ---- states to compare with and to go back to
+
+    nothing: Any = ({}, {}, {}, {})
+    """The state in which nothing has been written."""
 
     def snapshot(self) -> Any:
         """The state for `restore` when a speculative part of the trace is abandoned. The caller restores contents of containers."""

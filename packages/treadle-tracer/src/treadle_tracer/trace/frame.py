@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from treadle_tracer.trace.program import Program
     from treadle_tracer.trace.tracer import Tracer
 
+_CO_GENERATOR = 0x20
+
 
 class Frame:
     """One function being evaluated."""
@@ -40,6 +42,7 @@ class Frame:
         self.result: Value | None = None
         self.yielded: Value | None = None
         self.name = program.model.name
+        self.restores = False  # a graph call was traced under a `finally` that is expected to restore state
 
     # ---- for handlers
 
@@ -149,8 +152,10 @@ class Frame:
         tx.frames.append(self)
         handled = tx.exception
         protection = self._enter_protection()
+        before = tx.mutations.snapshot() if self.program.model.exceptions else None
         try:
             self.run()
+            self.check_restored(before)
         finally:
             tx.frames.pop()
             tx.exception = handled
@@ -172,15 +177,13 @@ class Frame:
         """Whether the traced program could see an exception at the present instruction before it leaves the frame.
 
         `with` statements of PyTorch's own context managers and of `nullcontext`, and `finally` blocks in PyTorch's own code, do not
-        count, because they only restore state. Nor does the handler that every generator has since 3.12: it turns StopIteration into
-        RuntimeError (PEP 479) by INTRINSIC_STOPITERATION_ERROR and RERAISE.
+        count, because they only restore state. Other `finally` blocks do not if that shows at the end of the call (`restores`). Nor
+        does the handler that every generator has since 3.12: it turns StopIteration into RuntimeError (PEP 479) by
+        INTRINSIC_STOPITERATION_ERROR and RERAISE.
         """
         entry = self.program.handled_at[self.at]
-        is_torch = self.module_name.partition(".")[0] == "torch"
         while entry is not None:
-            if self.instructions[entry.target].opname == "CALL_INTRINSIC_1" or (
-                is_torch and self.program.raises_again(entry.target)
-            ):
+            if self.instructions[entry.target].opname == "CALL_INTRINSIC_1" or self._only_restores(entry.target):
                 entry = self.program.outer(entry)
                 continue
             following = self.instructions[entry.target + 1]
@@ -191,6 +194,21 @@ class Frame:
                 return True
             entry = self.program.outer(entry)
         return False
+
+    def _only_restores(self, handler: int) -> bool:
+        """Whether the handler is that of a `finally` that restores state, as far as is known before it has run."""
+        if not self.program.raises_again(handler):
+            return False
+        if self.module_name.partition(".")[0] != "torch":
+            if self.function_code.co_flags & _CO_GENERATOR:
+                return False
+            self.restores = True
+        return True
+
+    def check_restored(self, before: Any) -> None:
+        """At the end of the call: the `finally` blocks that were passed over count after all unless all state is as it was `before`."""
+        if self.restores and not self.tx.is_as_before(before):
+            self.tx.was_protected = True
 
     def resume(self, thrown: Value | None) -> None:
         """One step of a generator frame: to the next yield or its end; `thrown` is raised where it stands."""

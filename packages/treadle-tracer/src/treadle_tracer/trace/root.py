@@ -182,6 +182,7 @@ def _cells_made_at_entry(model: CodeModel) -> set[str]:
 def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceResult:
     tx.frames.append(root)
     root.run()
+    root.check_restored(tx.mutations.nothing)
     try:
         tx.close_writes()
     except Unsupported:

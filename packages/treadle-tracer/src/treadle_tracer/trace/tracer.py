@@ -303,6 +303,26 @@ class Tracer:
                 if not isinstance(self.wrap(before, InstanceDictSource(owner.source, name)), SymbolicValue):
                     self.mutations.forget_attr(owner, name)
 
+    def is_as_before(self, state: Any) -> bool:
+        """Whether the program's writes are those of a snapshot of `mutations`, attributes that hold their constants again aside."""
+        attrs, containers, globals_, cells = self.mutations.snapshot()
+        if (globals_, cells) != tuple(state[2:]) or containers or state[1]:
+            return False
+        written = [(key, name, value) for key, names in attrs.items() for name, value in names.items()]
+        if any(name not in attrs.get(key, {}) for key, names in state[0].items() for name in names):
+            return False
+        return all(
+            state[0].get(key, {}).get(name) is value or self._holds(self.mutations.owner(key), name, value)
+            for key, name, value in written
+        )
+
+    def _holds(self, owner: Any, name: str, value: Any) -> bool:
+        """Whether the attribute of the real object is this constant."""
+        if getattr(owner, "obj", None) is None:
+            return owner.source is None  # made in the trace
+        before = (own_dict(owner.obj) or {}).get(name, MISSING)
+        return isinstance(value, Constant) and is_constant_object(before) and before is value.obj
+
     # ---- torch's global state
 
     def change_state(self, setter: Any, keys: tuple[Any, ...], before: Any, value: Any) -> None:
