@@ -202,3 +202,10 @@ def test_a_state_loaded_from_eager_goes_on():
     for mine, theirs in zip(twins[1].parameters(), twins[0].parameters(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
     assert_same_state(*optimizers)
+
+
+def test_torch_compile_in_the_same_process_changes_nothing():
+    """From its first use on, PyTorch's compiler leaves parts of `torch.optim` to Python."""
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    assert run_steps("AdamW", {})[-1] == 2
+    assert not treadle.stats().breaks

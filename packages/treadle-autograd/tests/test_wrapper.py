@@ -4,6 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treadle_autograd.aliasing import why_not_independent
 from treadle_autograd.contract import (
     CallInput,
     Constant,
@@ -17,7 +18,6 @@ from treadle_autograd.contract import (
     ViewOfFresh,
     ViewOfInput,
 )
-from treadle_autograd.aliasing import why_not_independent
 from treadle_autograd.wrapper import wrap_compiled
 
 VIEWS = st.tuples(st.integers(0, 5), st.integers(0, 4), st.integers(1, 3))

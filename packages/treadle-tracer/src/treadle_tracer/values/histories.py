@@ -35,6 +35,9 @@ def history_at_exit(node: fx.Node, fake: torch.Tensor) -> tuple[fx.Node, Callabl
 
     node: computes `fake`, in a graph that is not finished. None: the value is right as it is.
     """
+    base = fake._base
+    if fake.grad_fn is None and base is not None and base.requires_grad:
+        return node, None  # a view of a leaf, made with gradients off, requires gradients as its base does
     if fake.requires_grad and fake.grad_fn is None:
         return _detached(node, fake), torch.Tensor.requires_grad_  # a leaf that the program has made
     calls = node.graph.find_nodes(op="call_function", target=torch.autograd.grad)

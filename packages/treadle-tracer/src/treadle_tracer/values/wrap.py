@@ -112,6 +112,9 @@ def _guard_identity(tx: TraceContext, obj: Any, source: Source) -> None:
 
 def _function(tx: TraceContext, obj: types.FunctionType, source: Source) -> Value:
     own = obj.__dict__
+    if own.get("_torchdynamo_disable") and _is_of_torch(obj) and "_torchdynamo_orig_callable" in own:
+        _guard_identity(tx, obj, source)
+        return tx.wrap_known(own["_torchdynamo_orig_callable"])
     if own.get("_treadle_disabled") or own.get("_torchdynamo_disable"):
         _guard_identity(tx, obj, source)
         return DisabledFunction(obj, source)
@@ -132,6 +135,12 @@ def _function(tx: TraceContext, obj: types.FunctionType, source: Source) -> Valu
         return FunctionValue.outside(tx, obj, source)
     _guard_identity(tx, obj, source)
     return FunctionValue.outside(tx, obj, ConstSource(obj))
+
+
+def _is_of_torch(function: types.FunctionType) -> bool:
+    """Whether the function is PyTorch's own. What its own compiler leaves out (parts of optimizers, from the first `torch.compile` on)
+    says nothing about this one."""
+    return str(function.__module__).partition(".")[0] == "torch"
 
 
 def _known(kind: Callable[[Any, Source], Value]) -> _Wrapper:
