@@ -22,6 +22,9 @@ typedef struct {
     PyObject *function;         /* owned: the Python function in it */
     PyObject *bound_self;       /* owned, NULL for a function */
     PyObject *handler;          /* owned */
+    PyObject *followed;         /* owned, or NULL: the function that `function` is a copy of */
+    PyObject *refresh;          /* owned, or NULL: called when the code or the defaults of `followed` are others than those seen */
+    PyObject *seen[3];          /* owned, or NULL: the code and the defaults of `followed` that `function` has */
     vectorcallfunc vectorcall;
     PyObject *dict, *weakrefs;
     MadeFunction *made;         /* owned: replacement codes of entries that were hit, as functions */
@@ -399,6 +402,33 @@ dispatch(Dispatcher *self, PyCodeObject *code, PyObject *const *args, size_t nar
     return found == 0 ? call_original(self, args, nargsf, keyword_names) : result;
 }
 
+/* ---- following another function -------------------------------------------------------------------------------------------- */
+
+static void
+see_followed(Dispatcher *self)
+{
+    PyFunctionObject *followed = (PyFunctionObject *)self->followed;
+    Py_XSETREF(self->seen[0], Py_NewRef(followed->func_code));
+    Py_XSETREF(self->seen[1], Py_XNewRef(followed->func_defaults));
+    Py_XSETREF(self->seen[2], Py_XNewRef(followed->func_kwdefaults));
+}
+
+/* Brings `function` up to date with the function that it is a copy of: 0, or -1 with an exception set. */
+static int
+follow(Dispatcher *self)
+{
+    PyFunctionObject *followed = (PyFunctionObject *)self->followed;
+    if (followed == NULL
+        || (followed->func_code == self->seen[0] && followed->func_defaults == self->seen[1]
+            && followed->func_kwdefaults == self->seen[2])) {
+        return 0;
+    }
+    see_followed(self);
+    PyObject *result = PyObject_CallNoArgs(self->refresh);
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
+}
+
 static PyObject *
 dispatcher_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *keyword_names)
 {
@@ -407,9 +437,12 @@ dispatcher_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, 
         return NULL;
     }
     Py_INCREF(self);
-    PyObject *code = Py_NewRef(PyFunction_GET_CODE(self->function));
-    PyObject *result = dispatch(self, (PyCodeObject *)code, args, nargsf, keyword_names);
-    Py_DECREF(code);
+    PyObject *result = NULL;
+    if (follow(self) == 0) {
+        PyObject *code = Py_NewRef(PyFunction_GET_CODE(self->function));
+        result = dispatch(self, (PyCodeObject *)code, args, nargsf, keyword_names);
+        Py_DECREF(code);
+    }
     Py_DECREF(self);
     Py_LeaveRecursiveCall();
     return result;
@@ -430,9 +463,14 @@ look_like(PyObject *self, PyObject *fn)
 static PyObject *
 dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *keywords[] = {"fn", "handler", NULL};
-    PyObject *fn, *handler;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:dispatcher", keywords, &fn, &handler)) {
+    static char *keywords[] = {"fn", "handler", "followed", "refresh", NULL};
+    PyObject *fn, *handler, *followed = NULL, *refresh = NULL;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO|O!O:dispatcher", keywords, &fn, &handler, &PyFunction_Type, &followed,
+                                     &refresh)) {
+        return NULL;
+    }
+    if ((followed == NULL) != (refresh == NULL) || (refresh != NULL && !PyCallable_Check(refresh))) {
+        PyErr_SetString(PyExc_TypeError, "refresh: must be a callable, given together with followed");
         return NULL;
     }
     PyObject *function = PyMethod_Check(fn) ? PyMethod_GET_FUNCTION(fn) : fn;
@@ -452,6 +490,11 @@ dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     self->function = Py_NewRef(function);
     self->bound_self = PyMethod_Check(fn) ? Py_NewRef(PyMethod_GET_SELF(fn)) : NULL;
     self->handler = Py_NewRef(handler);
+    self->followed = Py_XNewRef(followed);
+    self->refresh = Py_XNewRef(refresh);
+    if (followed != NULL) {
+        see_followed(self);
+    }
     self->vectorcall = dispatcher_vectorcall;
     if (look_like((PyObject *)self, fn) < 0) {
         Py_CLEAR(self);
@@ -467,6 +510,11 @@ dispatcher_traverse(PyObject *object, visitproc visit, void *arg)
     Py_VISIT(self->function);
     Py_VISIT(self->bound_self);
     Py_VISIT(self->handler);
+    Py_VISIT(self->followed);
+    Py_VISIT(self->refresh);
+    for (int i = 0; i < 3; i++) {
+        Py_VISIT(self->seen[i]);
+    }
     Py_VISIT(self->dict);
     for (Py_ssize_t i = 0; i < self->n_made; i++) {
         Py_VISIT(self->made[i].entry);
@@ -502,6 +550,11 @@ dispatcher_dealloc(PyObject *object)
     Py_XDECREF(self->function);
     Py_XDECREF(self->bound_self);
     Py_XDECREF(self->handler);
+    Py_XDECREF(self->followed);
+    Py_XDECREF(self->refresh);
+    for (int i = 0; i < 3; i++) {
+        Py_XDECREF(self->seen[i]);
+    }
     Py_TYPE(object)->tp_free(object);
 }
 
@@ -556,8 +609,9 @@ PyTypeObject Dispatcher_Type = {
     .tp_name = "treadle_frame.dispatcher",
     .tp_basicsize = sizeof(Dispatcher),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_doc = "dispatcher(fn, handler)\n\nA callable like fn that checks the entries of fn.__code__ on the arguments "
-              "themselves\nand runs the first that holds; else calls fn with `handler` set.",
+    .tp_doc = "dispatcher(fn, handler, followed=None, refresh=None)\n\nA callable like fn that checks the entries of fn.__code__ on the arguments "
+              "themselves\nand runs the first that holds; else calls fn with `handler` set. fn may be a copy of the function `followed`: "
+              "refresh() is\ncalled before a call when the code or defaults of that function are other objects than before.",
     .tp_new = dispatcher_new,
     .tp_dealloc = dispatcher_dealloc,
     .tp_traverse = dispatcher_traverse,

@@ -8,6 +8,7 @@ import inspect
 import pickle
 import sys
 import threading
+import types
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -625,3 +626,43 @@ def test_the_code_may_run_when_the_fast_path_callable_raises(retry: bool) -> Non
             fast(1)
     with pytest.raises(ValueError, match="fast_path"):
         Entry(g.__code__, ALWAYS, fast_path=(fail, ("x",), False, 1))  # type: ignore[arg-type]
+
+
+def test_a_copy_follows_its_function():
+    def original(x: int, k: int = 1, *, m: int = 0) -> int:
+        return x + k + m
+
+    def other(x: int, k: int = 1, *, m: int = 0) -> int:
+        return x - k - m
+
+    double = types.FunctionType(original.__code__.replace(), original.__globals__, "double", original.__defaults__)
+    double.__kwdefaults__ = original.__kwdefaults__
+    refreshed = []
+
+    def refresh() -> None:
+        refreshed.append(1)
+        double.__code__ = original.__code__.replace()
+        double.__defaults__, double.__kwdefaults__ = original.__defaults__, original.__kwdefaults__
+
+    call = dispatcher(double, RUN_CACHED, original, refresh)
+    assert (call(5), refreshed) == (6, [])
+    original.__defaults__ = (2,)
+    assert (call(5), call(5), refreshed) == (7, 7, [1])
+    original.__kwdefaults__ = {"m": 10}
+    assert (call(5), refreshed) == (17, [1, 1])
+    original.__code__ = other.__code__
+    assert (call(5), refreshed) == (-7, [1, 1, 1])
+
+
+def test_an_exception_of_refresh_comes_out_of_the_call():
+    def original() -> None: ...
+
+    def refresh() -> None:
+        raise KeyError("refresh")
+
+    call = dispatcher(original, RUN_CACHED, original, refresh)
+    original.__defaults__ = (2,)
+    with pytest.raises(KeyError, match="refresh"):
+        call()
+    with pytest.raises(TypeError, match="refresh"):
+        dispatcher(original, RUN_CACHED, original)  # type: ignore[call-arg]

@@ -83,7 +83,13 @@ class dispatcher:
     __wrapped__: Callable[..., Any]
     __name__: str
     __qualname__: str
-    def __new__(cls, fn: Callable[..., Any], handler: Handler | Sentinel) -> dispatcher: ...
+    def __new__(
+        cls,
+        fn: Callable[..., Any],
+        handler: Handler | Sentinel,
+        followed: FunctionType = ...,
+        refresh: Callable[[], Any] = ...,
+    ) -> dispatcher: ...
     @property
     def handler(self) -> Handler | Sentinel: ...
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...

@@ -115,10 +115,9 @@ def attach(target: Any, handler: FrameCompiler) -> Any:
         return compiled_module(module, _dispatcher(_trampoline(type(module).__name__), handler))
     target = getattr(target, "_treadle_original", target)
     if isinstance(target, types.FunctionType):
-        return _mark(_dispatcher(_copy_function(target), handler), target)
+        return _mark(_following(target, handler), target)
     if isinstance(target, types.MethodType) and isinstance(target.__func__, types.FunctionType):
-        function = _dispatcher(_copy_function(target.__func__), handler)
-        return _mark(functools.partial(function, target.__self__), target)
+        return _mark(functools.partial(_following(target.__func__, handler), target.__self__), target)
     name = str(getattr(target, "__name__", type(target).__name__))
     return _mark(functools.partial(_dispatcher(_trampoline(name), handler), target), target)
 
@@ -126,6 +125,20 @@ def attach(target: Any, handler: FrameCompiler) -> Any:
 def _dispatcher(function: types.FunctionType, handler: FrameCompiler) -> Any:
     handler.add_root(function.__code__)
     return treadle_frame.dispatcher(function, handler)
+
+
+def _following(function: types.FunctionType, handler: FrameCompiler) -> Any:
+    """A dispatcher of a copy of the function, which takes over the code and the defaults that the function is given later."""
+    copy = _copy_function(function)
+    handler.add_root(copy.__code__)
+
+    def refresh() -> None:
+        if copy.__code__ != function.__code__:
+            copy.__code__ = function.__code__.replace()
+            handler.add_root(copy.__code__)
+        copy.__defaults__, copy.__kwdefaults__ = function.__defaults__, function.__kwdefaults__
+
+    return treadle_frame.dispatcher(copy, handler, function, refresh)
 
 
 def _mark(compiled: Any, original: Any) -> Any:

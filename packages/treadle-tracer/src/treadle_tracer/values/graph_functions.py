@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from treadle_tracer.source import ConstSource, DictItemSource
+from treadle_tracer.source import AttrSource, ConstSource, DictItemSource
 from treadle_tracer.values.class_lookup import lookup
 
 if TYPE_CHECKING:
@@ -53,6 +53,9 @@ def rely_on_body(tx: TraceContext, function: types.FunctionType) -> None:
             continue
         seen.add(current.__code__)
         tx.guards.add(ConstSource(current), "function_code", current)
+        for name in ("__defaults__", "__kwdefaults__"):
+            if getattr(current, name) is not None:
+                tx.guards.add(AttrSource(ConstSource(current), name), "is", getattr(current, name))
         for name in _names_in(current.__code__):
             for module, scope in ((None, current.__globals__), (torch, vars(torch))):
                 if name not in scope:

@@ -23,6 +23,7 @@ from treadle_shapes import ShapesError, UnbackedError
 from treadle_shapes.torch import operator as operator_record
 from treadle_shapes.torch import run_for_metadata
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ConstSource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values import assumptions, differentiation, floats, gradients, tensor_numbers, unbacked
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
@@ -93,6 +94,8 @@ def run_in_graph(
 
     A result without tensors (a size, a flag) is a constant and leaves no node.
     """
+    if _name(target) in _UNINITIALISED:
+        _rely_on_uninitialised(tx, _name(target))
     convert = _Arguments(tx).pair
     kwargs = {name: _number_argument(tx, target, name, value) for name, value in kwargs.items()}
     pairs = [convert(arg) for arg in args]
@@ -116,6 +119,27 @@ def run_in_graph(
     if unbacked_symbols.allowed:
         unbacked_symbols.close_call(tx, value)
     return value
+
+
+_UNINITIALISED = frozenset(
+    "empty empty_like new_empty empty_strided new_empty_strided empty_permuted resize_ resize_as_ Tensor".split()
+)
+"""Calls whose result has elements that nobody has written."""
+
+
+def _rely_on_uninitialised(tx: TraceContext, name: str) -> None:
+    """Under deterministic algorithms, which are guarded, PyTorch may fill such elements with NaN; a compiled graph does not."""
+    if not torch.are_deterministic_algorithms_enabled():
+        return
+    if torch.utils.deterministic.fill_uninitialized_memory:
+        raise Unsupported("deterministic-fill", name)
+    tx.guards.add(
+        ConstSource(None), "call", _fills_nothing, "torch.utils.deterministic.fill_uninitialized_memory is False"
+    )
+
+
+def _fills_nothing(_: Any) -> bool:
+    return not torch._C._get_deterministic_fill_uninitialized_memory()
 
 
 def _number_argument(tx: TraceContext, target: Any, name: str, value: Value) -> Value:

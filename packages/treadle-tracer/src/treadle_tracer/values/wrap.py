@@ -126,7 +126,10 @@ def _function(tx: TraceContext, obj: types.FunctionType, source: Source) -> Valu
         return tx.wrap_known(own["__wrapped__"])
     if rule_of(obj) is not None or goes_into_graph(obj):
         _guard_identity(tx, obj, source)
-        rely_on_body(tx, obj)
+        if goes_into_graph(obj):
+            rely_on_body(tx, obj)
+        else:
+            tx.guards.add(ConstSource(obj), "function_code", obj)
         return CallableValue(obj, source)
     if isinstance(source.root, LocalSource) and (obj.__closure__ or obj.__qualname__.endswith("<lambda>")):
         # Such a function is a new object at every call. Its code stays; its closure and defaults are guarded where they are read.
