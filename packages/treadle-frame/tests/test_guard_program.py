@@ -137,3 +137,22 @@ def test_programs_can_be_referenced_weakly() -> None:
     reference = weakref.ref(program)
     del program
     assert reference() is None
+
+
+class ComparedToSomethingElse:
+    """A key by identity whose `==` gives no bool, as that of tensors."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> Any:
+        raise RuntimeError("sizes must match")
+
+
+def test_keys_by_identity_are_not_compared() -> None:
+    first, second = ComparedToSomethingElse(), ComparedToSomethingElse()
+    keys = {first: 1, second: 2}
+    checks = [Check((X, ("dict_item", key)), "equals", value) for key, value in keys.items()]
+    program = GuardProgram([Check((X,), "dict_keys", tuple(keys)), *checks])
+    assert program.check({"x": keys}, {}, {}, {})
+    assert not program.check({"x": {first: 1, ComparedToSomethingElse(): 2}}, {}, {}, {})
+    assert not program.check({"x": {first: 1, second: 3}}, {}, {}, {})

@@ -41,7 +41,7 @@ class Program:
         return None if found is None or found.target >= entry.target and found.lasti else found
 
     def raises_again(self, handler: int) -> bool:
-        """Whether the handler at this instruction catches nothing: it is that of a `finally` whose body neither loops nor returns."""
+        """Whether the handler at this instruction catches nothing: it is that of a `finally` whose body does not leave the handler."""
         for instruction in self.model.instructions[handler:]:
             if instruction.opname == "RERAISE":
                 return True
@@ -50,4 +50,6 @@ class Program:
         return False
 
 
-_ENDS_OF_HANDLERS = frozenset({"CHECK_EXC_MATCH", "CHECK_EG_MATCH", "POP_EXCEPT", "WITH_EXCEPT_START", "RETURN_VALUE"})
+_ENDS_OF_HANDLERS = frozenset(
+    {"CHECK_EXC_MATCH", "CHECK_EG_MATCH", "POP_EXCEPT", "WITH_EXCEPT_START", "RETURN_VALUE", "RETURN_CONST"}
+)
