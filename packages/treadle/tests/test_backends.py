@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 import treadle
-from treadle.backends import BUILTIN, backend_names, is_own, needs_gradients, resolve
+from treadle.backends import BUILTIN, backend_names, is_own, leaves_history, needs_gradients, resolve
 from treadle.errors import UnknownName, WrongUse
 from treadle.options import compile_options
 
@@ -107,3 +107,37 @@ def test_a_graph_without_functional_form_is_counted_as_eager():
     assert torch.equal(run(x)[0], x * x.sum().item())
     (eager,) = treadle.stats().eager_graphs
     assert "values of a tensor" in eager.reason
+
+
+def test_what_autograd_sees_after_a_run():
+    """A graph whose results and inputs have no history is compiled for inference, whatever requires gradients."""
+    weight = torch.ones(3, requires_grad=True)
+
+    def forward(x):
+        return x * weight
+
+    def detached(x):
+        return (x * weight).detach()
+
+    def updated(x):
+        with torch.no_grad():
+            weight.mul_(x)
+
+    def changed(x):
+        x.mul_(weight)
+
+    def own_gradients(x):
+        return torch.autograd.grad((x * weight).sum(), weight)
+
+    for function, expected in (
+        *((forward, True), (detached, False), (updated, False), (changed, True)),
+        (own_gradients, False),
+    ):
+        found = []
+
+        def backend(gm, inputs, found=found):
+            found.append((leaves_history(gm), needs_gradients(gm, inputs)))
+            return gm.forward
+
+        treadle.compile(function, backend=backend)(torch.ones(3))
+        assert found == [(expected, True)], function
