@@ -14,9 +14,12 @@
 #define Py_BUILD_CORE 1
 #include <Python.h>
 #include <internal/pycore_frame.h>
+#include <internal/pycore_dict.h>
 #include <opcode.h>
 #undef Py_BUILD_CORE
 #include <structmember.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 #if PY_VERSION_HEX < 0x030B0000 || PY_VERSION_HEX >= 0x030E0000
 #error "treadle-frame supports CPython 3.11, 3.12 and 3.13"
@@ -126,6 +129,19 @@ tf_lookup_attr(PyObject *object, PyObject *name, PyObject **result)
     return PyObject_GetOptionalAttr(object, name, result);
 #else
     return _PyObject_LookupAttr(object, name, result);
+#endif
+}
+
+/* Whether every change of the dict moves its version. On 3.13 attributes may be stored in values that lie in the object whose dict
+ * this is, past the dict. */
+static inline bool
+tf_dict_version_is_reliable(PyObject *dict)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    PyDictValues *values = ((PyDictObject *)dict)->ma_values;
+    return values == NULL || !values->embedded;
+#else
+    return true;
 #endif
 }
 

@@ -1,5 +1,5 @@
 /* The single checks of guard programs, as a table (`tf_check_kinds`, near the end): how the argument is prepared, how a
- * value is tested, where further paths stand.
+ * value is tested, where further paths stand, what the outcome depends on.
  *
  * A test returns 1 (holds), 0 (fails) or -1 (an exception that is no Exception is set); ordinary exceptions are cleared
  * and mean "fails". The value is held by the caller.
@@ -523,10 +523,11 @@ static int
 prepare_native_tensor(GuardCheck *check, PyObject *where)
 {
     PyObject *given = check->arg;
-    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 3 || !is_type_or_types(PyTuple_GET_ITEM(given, 0))
+    Py_ssize_t parts = PyTuple_Check(given) ? PyTuple_GET_SIZE(given) : 0;
+    if ((parts != 3 && parts != 4) || !is_type_or_types(PyTuple_GET_ITEM(given, 0))
         || !PyLong_Check(PyTuple_GET_ITEM(given, 1)) || !PyTuple_Check(PyTuple_GET_ITEM(given, 2))) {
         PyErr_Format(tf_guard_error, "%U: the argument must be a NativeTensorCheck (type or types, handle offset, tuple of "
-                     "queries), not %R", where, given);
+                     "queries[, image]), not %R", where, given);
         return -1;
     }
     PyObject *queries = PyTuple_GET_ITEM(given, 2);
@@ -547,6 +548,10 @@ prepare_native_tensor(GuardCheck *check, PyObject *where)
         if (fill_query(&test->queries[i], PyTuple_GET_ITEM(queries, i), where) < 0) {
             return -1;
         }
+    }
+    if (parts == 4 && PyTuple_GET_ITEM(given, 3) != Py_None) {
+        check->spec = tf_image_spec(PyTuple_GET_ITEM(given, 3), test->types, test->handle_offset, where);
+        return check->spec == NULL ? -1 : 0;
     }
     return 0;
 }
@@ -731,25 +736,25 @@ prepare_call_many(GuardCheck *check, PyObject *where)
 /* ---- the table --------------------------------------------------------------------------------------------------------- */
 
 const CheckKind tf_check_kinds[] = {
-    {"is", prepare_nothing, test_is, PATHS_NONE},
-    {"is_not", prepare_nothing, test_is_not, PATHS_NONE},
-    {"refers", prepare_weakref, test_refers, PATHS_NONE},
-    {"type_is", prepare_type, test_type_is, PATHS_NONE},
-    {"equals", prepare_nothing, test_equals, PATHS_NONE},
-    {"type_lookup", tf_prepare_type_lookup, tf_test_type_lookup, PATHS_NONE},
-    {"function_code", tf_prepare_function_code, tf_test_function_code, PATHS_NONE},
-    {"unset", tf_prepare_unset, tf_test_unset, PATHS_NONE},
-    {"len", prepare_length, test_len, PATHS_NONE},
-    {"dict_keys", prepare_tuple, test_dict_keys, PATHS_NONE},
-    {"has_attr", prepare_name, test_has_attr, PATHS_NONE},
-    {"lacks_attr", prepare_name, test_lacks_attr, PATHS_NONE},
-    {"lacks_key", prepare_nothing, test_lacks_key, PATHS_NONE},
-    {"has_key", prepare_nothing, test_has_key, PATHS_NONE},
+    {"is", prepare_nothing, test_is, PATHS_NONE, READS_ANCHOR},
+    {"is_not", prepare_nothing, test_is_not, PATHS_NONE, READS_IDENTITY},
+    {"refers", prepare_weakref, test_refers, PATHS_NONE, READS_ANCHOR},
+    {"type_is", prepare_type, test_type_is, PATHS_NONE, READS_TYPE},
+    {"equals", prepare_nothing, test_equals, PATHS_NONE, READS_VALUE},
+    {"type_lookup", tf_prepare_type_lookup, tf_test_type_lookup, PATHS_NONE, READS_LOOKUP},
+    {"function_code", tf_prepare_function_code, tf_test_function_code, PATHS_NONE, READS_FUNCTION},
+    {"unset", tf_prepare_unset, tf_test_unset, PATHS_NONE, READS_SLOT},
+    {"len", prepare_length, test_len, PATHS_NONE, READS_LENGTH},
+    {"dict_keys", prepare_tuple, test_dict_keys, PATHS_NONE, READS_KEYS},
+    {"has_attr", prepare_name, test_has_attr, PATHS_NONE, READS_ATTRIBUTE},
+    {"lacks_attr", prepare_name, test_lacks_attr, PATHS_NONE, READS_ATTRIBUTE},
+    {"lacks_key", prepare_nothing, test_lacks_key, PATHS_NONE, READS_KEYS},
+    {"has_key", prepare_nothing, test_has_key, PATHS_NONE, READS_KEYS},
     {"call", prepare_callable, test_call, PATHS_NONE},
     {"capsule", prepare_capsule, test_capsule, PATHS_NONE},
-    {"native_tensor", prepare_native_tensor, test_native_tensor, PATHS_NONE},
-    {"same_object", prepare_tuple, test_same_object, PATHS_ARGUMENT},
-    {"distinct_objects", prepare_nothing, test_distinct_objects, PATHS_IN_ARGUMENT},
+    {"native_tensor", prepare_native_tensor, test_native_tensor, PATHS_NONE, READS_HANDLE},
+    {"same_object", prepare_tuple, test_same_object, PATHS_ARGUMENT, READS_IDENTITY},
+    {"distinct_objects", prepare_nothing, test_distinct_objects, PATHS_IN_ARGUMENT, READS_IDENTITY},
     {"call_many", prepare_call_many, test_call_many, PATHS_IN_SECOND},
     {"equal_items", prepare_equal_items, test_equal_items, PATHS_IN_SECOND},
 };
@@ -767,8 +772,26 @@ tf_check_free_argument(GuardCheck *check)
 {
     free_native_test(check->native);
     check->native = NULL;
+    PyMem_Free(check->spec);
+    check->spec = NULL;
     PyMem_Free(check->pairs);
     check->pairs = NULL;
     PyMem_Free(check->type_facts);
     check->type_facts = NULL;
+}
+
+size_t
+tf_check_size(const GuardCheck *check)
+{
+    size_t size = (size_t)check->n_others * sizeof(GuardNode *);
+    if (check->native != NULL) {
+        size += sizeof(NativeTest);
+        for (Py_ssize_t i = 0; i < check->native->n_queries; i++) {
+            size += sizeof(NativeQuery) + 3 * sizeof(int64_t) * ((size_t)check->native->queries[i].n_expected + 1);
+        }
+    }
+    if (check->pairs != NULL) {
+        size += sizeof(ItemPairs) + (size_t)check->pairs->n_pairs * sizeof(check->pairs->pairs[0]);
+    }
+    return size;
 }

@@ -92,8 +92,8 @@ tf_nth_key(PyObject *mapping, Py_ssize_t index)
     return key;
 }
 
-static PyObject *
-root_value(GuardProgram *program, const GuardNode *root, const GuardView *view)
+PyObject *
+tf_root_value(GuardProgram *program, const GuardNode *root, const GuardView *view)
 {
     PyObject *cell = NULL;
     switch (root->kind) {
@@ -137,8 +137,8 @@ root_value(GuardProgram *program, const GuardNode *root, const GuardView *view)
     }
 }
 
-static PyObject *
-step_value(const GuardNode *node, PyObject *value)
+PyObject *
+tf_step_value(const GuardNode *node, PyObject *value)
 {
     PyObject *result = NULL;
     switch (node->kind) {
@@ -174,12 +174,6 @@ step_value(const GuardNode *node, PyObject *value)
 
 /* ---- all checks ---------------------------------------------------------------------------------------------------- */
 
-typedef struct {
-    GuardProgram *program;
-    const GuardView *view;
-    PyObject **captures;        /* owned values, by GuardNode.capture */
-} Descent;
-
 /* Moves `node` to the front of its list, so that what failed once is checked first. */
 void
 tf_program_promote(GuardNode **list, GuardNode *node)
@@ -196,38 +190,66 @@ tf_program_promote(GuardNode **list, GuardNode *node)
     *list = node;
 }
 
-static int descend(Descent *, GuardNode **list, PyObject *parent_value);
+static int descend(Descent *, GuardNode **list, PyObject *parent_value, bool skip_implied);
 
-/* The checks of one node, then everything below it. Borrows `value`. */
+#define MAX_IMAGE_MISSES 64
+
+/* The checks of one node, then everything below it. Borrows `value`. `decided`: by the node's image. */
 static int
-check_node(Descent *descent, GuardNode *node, PyObject *value)
+check_all(Descent *descent, GuardNode *node, PyObject *value, bool decided)
 {
     for (GuardCheck *check = node->checks; check != NULL; check = check->next) {
-        int holds = tf_check_test(check, value, NULL);
+        int holds = decided && check == node->imaged ? 1 : tf_check_test(check, value, NULL);
         if (holds <= 0) {
             return holds;
         }
     }
     if (node->capture >= 0) {
-        descent->captures[node->capture] = Py_NewRef(value);
+        Py_XSETREF(descent->captures[node->capture], Py_NewRef(value));
     }
-    return node->children == NULL ? 1 : descend(descent, &node->children, value);
+    return node->children == NULL ? 1 : descend(descent, &node->children, value, decided);
+}
+
+/* A new image is the bytes from before the checks, if they are the same after: the checks may run Python code. */
+int
+tf_check_node(Descent *descent, GuardNode *node, PyObject *value)
+{
+    if (node->imaged == NULL) {
+        return check_all(descent, node, value, false);
+    }
+    if (node->image != NULL && tf_image_matches(node->image, value)) {
+        node->image_misses -= node->image_misses > 0;
+        return check_all(descent, node, value, true);
+    }
+    Image *image = node->image_misses < MAX_IMAGE_MISSES ? tf_image_take(node->imaged->spec, value) : NULL;
+    int holds = check_all(descent, node, value, false);
+    if (holds == 1 && image != NULL && tf_image_matches(image, value)) {
+        Image *old = node->image;
+        node->image_misses += old != NULL;
+        node->image = image;
+        image = old;
+    }
+    tf_image_release(image);
+    return holds;
 }
 
 /* All nodes of a list of siblings. On failure the culprit moves to the front, unless an evaluation further out is in
  * the middle of the same list (a guard that runs Python code, another thread): that one must not skip a sibling. */
 static int
-descend(Descent *descent, GuardNode **list, PyObject *parent_value)
+descend(Descent *descent, GuardNode **list, PyObject *parent_value, bool skip_implied)
 {
     for (GuardNode *node = *list; node != NULL; node = node->next) {
-        PyObject *value = parent_value == NULL ? root_value(descent->program, node, descent->view)
-                                               : step_value(node, parent_value);
+        if (skip_implied && node->implied) {
+            continue;
+        }
+        PyObject *value = parent_value == NULL ? tf_root_value(descent->program, node, descent->view)
+                                               : tf_step_value(node, parent_value);
         int holds;
         if (value == NULL) {
             holds = tf_clear_ordinary_error();
         }
         else {
-            holds = check_node(descent, node, value);
+            holds = tf_check_node(descent, node, value);
             Py_DECREF(value);
         }
         if (holds <= 0) {
@@ -240,8 +262,8 @@ descend(Descent *descent, GuardNode **list, PyObject *parent_value)
     return 1;
 }
 
-static int
-check_cross(Descent *descent, GuardCheck *check)
+int
+tf_check_cross(Descent *descent, GuardCheck *check)
 {
     PyObject *on_stack[TF_MAX_CAPTURES_ON_STACK];
     PyObject **others = on_stack;
@@ -257,6 +279,21 @@ check_cross(Descent *descent, GuardCheck *check)
     int holds = tf_check_test(check, descent->captures[check->node->capture], others);
     if (others != on_stack) {
         PyMem_Free(others);
+    }
+    return holds;
+}
+
+/* All checks, whatever the memo says. */
+static int
+evaluate(Descent *descent)
+{
+    GuardProgram *program = descent->program;
+    int holds = descend(descent, &program->roots, NULL, false);
+    for (GuardCheck *check = program->cross; check != NULL && holds == 1; check = check->next) {
+        holds = tf_check_cross(descent, check);
+    }
+    if (holds == 1) {
+        tf_memo_learn(descent);
     }
     return holds;
 }
@@ -278,10 +315,8 @@ tf_program_holds(GuardProgram *program, const GuardView *view)
     }
     Py_INCREF(program);
     program->running++;
-    int holds = descend(&descent, &program->roots, NULL);
-    for (GuardCheck *check = program->cross; check != NULL && holds == 1; check = check->next) {
-        holds = check_cross(&descent, check);
-    }
+    MemoAnswer answer = program->memo == NULL ? MEMO_STALE : tf_memo_holds(&descent);
+    int holds = answer == MEMO_STALE ? evaluate(&descent) : (int)answer;
     program->running--;
     for (int i = 0; i < program->n_captures; i++) {
         Py_XDECREF(descent.captures[i]);
@@ -300,13 +335,13 @@ static PyObject *
 path_value(GuardProgram *program, const GuardNode *node, const GuardView *view)
 {
     if (node->parent == NULL) {
-        return root_value(program, node, view);
+        return tf_root_value(program, node, view);
     }
     PyObject *parent = path_value(program, node->parent, view);
     if (parent == NULL) {
         return NULL;
     }
-    PyObject *value = step_value(node, parent);
+    PyObject *value = tf_step_value(node, parent);
     Py_DECREF(parent);
     return value;
 }

@@ -47,6 +47,7 @@ free_nodes(GuardNode *node)
         GuardNode *next = node->next;
         free_nodes(node->children);
         free_checks(node->checks);
+        tf_image_release(node->image);
         Py_XDECREF(node->key);
         PyMem_Free(node);
         node = next;
@@ -366,6 +367,33 @@ add_check(GuardProgram *program, PyObject *given, Py_ssize_t number)
     return 0;
 }
 
+/* Whether the image of a check decides all that is checked about this step from its value. */
+static bool
+is_implied(const GuardNode *node, const ImageSpec *spec)
+{
+    bool implied = (node->kind == STEP_attr || node->kind == STEP_apply) && node->children == NULL && node->capture < 0
+                   && tf_image_implies(spec, node->key);
+    for (const GuardCheck *check = node->checks; check != NULL && implied; check = check->next) {
+        implied = check->kind->reads == READS_ANCHOR || check->kind->reads == READS_IDENTITY;
+    }
+    return implied;
+}
+
+/* Finds the nodes that have a check with an image, and the steps from their values that the image decides too. */
+static void
+link_images(GuardNode *list)
+{
+    for (GuardNode *node = list; node != NULL; node = node->next) {
+        for (GuardCheck *check = node->checks; check != NULL && node->imaged == NULL; check = check->next) {
+            node->imaged = check->spec != NULL ? check : NULL;
+        }
+        for (GuardNode *child = node->children; child != NULL && node->imaged != NULL; child = child->next) {
+            child->implied = is_implied(child, node->imaged->spec);
+        }
+        link_images(node->children);
+    }
+}
+
 /* ---- binding names to slots -------------------------------------------------------------------------------------- */
 
 static int
@@ -471,6 +499,7 @@ program_dealloc(PyObject *self)
     if (program->weakrefs != NULL) {
         PyObject_ClearWeakRefs(self);
     }
+    tf_memo_free(program);
     free_nodes(program->roots);
     free_checks(program->cross);
     PyMem_Free(program->in_order);
@@ -510,6 +539,7 @@ program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return NULL;
     }
     program->checks = checks;
+    program->wait = 1;          /* a guard that is evaluated once needs no memo */
     program->names = PyList_New(0);
     program->in_order = PyMem_Calloc((size_t)PyTuple_GET_SIZE(checks) + 1, sizeof(GuardCheck *));
     if (program->names == NULL || program->in_order == NULL) {
@@ -522,6 +552,7 @@ program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
             return NULL;
         }
     }
+    link_images(program->roots);
     return (PyObject *)program;
 }
 
@@ -588,7 +619,41 @@ program_length(PyObject *self)
 
 static PySequenceMethods program_as_sequence = {.sq_length = program_length};
 
+static size_t
+size_of_nodes(const GuardNode *list)
+{
+    size_t size = 0;
+    for (const GuardNode *node = list; node != NULL; node = node->next) {
+        size += sizeof(GuardNode) + size_of_nodes(node->children);
+    }
+    return size;
+}
+
+static PyObject *
+program_sizeof(PyObject *self, PyObject *nothing)
+{
+    GuardProgram *program = (GuardProgram *)self;
+    size_t size = sizeof(GuardProgram) + size_of_nodes(program->roots) + tf_memo_size(program);
+    for (Py_ssize_t i = 0; i < program->n_checks; i++) {
+        size += sizeof(GuardCheck) + sizeof(GuardCheck *) + tf_check_size(program->in_order[i]);
+    }
+    return PyLong_FromSize_t(size);
+}
+
+static PyObject *
+program_memo(PyObject *self, void *nothing)
+{
+    return tf_memo_describe((GuardProgram *)self);
+}
+
+static PyGetSetDef program_getset[] = {
+    {"memo", program_memo, NULL,
+     "What evaluations skip, as a dict: number of witnesses, images and checks that run on every call, builds, refreshes.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
 static PyMethodDef program_methods[] = {
+    {"__sizeof__", program_sizeof, METH_NOARGS, "Bytes, with the trie and the memo, without what checks refer to."},
     {"check", (PyCFunction)(void (*)(void))program_check, METH_VARARGS | METH_KEYWORDS,
      "check(locals, globals=None, closure=None, builtins=None) -> bool\n\nWhether all checks hold. `closure` maps names "
      "to cells, or is the tuple of cells of a code object for which an Entry holds this program."},
@@ -616,6 +681,7 @@ PyTypeObject GuardProgram_Type = {
     .tp_as_sequence = &program_as_sequence,
     .tp_methods = program_methods,
     .tp_members = program_members,
+    .tp_getset = program_getset,
     .tp_weaklistoffset = offsetof(GuardProgram, weakrefs),
     .tp_free = PyObject_GC_Del,
 };

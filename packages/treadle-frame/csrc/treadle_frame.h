@@ -6,6 +6,8 @@
  *   cache.c       Entry objects and the cache of entries in a code object
  *   guard_program.c   reads checks into a trie;  guard_eval.c  descends it
  *   guard_checks.c    the single checks, as a table;  guard_facts.c  those of what lookups find
+ *   guard_memo.c      skips what has not changed, by a list that guard_build.c makes of what guard_peek.c says;
+ *                     guard_image.c  bytes of tensors
  *   dispatcher.c  the frameless path
  *
  * All state is protected by the GIL. "Owned" means the holder has a reference, "borrowed" that somebody named has.
@@ -38,6 +40,23 @@ typedef enum {
 
 typedef struct GuardCheck GuardCheck;
 
+/* What the outcome of a check depends on, besides which object the value is. guard_memo.c runs a check of the first kind on every
+ * call; the others it skips as long as the containers they depend on are unchanged (guard_peek.c). */
+typedef enum {
+    READS_ANYTHING = 0,
+    READS_ANCHOR,               /* nothing else, and only one object passes: none that reuses the address of a dead one */
+    READS_IDENTITY,             /* nothing else */
+    READS_TYPE,                 /* the value's type */
+    READS_VALUE,                /* the value compared with the argument */
+    READS_LENGTH,
+    READS_KEYS,                 /* the keys of a dict, in order */
+    READS_ATTRIBUTE,            /* whether there is an attribute named by the argument */
+    READS_LOOKUP,               /* what lookups in the value, a type, find */
+    READS_FUNCTION,             /* code and defaults of the value, a function */
+    READS_SLOT,                 /* the slot of the value that the argument, a descriptor, describes */
+    READS_HANDLE,               /* what the check's image covers (guard_image.c) */
+} Reads;
+
 /* One kind of check. Paths in the argument are read by guard_program.c, after `prepare`. */
 typedef struct {
     const char *name;
@@ -46,6 +65,7 @@ typedef struct {
     /* 1 holds, 0 fails, -1 with an exception set. */
     int (*test)(const GuardCheck *, PyObject *value, PyObject *const *others);
     OtherPaths others;
+    Reads reads;
 } CheckKind;
 
 extern const CheckKind tf_check_kinds[];
@@ -54,6 +74,9 @@ extern const size_t tf_n_check_kinds;
 typedef struct NativeTest NativeTest;
 typedef struct ItemPairs ItemPairs;
 typedef struct TypeFacts TypeFacts;
+typedef struct ImageSpec ImageSpec;
+typedef struct Image Image;
+typedef struct GuardMemo GuardMemo;
 
 struct GuardCheck {
     struct GuardCheck *next;    /* in the node, or in the program's list of checks on several paths */
@@ -67,6 +90,9 @@ struct GuardCheck {
     NativeTest *native;         /* owned */
     ItemPairs *pairs;           /* owned: equal_items */
     TypeFacts *type_facts;      /* owned: type_lookup */
+    ImageSpec *spec;            /* owned: native_tensor with an image, or NULL */
+    bool memoised;              /* holds as long as the witnesses of the memo do */
+    unsigned char misses;       /* how often a witness of this check has changed while the guard went on holding */
     struct GuardNode **others;  /* owned array of borrowed nodes: further paths */
     Py_ssize_t n_others;
 };
@@ -80,6 +106,16 @@ typedef struct GuardNode {
     Py_ssize_t index;           /* list_item, tuple_item, dict_key; for local and closure: number of the bound name */
     int capture;                /* where a check on several paths finds this value, or -1 */
     StepKind kind;
+    GuardCheck *imaged;         /* borrowed: the check whose image decides it and the implied children, or NULL */
+    Image *image;               /* owned: bytes for which this check and these children held, or NULL */
+    bool implied;               /* the parent's image decides all checks of this node */
+    unsigned char image_misses;
+    /* What the memo knows; see guard_memo.c. */
+    PyObject *seen;             /* borrowed from the container that holds it */
+    PyTypeObject *seen_type;    /* borrowed; for comparison only */
+    unsigned char state;        /* NodeState */
+    unsigned char misses;       /* how often the value has changed while the guard went on holding */
+    bool pinned;                /* some witness lies within the object */
 } GuardNode;
 
 typedef struct {
@@ -93,6 +129,9 @@ typedef struct {
     Py_ssize_t n_checks;
     int n_captures;
     int running;                /* evaluations in progress (guards may run Python code that evaluates them again) */
+    GuardMemo *memo;            /* owned, or NULL */
+    unsigned long long n_builds, n_refreshes;
+    int wait;                   /* evaluations that must hold before a memo is built again */
     PyObject *weakrefs;
 } GuardProgram;
 
@@ -108,6 +147,35 @@ typedef struct {
 
 #define TF_MAX_CAPTURES_ON_STACK 16
 
+/* An evaluation under way. */
+typedef struct {
+    GuardProgram *program;
+    const GuardView *view;
+    PyObject **captures;        /* owned values, by GuardNode.capture */
+} Descent;
+
+/* Of guard_eval.c, for the memo. */
+PyObject *tf_root_value(GuardProgram *, const GuardNode *, const GuardView *);     /* new reference, or NULL, error or not */
+PyObject *tf_step_value(const GuardNode *, PyObject *value);                       /* as above */
+int tf_check_node(Descent *, GuardNode *, PyObject *value);                        /* the node and everything below it */
+int tf_check_cross(Descent *, GuardCheck *);
+
+/* Of guard_memo.c. */
+typedef enum { MEMO_FAILS = 0, MEMO_HOLDS = 1, MEMO_STALE = 2, MEMO_ERROR = -1 } MemoAnswer;
+MemoAnswer tf_memo_holds(Descent *);
+void tf_memo_learn(Descent *);                                  /* after an evaluation that held; never sets an error */
+void tf_memo_free(GuardProgram *);
+size_t tf_memo_size(const GuardProgram *);                      /* bytes */
+PyObject *tf_memo_describe(const GuardProgram *);               /* new dict */
+
+/* Of guard_image.c. */
+ImageSpec *tf_image_spec(PyObject *given, PyObject *types, Py_ssize_t handle_offset, PyObject *where);  /* NULL with an error */
+bool tf_image_implies(const ImageSpec *, PyObject *key);
+Image *tf_image_take(const ImageSpec *, PyObject *value);       /* new reference, shared if equal; NULL without an error */
+bool tf_image_matches(const Image *, PyObject *value);          /* never runs Python code */
+void tf_image_retain(Image *);
+void tf_image_release(Image *);
+
 extern PyTypeObject GuardProgram_Type;
 int *tf_program_bind(GuardProgram *, PyCodeObject *);           /* new array (PyMem), or NULL with ValueError set */
 int tf_program_holds(GuardProgram *, const GuardView *);        /* 1, 0, -1 with a BaseException set */
@@ -118,6 +186,7 @@ void tf_program_promote(GuardNode **list, GuardNode *node);
 int tf_clear_ordinary_error(void);                              /* 0: cleared; -1: not an Exception, still set */
 int tf_check_test(const GuardCheck *, PyObject *value, PyObject *const *others);
 void tf_check_free_argument(GuardCheck *);
+size_t tf_check_size(const GuardCheck *);                        /* bytes that the check itself owns */
 
 int tf_prepare_type_lookup(GuardCheck *, PyObject *where);
 int tf_test_type_lookup(const GuardCheck *, PyObject *value, PyObject *const *others);

@@ -25,7 +25,7 @@ from treadle_frame._core import (
     unskip,
 )
 from treadle_frame.errors import EvaluatorError, EvaluatorWarning, GuardError, LayoutError, StaleGuardWarning
-from treadle_frame.guards import Check, EqualItems, NativeTensorCheck
+from treadle_frame.guards import Check, EqualItems, NativeImage, NativeTensorCheck
 
 __all__ = [
     "RUN_CACHED",
@@ -37,6 +37,7 @@ __all__ = [
     "EqualItems",
     "EvaluatorError",
     "EvaluatorWarning",
+    "NativeImage",
     "NativeTensorCheck",
     "FrameInfo",
     "GuardError",

@@ -23,6 +23,21 @@ class Check(NamedTuple):
     reason: str = ""
 
 
+class NativeImage(NamedTuple):
+    """Which bytes decide a `native_tensor` check: as long as they are equal, none of its queries is asked.
+
+    The handle holds the address of an object of the C library. `ranges` are (start, stop) of bytes in that object, multiples of 8, 256
+    bytes at most in all; each of `fields` is (offset of a pointer in the object, offset behind it, 1 or 8 bytes, only_null): a field
+    elsewhere, 0 behind a null pointer; with `only_null` all that counts is whether it is 0. `implies` are names of attributes
+    and callables: `getattr(value, name)` and `callable(value)` give the same object as long as the bytes are equal. Whoever
+    makes an image vouches for that. The check must be of one type, not of a tuple of types.
+    """
+
+    ranges: tuple[tuple[int, int], ...]
+    fields: tuple[tuple[int, int, int, bool], ...] = ()
+    implies: tuple[Any, ...] = ()
+
+
 class NativeTensorCheck(NamedTuple):
     """The argument of a `native_tensor` check: questions to a C library about the value's handle.
 
@@ -40,6 +55,7 @@ class NativeTensorCheck(NamedTuple):
     type: type | tuple[type, ...]
     handle_offset: int
     queries: tuple[tuple[int, str, Any], ...]
+    image: NativeImage | None = None
 
 
 class EqualItems(NamedTuple):
@@ -57,4 +73,4 @@ class EqualItems(NamedTuple):
     pairs: tuple[tuple[int, int, int, int], ...]
 
 
-__all__ = ["ACCESSORS", "OPS", "ROOTS", "Check", "EqualItems", "NativeTensorCheck", "Path"]
+__all__ = ["ACCESSORS", "OPS", "ROOTS", "Check", "EqualItems", "NativeImage", "NativeTensorCheck", "Path"]

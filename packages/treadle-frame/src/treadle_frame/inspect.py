@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import CodeType, FunctionType
 from typing import NamedTuple
 
@@ -18,6 +19,11 @@ class Rejection(NamedTuple):
 def why_fails(entry: Entry, frame: FrameInfo) -> str | None:
     """The reason of the first check of the entry's guard that fails for this frame; None when the guard holds."""
     return entry.guard.why_fails(frame.locals, frame.globals, frame.closure, frame.builtins)
+
+
+def memory(entry: Entry) -> int:
+    """Bytes of the entry and its guard program with what it remembers, without the objects that these refer to: code, payload, arguments."""
+    return sys.getsizeof(entry) + sys.getsizeof(entry.guard)
 
 
 def rejections(frame: FrameInfo) -> list[Rejection]:

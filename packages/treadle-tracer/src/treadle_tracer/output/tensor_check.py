@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 
 from ..dynamic import Chain, DynamicSizes, StrideRule, stride_rules
 from ..source import Path
+from .tensor_image import image_of
 
 # query -> (symbol, kind of the out parameter in treadle_frame.NativeTensorCheck)
 QUERIES: dict[str, tuple[str, str]] = {
@@ -95,7 +96,8 @@ def _metadata_check(
     if rules:
         layout = tuple((1, None) if rule is None else _as_expected(rule) for rule in rules)
         queries.append((functions["strides"][1], "layout", (functions["sizes"][1], layout)))
-    return ((), "native_tensor", treadle_frame.NativeTensorCheck(type(tensor), offset, tuple(queries)), text)
+    image = image_of(tensor, offset, expected["data_ptr"] is not None)
+    return ((), "native_tensor", treadle_frame.NativeTensorCheck(type(tensor), offset, tuple(queries), image), text)
 
 
 def _as_expected(rule: int | Chain) -> int | tuple[int]:

@@ -1,0 +1,88 @@
+/* Images, for the loop of guard_memo.c that compares thousands of them; guard_image.c explains them. */
+#ifndef TREADLE_GUARD_IMAGE_H
+#define TREADLE_GUARD_IMAGE_H
+
+#include "treadle_frame.h"
+
+#define TF_IMAGE_MAX_FIELDS 4
+#define TF_IMAGE_MAX_OFFSET 1024
+#define TF_IMAGE_MAX_WORDS 32
+
+typedef uint64_t TfPair __attribute__((vector_size(16), aligned(8)));
+
+/* A field behind a pointer: bits of an aligned word. */
+typedef struct {
+    uint16_t pointer, inner;    /* offsets of the pointer in the object, of the word behind it */
+    bool only_null;             /* only whether the field is 0 counts */
+    uint64_t mask;
+} ImageField;
+
+struct ImageSpec {
+    PyObject *type;             /* borrowed from the check's argument, like `implies` */
+    PyObject *implies;
+    Py_ssize_t handle_offset;
+    uint16_t base;              /* offset of the first word */
+    uint16_t n_words, n_fields;
+    ImageField fields[TF_IMAGE_MAX_FIELDS];
+    uint64_t masks[TF_IMAGE_MAX_WORDS];     /* all bits of a word within the ranges, none between them */
+};
+
+struct Image {
+    struct Image *next;         /* in its bucket */
+    Py_ssize_t references;
+    size_t hash;
+    ImageSpec spec;             /* `type` is borrowed from the checks of all who hold the image; no `implies` */
+    uint64_t fields[TF_IMAGE_MAX_FIELDS];
+    uint64_t words[TF_IMAGE_MAX_WORDS];
+};
+
+/* The object whose address the handle holds, or NULL. */
+static inline const char *
+tf_image_object(const ImageSpec *spec, PyObject *value)
+{
+    return *(const char *const *)((const char *)value + spec->handle_offset);
+}
+
+static inline uint64_t
+tf_image_field(const ImageField *field, const char *object)
+{
+    const char *inner = *(const char *const *)(object + field->pointer);
+    uint64_t found = inner == NULL ? 0 : *(const uint64_t *)(inner + field->inner) & field->mask;
+    return field->only_null ? found != 0 : found;
+}
+
+static inline bool
+tf_image_matches_inline(const Image *image, PyObject *value)
+{
+    const ImageSpec *spec = &image->spec;
+    if ((PyObject *)Py_TYPE(value) != spec->type) {
+        return false;
+    }
+    const char *object = tf_image_object(spec, value);
+    if (object == NULL) {
+        return false;
+    }
+    const uint64_t *words = (const uint64_t *)(object + spec->base);
+    TfPair unequal = {0};
+#pragma GCC unroll 4
+    for (int i = 0; i < spec->n_words / 2; i++) {
+        unequal |= (((const TfPair *)words)[i] ^ ((const TfPair *)image->words)[i]) & ((const TfPair *)spec->masks)[i];
+    }
+    uint64_t differ = unequal[0] | unequal[1];
+    for (int i = 0; i < spec->n_fields; i++) {
+        differ |= tf_image_field(&spec->fields[i], object) ^ image->fields[i];
+    }
+    return differ == 0;
+}
+
+/* Brings the object closer. The value is alive; its type need not be known yet, only that it is as large as the spec's. */
+static inline void
+tf_image_prefetch(const Image *image, PyObject *value)
+{
+    const char *object = tf_image_object(&image->spec, value) + image->spec.base;
+    __builtin_prefetch(object);
+    __builtin_prefetch(object + 64);
+    __builtin_prefetch(object + 128);
+}
+
+#endif
