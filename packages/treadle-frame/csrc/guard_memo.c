@@ -6,7 +6,7 @@
  * are equal, all that was found through them holds, and an evaluation compares a flat array of words instead of walking the trie.
  *
  *     evaluation --- roots: fetched; equal to what was seen, or checked as ever ---------.
- *                    witnesses: compared in order --- a dict differs ---> `follow_dict`   |
+ *                    witnesses: compared in order --- a dict or type differs -> `follow`  |
  *                    images: bytes of tensors (guard_image.c) --- differ --> checked      |---> anything else: MEMO_STALE,
  *                    residuals: what no witness covers is done on every call             |     guard_eval.c evaluates all,
  *                    checks on several paths                                  -----------'     and the memo is built anew
@@ -21,7 +21,7 @@
  *    has itself not changed, has been alive all the time: it is the same object (NODE_SOLID). What a mutable word points to may be a
  *    new object at an old address (NODE_LOOSE): its type and contents are witnesses too, or a check that only one object can pass is
  *    (`is`, whose object the program holds, and `refers`, whose weak reference dies with the object).
- *  - When a dict's version has moved, every fact that was read from it is read again (`follow_dict`): programs that count calls in
+ *  - When a dict's version has moved, every fact that was read from it is read again (`follow`): programs that count calls in
  *    an attribute, or fill caches, cost those reads and nothing more. An object that lost its proof of being the same makes the memo
  *    stale, unless a check anchors it. A value that has done this twice is fetched on every call from then on (`misses`).
  *  - Whatever may run Python code runs after that, on objects that are held by then. Such code may evaluate this program again: an
@@ -108,21 +108,9 @@ follow_fact(const Fact *fact, PyObject *dict)
 
 /* Reads again what was read from a dict whose version has moved. */
 static bool
-follow_dict(GuardProgram *program, int number)
+follow_dict(GuardMemo *memo, int first_fact, PyObject *dict)
 {
-    GuardMemo *memo = program->memo;
-    Witness *witness = &tf_witnesses(memo)[number];
-    const WitnessInfo *info = (const WitnessInfo *)memo->infos.items + number;
-    if (info->kind != WITNESS_DICT) {
-        memo->blamed_witness = number;
-        return false;
-    }
-    PyObject *dict = (PyObject *)((char *)witness->address - offsetof(PyDictObject, ma_version_tag));
-    if (!tf_dict_version_is_reliable(dict)) {
-        memo->blamed_witness = number;
-        return false;
-    }
-    for (int i = info->facts; i >= 0; i = tf_facts(memo)[i].next) {
+    for (int i = first_fact; i >= 0; i = tf_facts(memo)[i].next) {
         const Fact *fact = &tf_facts(memo)[i];
         if (!follow_fact(fact, dict)) {
             memo->blamed_node = fact->check == NULL ? fact->node : NULL;
@@ -130,9 +118,46 @@ follow_dict(GuardProgram *program, int number)
             return false;
         }
     }
-    witness->expected = *witness->address;
-    program->n_refreshes++;
     return true;
+}
+
+/* Looks up again what was looked up in a type that has changed. What else follows from a type may have changed with it. */
+static bool
+follow_type(GuardMemo *memo, int first_fact, PyTypeObject *type)
+{
+    bool holds = true;
+    for (int i = first_fact; i >= 0 && holds; i = tf_facts(memo)[i].next) {
+        const GuardCheck *check = tf_facts(memo)[i].check;
+        holds = check != NULL && check->kind->reads == READS_LOOKUP && tf_check_test(check, (PyObject *)type, NULL) == 1;
+    }
+    return holds && tf_type_version(type) != 0;
+}
+
+/* Whether what follows from a witness that has changed still holds; then the witness is what it is now. */
+static bool
+follow(GuardProgram *program, int number)
+{
+    GuardMemo *memo = program->memo;
+    Witness *witness = &tf_witnesses(memo)[number];
+    const WitnessInfo *info = (const WitnessInfo *)memo->infos.items + number;
+    char *address = (char *)witness->address;
+    bool holds = false;
+    if (info->kind == WITNESS_DICT) {
+        PyObject *dict = (PyObject *)(address - offsetof(PyDictObject, ma_version_tag));
+        bool readable = tf_dict_version_is_reliable(dict);
+        memo->blamed_witness = readable ? -1 : number;
+        holds = readable && follow_dict(memo, info->facts, dict);
+    }
+    else {
+        PyTypeObject *type = (PyTypeObject *)(address - offsetof(PyTypeObject, tp_version_tag));
+        holds = info->kind == WITNESS_TYPE && follow_type(memo, info->facts, type);
+        memo->blamed_witness = holds ? -1 : number;
+    }
+    if (holds) {
+        witness->expected = *witness->address;
+        program->n_refreshes++;
+    }
+    return holds;
 }
 
 /* ---- evaluating ------------------------------------------------------------------------------------------------------ */
@@ -194,7 +219,7 @@ compare_witnesses(GuardProgram *program)
     int n = program->memo->witnesses.n;
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++) {
-        if (__builtin_expect(*witnesses[i].address != witnesses[i].expected, 0) && !follow_dict(program, i)) {
+        if (__builtin_expect(*witnesses[i].address != witnesses[i].expected, 0) && !follow(program, i)) {
             return MEMO_STALE;
         }
     }
