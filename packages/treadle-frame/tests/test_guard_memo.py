@@ -541,6 +541,26 @@ def test_a_new_object_at_an_old_address(same):
     assert met > 0
 
 
+@pytest.mark.parametrize("steps", [[("tuple_item", 0)], [("tuple_item", 1), ("tuple_item", 0)]])
+def test_a_new_tuple_at_an_old_address_in_a_dict_that_has_changed(steps):
+    """The dict's version moves, its value is at the same address, and yet it is another tuple."""
+
+    def made(number: int) -> Any:
+        return tuple([number, tuple([number, 2])])  # not a constant, which the code would keep
+
+    met = 0
+    for _ in range(200):
+        thing = Plain(t=made(10**9 + 1))
+        program = anchored(thing, below([("instance_dict", "t"), *steps], "equals", 10**9 + 1))
+        warm(program, o=thing)
+        address = id(thing.t)
+        thing.t = None
+        thing.t = made(10**9 + 2)
+        met += id(thing.t) == address
+        assert not evaluate(program, o=thing)
+    assert met > 0
+
+
 def test_a_new_root_at_an_old_address():
     met = 0
     for _ in range(200):

@@ -240,14 +240,23 @@ class World:
             return made
         return self.value(2)
 
+    def renewed(self, old: Any) -> Any:
+        """A tuple of the same length as the old one, made when nobody else holds that."""
+        if not isinstance(old, tuple) or not old:
+            return self.scalar()
+        items = [*old[:-1], self.scalar()]
+        return tuple(items)
+
     def living(self) -> list[Any]:
-        return [found for reference in self.objects if (found := reference()) is not None]
+        return [self.root] + [found for reference in self.objects if (found := reference()) is not None]
 
     def change_attribute(self) -> Undo:
         obj = self.random.choice(self.living())
         name = self.random.choice(NAMES[:2] if not hasattr(obj, "__dict__") else NAMES)
         had, old = hasattr(obj, name), getattr(obj, name, None)
-        put(obj, name, self.other(old))
+        if self.random.random() < 0.5:
+            put(obj, name, None)  # frees the old value first, unless somebody holds it
+        put(obj, name, self.other(old) if self.random.random() < 0.7 else self.renewed(old))
         return lambda: put(obj, name, old) if had else remove(obj, name)
 
     def delete_attribute(self) -> Undo:
