@@ -2,10 +2,10 @@
 
     python benchmarks/guards.py [--layers 1 10 ...] [--variants ...] [--output FILE]      to benchmarks/results/guards.json
 
-The model is `layers` times nn.Linear(4, 4), called without gradients on parameters that require them. The backend returns the input, so what
-is left is the way into the compiled code: guards, mostly. Each variant and depth runs in a process of its own and reports the
-fastest of many blocks of calls, since other programs on the machine only ever add time. `unchanged`: nothing happens between calls;
-`optimiser`: each parameter is written in place before each call (that time is not counted); `counter`: a call counter in the
+The model is `layers` times nn.Linear(4, 4), called without gradients on parameters that require them. The backend returns the input,
+so what is left is the way into the compiled code: guards, mostly. Each variant and depth runs in a process of its own and reports
+the fastest of many blocks of calls, since other programs on the machine only ever add time. `unchanged`: nothing happens between
+calls; `optimiser`: each parameter is written in place before each call (that time is not counted); `counter`: a call counter in the
 outermost module is increased before each call.
 """
 
@@ -147,7 +147,9 @@ def main(arguments: Sequence[str]) -> int:
     for variant in options.variants:
         for layers in options.layers:
             result = found.setdefault(variant, {})[str(layers)] = measure_apart(variant, layers)
-            print(f"{variant:14} {layers:5} layers: " + ", ".join(f"{k} {v:.1f}" for k, v in result.items()), flush=True)
+            print(
+                f"{variant:14} {layers:5} layers: " + ", ".join(f"{k} {v:.1f}" for k, v in result.items()), flush=True
+            )
     results = {
         "command": " ".join(["python benchmarks/guards.py", *arguments]),
         "machine": machine.describe(),

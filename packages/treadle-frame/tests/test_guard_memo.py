@@ -100,7 +100,12 @@ def replace_dict_by_equal_one(thing: Any) -> None:
 
 CHANGES: dict[str, tuple[Callable[[], Any], list[Check], Callable[[Any], Any], bool]] = {
     # name: (makes the object, checks, change, whether the guard holds afterwards)
-    "attribute": (lambda: Plain(a=1), [below([("instance_dict", "a")], "equals", 1)], lambda o: setattr(o, "a", 2), False),
+    "attribute": (
+        lambda: Plain(a=1),
+        [below([("instance_dict", "a")], "equals", 1)],
+        lambda o: setattr(o, "a", 2),
+        False,
+    ),
     "attribute to an equal object": (
         lambda: Plain(a=10**9),
         [below([("instance_dict", "a")], "equals", 10**9)],
@@ -541,17 +546,16 @@ def test_a_new_object_at_an_old_address(same):
     assert met > 0
 
 
-@pytest.mark.parametrize("steps", [[("tuple_item", 0)], [("tuple_item", 1), ("tuple_item", 0)]])
-def test_a_new_tuple_at_an_old_address_in_a_dict_that_has_changed(steps):
+def test_a_new_tuple_at_an_old_address_in_a_dict_that_has_changed():
     """The dict's version moves, its value is at the same address, and yet it is another tuple."""
 
     def made(number: int) -> Any:
-        return tuple([number, tuple([number, 2])])  # not a constant, which the code would keep
+        return tuple([number, 2])  # not a constant, which the code would keep
 
     met = 0
     for _ in range(200):
         thing = Plain(t=made(10**9 + 1))
-        program = anchored(thing, below([("instance_dict", "t"), *steps], "equals", 10**9 + 1))
+        program = anchored(thing, below([("instance_dict", "t"), ("tuple_item", 0)], "equals", 10**9 + 1))
         warm(program, o=thing)
         address = id(thing.t)
         thing.t = None

@@ -168,7 +168,9 @@ class World:
             found += [(("item", name), value[name]) for name in ("kind", "common") if name in value]
         if isinstance(value, self.classes):
             found += [(("attr", name), getattr(value, name)) for name in (*NAMES, "kind") if hasattr(value, name)]
-            slots = [name for name in ("a", "b") if name in getattr(type(value), "__slots__", ()) and hasattr(value, name)]
+            slots = [
+                name for name in ("a", "b") if name in getattr(type(value), "__slots__", ()) and hasattr(value, name)
+            ]
             found += [(("descriptor", type(value).__dict__[name]), getattr(value, name)) for name in slots]
         if isinstance(value, dict):
             found += [(("dict_item", key), item) for key, item in value.items()]
@@ -195,12 +197,21 @@ class World:
             found += [Check(path, "dict_keys", tuple(value)), Check(path, "lacks_key", "z")]
             found += [Check(path, "has_key", key) for key in value]
         if isinstance(value, self.classes):
-            found += [Check(path, "has_attr" if hasattr(value, name) else "lacks_attr", name) for name in (*NAMES, "kind", "z")]
+            found += [
+                Check(path, "has_attr" if hasattr(value, name) else "lacks_attr", name)
+                for name in (*NAMES, "kind", "z")
+            ]
             found.append(Check(path, "refers", weakref.ref(value)))
             found.append(Check(path, "is_not", self.root if value is not self.root else self))
         if isinstance(value, type) and value in self.classes:
             found += [Check(path, "is", value), Check(path, "type_lookup", (("z", "lacks", None),))]
-            found.append(Check(path, "type_lookup", (("common", "in", next((c for c in value.__mro__ if "common" in vars(c)), value)),)))
+            found.append(
+                Check(
+                    path,
+                    "type_lookup",
+                    (("common", "in", next((c for c in value.__mro__ if "common" in vars(c)), value)),),
+                )
+            )
         if isinstance(value, types.FunctionType):
             n, names = len(value.__defaults__ or ()), tuple(value.__kwdefaults__ or ())
             found.append(Check(path, "function_code", (weakref.ref(value.__code__), n, names)))

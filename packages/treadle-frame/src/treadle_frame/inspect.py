@@ -22,7 +22,7 @@ def why_fails(entry: Entry, frame: FrameInfo) -> str | None:
 
 
 def memory(entry: Entry) -> int:
-    """Bytes of the entry and its guard program with what it remembers, without the objects that these refer to: code, payload, arguments."""
+    """Bytes of the entry and of its guard program with what it remembers, without what these refer to: code, payload, arguments."""
     return sys.getsizeof(entry) + sys.getsizeof(entry.guard)
 
 

@@ -152,13 +152,27 @@ def test_changes_of_a_buffer(name, had_history):
         assert not holds(program, module)
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (5,), (2, 0, 3), (1, 1), (2, 3, 4), (2, 1, 3, 1, 2), (1, 2, 1, 2, 1, 2), (2,) * 9])
+@pytest.mark.parametrize(
+    "shape", [(), (0,), (5,), (2, 0, 3), (1, 1), (2, 3, 4), (2, 1, 3, 1, 2), (1, 2, 1, 2, 1, 2), (2,) * 9]
+)
 def test_every_number_of_dimensions(shape):
     module = holder(torch.randn(shape))
     program = program_on(module)
     for _ in range(4):
         assert holds(program, module)
-    for other in [(), (0,), (5,), (2, 0, 3), (3, 0, 2), (1, 1), (2, 3, 4), (4, 3, 2), (2, 1, 3, 1, 2), (1, 2, 1, 2, 1, 2), (2,) * 9]:
+    for other in [
+        (),
+        (0,),
+        (5,),
+        (2, 0, 3),
+        (3, 0, 2),
+        (1, 1),
+        (2, 3, 4),
+        (4, 3, 2),
+        (2, 1, 3, 1, 2),
+        (1, 2, 1, 2, 1, 2),
+        (2,) * 9,
+    ]:
         module._parameters["p"].data = torch.randn(other)
         assert holds(program, module) == (other == shape)
         module._parameters["p"].data = torch.randn(shape)

@@ -3,7 +3,8 @@
 `treadle_frame.NativeImage` lets a guard compare a tensor with bytes seen before in place of asking libtorch question by question. The
 bytes are in `c10::TensorImpl` (c10/core/TensorImpl.h), from the number of dimensions, which stands before the sizes, to the key set,
 the last member: sizes and strides (inside the object up to five dimensions, and not initialised beyond the number of
-dimensions), storage offset, number of elements, dtype, device and flags. Two fields are elsewhere: the address of the data, in the storage, and what `requires_grad` says, in the autograd metadata.
+dimensions), storage offset, number of elements, dtype, device and flags. Two fields are elsewhere: the address of the data, in the
+storage, and what `requires_grad` says, in the autograd metadata.
 
 No offset is written down here. Each is looked for in tensors of known metadata, and what is found must tell apart every pair of
 tensors that differ in one property (`_tells_apart`). If any search fails there are no images, and guards ask libtorch.
@@ -11,7 +12,6 @@ tensors that differ in one property (`_tells_apart`). If any search fails there 
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -61,7 +61,9 @@ def image_of(tensor: torch.Tensor, handle_offset: int, has_data: bool) -> Any:
     fields = [(*layout.data, _WORD, True)] if has_data else []
     fields.append((*layout.requires_grad, 1, False))
     if not (tensor.requires_grad and tensor.is_leaf):
-        fields.append((*layout.grad_fn, _WORD, True))  # a tensor with a grad_fn requires a gradient whatever its own flag says
+        fields.append(
+            (*layout.grad_fn, _WORD, True)
+        )  # a tensor with a grad_fn requires a gradient whatever its own flag says
     implies = ("requires_grad", torch.Tensor.is_neg, torch.Tensor.is_conj)
     return treadle_frame.NativeImage(layout.ranges(tensor.dim()), tuple(fields), implies)
 
@@ -88,6 +90,13 @@ class _Memory:
         except OSError:
             return None
         return found if len(found) == size else None
+
+    def words(self, address: int, size: int) -> tuple[int, ...]:
+        """As many whole words of these bytes as can be read."""
+        found = self.read(address, size)
+        if found is None:  # the memory may end before
+            return ()
+        return tuple(int.from_bytes(found[i : i + _WORD], "little") for i in range(0, size, _WORD))
 
     def word(self, address: int) -> int | None:
         """The 8 bytes at an address as a number, or None."""
@@ -147,21 +156,17 @@ def _common(found: Iterable[set[_Place]]) -> _Place | None:
 
 def _places(memory: _Memory, address: int, words: Sequence[int]) -> set[int]:
     """The offsets of these consecutive words in an object."""
-    return {
-        offset
-        for offset in range(_WORD, _OBJECT_BYTES, _WORD)
-        if all(memory.word(address + offset + _WORD * i) == word for i, word in enumerate(words))
-    }
+    there = memory.words(address, _OBJECT_BYTES)
+    return {i * _WORD for i in range(1, len(there)) if there[i : i + len(words)] == tuple(words)}
 
 
 def _places_behind(memory: _Memory, address: int, word: int | None) -> set[tuple[int, int]]:
     """The (offset of a pointer in an object, offset behind it) of this word."""
-    return {
-        (offset, inner)
-        for offset in range(_WORD, _OBJECT_BYTES, _WORD)
-        for inner in range(_WORD, _FIELD_BYTES, _WORD)
-        if word and memory.word((memory.word(address + offset) or 0) + inner) == word
-    }
+    found = set()
+    for offset in range(_WORD, _OBJECT_BYTES, _WORD):
+        behind = memory.words(memory.word(address + offset) or 0, _FIELD_BYTES) if word else ()
+        found |= {(offset, i * _WORD) for i, there in enumerate(behind) if i and there == word}
+    return found
 
 
 def _flags(memory: _Memory, leaf: torch.Tensor, pointer: int) -> set[int]:
