@@ -46,6 +46,7 @@ free_memo(GuardMemo *memo)
     PyMem_Free(memo->facts.items);
     PyMem_Free(memo->images.items);
     PyMem_Free(memo->residuals.items);
+    PyMem_Free(memo->early.items);
     PyMem_Free(memo->captured.items);
     PyMem_Free(memo->index.items);
     PyMem_Free(memo);
@@ -157,10 +158,18 @@ tf_watch_dict(Builder *builder, PyObject *dict, FactKind kind, PyObject *key)
 
 /* ---- building -------------------------------------------------------------------------------------------------------- */
 
+/* Constants of the program are there before anything is compared. What is called with them comes first: it may change what is compared. */
+static bool
+is_early(const GuardNode *node, const GuardCheck *check)
+{
+    const GuardNode *owner = check != NULL ? node : node->parent;
+    return owner->kind == STEP_const && (check == NULL || check->function == NULL);
+}
+
 static bool
 add_residual(GuardMemo *memo, GuardNode *node, GuardCheck *check)
 {
-    Residual *residual = tf_append(&memo->residuals, sizeof(Residual));
+    Residual *residual = tf_append(is_early(node, check) ? &memo->early : &memo->residuals, sizeof(Residual));
     if (residual != NULL) {
         *residual = (Residual){node, check};
     }
@@ -313,6 +322,7 @@ build_roots(Builder *builder, GuardProgram *program, const GuardView *view)
         PyObject *value;
         builder->node = root;
         root->state = NODE_VOLATILE;
+        root->early = builder->memo->early.n;
         Link link = root->misses < TF_MAX_MISSES ? peek_root(builder, root, view, program, &value) : LINK_NONE;
         if (link != LINK_NONE && !build_node(builder, root, value, link)) {
             return false;
@@ -353,6 +363,7 @@ build(GuardProgram *program, const GuardView *view)
     trim(&memo->facts, sizeof(Fact));
     trim(&memo->images, sizeof(Imaged));
     trim(&memo->residuals, sizeof(Residual));
+    trim(&memo->early, sizeof(Residual));
     return memo;
 }
 

@@ -24,8 +24,9 @@
  *  - When a dict's version has moved, every fact that was read from it is read again (`follow`): programs that count calls in
  *    an attribute, or fill caches, cost those reads and nothing more. An object that lost its proof of being the same makes the memo
  *    stale, unless a check anchors it. A value that has done this twice is fetched on every call from then on (`misses`).
- *  - Whatever may run Python code runs after that, on objects that are held by then. Such code may evaluate this program again: an
- *    evaluation replaces the memo only when it is the only one.
+ *  - Whatever may run Python code runs before the first witness, or after the last image on objects that are held by then, and then
+ *    all is compared once more: such code may have changed it. It may also evaluate this program again: an evaluation replaces the
+ *    memo only when it is the only one.
  */
 #include "guard_image.h"
 #include "guard_memo.h"
@@ -161,28 +162,6 @@ follow(GuardProgram *program, int number)
 }
 
 /* ---- evaluating ------------------------------------------------------------------------------------------------------ */
-
-/* The roots that the memo knows nothing about: they may run Python code. */
-static MemoAnswer
-check_volatile_roots(Descent *descent)
-{
-    GuardProgram *program = descent->program;
-    for (GuardNode *root = program->roots; root != NULL; root = root->next) {
-        if (root->state != NODE_VOLATILE) {
-            continue;
-        }
-        PyObject *value = tf_root_value(program, root, descent->view);
-        int holds = value == NULL ? tf_clear_ordinary_error() : tf_check_node(descent, root, value);
-        Py_XDECREF(value);
-        if (holds <= 0) {
-            if (program->running == 1) {
-                tf_program_promote(&program->roots, root);
-            }
-            return (MemoAnswer)holds;
-        }
-    }
-    return MEMO_HOLDS;
-}
 
 /* Whether the other roots are what they were. Runs no Python code, nor does anything up to `compare_images`. */
 static MemoAnswer
@@ -322,9 +301,19 @@ capture_known(Descent *descent)
     }
 }
 
-/* Everything after the witnesses. */
+static void
+free_pending(Array *pending)
+{
+    const Pending *items = pending->items;
+    for (int i = 0; i < pending->n; i++) {
+        Py_DECREF(items[i].value);
+    }
+    PyMem_Free(pending->items);
+}
+
+/* Everything after the witnesses. `*ran`: some of it may have run Python code. */
 static MemoAnswer
-check_rest(Descent *descent)
+check_rest(Descent *descent, bool *ran)
 {
     GuardMemo *memo = descent->program->memo;
     Array pending = {NULL, 0, 0};
@@ -334,11 +323,73 @@ check_rest(Descent *descent)
     for (int i = 0; i < pending.n && holds == 1; i++) {
         holds = run_pending(descent, &items[i]);
     }
-    for (int i = 0; i < pending.n; i++) {
-        Py_DECREF(items[i].value);
-    }
-    PyMem_Free(pending.items);
+    *ran = pending.n > 0 || !memo->all_cross_fixed;
+    free_pending(&pending);
     return holds == 1 && !memo->all_cross_fixed ? (MemoAnswer)check_crosses(descent) : (MemoAnswer)holds;
+}
+
+/* The checks of one constant that no witness covers. */
+static int
+check_constant(Descent *descent, const GuardNode *root)
+{
+    const GuardMemo *memo = descent->program->memo;
+    const Residual *early = memo->early.items;
+    int holds = 1;
+    for (int i = root->early; i < memo->early.n && holds == 1; i++) {
+        const GuardNode *owner = early[i].check != NULL ? early[i].node : early[i].node->parent;
+        if (owner != root) {
+            break;
+        }
+        Pending pending = {early[i], root->key, -1};
+        holds = run_pending(descent, &pending);
+    }
+    return holds;
+}
+
+/* What needs no witness, and may run Python code: roots that the memo knows nothing about, and constants, in the order in which an
+ * evaluation without a memo checks them. */
+static MemoAnswer
+check_first(Descent *descent)
+{
+    GuardProgram *program = descent->program;
+    for (GuardNode *root = program->roots; root != NULL; root = root->next) {
+        int holds = 1;
+        if (root->state == NODE_VOLATILE) {
+            PyObject *value = tf_root_value(program, root, descent->view);
+            holds = value == NULL ? tf_clear_ordinary_error() : tf_check_node(descent, root, value);
+            Py_XDECREF(value);
+        }
+        else if (root->kind == STEP_const && program->memo->early.n > 0) {
+            holds = check_constant(descent, root);
+        }
+        if (holds <= 0) {
+            if (program->running == 1) {
+                tf_program_promote(&program->roots, root);
+            }
+            return (MemoAnswer)holds;
+        }
+    }
+    return MEMO_HOLDS;
+}
+
+static MemoAnswer
+compare_all(Descent *descent)
+{
+    MemoAnswer answer = compare_roots(descent);
+    return answer == MEMO_HOLDS ? compare_witnesses(descent->program) : answer;
+}
+
+/* After checks that have run Python code: nothing that was compared before them has changed. */
+static MemoAnswer
+compare_again(Descent *descent)
+{
+    Array differ = {NULL, 0, 0};
+    MemoAnswer answer = compare_all(descent);
+    if (answer == MEMO_HOLDS && (!compare_images(descent->program->memo, &differ) || differ.n > 0)) {
+        answer = MEMO_STALE;
+    }
+    free_pending(&differ);
+    return answer;
 }
 
 MemoAnswer
@@ -352,10 +403,11 @@ tf_memo_holds(Descent *descent)
     memo->blamed_check = NULL;
     memo->blamed_witness = -1;
     memo->blamed_dicts = false;
-    MemoAnswer answer = check_volatile_roots(descent);
-    answer = answer == MEMO_HOLDS ? compare_roots(descent) : answer;
-    answer = answer == MEMO_HOLDS ? compare_witnesses(descent->program) : answer;
-    return answer == MEMO_HOLDS ? check_rest(descent) : answer;
+    MemoAnswer answer = check_first(descent);
+    answer = answer == MEMO_HOLDS ? compare_all(descent) : answer;
+    bool ran = false;
+    answer = answer == MEMO_HOLDS ? check_rest(descent, &ran) : answer;
+    return answer == MEMO_HOLDS && ran ? compare_again(descent) : answer;
 }
 
 /* ---- for people ------------------------------------------------------------------------------------------------------ */
@@ -370,7 +422,7 @@ tf_memo_size(const GuardProgram *program)
     return sizeof(GuardMemo) + (size_t)memo->witnesses.capacity * sizeof(Witness)
            + (size_t)memo->infos.capacity * sizeof(WitnessInfo) + (size_t)memo->facts.capacity * sizeof(Fact)
            + (size_t)memo->images.capacity * sizeof(Imaged) + (size_t)memo->residuals.capacity * sizeof(Residual)
-           + (size_t)memo->captured.capacity * sizeof(GuardNode *);
+           + (size_t)memo->early.capacity * sizeof(Residual) + (size_t)memo->captured.capacity * sizeof(GuardNode *);
 }
 
 PyObject *
@@ -378,6 +430,6 @@ tf_memo_describe(const GuardProgram *program)
 {
     const GuardMemo *memo = program->memo;
     return Py_BuildValue("{sisisisKsKsn}", "witnesses", memo == NULL ? 0 : memo->witnesses.n, "images",
-                         memo == NULL ? 0 : memo->images.n, "residuals", memo == NULL ? 0 : memo->residuals.n, "builds",
+                         memo == NULL ? 0 : memo->images.n, "residuals", memo == NULL ? 0 : memo->residuals.n + memo->early.n, "builds",
                          program->n_builds, "refreshes", program->n_refreshes, "bytes", (Py_ssize_t)tf_memo_size(program));
 }

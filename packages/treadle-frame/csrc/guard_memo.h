@@ -61,6 +61,7 @@ typedef struct {
 
 struct GuardMemo {
     Array witnesses, infos, facts, images, residuals;
+    Array early;                /* residuals that need no witness */
     Array captured;             /* nodes whose values checks on several paths need */
     Array index;                /* while it is built: open hash table, address -> number of the witness + 1 */
     PyObject *globals, *builtins;   /* borrowed, for identity: the dicts that global and builtin roots were found in, or NULL */

@@ -116,6 +116,7 @@ typedef struct GuardNode {
     unsigned char state;        /* NodeState */
     unsigned char misses;       /* how often the value has changed while the guard went on holding */
     bool pinned;                /* some witness lies within the object */
+    int early;                  /* of a constant: the first of its residuals among GuardMemo.early */
 } GuardNode;
 
 typedef struct {

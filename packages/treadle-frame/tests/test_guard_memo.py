@@ -616,6 +616,27 @@ def test_a_check_that_changes_what_the_guard_has_read():
     assert not evaluate(program, o=thing)
 
 
+@pytest.mark.parametrize("place", ["root", "below"])
+def test_a_check_that_changes_what_was_compared_before_it(place):
+    """A guard on a cached function calls it, and the call changes a list whose length is guarded."""
+    calls: list[int] = []
+    armed = False
+    thing = Plain(calls=calls, inner=Plain(a=1))
+
+    def answer(value: Any) -> bool:
+        if armed:
+            calls.append(1)
+        return True
+
+    steps = [] if place == "root" else [("instance_dict", "inner")]
+    root = ("const", None) if place == "root" else O
+    program = anchored(thing, Check((root, *steps), "call", answer), below([("instance_dict", "calls")], "len", 0))
+    warm(program, o=thing)
+    armed = True
+    assert not program.check({"o": thing})
+    assert not program.check({"o": thing})
+
+
 def test_a_check_that_evaluates_the_guard_again():
     thing = Plain(a=1, n=0)
     depth = 0
