@@ -73,7 +73,7 @@ def single_calls(call: Callable[..., Any], x: torch.Tensor, between: Callable[[]
 
 
 def write_parameters(model: torch.nn.Module) -> Callable[[], None]:
-    parameters = list(model.parameters())
+    parameters: list[torch.Tensor] = list(model.parameters())
 
     @torch.no_grad()
     def write() -> None:

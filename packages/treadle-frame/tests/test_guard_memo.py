@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from frame_helpers import UNDER
 
 from treadle_frame import Check, GuardProgram, inspect
 
@@ -543,7 +544,7 @@ def test_a_new_object_at_an_old_address(same):
         thing.box[0] = Plain(a=1 if same else 2)
         met += id(thing.box[0]) == address
         assert evaluate(program, o=thing) == same
-    assert met > 0
+    assert met > 0 or UNDER is not None  # the sanitizers reuse no addresses
 
 
 def test_a_new_tuple_at_an_old_address_in_a_dict_that_has_changed():
@@ -562,7 +563,7 @@ def test_a_new_tuple_at_an_old_address_in_a_dict_that_has_changed():
         thing.t = made(10**9 + 2)
         met += id(thing.t) == address
         assert not evaluate(program, o=thing)
-    assert met > 0
+    assert met > 0 or UNDER is not None  # the sanitizers reuse no addresses
 
 
 def test_a_new_root_at_an_old_address():
@@ -576,7 +577,7 @@ def test_a_new_root_at_an_old_address():
         thing = Plain(a=1)
         met += id(thing) == address
         assert not evaluate(program, o=thing)
-    assert met > 0
+    assert met > 0 or UNDER is not None  # the sanitizers reuse no addresses
 
 
 def test_a_new_type_at_an_old_address():
