@@ -7,13 +7,14 @@
 
 /* ---- type_lookup ------------------------------------------------------------------------------------------------------ */
 
-typedef enum { FACT_is, FACT_in, FACT_lacks, FACT_mro } FactKind;
+typedef enum { FACT_is, FACT_in, FACT_lacks, FACT_refers, FACT_mro } FactKind;
 
-static const char *const fact_kind_names[] = {"is", "in", "lacks", "mro"};
+static const char *const fact_kind_names[] = {"is", "in", "lacks", "refers", "mro"};
 
 typedef struct {
     PyObject *name;             /* all borrowed from the check's argument */
-    PyObject *object;           /* is: what the lookup finds; in: the class that has the name; mro: the tuple */
+    PyObject *object;           /* is: what the lookup finds; refers: a reference to it; in: the class that has the name;
+                                 * mro: the tuple */
     PyObject *after;            /* the lookup starts behind this class of the MRO; NULL: at its beginning */
     FactKind kind;
 } TypeFact;
@@ -87,6 +88,8 @@ fact_holds(PyTypeObject *type, const TypeFact *fact)
         return found != NULL && owner == fact->object && is_plain_data(found);
     case FACT_lacks:
         return found == NULL;
+    case FACT_refers:
+        return found != NULL && found != Py_None && found == PyWeakref_GET_OBJECT(fact->object);
     case FACT_mro:
         break;
     }
@@ -123,6 +126,10 @@ fill_fact(TypeFact *fact, PyObject *given)
         || (n == 4 && !PyType_Check(PyTuple_GET_ITEM(given, 3)))) {
         return -1;
     }
+    bool weakly = PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(given, 1), "refers") == 0;
+    if (weakly && !PyWeakref_CheckRefExact(PyTuple_GET_ITEM(given, 2))) {
+        return -1;
+    }
     int kind = -1;
     for (int i = 0; i <= FACT_mro; i++) {
         if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(given, 1), fact_kind_names[i]) == 0) {
@@ -155,7 +162,7 @@ tf_prepare_type_lookup(GuardCheck *check, PyObject *where)
         facts->n_facts = i + 1;
     }
     if (!good) {
-        PyErr_Format(tf_guard_error, "%U: the argument must be a tuple of facts (name, \"is\" | \"in\" | \"lacks\" | \"mro\", object) or "
+        PyErr_Format(tf_guard_error, "%U: the argument must be a tuple of facts (name, \"is\" | \"in\" | \"lacks\" | \"refers\" | \"mro\", object) or "
                      "(name, kind, object, class after which the lookup starts), not %R", where, check->arg);
         return -1;
     }

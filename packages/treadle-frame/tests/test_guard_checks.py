@@ -470,6 +470,7 @@ def test_native_tensor_on_tensors() -> None:
 
 class Base:
     value = object()
+    referred = REFERRED
     number = 3
 
     def method(self) -> None: ...
@@ -507,6 +508,8 @@ def _type_fact(*fact: Any) -> GuardProgram:
         (("method", "in", Base, Base), False),
         (("method", "in", Base, int), False),
         (("method", "lacks", None, int), False),
+        (("referred", "refers", weakref.ref(REFERRED)), True),
+        (("referred", "refers", weakref.ref(Referred())), False),
         (("", "mro", Derived.__mro__), True),
         (("", "mro", Base.__mro__), False),
     ],
@@ -561,7 +564,15 @@ def test_type_lookup_of_something_else_than_a_class_fails():
 
 @pytest.mark.parametrize(
     "argument",
-    [None, (1,), (("name",),), (("name", "was", 1),), ((1, "is", 1),), (("name", "is", 1, 2),)],
+    [
+        None,
+        (1,),
+        (("name",),),
+        (("name", "was", 1),),
+        ((1, "is", 1),),
+        (("name", "is", 1, 2),),
+        (("name", "refers", 1),),
+    ],
 )
 def test_wrong_type_facts_are_refused(argument):
     with pytest.raises(GuardError, match="type_lookup"):

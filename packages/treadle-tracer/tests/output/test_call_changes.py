@@ -7,6 +7,8 @@ from types import CellType, SimpleNamespace
 
 import torch
 
+from treadle_frame.guards import ACCESSORS, ROOTS
+from treadle_tracer.output import call_changes
 from treadle_tracer.output.call_changes import changed_dimensions, exchanged_tensors, follow, is_same_number
 from treadle_tracer.output.entry import Payload
 from treadle_tracer.output.guards import GuardSet
@@ -58,3 +60,24 @@ def test_exchanged_tensors():
 def test_numbers_are_compared_by_their_bits():
     assert is_same_number(math.nan, math.nan) and is_same_number(2, 2)
     assert not is_same_number(0.0, -0.0) and not is_same_number(1, 2)
+
+
+def test_every_root_and_accessor_of_the_c_tables_can_be_followed():
+    assert set(call_changes._ROOTS) == set(ROOTS)
+    assert set(call_changes._STEPS) == set(ACCESSORS)
+
+
+def test_slots_own_dicts_cells_and_globals_are_followed():
+    class Slotted:
+        __slots__ = ("__dict__", "k")
+
+    value, cell = Slotted(), CellType(3)
+    value.k, value.a = 1, 2
+    frame = SimpleNamespace(
+        locals={"x": value}, globals={"g": 4}, closure=(cell,), code=SimpleNamespace(co_freevars=("c",))
+    )
+    x = ("local", "x")
+    assert follow((x, ("descriptor", Slotted.__dict__["k"])), frame) == 1
+    assert follow((x, ("own_dict",)), frame) == {"a": 2} and follow((x, ("instance_dict", "a")), frame) == 2
+    assert follow((("closure_cell", "c"),), frame) is cell and follow((("globals",),), frame) == {"g": 4}
+    assert follow((("const", Slotted), ("instance_dict", "k")), frame) is Slotted.__dict__["k"]

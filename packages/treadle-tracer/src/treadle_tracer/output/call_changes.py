@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..source import Path, Source
+from ..values.class_lookup import own_dict
 
 if TYPE_CHECKING:
     from .entry import Payload
@@ -55,7 +56,7 @@ def follow(path: Path, frame: Any) -> Any:
     """The object at a guard path in a `FrameInfo`, None when there is none."""
     root, *steps = path
     try:
-        value = _ROOTS[root[0]](frame, root[1])
+        value = _ROOTS[root[0]](frame, *root[1:])
         for kind, *argument in steps:
             value = _STEPS[kind](value, *argument)
     except (LookupError, AttributeError, TypeError, ValueError):
@@ -63,20 +64,28 @@ def follow(path: Path, frame: Any) -> Any:
     return value
 
 
-def _closure_contents(frame: Any, name: str) -> Any:
-    return frame.closure[frame.code.co_freevars.index(name)].cell_contents
+def _own_dict(value: Any) -> Any:
+    return value.__dict__ if isinstance(value, type) else own_dict(value)
 
 
-_ROOTS: Mapping[str, Callable[[Any, Any], Any]] = {
+def _closure_cell(frame: Any, name: str) -> Any:
+    return frame.closure[frame.code.co_freevars.index(name)]
+
+
+_ROOTS: Mapping[str, Callable[..., Any]] = {
     "local": lambda frame, name: frame.locals[name],
     "global": lambda frame, name: frame.globals[name],
     "builtin": lambda frame, name: frame.builtins[name],
-    "closure": _closure_contents,
+    "closure": lambda frame, name: _closure_cell(frame, name).cell_contents,
+    "closure_cell": _closure_cell,
     "const": lambda frame, obj: obj,
+    "globals": lambda frame: frame.globals,
 }
 _STEPS: Mapping[str, Callable[..., Any]] = {
     "attr": getattr,
-    "instance_dict": lambda value, name: value.__dict__[name],
+    "instance_dict": lambda value, name: _own_dict(value)[name],
+    "own_dict": lambda value: _own_dict(value),
+    "descriptor": lambda value, descriptor: descriptor.__get__(value),
     "dict_item": dict.__getitem__,
     "list_item": list.__getitem__,
     "tuple_item": tuple.__getitem__,

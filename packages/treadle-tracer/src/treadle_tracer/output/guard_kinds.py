@@ -118,6 +118,7 @@ def _expected_lookup(reason: str, argument: Any, found: Any) -> str:
             "lacks": owner is None,
             "in": owner is value,
             "is": owner is not None and owner.__dict__[name] is value,
+            "refers": owner is not None and isinstance(value, weakref.ref) and owner.__dict__[name] is value(),
             "mro": mro is value,
         }
         if not holds[kind]:
@@ -151,13 +152,16 @@ def _kind(
     )
 
 
+def is_referred_to_weakly(obj: Any) -> bool:
+    """Whether an object is the user's data, which no guard keeps alive."""
+    kept = (type, enum.Enum, torch.Tensor)  # of a tensor with weak references, torch.utils.swap_tensors refuses to work
+    return class_may_change(type(obj)) and type(obj).__weakrefoffset__ != 0 and not isinstance(obj, kept)
+
+
 def _compiled_is(argument: Any) -> Compiled:
     """The user's data is referred to weakly. A module, say, may hold the code whose entry holds this guard, and Python's collector sees
     no cycle through a code object."""
-    cls = type(argument)
-    kept = (type, enum.Enum, torch.Tensor)  # of a tensor with weak references, torch.utils.swap_tensors refuses to work
-    is_data = class_may_change(cls) and cls.__weakrefoffset__ != 0 and not isinstance(argument, kept)
-    return ("refers", weakref.ref(argument)) if is_data else ("is", argument)
+    return ("refers", weakref.ref(argument)) if is_referred_to_weakly(argument) else ("is", argument)
 
 
 def _parts_of(function: Any) -> Any:

@@ -19,7 +19,7 @@ from ..errors import InternalError
 from ..source import AttrSource, ConstSource, Path, Source, TupleItemSource
 from ..values.class_lookup import class_may_change, instance_may_change_class, is_descriptor
 from . import tensor_check
-from .guard_kinds import IMPLIES, KINDS, RECORDED
+from .guard_kinds import IMPLIES, KINDS, RECORDED, is_referred_to_weakly
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +151,8 @@ class GuardSet:
             fact = (name, "lacks", None, *end)
         elif _is_read_as_data(name, found):
             fact = (name, "in", owner, *end)
+        elif not is_descriptor(found) and is_referred_to_weakly(found):
+            fact = (name, "refers", weakref.ref(found), *end)
         else:
             fact = (name, "is", found, *end)
         self._lookups.setdefault(cls, {})[name, after] = fact

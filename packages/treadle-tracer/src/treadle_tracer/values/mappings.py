@@ -125,6 +125,10 @@ class DictValue(Value):
         return item.hash_key(tx) in self.entries
 
     def truth(self, tx: TraceContext) -> bool:
+        if not self.keys_guarded and self.source is not None:
+            has_items = len(self.obj) > 0
+            tx.guards.add(self.source, "call", _HAS_ITEMS[has_items], f"bool({self.source.text}) is {has_items}")
+            return has_items
         return self.length(tx) > 0
 
     def length(self, tx: TraceContext) -> int:
@@ -216,6 +220,9 @@ class DictValue(Value):
             cg.value(key)
             cg.value(value)
         cg.cb.build_map(len(self.entries))
+
+
+_HAS_ITEMS = {True: dict.__len__, False: lambda value: dict.__len__(value) == 0}
 
 
 def wrap_key(tx: TraceContext, key: Any, source: Source) -> Value:
