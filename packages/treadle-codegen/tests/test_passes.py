@@ -22,7 +22,7 @@ def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def compiled(**options: object) -> pipeline.CompiledGraph:
     inputs = [torch.randn(12, 12), torch.randn(12, 12)]
     gm = capture(fn, inputs, static=(1,))
-    return compile_graph(gm, inputs, options=CodegenOptions.from_dict({"threads": 1, **options}))
+    return compile_graph(gm, inputs, options=CodegenOptions.from_dict({"threads": 1, "frozen_weights": True, **options}))
 
 
 def test_every_pass_is_dumped_by_name(tmp_path: Path) -> None:
@@ -31,8 +31,8 @@ def test_every_pass_is_dumped_by_name(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "dumps").iterdir()) == ["graph-0", "graph-1"]
     files = {path.name: path.read_text() for path in (tmp_path / "dumps" / "graph-0").iterdir()}
     assert list(sorted(files)) == [
-        "00-fold_batch_norm.txt", "01-pack_convolutions.txt", "02-release_biases.txt",
-        "03-hoist_static.txt", "04-lower.txt", "05-fuse.txt", "06-render.txt", "07-host.txt",
+        "00-fold_batch_norm.txt", "01-pack_convolutions.txt", "02-lay_out_weights.txt", "03-release_biases.txt",
+        "04-hoist_static.txt", "05-lower.txt", "06-fuse.txt", "07-render.txt", "08-host.txt",
     ]  # fmt: skip
     assert "aten.mm.default" in files["00-fold_batch_norm.txt"] and "prologue" in files["04-hoist_static.txt"]
     assert files["05-lower.txt"].startswith("program inputs") and "section" in files["06-fuse.txt"]
