@@ -22,7 +22,9 @@ def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 def compiled(**options: object) -> pipeline.CompiledGraph:
     inputs = [torch.randn(12, 12), torch.randn(12, 12)]
     gm = capture(fn, inputs, static=(1,))
-    return compile_graph(gm, inputs, options=CodegenOptions.from_dict({"threads": 1, "frozen_weights": True, **options}))
+    return compile_graph(
+        gm, inputs, options=CodegenOptions.from_dict({"threads": 1, "frozen_weights": True, **options})
+    )
 
 
 def test_every_pass_is_dumped_by_name(tmp_path: Path) -> None:

@@ -148,6 +148,7 @@ def _annotated(
 
     annotated.contract, annotated.aten_graph, annotated.why_eager = contract, graph, why_eager
     annotated.partition_report = partition_report
+    annotated.raises_before_writing = why_eager is None
     return annotated
 
 

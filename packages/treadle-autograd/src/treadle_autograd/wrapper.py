@@ -5,7 +5,8 @@ It follows a `Contract` and never looks at the graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -94,6 +95,16 @@ def write_back(updates: Sequence[tuple[torch.Tensor, torch.Tensor, int]]) -> Non
         torch._C._autograd._unsafe_set_version_counter(targets, versions)
 
 
+@contextlib.contextmanager
+def _marking_exceptions() -> Iterator[None]:
+    """Exceptions from inside come after a write, perhaps: they say so."""
+    try:
+        yield
+    except Exception as error:
+        error.has_written = True  # type: ignore[attr-defined]
+        raise
+
+
 def _with_versions(compiled: Compiled, versions: Sequence[tuple[int, int]]) -> Compiled:
     """Set the version counters of these outputs. Inference tensors have none."""
 
@@ -152,9 +163,10 @@ def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence
     def run_and_write_back(*args: Any) -> Sequence[Any]:
         inputs = (*static, *args)
         if not are_independent(inputs) or has_inference_tensor(inputs):
-            return eager(*args)
+            with _marking_exceptions():
+                return eager(*args)
         fresh = compiled(*inputs)
-        with torch.no_grad():
+        with torch.no_grad(), _marking_exceptions():
             write_back([(inputs[index], fresh[position], bumps) for index, position, bumps in mutations])
         return finish(inputs, fresh)
 

@@ -51,7 +51,13 @@ def outside_the_hook(compiled: Callable[..., Any]) -> Callable[..., Any]:
             treadle_frame.set_handler(state)
 
     treadle_frame.skip(run.__code__)
+    run.raises_before_writing = raises_before_writing(compiled)  # type: ignore[attr-defined]
     return run
+
+
+def raises_before_writing(compiled: Any) -> bool:
+    """Whether a call of a compiled graph that raises an exception without the attribute `has_written` has changed nothing."""
+    return getattr(compiled, "raises_before_writing", False) is True
 
 
 __all__ = ["Backend", "call_backend", "outside_the_hook", "runs_only_treadle"]

@@ -124,7 +124,11 @@ def _through_aot(
         if compiled.partition_report is not None:
             logs.emit("partition", lambda: str(compiled.partition_report()))
         # Autograd calls the program's saved-tensor hooks, which are none of the compiled function's business.
-        return without_hook(compiled) if is_differentiable else compiled
+        if is_differentiable:
+            run: Any = without_hook(compiled)
+            run.raises_before_writing = compiled.raises_before_writing
+            return run
+        return compiled
 
     with paused():
         return compile_or_eager(gm, example_inputs, options, build)

@@ -1,7 +1,7 @@
 """Deoptimisation: after a graph has raised, Python runs the whole function from its start.
 
 So the program's own exception comes from the user's line, and `except` clauses see it. The graph must have written to nothing outside
-itself (`graph_writes.why_not_deoptimise`). The code of one deoptimisation in a replacement:
+itself (`graph_writes.why_not_deoptimise`), or write nothing before it raises (`raises_before_writing`). The code of one deoptimisation:
 
     graph raises error
     state = turn_hook_off(error)
@@ -28,9 +28,9 @@ def turn_hook_off(error: BaseException) -> Any:
     """Turn the hook off, because the run that follows is no reason to compile the functions it calls; gives the state before.
 
     Raises `error` itself if it is no Exception (KeyboardInterrupt and the like), or comes from a hook of the program that autograd has
-    called (`raised_by_hook`, docs/contracts.md, section 4).
+    called (`raised_by_hook`, docs/contracts.md, section 4), or comes after a write (`has_written`, section 3).
     """
-    if not isinstance(error, Exception) or hasattr(error, "raised_by_hook"):
+    if not isinstance(error, Exception) or hasattr(error, "raised_by_hook") or hasattr(error, "has_written"):
         raise error
     return treadle_frame.set_handler(None)
 

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import treadle_frame
 
+from ..backend_call import raises_before_writing
 from ..bytecode import CodeModel
 from ..errors import Unsupported
 from .deferred_asserts import asserts_of, raising_as_program, raising_typed
 from .deoptimise import Deoptimisation, emit_deoptimisation
 from .emit import FrameCode
-from .graph_writes import why_not_deoptimise
+from .graph_writes import draws_random_numbers, why_not_deoptimise
 from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes, settled
 from .resume import Break
 from .size_ranges import size_program
@@ -114,14 +115,14 @@ def finish_entry(
     deoptimisation = None
     has_asserts = False
     if compiled is not None and gm is not None:
-        if why_not_deoptimise(gm) is None:
+        if why_not_deoptimise(gm) is None or raises_before_writing(compiled):
             deoptimisation = Deoptimisation(
                 plan.code.co_qualname, has_handlers=result.protected, raise_internal_errors=raise_internal_errors
             )
         asserts = asserts_of(gm)
         has_asserts = bool(asserts)
         compiled = restoring_switches(compiled, gm)
-        if asserts:
+        if asserts or (deoptimisation is not None and draws_random_numbers(gm)):
             wrap = raising_as_program if deoptimisation is None else raising_typed
             compiled = wrap(compiled, asserts)
     if compiled is not None and deoptimisation is None and result.protected:

@@ -29,6 +29,12 @@ def why_not_deoptimise(gm: torch.fx.GraphModule) -> str | None:
     return None
 
 
+def draws_random_numbers(gm: torch.fx.GraphModule) -> bool:
+    """Whether a call of the graph moves a random number generator on, as far as is known."""
+    records = [operator(node.target) for node in gm.graph.nodes if node.op[:5] == "call_"]
+    return any(record is not None and record.is_random for record in records)
+
+
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The arguments that a call may write to."""
     record = operator(node.target)

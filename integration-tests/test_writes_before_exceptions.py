@@ -1,0 +1,104 @@
+"""What a function has written before it raises is written, once, and the exception is the program's own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import treadle
+
+
+def indexed(x, i):
+    x.add_(1)
+    x.mul_(2)
+    y = x.index_select(0, i)
+    x.add_(5)
+    return y
+
+
+def gathered(x, i):
+    x.add_(1)
+    y = torch.gather(x, 0, i)
+    x.zero_()
+    return y
+
+
+def embedded(x, i):
+    x.add_(1)
+    return F.embedding(i, x[:, None])
+
+
+def scattered(x, i):
+    x.add_(1)
+    x.index_add_(0, i, torch.ones(1))
+    x.add_(1)
+
+
+def divided(x, i):
+    x.add_(1)
+    y = torch.tensor(4) // (i - 5)
+    x.add_(1)
+    return y
+
+
+def handled(x, i):
+    try:
+        x.add_(1)
+        return x.index_select(0, i)
+    except (IndexError, RuntimeError):
+        return x * 2
+
+
+def drawn(x, i):
+    x.add_(torch.rand(3))
+    return x.index_select(0, i)
+
+
+def _outcome(function, x, i):
+    try:
+        return function(x, i)
+    except (IndexError, RuntimeError) as error:
+        return type(error), str(error)
+
+
+@pytest.mark.filterwarnings("ignore:treadle. the compiled graph")
+@pytest.mark.parametrize("index", [1, 5])
+@pytest.mark.parametrize("program", [indexed, gathered, embedded, scattered, divided, handled, drawn])
+def test_writes_before_an_exception(program, index):
+    compiled = treadle.compile(program)
+    for _ in range(2):
+        x, copy, i = torch.ones(3), torch.ones(3), torch.tensor([index])
+        state = torch.get_rng_state()
+        got = _outcome(compiled, x, i)
+        after = torch.get_rng_state()
+        torch.set_rng_state(state)
+        want = _outcome(program, copy, i)
+        assert got == want if isinstance(want, tuple) or want is None else torch.equal(got, want)
+        assert torch.equal(x, copy)
+        assert torch.equal(after, torch.get_rng_state())
+
+
+def test_writes_to_attributes_and_buffers():
+    class Counting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+            self.embedding = nn.Embedding(4, 2)
+            self.calls = 0
+
+        def forward(self, i):
+            self.seen += 1
+            self.calls += 1
+            return self.embedding(i)
+
+    model = Counting()
+    compiled = treadle.compile(model)
+    for calls, index in enumerate([1, 9, 2, 9], 1):
+        if index == 9:
+            with pytest.raises(IndexError):
+                compiled(torch.tensor([index]))
+        else:
+            compiled(torch.tensor([index]))
+        assert (model.seen.item(), model.calls) == (calls, calls)
