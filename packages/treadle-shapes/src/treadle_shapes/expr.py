@@ -22,6 +22,7 @@ from treadle_shapes.nodes import (
     Sum,
     Symbol,
     add,
+    as_powers,
     as_terms,
     children,
     free_symbols,
@@ -46,6 +47,8 @@ from treadle_shapes.rules import (
 )
 
 __all__ = [
+    "as_powers",
+    "as_terms",
     "CPP_HELPERS",
     "TRITON_HELPERS",
     "And",
@@ -69,7 +72,6 @@ __all__ = [
     "Sum",
     "Symbol",
     "add",
-    "as_terms",
     "bit_and",
     "bit_or",
     "bit_xor",

@@ -13,6 +13,7 @@ from treadle_shapes.torch import raw_expr
 from treadle_tracer.dynamic import DynamicSources, create_size, hints_of, is_small_integer, stride_rules, strides_by
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant
+from treadle_tracer.values.int64 import fits
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.unbacked import UnbackedNumbers
 from treadle_tracer.values.value import Value
@@ -152,6 +153,10 @@ class Symbols:
             truth = self._truth(number)
             if truth is not None:
                 return Constant(truth)
+        if isinstance(number, torch.SymInt) and not fits(self.env, raw_expr(number)):
+            from treadle_tracer.errors import Unsupported
+
+            raise Unsupported("large-integer", f"{self.env.describe(raw_expr(number))} has more than 64 bits")
         if node is not None:
             self._nodes.setdefault(self._key(number), node)
         return SymbolicValue(self._nodes.get(self._key(number)), number)
