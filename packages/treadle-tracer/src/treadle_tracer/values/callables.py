@@ -7,6 +7,8 @@ import logging
 import types
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.arity import why_not_callable_with
@@ -148,7 +150,12 @@ class CallableValue(ConcreteValue):
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__get__" and isinstance(self.obj, _SLOTS):
-            return args[0].slot_attr(tx, self.obj, self.obj.__name__)  # type: ignore[attr-defined]
+            read = getattr(args[0], "slot_attr", None)
+            if read is not None:
+                return read(tx, self.obj, self.obj.__name__)
+            if self.obj.__objclass__ is torch._C.TensorBase:
+                return args[0].get_attr(tx, self.obj.__name__)
+            raise Unsupported("attribute", f"{args[0].describe()}.{self.obj.__name__} by its descriptor")
         if name == "__get__":
             return tx.bind(args[0], self.obj, self.obj.__name__)
         if name == "__call__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import keyword
 import logging
 import operator
 import types
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
 _fake_log = logging.getLogger("torch._subclasses.fake_tensor")
+_TENSOR_TYPE = type(torch.DoubleTensor)
+# These make a tensor of a `torch.Size`, and a tensor with the elements of any other sequence.
+_TELL_SIZES_APART = (torch.Tensor, "new")
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -54,6 +58,8 @@ class _Arguments:
         if isinstance(value, TensorValue):
             return value.node(self.tx), value.fake
         if isinstance(value, ConcreteValue):
+            if isinstance(value.obj, _TENSOR_TYPE):  # torch.DoubleTensor has no name in the text of a graph
+                raise Unsupported("graph-argument", value.describe())
             plain = value.obj.item() if type(value.obj).__module__ == "numpy" else value.obj  # numpy scalars
             return plain, plain
         if isinstance(value, SymbolicValue):
@@ -87,6 +93,24 @@ class _Arguments:
         return maker(nodes), maker(fakes)
 
 
+def _sizes_one_by_one(args: list[Value]) -> list[Value]:
+    """The arguments with a `torch.Size` spread out, which a graph would pass as a tuple."""
+    found: list[Value] = []
+    for arg in args:
+        if not isinstance(arg, TupleValue) or arg.cls is not torch.Size:
+            found.append(arg)
+        elif arg.items:
+            found += arg.items
+        else:
+            raise Unsupported("graph-argument", "an empty torch.Size")
+    return found
+
+
+def _is_new_leaf(result: Any) -> bool:
+    """Whether a result is a tensor that autograd would give a gradient. Calls of it in the graph are recorded for arguments only."""
+    return isinstance(result, torch.Tensor) and result.requires_grad and result.grad_fn is None
+
+
 def run_in_graph(
     tx: TraceContext, op: str, target: Callable[..., Any] | str, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
@@ -97,6 +121,10 @@ def run_in_graph(
     if _name(target) in _UNINITIALISED:
         _rely_on_uninitialised(tx, _name(target))
     convert = _Arguments(tx).pair
+    if any(map(keyword.iskeyword, kwargs)):  # the text of a graph cannot pass `from=...`
+        raise Unsupported("graph-argument", f"the keyword argument of {_name(target)} called {', '.join(kwargs)}")
+    if target in _TELL_SIZES_APART:
+        args = _sizes_one_by_one(args)
     kwargs = {name: _number_argument(tx, target, name, value) for name, value in kwargs.items()}
     pairs = [convert(arg) for arg in args]
     named = {name: convert(arg) for name, arg in kwargs.items()}
@@ -105,6 +133,8 @@ def run_in_graph(
     except Unsupported as failed:
         pairs, named = floats.retry_with_constants(failed, pairs, named)
         result = run_fake(tx, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
+    if _is_new_leaf(result) and "requires_grad" in kwargs and torch.is_grad_enabled():
+        raise Unsupported("new-parameter", f"{_name(target)}(..., requires_grad=True)")
     known = operator_record(target)
     if known is not None and known.reads_layout:
         for _, fake in pairs:

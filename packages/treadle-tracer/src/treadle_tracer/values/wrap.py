@@ -325,7 +325,10 @@ def _method(tx: TraceContext, obj: types.MethodType, source: Source) -> Value:
 
 def _builtin(tx: TraceContext, obj: Any, source: Source) -> Value:
     owner = getattr(obj, "__self__", None)
-    if owner is None or isinstance(owner, (types.ModuleType, type)) or goes_into_graph(obj) or rule_of(obj) is not None:
+    is_function = owner is None or isinstance(owner, (types.ModuleType, type)) or not hasattr(type(owner), obj.__name__)
+    if (
+        is_function or goes_into_graph(obj) or rule_of(obj) is not None
+    ):  # pybind11's functions have a record of theirs as __self__
         _guard_identity(tx, obj, source)
         return CallableValue(obj, source)
     tx.guards.add(source, "type_is", type(obj))
