@@ -70,10 +70,12 @@ class Describer:
         return tuple((str(k), self.describe(v)) for k, v in attributes.items() if not str(k).startswith("_dynamo"))
 
     def _tensor(self, t: torch.Tensor) -> tuple[Any, ...]:
+        if t.layout is not torch.strided:
+            return str(t.layout), tuple(t.shape), str(t.dtype), t.requires_grad
         storage = self.storages.setdefault(t.untyped_storage()._cdata, len(self.storages))
         grad = None if not t.is_leaf or t.grad is None else self.describe(t.grad)
         return (
-            tuple(t.shape), t.stride(), t.storage_offset(), str(t.dtype), storage, t.requires_grad, t.is_leaf, grad,
+            tuple(t.shape), t.stride() if t.numel() else (), t.storage_offset(), str(t.dtype), storage, t.requires_grad, t.is_leaf, grad,
             _values(t) if self.with_values else (), self._attributes(t),
         )  # fmt: skip
 

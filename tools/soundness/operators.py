@@ -1,6 +1,6 @@
 """A fuzzer for operators: PyTorch's own samples in one process, under changing sizes, strides, aliasing, dtypes and gradient modes.
 
-    python -m soundness.operators --steps 20000 --backend aot_eager        # from tools/, or with tools/ on PYTHONPATH
+    python -m soundness.operators --each 30 --backend aot_eager        # from tools/, or with tools/ on PYTHONPATH
 
 Every operator is compiled once and then called with one random variation of a sample after the other, so that an entry made for one call
 meets the next. After each call results, aliasing with the arguments, writes to them and exceptions must be those of eager.
@@ -9,8 +9,11 @@ meets the next. After each call results, aliasing with the arguments, writes to 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import random
+import subprocess
 import sys
+import threading
 import time
 import types
 import unittest
@@ -32,6 +35,8 @@ if "expecttest" not in sys.modules:  # torch.testing imports it for helpers that
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.complex64)
 NO_VALUE = ("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided")
 TOLERANCES = {torch.bfloat16: 3e-2, torch.float16: 3e-3, torch.float32: 2e-4, torch.complex64: 2e-4}
+
+COMPILED, EAGER, MISMATCH, DONE = "compiled", "eager", "mismatch", "done"  # what a line of a worker says
 
 Arguments = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
@@ -93,7 +98,8 @@ def vary(rng: random.Random, arguments: Arguments) -> Callable[[], Arguments]:
         def one(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 return value
-            varied = choices[len(made)](value.detach())
+            plain = value.layout is torch.strided and not value.is_nested
+            varied = choices[len(made)](value.detach()) if plain else value.detach().clone()
             if is_shared and len(made) == 1:
                 varied = made[0]
             elif needs_gradient and varied.is_floating_point():
@@ -157,7 +163,9 @@ def fuzz_operator(op: Any, steps: int, seed: int, backend: str) -> Iterator[str]
         make = vary(rng, arguments)
         with torch.set_grad_enabled(rng.random() < 0.8):
             expected, right = outcome(op.op, make(), step)
+            print(f"{COMPILED} {op.name} step {step}", flush=True)
             found, values = outcome(compiled, make(), step)
+            print(f"{EAGER} {op.name}", flush=True)
         what = None if expected == found else first_difference(expected, found)
         if what is None and op.name not in NO_VALUE:
             what = why_different(right, values)
@@ -165,30 +173,68 @@ def fuzz_operator(op: Any, steps: int, seed: int, backend: str) -> Iterator[str]
             yield f"{op.name} {op.variant_test_name} step {step}: {what[:400]}"
 
 
+def run_worker(first: int, given: argparse.Namespace) -> None:
+    """Fuzz the operators from the position `first` on; one line each for what is about to run, for a mismatch, and for an end."""
+    faulthandler.enable()
+    warnings.simplefilter("ignore")
+    for position, op in list(enumerate(chosen_operators(given.only)))[first:]:
+        print(f"{EAGER} {op.name}", flush=True)
+        faulthandler.dump_traceback_later(300, exit=True)
+        for failure in fuzz_operator(op, given.each, given.seed, given.backend):
+            print(f"{MISMATCH} {failure}", flush=True)
+        print(f"{DONE} {position}", flush=True)
+
+
+def chosen_operators(only: str | None) -> list[Any]:
+    """PyTorch's operators with samples."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    return [op for op in op_db if only is None or only in op.name]
+
+
 def main() -> int:
-    """Print every mismatch. Exit status 1 if there is one."""
+    """Print every mismatch. Exit status 1 if there is one. Calls that crash eager are passed over."""
     parser = argparse.ArgumentParser(prog="python -m soundness.operators", description=__doc__)
-    parser.add_argument("--steps", type=int, default=20_000, help="calls, divided among all operators")
+    parser.add_argument("--each", type=int, default=30, help="calls of each operator")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--backend", default="aot_eager")
     parser.add_argument("--only", help="operators whose names contain this")
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db
-
-    chosen = [op for op in op_db if given.only is None or given.only in op.name]
-    each = max(1, given.steps // len(chosen))
-    failures: Counter[str] = Counter()
+    if given.worker is not None:
+        run_worker(given.worker, given)
+        return 0
+    count, first, calls, failures = len(chosen_operators(given.only)), 0, 0, []
     start = time.monotonic()
-    for position, op in enumerate(chosen):
-        for failure in fuzz_operator(op, each, given.seed, given.backend):
-            failures[op.name] += 1
-            print(failure, flush=True)
-        if position % 50 == 0:
-            print(
-                f"{position} of {len(chosen)} operators, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True
-            )
-    print(f"{each * len(chosen)} calls, {sum(failures.values())} mismatches", dict(failures))
+    while first < count:
+        command = [sys.executable, "-m", "soundness.operators", *sys.argv[1:], "--worker", str(first)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
+            last = ""
+            assert worker.stdout is not None and worker.stderr is not None
+            errors = threading.Thread(target=worker.stderr.read, daemon=True)
+            errors.start()
+            for line in worker.stdout:
+                kind, _, rest = line.rstrip().partition(" ")
+                calls += kind == COMPILED
+                if kind == MISMATCH:
+                    failures.append(rest)
+                    print(rest, flush=True)
+                if kind == DONE:
+                    first = int(rest) + 1
+                    if first % 50 == 0:
+                        print(
+                            f"{first} of {count} operators, {time.monotonic() - start:.0f} s",
+                            file=sys.stderr,
+                            flush=True,
+                        )
+                if kind in (COMPILED, EAGER):
+                    last = line.rstrip()
+        if worker.returncode:
+            if last.startswith(COMPILED):
+                failures.append(f"{last}: exit status {worker.returncode}")
+                print(failures[-1], flush=True)
+            first += 1
+    print(f"{calls} calls, {len(failures)} mismatches: {dict(Counter(text.split()[0] for text in failures))}")
     return bool(failures)
 
 
