@@ -267,3 +267,15 @@ def test_roll_keeps_channels_last_as_in_eager(shifts):
     compiled = aot(fx.symbolic_trace(fn), [x], forward=lambda gm, inputs: gm)
     (node,) = [n for n in compiled.aten_graph.graph.nodes if n.target is torch.ops.aten.add.Tensor]
     assert node.meta["val"].stride() == fn(x).stride()
+
+
+@pytest.mark.parametrize("function", [torch.quantile, torch.nanquantile])
+def test_values_that_only_the_whole_operator_checks(function):
+    graph = fx.Graph()
+    x, q = graph.placeholder("x"), graph.placeholder("q")
+    x.meta["example_value"], q.meta["example_value"] = torch.rand(4), torch.rand(2)
+    graph.output((graph.call_function(function, (x, q)),))
+    run = aot(fx.GraphModule(torch.nn.Module(), graph), [torch.rand(4), torch.rand(2)], forward=lambda gm, inputs: gm)
+    assert "raises for some values of q" in run.why_eager
+    with pytest.raises(RuntimeError, match="range"):
+        run(torch.rand(4), torch.tensor([0.5, 2.0]))

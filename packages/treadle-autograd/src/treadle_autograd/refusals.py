@@ -45,6 +45,11 @@ def why_not_functional(gm: fx.GraphModule) -> str | None:
         if record is not None and record.why_not_functional is not None:
             name = node.target if node.op == "call_method" else getattr(node.target, "__name__", record.name)
             return f"{name} has no functional form: {record.why_not_functional}"
+        if record is not None and record.unchecked_argument is not None:
+            position, name = record.unchecked_argument
+            argument = node.kwargs.get(name, node.args[position] if position < len(node.args) else None)
+            if isinstance(argument, fx.Node) and isinstance(argument.meta.get("example_value"), torch.Tensor):
+                return f"{record.name} raises for some values of {name}, which no operator that it consists of does"
         if node.op == "call_module":
             return f"call_module nodes ({node.target}) are not part of the contract"
     return _why_not_written(gm)

@@ -12,7 +12,7 @@ from treadle_shapes.torch.operators.record import Kind, Raises
 family("sort", kind=Kind.SORT, like_first_argument=True)
 families("argsort msort topk searchsorted bucketize isin _unique2 unique_dim unique_consecutive", kind=Kind.SORT)
 families("kthvalue mode", kind=Kind.SORT, no_empty_over="dim")
-families("quantile nanquantile", kind=Kind.SORT, raises=Raises.BY_VALUE)
+families("quantile nanquantile", kind=Kind.SORT, raises=Raises.BY_VALUE, unchecked_argument=(1, "q"))
 families(
     "bincount histc histogram _histogramdd_from_bin_cts _histogramdd_bin_edges", kind=Kind.SORT, raises=Raises.BY_VALUE
 )
