@@ -71,12 +71,18 @@ def run_in_processes(first: int, steps: int, backend: str, timeout: float) -> li
         lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
         results = [line for line in lines if "seed" in line]
         done += sum(line["steps"] for line in results)
-        failures += [line for line in results if "what" in line]
+        found = [line for line in results if "what" in line]
         seed += CASES_PER_PROCESS
         if why:
             culprit = lines[-1]["start"] if lines and "start" in lines[-1] else seed - CASES_PER_PROCESS
-            failures.append({"seed": culprit, "what": "crash", "detail": why, "program": program(make_case(culprit))})
+            found.append({"seed": culprit, "what": "crash", "detail": why, "program": program(make_case(culprit))})
             seed = culprit + 1
+        for failure in found:
+            print(
+                f"\n==== seed {failure['seed']}: {failure['what']}: {failure['detail']}\n{failure['program']}",
+                flush=True,
+            )
+        failures += found
         print(f"{done} steps, {len(failures)} failures, {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     return failures
 
@@ -96,8 +102,6 @@ def main() -> int:
         run_seeds(range(first, first + (1 if given.one else CASES_PER_PROCESS)), given.backend)
         return 0
     failures = run_in_processes(given.seed, given.steps, given.backend, given.timeout)
-    for failure in failures:
-        print(f"\n==== seed {failure['seed']}: {failure['what']}: {failure['detail']}\n{failure['program']}")
     print(dict(Counter(failure["what"] for failure in failures)) or "no mismatch")
     return bool(failures)
 

@@ -211,8 +211,8 @@ def main() -> int:
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as worker:
             last = ""
             assert worker.stdout is not None and worker.stderr is not None
-            errors = threading.Thread(target=worker.stderr.read, daemon=True)
-            errors.start()
+            errors: list[str] = []
+            threading.Thread(target=errors.extend, args=(worker.stderr,), daemon=True).start()
             for line in worker.stdout:
                 kind, _, rest = line.rstrip().partition(" ")
                 calls += kind == COMPILED
@@ -230,6 +230,8 @@ def main() -> int:
                 if kind in (COMPILED, EAGER):
                     last = line.rstrip()
         if worker.returncode:
+            if not last:
+                sys.exit(f"a worker did not start: {''.join(errors[-5:])}")
             if last.startswith(COMPILED):
                 failures.append(f"{last}: exit status {worker.returncode}")
                 print(failures[-1], flush=True)
