@@ -234,6 +234,17 @@ def test_retained_gradients_of_outputs_that_others_depend_on() -> None:
     assert_one_graph()
 
 
+def test_hooks_on_outputs_that_backward_does_not_reach() -> None:
+    def observe(out: Any, inputs: Any) -> Any:
+        called: list[Any] = []
+        out[0].register_hook(lambda g: called.append(g) or g * 2)
+        out[1].sum().backward()
+        return len(called), [x.grad for x in inputs]
+
+    compare(lambda x, w: (x @ w, torch.tanh(x) * w), weights((3, 3), (3, 3)), observe)
+    assert_one_graph()
+
+
 @pytest.mark.parametrize("keep", [False, True])
 def test_hooks_on_outputs_that_others_depend_on(keep: bool) -> None:
     """They see, and may replace, the whole gradient, also when nobody holds the tensor any more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .__about__ import __version__
-from .errors import InternalError, UnsupportedGraph
+from .errors import InternalError, UnsupportedGraph, WrongResult
 from .functional_trace import InferenceTrace, trace_inference
 from .graph_runner import user_line
 from .pipeline import aot
@@ -18,6 +18,7 @@ __all__ = [
     "InternalError",
     "PartitionReport",
     "UnsupportedGraph",
+    "WrongResult",
     "__version__",
     "aot",
     "min_cut",

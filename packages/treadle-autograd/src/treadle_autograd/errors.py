@@ -34,3 +34,7 @@ class InternalError(Exception):
         self.message = message
         self.user_line = user_line
         self.dump_path = dump_path
+
+
+class WrongResult(TypeError):
+    """What a compiler that was given to `aot` has compiled does not return what its graph says."""

@@ -42,7 +42,7 @@ class JointTrace:
     contract   what surrounds the forward part; its outputs are the first `n_outputs` items
     tangents   positions of the outputs that are differentiated, in the order of the tangents
     gradients  positions of the primals that the gradients belong to, in order
-    sources    for each differentiable output that autograd computes from other outputs, the positions of all of these
+    sources    where there are several differentiable outputs, for each the positions of those that autograd computes it from
     cuts       for every output in `sources`' values, the name of the node that the others are computed from
     """
 
@@ -142,7 +142,7 @@ def why_not_differentiable(
 
 
 def sources_of_outputs(wrappers: Mapping[int, torch.Tensor], positions: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """For each output at `positions` that autograd computes from others of them, the positions of these."""
+    """For each output at `positions`, the positions of those of them that autograd computes it from. Empty for a single output."""
     edges = {(wrappers[p].grad_fn, wrappers[p].output_nr): p for p in positions if wrappers[p].grad_fn is not None}
     found: dict[int, tuple[int, ...]] = {}
     if len(positions) < 2:
@@ -157,8 +157,7 @@ def sources_of_outputs(wrappers: Mapping[int, torch.Tensor], positions: Sequence
                 if edge[0] is not None and edge[0] not in seen:
                     seen.add(edge[0])
                     pending.append(edge[0])
-        if below:
-            found[position] = tuple(sorted(below))
+        found[position] = tuple(sorted(below))
     return found
 
 

@@ -1,15 +1,16 @@
-"""Outputs that other outputs are computed from: what is seen of their gradients is what eager shows.
+"""Graphs of several outputs: what is seen of the gradients of each is what eager shows.
 
     def f(x, w): h = x @ w; return h, tanh(h)
 
 One compiled backward graph takes the tangents of both outputs to the gradient of `w`, and nobody sees the gradient that `tanh(h)` sends to
 `h`. Usually nobody looks. Somebody does who has registered a hook on `h` or called `h.retain_grad()`, and who asks
-``torch.autograd.grad(loss, h)``. So every output that is computed from others gets a node of its own in autograd's graph, above theirs:
+``torch.autograd.grad(loss, h)``. So every output gets a node of its own in autograd's graph, above those that it is computed from:
 
-    CompiledBackward <- h <- DependentOutput <- tanh(h)
+    CompiledBackward <- OutputNode <- h <- OutputNode <- tanh(h)
 
-Its backward pass finds out whether somebody looks (`Observers.are_there`). If so, PyTorch's own formulas give the gradients of the outputs
-below, and `CompiledBackward` computes what reaches the inputs by other ways than these (`rerun.DifferentiableRun`).
+The node keeps hooks on an output from being called in a backward pass that does not reach it. And its backward pass finds out whether
+somebody looks (`Observers.are_there`). If so, PyTorch's own formulas give the gradients of the outputs below, and `CompiledBackward`
+computes what reaches the inputs by other ways than these (`rerun.DifferentiableRun`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any
 
 import torch
 
-# A leaf whose node is in the graph of every `DependentOutput`. No gradient ever reaches it. The engine plans to execute its node in a plain
-# backward pass, and does not where the caller says which gradients it wants (`torch.autograd.grad`, `backward(inputs=...)`).
+# A leaf whose node is in the graph of every `OutputNode` with sources. No gradient ever reaches it. The engine plans to execute its node in
+# a plain backward pass, and does not where the caller says which gradients it wants (`torch.autograd.grad`, `backward(inputs=...)`).
 _PROBE = torch.zeros((), requires_grad=True)
 _PROBE_NODE: Any = _PROBE.expand(1).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
 
@@ -67,16 +68,17 @@ def _is_observed(watched: tuple[weakref.ref[torch.Tensor], Mapping[int, Any]]) -
     return bool(hooks) or (output is not None and output.retains_grad)
 
 
-class DependentOutput(torch.autograd.Function):
-    """The node of an output that is computed from other outputs.
+class OutputNode(torch.autograd.Function):
+    """The node of one output.
 
     Arguments: the call and the output's position; a list of the output, which autograd must not take for an input; a tensor without memory
-    in its place among the results of the compiled graph, which carries its tangent there; the probe; the outputs that it is computed from.
+    in its place among the results of the compiled graph, which carries its tangent there; if it is computed from other outputs, the probe
+    and these outputs.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, call: Any, position: int, value: list[torch.Tensor], edge: Any, probe: Any, *sources: Any
+        ctx: Any, call: Any, position: int, value: list[torch.Tensor], edge: Any, *probe_and_sources: Any
     ) -> Any:
         ctx.call, ctx.position = call, position
         ctx.set_materialize_grads(False)
@@ -84,10 +86,11 @@ class DependentOutput(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, tangent: Any) -> Any:
-        found: Sequence[Any] = [None] * (len(ctx.needs_input_grad) - 5)
-        if tangent is not None and ctx.call.observers.are_there():
-            found = gradients_of_sources(ctx.call, ctx.position, tangent)
-        return (None, None, None, tangent, None, *found)
+        n_others = len(ctx.needs_input_grad) - 4
+        others: list[Any] = [None] * n_others
+        if n_others and tangent is not None and ctx.call.observers.are_there():
+            others[1:] = gradients_of_sources(ctx.call, ctx.position, tangent)
+        return (None, None, None, tangent, *others)
 
 
 def edge_for(output: torch.Tensor) -> torch.Tensor:
@@ -96,12 +99,12 @@ def edge_for(output: torch.Tensor) -> torch.Tensor:
 
 
 def connect(call: Any, results: Sequence[Any], values: Mapping[int, torch.Tensor]) -> tuple[Any, ...]:
-    """Put the dependent outputs in the place of their edges among `results`, each behind those that it is computed from."""
+    """Put the outputs in the place of their edges among `results`, each behind those that it is computed from."""
     outputs = list(results)
     sources = call.program.joint.sources
     for position in sorted(sources, key=lambda k: len(sources[k])):  # each has more sources than any of its sources
-        below = [outputs[k] for k in sources[position]]
-        outputs[position] = DependentOutput.apply(call, position, [values[position]], outputs[position], _PROBE, *below)
+        below = [_PROBE, *[outputs[k] for k in sources[position]]] if sources[position] else []
+        outputs[position] = OutputNode.apply(call, position, [values[position]], outputs[position], *below)
     for position in call.program.joint.cuts:
         call.observers.watch(position, outputs[position])
     return tuple(outputs)

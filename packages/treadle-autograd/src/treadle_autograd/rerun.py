@@ -27,7 +27,7 @@ class DifferentiableRun(fx.Interpreter):
         self.extra_traceback = False  # exceptions keep their own messages
         self.ends: dict[str, torch.Tensor] = {}
         self.inputs: list[Any] = []
-        self.is_closed = False
+        self._gates = _Gates()
         self.outputs: list[Any] = []
         self._cuts = cuts
         self._names = frozenset(cuts.values())
@@ -37,7 +37,7 @@ class DifferentiableRun(fx.Interpreter):
     def gated(self, values: Sequence[Any]) -> list[Any]:
         """The values to run with. One may be computed from another, and its gradient must not flow on into the other's."""
         self.inputs = [
-            _Gate.apply(self, value, None) if isinstance(value, torch.Tensor) and value.requires_grad else value
+            _Gate.apply(self._gates, value, None) if isinstance(value, torch.Tensor) and value.requires_grad else value
             for value in values
         ]
         return self.inputs
@@ -52,12 +52,12 @@ class DifferentiableRun(fx.Interpreter):
             result = super().run_node(n)
         if n.name in self._names:
             self._whole[n.name] = result
-            result = self.ends[n.name] = _Gate.apply(self, result, self._real.get(n.name))
+            result = self.ends[n.name] = _Gate.apply(self._gates, result, self._real.get(n.name))
         return result
 
     def gradients(self, outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
         """Gradients in which nothing flows on behind a cut. They are differentiable in grad mode, all the way to the inputs."""
-        self.is_closed = True
+        self._gates.are_closed = True
         try:
             return torch.autograd.grad(
                 outputs,
@@ -68,20 +68,26 @@ class DifferentiableRun(fx.Interpreter):
                 allow_unused=True,
             )
         finally:
-            self.is_closed = False
+            self._gates.are_closed = False
+
+
+class _Gates:
+    """The state of all gates of one run. It knows nothing of the run, which would be a cycle through autograd's graph."""
+
+    are_closed = False
 
 
 class _Gate(torch.autograd.Function):
-    """Hands its argument on. Gradients pass backwards, to `real` if there is one, unless the run says that the gate is closed."""
+    """Hands its argument on. Gradients pass backwards, to `real` if there is one, unless the gates of its run are closed."""
 
     @staticmethod
-    def forward(ctx: Any, run: DifferentiableRun, value: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
-        ctx.run, ctx.has_real = run, real is not None
+    def forward(ctx: Any, gates: _Gates, value: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
+        ctx.gates, ctx.has_real = gates, real is not None
         return value.view_as(value)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        if ctx.run.is_closed:
+        if ctx.gates.are_closed:
             return None, None, None
         return (None, None, gradient) if ctx.has_real else (None, gradient, None)
 

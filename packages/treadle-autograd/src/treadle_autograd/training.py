@@ -17,6 +17,7 @@ from torch import fx
 
 from treadle_shapes.torch import undisturbed
 
+from .check_results import check_callable, check_results
 from .joint import JointTrace
 from .observed import Observers, connect, edge_for
 from .partition import Halves
@@ -41,6 +42,9 @@ class TrainingProgram:
         self.draws_random = any(map(is_random, halves.reference.graph.nodes))
         self._compile_backward = compile_backward
         self._backwards: dict[tuple[int, ...], Compiled] = {}
+        self._is_checked = False
+        self._checked: set[tuple[int, ...]] = set()
+        check_callable(forward, "forward")
 
     def __call__(self, *primals: Any) -> Sequence[Any]:
         call, values = Call(self, primals), dict[int, torch.Tensor]()
@@ -57,7 +61,22 @@ class TrainingProgram:
         """The forward graph's results, computed as eager's kernels compute: without a record, and in grad mode, which some of them look
         at to decide whether they return what only their backward pass needs (oneDNN's LSTM)."""
         with torch._C._AutoDispatchBelowADInplaceOrView(), torch.enable_grad():
-            return self.forward(*primals)
+            results = self.forward(*primals)
+        if not self._is_checked:
+            check_results(results, self.halves.forward.graph.output_node().args[0], "forward")  # type: ignore[arg-type]
+            self._is_checked = True
+        return results
+
+    def run_backward(self, wanted: tuple[int, ...], arguments: Sequence[Any]) -> Sequence[Any]:
+        """The gradients at these positions from saved values and tangents."""
+        compiled = self.backward(wanted)
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            results = compiled(*arguments)
+        if wanted not in self._checked:
+            gradients: Any = self.joint.graph.output_node().args[0][self.joint.n_outputs :]  # type: ignore[index]
+            check_results(results, [gradients[k] for k in wanted], "backward")
+            self._checked.add(wanted)
+        return results
 
     def backward(self, wanted: tuple[int, ...]) -> Compiled:
         """The compiled backward graph that computes the gradients at these positions."""
@@ -66,7 +85,9 @@ class TrainingProgram:
             graph = self.halves.backward(wanted)
             examples = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
             with torch.inference_mode(False), torch.no_grad(), undisturbed():
-                found = self._backwards[wanted] = self._compile_backward(graph, examples)
+                found = self._compile_backward(graph, examples)
+            check_callable(found, "backward")
+            self._backwards[wanted] = found
         return found
 
 
@@ -193,8 +214,7 @@ class CompiledBackward(torch.autograd.Function):
             del saved
         else:
             tangents = [_laid_out(tangent, *data) for tangent, data in zip(given, ctx.layouts, strict=True)]
-            with torch._C._AutoDispatchBelowADInplaceOrView():
-                found = program.backward(wanted)(*ctx.saved_tensors, *ctx.numbers, *tangents)
+            found = program.run_backward(wanted, (*ctx.saved_tensors, *ctx.numbers, *tangents))
         for k, gradient in zip(wanted, found, strict=True):
             gradients[2 + joint.gradients[k]] = gradient
         return tuple(gradients)

@@ -33,3 +33,6 @@ families("_scaled_mm _grouped_mm _int_mm", kind=Kind.MATMUL)
 family("addr", kind=Kind.MATMUL, decompose=True)
 family("linear", kind=Kind.MATMUL, shape_functions={F.linear: shape_functions.linear})
 families("tensordot inner einsum", kind=Kind.MATMUL, size_one_question="whether a contracted extent is 1")
+
+# oneDNN's own format of what an LSTM or GRU keeps for its backward pass.
+family("mkldnn_rnn_layer", kind=Kind.OTHER, has_opaque_result=True)

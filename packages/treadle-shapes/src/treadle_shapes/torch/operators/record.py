@@ -182,6 +182,8 @@ class Operator:
     preserved: bool = False
     #: decomposed by `torch._decomp` before lowering, which is better than a call of the whole operator
     decompose: bool = False
+    #: one of the results is memory for the backward pass of the same library, and its fake has another size
+    has_opaque_result: bool = False
     #: why a call has no functional form
     why_not_functional: str | None = None
     #: position and name of a tensor argument whose values eager checks and the decomposition does not
