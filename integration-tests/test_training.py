@@ -340,3 +340,43 @@ def test_memory_is_freed() -> None:
     del x, out
     gc.collect()
     assert [found() for found in seen] == [None, None]
+
+
+def test_scatter_into_a_tensor_that_does_not_begin_its_storage() -> None:
+    """Temporaries of a compiled graph share one block of memory."""
+
+    def program(a: torch.Tensor, b: torch.Tensor, src: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        product = a @ b
+        flat = torch.exp(product).view(-1) * 2
+        scattered = torch.as_strided_scatter(flat, src, (3,), (2,), 1)
+        return scattered + 1, flat.sum() + product.sum(0)
+
+    inputs = [torch.randn(4, 5), torch.randn(5, 4), torch.randn(3)]
+    for one, other in zip(treadle.compile(program)(*inputs), program(*inputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    assert_compiled()
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_gradients_behind_a_pooled_norm(batch: int) -> None:
+    """Backward of a mean over two dimensions writes its tangent into zeros through a view."""
+
+    class Head(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution = nn.Conv2d(3, 8, 3)
+            self.norm = nn.LayerNorm(8)
+            self.head = nn.Linear(8, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            pooled = F.adaptive_avg_pool2d(F.gelu(self.convolution(x)), 1)
+            return self.head(self.norm(pooled.permute(0, 2, 3, 1)).permute(0, 3, 1, 2).flatten(1))
+
+    eager = Head()
+    model = copy.deepcopy(eager)
+    x = torch.randn(batch, 3, 9, 9)
+    for forward, owner in ((eager, eager), (treadle.compile(model), model)):
+        forward(x).square().mean().backward()
+    for one, other in zip(model.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
+    assert_compiled()

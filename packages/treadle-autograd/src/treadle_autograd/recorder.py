@@ -175,6 +175,8 @@ class AtenRecorder(TorchDispatchMode):
                 return result
         if func is aten.bernoulli.p and (order := memory_order(args[0])) is not None:
             return self._bernoulli_in_memory_order(order, args, kwargs)
+        if func is aten.as_strided_scatter.default and _writes_all(*args, **kwargs):
+            func, args, kwargs = aten.copy.default, args[:2], {}
         if func is aten._efficientzerotensor.default:
             func = aten.zeros.default  # the same values in memory, which kernels read
         composite = decompose_composite(func)
@@ -195,6 +197,8 @@ class AtenRecorder(TorchDispatchMode):
         """Why the call cannot stand in the graph, whatever it decomposes into."""
         if not isinstance(func, torch._ops.OpOverload):
             return f"the higher-order operator {func} is not supported"
+        if func is aten.as_strided_scatter.default and not _is_zero(args[0].storage_offset()):
+            return "as_strided_scatter writes to an absolute place in the storage of a view"
         if func is aten.as_strided.default and (len(args) > 3 or kwargs):
             if storage_key(args[0]) in self.input_storages:
                 return "as_strided reads an input from an absolute place in its storage"
@@ -320,3 +324,17 @@ class AtenRecorder(TorchDispatchMode):
             )
         self.stat_updates += [(mean, new_mean), (var, new_var)]
         return out, saved_mean, saved_invstd
+
+
+def _is_zero(number: Any) -> bool:
+    return isinstance(number, int) and number == 0
+
+
+def _writes_all(
+    tensor: torch.Tensor, src: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None
+) -> bool:
+    """Whether `as_strided_scatter` of these arguments replaces every element of `tensor` at its own place, as autograd's copies of views of
+    one element do."""
+    same = [tuple(tensor.shape), tuple(tensor.stride())] == [tuple(size), tuple(stride)]
+    is_static = all(isinstance(number, int) for number in (*size, *stride))
+    return is_static and same and _is_zero(storage_offset or 0) and tuple(src.shape) == tuple(size)

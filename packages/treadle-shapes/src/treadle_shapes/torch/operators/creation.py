@@ -7,6 +7,8 @@ a number which the dtype of the result cannot hold. `torch.tensor` rounds such a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from treadle_shapes.torch import fake_kernels, shape_functions
@@ -60,7 +62,24 @@ family("constant_pad_nd", kind=Kind.COPY, held_by_result=("value",))
 family("cat", kind=Kind.COPY, also="concat concatenate", shape_functions={torch.cat: shape_functions.cat})
 families("stack repeat tile _chunk_cat narrow_copy complex polar tril triu", kind=Kind.COPY)
 families("diag_embed block_diag channel_shuffle pixel_shuffle rot90", kind=Kind.COPY, decompose=True)
-families("pixel_unshuffle slice_scatter select_scatter diagonal_scatter as_strided_scatter", kind=Kind.COPY)
+families("pixel_unshuffle slice_scatter select_scatter diagonal_scatter", kind=Kind.COPY)
+
+
+def _as_strided_scatter(
+    self: torch.Tensor,
+    src: torch.Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> torch.Tensor:
+    """The operator for a first argument that begins anywhere in its storage. ATen's own counts the offset from the start of the storage,
+    all of which it copies (`as_strided_scatter`, aten/src/ATen/native/TensorShape.cpp)."""
+    result = torch.empty_strided(self.shape, self.stride(), dtype=self.dtype, device=self.device).copy_(self)
+    result.as_strided(size, stride, storage_offset or 0).copy_(src)
+    return result
+
+
+family("as_strided_scatter", kind=Kind.COPY, binding=_as_strided_scatter)
 family("flip", kind=Kind.COPY, like_first_argument=True)
 # Eager's strides are those of `narrow` and `cat`; see `fake_kernels.roll`.
 family("roll", kind=Kind.COPY, fake_kernel=fake_kernels.roll)
