@@ -182,7 +182,7 @@ class FunctionalTrace:
         more on plain fake tensors.
         """
         self.inputs.expected_metadata = self.inputs.fakes
-        if run.has_eager_strides:
+        if not run.mutated:
             return run.outputs
         fresh = [fake_like(self.mode, f) if isinstance(f, torch.Tensor) else f for f in self.inputs.fakes]
         for wrapper, f in zip(self.inputs.wrappers, fresh, strict=True):

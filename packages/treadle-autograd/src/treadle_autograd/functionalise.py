@@ -34,14 +34,12 @@ Layouts = dict[fx.Node, tuple[tuple[Any, ...], tuple[Any, ...]]]
 class FunctionalRun:
     """The result of `run_functional`.
 
-    outputs: functional tensors and numbers. mutated: whether anything was changed in place. has_eager_strides: whether every functional
-    operator that replaced an in-place one has given the strides that were there. layouts: sizes and strides of every node's result at
-    the time it was made.
+    outputs: functional tensors and numbers. mutated: whether anything was changed in place. layouts: sizes and strides of every
+    node's result at the time it was made.
     """
 
     outputs: list[Any]
     mutated: bool
-    has_eager_strides: bool
     layouts: Layouts
 
 
@@ -75,10 +73,11 @@ def run_functional(
     """
     holders = [value for value in (*arguments, *attributes.values()) if isinstance(value, torch.Tensor)]
     layouts: Layouts = {}
-    changes = _Changes()
+    mutated = False
     recorder.traced_asserts = set(_conditions_of_asserts(gm.graph))
 
     def run_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
+        nonlocal mutated
         recorder.meta = {key: node.meta[key] for key in ("stack_trace", "checkpoint") if node.meta.get(key) is not None}
         recorder.function = node.target
         if is_assert(node):
@@ -88,42 +87,16 @@ def run_functional(
         recorder.finish_call(node.meta.get("example_value"), result)
         result = tracers_float(node, result)
         if recorder.stat_updates:
-            for holder in _flush_stat_updates(recorder, holders):
-                changes.note(holder, is_whole=True)
+            _flush_stat_updates(recorder, holders)
+            mutated = True
         if isinstance(result, torch.Tensor):
             layouts[node] = tuple(result.size()), tuple(result.stride())
-            changes.note(result, is_whole=len(args) > 0 and result is args[0])
+            mutated = mutated or _is_changed(result)
         return result
 
     outputs = GraphRunner(gm, attributes, run_call).run(*arguments, enable_io_processing=False)
-    for tensor in [*holders, *filter(torch.is_tensor, outputs)]:
-        changes.note(tensor, is_whole=False)
-    return FunctionalRun(outputs, changes.any, changes.keep_strides, layouts)
-
-
-class _Changes:
-    """What is known of changes in place: whether there were any, and whether all tensors have eager's strides after them."""
-
-    def __init__(self) -> None:
-        self.any = False
-        self.keep_strides = True
-        self._counts: dict[int, int] = {}  # storage -> changes that have been looked at
-
-    def note(self, tensor: torch.Tensor, *, is_whole: bool) -> None:
-        """Look at a tensor that may have been changed since. is_whole: if so, then as a whole, by the call that has just returned it."""
-        if not torch._is_functional_tensor(tensor):
-            return
-        count = torch._functionalize_mutation_counter(tensor)
-        storage = tensor.untyped_storage()._cdata
-        known = self._counts.get(storage, 0)
-        if count == known:
-            return
-        self.any = True
-        self._counts[storage] = count
-        if count > known + 1 or not is_whole or tensor._base is not None:
-            self.keep_strides = False
-        elif tuple(tensor.stride()) != tuple(torch._from_functional_tensor(tensor).stride()):
-            self.keep_strides = False
+    mutated = mutated or any(_is_changed(tensor) for tensor in holders)
+    return FunctionalRun(outputs, mutated, layouts)
 
 
 def _conditions_of_asserts(graph: fx.Graph) -> Iterator[Any]:
@@ -135,10 +108,12 @@ def _conditions_of_asserts(graph: fx.Graph) -> Iterator[Any]:
             yield raw_expr(value)
 
 
-def _flush_stat_updates(recorder: AtenRecorder, wrappers: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Store running statistics that were computed below the functionalisation layer in the functional tensors that hold them, which are
-    returned."""
-    changed = []
+def _is_changed(tensor: torch.Tensor) -> bool:
+    return torch._is_functional_tensor(tensor) and torch._functionalize_mutation_counter(tensor) > 0
+
+
+def _flush_stat_updates(recorder: AtenRecorder, wrappers: Iterable[torch.Tensor]) -> None:
+    """Store running statistics that were computed below the functionalisation layer in the functional tensors that hold them."""
     holders = {id(torch._from_functional_tensor(w)): w for w in wrappers}
     for old, new in recorder.stat_updates:
         holder = holders.get(id(old))
@@ -147,6 +122,4 @@ def _flush_stat_updates(recorder: AtenRecorder, wrappers: Iterable[torch.Tensor]
         torch._functionalize_replace(holder, new)
         torch._functionalize_commit_update(holder)
         torch._sync(holder)
-        changed.append(holder)
     recorder.stat_updates.clear()
-    return changed
