@@ -110,7 +110,7 @@ def instance_may_change_class(cls: type) -> bool:
 def own_dict(obj: Any) -> dict[str, Any] | None:
     """`obj.__dict__` past everything that a class statement may do about it; None where it has none."""
     for cls in type(obj).__mro__:
-        found = cls.__dict__.get("__dict__")
+        found: Any = cls.__dict__.get("__dict__")
         if type(found) in (types.GetSetDescriptorType, types.MemberDescriptorType):
             return found.__get__(obj)
     return getattr(obj, "__dict__", None)
