@@ -66,3 +66,21 @@ def test_statistics_of_another_size_are_left_to_pytorch():
     x, mean, var = (fake_like(mode, t) for t in (INPUTS["contiguous"], torch.zeros(4), torch.ones(4)))
     with mode, pytest.raises(RuntimeError):
         aten.native_batch_norm.default(x, None, None, mean, var, False, 0.1, 1e-5)
+
+
+@pytest.mark.parametrize("name", ["mm", "addmm", "mv", "addbmm", "linear"])
+def test_products_of_different_dtypes_raise_as_in_eager(name):
+    matrix, vector, batch = torch.ones(2, 2), torch.ones(2), torch.ones(1, 2, 2)
+    shapes = {"mm": (matrix, matrix), "addmm": (matrix,) * 3, "mv": (matrix, vector), "addbmm": (matrix, batch, batch)}
+    given = shapes.get(name, (matrix, matrix))
+    op = getattr(aten, name).default
+    for position in range(len(given)):
+        args = [t.double() if k == position else t for k, t in enumerate(given)]
+        mode = fake_mode()
+        fakes = [fake_like(mode, t) for t in args]
+        with pytest.raises(RuntimeError):
+            op(*args)
+        with mode, pytest.raises(RuntimeError):
+            op(*fakes)
+        with mode:
+            op(*[fake_like(mode, t) for t in given])

@@ -1,8 +1,10 @@
-"""Fake kernels of batch norm that give the results' metadata directly. Needs torch.
+"""Fake kernels of batch norm that give the results' metadata directly, and checks that fake kernels of products leave out. Needs torch.
 
 PyTorch's fake tensors decompose a batch norm (torch/_decomp/decompositions.py, native_batch_norm_helper). That takes about 25 dispatches,
 5 ms, and gives a transposed input's layout to the result, where eager's result is always row-major or channels-last
 (aten/src/ATen/native/Normalization.cpp, batch_norm_cpu: `empty_like` with the suggested memory format).
+
+The fake kernels of `mm`, `addmm`, `mv` and `addbmm` accept matrices of different dtypes, for which eager raises (torch 2.11 to 2.13).
 
 A kernel returns NotImplemented for calls that it leaves to PyTorch.
 """
@@ -70,9 +72,20 @@ def _functional(
         return NotImplemented if found is None else (*found, torch.empty_like(mean), torch.empty_like(var))
 
 
+def _check_one_dtype(mode: Any, *matrices: Any, **numbers: Any) -> Any:
+    dtypes = [t.dtype for t in matrices if isinstance(t, torch.Tensor)]
+    if any(dtype != dtypes[0] for dtype in dtypes):
+        raise RuntimeError(f"expected matrices of one dtype, but got {', '.join(map(str, dtypes))}")
+    return NotImplemented
+
+
 KERNELS: dict[Any, Callable[..., Any]] = {
     aten.native_batch_norm.default: _native,
     aten._native_batch_norm_legit_no_training.default: _inference,
     aten._native_batch_norm_legit_functional.default: _functional,
+    aten.mm.default: _check_one_dtype,
+    aten.addmm.default: _check_one_dtype,
+    aten.mv.default: _check_one_dtype,
+    aten.addbmm.default: _check_one_dtype,
 }
 """Overload -> kernel(mode, *args, **kwargs), for all sizes."""
