@@ -97,9 +97,11 @@ def main() -> int:
     parser.add_argument("--one", action="store_true", help="run the case of --seed alone, in this process")
     parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    if given.worker is not None or given.one:
-        first = given.seed if given.one else given.worker
-        run_seeds(range(first, first + (1 if given.one else CASES_PER_PROCESS)), given.backend)
+    if given.one:
+        run_seeds(range(given.seed, given.seed + 1), given.backend)
+        return 0
+    if given.worker is not None:
+        run_seeds(range(given.worker, given.worker + CASES_PER_PROCESS), given.backend)
         return 0
     failures = run_in_processes(given.seed, given.steps, given.backend, given.timeout)
     print(dict(Counter(failure["what"] for failure in failures)) or "no mismatch")

@@ -58,8 +58,8 @@ def run_case(case: Case, compile_function: Compile) -> Mismatch | None:
     """The first mismatch, or None. The world's functions are compiled by `compile_function`."""
     with _process_state_kept(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        worlds = [_build(case.world), _build(case.world)]
-        if worlds[0] is None or worlds[1] is None:
+        worlds = [world for world in (_build(case.world), _build(case.world)) if world is not None]
+        if len(worlds) < 2:
             return None
         worlds[1]["compiled"] = compile_function(worlds[1]["f"])
         for position, (kind, text) in enumerate(case.steps):

@@ -23,6 +23,7 @@ super(A, 1).get() | super(1, 2).get() | super(A, int).get() | len(iter([])) | le
 RIGHT = "{}.get(1) | {}.get(1, 2) | {1: 2}.pop(1, None) | 'a,b'.split(',', maxsplit=1) | int('10', base=2)"
 RIGHT += " | sorted([2, 1], key=lambda v: -v)"
 RIGHT += " | dict(a=1) | min([1], default=2) | sum([1], start=2) | list(enumerate([5], start=3)) | round(2.5, ndigits=0) | [3, 1].index(1)"
+RIGHT += " | OrderedDict.fromkeys([1, 2], value=3) | dict.fromkeys([1], 2) | dict.fromkeys([1], value=2) | OrderedDict.fromkeys()"
 
 
 class A:
@@ -31,7 +32,7 @@ class A:
 
 
 def program(text):
-    names = {"deque": collections.deque, "math": math, "A": A}
+    names = {"deque": collections.deque, "OrderedDict": collections.OrderedDict, "math": math, "A": A}
     body = f"try:\n        r = {text}\n    except Exception as e:\n        r = type(e).__name__, str(e)"
     source = f"def f(x):\n    {body}\n    return x + 1, r"
     exec(source, names)

@@ -343,9 +343,14 @@ def method_of_class(
     if name == "__call__":  # type.__call__, reached through super() in a metaclass
         return instantiate(tx, owner, args, kwargs)
     if name == "fromkeys" and issubclass(cls, dict):
+        given = dict(zip(("iterable", "value"), args, strict=False)) | kwargs
+        if len(args) > 2 or given.keys() - {"iterable", "value"} or "iterable" not in given:
+            raise Unsupported("call", f"{owner.describe()}.fromkeys with other arguments")
+        if kwargs and not issubclass(cls, collections.OrderedDict):
+            tx.raise_exception(TypeError, "dict.fromkeys() takes no keyword arguments")
         made = construct(tx, owner, [], {})
-        for key in args[0].unpack(tx):
-            made.set_item(tx, key, args[1] if len(args) > 1 else NONE)
+        for key in given["iterable"].unpack(tx):
+            made.set_item(tx, key, given.get("value", NONE))
         return made
     if name == "__subclasses__":
         raise Unsupported("call", f"{owner.describe()}.__subclasses__")
