@@ -22,6 +22,7 @@ from .joint import JointTrace
 from .observed import Observers, connect, edge_for
 from .partition import Halves
 from .rerun import DifferentiableRun, random_state
+from .wrapper import count_versions
 
 Compiled = Callable[..., Sequence[Any]]
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
@@ -179,6 +180,9 @@ class CompiledBackward(torch.autograd.Function):
         call.has_run = True
         n_outputs = program.joint.n_outputs
         outputs, given = list(results[:n_outputs]), iter(results[n_outputs:])
+        count_versions(
+            outputs, program.joint.contract.versions
+        )  # before they are saved, with the versions that they have then
         tensors = [next(given) if place is None else primals[place] for place in program.halves.primals]
         ctx.numbers = tuple(given)
         ctx.layouts = [

@@ -105,14 +105,17 @@ def _marking_exceptions() -> Iterator[None]:
         raise
 
 
-def _with_versions(compiled: Compiled, versions: Sequence[tuple[int, int]]) -> Compiled:
-    """Set the version counters of these outputs. Inference tensors have none."""
+def count_versions(fresh: Sequence[Any], versions: Sequence[tuple[int, int]]) -> None:
+    """Set the version counters of these outputs, given as (position, version). Inference tensors have none."""
+    for position, version in versions:
+        if not fresh[position].is_inference():
+            torch._C._autograd._unsafe_set_version_counter((fresh[position],), (version,))
 
+
+def _with_versions(compiled: Compiled, versions: Sequence[tuple[int, int]]) -> Compiled:
     def run(*args: Any) -> Sequence[Any]:
         fresh = compiled(*args)
-        for position, version in versions:
-            if not fresh[position].is_inference():
-                torch._C._autograd._unsafe_set_version_counter((fresh[position],), (version,))
+        count_versions(fresh, versions)
         return fresh
 
     return run

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from treadle_shapes.torch import undisturbed
+torch = pytest.importorskip("torch")
+
+from treadle_shapes.torch import undisturbed  # noqa: E402
 
 
 def test_saved_tensor_hooks_are_not_called_inside() -> None:
