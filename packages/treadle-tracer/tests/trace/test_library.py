@@ -193,7 +193,7 @@ def vmap_(x):
     return torch.vmap(lambda a: a * 2)(x)
 
 
-@case(t(4), breaks=("builtin-method",))
+@case(t(4), breaks=("builtin-call",))
 def func_grad(x):
     return torch.func.grad(lambda a: (a**2).sum())(x)
 
