@@ -158,11 +158,13 @@ def why_not_trace(code: CodeType, is_root: bool = False) -> Skip | None:
 
 
 def skips_callees(code: CodeType) -> bool:
-    """Whether what a frame of `code` calls is to run as Python, too: it must run in the same way when autograd calls it again.
+    """Whether what a frame of `code` calls is to run as Python, too.
 
-    Checkpointing without re-entering autograd counts the tensors that its function saves, in forward and again in backward, where no
-    compiled frame is active.
+    Imports: finders, loaders and the bodies of modules run once, and compiling them is lost time. Checkpointing without re-entering
+    autograd: it counts the tensors that its function saves, in forward and again in backward, where no compiled frame is active.
     """
+    if code.co_filename.startswith("<frozen importlib"):
+        return True
     return code.co_name == "checkpoint" and code.co_filename == _torch_directory() + os.path.join(
         "utils", "checkpoint.py"
     )

@@ -168,14 +168,9 @@ def cudnn_switch():
     def f(x):
         return x + 1 if torch.backends.cudnn.enabled else x - 1
 
-    before = torch.backends.cudnn.enabled
-    try:
-        torch.backends.cudnn.enabled = True
-        yield f, ones()
-        torch.backends.cudnn.enabled = False
-        yield f, ones()
-    finally:
-        torch.backends.cudnn.enabled = before
+    for enabled in (True, False):  # in this way also after torch.testing has frozen the flags
+        with torch.backends.cudnn.flags(enabled=enabled):
+            yield f, ones()
 
 
 def cudnn_benchmark():
