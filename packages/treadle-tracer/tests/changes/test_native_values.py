@@ -14,6 +14,7 @@ import random
 import re
 import time
 
+import pytest
 import torch
 from mutate_runs import check, collect, ones
 
@@ -340,7 +341,7 @@ def bytes_and_arrays():
 
 
 def numpy_arrays():
-    import numpy as np
+    np = pytest.importorskip("numpy")
 
     array = np.array([2, 3])
 
@@ -353,7 +354,7 @@ def numpy_arrays():
 
 
 def numpy_functions():
-    import numpy as np
+    np = pytest.importorskip("numpy")
 
     def f(x):
         return x * float(np.sqrt(4.0)) + float(np.random.rand() < 2)
@@ -363,7 +364,7 @@ def numpy_functions():
 
 
 def numpy_scalars():
-    import numpy as np
+    np = pytest.importorskip("numpy")
 
     def f(k, x):
         return x * float(k)
