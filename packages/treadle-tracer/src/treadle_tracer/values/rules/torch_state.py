@@ -206,6 +206,8 @@ RULES = (
     always("transformers.utils.import_utils.is_torchdynamo_compiling", TRUE),
     always("transformers.utils.import_utils.is_torchdynamo_exporting", FALSE),
     always("transformers.utils.import_utils.is_jit_tracing", FALSE),
+    # Once torch.compile has run, `Module.__init__` notes every new module for it.
+    always("torch._dynamo.mutation_guard.GenerationTracker.tag", NONE),
     always("transformers.utils.import_utils.is_fx_proxy", FALSE, until=Version("transformers", (5, 0))),
     always("torch.onnx._internal.torchscript_exporter.utils.is_in_onnx_export", FALSE, until=Version("torch", (2, 13))),
     always("torch.onnx.is_in_onnx_export", FALSE),
