@@ -32,6 +32,8 @@ def name_of(rule: Rule) -> str:
 def defines(dotted: str) -> bool:
     """Whether the source of a module that is not imported defines or imports the name."""
     module, _, name = dotted.rpartition(".")
+    if module.rpartition(".")[2][:1].isupper():  # a method
+        module = module.rpartition(".")[0]
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None
     with open(spec.origin, encoding="utf-8") as file:
