@@ -12,10 +12,7 @@ import torch
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """Addresses of the first byte of the elements of `tensor` and of the byte after the last."""
     start = tensor.data_ptr()
-    if tensor.numel() == 0:
-        return start, start
-    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
-    return start, start + (last + 1) * tensor.element_size()
+    return start, start + (_bytes_spanned(tensor) if tensor.numel() else 0)
 
 
 def why_not_independent(inputs: Sequence[Any], mutated: frozenset[int]) -> str | None:

@@ -16,7 +16,9 @@ from collections.abc import Iterable
 import torch
 from torch import fx
 
+from .ancestors import ancestors
 from .asserts import is_assert
+from .effects import is_random
 
 aten = torch.ops.aten
 
@@ -24,10 +26,10 @@ aten = torch.ops.aten
 def move_checks_forward(graph: fx.Graph) -> None:
     """Put the nodes that may raise, and those that they depend on, in front of all other calls. Nothing else changes its order."""
     nodes = list(graph.nodes)
-    early = _with_ancestors(node for node in nodes if may_raise(node))
-    random = [node for node in nodes if _is_random(node)]
+    early = ancestors(node for node in nodes if _may_stop(node))
+    random = [node for node in nodes if is_random(node)]
     last = max((k for k, node in enumerate(random) if node in early), default=-1)
-    early |= _with_ancestors(random[: last + 1])
+    early |= ancestors(random[: last + 1])
     levels = {} if last >= 0 else _levels(nodes)
     calls = [node for node in nodes if node.op not in ("placeholder", "output")]
     inputs = [node for node in nodes if node.op == "placeholder"]
@@ -47,21 +49,6 @@ def _levels(nodes: Iterable[fx.Node]) -> dict[fx.Node, int]:
     return levels
 
 
-def may_raise(node: fx.Node) -> bool:
+def _may_stop(node: fx.Node) -> bool:
     """Whether a run of the graph may raise at the node, or reads a number there, about which there may be checks."""
     return is_assert(node) or node.target is aten._local_scalar_dense.default or bool(node.meta.get("may_raise"))
-
-
-def _with_ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending += node.all_input_nodes
-    return found
-
-
-def _is_random(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags

@@ -30,6 +30,11 @@ def may_raise(func: Any, args: Sequence[Any], result: Any) -> bool:
     return True
 
 
+def is_random(node: fx.Node) -> bool:
+    """Whether the node draws random numbers. The tag also tells of operators outside ATen, which have no record."""
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
 def has_effect(node: fx.Node) -> bool:
     """Whether leaving out the node, when nobody uses its result, can be noticed. An unknown operator counts as having an effect."""
     if node.op != "call_function" or node.meta.get("may_raise"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -113,7 +114,8 @@ def _aot_training(
     halves = split(classes, (partition or min_cut)(classes))
     compiled = forward(halves.forward, [*joint.contract.static_tensors, *example_inputs])
     program = TrainingProgram(joint, halves, compiled, backward)
-    wrapped = wrap_compiled(program, joint.contract, joint.input_values, gm)
+    # The program counts the versions of its outputs itself, before it saves them.
+    wrapped = wrap_compiled(program, replace(joint.contract, versions=()), joint.input_values, gm)
 
     def run(*args: Any) -> Sequence[Any]:
         # Anomaly mode is there to find one operation of the user's. The compiled graph would be one for all of them.

@@ -18,6 +18,7 @@ from torch import fx
 from treadle_shapes.torch import undisturbed
 
 from .check_results import check_callable, check_results
+from .effects import is_random
 from .joint import JointTrace
 from .observed import Observers, connect, edge_for
 from .partition import Halves
@@ -114,11 +115,6 @@ def why_not_differentiable_again(joint: JointTrace) -> str | None:
     return None
 
 
-def is_random(node: fx.Node) -> bool:
-    """Whether the node draws random numbers. The tag also tells of operators outside ATen, which have no record."""
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
-
-
 def _is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
 
@@ -180,9 +176,8 @@ class CompiledBackward(torch.autograd.Function):
         call.has_run = True
         n_outputs = program.joint.n_outputs
         outputs, given = list(results[:n_outputs]), iter(results[n_outputs:])
-        count_versions(
-            outputs, program.joint.contract.versions
-        )  # before they are saved, with the versions that they have then
+        # Before they are saved: a saved tensor must have the version that it had then.
+        count_versions(outputs, program.joint.contract.versions)
         tensors = [next(given) if place is None else primals[place] for place in program.halves.primals]
         ctx.numbers = tuple(given)
         ctx.layouts = [

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from joint_graphs import joint_of, leaf
 from torch import fx
 
+from treadle_autograd.ancestors import ancestors
 from treadle_autograd.joint import JointTrace, trace_joint
 from treadle_autograd.partition import classify, min_cut, save_everything, split
-from treadle_autograd.partition.classify import Classes, ancestors, is_number, is_view, why_not_recompute
+from treadle_autograd.partition.classify import Classes, is_number, is_view, why_not_recompute
 from treadle_autograd.partition.mincut import capacity, saved_by_eager, why_not_save
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from .classify import Classes, ancestors, is_number, size_in_bytes, why_never_recompute
+from ..ancestors import ancestors
+from .classify import Classes, is_number, size_in_bytes, why_never_recompute
 from .cost import recompute_cost
 from .mincut import Partition, min_cut
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,17 +183,3 @@ def _is_interior(node: fx.Node, given: list[fx.Node]) -> bool:
     if node.all_input_nodes and all(why_never_recompute(used) is not None for used in node.all_input_nodes):
         return any(used.op == "placeholder" for used in node.all_input_nodes)
     return all(user.meta.get("of_backward") or user.meta.get("checkpoint") == part for user in node.users)
-
-
-def ancestors(nodes: Iterable[fx.Node], stop: frozenset[fx.Node] = frozenset()) -> set[fx.Node]:
-    """`nodes` and everything they are computed from, nothing beyond `stop`."""
-    found: set[fx.Node] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        if node in found:
-            continue
-        found.add(node)
-        if node not in stop:
-            pending += node.all_input_nodes
-    return found

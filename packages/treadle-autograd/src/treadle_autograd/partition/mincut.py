@@ -16,7 +16,8 @@ from typing import TypeAlias
 import torch
 from torch import fx
 
-from .classify import Classes, ancestors, is_number, is_view, size_in_bytes, viewed, why_not_recompute
+from ..ancestors import ancestors
+from .classify import Classes, is_number, is_view, size_in_bytes, viewed, why_not_recompute
 
 Partition: TypeAlias = Callable[[Classes], Sequence[fx.Node]]
 

@@ -15,8 +15,9 @@ from torch import fx
 
 from treadle_shapes.torch import operator as operator_of
 
+from ..ancestors import ancestors
 from ..graph_runner import user_line
-from .classify import ancestors, is_number, is_view, size_in_bytes, why_not_recompute
+from .classify import is_number, is_view, size_in_bytes, why_not_recompute
 from .split import Halves
 
 

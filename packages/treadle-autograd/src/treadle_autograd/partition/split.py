@@ -15,9 +15,10 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
+from ..ancestors import ancestors
 from ..effects import has_effect
 from ..joint import JointTrace
-from .classify import Classes, ancestors, is_number
+from .classify import Classes, is_number
 
 
 @dataclass(frozen=True)
