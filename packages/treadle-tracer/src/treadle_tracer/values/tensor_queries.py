@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_shapes.torch import operator
 from treadle_tracer.errors import Unsupported
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext, Value
-
-_OF_THE_OBJECT = frozenset("storage_offset _is_view is_shared is_pinned is_inference sym_storage_offset".split())
-"""Answers that may be asked again of an outside tensor."""
 
 
 class _AnswerIs:
@@ -36,25 +34,25 @@ class _AnswerIs:
 
 def answer_of_object(tx: TraceContext, owner: Any, name: str) -> Any:
     """The answer of an outside tensor to a question without arguments about the object, guarded; None for every other question."""
-    if name not in _OF_THE_OBJECT or owner.obj is None or owner.source is None:
+    record = operator(name)
+    if record is None or not record.asks_about_object or owner.obj is None or owner.source is None:
         return None
     answer = getattr(torch.Tensor, name)(owner.obj)
     tx.guards.add(owner.source, "call", _AnswerIs(name, answer), f"{owner.source.text}.{name}() is {answer!r}")
     return answer
 
 
-def refuse_unguarded(name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
-    """A call named `name` has given a constant for fake tensors. Raises Unsupported where it tells something that nothing guards.
+def refuse_unguarded(target: Any, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """A call of `target` has given a constant for fake tensors. Raises Unsupported where it tells something that nothing guards.
 
     Most answers follow from type, dtype, sizes, strides, device, layout and requires_grad, which are guarded.
     """
+    record = operator(target)
+    if record is None or not (record.has_unguarded_answer or record.asks_about_object):
+        return
     tensors = [arg for arg in (*args, *kwargs.values()) if issubclass(arg.python_type(), torch.Tensor)]
-    if tensors and (name in _REFUSED or name in _OF_THE_OBJECT):
-        raise Unsupported("tensor-attribute", f"{name} of {tensors[0].describe()}")
-
-
-_REFUSED = frozenset("is_set_to data_ptr _version is_alias_of _is_zerotensor".split())
-"""Answers that nothing guards."""
+    if tensors:
+        raise Unsupported("tensor-attribute", f"{record.family} of {tensors[0].describe()}")
 
 
 def is_leaf(tx: TraceContext, value: Any) -> bool:

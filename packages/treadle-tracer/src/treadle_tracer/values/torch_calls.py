@@ -118,7 +118,8 @@ def run_in_graph(
 
     A result without tensors (a size, a flag) is a constant and leaves no node.
     """
-    if _name(target) in _UNINITIALISED:
+    known = operator_record(target)
+    if target is torch.Tensor or (known is not None and known.is_uninitialised):
         _rely_on_uninitialised(tx, _name(target))
     convert = _Arguments(tx).pair
     if any(map(keyword.iskeyword, kwargs)):  # the text of a graph cannot pass `from=...`
@@ -135,7 +136,6 @@ def run_in_graph(
         result = run_fake(tx, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
     if _is_new_leaf(result) and "requires_grad" in kwargs and torch.is_grad_enabled():
         raise Unsupported("new-parameter", f"{_name(target)}(..., requires_grad=True)")
-    known = operator_record(target)
     if known is not None and known.reads_layout:
         for _, fake in pairs:
             if isinstance(fake, torch.Tensor):
@@ -144,21 +144,16 @@ def run_in_graph(
     if unbacked_symbols.allowed:
         unbacked_symbols.write_asserts(tx)
     if result is not None and not _has_tensors(result):
-        refuse_unguarded(_name(target), args, kwargs)
+        refuse_unguarded(target, args, kwargs)
     value = _result_value(tx, op, target, pairs, named, result)
     if unbacked_symbols.allowed:
         unbacked_symbols.close_call(tx, value)
     return value
 
 
-_UNINITIALISED = frozenset(
-    "empty empty_like new_empty empty_strided new_empty_strided empty_permuted resize_ resize_as_ Tensor".split()
-)
-"""Calls whose result has elements that nobody has written."""
-
-
 def _rely_on_uninitialised(tx: TraceContext, name: str) -> None:
-    """Under deterministic algorithms, which are guarded, PyTorch may fill such elements with NaN; a compiled graph does not."""
+    """Rely on PyTorch leaving elements that nobody has written as they are. Under deterministic algorithms, which are guarded, it may fill
+    them with NaN; a compiled graph does not."""
     if not torch.are_deterministic_algorithms_enabled():
         return
     if torch.utils.deterministic.fill_uninitialized_memory:

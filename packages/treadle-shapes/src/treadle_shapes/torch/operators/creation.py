@@ -16,10 +16,8 @@ from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import ElementUse, Kind
 
 families("arange ones zeros", kind=Kind.CREATION, is_speculatable=True)
-families(
-    "empty empty_strided empty_permuted eye new_empty new_empty_strided new_ones new_zeros tril_indices triu_indices",
-    kind=Kind.CREATION,
-)
+families("eye new_ones new_zeros tril_indices triu_indices", kind=Kind.CREATION)
+families("empty empty_strided empty_permuted new_empty new_empty_strided", kind=Kind.CREATION, is_uninitialised=True)
 families("linspace logspace", kind=Kind.CREATION, decompose=True)
 family("tensor", kind=Kind.CREATION, rounds_numbers=True)
 family(
@@ -33,8 +31,13 @@ family("new_full", kind=Kind.CREATION, held_by_result=("fill_value",))
 # The other branch of `where`.
 family("scalar_tensor", kind=Kind.CREATION, held_by_result=("s",), rounds_to_low_float=True)
 
-families(
-    "empty_like ones_like zeros_like", kind=Kind.CREATION, like_first_argument=True, element_use=ElementUse.IGNORED
+families("ones_like zeros_like", kind=Kind.CREATION, like_first_argument=True, element_use=ElementUse.IGNORED)
+family(
+    "empty_like",
+    kind=Kind.CREATION,
+    like_first_argument=True,
+    element_use=ElementUse.IGNORED,
+    is_uninitialised=True,
 )
 family(
     "full_like",

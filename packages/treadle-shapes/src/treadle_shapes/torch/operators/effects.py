@@ -13,8 +13,10 @@ from treadle_shapes.torch.operators.record import Kind
 
 family("requires_grad_", kind=Kind.EFFECT)
 families("backward retain_grad register_hook", kind=Kind.EFFECT, why_not_functional="it acts on autograd's graph")
-families("resize_ set_", kind=Kind.EFFECT, why_not_functional="it changes the tensor's storage")
-family("resize_as_", kind=Kind.EFFECT)
+_CHANGES_STORAGE = "it changes the tensor's storage"
+family("resize_", kind=Kind.EFFECT, why_not_functional=_CHANGES_STORAGE, is_uninitialised=True)
+family("set_", kind=Kind.EFFECT, why_not_functional=_CHANGES_STORAGE)
+family("resize_as_", kind=Kind.EFFECT, is_uninitialised=True)
 families("numpy tolist", kind=Kind.EFFECT, why_not_functional="its result is no tensor of the graph")
 families("apply_ map_ map2_ share_memory_", kind=Kind.EFFECT, writes=("self",))
 families("_assert_scalar _assert_async _linalg_check_errors sym_constrain_range", kind=Kind.EFFECT)

@@ -11,7 +11,7 @@ from treadle_shapes.torch.operators.record import Kind
 
 families(
     """
-    device dim sym_numel numel is_floating_point is_complex is_signed is_inference is_conj is_neg is_leaf
+    device dim sym_numel numel is_floating_point is_complex is_signed is_conj is_neg is_leaf
     result_type can_cast
     """,
     kind=Kind.QUERY,
@@ -25,11 +25,16 @@ families(
     kind=Kind.QUERY,
     is_query=True,
     reads_layout=True,
+    asks_about_object=True,
     query_method="storage_offset",
 )
 families(
-    "is_contiguous is_non_overlapping_and_dense is_same_size is_set_to sym_is_contiguous",
+    "is_contiguous is_non_overlapping_and_dense is_same_size sym_is_contiguous",
     kind=Kind.QUERY,
     is_query=True,
     reads_layout=True,
 )
+family("is_set_to", kind=Kind.QUERY, is_query=True, reads_layout=True, has_unguarded_answer=True)
+family("is_inference", kind=Kind.QUERY, is_query=True, asks_about_object=True)
+families("_is_view is_shared is_pinned", kind=Kind.QUERY, asks_about_object=True)
+families("data_ptr _version _is_zerotensor", kind=Kind.QUERY, has_unguarded_answer=True)

@@ -176,6 +176,10 @@ class Operator:
     is_query: bool = False
     #: a query whose answer at sizes of 1 does not follow from its answers at other sizes
     reads_layout: bool = False
+    #: a question about the tensor itself, not its metadata; a guard may ask it again
+    asks_about_object: bool = False
+    #: a question to which a guard cannot hold the answer
+    has_unguarded_answer: bool = False
     #: the method of Tensor that answers the same question with the same further arguments
     query_method: str | None = None
     #: stays whole under symbolic sizes, although PyTorch's Python dispatcher would decompose it
@@ -192,6 +196,8 @@ class Operator:
     why_not_written: str | None = None
     #: writes to arguments, although neither its schema nor its name says so
     hides_writes: bool = False
+    #: the result has elements that nobody has written
+    is_uninitialised: bool = False
     #: the result has as many elements as a sparse tensor stores
     is_sparse_part: bool = False
 
