@@ -320,10 +320,12 @@ class InstanceDictSource(_Step):
         cb.binary_subscr()
 
 
-class OwnDictSource(Source):
-    """`base.__dict__`, past descriptors."""
+class _FixedAttribute(Source):
+    """An attribute that is the same for all sources of a class. attribute: its name; accessor: how a guard reads it."""
 
     __slots__ = ()
+    attribute: ClassVar[str]
+    accessor: ClassVar[Accessor]
     base: Source
 
     def __init__(self, base: Source):
@@ -331,14 +333,30 @@ class OwnDictSource(Source):
 
     @property
     def text(self) -> str:
-        return f"{self.base.text}.__dict__"
+        return f"{self.base.text}.{self.attribute}"
 
     def _accessors(self) -> Path:
-        return (("own_dict",),)
+        return (self.accessor,)
 
     def emit(self, cb: Emitter) -> None:
         self.base.emit(cb)
-        cb.load_attr("__dict__")
+        cb.load_attr(self.attribute)
+
+
+class OwnDictSource(_FixedAttribute):
+    """`base.__dict__`, past descriptors."""
+
+    __slots__ = ()
+    attribute = "__dict__"
+    accessor = ("own_dict",)
+
+
+class CellContentsSource(_FixedAttribute):
+    """`base.cell_contents`, base being a cell object."""
+
+    __slots__ = ()
+    attribute = "cell_contents"
+    accessor = ("attr", "cell_contents")
 
 
 class SlotSource(Source):
@@ -479,27 +497,6 @@ class ApplySource(Source):
         cb.load_const(self.function)
         self.base.emit(cb)
         cb.call(1)
-
-
-class CellContentsSource(Source):
-    """`base.cell_contents`, base being a cell object."""
-
-    __slots__ = ()
-    base: Source
-
-    def __init__(self, base: Source):
-        super().__init__(base, None)
-
-    @property
-    def text(self) -> str:
-        return f"{self.base.text}.cell_contents"
-
-    def _accessors(self) -> Path:
-        return (("attr", "cell_contents"),)
-
-    def emit(self, cb: Emitter) -> None:
-        self.base.emit(cb)
-        cb.load_attr("cell_contents")
 
 
 def _key_text(key: Any) -> str:

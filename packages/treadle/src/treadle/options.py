@@ -120,7 +120,7 @@ OPTIONS: tuple[Option, ...] = (
         bool,
         False,
         "True: nobody writes to parameters behind their version counters (through .data, .numpy(), DLPack or C), so packed weights need no "
-        "checksum in every call. False: such writes are seen, too",
+        "checksum in every call, and those of linear layers are packed as well. False: such writes are seen, too",
         owner="codegen",
     ),
     Option(

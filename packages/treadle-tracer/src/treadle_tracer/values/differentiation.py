@@ -208,7 +208,7 @@ def _obeys_layout(gradient: torch.Tensor, leaf: torch.Tensor) -> bool:
 def _laid_out(tx: TraceContext, gradient: TensorValue, leaf: TensorValue) -> TensorValue:
     """A copy of the gradient with the strides of the leaf, or contiguous if the leaf is not dense."""
     if not torch.ops.aten.is_non_overlapping_and_dense.default(leaf.fake):
-        options = {"memory_format": Constant(torch.contiguous_format)}
+        options: dict[str, Value] = {"memory_format": Constant(torch.contiguous_format)}
         made = tx.run_in_graph("call_method", "clone", [gradient], options)
     else:
         sizes, strides = (_constants(numbers) for numbers in (leaf.fake.shape, leaf.fake.stride()))

@@ -1,7 +1,7 @@
-"""Questions about a tensor's metadata.
+"""Questions about tensors: about their metadata, and about the tensor objects themselves.
 
 Schemas do not distinguish questions about sizes from questions about elements (`item`). Answers that depend on strides differ at sizes
-of 1, where strides have no meaning.
+of 1, where strides have no meaning. Nor do they tell which answers follow from what guards compare (sizes, strides, dtype, ...).
 """
 
 from __future__ import annotations
