@@ -28,6 +28,19 @@ def batch() -> torch.Tensor:
     return torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
 
 
+def train(run: Callable[..., Any], trained: nn.Module, inputs: torch.Tensor) -> list[float]:
+    """Three steps of the parameters of `trained`; the losses."""
+    losses = []
+    optimizer = torch.optim.SGD(trained.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss = run(inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
 def run_processes(work: Callable[..., Any], directory: Path) -> list[Any]:
     """What `work` has returned in each process."""
     with socket.socket() as free:
@@ -59,14 +72,7 @@ def data_parallel(rank: int) -> Any:
     for name, parameter in inner.named_parameters():
         parameter.register_post_accumulate_grad_hook(lambda p, n=name: order.append(n))
     fast = treadle.compile(wrapped)
-    losses = []
-    optimizer = torch.optim.SGD(inner.parameters(), 0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = fast(batch()[rank::PROCESSES]).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = train(fast, inner, batch()[rank::PROCESSES])
     return losses, [p.grad for p in inner.parameters()], order, treadle.stats().graphs
 
 
@@ -76,14 +82,7 @@ def of_compiled_module(rank: int) -> Any:
 
     inner = model()
     wrapped = nn.parallel.DistributedDataParallel(treadle.compile(inner), bucket_cap_mb=0.003)
-    losses = []
-    optimizer = torch.optim.SGD(inner.parameters(), 0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = wrapped(batch()[rank::PROCESSES]).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = train(wrapped, inner, batch()[rank::PROCESSES])
     return losses, [p.grad for p in inner.parameters()], [], treadle.stats().graphs
 
 
@@ -98,28 +97,14 @@ def fully_sharded(rank: int) -> Any:
             fully_shard(layer)
     fully_shard(inner)
     fast = treadle.compile(inner)
-    losses = []
-    optimizer = torch.optim.SGD(inner.parameters(), 0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = fast(batch()[rank::PROCESSES]).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = train(fast, inner, batch()[rank::PROCESSES])
     return losses, [p.grad.full_tensor() for p in inner.parameters()], [], None
 
 
 def in_one_process() -> tuple[list[float], list[torch.Tensor]]:
     """The mean over the processes of every loss, and the gradients of the last step."""
     reference = model()
-    optimizer = torch.optim.SGD(reference.parameters(), 0.1)
-    losses = []
-    for _ in range(3):
-        optimizer.zero_grad()
-        loss = reference(batch()).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
+    losses = train(reference, reference, batch())
     return losses, [copy.deepcopy(p.grad) for p in reference.parameters()]
 
 

@@ -22,26 +22,27 @@ from .split import Halves
 
 
 @dataclass(frozen=True)
-class SavedValue:
-    """A tensor that is kept from forward to backward. shape: sizes, symbolic ones as text. bytes: 0 for an input, which lives anyway."""
+class _Value:
+    """A tensor of the forward part. shape: sizes, symbolic ones as text; line: the user's."""
 
     name: str
     operator: str
     shape: tuple[int | str, ...]
     dtype: torch.dtype
-    bytes: int
     line: str
 
 
 @dataclass(frozen=True)
-class RecomputedValue:
+class SavedValue(_Value):
+    """A tensor that is kept from forward to backward. bytes: 0 for an input, which lives anyway."""
+
+    bytes: int
+
+
+@dataclass(frozen=True)
+class RecomputedValue(_Value):
     """A tensor that backward computes again."""
 
-    name: str
-    operator: str
-    shape: tuple[int | str, ...]
-    dtype: torch.dtype
-    line: str
     why: str
 
 
@@ -71,12 +72,11 @@ class PartitionReport:
 def report(halves: Halves) -> PartitionReport:
     """The table of one partition."""
     saved = [
-        SavedValue(*_described(node), 0 if node.op == "placeholder" else size_in_bytes(node), _line(node))
-        for node in halves.saved
+        SavedValue(*_described(node), 0 if node.op == "placeholder" else size_in_bytes(node)) for node in halves.saved
     ]
     needed = ancestors(halves.classes.needed, frozenset(halves.saved))
     again = [
-        RecomputedValue(*_described(node), _line(node), _why(node, halves))
+        RecomputedValue(*_described(node), _why(node, halves))
         for node in halves.classes.order
         if node in needed and node not in halves.saved and node.op != "placeholder" and _is_tensor(node)
     ]
@@ -87,15 +87,12 @@ def _is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor) and not is_number(node)
 
 
-def _described(node: fx.Node) -> tuple[str, str, tuple[int | str, ...], torch.dtype]:
+def _described(node: fx.Node) -> tuple[str, str, tuple[int | str, ...], torch.dtype, str]:
     value: Any = node.meta["val"]
     call = node.all_input_nodes[0] if node.target is operator.getitem else node
     name = "input" if node.op == "placeholder" else str(call.target)
-    return node.name, name, tuple(n if isinstance(n, int) else str(n) for n in value.shape), value.dtype
-
-
-def _line(node: fx.Node) -> str:
-    return user_line(node.meta.get("stack_trace"))
+    shape = tuple(n if isinstance(n, int) else str(n) for n in value.shape)
+    return node.name, name, shape, value.dtype, user_line(node.meta.get("stack_trace"))
 
 
 def _why(node: fx.Node, halves: Halves) -> str:
@@ -111,7 +108,7 @@ def _why(node: fx.Node, halves: Halves) -> str:
     return f"{found.kind.name.lower()}, cheap or fused into its readers" if found is not None else "free"
 
 
-def _text(value: SavedValue | RecomputedValue) -> str:
+def _text(value: _Value) -> str:
     return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"
 
 
