@@ -171,21 +171,20 @@ EFFECTS = (
     "out.append(x)",
     "L[0] = x.sum()",
 )
-GLOBAL_EFFECTS = ("global {g}\n    {g} = {v}",)
 
 
 @dataclass(frozen=True)
 class World:
-    """chunks: source text, executed in order; the last defines `f(x, a, b)`. lines: the statements of `f`."""
+    """chunks: source text, executed in order. lines: the statements of `f(x, a, b)`, which stands behind them."""
 
     chunks: tuple[str, ...]
     lines: tuple[str, ...]
 
     def text(self) -> str:
         """The whole program."""
-        body = "\n".join(f"    {line}" for line in self.lines)
-        names = sorted({line.split()[1] for line in self.lines if line.startswith("global ")})
-        head = f"    global {', '.join(names)}\n" if names else ""
+        declared = sorted({line for line in self.lines if line.startswith("global ")})  # before the names are used
+        body = "\n".join(f"    {line}" for line in self.lines if line not in declared)
+        head = "".join(f"    {line}\n" for line in declared)
         return "\n".join([PREAMBLE, *self.chunks, f"def f(x, a, b):\n{head}    out = []\n{body}\n    return x, out\n"])
 
 
@@ -203,7 +202,7 @@ class Maker:
             "b": pick(("True", "False")), "i": pick(("0", "1", "2")), "o": pick(("o0", "o1", "o2", "o3", "a")),
             "o2": pick(("o0", "o1", "o2", "b")), "C": pick(("C0", "C1", "C2", "C3")), "C2": pick(("C0", "C1", "C2")),
             "G": pick(("G0", "G1", "G2", "G3")), "g": pick(("G0", "G1")), "c": pick(("a", "b", "L", "D['list']")),
-            "t": pick(("L", "T", "D", "'abc'")), "h": pick(("h0", "h1", "h2")), "m": pick(("m0", "m1")),
+            "t": pick(("L", "T", "D", "'abc'")),
         }  # fmt: skip
         return template.format(**fields)
 
