@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 from types import FunctionType, SimpleNamespace
 
 import pytest
 from bytecode_prefix import UNBOUND, Broken, prefix
 
-from treadle_tracer.bytecode import OPS, live_locals, read, stack_kinds
+from treadle_tracer.bytecode import OPS, SlotKind, live_locals, read, stack_kinds
 from treadle_tracer.bytecode.splice import why_not_cut
 from treadle_tracer.output import continuations, resume
 from treadle_tracer.output.entry import FramePlan
 from treadle_tracer.output.mutations import Mutations
 from treadle_tracer.output.resume import why_not_resume
-from treadle_tracer.values.base import NULL, ConcreteValue
+from treadle_tracer.values.base import NONE, NULL, ConcreteValue
 
 log = []
 
@@ -177,6 +178,20 @@ def function_of(code, like):
     return made
 
 
+def as_traced(model, index, slots):
+    """(the stack as a trace has it, the exception being handled): the slot of PUSH_EXC_INFO holds what was handled before."""
+    stack, handled = [], None
+    for kind, value in itertools.zip_longest(
+        stack_kinds(model)[index], slots
+    ):  # without the arguments before a CALL of 3.11
+        if kind is SlotKind.HANDLED:
+            stack.append(NONE if handled is None else handled)
+            handled = ConcreteValue(value)
+        else:
+            stack.append(NULL if value is UNBOUND else ConcreteValue(value))
+    return stack, handled
+
+
 def leave_at(function, index):
     """A function that runs `function` up to instruction `index`, leaves it there, and goes on in a continuation."""
     code = function.__code__
@@ -190,10 +205,13 @@ def leave_at(function, index):
         if not isinstance(broken, Broken):
             return broken
         bound = {name: ConcreteValue(value) for name, value in zip(own, broken.variables) if value is not UNBOUND}
+        stack, handled = as_traced(model, index, broken.stack)
         result = SimpleNamespace(
             kind="break",
             index=index,
-            stack=[NULL if value is UNBOUND else ConcreteValue(value) for value in broken.stack],
+            stack=stack,
+            handled=handled,
+            was_raised=lambda exception: False,
             locals={name: value for name, value in bound.items() if name not in model.cellvars},
             cells={name: value for name, value in bound.items() if name in model.cellvars},
             mutations=Mutations(),
@@ -264,6 +282,7 @@ def test_a_break_in_a_continuation_hands_the_next_one_over():
             kind="break",
             index=index,
             stack=[ConcreteValue(value) for value in broken.stack],
+            handled=None,
             locals=dict(zip(live, map(ConcreteValue, broken.variables))),
             cells={},
             mutations=Mutations(),

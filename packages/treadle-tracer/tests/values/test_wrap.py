@@ -24,6 +24,7 @@ from treadle_tracer.values.functions import (
     ModuleObject,
     PartialValue,
 )
+from treadle_tracer.values.growing import OutsideList, OutsideTuple
 from treadle_tracer.values.mappings import DictValue, SetValue
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.objects import ObjectValue
@@ -53,7 +54,7 @@ disabled._treadle_disabled = True
 Point = collections.namedtuple("Point", "x y")
 
 KINDS = [
-    (3, Constant), (None, Constant), (torch.float32, Constant), ((1, 2), TupleValue), (Point(1, 2), TupleValue), ([1], ListValue),
+    (3, Constant), (None, Constant), (torch.float32, Constant), ((1, 2), OutsideTuple), (Point(1, 2), TupleValue), ([1], OutsideList),
     (collections.deque([1]), ListValue), ({"a": 1}, DictValue), (collections.OrderedDict(a=1), DictValue), ({1}, SetValue),
     (frozenset({1}), SetValue), (types.MappingProxyType({"a": 1}), DictValue), (Plain(), ObjectValue), (Words(a=1), ObjectValue),
     (Plain().method, BoundMethod), ([].append, Method), (plain_function, FunctionValue), (disabled, DisabledFunction),

@@ -6,6 +6,8 @@
 If the frame is left before the `with`, Python enters it for real, and the continuation can be left anywhere inside. The same holds for a
 `for` over a generator or over the views of a traced dict. The candidates are the starts of the `with` and `for` blocks around the break,
 innermost first, and the calls just before them or before the break itself, which make the generator.
+
+A frame that handles an exception of the trace is left at the instruction that raised it, so that Python raises it for real.
 """
 
 from __future__ import annotations
@@ -44,11 +46,17 @@ def place_break(
         reason = result.reason
         if result.kind != "break" or reason is None or error.code not in _NOT_LEAVABLE:
             raise
-        for place in itertools.islice(candidates(model, result.index), _MAX_TRIES):
+        for place in itertools.islice((*_raising(result), *candidates(model, result.index)), _MAX_TRIES):
             plan = _plan_up_to(code, model, again, place, reason)
             if plan is not None:
                 return plan
         raise
+
+
+def _raising(result: TraceResult) -> Iterator[int]:
+    """Where an exception was raised that the frame is handling."""
+    if result.handled is not None:
+        yield from (at for _, at in result.raised[:-3:-1])
 
 
 def _plan_up_to(

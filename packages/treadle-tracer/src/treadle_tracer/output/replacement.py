@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InternalError
 from ..values.base import NULL, Constant, LazyValue
+from ..values.growing import OutsideList
 from ..values.value import Value
 from .mutations import DELETED, Mutations
 
@@ -277,7 +278,8 @@ class Effects:
         cb.pop_top()
 
     def _replay_contents(self, container: Value) -> Callable[..., None]:
-        refill = _refill_for(container.python_type())
+        is_grown = isinstance(container, OutsideList) and container.is_unread
+        refill = list.extend if is_grown else _refill_for(container.python_type())
         return lambda target, contents: self._call(refill, target, contents)
 
     def _replay_store_attr(self, obj: Value, name: str) -> Callable[..., None]:

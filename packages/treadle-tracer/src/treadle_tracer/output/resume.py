@@ -9,6 +9,9 @@ The replacement rebuilds the operand stack before the instruction from the trace
 the live locals to the continuation. An instruction that jumps has two continuations. For an exception that the instruction raises inside a
 `try` or `with` of the frame there is a continuation at the handler. The hook compiles a continuation when it is called.
 
+In an `except` or `finally` block the instruction runs while the frame's exceptions are being handled, as `sys.exc_info()` shows them; the
+continuation begins by handling them again. They must be exceptions that Python has raised, because these have a traceback.
+
 A continuation that breaks does not call the next one. It returns it in a `NextContinuation`, and the replacement of the function itself
 calls continuations until one returns something else. So a break in a loop, or many breaks in a row, do not recurse.
 """
@@ -59,12 +62,21 @@ _CALL_SLOTS: dict[str, Callable[[int], int]] = {
     "CALL_KW": lambda arg: arg + 3,
     "CALL_FUNCTION_EX": lambda arg: 3 + (arg & 1),
 }
+# Instructions on the slots that hold what was handled before.
+_EXCEPTION_STATE = frozenset({"PUSH_EXC_INFO", "POP_EXCEPT", "RERAISE", "END_ASYNC_FOR", "CLEANUP_THROW"})
 # Instructions between the target of FOR_ITER and the first one after the loop, by Python minor version: END_FOR, POP_TOP.
 _LOOP_END_INSTRUCTIONS = {11: 0, 12: 1, 13: 2}
 
 
-Slot = Value | str
-"""An argument of a continuation: a value of the trace, or the name of a result of the breaking instruction."""
+@dataclass(frozen=True)
+class Handled:
+    """The stack slot in which PUSH_EXC_INFO has saved what was handled before `exception`."""
+
+    exception: Value
+
+
+Slot = Value | str | Handled
+"""A slot of a continuation's stack: a value of the trace, the name of a result of the breaking instruction, or an exception to handle."""
 
 
 @dataclass(frozen=True)
@@ -92,11 +104,12 @@ class Break:
         self.family = family
         self.model = model = family.model
         self.index: int = _whole_call(model, index)
-        self.stack: list[Value] = [settled(v) for v in result.stack]
         self.instruction: Instruction = model.instructions[self.index]
-        why = why_not_resume(model, self.index, self.stack)
+        why = why_not_resume(model, self.index, result.stack)
         if why is not None:
             raise _cannot_resume(result, why)
+        self.stack: list[Value | Handled] = _with_handled(model, self.index, result)
+        self.handled = [slot.exception for slot in self.stack if isinstance(slot, Handled)]
         self.returns_result = _returns_result(self)
         self.fused_jump = _fused_jump(self)
         self.exits = [] if self.returns_result else _exits_of(self)
@@ -104,14 +117,14 @@ class Break:
 
     def values(self) -> list[Value]:
         """Everything that must be rebuilt. The operand stack comes first, bottom up: context managers are entered again in this order."""
-        found = [v for v in self.stack if v is not NULL]
+        found = [_value_in(slot) for slot in self.stack if slot is not NULL]
         for exit_ in (*self.exits, *([self.on_exception] if self.on_exception is not None else [])):
             found += [value for value in exit_.locals if not isinstance(value, str)]
         return found
 
     def exit_at(self, index: int, stack: Sequence[Slot], made: dict[str, str] | None = None) -> Exit:
         """The continuation from `index` on with this stack. made: locals that the breaking instruction has stored."""
-        kinds = tuple(SlotKind.NULL if slot is NULL else SlotKind.VALUE for slot in stack)
+        kinds = tuple(_kind_of_slot(slot) for slot in stack)
         known: dict[str, Slot] = {**self.result.locals, **self.result.cells, **(made or {})}
         wanted = tuple(name for name in live_locals(self.model, index) if name in known)
         target = self.family.member(index, wanted, kinds)
@@ -137,15 +150,19 @@ class Break:
         cb: FrameCode = builder.cb
         cb.positions = self.instruction.positions
         start, end, handler = cb.label("start"), cb.label("end"), cb.label("handler")
+        for exception in self.handled:
+            effects.push(exception)
+            cb.emit("PUSH_EXC_INFO")
+            cb.pop_top()
         emitter = _EMITTERS.get(_kind_of(self.instruction), _emit_plain)
         emitter(self, builder, effects, (start, end))
         if self.on_exception is not None:
             cb.place(handler)
-            cb.protect(start, end, handler, depth=0)
-            exception = builder.temporary()
-            cb.store_fast(exception)
+            cb.protect(start, end, handler, depth=len(self.handled))
+            raised = builder.temporary()
+            cb.store_fast(raised)
             names = {
-                "exception": lambda: cb.load_fast(exception),
+                "exception": lambda: cb.load_fast(raised),
                 "lasti": lambda: cb.load_const(0),
             }  # 0: the line where it starts
             self.emit_call(builder, effects, self.on_exception, names)
@@ -160,6 +177,8 @@ class Break:
         """Emit the call of a continuation, and return its result. names: how to push the results of the instruction."""
         cb: FrameCode = builder.cb
         count = len(exit_.target.variables) + len(exit_.target.stack)
+        for _ in self.handled:
+            cb.emit("POP_EXCEPT")
         if self.nested:
             cb.push_null()
             cb.load_const(NextContinuation)
@@ -173,7 +192,7 @@ class Break:
                 assert names is not None
                 names[slot]()
             elif slot is not NULL:
-                effects.push(slot)
+                effects.push(_value_in(slot))
         builder.delete_temporaries()
         cb.call(count + self.nested)
         if not self.nested:
@@ -231,17 +250,36 @@ def why_not_resume(model: CodeModel, index: int, stack: Sequence[Value]) -> str 
         return f"{instruction.opname} cannot be carried out outside its own code"
     if op.name in ("PUSH_NULL", "SWAP", "COPY"):
         return f"{op.name} may move a NULL, which cannot be an argument of a continuation"
+    if op.name in _EXCEPTION_STATE:
+        return f"{op.name} changes which exception is being handled"
     if op.kind in (ArgKind.LOCAL, ArgKind.LOCAL_PAIR, ArgKind.FREE):
         return f"{instruction.opname} works on the frame's own variables"
-    kinds = stack_kinds(model)[index]
-    if kinds is not None and SlotKind.HANDLED in kinds:
-        return "an exception is being handled"
     if op.name in _CALL_SLOTS:
         for value in stack[-_CALL_SLOTS[op.name](instruction.arg or 0) :][:2]:
             if isinstance(value, ConcreteValue) and any(value.obj is reader for reader in FRAME_READERS):
                 return f"{value.obj.__name__}() looks at the frame that calls it"
     following = index + 1
     return None if op.jumps or op.ends else why_not_cut(model, following)
+
+
+def _with_handled(model: CodeModel, index: int, result: TraceResult) -> list[Value | Handled]:
+    """The operand stack. Where PUSH_EXC_INFO has saved the exception handled before, it holds the exception handled from there on."""
+    stack: list[Value | Handled] = [settled(value) for value in result.stack]
+    kinds = stack_kinds(model)[index] or ()
+    current = result.handled
+    for position in reversed([i for i, kind in enumerate(kinds) if kind is SlotKind.HANDLED]):
+        if current is None or result.was_raised(current):
+            raise _cannot_resume(result, "an exception that was raised in the trace is being handled")
+        stack[position], current = Handled(current), settled(result.stack[position])
+    return stack
+
+
+def _kind_of_slot(slot: Slot) -> SlotKind:
+    return SlotKind.NULL if slot is NULL else SlotKind.HANDLED if isinstance(slot, Handled) else SlotKind.VALUE
+
+
+def _value_in(slot: Value | Handled) -> Value:
+    return slot.exception if isinstance(slot, Handled) else slot
 
 
 # ---- kinds of instruction
@@ -297,6 +335,8 @@ def _returns_result(leaving: Break) -> bool:
     """Whether the frame returns the result of the instruction (`return f(x)`), so that no continuation is needed."""
     if _kind_of(leaving.instruction) != "plain" or OPS[leaving.instruction.opname].ends:
         return False
+    if leaving.handled:
+        return False
     made = _pushed_slots(leaving)
     return leaving.model.instructions[leaving.index + 1].opname == "RETURN_VALUE" and made[-1:] == ["made 0"]
 
@@ -340,10 +380,14 @@ _LOAD_WITHOUT_NULL: dict[str, Callable[[FrameCode, Instruction], None]] = {
 
 
 def _untouched_slots(leaving: Break) -> int:
-    """The number of slots at the bottom of the stack that the instruction does not see: up to the last NULL of an enclosing call."""
+    """The number of slots at the bottom of the stack that the instruction does not see: up to the last NULL of an enclosing call, or up
+    to the last handled exception."""
+    if leaving.instruction.opname == "WITH_EXCEPT_START":
+        return len(leaving.stack)
     slots = _CALL_SLOTS.get(leaving.instruction.opname)
     below = len(leaving.stack) - (slots(leaving.instruction.arg or 0) if slots is not None else 0)
-    return max((i + 1 for i in range(below) if leaving.stack[i] is NULL), default=0)
+    unseen = [i for i in range(below) if leaving.stack[i] is NULL or isinstance(leaving.stack[i], Handled)]
+    return unseen[-1] + 1 if unseen else 0
 
 
 def _emit_plain(leaving: Break, builder: ReplacementBuilder, effects: Effects, place: Any) -> None:
@@ -353,10 +397,13 @@ def _emit_plain(leaving: Break, builder: ReplacementBuilder, effects: Effects, p
         if value is NULL:
             cb.push_null_here()
         else:
-            effects.push(value)
+            effects.push(_value_in(value))
     cb.place(place[0])
     if _pushes_null(leaving.instruction):
         _LOAD_WITHOUT_NULL[leaving.instruction.opname](cb, leaving.instruction)
+    elif leaving.instruction.opname == "WITH_EXCEPT_START":
+        leave = leaving.stack[-4]  # __exit__, the instruction that raised, what was handled before, the exception
+        cb.call_constant(_leave_by_exception, [leave, leaving.stack[-1]], lambda slot: effects.push(_value_in(slot)))
     else:
         cb.extend(leaving.model.instructions[restart_index(leaving.model, leaving.index) : leaving.index + 1])
     if leaving.fused_jump is not None:
@@ -380,11 +427,16 @@ def _emit_plain(leaving: Break, builder: ReplacementBuilder, effects: Effects, p
     leaving.emit_call(builder, effects, leaving.exits[0], kept)
 
 
+def _leave_by_exception(leave: Callable[..., Any], error: BaseException) -> Any:
+    """What WITH_EXCEPT_START does."""
+    return leave(type(error), error, error.__traceback__)
+
+
 def _emit_branch(leaving: Break, builder: ReplacementBuilder, effects: Effects, place: Any) -> None:
     cb: FrameCode = builder.cb
     jumped = cb.label("jumped")
     cb.place(place[0])
-    effects.push(leaving.stack[-1])
+    effects.push(_value_in(leaving.stack[-1]))
     _BRANCHES[_condition(leaving.instruction)](cb, jumped)  # an exit that keeps the value loads it again
     cb.place(place[1])
     leaving.emit_call(builder, effects, leaving.exits[0])
@@ -407,7 +459,7 @@ _BRANCHES: dict[str, Callable[[FrameCode, Any], None]] = {
 def _emit_for_iter(leaving: Break, builder: ReplacementBuilder, effects: Effects, place: Any) -> None:
     cb: FrameCode = builder.cb
     end = cb.label("exhausted")
-    effects.push(leaving.stack[-1])
+    effects.push(_value_in(leaving.stack[-1]))
     cb.place(place[0])
     cb.for_iter(end)
     cb.place(place[1])

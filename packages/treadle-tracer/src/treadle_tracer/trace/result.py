@@ -24,6 +24,8 @@ class TraceResult:
                     variables excluded) and `cells` (cell variables) are the state before it
     state_changes   (setter, arguments) calls that bring torch's global state to where the traced code has left it
     protected       a graph call was traced where the traced program may catch an exception
+    handled         the exception that the frame is handling; None if there is none
+    raised          exceptions that the trace has raised and the frame has caught, with the instruction of the frame
     env             the `treadle_shapes.ShapeEnv` of the dynamic sizes, None when all sizes are static
     """
 
@@ -39,4 +41,10 @@ class TraceResult:
     reason: Unsupported | None = None
     protected: bool = False
     state_changes: list[tuple[Any, tuple[Any, ...]]] = field(default_factory=list)
+    handled: Value | None = None
+    raised: tuple[tuple[Value, int], ...] = ()
     env: Any = None
+
+    def was_raised(self, exception: Value) -> bool:
+        """Whether the trace has raised it, so that it has no traceback."""
+        return exception.source is None or any(value is exception for value, _ in self.raised)

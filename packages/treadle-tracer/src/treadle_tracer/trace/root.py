@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch.utils.weak import WeakIdKeyDictionary
 
 from treadle_shapes import UnbackedError
-from treadle_tracer.bytecode import CodeModel, read
+from treadle_tracer.bytecode import CodeModel, Instruction, read
 from treadle_tracer.errors import InternalError, Unsupported
 from treadle_tracer.room import room_to_recurse
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
@@ -71,6 +71,7 @@ class RootFrame(Frame):
         self.stop_at = stop_at
         self.step = 0
         self.broken = False
+        self.raised: list[tuple[Value, int]] = []
 
     def run(self) -> None:
         steps = self.program.steps
@@ -88,6 +89,8 @@ class RootFrame(Frame):
             except Raised as raised:
                 if self.program.handled_at[at] is None:
                     raise Unsupported("raises", _describe_exception(raised), self.tx.user_stack()) from raised
+                if not _raises_again(instruction):
+                    self.raised.append((raised.value, at))
                 self.handle(raised, at)
             except UnbackedError as error:
                 raise refusal(self.tx, error) from None
@@ -108,6 +111,11 @@ class RootFrame(Frame):
         while at > 0 and self.instructions[at - 1].opname in ("KW_NAMES", "PRECALL"):
             step, at = step - 1, at - 1
         return step
+
+
+def _raises_again(instruction: Instruction) -> bool:
+    """Whether an exception that the instruction raises keeps the traceback it has: RERAISE, and `raise` alone."""
+    return instruction.opname == "RERAISE" or (instruction.opname == "RAISE_VARARGS" and not instruction.arg)
 
 
 def _describe_exception(raised: Raised) -> str:
@@ -201,5 +209,6 @@ def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceR
     result.stack = root.stack
     result.locals = root.locals
     result.cells = {name: root.cells[name] for name in root.program.model.cellvars if name in root.cells}
+    result.handled, result.raised = tx.exception, tuple(root.raised)
     result.reason = reason
     return result

@@ -18,6 +18,7 @@ from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method, special_methods_are_built_in
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod
+from treadle_tracer.values.growing import GrownTuple, OutsideTuple
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.joined import SymbolicBool, is_same
 from treadle_tracer.values.mappings import DictValue, DictView, SetValue, entries_of
@@ -189,6 +190,8 @@ def _sequence_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place
         if isinstance(a, ListValue) and isinstance(b, ListValue):
             return ListValue([*a.items, *b.items])
         if isinstance(a, TupleValue) and isinstance(b, TupleValue):
+            if isinstance(a, (OutsideTuple, GrownTuple)) and a.is_unread and b.cls is tuple:
+                return a.grown(b.items)
             size = _SIZE_SUM_IS_SIZE and torch.Size in (a.cls, b.cls)
             return TupleValue((*a.items, *b.items), torch.Size if size else tuple)
         return None

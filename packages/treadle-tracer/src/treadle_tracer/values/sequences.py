@@ -225,6 +225,10 @@ class ListValue(Sequence):
         if self.source is not None or (self.owner is not None and self.owner.source is not None):
             tx.mutations.mutated(self.owner if self.owner is not None else self)
 
+    def append(self, item: Value) -> None:
+        """Put an item at the end; the caller reports the change."""
+        self.items.append(item)
+
     def slice(self, index: slice) -> Value:
         if self.cls is not list:
             raise Unsupported("builtin-method", f"slice of {self.cls.__name__}")
@@ -282,7 +286,7 @@ class ListValue(Sequence):
 
 def _append(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     (item,) = args
-    self.items.append(item)
+    self.append(item)
     if self.maxlen is not None and len(self.items) > self.maxlen:
         del self.items[0]
     self.changed(tx)

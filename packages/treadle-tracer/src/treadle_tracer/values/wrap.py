@@ -39,6 +39,7 @@ from treadle_tracer.values.functions import (
     wrap_cell,
 )
 from treadle_tracer.values.graph_functions import goes_into_graph, rely_on_body
+from treadle_tracer.values.growing import OutsideList, OutsideTuple
 from treadle_tracer.values.mappings import DictValue, SetValue, wrap_key
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.objects import ObjectValue
@@ -174,6 +175,8 @@ def constant_object(tx: TraceContext, obj: Any) -> Value:
 def _tuple(tx: TraceContext, obj: tuple[Any, ...], source: Source) -> Value:
     cls = type(obj)
     tx.guards.add(source, "type_is", cls)
+    if cls is tuple:
+        return OutsideTuple(tx.guards, obj, source)
     tx.guards.add(source, "len", len(obj))
     if cls not in (tuple, torch.Size) and not _is_plain_tuple_class(tx, cls):
         return ObjectValue(
@@ -197,8 +200,7 @@ _TUPLE_PROTOCOL = tuple(
 
 def _list(tx: TraceContext, obj: list[Any], source: Source) -> Value:
     tx.guards.add(source, "type_is", list)
-    tx.guards.add(source, "len", len(obj))
-    return ListValue([LazyValue(x, ListItemSource(source, i)) for i, x in enumerate(obj)], list, source, obj)
+    return OutsideList(tx.guards, obj, source)
 
 
 def _deque(tx: TraceContext, obj: collections.deque[Any], source: Source) -> Value:

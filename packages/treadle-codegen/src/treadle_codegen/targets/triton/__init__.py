@@ -1,1 +1,0 @@
-"""The Triton target: kernels for GPUs."""
