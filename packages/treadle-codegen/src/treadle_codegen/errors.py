@@ -39,6 +39,20 @@ class UnsupportedTensor(CodegenUnavailable):
         self.reason = reason
 
 
+class KernelRefused(CodegenUnavailable):
+    """Triton refuses a kernel, or its compiler dies of it; `kernel` is its name, `path` a file with its source, or "".
+
+    The message names both, and has the end of what Triton said; the file has all of it.
+    """
+
+    def __init__(self, kernel: str, reason: str, path: str) -> None:
+        kept = f" Its source is in {path}." if path else ""
+        super().__init__(f"Triton does not compile kernel {kernel}.{kept} {reason[-1500:]}")
+        self.kernel = kernel
+        self.reason = reason
+        self.path = path
+
+
 class InternalError(CodegenError):
     """A bug of ours: a pass broke on a valid graph.
 

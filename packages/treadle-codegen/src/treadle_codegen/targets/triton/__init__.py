@@ -1,0 +1,1 @@
+"""The Triton target: kernels for GPUs."""
