@@ -15,6 +15,19 @@ from treadle_tracer import InternalError, SilentObserver, TracerOptions, compile
 from treadle_tracer.output.continuations import forget_continuations
 
 
+def item(tensor):
+    """`tensor.item()`, which breaks the graph."""
+    return tensor.item()
+
+
+def items(tensor):
+    """`tensor.tolist()`, which breaks the graph."""
+    return tensor.tolist()
+
+
+item._treadle_disabled = items._treadle_disabled = True  # type: ignore[attr-defined]
+
+
 class Recorder(SilentObserver):
     """Keeps what a compile says."""
 
@@ -55,6 +68,8 @@ def compiled(function, backend=run_graph, **options):
     handler = compile_handler(backend, TracerOptions(**options), recorder)
     handler.add_root(function.__code__)
     treadle_frame.reset()
+    for breaking in (item, items):
+        treadle_frame.skip(breaking.__code__)
     forget_continuations()
     return treadle_frame.dispatcher(function, handler), recorder
 

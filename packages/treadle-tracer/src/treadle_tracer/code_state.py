@@ -25,7 +25,9 @@ class CodeState:
     tensorless_calls  calls whose arguments and names held no tensor
     empty_traces      traces in which no tensor was computed
     may_assume        False when a graph with an assumption cannot be deoptimised, so that nothing is assumed
+    may_defer         False when a graph with deferred asserts cannot be deoptimised, or when they have failed too often
     dynamic           what earlier calls have shown to change
+    failures          calls that took another path than a graph had taken for granted
     constants         changing numbers that a trace could not have as symbols
     declared          the marks that the user has set on its inputs
     """
@@ -34,6 +36,8 @@ class CodeState:
     tensorless_calls: int = 0
     empty_traces: int = 0
     may_assume: bool = True
+    may_defer: bool = True
+    failures: int = 0
     dynamic: DynamicSources = field(default_factory=DynamicSources)
     constants: set[Source] = field(default_factory=set)
     declared: dict[Source, dict[int, Mark]] = field(default_factory=dict)

@@ -10,8 +10,10 @@ entry               `output.entry`: replacement code, guard program, fast path
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from types import CodeType
 from typing import TYPE_CHECKING
 
 import torch
@@ -23,11 +25,12 @@ from .code_state import CodeState
 from .collector import paused
 from .constraints import Declared, check_given, check_still_dynamic, declared_in
 from .dynamic import DynamicSources
-from .errors import Unsupported, without_frames
+from .errors import OtherPath, Unsupported, without_frames
 from .observer import Observer
 from .options import TracerOptions
 from .output.break_placement import place_break
 from .output.call_changes import follow
+from .output.deferred_asserts import asserts_of
 from .output.entry import FramePlan, Payload, finish_entry, with_accepted_sizes
 from .output.graph_writes import why_not_deoptimise
 from .output.size_one import check_size_one, why_not_served
@@ -42,6 +45,8 @@ if TYPE_CHECKING:
 _CAUSED_BY_SIZES = ("raises", "torch-call-raises")
 # After so many traces in which no tensor was computed, a code object is left alone for good.
 _EMPTY_TRACES = 4
+# After so many calls that took a path that a graph had ruled out, graphs rule out none.
+_MOST_FAILURES = 3
 
 Answer = treadle_frame.Entry | Skip
 
@@ -99,9 +104,24 @@ class Compilation:
             if why_not_deoptimise(gm) is not None:
                 self.state.may_assume = False
                 return self._attempt(wanted)
+        if self.state.may_defer and self._relies_on_deoptimisation(gm):
+            self.state.may_defer = False
+            return self._attempt(wanted)
         if generalised and not self._serves_this_call(gm, result):
             return None
         return self._finish(plan, gm, declared, generalised)
+
+    @property
+    def _captures(self) -> bool:
+        """Whether the user has asked for graphs that rely on asserts."""
+        return self.options.fullgraph or self.options.capture_scalars
+
+    def _relies_on_deoptimisation(self, gm: torch.fx.GraphModule | None) -> bool:
+        """Whether Python must be able to run the program where an assert of the graph fails, and cannot."""
+        asserts = asserts_of(gm)
+        if self._captures:
+            asserts = tuple(a for a in asserts if a.raises is OtherPath)
+        return bool(asserts) and gm is not None and why_not_deoptimise(gm) is not None
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -133,7 +153,11 @@ class Compilation:
     ) -> TraceResult:
         """A trace to the end, or up to the first time that instruction `stop_at` is due."""
         # Nothing is assumed where Python could not run the program instead.
-        options = self.options if self.state.may_assume else replace(self.options, assume=False)
+        options = replace(
+            self.options,
+            assume=self.options.assume and self.state.may_assume,
+            defer=self.options.defer and self.state.may_defer,
+        )
         return trace_frame(self.frame, self.model, options, dynamic, stop_at, reason)
 
     def _check_declared(self, result: TraceResult) -> Declared:
@@ -184,7 +208,14 @@ class Compilation:
             check_still_dynamic(declared, result.env)
         with self._phase("codegen"):
             payload = Payload(gm, result.guards.tensors, result.reason, module_argument(self.frame))
-            entry = finish_entry(plan, compiled, payload, raise_internal_errors=self.options.raise_internal_errors)
+            entry = finish_entry(
+                plan,
+                compiled,
+                payload,
+                raise_internal_errors=self.options.raise_internal_errors,
+                on_other_path=_stops_deferring(self.frame.code, self.state),
+                warns=self._captures,
+            )
         if generalised:
             if not (payload.dynamic and check_size_one(gm, payload.inputs, payload.dynamic, self.frame)):
                 return None  # the backend has made a decision of its own
@@ -208,6 +239,26 @@ class Compilation:
         if payload.dynamic is not None:
             program = size_program(program.checks, payload.dynamic)
         return treadle_frame.Entry(self.frame.code, program, payload)
+
+
+def _stops_deferring(code: CodeType, state: CodeState) -> Callable[[], None]:
+    """A function that counts calls that take another path than a graph takes for granted; after some of them such questions break it.
+
+    It keeps neither the code object nor anything of the present call alive.
+    """
+    code_ref = weakref.ref(code)
+
+    def count() -> None:
+        state.failures += 1
+        found = code_ref()
+        if state.failures < _MOST_FAILURES or found is None:
+            return
+        state.may_defer = False
+        for entry in treadle_frame.entries(found):
+            if asserts_of(entry.payload.graph_module):
+                treadle_frame.remove_entry(found, entry)
+
+    return count
 
 
 def module_argument(frame: treadle_frame.FrameInfo) -> int | None:

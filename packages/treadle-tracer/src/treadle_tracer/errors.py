@@ -66,6 +66,10 @@ class PathEnds(Exception):
     """A speculated path reaches an effect that must not happen. `trace.speculation` catches it."""
 
 
+class OtherPath(Exception):
+    """The program takes another path than the graph takes for granted. Replacement code then runs the program itself; nobody sees it."""
+
+
 class InternalError(RuntimeError):
     """A bug of the tracer.
 

@@ -15,8 +15,11 @@ class TracerOptions:
     raise_internal_errors  raise InternalError at a bug of the tracer, instead of a warning and eager execution
     recompile_limit        the number of entries of one code object (per module instance, if the first argument is a module) after which it
                            runs uncompiled
-    capture_scalars        numbers and sizes that depend on data (`.item()`, `nonzero`, boolean masks) stay in the graph instead of breaking
-                           it; always so under `fullgraph`
+    capture_scalars        sizes that depend on data (`nonzero`, boolean masks) stay in the graph instead of breaking it, and assumptions
+                           may be made about them; always so under `fullgraph`
+    defer                  single numbers from tensors (`.item()`, `int(t)`) stay in the graph, and where one side of a jump on them only
+                           raises or warns, the graph checks that the other one is taken; Python runs the program where it is not.
+                           False: both break the graph, unless `capture_scalars` says otherwise for the numbers
     assume                 a size that depends on data is assumed to be neither 0 nor 1 where an operator asks; the graph checks that, and
                            Python runs the program where it does not hold. False: such a question breaks the graph
     """
@@ -27,3 +30,4 @@ class TracerOptions:
     recompile_limit: int = 8
     capture_scalars: bool = False
     assume: bool = True
+    defer: bool = True

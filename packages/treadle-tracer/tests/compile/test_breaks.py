@@ -8,7 +8,7 @@ import sys
 
 import pytest
 import torch
-from compile_runs import Target, compare, compiled, portrait, t
+from compile_runs import Target, compare, compiled, item, items, portrait, t
 
 from treadle_tracer import Unsupported
 
@@ -37,14 +37,14 @@ def breaks_at_print(x):
 
 def breaks_twice(x):
     y = x + 1
-    n = y.sum().item()
+    n = item(y.sum())
     z = y * 2 if n > 0 else y - 1
-    m = z.tolist()
+    m = items(z)
     return z + len(m), n, m
 
 
 def nested_call(x):
-    return torch.add(x, (x * 2).sum().item(), alpha=int((x + 1).mean().item() > -100))
+    return torch.add(x, item((x * 2).sum()), alpha=int(item((x + 1).mean()) > -100))
 
 
 def branch(x):
@@ -74,7 +74,7 @@ def loop_break(x, n):
         x = x + i
         if x.sum() > 5:
             break
-        outputs.append(x.mean().item())
+        outputs.append(item(x.mean()))
     else:
         outputs.append("all")
     return x * 2, outputs
@@ -83,7 +83,7 @@ def loop_break(x, n):
 def try_around(x):
     y = x + 1
     try:
-        n = int(y.sum().item())
+        n = int(item(y.sum()))
         y = y / 2
         value = [1, 2, 3][n + 100]
     except IndexError as error:
@@ -96,7 +96,7 @@ def try_around(x):
 def with_around(x):
     with torch.no_grad():
         y = x * 2
-        n = y.sum().item()
+        n = item(y.sum())
         z = y * n
     w = x * n
     return y, z, w, torch.is_grad_enabled()
@@ -104,13 +104,13 @@ def with_around(x):
 
 def uncaught(x):
     y = x + 1
-    y.sum().item()
+    item(y.sum())
     z = [y]
     return z[1]  # the line
 
 
 def raises(x):
-    if x.sum().item() > -1e9:
+    if item(x.sum()) > -1e9:
         raise ValueError(f"bad {x.shape}")
     return x
 
@@ -118,16 +118,16 @@ def raises(x):
 def locals_alive(x, k):
     a, b = x + 1, x * k
     c = [a, b]
-    a.sum().item()
+    item(a.sum())
     c.append(a)
-    b.sum().item()
+    item(b.sum())
     return c, a is c[0], b
 
 
 def writes_then_breaks(obj, x):
     obj.count += 1
     obj.log.append(x + 1)
-    n = float(x.sum().item())
+    n = float(item(x.sum()))
     obj.log.append(n)
     obj.last = obj.log
     return obj.log[-2] * n
@@ -142,14 +142,14 @@ def closure_over_break(x):
         return y * n
 
     y = bump(x)
-    y.sum().item()
+    item(y.sum())
     z = bump(y)
     return z, n, bump
 
 
 def random_order(x):
     a = torch.rand(3)
-    s = a.sum().item()
+    s = item(a.sum())
     b = torch.rand(3)
     return a + b * s + torch.nn.functional.dropout(x, 0.5)
 
@@ -160,7 +160,7 @@ def callee_breaks(x):
 
 def helper(x):
     x = x * 3
-    x.sum().item()
+    item(x.sum())
     return x - 1
 
 
@@ -171,11 +171,11 @@ def generator_break(x):
 def yields(x):
     for i in range(3):
         yield x * i
-        x.sum().item()
+        item(x.sum())
 
 
 def unpacking(x):
-    first, *rest = x.tolist()
+    first, *rest = items(x)
     return x * first, rest
 
 
@@ -223,7 +223,7 @@ def break_in_opened(x):
     log = []
     with opened(log, x) as y, torch.no_grad():
         z = y * 2
-        z.sum().item()
+        item(z.sum())
         w = z + y
     return w, log
 
@@ -231,7 +231,7 @@ def break_in_opened(x):
 def break_over_generator(x):
     out = []
     for y in yields_plainly(x):
-        y.sum().item()
+        item(y.sum())
         out.append(y * 2)
     return out
 
@@ -244,7 +244,7 @@ def yields_plainly(x):
 def break_over_views(d):
     for k, x in d.items():
         x.add_(1)
-        x.sum().item()
+        item(x.sum())
         x.mul_(2)
     return d, [x + 1 for x in d.values()]
 
@@ -354,8 +354,8 @@ def test_loops_over_lists_with_breaks():
 
 
 def test_many_breaks_in_a_row():
-    text = "def many(x):\n" + "    x = x + 1\n    x.sum().item()\n" * 30 + "    return x\n"
-    namespace = {}
+    text = "def many(x):\n" + "    x = x + 1\n    item(x.sum())\n" * 30 + "    return x\n"
+    namespace = {"item": item}
     exec(text, namespace)
     recorder = compare(namespace["many"], t(1), calls=2)
     assert len(recorder.graphs) == 30

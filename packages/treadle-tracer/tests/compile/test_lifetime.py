@@ -6,7 +6,7 @@ import gc
 import weakref
 
 import torch
-from compile_runs import compiled, run_graph
+from compile_runs import compiled, item, run_graph
 
 import treadle_frame
 from treadle_tracer import compile_handler
@@ -22,7 +22,7 @@ def call_twice(function, *args):
 def test_inputs_die_after_the_call():
     def breaks(x):
         y = x * 2
-        y.sum().item()
+        item(y.sum())
         return y + 1
 
     big = torch.ones(100)
@@ -47,7 +47,7 @@ def test_values_of_a_frame_die_when_the_program_drops_them():
         watch(big)
         y = big.sum()
         del big
-        y.item()
+        item(y)
         check()
         return y
 
@@ -76,8 +76,8 @@ def test_code_and_parameters_die_with_the_function():
 
     def make():
         model = Model()
-        text = "def run(x):\n    y = x * model.weight\n    y.sum().item()\n    return y + model.weight\n"
-        namespace = {"model": model}
+        text = "def run(x):\n    y = x * model.weight\n    item(y.sum())\n    return y + model.weight\n"
+        namespace = {"model": model, "item": item}
         exec(text, namespace)
         kept = call_twice(namespace["run"], torch.ones(3))
         assert len(kept[1].graphs) == 2

@@ -110,7 +110,7 @@ def test_no_state_node_when_the_state_is_so_already():
 def test_state_is_put_back_when_the_trace_fails():
     def f(x):
         torch.set_grad_enabled(False)
-        return x.item()
+        return x.nonzero()
 
     with pytest.raises(Unsupported):
         trace_function(f, (X,))
@@ -132,7 +132,7 @@ def test_compile_flags_while_tracing():
 
 def test_an_unsupported_call_names_the_users_stack():
     def inner(x):
-        return x.item()
+        return x.nonzero()
 
     def outer(x):
         return inner(x)
@@ -147,7 +147,7 @@ def test_an_unsupported_call_names_the_users_stack():
     ("function", "code"),
     [
         (lambda x: x.sum() > 0 and x, "branch-on-tensor"),
-        (lambda x: x.tolist(), "data-dependent"),
+        (lambda x: x.nonzero(), "data-dependent"),
         (lambda x: x @ torch.ones(7, 7), "torch-call-raises"),
         (lambda x: x.nonzero(), "data-dependent"),
         (lambda x: print(x), "output"),

@@ -192,7 +192,7 @@ def and_or(x):
     return (x.sum() > 0 and x + 1), (x.sum() > 0 or x + 2), not x.sum() > 0
 
 
-@case(t(3), breaks=("branch-on-tensor",))
+@case(t(3))
 def assert_tensor(x):
     assert x.sum() < 1000, "m"
     return x + 1
@@ -231,8 +231,8 @@ def method_break(x):
     return x + len(s), class_.l
 
 
-@case(t(3), breaks=("data-dependent",))
-def unpack_break(x):
+@case(t(3))
+def unpack_numbers(x):
     a, b, c = (t2 * 2 for t2 in x.tolist())
     return x + a + b + c
 
@@ -447,7 +447,7 @@ if importlib.util.find_spec("numpy"):  # not among the dependencies of torch
         return x + np.float32(2), x * np.pi, torch.zeros(np.int64(2)), np.sqrt(4)
 
 
-@case(t(3), breaks=("branch-on-tensor", "data-dependent", "tensor-method"))
+@case(t(3), breaks=("tensor-method",))
 def tolist(x):
     return x.tolist(), x.sum().item(), int(x[0] > 0), float(x[1]), bool(x[0] > 0), x.numpy().shape
 

@@ -85,7 +85,7 @@ OPTIONS: tuple[Option, ...] = (
         "capture_scalars",
         bool,
         False,
-        "True: keep .item(), nonzero, boolean masks and other data-dependent sizes in the graph, as fullgraph=True does. "
+        "True: keep nonzero, boolean masks and other data-dependent sizes in the graph, as fullgraph=True does. "
         "False: break the graph there",
         owner="tracer",
         environment="TREADLE_CAPTURE_SCALARS",

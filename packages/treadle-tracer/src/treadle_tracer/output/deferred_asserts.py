@@ -62,19 +62,22 @@ def failed_assert(error: RuntimeError, asserts: tuple[DeferredAssert, ...]) -> D
     return asserts[number] if number < len(asserts) else None
 
 
-def raising_typed(compiled: Callable[..., Any], asserts: tuple[DeferredAssert, ...]) -> Callable[..., Any]:
+def raising_typed(
+    compiled: Callable[..., Any], asserts: tuple[DeferredAssert, ...], draws: bool = True
+) -> Callable[..., Any]:
     """`compiled`, for a graph that Python may have to run after: a failing assert raises AssertFailed.
 
-    Whatever is raised, the random numbers drawn so far count as not drawn (the CPU's generator; reading its state takes some
-    microseconds), since the program draws them again.
+    draws: the graph draws random numbers. Whatever is raised, those drawn so far count as not drawn (the CPU's generator; reading its
+    state takes some microseconds), since the program draws them again.
     """
 
     def run(*args: Any) -> Any:
-        state = torch.get_rng_state()
+        state = torch.get_rng_state() if draws else None
         try:
             return compiled(*args)
         except Exception as error:
-            torch.set_rng_state(state)
+            if state is not None:
+                torch.set_rng_state(state)
             failed = failed_assert(error, asserts) if isinstance(error, RuntimeError) else None
             if failed is None:
                 raise

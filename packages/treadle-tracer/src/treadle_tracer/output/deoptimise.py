@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
 import treadle_frame
 
-from ..errors import InternalError
+from ..errors import InternalError, OtherPath
 from .deferred_asserts import AssertFailed
 from .emit import FrameCode
 
@@ -38,28 +39,53 @@ def turn_hook_off(error: BaseException) -> Any:
 class Deoptimisation:
     """What happens at the two ends of the program's own run, for the graph of the function `name`.
 
-    A deferred assert of the graph that fails is either the program's own (its exception gets a note that says what was relied on), or an
-    assumption of the trace that the program does not need (a warning, once). A program with exception handlers may have caught what the
-    graph raised. Any other exception that only the graph raises is a bug of the backend or of treadle.
+    A deferred assert of the graph that fails is the program's own (its exception gets a note that says what was relied on), or an
+    assumption of the trace that the program does not need (a warning, once), or says that the program takes another path than the graph
+    (`trace.likely`: `on_other_path` is called, and nobody is told; without `warns` the same holds for assumptions). A program with
+    exception handlers may have caught what the graph raised. Any other exception that only the graph raises is a bug of the backend or of
+    treadle.
     """
 
-    def __init__(self, name: str, *, has_handlers: bool, raise_internal_errors: bool):
+    def __init__(
+        self,
+        name: str,
+        *,
+        has_handlers: bool,
+        raise_internal_errors: bool,
+        on_other_path: Callable[[], None] = lambda: None,
+        warns: bool = True,
+    ):
         self._name = name
+        self._on_other_path = on_other_path
+        self._warns = warns
         self._raises = raise_internal_errors and not has_handlers
         self._has_warned = False
 
     def on_exception(self, state: Any, of_graph: Exception, of_program: BaseException) -> None:
         """Python has raised, too: note on its exception (PEP 678) what did not hold. state: of the hook before the run."""
         treadle_frame.set_handler(state)
+        if self._took_other_path(of_graph):
+            return
         if isinstance(of_graph, AssertFailed) and of_graph.message != str(
             of_program
         ):  # the program's message needs no repetition
             of_program.add_note(f"treadle: {of_graph.message}")
 
+    def _took_other_path(self, of_graph: Exception) -> bool:
+        found = isinstance(of_graph, AssertFailed) and of_graph.raises is OtherPath
+        if found:
+            self._on_other_path()
+        return found
+
     def on_return(self, state: Any, of_graph: Exception) -> None:
         """Python has run the function without an exception; its result is used. state: of the hook before the run."""
         treadle_frame.set_handler(state)
         is_assumption = isinstance(of_graph, AssertFailed)
+        if is_assumption and not self._warns:
+            self._on_other_path()
+            return
+        if self._took_other_path(of_graph):
+            return
         kind = of_graph.raises if isinstance(of_graph, AssertFailed) else type(of_graph)
         what = f"the compiled graph of {self._name} raised {kind.__name__}: {of_graph}"
         if self._raises and not is_assumption:

@@ -104,10 +104,18 @@ class FramePlan:
 
 
 def finish_entry(
-    plan: FramePlan, compiled: Callable[..., Any] | None, payload: Payload, *, raise_internal_errors: bool = False
+    plan: FramePlan,
+    compiled: Callable[..., Any] | None,
+    payload: Payload,
+    *,
+    raise_internal_errors: bool = False,
+    on_other_path: Callable[[], None] = lambda: None,
+    warns: bool = True,
 ) -> Any:
     """The `treadle_frame.Entry` of a finished compile.
 
+    on_other_path: called after a call that took another path than the graph takes for granted.
+    warns: there is a warning, once, after a call in which an assert fails that the program does not need.
     raise_internal_errors: a call raises InternalError when the graph raises where the program does not.
     Raises Unsupported when the frame handles exceptions but cannot be deoptimised.
     """
@@ -117,14 +125,20 @@ def finish_entry(
     if compiled is not None and gm is not None:
         if why_not_deoptimise(gm) is None or raises_before_writing(compiled):
             deoptimisation = Deoptimisation(
-                plan.code.co_qualname, has_handlers=result.protected, raise_internal_errors=raise_internal_errors
+                plan.code.co_qualname,
+                has_handlers=result.protected,
+                raise_internal_errors=raise_internal_errors,
+                on_other_path=on_other_path,
+                warns=warns,
             )
         asserts = asserts_of(gm)
         has_asserts = bool(asserts)
         compiled = restoring_switches(compiled, gm)
-        if asserts or (deoptimisation is not None and draws_random_numbers(gm)):
-            wrap = raising_as_program if deoptimisation is None else raising_typed
-            compiled = wrap(compiled, asserts)
+        draws = draws_random_numbers(gm)
+        if deoptimisation is not None and (asserts or draws):
+            compiled = raising_typed(compiled, asserts, draws)
+        elif asserts:
+            compiled = raising_as_program(compiled, asserts)
     if compiled is not None and deoptimisation is None and result.protected:
         raise Unsupported("write-under-handler", f"{plan.code.co_qualname}")
     replacement = plan.replacement(compiled, deoptimisation)

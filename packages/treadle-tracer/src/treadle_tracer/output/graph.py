@@ -61,6 +61,11 @@ class GraphBuilder:
         """Whether there is anything to compute."""
         return self.calls > 0
 
+    @property
+    def nodes(self) -> Sequence[fx.Node]:
+        """The nodes made so far, in order."""
+        return list(self.graph.nodes)
+
     def placeholder(self, source: Source, example_input: Any, example_value: Any) -> fx.Node:
         """A placeholder for the outside tensor (or dynamic int) at `source`."""
         with self._in_front():

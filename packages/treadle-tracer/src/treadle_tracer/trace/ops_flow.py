@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from treadle_tracer.bytecode import OPS
 from treadle_tracer.tables import by_name
+from treadle_tracer.trace.likely import likely_truth
 from treadle_tracer.trace.op_handler import OpHandler, unsupported
 from treadle_tracer.trace.speculation import branch
 from treadle_tracer.values.base import NONE, Constant, boolean
@@ -36,9 +37,10 @@ def _jump_if(frame: Frame, i: Instruction, when: bool, keeps: bool = False) -> b
     condition = undecided_truth(frame.tx, value)
     if condition is not None:
         return branch(frame, condition, when, i.argval, keeps)
+    truth = likely_truth(frame, value, when, i.argval)
     if not keeps:
         frame.stack.pop()
-    if value.truth(frame.tx) is when:
+    if (value.truth(frame.tx) if truth is None else truth) is when:
         frame.pc = i.argval
     elif keeps:
         frame.stack.pop()

@@ -49,6 +49,8 @@ class Symbols:
         self.env: Any = None
         self.sources: dict[Any, tuple[Source, int]] = {}
         self.captures = options.capture_scalars or options.fullgraph
+        self.defers = options.defer
+        self.takes_numbers = self.captures or options.defer
         self.assumes = self.captures and options.assume
         self.unbacked = UnbackedNumbers()
         self._nodes: dict[Any, fx.Node] = {}

@@ -9,7 +9,8 @@ import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import Constant
-from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
+from treadle_tracer.values.known_elements import known_elements
+from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue, make_slice
 from treadle_tracer.values.symbolic_arithmetic import convert, operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, shape_of
 from treadle_tracer.values.unbacked import check, is_unbacked, result_name, symbols_of
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 def truth_value(tx: TraceContext, value: Value) -> Value | None:
     """`bool(value)` as a number of the graph if it is unbacked, else None."""
-    if isinstance(value, TensorValue) and tx.symbols.captures:
+    if isinstance(value, TensorValue) and tx.symbols.takes_numbers:
         return to_bool(tx, value)
     if not is_unbacked(tx, value):
         return None
@@ -32,12 +33,13 @@ def truth_value(tx: TraceContext, value: Value) -> Value | None:
 
 
 def item(tx: TraceContext, owner: TensorValue) -> Value:
-    """`owner.item()`. PyTorch's own optimizers only compute with the numbers that they read."""
-    if not tx.symbols.captures:
-        if not tx.frames[-1].module_name.startswith("torch.optim."):
-            raise Unsupported("data-dependent", owner.describe())
-        return read_number(tx, owner)
-    return tx.run_in_graph("call_method", "item", [owner], {})
+    """`owner.item()`: a constant if the program has made the tensor from constants, else a symbol of the graph."""
+    known = known_elements(owner.known_node, tx.graph.nodes)
+    if known is not None and known.numel() == 1:
+        return tx.from_constant(known.item())
+    if not tx.symbols.takes_numbers and not tx.frames[-1].module_name.startswith("torch.optim."):
+        raise Unsupported("data-dependent", owner.describe())
+    return read_number(tx, owner)
 
 
 def read_number(tx: TraceContext, owner: TensorValue) -> Value:
@@ -49,8 +51,6 @@ def read_number(tx: TraceContext, owner: TensorValue) -> Value:
 
 def to_bool(tx: TraceContext, owner: TensorValue) -> Value:
     """`bool(owner)`"""
-    if not tx.symbols.captures:
-        raise Unsupported("branch-on-tensor", owner.describe())
     number = item(tx, owner)
     return number if number.python_type() is bool else tx.compare("!=", number, Constant(0))
 
@@ -71,9 +71,12 @@ _MOST_ITEMS = 64
 
 
 def to_list(tx: TraceContext, owner: TensorValue) -> Value:
-    """`owner.tolist()` of a tensor whose number of elements is known and small."""
+    """`owner.tolist()` of a tensor whose number of elements is known and small, or of one made from constants."""
+    known = known_elements(owner.known_node, tx.graph.nodes)
+    if known is not None:
+        return tx.from_constant(known.tolist())
     shape = owner.fake.shape
-    if not tx.symbols.captures or any(not isinstance(size, int) for size in shape) or owner.fake.numel() > _MOST_ITEMS:
+    if any(not isinstance(size, int) for size in shape) or owner.fake.numel() > _MOST_ITEMS:
         raise Unsupported("data-dependent", owner.describe())
     if not shape:
         return item(tx, owner)
@@ -101,9 +104,12 @@ def _name_item(tx: TraceContext, value: Value, name: str) -> None:
 
 def get_item(tx: TraceContext, owner: TensorValue, key: Value) -> Value | None:
     """`owner[key]` with a `select` for each unbacked integer among the keys. None for a key without such integers."""
-    keys = key.items if isinstance(key, TupleValue) else [key]
+    keys = [_without_tensors(tx, k) for k in (key.items if isinstance(key, TupleValue) else [key])]
     if not any(_is_position(tx, k) for k in keys) or not all(_is_basic(tx, k) for k in keys):
-        return None
+        if not any(isinstance(k, SliceValue) for k in keys):
+            return None
+        key = TupleValue(keys) if isinstance(key, TupleValue) else keys[0]
+        return tx.run_in_graph("call_function", operator.getitem, [owner, key], {})
     kept = TupleValue([Constant(slice(None)) if _is_position(tx, k) else k for k in keys])
     found = owner if len(keys) == 1 else tx.run_in_graph("call_function", operator.getitem, [owner, kept], {})
     assert isinstance(found, TensorValue)
@@ -130,11 +136,22 @@ def _selected(owner: TensorValue, keys: Any, tx: TraceContext) -> list[tuple[int
 def _is_position(tx: TraceContext, key: Value) -> bool:
     if isinstance(key, TensorValue):
         plain = key.fake.dtype in _INDEX_TYPES
-        return plain and key.fake.dim() == 0 and tx.symbols.captures
+        return plain and key.fake.dim() == 0 and tx.symbols.takes_numbers
     return is_unbacked(tx, key) and key.python_type() is int
 
 
 _INDEX_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+def _without_tensors(tx: TraceContext, key: Value) -> Value:
+    """A slice with numbers in place of tensors."""
+    if (
+        not tx.symbols.takes_numbers
+        or not isinstance(key, SliceValue)
+        or not any(isinstance(part, TensorValue) for part in key.parts)
+    ):
+        return key
+    return make_slice([item(tx, part) if isinstance(part, TensorValue) else part for part in key.parts])
 
 
 def _is_new_axis(key: Value) -> bool:
@@ -166,7 +183,8 @@ def _select(tx: TraceContext, owner: TensorValue, dim: int, position: Value) -> 
 
 def set_item(tx: TraceContext, owner: TensorValue, key: Value, value: Value) -> bool:
     """Store into the view that unbacked integers in the key select. False for a key without such integers."""
-    keys = key.items if isinstance(key, TupleValue) else [key]
+    keys = [_without_tensors(tx, k) for k in (key.items if isinstance(key, TupleValue) else [key])]
+    key = TupleValue(keys) if isinstance(key, TupleValue) else keys[0]
     if not all(_is_basic(tx, k) for k in keys) or not any(
         _is_position(tx, k) or _is_unbacked_slice(tx, k) for k in keys
     ):

@@ -257,7 +257,8 @@ def _run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: d
                 function, args = getattr(args[0], str(target)), args[1:]
             return run_for_metadata(tx.symbols.env, function, args, kwargs, assume=tx.symbols.assumes)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            if not tx.symbols.captures or tx.symbols.unbacked.allowed:
+            has_size = isinstance(error, DynamicOutputShapeException)
+            if tx.symbols.unbacked.allowed or not (tx.symbols.captures if has_size else tx.symbols.takes_numbers):
                 raise Unsupported("data-dependent", f"{_name(target)}: {error}") from error
         except UnbackedError as error:
             raise unbacked.refusal(tx, error) from error

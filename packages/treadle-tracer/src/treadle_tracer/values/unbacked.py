@@ -45,12 +45,12 @@ class UnbackedNumbers:
         self._done: dict[Any, Any] = {}
 
     def allow(self, tx: TraceContext) -> None:
-        """From here on operators may give unbacked numbers and sizes."""
+        """From here on operators may give unbacked numbers, and unbacked sizes where the options say so."""
         from treadle_shapes.torch import fake_shape_env
 
         tx.symbols.need_env()
         env = tx.symbols.env
-        fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+        fake_shape_env(env, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=tx.symbols.captures)
         self.allowed = True
 
     def naming(self, tx: TraceContext) -> AbstractContextManager[None]:
@@ -237,7 +237,7 @@ def decide(tx: TraceContext, value: SymbolicValue) -> bool:
     known = env.prove(condition)
     if known is not None:
         return known
-    if _is_asserted(tx.frames[-1]):
+    if tx.symbols.captures and _is_asserted(tx.frames[-1]):
         state_fact(tx, condition, f"assert {env.describe(condition)}", AssertionError)
         return True
     try:

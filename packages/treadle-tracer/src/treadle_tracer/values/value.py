@@ -225,6 +225,11 @@ def special_method(tx: TraceContext, owner: Value, name: str) -> Value | None:
 class Graph(Protocol):
     """The graph under construction: see `output.graph`."""
 
+    @property
+    def nodes(self) -> Sequence[fx.Node]:
+        """The nodes made so far, in order."""
+        ...
+
     def call(
         self,
         op: str,
@@ -276,6 +281,10 @@ class SymbolTable(Protocol):
 
     @property
     def captures(self) -> bool: ...
+    @property
+    def defers(self) -> bool: ...
+    @property
+    def takes_numbers(self) -> bool: ...
     @property
     def assumes(self) -> bool: ...
     @property

@@ -91,3 +91,15 @@ def pad_sequence(
         ends = (0, missing) if padding_side == "right" else (missing, 0)
         padded.append(F.pad(sequence, (0, 0) * (sequence.dim() - 1) + ends, value=padding_value))
     return torch.stack(padded, 0 if batch_first else 1)
+
+
+def equal(input: torch.Tensor, other: torch.Tensor) -> bool:
+    """torch.equal of tensors of one dtype."""
+    return input.shape == other.shape and bool(torch.eq(input, other).all())
+
+
+def allclose(
+    input: torch.Tensor, other: torch.Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> bool:
+    """torch.allclose"""
+    return bool(torch.isclose(input, other, rtol=rtol, atol=atol, equal_nan=equal_nan).all())

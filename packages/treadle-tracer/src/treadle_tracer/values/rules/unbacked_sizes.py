@@ -56,6 +56,13 @@ def _has_unbacked_sides(tx: TraceContext, named: Kwargs) -> bool:
     return tx.symbols.captures and any(unbacked.is_unbacked(tx, named.get(name, NONE)) for name in ("row", "col"))
 
 
+def _compares_alike(tx: TraceContext, named: Kwargs) -> bool:
+    a, b = named.get("input"), named.get("other")
+    if not isinstance(a, TensorValue) or not isinstance(b, TensorValue) or not tx.symbols.takes_numbers:
+        return False
+    return a.fake.dtype == b.fake.dtype and a.fake.device == b.fake.device
+
+
 def _infers_classes(tx: TraceContext, named: Kwargs) -> bool:
     classes = named.get("num_classes", Constant(-1))
     return tx.symbols.captures and classes.is_constant() and classes.constant() == -1
@@ -160,6 +167,8 @@ RULES = (
     _replacing(torch.max_pool1d, (_pools_symbolic_length, substitutes.max_pool1d)),
     _replacing(F.max_pool1d, (_pools_symbolic_length, substitutes.max_pool1d)),
     _replacing(torch._C._nn.pad_sequence, (_pads_unbacked_lengths, substitutes.pad_sequence)),
+    _replacing(torch.equal, (_compares_alike, substitutes.equal)),
+    _replacing(torch.allclose, (_compares_alike, substitutes.allclose)),
     Rule(torch.take_along_dim, _take_along_dim, Effect.GRAPH),
     Rule(torch.squeeze, _squeeze, Effect.GRAPH),
     *[

@@ -1,0 +1,109 @@
+"""Jumps on numbers known only at run time where one side does nothing but raise or tell: the graph checks that the other side is taken.
+
+    if (scale <= 0).any():                  # the graph asserts that it is false
+        raise ValueError("scale")           # where the assert fails, Python runs the function from its start, and raises
+
+So validation costs no graph break. The exception is eager's own, with all that the program has done before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from treadle_shapes.expr import Not
+from treadle_shapes.torch import raw_expr
+from treadle_tracer.bytecode import OPS, successors
+from treadle_tracer.errors import OtherPath
+from treadle_tracer.values.base import Constant
+from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.tensor_numbers import truth_value
+from treadle_tracer.values.unbacked import is_unbacked, state_fact
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.trace.frame import Frame
+    from treadle_tracer.trace.program import Program
+
+_MOST_INSTRUCTIONS = 400
+_LEAVES = frozenset({"RETURN_VALUE", "RETURN_CONST", "YIELD_VALUE", "RETURN_GENERATOR"})
+_STORES = ("STORE_", "DELETE_")
+_TELLS = frozenset({"print", "warn", "warnings", "logging", "logger", "log", "debug", "info", "warning", "error"})
+
+
+def likely_truth(frame: Frame, value: Value, when: bool, target: int) -> bool | None:
+    """The truth of `value` that the graph takes for granted at a jump to `target` if it is `when`; None where it must be known."""
+    tx = frame.tx
+    if tx.speculation is not None or not tx.symbols.defers or not _is_unknown(frame, value):
+        return None
+    sides = {when: target, not when: frame.pc}
+    unlikely = [truth for truth, place in sides.items() if _is_unlikely(frame, place)]
+    if len(unlikely) != 1:
+        return None
+    likely = not unlikely[0]
+    number = truth_value(tx, value)
+    if number is None or isinstance(number, Constant):
+        return None if number is None else number.truth(tx)
+    condition = raw_expr(number.sym)  # type: ignore[attr-defined]
+    known = tx.symbols.env.prove(condition)
+    if known is not None:
+        return known
+    tx.symbols.unbacked.write_asserts(tx, complete=True)
+    file, line, _ = frame.position()
+    state_fact(tx, condition if likely else Not(condition), f"the branch at {file}:{line}", OtherPath)
+    return likely
+
+
+def _is_unknown(frame: Frame, value: Value) -> bool:
+    if isinstance(value, TensorValue):
+        count = value.fake.numel()
+        return isinstance(count, int) and count == 1
+    return is_unbacked(frame.tx, value)
+
+
+def _is_unlikely(frame: Frame, place: int) -> bool:
+    return only_raises(frame.program, place) or only_tells(frame.program, place, frame.program.join_of(frame.at))
+
+
+def only_raises(program: Program, place: int) -> bool:
+    """Whether every path from this instruction ends in a `raise` that leaves the function."""
+    model, pending, seen = program.model, [place], {place}
+    while pending:
+        index = pending.pop()
+        name = model.instructions[index].opname
+        if name in _LEAVES or len(seen) > _MOST_INSTRUCTIONS:
+            return False
+        if OPS[name].ends and name in ("RAISE_VARARGS", "RERAISE"):
+            if _is_caught(program, index):
+                return False
+            continue
+        fresh = [after for after in successors(model, index) if after not in seen]
+        pending += fresh
+        seen.update(fresh)
+    return True
+
+
+def _is_caught(program: Program, index: int) -> bool:
+    """Whether the function itself may handle what is raised there."""
+    entry = program.handled_at[index]
+    while entry is not None:
+        if not program.raises_again(entry.target):
+            return True
+        entry = program.outer(entry)
+    return False
+
+
+def only_tells(program: Program, place: int, end: int | None) -> bool:
+    """Whether the instructions from `place` to `end` are nothing but calls that print, warn or log."""
+    if end is None or place == end:
+        return False
+    model, pending, seen, tells = program.model, [place], {place}, False
+    while pending:
+        index = pending.pop()
+        instruction = model.instructions[index]
+        if instruction.opname in _LEAVES or instruction.opname.startswith(_STORES) or len(seen) > _MOST_INSTRUCTIONS:
+            return False
+        tells = tells or (instruction.opname.startswith("LOAD_") and instruction.argval in _TELLS)
+        fresh = [after for after in successors(model, index) if after not in seen and after != end]
+        pending += fresh
+        seen.update(fresh)
+    return tells
