@@ -10,7 +10,7 @@ never raise, integer division excepted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -45,6 +45,6 @@ def has_effect(node: fx.Node) -> bool:
     return record is None or not record.is_pure
 
 
-def remove_dead_nodes(graph: fx.Graph) -> None:
-    """Erase the nodes that nobody uses and that have no effect."""
-    graph.eliminate_dead_code(is_impure_node=has_effect)
+def remove_dead_nodes(graph: fx.Graph, keep: Collection[fx.Node] = ()) -> None:
+    """Erase the nodes that nobody uses and that have no effect, but for those in `keep`."""
+    graph.eliminate_dead_code(is_impure_node=lambda node: node in keep or has_effect(node))

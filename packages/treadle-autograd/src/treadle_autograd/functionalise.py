@@ -22,6 +22,7 @@ from torch import fx
 from treadle_shapes.torch import raw_expr
 
 from .asserts import is_assert
+from .custom_gradients import call_custom_gradient, is_custom_gradient
 from .errors import UnsupportedGraph
 from .graph_runner import GraphRunner, call_node
 from .recorder import AtenRecorder
@@ -78,11 +79,14 @@ def run_functional(
 
     def run_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
         nonlocal mutated
-        recorder.meta = {key: node.meta[key] for key in ("stack_trace", "checkpoint") if node.meta.get(key) is not None}
+        own = {key: node.meta[key] for key in ("stack_trace", "checkpoint") if node.meta.get(key) is not None}
+        recorder.meta = {**recorder.inherited, **own}
         recorder.function = node.target
         if is_assert(node):
             recorder.add_assert(raw_expr(args[0]), args[1])
             return None
+        if is_custom_gradient(node):
+            return call_custom_gradient(node, args, recorder, run_call)
         result = call_node(node, args, kwargs, recorder.mode)
         recorder.finish_call(node.meta.get("example_value"), result)
         result = tracers_float(node, result)

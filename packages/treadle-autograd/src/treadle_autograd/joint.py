@@ -23,6 +23,7 @@ from treadle_shapes.torch import fake_like, undisturbed
 
 from .asserts import hoist_asserts
 from .contract import Contract, FreshOutput, InputItself, OutputDescription, SameAsOutput, ViewOfFresh, ViewOfInput
+from .custom_gradients import CustomCall, note_tangents
 from .decompositions import Decompositions
 from .describe import GraphOutputs
 from .effects import remove_dead_nodes
@@ -43,6 +44,7 @@ class JointTrace:
     tangents   positions of the outputs that are differentiated, in the order of the tangents
     gradients  positions of the primals that the gradients belong to, in order
     sources    where there are several differentiable outputs, for each the positions of those that autograd computes it from
+    custom     calls of custom autograd functions in the forward part
     cuts       for every output in `sources`' values, the name of the node that the others are computed from
     """
 
@@ -54,6 +56,7 @@ class JointTrace:
     gradients: tuple[int, ...]
     sources: Mapping[int, tuple[int, ...]]
     cuts: Mapping[int, str]
+    custom: tuple[CustomCall, ...]
 
     @property
     def n_primals(self) -> int:
@@ -195,9 +198,11 @@ def _differentiated(job: _Joint, run: FunctionalRun, contract: Contract) -> Join
     cuts = {source: job.outputs.origins[source].name for below in sources.values() for source in below}
     for node in job.outputs.nodes:
         node.meta.pop("mutates", None)  # autograd's outputs are memory of their own
+    custom = tuple(job.recorder.custom_calls)
+    note_tangents(custom, [job.outputs.wrappers[position] for position in positions])
     gradients = job.differentiate(positions, primals)
     graph = job.recorded.graph
     graph.output((*job.outputs.nodes, *gradients))
     hoist_asserts(graph)
-    remove_dead_nodes(graph)
-    return JointTrace(graph, contract, tuple(job.inputs.fakes), n_outputs, positions, primals, sources, cuts)
+    remove_dead_nodes(graph, {node for call in custom for node in call.nodes()})
+    return JointTrace(graph, contract, tuple(job.inputs.fakes), n_outputs, positions, primals, sources, cuts, custom)

@@ -78,7 +78,8 @@ class RecordedGraph:
 class AtenRecorder(TorchDispatchMode):
     """Writes one node of `recorded` per functional ATen operator and lets the fake mode compute the result.
 
-    meta, function: what the traced graph's current node says; set by whoever runs that graph.
+    meta, function: what the traced graph's current node says; set by whoever runs that graph. inherited: what all nodes of that graph say.
+    custom_calls: calls of custom autograd functions, in order (`custom_gradients`).
     for_training: whether a backward pass follows.
     stat_updates: (old, new) running statistics of batch norms, which the functionalisation layer has not seen yet.
     """
@@ -94,6 +95,8 @@ class AtenRecorder(TorchDispatchMode):
         self.shape_env = shape_env_of(mode)
         self.decompositions = decompositions
         self.meta: dict[str, Any] = {}
+        self.inherited: dict[str, Any] = {}
+        self.custom_calls: list[Any] = []
         self.function: Any = None
         self.input_storages: set[int] = set()
         self.stat_updates: list[tuple[torch.Tensor, torch.Tensor]] = []
@@ -122,6 +125,13 @@ class AtenRecorder(TorchDispatchMode):
         """The node that computes `tensor`. A real tensor is a constant of the trace and becomes a static input."""
         node = self._nodes.get(id(tensor))
         return node if node is not None else self._constant(tensor)
+
+    def node_of_value(self, value: Any) -> Any:
+        """The node that computes the current value of a functional tensor, or a symbolic number; any other value itself."""
+        if isinstance(value, torch.Tensor):
+            torch._sync(value)
+            return self.node_of(torch._from_functional_tensor(value))
+        return self.to_argument(value)
 
     def _constant(self, tensor: torch.Tensor) -> fx.Node:
         if isinstance(tensor, FakeTensor):

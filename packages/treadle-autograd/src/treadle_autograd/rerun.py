@@ -50,9 +50,10 @@ class DifferentiableRun(fx.Interpreter):
             return self.outputs
         with torch.set_grad_enabled(not n.meta.get("no_grad")):
             result = super().run_node(n)
-        if n.name in self._names:
-            self._whole[n.name] = result
-            result = self.ends[n.name] = _Gate.apply(self._gates, result, self._real.get(n.name))
+        name = n.meta.get("replaces", n.name)
+        if name in self._names:
+            self._whole[name] = result
+            result = self.ends[name] = _Gate.apply(self._gates, result, self._real.get(name))
         return result
 
     def gradients(self, outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:

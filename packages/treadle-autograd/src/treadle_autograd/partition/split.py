@@ -16,6 +16,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 from ..ancestors import ancestors
+from ..custom_gradients import CustomCall, insert_custom_calls
 from ..effects import has_effect
 from ..joint import JointTrace
 from .classify import Classes, is_number
@@ -68,7 +69,11 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
     effects = [node for node in classes.order if node.op == "call_function" and has_effect(node)]
     return Halves(
         classes,
-        LazyGraphModule(torch.nn.Module(), _graph(primals, outputs, nodes, effects), class_name="ReferenceGraph"),
+        LazyGraphModule(
+            torch.nn.Module(),
+            _graph(primals, outputs, nodes, effects, custom=joint.custom),
+            class_name="ReferenceGraph",
+        ),
         LazyGraphModule(
             torch.nn.Module(), _graph(primals, [*outputs, *given, *numbers], nodes, effects), class_name="ForwardGraph"
         ),
@@ -113,19 +118,29 @@ def _graph(
     order: Sequence[fx.Node],
     effects: Sequence[fx.Node],
     late: frozenset[fx.Node] = frozenset(),
+    custom: Sequence[CustomCall] = (),
 ) -> fx.Graph:
     """A graph of its own that computes `outputs` from `inputs` with the nodes of the joint graph in between; it runs `effects` as well.
 
-    The nodes in `late` have no effects and stand right in front of the first other node that needs them.
+    The nodes in `late` have no effects and stand right in front of the first other node that needs them. Calls in `custom` are put back.
     """
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta.update({key: value for key, value in node.meta.items() if key in ("val", "stack_trace")})
-    needed = ancestors([*effects, *[node for node in outputs if isinstance(node, fx.Node)]], frozenset(inputs))
+    given, pending = frozenset(inputs), list(custom)
+    roots = [
+        *effects,
+        *[node for node in outputs if isinstance(node, fx.Node)],
+        *[n for c in custom for n in c.nodes()],
+    ]
+    needed = ancestors(roots, given)
+    insert_custom_calls(graph, copies, pending)
     for node in _just_in_time([node for node in order if node in needed], late, copies):
         copies[node] = graph.node_copy(node, copies.__getitem__)
+        if pending:
+            insert_custom_calls(graph, copies, pending)
     graph.output(tuple(copies[node] if isinstance(node, fx.Node) else node for node in outputs))
     return graph
 

@@ -117,6 +117,16 @@ class GraphBuilder:
         self.graph.erase_node(node)
         self.calls -= 1
 
+    def last(self) -> fx.Node:
+        """The last node; the root of the list if there is none."""
+        return self.graph._root.prev
+
+    def stand_in(self, name: str, example_value: Any) -> fx.Node:
+        """A placeholder behind all calls, for an argument of calls that `take_out` will take out of the graph."""
+        node = self.graph.placeholder(self._fresh(name))
+        node.meta["example_value"] = example_value
+        return node
+
     def finish(self, output_nodes: Sequence[fx.Node]) -> fx.GraphModule:
         """The graph module whose output is a flat tuple of exactly these nodes.
 

@@ -115,6 +115,7 @@ class Tracer:
         self.protected = 0
         self.was_protected = False
         self.autocast_nesting = 0
+        self.grad_mode_uses = 0
         self.speculation: Speculates | None = None
         self.failed_joins: collections.Counter[tuple[int, int]] = collections.Counter()
         self.deleted = DELETED

@@ -59,6 +59,10 @@ class TensorValue(Value):
             self._node = tx.input_node(self)
         return self._node
 
+    def follow(self, node: fx.Node) -> None:
+        """`node` gives the tensor from here on: the same object, with another history."""
+        self._node = node
+
     @property
     def known_node(self) -> fx.Node | None:
         """The node, if the tensor has been used in the graph."""

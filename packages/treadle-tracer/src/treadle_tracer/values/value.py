@@ -246,6 +246,14 @@ class Graph(Protocol):
         """A placeholder for an outside tensor or number."""
         ...
 
+    def stand_in(self, name: str, example_value: Any) -> fx.Node:
+        """A placeholder behind all calls, for an argument of a backward body."""
+        ...
+
+    def last(self) -> fx.Node:
+        """The last node."""
+        ...
+
 
 class Writes(Protocol):
     """Writes of the program to objects, read back by the trace: see `output.mutations`."""
@@ -261,6 +269,8 @@ class Writes(Protocol):
     def is_mutated(self, container: Value) -> bool: ...
     def store_global(self, globals_source: Source | None, name: str, value: Any) -> None: ...
     def store_cell(self, cell: Value, value: Any) -> None: ...
+    def snapshot(self) -> Any: ...
+    def owner(self, key: int) -> Value: ...
 
 
 class UnbackedSymbols(Protocol):
@@ -321,6 +331,7 @@ class TraceContext(LooksUp, Protocol):
     wrapped: dict[int, tuple[Any, Value]]  # Value of an outside object, by id; the object, to keep it alive
     exception: Value | None  # the exception being handled
     autocast_nesting: int
+    grad_mode_uses: int  # how often the program has asked for grad mode or set it
     deleted: Any  # stands for a deleted attribute, global or cell content
 
     @property

@@ -11,14 +11,11 @@ from torch import fx
 
 from treadle_shapes.torch import Operator, operator
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import differentiation, unbacked
+from treadle_tracer.values import autograd_functions, differentiation, unbacked
 from treadle_tracer.values.base import NONE, Constant, LazyValue
-from treadle_tracer.values.class_lookup import find_in_mro, lookup
 from treadle_tracer.values.floats import is_float
-from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, members
 from treadle_tracer.values.sequences import ListValue, TupleValue
-from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.unbacked import check
 from treadle_tracer.values.value import Value
 
@@ -56,34 +53,6 @@ def _constrain(lowest: int | None) -> Apply:
 
 
 # ---- autograd
-
-
-def _apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    """`Function.apply`: without gradients it is its forward."""
-    cls, *rest = args
-    needs_gradient = torch.is_grad_enabled() and any(
-        isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in (*rest, *kwargs.values())
-    )
-    if needs_gradient or lookup(tx, cls.constant(), "setup_context") is not _NO_SETUP_CONTEXT:
-        raise Unsupported("autograd-function", cls.describe())
-    context = ObjectValue(_Context)
-    return cls.get_attr(tx, "forward").call(tx, [context, *rest], kwargs)
-
-
-class _Context:
-    """The context of an autograd function whose backward is never run."""
-
-    def save_for_backward(self, *tensors: Any) -> None:
-        self.saved_tensors = tensors
-
-    def mark_non_differentiable(self, *tensors: Any) -> None:
-        pass
-
-    def set_materialize_grads(self, value: bool) -> None:
-        pass
-
-
-_NO_SETUP_CONTEXT = find_in_mro(torch.autograd.Function.__mro__, "setup_context")[0]
 
 
 def _checkpoint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -189,7 +158,7 @@ RULES = (
     Rule(torch._check_with, _check_with),
     *[Rule(f, _constrain(0)) for f in members("torch", "_check_is_size sym_constrain_range_for_size")],
     *[Rule(f, _constrain(None)) for f in members("torch", "sym_constrain_range")],
-    Rule(torch.autograd.Function.apply.__func__, _apply),  # type: ignore[attr-defined]
+    Rule(torch.autograd.Function.apply.__func__, autograd_functions.apply),  # type: ignore[attr-defined]
     Rule(torch.autograd.backward, differentiation.backward, Effect.WRITES_ARGUMENTS),
     Rule(torch.autograd.grad, differentiation.grad, Effect.GRAPH),
     Rule("torch.utils.checkpoint.checkpoint", _checkpoint),

@@ -44,9 +44,7 @@ _FIXED = [
 """Questions whose answer does not change while the process lives, or which the guard on the global state answers: see GlobalState."""
 
 _IN_GLOBAL_STATE = [
-    *members(
-        "torch", "is_grad_enabled is_inference_mode_enabled get_default_dtype are_deterministic_algorithms_enabled"
-    ),
+    *members("torch", "is_inference_mode_enabled get_default_dtype are_deterministic_algorithms_enabled"),
     *members("torch._C", "_get_deterministic_algorithms"),
 ]
 """Switches that every trace relies on, and that the program may set: the trace sets them, too."""
@@ -147,12 +145,20 @@ def set_state(tx: TraceContext, setter: Any, args: Args) -> Value:
     plain = [arg.constant() for arg in args]
     keys, value = plain[: info.keys], plain[info.keys]
     before = info.read(*keys)
-    if info.read is not torch.is_grad_enabled:  # grad mode is guarded in every trace
+    if info.read is torch.is_grad_enabled:  # guarded in every trace
+        tx.grad_mode_uses += 1
+    else:
         _rely_on_switch(tx, info.read, tuple(keys))
     if before == value:
         return NONE
     tx.change_state(setter, tuple(keys), before, value)
     return NONE
+
+
+def _grad_mode(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    """`torch.is_grad_enabled()`"""
+    tx.grad_mode_uses += 1
+    return Constant(torch.is_grad_enabled())
 
 
 def _setter(setter: Any) -> Rule:
@@ -196,6 +202,7 @@ RULES = (
     *[always(function, FALSE) for function in _FALSE],
     always(torch._C._get_tracing_state, NONE),
     *[folds(function, Effect.READS_STATE) for function in (*_FIXED, *_IN_GLOBAL_STATE)],
+    Rule(torch.is_grad_enabled, _grad_mode, Effect.READS_STATE, answers_at_trace_time=True),
     *map(_switch, _SWITCHES),
     *map(_setter, STATE_SETTERS),
     Rule(torch.autocast_increment_nesting, _nesting(1), Effect.WRITES_STATE),

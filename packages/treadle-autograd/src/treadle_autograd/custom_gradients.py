@@ -1,0 +1,121 @@
+"""Calls of custom `autograd.Function`s: nodes whose targets connect outputs with inputs in autograd's graph (docs/contracts.md, section 3).
+
+    %y = mul(%x, 2)                                   recorded: mul; and, in the backward part, the operators of the backward body
+    %h = custom_gradient((%x,), (%y,), (), ())        reference graph: mul without a history, and the call itself, so that a second run
+    %out = %h[0]                                      under autograd gives the function's own gradients
+
+The target makes the node of autograd's graph; the trace supplies what runs the graph of the backward body. So the operators of that body
+are recorded when PyTorch's engine calls it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from .errors import UnsupportedGraph
+from .graph_runner import GraphRunner
+from .recorder import AtenRecorder
+
+RunCall = Callable[[fx.Node, Any, Any], Any]
+
+
+def is_custom_gradient(node: fx.Node) -> bool:
+    """Whether the node gives tensors the history of a custom autograd function."""
+    return hasattr(node.target, "bodies")
+
+
+@dataclass
+class CustomCall:
+    """One such call of a recorded graph.
+
+    arguments     inputs, outputs, saved and kept values, each a tuple of nodes of the recorded graph, constants and None
+    functions     the nodes that the call has made in autograd's graph
+    materialises  whether gradients that are not defined are zeros to it
+    tangents      the numbers of the tangents from which autograd reaches it
+    """
+
+    target: Callable[..., Any]
+    arguments: tuple[tuple[Any, ...], ...]
+    functions: frozenset[Any]
+    materialises: bool
+    tangents: frozenset[int] = field(default=frozenset())
+
+    @property
+    def outputs(self) -> tuple[Any, ...]:
+        return self.arguments[1]
+
+    def nodes(self) -> Iterator[fx.Node]:
+        """All nodes among the arguments."""
+        for group in self.arguments:
+            yield from (node for node in group if isinstance(node, fx.Node))
+
+    def why_not_computed(self, defined: Collection[int]) -> str | None:
+        """Why a backward graph with zeros for the other tangents gives other gradients than autograd where only `defined` are given."""
+        if self.tangents and self.tangents.isdisjoint(defined):
+            return "autograd does not call the backward body"
+        if not self.materialises and len(defined) < len(self.tangents):
+            return "the backward body tells missing gradients from zeros"
+        return None
+
+
+def call_custom_gradient(node: fx.Node, args: Any, recorder: AtenRecorder, run_call: RunCall) -> tuple[Any, ...]:
+    """Carry out the node's call on functional tensors, and note it. The graph of its backward body is run with `run_call`."""
+    target: Any = node.target
+
+    def run_body(graph: fx.GraphModule, arguments: Sequence[Any]) -> Sequence[Any]:
+        outer, function, inherited = recorder.meta, recorder.function, recorder.inherited
+        recorder.inherited = {key: outer[key] for key in ("of_backward", "checkpoint") if key in outer}
+        try:
+            return GraphRunner(graph, {}, run_call).run(*arguments, enable_io_processing=False)
+        finally:
+            recorder.meta, recorder.function, recorder.inherited = outer, function, inherited
+
+    if recorder.for_training and target.dirty:
+        raise UnsupportedGraph(f"{target.name} changes an argument in place and marks it as dirty", recorder.line())
+    results = target(*args, run=run_body)
+    if recorder.for_training:
+        functions = frozenset(result.grad_fn for result in results if result.grad_fn is not None)
+        arguments = tuple(tuple(recorder.node_of_value(value) for value in group) for group in args)
+        recorder.custom_calls.append(CustomCall(target, arguments, functions, target.materialises))
+    return results
+
+
+def note_tangents(calls: Sequence[CustomCall], outputs: Sequence[torch.Tensor]) -> None:
+    """Note for each call from which of the `outputs`, in the order of their tangents, autograd reaches it."""
+    if not calls:
+        return
+    for number, output in enumerate(outputs):
+        pending: list[Any] = [output.grad_fn]
+        seen: set[Any] = set()
+        while pending:
+            function = pending.pop()
+            if function is not None and function not in seen:
+                seen.add(function)
+                pending += [following for following, _ in function.next_functions]
+        for call in calls:
+            if not call.functions.isdisjoint(seen):
+                call.tangents |= {number}
+
+
+def insert_custom_calls(graph: fx.Graph, copies: dict[fx.Node, fx.Node], pending: list[CustomCall]) -> None:
+    """Append to `graph` the calls whose arguments have all been copied to it.
+
+    `copies` maps their outputs to the calls' results from here on; `meta["replaces"]` of a result is the output's name.
+    """
+    for call in list(pending):
+        if not all(node in copies for node in call.nodes()):
+            continue
+        pending.remove(call)
+        arguments = tuple(tuple(copies.get(value, value) for value in group) for group in call.arguments)
+        made = graph.call_function(call.target, arguments)
+        for k, output in enumerate(call.outputs):
+            value, name = copies[output], copies[output].name
+            value._rename(f"{name}_value")
+            copies[output] = graph.call_function(operator.getitem, (made, k))
+            copies[output].meta.update(val=output.meta["val"], replaces=name)

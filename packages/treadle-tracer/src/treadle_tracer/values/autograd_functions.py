@@ -1,0 +1,342 @@
+"""Calls of `autograd.Function.apply`: the forward body becomes calls of the graph, the backward body a graph of its own.
+
+Without gradients only the forward body is traced. With gradients the backward body is traced behind it, on stand-ins for the gradients that
+it will be given; its calls are taken out of the graph again and become the graph module of a `CustomGradient`, the target of one node.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import operator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.autograd.function import once_differentiable
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.output.custom_gradient import Body, CustomGradient, layout_of_gradient
+from treadle_tracer.output.subgraph import moved_nodes, outside_nodes, take_out, why_not_take_out
+from treadle_tracer.values import torch_calls
+from treadle_tracer.values.base import NONE, Constant, LazyValue
+from treadle_tracer.values.class_lookup import find_in_mro, lookup
+from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.rules.torch_state import set_state
+from treadle_tracer.values.sequences import Sequence as SequenceValue
+from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.value import Raised, Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+_NO_SETUP_CONTEXT = find_in_mro(torch.autograd.Function.__mro__, "setup_context")[0]
+_NO_VJP = find_in_mro(torch.autograd.Function.__mro__, "vjp")[0]
+_ONCE: Any = once_differentiable(lambda ctx: None)
+_MOST_OPTIONAL_GRADIENTS = 3  # the backward body is traced for each combination of given and missing ones
+
+
+class FunctionContext:
+    """What a traced `autograd.Function` gets as `ctx`, with the methods of `torch.autograd.function.FunctionCtx`."""
+
+    materialize_grads = True
+    non_differentiable: tuple[Any, ...] = ()
+    dirty_tensors: tuple[Any, ...] = ()
+    to_save: tuple[Any, ...] = ()
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.to_save = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        self.saved_for_forward = tensors
+
+    def mark_dirty(self, *args: Any) -> None:
+        self.dirty_tensors = args
+
+    def mark_non_differentiable(self, *args: Any) -> None:
+        self.non_differentiable = args
+
+    def set_materialize_grads(self, value: bool) -> None:
+        self.materialize_grads = value
+
+
+class ContextValue(ObjectValue):
+    """The context of one call. real: the class of which eager's context is an instance."""
+
+    __slots__ = ("has_read_saved", "real")
+
+    def __init__(self, real: type):
+        super().__init__(FunctionContext)
+        self.real = real
+        self.has_read_saved = False
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
+        if name == "saved_tensors":
+            self.has_read_saved = True
+            return TupleValue(self.get_attr(tx, "to_save").unpack(tx))
+        if not hasattr(FunctionContext, name) and name not in tx.mutations.attrs_of(self) and hasattr(self.real, name):
+            raise Unsupported("autograd-function", f"ctx.{name}")
+        return super().get_attr(tx, name)
+
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
+        if hasattr(self.real, name) and not hasattr(FunctionContext, name):
+            raise Unsupported("autograd-function", f"assignment to ctx.{name}")
+        super().set_attr(tx, name, value)
+
+    def reconstruct(self, cg: Any) -> None:
+        raise Unsupported("reconstruct", "the context of an autograd.Function")
+
+
+# ---- the call
+
+
+def apply(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`cls.apply(*args)`"""
+    cls_value, *rest = args
+    rest = [_forced(tx, arg) for arg in rest]
+    cls: Any = cls_value.constant()
+    has_setup = lookup(tx, cls, "setup_context") is not _NO_SETUP_CONTEXT
+    if kwargs or (has_setup and len(inspect.signature(cls.forward).parameters) != len(rest)):
+        raise Unsupported("autograd-function", f"{cls.__name__}: arguments by name or by default")
+    context = ContextValue(cls._backward_cls)
+    needs = [isinstance(arg, TensorValue) and arg.fake.requires_grad for arg in rest]
+    tx.mutations.store_attr(context, "needs_input_grad", TupleValue([Constant(needed) for needed in needs]))
+    is_recorded = torch.is_grad_enabled() and any(needs)
+    if is_recorded and tx.speculation is not None:
+        raise Unsupported("autograd-function", f"{cls.__name__} on a path that the program may not take")
+    with _no_grad(tx):
+        if has_setup:
+            result = cls_value.get_attr(tx, "forward").call(tx, rest, {})
+            cls_value.get_attr(tx, "setup_context").call(tx, [context, TupleValue(rest), result], {})
+        else:
+            result = cls_value.get_attr(tx, "forward").call(tx, [context, *rest], {})
+        is_tuple = isinstance(result, TupleValue)
+        results = [_forced(tx, item) for item in (result.items if is_tuple else [result])]
+        call = _Call(tx, cls_value, context, rest, results)
+        call.copy_returned_inputs()
+    if is_recorded:
+        call.record()
+    return TupleValue(results) if is_tuple else results[0]
+
+
+def _forced(tx: TraceContext, value: Value) -> Value:
+    return value.force(tx) if isinstance(value, LazyValue) else value
+
+
+@contextmanager
+def _no_grad(tx: TraceContext) -> Iterator[None]:
+    before = torch.is_grad_enabled()
+    set_state(tx, torch._C._set_grad_enabled, [Constant(False)])
+    try:
+        yield
+    finally:
+        set_state(tx, torch._C._set_grad_enabled, [Constant(before)])
+
+
+@dataclass
+class _Call:
+    """One call whose forward body has been traced."""
+
+    tx: TraceContext
+    cls_value: Value
+    context: ContextValue
+    args: list[Value]
+    results: list[Value]  # changed in place
+    kept: list[fx.Node] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return str(self.cls_value.constant().__name__)
+
+    def refuse(self, why: str) -> Unsupported:
+        return Unsupported("autograd-function", f"{self.name}: {why}")
+
+    def noted(self, name: str) -> list[Value]:
+        """The tensors that the program has given to a method of the context."""
+        found = [_forced(self.tx, item) for item in self.context.get_attr(self.tx, name).unpack(self.tx)]
+        if not all(isinstance(item, TensorValue) or (item is NONE and name == "to_save") for item in found):
+            raise self.refuse(f"{name} are not all tensors")
+        return found
+
+    def copy_returned_inputs(self) -> None:
+        """An argument that is returned unchanged is returned as a view of itself (torch/csrc/autograd/custom_function.cpp)."""
+        dirty = self.noted("dirty_tensors")
+        for k, value in enumerate(self.results):
+            if isinstance(value, TensorValue) and _is_among(value, self.args) and not _is_among(value, dirty):
+                if _is_among(value, self.noted("non_differentiable")):
+                    raise self.refuse("an argument is returned and marked as not differentiable")
+                self.results[k] = self.tx.run_in_graph("call_method", "view_as", [value, value], {})
+
+    def record(self) -> None:
+        """Give the results a history: trace the backward body, and make the node."""
+        inputs = [arg for arg in self.args if isinstance(arg, TensorValue)]
+        outputs = [value for value in self.results if isinstance(value, TensorValue)]
+        if not outputs or len(set(map(id, outputs))) < len(outputs):
+            raise self.refuse("it returns no tensor, or one of them twice")
+        for output in outputs:
+            self.tx.note_mutation(output)
+        dirty, fixed, saved = (self.noted(name) for name in ("dirty_tensors", "non_differentiable", "to_save"))
+        if any(value.fake._is_view() or not _is_among(value, inputs) for value in dirty):  # type: ignore[attr-defined]
+            raise self.refuse("mark_dirty of a view, or of what is no argument")
+        materialises = bool(self.context.get_attr(self.tx, "materialize_grads").constant())
+        bodies = self.bodies(outputs, fixed, saved, materialises)
+        saved = saved if self.context.has_read_saved else []
+        gradient = CustomGradient(
+            self.name,
+            bodies,
+            tuple(k for k, value in enumerate(inputs) if _is_among(value, dirty)),
+            tuple(k for k, value in enumerate(outputs) if _is_among(value, fixed)),
+            materialises,
+            self.is_once,
+        )
+        groups = (inputs, outputs, saved)
+        nodes = [tuple(v.node(self.tx) if isinstance(v, TensorValue) else None for v in group) for group in groups]
+        fakes = [tuple(v.fake if isinstance(v, TensorValue) else None for v in group) for group in groups]
+        kept = tuple(node.meta["example_value"] for node in self.kept)
+        found = torch_calls.run_fake(self.tx, "call_function", gradient, [*fakes, kept], {})
+        trace = self.tx.stack_trace()
+        node = self.tx.graph.call("call_function", gradient, (*nodes, tuple(self.kept)), {}, found, trace)
+        for k, value in enumerate(outputs):
+            assert found[k] is value.fake
+            value.follow(self.tx.graph.call("call_function", operator.getitem, (node, k), {}, value.fake, trace))
+
+    # ---- the backward body
+
+    @property
+    def backward(self) -> Value:
+        cls = self.cls_value.constant()
+        name = "backward" if lookup(self.tx, cls, "vjp") is _NO_VJP else "vjp"
+        return self.cls_value.get_attr(self.tx, name)
+
+    @property
+    def is_once(self) -> bool:
+        return getattr(getattr(self.backward, "obj", None), "__code__", None) is _ONCE.__code__
+
+    def bodies(
+        self, outputs: Sequence[Any], fixed: Sequence[Value], saved: Sequence[Value], materialises: bool
+    ) -> dict[tuple[tuple[bool, ...], bool], Body]:
+        """The backward body, traced for each combination of gradients that it can be given, and for grad mode on where that matters."""
+        choices: list[tuple[bool, ...]] = [(True,)] * len(outputs)
+        if not materialises:
+            can_have = [
+                not _is_among(v, fixed) and (v.fake.is_floating_point() or v.fake.is_complex()) for v in outputs
+            ]
+            choices = [(True, False) if can else (False,) for can in can_have]
+            if sum(can_have) > _MOST_OPTIONAL_GRADIENTS:
+                raise self.refuse("set_materialize_grads(False) with many outputs")
+        found: dict[tuple[tuple[bool, ...], bool], Body] = {}
+        for defined in itertools.product(*choices):
+            uses = self.tx.grad_mode_uses
+            found[defined, False] = self.body(outputs, saved, defined, grad_mode=False)
+            if self.tx.grad_mode_uses > uses and not self.is_once:
+                found[defined, True] = self.body(outputs, saved, defined, grad_mode=True)
+        return found
+
+    def body(self, outputs: Sequence[Any], saved: Sequence[Value], defined: tuple[bool, ...], grad_mode: bool) -> Body:
+        """Trace the backward body and take its calls out of the graph."""
+        tx = self.tx
+        before, state = tx.graph.last(), _State(tx, [self.context, *self.args])
+        tangents = [
+            self.tangent(output, k, grad_mode) if is_defined else None
+            for k, (output, is_defined) in enumerate(zip(outputs, defined, strict=True))
+        ]
+        given = dict(zip(map(id, outputs), tangents, strict=True))
+        arguments = [given.get(id(value)) or NONE for value in self.results]
+        mode = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(grad_mode)
+        try:
+            result = self.backward.call(tx, [self.context, *arguments], {})
+        except Raised as raised:
+            raise self.refuse(f"its backward raises {raised.value.python_type().__name__}") from raised
+        finally:
+            torch._C._set_grad_enabled(mode)
+        if not state.is_unchanged():
+            raise self.refuse("its backward writes to something that outlives it")
+        results = self.gradients(result)
+        moved = moved_nodes(tx.graph, before)  # type: ignore[arg-type]
+        outside = outside_nodes(moved, results)
+        why_not = why_not_take_out(moved, outside)
+        if why_not is not None:
+            raise self.refuse(why_not)
+        by_saving = [value.known_node if isinstance(value, TensorValue) else None for value in saved]
+        by_saving = by_saving if self.context.has_read_saved else []
+        others = [node for node in outside if node not in by_saving]
+        self.kept += [node for node in others if node not in self.kept]
+        inputs = [*[tangent.known_node for tangent in tangents if tangent is not None], *by_saving, *others]
+        graph = take_out(tx.graph, moved, inputs, results)  # type: ignore[arg-type]
+        tx.symbols.forget_nodes(set(moved))
+        return Body(graph, bool(by_saving), tuple(self.kept.index(node) for node in others))
+
+    def tangent(self, output: Any, number: int, grad_mode: bool) -> TensorValue:
+        """A stand-in for the gradient of an output."""
+        size, stride = layout_of_gradient(output.fake)
+        with self.tx.fake_mode:
+            fake = torch.empty_strided(size, stride, dtype=output.fake.dtype, device=output.fake.device)
+        fake.requires_grad_(grad_mode)
+        made: TensorValue = self.tx.new_tensor(self.tx.graph.stand_in(f"tangent_{number}", fake), fake)
+        return made
+
+    def gradients(self, result: Value) -> list[fx.Node | None]:
+        """The node of each gradient that the backward body returns for a tensor that needs one, in the order of the tensors."""
+        items = [_forced(self.tx, item) for item in (result.items if isinstance(result, TupleValue) else [result])]
+        if len(items) < len(self.args) or any(item is not NONE for item in items[len(self.args) :]):
+            raise self.refuse(f"its backward returns {len(items)} gradients for {len(self.args)} arguments")
+        nodes: list[fx.Node | None] = []
+        for item, arg in zip(items, self.args, strict=False):
+            if item is not NONE and not (isinstance(item, TensorValue) and isinstance(arg, TensorValue)):
+                raise self.refuse(
+                    "its backward returns something other than tensors, or a gradient of what is no tensor"
+                )
+            if isinstance(arg, TensorValue):
+                is_wanted = isinstance(item, TensorValue) and arg.fake.requires_grad
+                nodes.append(item.node(self.tx) if is_wanted else None)  # type: ignore[attr-defined]
+        return nodes
+
+
+def _is_among(value: Value, others: Sequence[Value]) -> bool:
+    return any(value is other for other in others)
+
+
+class _State:
+    """What outlives a backward body: the program's writes, and the contents of what can be reached from the arguments."""
+
+    def __init__(self, tx: TraceContext, roots: Sequence[Value]):
+        self.tx = tx
+        self.writes = tx.mutations.snapshot()
+        self.known = _reachable(tx, roots)
+        self.contents = {key: _contents(value) for key, value in self.known.items()}
+
+    def is_unchanged(self) -> bool:
+        """Whether nothing of it has been written to. Objects that the body itself has made do not count."""
+        attrs, containers, globals_, cells = self.tx.mutations.snapshot()
+        if (containers, globals_, cells) != tuple(self.writes[1:]):
+            return False
+        changed = [self.tx.mutations.owner(key) for key, names in attrs.items() if names != self.writes[0].get(key)]
+        if any(owner.source is not None or id(owner) in self.known for owner in changed):
+            return False
+        return all(self.contents[key] == _contents(value) for key, value in self.known.items())
+
+
+def _reachable(tx: TraceContext, roots: Sequence[Value]) -> dict[int, Value]:
+    found: dict[int, Value] = {}
+    pending = list(roots)
+    while pending:
+        value = pending.pop()
+        if id(value) in found or isinstance(value, (TensorValue, SymbolicValue, Constant, LazyValue)):
+            continue
+        found[id(value)] = value
+        pending += _contents(value)
+        pending += [stored for stored in tx.mutations.attrs_of(value).values() if isinstance(stored, Value)]
+    return found
+
+
+def _contents(value: Value) -> list[Value]:
+    """The items of a container, in order."""
+    if isinstance(value, SequenceValue):
+        return list(value.items)
+    return [item for pair in value.entries.values() for item in pair] if isinstance(value, DictValue) else []
