@@ -46,7 +46,7 @@ class Sin(torch.autograd.Function):
         return g * ctx.saved_tensors[0].cos()
 
 
-@case(t(3, requires_grad=True), breaks=("autograd-function",))
+@case(t(3, requires_grad=True))
 def autograd_fn(x):
     return Sin.apply(x) * 2
 

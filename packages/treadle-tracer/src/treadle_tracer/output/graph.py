@@ -12,6 +12,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 from ..source import Source
+from . import subgraph
 from .deferred_asserts import tag_asserts
 
 
@@ -126,6 +127,16 @@ class GraphBuilder:
         node = self.graph.placeholder(self._fresh(name))
         node.meta["example_value"] = example_value
         return node
+
+    def why_not_take_out(self, before: fx.Node, results: Sequence[fx.Node | None]) -> str | None:
+        """Why the calls behind `before`, a backward body that computes `results`, cannot run later."""
+        return subgraph.why_not_take_out(before, results)
+
+    def take_out(
+        self, before: fx.Node, given: Sequence[fx.Node | None], results: Sequence[fx.Node | None]
+    ) -> tuple[fx.GraphModule, list[fx.Node], set[fx.Node]]:
+        """Make a graph module of the calls behind `before`: see `subgraph.take_out`."""
+        return subgraph.take_out(self.erase, before, given, results)
 
     def finish(self, output_nodes: Sequence[fx.Node]) -> fx.GraphModule:
         """The graph module whose output is a flat tuple of exactly these nodes.

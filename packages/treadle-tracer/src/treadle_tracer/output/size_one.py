@@ -25,8 +25,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_shapes.torch import fake_mode
 
+from ..values.custom_gradient import CustomGradient
 from .call_changes import follow, is_same_number
-from .custom_gradient import CustomGradient
 from .graph_writes import storages, written_arguments
 from .torch_switches import restoring_switches
 

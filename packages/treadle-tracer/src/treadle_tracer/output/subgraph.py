@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import fx
@@ -17,13 +17,10 @@ from treadle_shapes.torch import env_of, operator, raw_expr
 
 from .graph_writes import storages, written_arguments
 
-if TYPE_CHECKING:
-    from .graph import GraphBuilder
-
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
-def moved_nodes(builder: GraphBuilder, before: fx.Node) -> list[fx.Node]:
+def moved_nodes(before: fx.Node) -> list[fx.Node]:
     """The nodes behind `before`, in order, without those that compute numbers from what stands earlier: others may use these, too."""
     moved: dict[fx.Node, None] = {}
     node = before.next
@@ -42,8 +39,10 @@ def outside_nodes(moved: Sequence[fx.Node], results: Sequence[fx.Node | None]) -
     return list(dict.fromkeys(node for node in read if node not in members))
 
 
-def why_not_take_out(moved: Sequence[fx.Node], outside: Sequence[fx.Node]) -> str | None:
-    """Why the calls in `moved`, a backward body, cannot run later, when gradients are asked for."""
+def why_not_take_out(before: fx.Node, results: Sequence[fx.Node | None]) -> str | None:
+    """Why the calls behind `before`, a backward body, cannot run later, when gradients are asked for."""
+    moved = moved_nodes(before)
+    outside = outside_nodes(moved, results)
     given = [*outside, *[node for node in moved if node.op == "placeholder"]]
     shared = {storage for node in given for storage in storages(node.meta.get("example_value"))}
     for node in moved:
@@ -54,10 +53,15 @@ def why_not_take_out(moved: Sequence[fx.Node], outside: Sequence[fx.Node]) -> st
             return f"its backward draws random numbers ({node.name})"
         if any(map(_is_unbacked, _numbers_in(node.meta.get("example_value")))):
             return f"its backward depends on values of tensors ({node.name})"
-        for written in written_arguments(node):
+        for written in _changed(node):
             if storages(written.meta.get("example_value")) & shared:
                 return f"its backward changes {written.name} in place"
     return None
+
+
+def _changed(node: fx.Node) -> list[fx.Node]:
+    """The arguments whose elements a call may change."""
+    return [] if node.target == "requires_grad_" else written_arguments(node)
 
 
 def _numbers_in(value: Any) -> Iterator[Any]:
@@ -76,15 +80,21 @@ def _is_unbacked(number: Any) -> bool:
 
 
 def take_out(
-    builder: GraphBuilder, moved: Sequence[fx.Node], inputs: Sequence[fx.Node | None], results: Sequence[fx.Node | None]
-) -> fx.GraphModule:
-    """Remove `moved` from the builder's graph; return a graph module inputs -> results that runs them.
+    erase: Callable[[fx.Node], None],
+    before: fx.Node,
+    given: Sequence[fx.Node | None],
+    results: Sequence[fx.Node | None],
+) -> tuple[fx.GraphModule, list[fx.Node], set[fx.Node]]:
+    """Remove the nodes behind `before` from their graph, calls by `erase`, and make a graph module of them: (*given, *others) -> results.
 
-    inputs: the placeholders in order; None, or a node that stands there for the second time, is an argument that nobody reads.
+    given: stand-ins and other nodes; None, or a node that stands there for the second time, is an argument that nobody reads. Returns the
+    graph module, the others (nodes that stay, and that it reads besides), and what has been removed.
     """
+    moved = moved_nodes(before)
+    others = [node for node in outside_nodes(moved, results) if node not in given]
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
-    for number, node in enumerate(inputs):
+    for number, node in enumerate([*given, *others]):
         if node is None or node in copies:
             graph.placeholder(f"unread_{number}")
             continue
@@ -99,5 +109,5 @@ def take_out(
         if node.op == "placeholder":
             node.graph.erase_node(node)
         else:
-            builder.erase(node)
-    return LazyGraphModule(torch.nn.Module(), graph, class_name="BackwardBody")
+            erase(node)
+    return LazyGraphModule(torch.nn.Module(), graph, class_name="BackwardBody"), others, set(moved)

@@ -7,7 +7,8 @@ import collections
 import linecache
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -331,6 +332,29 @@ class Tracer:
         self._states[setter, keys] = (first, value)
         setter(*keys, value)
         self.graph.call("call_function", setter, (*keys, value), {}, None, self.stack_trace())
+
+    @contextmanager
+    def as_in_backward(self, grad_mode: bool) -> Iterator[None]:
+        """Inside, code is traced that a backward pass will run, in this grad mode and without autocast.
+
+        What it sets does not count for the rest of the trace.
+        """
+        outer, states = torch.is_grad_enabled(), dict(self._states)
+        cast = [device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device)]
+        for device in cast:
+            torch.set_autocast_enabled(device, False)
+        torch._C._set_grad_enabled(grad_mode)
+        try:
+            yield
+        finally:
+            for (setter, keys), (first, now) in self._states.items():
+                before = states.get((setter, keys), (first, first))[1]
+                if now != before:
+                    setter(*keys, before)
+            for device in cast:
+                torch.set_autocast_enabled(device, True)
+            torch._C._set_grad_enabled(outer)
+            self._states = states
 
     def has_set_state(self, setter: Any, keys: tuple[Any, ...]) -> bool:
         """Whether the trace has called this setter of torch's state, and has so read what was before."""

@@ -11,9 +11,10 @@ from torch import fx
 
 from treadle_shapes.torch import Operator, operator
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import autograd_functions, differentiation, unbacked
+from treadle_tracer.values import differentiation, unbacked
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.floats import is_float
+from treadle_tracer.values.rules import autograd_functions
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, members
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.unbacked import check

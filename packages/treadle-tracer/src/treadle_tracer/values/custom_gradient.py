@@ -11,6 +11,7 @@ saved tensors that have been changed) is its own.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -77,8 +78,12 @@ class CustomGradient:
         """
         if not (torch.is_grad_enabled() and any(value.requires_grad for value in inputs)):
             return tuple(outputs)
-        node = _OnceDifferentiable if self.is_once else _Differentiable
-        return node.apply(self, list(outputs), list(saved), kept, run, *inputs)  # type: ignore[no-any-return]
+        return self._node.apply(self, list(outputs), list(saved), kept, run, *inputs)  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def _node(self) -> Any:
+        """The class of autograd's node, called as the program's own, because messages and `grad_fn` name it."""
+        return type(self.name, (_OnceDifferentiable if self.is_once else _Differentiable,), {})
 
 
 class _Differentiable(torch.autograd.Function):

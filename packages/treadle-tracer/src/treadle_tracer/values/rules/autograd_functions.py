@@ -19,11 +19,10 @@ from torch import fx
 from torch.autograd.function import once_differentiable
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.output.custom_gradient import Body, CustomGradient, layout_of_gradient
-from treadle_tracer.output.subgraph import moved_nodes, outside_nodes, take_out, why_not_take_out
 from treadle_tracer.values import torch_calls
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.class_lookup import find_in_mro, lookup
+from treadle_tracer.values.custom_gradient import Body, CustomGradient, layout_of_gradient
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.rules.torch_state import set_state
@@ -247,30 +246,24 @@ class _Call:
         ]
         given = dict(zip(map(id, outputs), tangents, strict=True))
         arguments = [given.get(id(value)) or NONE for value in self.results]
-        mode = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(grad_mode)
-        try:
-            result = self.backward.call(tx, [self.context, *arguments], {})
-        except Raised as raised:
-            raise self.refuse(f"its backward raises {raised.value.python_type().__name__}") from raised
-        finally:
-            torch._C._set_grad_enabled(mode)
+        with tx.as_in_backward(grad_mode):
+            try:
+                result = self.backward.call(tx, [self.context, *arguments], {})
+            except Raised as raised:
+                raise self.refuse(f"its backward raises {raised.value.python_type().__name__}") from raised
         if not state.is_unchanged():
             raise self.refuse("its backward writes to something that outlives it")
         results = self.gradients(result)
-        moved = moved_nodes(tx.graph, before)  # type: ignore[arg-type]
-        outside = outside_nodes(moved, results)
-        why_not = why_not_take_out(moved, outside)
+        why_not = tx.graph.why_not_take_out(before, results)
         if why_not is not None:
             raise self.refuse(why_not)
         by_saving = [value.known_node if isinstance(value, TensorValue) else None for value in saved]
-        by_saving = by_saving if self.context.has_read_saved else []
-        others = [node for node in outside if node not in by_saving]
+        given_nodes = [tangent.known_node for tangent in tangents if tangent is not None]
+        given_nodes += by_saving if self.context.has_read_saved else []
+        graph, others, removed = tx.graph.take_out(before, given_nodes, results)
+        tx.symbols.forget_nodes(removed)
         self.kept += [node for node in others if node not in self.kept]
-        inputs = [*[tangent.known_node for tangent in tangents if tangent is not None], *by_saving, *others]
-        graph = take_out(tx.graph, moved, inputs, results)  # type: ignore[arg-type]
-        tx.symbols.forget_nodes(set(moved))
-        return Body(graph, bool(by_saving), tuple(self.kept.index(node) for node in others))
+        return Body(graph, self.context.has_read_saved, tuple(self.kept.index(node) for node in others))
 
     def tangent(self, output: Any, number: int, grad_mode: bool) -> TensorValue:
         """A stand-in for the gradient of an output."""
