@@ -1,8 +1,9 @@
 """The host: the compiled graph's callable, and what it keeps between calls.
 
 Workspaces (`host.workspace`) are taken from a free list and put back, so that concurrent and re-entrant calls each have
-their own, and memory stays mapped from call to call. A temporary whose size is known only during the call (the size of
-`nonzero`) is allocated when its size is known and released after its last use.
+their own, and memory stays mapped from call to call; where work is queued on streams, each call borrows memory. A
+temporary whose size is known only during the call (the size of `nonzero`) is allocated when its size is known and released
+after its last use.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Host:
         spans = lifetimes(plan)
         sizes = SizeTexts(size_symbols(plan))
         writer = HostWriter(plan, target, sizes, planned=set(spans), run_time=frozenset(plan.program.bound_symbols))
+        writer.borrows = self.allocation.unowned is not None
         writer.last_use = last_uses(plan)
         writer.in_externs = {name for n in plan.nodes if isinstance(n.item, Extern) for name in n.reads | n.writes}
         body = write_body(writer)
@@ -91,6 +93,7 @@ class Host:
             "math": math,
             "free": self.free,
             "make": self.planner.new,
+            "borrow": self.planner.borrow,
             "refit": self.refit,
             "fail": self.fail,
             "sv": self.static_views,

@@ -3,6 +3,9 @@
 A workspace holds the arena with all planned temporaries, tensor views of them for extern calls, and the table that the
 kernels read. It serves calls of any size: for other sizes the temporaries are laid out again in the same arena, which
 grows where it must. What depends on the sizes alone is a `Fit`, shared by all workspaces of a graph.
+
+Where the allocation says so (`Allocation.unowned`), a workspace keeps no memory: every call borrows an arena, and the
+temporaries are laid out again if it is not where the last one was.
 """
 
 from __future__ import annotations
@@ -69,12 +72,12 @@ class Workspace:
     """The memory of one call in flight.
 
     `table`, `floats`, `argument` and `error` are those of the target's table, `views` the tensors that externs use, and
-    `fitted` is the Fit for whose sizes all of it is laid out.
+    `fitted` is the Fit for whose sizes all of it is laid out; `laid_out` is where and for whom, if the arena is borrowed.
     """
 
     __slots__ = (
         *("arena", "argument", "error", "fitted", "floats", "known_views", "pool", "pool_entries", "pool_rooms"),
-        *("_abi", "_empty", "table", "views"),
+        *("_abi", "_empty", "laid_out", "table", "views"),
     )
 
     def __init__(
@@ -85,7 +88,9 @@ class Workspace:
         self.arena = self._empty(0, dtype=torch.uint8)
         self.fitted = fitted
         self.views: tuple[torch.Tensor, ...] = ()
-        self.known_views: dict[Sizes, tuple[torch.Tensor, ...]] = {}
+        # By sizes; behind the arena's address, where it is borrowed.
+        self.known_views: dict[tuple[int, ...], tuple[torch.Tensor, ...]] = {}
+        self.laid_out: tuple[int, Fit] | None = None
         # Memory for temporaries whose sizes are known only during a call; it is kept and grows from call to call.
         self.pool = [self._empty(0, dtype=dtype) for dtype in pool]
         self.pool_rooms = [0] * len(pool)  # elements
@@ -151,25 +156,44 @@ class MemoryPlanner:
     def fit(self, workspace: Workspace, fit: Fit) -> None:
         """Lay the workspace's temporaries out for these sizes, and put the numbers that follow from them into its table."""
         workspace.fitted = self.unfitted  # in case what follows fails
-        workspace.reserve(fit.layout.size)
-        if fit.places is None:
-            offsets = fit.layout.offsets.items()
-            fit.places = [(self.slots[n], at, self.buffers[n].dtype) for n, at in offsets if n in self.slots]
+        if self.allocation.unowned is None:
+            workspace.reserve(fit.layout.size)
+            self._lay_out(workspace, fit, workspace.arena, fit.sizes)
         table = workspace.table
-        self.abi.place(table, workspace.arena, fit.places)
         for slot, value in fit.table:
             if isinstance(value, int):
                 table[slot] = value
             else:
                 workspace.floats[slot] = value
-        if self.keys:
-            views = workspace.known_views.get(fit.sizes)
-            if views is None:
-                if len(workspace.known_views) >= _FITS_KEPT:
-                    workspace.known_views.clear()
-                views = workspace.known_views[fit.sizes] = self._views(workspace.arena, fit.layout, fit.sizes)
-            workspace.views = views
         workspace.fitted = fit
+
+    def borrow(self, workspace: Workspace) -> torch.Tensor:
+        """An arena for one call with a fitted workspace. The temporaries lie in it as long as the caller holds it."""
+        fit = workspace.fitted
+        arena = self.allocation.empty(fit.layout.size, dtype=torch.uint8)
+        place = (arena.data_ptr(), fit)
+        if place != workspace.laid_out:
+            workspace.laid_out = None  # in case what follows fails
+            self._lay_out(workspace, fit, arena, (place[0], *fit.sizes))
+            workspace.laid_out = place
+        return arena
+
+    def _lay_out(self, workspace: Workspace, fit: Fit, arena: torch.Tensor, key: tuple[int, ...]) -> None:
+        """Enter the temporaries' places in the arena into the table, and make their views unless they are known by this key."""
+        if fit.places is None:
+            offsets = fit.layout.offsets.items()
+            fit.places = [(self.slots[n], at, self.buffers[n].dtype) for n, at in offsets if n in self.slots]
+        self.abi.place(workspace.table, arena, fit.places)
+        if not self.keys:
+            return
+        views = workspace.known_views.get(key)
+        if views is None:
+            if len(workspace.known_views) >= _FITS_KEPT:
+                workspace.known_views.clear()
+            unowned = self.allocation.unowned
+            memory = arena if unowned is None else unowned(arena)
+            views = workspace.known_views[key] = self._views(memory, fit.layout, fit.sizes)
+        workspace.views = views
 
     def layout(self, sizes: Sizes) -> ArenaPlan:
         """Where the temporaries lie at these sizes."""

@@ -55,7 +55,7 @@ class HostWriter:
     define; allocated: buffers of such sizes that have memory by now; last_use: the last node that touches each buffer that
     is allocated or returned by an operator during the call; in_externs: buffers that operators take, which need a tensor;
     pool: dtype of each piece of memory for run-time sizes, and the node up to which it is busy; computed: table keys of
-    numbers that are in the table.
+    numbers that are in the table; borrows: every call takes its temporaries' memory from the allocator.
     """
 
     plan: ExecutionPlan
@@ -73,6 +73,7 @@ class HostWriter:
     in_externs: set[str] = field(default_factory=set)
     pool: list[tuple[torch.dtype, int]] = field(default_factory=list)
     computed: set[str] = field(default_factory=set)
+    borrows: bool = False
 
     def line(self, text: str) -> None:
         self.lines.append(_INDENT + text)
@@ -155,6 +156,8 @@ def write_host(
         changed = " or ".join(f"{text} != {name}" for text, name in zip(compared, seen, strict=True))
         writer.line(f"{state} = w.fitted.state")
         writer.line(f"if {changed}: {state} = refit(w, {inputs})")
+    if writer.borrows and planned:
+        writer.line("m = borrow(w)")
     writer.line("p = w.table")
     if any(isinstance(n, FloatExpr) for s in plan.segments for k in s.kernels for n in k.numbers if n not in numbers):
         writer.line("pf = w.floats")
@@ -198,7 +201,7 @@ def _allocate(writer: HostWriter, names: Sequence[str], node: int) -> None:
         if name in writer.planned or name in writer.names or not writer.late(buffer.shape, buffer.strides):
             continue
         writer.allocated.add(name)
-        pooled = buffer.kind is BufferKind.TEMP and name in writer.last_use
+        pooled = buffer.kind is BufferKind.TEMP and name in writer.last_use and not writer.borrows
         if pooled:
             _pooled(writer, buffer, node)
         else:

@@ -61,10 +61,16 @@ class Allocation(NamedTuple):
     """Where a graph's outputs, arena and workspaces come from.
 
     `empty_strided(shape, strides, dtype=)` makes outputs, `empty(elements, dtype=)` memory for temporaries.
+
+    Where a call returns before its work is done, a workspace cannot keep memory: another stream might use it too early. Then
+    every call takes its temporaries' memory from `empty`, whose allocator knows streams, and shares it with all graphs. Operators
+    need tensors of that memory, and `unowned(memory)` makes one that does not keep it, so that it is made once per address.
+    None: work is done when a call returns, and workspaces keep their memory.
     """
 
     empty_strided: Callable[..., torch.Tensor]
     empty: Callable[..., torch.Tensor]
+    unowned: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
 class Probe(NamedTuple):
