@@ -226,7 +226,7 @@ def _outer(value: torch.Tensor, grid: _Grid) -> torch.Tensor:
 def _put(tensor: torch.Tensor, index: torch.Tensor, value: torch.Tensor, mode: str | None) -> None:
     flat = _flat(tensor)
     flat.index_put_((index.reshape(-1),), value.reshape(-1), accumulate=mode == "add")
-    if mode is None and index.numel() != index.unique().numel():
+    if mode != "add" and index.numel() != index.unique().numel():
         raise AssertionError("two points of a loop store to the same element")
 
 

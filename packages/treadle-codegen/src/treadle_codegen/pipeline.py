@@ -21,7 +21,7 @@ from treadle_codegen.passes import Passes, require
 from treadle_codegen.rewrite.pipeline import rewrite_graph
 from treadle_codegen.rewrite.static import Prologue
 from treadle_codegen.schedule.fuse import fuse
-from treadle_codegen.schedule.in_place import updates_in_place, verify_in_place
+from treadle_codegen.schedule.in_place import updates_in_place, verify_in_place, without_copies
 from treadle_codegen.schedule.text import format_nodes
 from treadle_codegen.schedule.verify import verify_schedule
 from treadle_codegen.support import require_support
@@ -127,6 +127,7 @@ def compile_graph(
         lambda: format_nodes(nodes),
         lambda: [*verify_schedule(program, nodes), *verify_in_place(program, nodes, program.in_place)],
     )
+    nodes = without_copies(nodes, program.in_place)
     with phase("render"):
         plan = make_plan(program, nodes, renderer)
         kernels = [kernel for segment in plan.segments for kernel in segment.kernels]

@@ -99,7 +99,9 @@ def test_why_nothing_joins_a_node() -> None:
 def test_why_a_node_cannot_move() -> None:
     (node,) = nodes_of(softmax, X)
     a, b = replace(node, reads={"x"}, writes={"t"}), replace(node, reads={"t"}, writes={"u"})
-    assert why_not_move([a, b], 0, 1) is not None and why_not_move([b, a], 0, 1) is None
+    apart = replace(node, reads={"x"}, writes={"u"})
+    assert why_not_move([a, b], 0, 1) is not None and why_not_move([a, apart], 0, 1) is None
+    assert why_not_move([b, a], 0, 1) == "a step in between overwrites what the kernel reads"
     assert why_not_move([a, replace(a, reads=set())], 0, 1) is not None  # both write it
 
 

@@ -98,7 +98,9 @@ def verify_plan(plan: ExecutionPlan) -> list[str]:
         problems.append(f"kernels are at nodes {kernels}, the segments cover {covered}")
     if [plan.segment_at[at] for at in sorted(plan.segment_at)] != plan.segments:
         problems.append("the segments stand in another order than their nodes")
-    if sorted(set(plan.slots.values())) != list(range(1, len(plan.slots) - len(plan.program.in_place) + 1)):
+    if sorted(set(plan.slots.values())) != list(
+        range(1, len(plan.slots) - sum(name in plan.slots for name in plan.program.in_place) + 1)
+    ):
         problems.append(f"slots {sorted(plan.slots.values())} are not 1 to {len(plan.slots)}")
     for segment in plan.segments:
         for kernel in segment.kernels:

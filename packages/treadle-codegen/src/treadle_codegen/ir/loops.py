@@ -13,8 +13,8 @@ Contract of a `Loop` (checked by `ir.verify`):
 - Index expressions use the symbols of `axes` and `reduce_axes` and size symbols only, and stay inside the buffer.
 - At most the instructions up to and including the last `reduce` may depend on `reduce_axes`; instructions after it run
   once per point of `axes`. A loop without `reduce_axes` has no `reduce`.
-- A `store` is not read again in the same loop; two points of the iteration space never store to the same element,
-  except with `mode="add"` (scatter).
+- Two points of the iteration space never store to the same element, except with `mode="add"` (scatter).
+- A buffer that a loop stores to is loaded there only with `mode="overwrite"`, and no point loads what another one stores.
 - dtypes of arguments and results agree with `ir.ops.OPS`.
 
 Example, `y = relu(x).sum(1)` for a contiguous `x` of shape (4, 8)::
@@ -93,7 +93,8 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Where a `store` writes; `mode` is None or "add"."""
+    """Where a `store` writes; `mode` is None for the first value of an element, "overwrite" where other steps may have written or read
+    the element before, or "add"."""
 
     buffer: str
     index: IntLike

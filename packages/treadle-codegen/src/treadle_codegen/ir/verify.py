@@ -17,7 +17,7 @@ and each loop obeys the contract of `ir.loops`:
 - index expressions use the loop's axes and the program's size symbols only;
 - `reduce` occurs only with reduce axes, its argument is not itself a reduction's result, and nothing after the last one,
   nor any store, depends on the reduce axes;
-- no axis has extent 1, and no buffer is both loaded and stored.
+- no axis has extent 1, and a buffer is loaded and stored only where it is overwritten, and no point loads what another stores.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from treadle_codegen.ir.loops import (
     symbols_of,
 )
 from treadle_codegen.ir.ops import LOW_FLOATS, OPS, REDUCTIONS, VALUE_DTYPES, reduced_dtype
+from treadle_codegen.ir.overlap import loads_of, may_meet
 from treadle_shapes.expr import Expr, bounds
 
 _READ_ONLY = (BufferKind.INPUT, BufferKind.STATIC, BufferKind.CONSTANT)
@@ -206,9 +207,20 @@ def _loop(loop: Loop, program: Program, written: set[str], defined: set[Any]) ->
                 yield f"%{k} {instr.op}: reads {name} before it is written"
     for name in stored:
         yield from _writable(name, program)
-    yield from (f"both loads and stores {name}" for name in sorted(stored & loaded))
+    for name in sorted(stored & loaded):
+        if not all(
+            _overwrites_safely(instr, loop) for instr in loop.body if "store" in instr.op and _buffer_of(instr) == name
+        ):
+            yield f"both loads and stores {name}"
     written |= stored
     yield from _reductions(loop)
+
+
+def _overwrites_safely(store: Instr, loop: Loop) -> bool:
+    if not isinstance(store.attr, Store) or store.attr.mode != "overwrite":
+        return False
+    loads = loads_of(loop.body, store.attr.buffer)
+    return not any(may_meet(load, store.attr.index, loop.axes + loop.reduce_axes) for load in loads)
 
 
 def _buffer_of(instr: Instr) -> str:

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
-
 from treadle_codegen.ir.loops import IntLike, Load, View
 from treadle_codegen.ir.ops import LOW_FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.indexing import as_shape, is_dense, linear
 from treadle_codegen.lower.loop_builder import LoopBuilder, number
+from treadle_codegen.lower.overwrite import holds
 from treadle_codegen.lower.pointwise import convert
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import Index, TensorExpr, ViewMap, normalize_dim
-from treadle_codegen.lower.view import clamped_start, identity, insert, slice_of
+from treadle_codegen.lower.view import identity, insert, slice_of
 from treadle_shapes.expr import And, Ge, Lt, maximum, minimum
 
 
@@ -77,47 +76,6 @@ def constant_pad_nd(lw: Lowering, x: TensorExpr, pad: Sequence[Any], value: Any 
     return TensorExpr.computed(target, x.dtype, element, x.cost + 2, x.reads)
 
 
-@lowering("aten.slice_scatter.default")
-def slice_scatter(
-    lw: Lowering, x: TensorExpr, src: TensorExpr, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
-) -> TensorExpr | None:
-    d = normalize_dim(dim, x.dim)
-    first = clamped_start(x.shape[d], start)
-    if step != 1 or first is None:
-        return None
-    return _overwritten(lw, x, src, d, first)
-
-
-@lowering("aten.select_scatter.default")
-def select_scatter(lw: Lowering, x: TensorExpr, src: TensorExpr, dim: int, index: Any) -> TensorExpr | None:
-    d = normalize_dim(dim, x.dim)
-    (at,) = as_shape([index])
-    if not isinstance(at, int):
-        return None
-    return _overwritten(lw, x, src.view(insert(src.shape, d)), d, x.shape[d] + at if at < 0 else at)
-
-
-def _overwritten(lw: Lowering, x: TensorExpr, src: TensorExpr, d: int, start: IntLike) -> TensorExpr:
-    """`x` with the elements from `start` on in dimension `d` taken from `src`."""
-    if src.shape[d] == 0 or any(size == 0 for size in x.shape):
-        return x.view(identity(x.shape))
-    if src.cost > 2:
-        lw.realize(src)
-    dtype = compute_dtype(x.dtype)
-
-    def element(o: LoopBuilder, index: Index) -> int:
-        at = (*index[:d], index[d] - start, *index[d + 1 :])
-        old = x.element(o, index)
-        inside = And(Ge(at[d], 0), Lt(at[d], src.shape[d]))
-        if inside is True:
-            return o.cast(src.element(o, at), dtype)
-        with o.mask(inside):
-            new = o.cast(src.element(o, at), dtype)
-        return o.op("where", _holds(o, src, at, [d]), new, old)
-
-    return TensorExpr.computed(x.shape, x.dtype, element, x.cost + src.cost + 3, x.reads | src.reads)
-
-
 def _mapped_pad(lw: Lowering, x: TensorExpr, padding: Sequence[Any], source: Any) -> TensorExpr | None:
     """Padding whose elements are elements of `x`: `source(i, size)` gives the position for an index relative to x's first."""
     target, amounts = as_shape(lw.val.shape), as_shape(padding)
@@ -165,17 +123,4 @@ def element_or(o: LoopBuilder, x: TensorExpr, at: Index, dims: Sequence[int], ot
         return o.emit("masked_load", dtype=x.dtype, attr=(load, inside, number(otherwise, x.dtype)))
     with o.mask(inside):
         value = x.element(o, at)
-    return o.op("where", _holds(o, x, at, dims), value, o.const(otherwise, dtype))
-
-
-def _holds(o: LoopBuilder, x: TensorExpr, at: Index, dims: Sequence[int]) -> int:
-    """Whether the index is inside of `x` in `dims`, as a bool scalar."""
-    result = None
-    for d in dims:
-        position = o.index(at[d])
-        low = o.op("ge", position, o.const(0, torch.int64))
-        high = o.op("lt", position, o.index(x.shape[d]))
-        both = o.op("bitwise_and", low, high)
-        result = both if result is None else o.op("bitwise_and", result, both)
-    assert result is not None
-    return result
+    return o.op("where", holds(o, x, at, dims), value, o.const(otherwise, dtype))

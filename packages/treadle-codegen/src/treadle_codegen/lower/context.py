@@ -33,6 +33,7 @@ from treadle_codegen.lower.indexing import (
     raw_number,
     same_strides,
 )
+from treadle_codegen.lower.live import LiveValues
 from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.nest import LoopElement, Nest, layout_of_reads, record_nest
 from treadle_codegen.lower.split_axes import split_axes
@@ -66,6 +67,7 @@ class Lowering:
         self.offsets: set[Any] = set()  # symbols for where views start in memory, which nothing here needs
         self.input_symbols: frozenset[Any] = frozenset()
         self.kept: set[str] = set()  # steps that run even if nothing reads what they write: they may raise
+        self.live = LiveValues({})
         self._taken: dict[str, int] = {}
 
     def as_traced(self, value: Any) -> Any:
@@ -256,9 +258,17 @@ class Lowering:
         x.store_in(stored.storage)
         return stored.storage
 
-    def copy(self, x: TensorExpr, strides: Shape | None = None, kind: BufferKind = BufferKind.TEMP) -> TensorExpr:
-        """A stored copy, whatever `x` is."""
-        return self._store_loop(x.shape, x.dtype, lambda o, index, _: x.element(o, index), {}, strides, x.origin, kind)
+    def copy(
+        self,
+        x: TensorExpr,
+        strides: Shape | None = None,
+        kind: BufferKind = BufferKind.TEMP,
+        mode: str | None = None,
+    ) -> TensorExpr:
+        """A stored copy, whatever `x` is; `mode` is that of the stores."""
+        return self._store_loop(
+            x.shape, x.dtype, lambda o, index, _: x.element(o, index), {}, strides, x.origin, kind, mode=mode
+        )
 
     def realize_for_reuse(self, x: TensorExpr) -> TensorExpr:
         """Store `x` if it will be read several times and recomputing it costs more than memory."""
@@ -293,6 +303,10 @@ class Lowering:
         nest = record_nest(target.shape, target.strides, lambda o, index, _: x.element(o, index), {})
         self._append_loop(nest, target)
 
+    def overwrite(self, target: View, nest: Nest | None) -> None:
+        """A loop that stores a recorded value over a part of a buffer that has been written before."""
+        self._append_loop(nest, target, "overwrite")
+
     def _hint(self, shape: Shape) -> Shape | None:
         """Strides that eager gives the node being lowered, when it has this shape and dense memory."""
         val = self.val
@@ -313,6 +327,7 @@ class Lowering:
         kind: BufferKind = BufferKind.TEMP,
         *,
         any_layout: bool = False,
+        mode: str | None = None,
     ) -> TensorExpr:
         """A new buffer and the loop that fills it; with `any_layout`, `strides` give way to the order of what is read."""
         assert dtype in self.dtypes, dtype
@@ -322,15 +337,15 @@ class Lowering:
             strides = better
             nest = record_nest(shape, strides, element, reduced)
         view = view_of(self.new_buffer(shape, dtype, strides, kind, origin or self.name))
-        self._append_loop(nest, view)
+        self._append_loop(nest, view, mode)
         return TensorExpr.stored(view, dtype)
 
-    def _append_loop(self, nest: Nest | None, view: View) -> None:
+    def _append_loop(self, nest: Nest | None, view: View, mode: str | None = None) -> None:
         """The loop that stores a nest's value in `view`; nothing for a tensor without elements."""
         if nest is None:
             return
         o, buffer = nest.builder, self.buffers[view.buffer]
-        o.store(buffer.name, linear(nest.index, view.strides, view.offset), nest.value, buffer.dtype)
+        o.store(buffer.name, linear(nest.index, view.strides, view.offset), nest.value, buffer.dtype, mode)
         origins = o.origins if self.name in o.origins else {**o.origins, self.name: None}
         loop = Loop(self.fresh(f"loop_{buffer.name}"), nest.axes, nest.reduce_axes, tuple(o.body), tuple(origins))
         self.steps.append(split_axes(loop))

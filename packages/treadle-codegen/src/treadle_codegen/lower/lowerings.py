@@ -8,6 +8,7 @@ from treadle_codegen.lower import (
     create,
     gather,
     normalize,
+    overwrite,
     pointwise,
     pointwise_int,
     pool,
@@ -17,6 +18,19 @@ from treadle_codegen.lower import (
 )
 from treadle_codegen.lower.registry import LOWERINGS
 
-MODULES = (activation, cat, create, gather, normalize, pointwise, pointwise_int, pool, reduce, upsample, view)
+MODULES = (
+    activation,
+    cat,
+    create,
+    gather,
+    normalize,
+    overwrite,
+    pointwise,
+    pointwise_int,
+    pool,
+    reduce,
+    upsample,
+    view,
+)
 
 __all__ = ["LOWERINGS", "MODULES"]

@@ -32,6 +32,7 @@ from treadle_codegen.lower.indexing import (
     raw_number,
     same_strides,
 )
+from treadle_codegen.lower.live import LiveValues
 from treadle_codegen.lower.lowerings import LOWERINGS
 from treadle_codegen.lower.numbers import (
     CHECKS,
@@ -65,6 +66,7 @@ def lower_graph(
     values: dict[torch.fx.Node, Any] = {}
     inputs: list[str] = []
     outputs: list[View | NumberLike | None] = []
+    lowering.live = LiveValues(values)
     for node in gm.graph.nodes:
         lowering.val, lowering.name, lowering.node = node.meta.get("val"), node.name, node
         try:

@@ -30,14 +30,36 @@ class ViewMap:
     strided: Callable[[View], View | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """How a tensor differs from `old`, which stands in memory: where `old` has `part`, it has the elements of `source`."""
+
+    old: View
+    part: View
+    source: TensorExpr
+
+
 class TensorExpr:
     """See the module docstring.
 
     `cost` estimates the arithmetic of one element (ir.ops.Cost) and `reads` names the buffers it loads from; both
-    steer realisation only. `layout` are the strides it gets when it is stored, if not contiguous.
+    steer realisation only. `layout` are the strides it gets when it is stored, if not contiguous. `patch` says how it
+    differs from something in memory, where it was made of that (`lower.overwrite`).
     """
 
-    __slots__ = ("_compute", "_storage", "_viewed", "base", "cost", "dtype", "layout", "origin", "reads", "shape")
+    __slots__ = (
+        "_compute",
+        "_storage",
+        "_viewed",
+        "base",
+        "cost",
+        "dtype",
+        "layout",
+        "origin",
+        "patch",
+        "reads",
+        "shape",
+    )
 
     def __init__(self, shape: Shape, dtype: torch.dtype) -> None:
         self.shape = shape
@@ -47,6 +69,7 @@ class TensorExpr:
         self.layout: Shape | None = None
         self.origin = ""
         self.base: TensorExpr | None = None
+        self.patch: Patch | None = None
         self._viewed: ViewMap | None = None
         self._compute: Element | None = None
         self._storage: View | None = None
@@ -70,6 +93,9 @@ class TensorExpr:
         """This tensor seen through a view."""
         made = TensorExpr(view.shape, self.dtype)
         made.base, made._viewed, made.cost, made.reads = self, view, self.cost, self.reads
+        if self.patch is not None:
+            old = view.strided(self.patch.old)
+            made.patch = None if old is None else replace(self.patch, old=old)
         return made
 
     @property

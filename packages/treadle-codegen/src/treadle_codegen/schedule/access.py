@@ -47,7 +47,7 @@ def loop_writes(loop: Loop) -> list[Access]:
 
 
 def accumulates(loop: Loop) -> bool:
-    """Whether the loop adds into memory or scatters, so that it reads what it writes."""
+    """Whether the loop changes memory that other steps have written: it adds, scatters or overwrites."""
     return any(
         i.op == "indirect_store" or (i.op == "store" and isinstance(i.attr, Store) and i.attr.mode is not None)
         for i in loop.body
@@ -71,7 +71,7 @@ def extern_reads(step: Extern) -> set[str]:
 
 
 def step_reads(step: Step) -> set[str]:
-    """Names of the buffers a step reads; a loop that accumulates also reads what it writes."""
+    """Names of the buffers a step reads; a loop that accumulates also reads what it writes: the rest of it stays."""
     if isinstance(step, Extern):
         return extern_reads(step)
     if not isinstance(step, Loop):

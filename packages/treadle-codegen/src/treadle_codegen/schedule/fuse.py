@@ -94,7 +94,7 @@ def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limit
 def why_not_candidate(node: Node, max_members: int) -> str | None:
     """Why nothing can join this node."""
     if not node.fusable or not isinstance(node.item, Kernel):
-        return "an extern, or a loop that accumulates into memory"
+        return "an extern, or a loop that changes what others wrote"
     if len(node.item.loops) >= max_members:
         return "the kernel has as many loops as allowed"
     return None
@@ -105,6 +105,8 @@ def why_not_move(nodes: list[Node], k: int, last_dependency: int) -> str | None:
     for later in nodes[k + 1 : last_dependency + 1]:
         if later.reads & nodes[k].writes or later.writes & nodes[k].writes:
             return "a step in between needs the kernel's results"
+        if later.writes & nodes[k].reads:
+            return "a step in between overwrites what the kernel reads"
     return None
 
 

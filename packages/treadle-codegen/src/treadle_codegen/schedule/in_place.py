@@ -2,6 +2,8 @@
 
     p -> p - 0.1 * g; the caller copies the result into p      ==>      the kernel writes p itself, and there is nothing to copy
 
+    x[1:3] = 0 makes of x first a copy of it and then writes a part of that      ==>      only the part is written, into x itself
+
 An update keeps memory of its own where the old value is still needed, and where the call may raise after the write: a call that raises
 has written nothing that the caller can see.
 """
@@ -10,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Check, Extern, Loop, Program, View
+from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Check, Extern, Instr, Loop, Program, Store, View
+from treadle_codegen.ir.overlap import loads_of, may_meet
 from treadle_codegen.schedule.access import accumulates, loop_reads, loop_writes
 from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.kernel import Kernel
@@ -29,14 +32,41 @@ def updates_in_place(program: Program, nodes: Sequence[Node]) -> dict[str, str]:
     found: dict[str, str] = {}
     for output, updated in program.updates.items():
         writers = [k for k in touching.get(output, ()) if output in nodes[k].writes]
-        if len(writers) != 1 or writers[0] <= last_raising or returned.count(output) != 1 or updated in found.values():
+        if len(writers) > 1 and is_copy(nodes[writers[0]], output, updated):
+            del writers[0]  # nothing to do where the two are one memory
+        elif len(writers) > 1 and not _is_alone(nodes[writers[0]]):
+            continue
+        if not writers or writers[0] <= last_raising or returned.count(output) != 1 or updated in found.values():
             continue
         node = nodes[writers[0]]
         if max(touching.get(updated, [-1])) > writers[0] or not isinstance(node.item, Kernel):
             continue
+        if not all(isinstance(nodes[k].item, Kernel) for k in writers):
+            continue
         if _same_memory(program.buffers[output], program.buffers[updated]) and _reads_first(node.item, output, updated):
             found[output] = updated
     return found
+
+
+def is_copy(node: Node, output: str, updated: str) -> bool:
+    """Whether the node does nothing but copy each element of `updated` to the same place of `output`."""
+    if not _is_alone(node):
+        return False
+    assert isinstance(node.item, Kernel)
+    body = node.item.loops[0].body
+    if [instr.op for instr in body] != ["load", "store"]:
+        return False
+    load, store = body[0].attr, body[1].attr
+    return (load.buffer, store.buffer) == (updated, output) and load.index == store.index
+
+
+def _is_alone(node: Node) -> bool:
+    return isinstance(node.item, Kernel) and len(node.item.loops) == 1
+
+
+def without_copies(nodes: Sequence[Node], found: Mapping[str, str]) -> list[Node]:
+    """The nodes without copies of an input into the output that is written in its memory."""
+    return [node for node in nodes if not any(is_copy(node, output, name) for output, name in found.items())]
 
 
 def _may_raise(node: Node) -> bool:
@@ -60,7 +90,16 @@ def _same_memory(output: Buffer, updated: Buffer) -> bool:
 
 
 def _reads_first(kernel: Kernel, output: str, updated: str) -> bool:
-    """Whether the kernel reads each element of `updated` at the point where it writes that element of `output`, and before."""
+    """Whether the kernel reads each element of `updated` at the point where it writes that element of `output`, and before; or reads
+    only elements that it does not write."""
+    if len(kernel.loops) == 1 and not kernel.loops[0].reduce_axes:
+        (loop,) = kernel.loops
+        stores = [store for store in loop_writes(loop) if store.buffer == output]
+        if len(stores) == 1 and stores[0].index is not None and not _adds(loop):
+            loads = loads_of(loop.body[: stores[0].position], updated)
+            return not any(may_meet(load, stores[0].index, loop.axes) for load in loads) and not loads_of(
+                loop.body[stores[0].position :], updated
+            )
     place: tuple[tuple[Axis, ...], int | object] | None = None
     for loop in reversed(kernel.loops):
         for store in loop_writes(loop):
@@ -76,6 +115,14 @@ def _reads_first(kernel: Kernel, output: str, updated: str) -> bool:
         if any(read.position > _position_of_store(loop, output) for read in reads):
             return False
     return place is not None
+
+
+def _adds(loop: Loop) -> bool:
+    return any("store" in instr.op and _mode(instr) == "add" for instr in loop.body)
+
+
+def _mode(instr: Instr) -> str | None:
+    return instr.attr.mode if isinstance(instr.attr, Store) else "add"
 
 
 def _position_of_store(loop: Loop, output: str) -> int:
@@ -95,7 +142,8 @@ def verify_in_place(program: Program, nodes: Sequence[Node], found: Mapping[str,
     if len(set(found.values())) < len(found):
         problems.append("an input is updated twice")
     for output, updated in found.items():
-        at = next((k for k, node in enumerate(nodes) if output in node.writes), len(nodes))
+        changing = (k for k, node in enumerate(nodes) if output in node.writes and not is_copy(node, output, updated))
+        at = next(changing, len(nodes))
         for node in nodes[at + 1 :]:
             if updated in node.reads | node.writes:
                 problems.append(f"{updated} is read after {output} has been written over it")

@@ -103,3 +103,15 @@ def test_products_are_rounded_before_they_are_subtracted(tmp_path: Path) -> None
             options=CodegenOptions(cache_dir=tmp_path, threads=1),
         )
         torch.testing.assert_close(graph(x)[0], F.softmax(x * scale, -1))
+
+
+def test_no_call_of_a_kernel_is_dropped() -> None:
+    """g++ 12 took this kernel for a function without effect."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        new = y.reshape(-1)[107:111].view(2, 1, 2) * 0.5 + x[1:3, 3:4, 4:6]
+        return torch.ops.aten.copy(x[0::2, 1:2, 1:3], x[0::2, 1:2, 1:3] * new)
+
+    x, y = torch.randn(6, 4, 5).permute(1, 2, 0), torch.randn(4, 5, 6)
+    (actual,) = compile_graph(capture(f, (x, y)), (x, y))(x, y)
+    torch.testing.assert_close(actual, f(x, y))

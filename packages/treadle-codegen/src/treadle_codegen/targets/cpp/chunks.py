@@ -51,7 +51,7 @@ def why_not_chunks(kernel: Kernel, section: Section, *, parallel: bool) -> str |
         return "elements that lie apart are gathered either way"
     for member in section.members:
         for instr in member.body[: split_at_reduce(member) or None]:
-            if instr.op in ("indirect_load", "indirect_store") or (instr.op == "store" and instr.attr.mode is not None):
+            if instr.op in ("indirect_load", "indirect_store") or (instr.op == "store" and instr.attr.mode == "add"):
                 return "memory is addressed through data or added to"
             in_memory = instr.op in ("load", "masked_load", "store")
             if (

@@ -48,7 +48,7 @@ def why_not_columns(kernel: Kernel) -> str | None:
     unit = False
     for member in section.members:
         for instr in member.body:
-            if instr.op in ("indirect_load", "indirect_store") or (instr.op == "store" and instr.attr.mode is not None):
+            if instr.op in ("indirect_load", "indirect_store") or (instr.op == "store" and instr.attr.mode == "add"):
                 return "memory is addressed through data or added to"
             if instr.op == "reduce" and instr.attr in ("argmax", "argmin"):
                 return "positions are found one by one"

@@ -14,6 +14,13 @@ template <class T> constexpr T min(T a, T b) { return a < b ? a : b; }
 template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
 }
 #define INLINE static inline __attribute__((always_inline))
+// No analysis of a kernel from its callers: g++ 12 takes some kernels for functions without effect and drops the call
+// (ivopts rewrites the addresses of a nest of two loops of length 2, and ipa-pure-const no longer sees the store).
+#if defined(__clang__)
+#define KERNEL static __attribute__((noinline))
+#else
+#define KERNEL static __attribute__((noipa))
+#endif
 
 INLINE float as_float(i32 x) { return __builtin_bit_cast(float, x); }
 INLINE i32 as_int(float x) { return __builtin_bit_cast(i32, x); }

@@ -157,7 +157,7 @@ class CppRenderer:
             for kernel in segment.kernels:
                 if kernel.function not in seen:
                     seen.add(kernel.function)
-                    parts.append(f"static __attribute__((noinline)) void {kernel.function}{kernel.text}")
+                    parts.append(f"KERNEL void {kernel.function}{kernel.text}")
         for segment in segments:
             calls = "".join(f"  {_call(kernel, slots, buffers)}  // {kernel.label}\n" for kernel in segment.kernels)
             parts.append(f'extern "C" void {segment.name}(void** p) {{\n{calls}}}\n')
