@@ -21,7 +21,8 @@ class Costs:
     min_reordered: a result with fewer elements keeps its layout, in whatever order its operands are read.
     fusion_window: how many nodes back fusion looks for a kernel that a loop can join.
     max_row: a row with more elements is not passed from one section of a kernel to the next.
-    max_serial: with several workers, a kernel without shared outer axes has at most so many points.
+    min_parallel: with several workers, a kernel should have at least so many shared outer points, ...
+    max_serial: ... unless one worker has at most so many points to compute.
     alignment: bytes to which buffers in the arena are aligned.
     seconds_per_kernel: what compiling one kernel takes, where it was not measured.
     """
@@ -34,6 +35,7 @@ class Costs:
     min_reordered: int = 1024
     fusion_window: int = 24
     max_row: int = 1 << 16
+    min_parallel: int = 2
     max_serial: int = 1 << 14
     alignment: int = 64
     seconds_per_kernel: float = 0.1

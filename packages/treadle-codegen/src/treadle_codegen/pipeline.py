@@ -102,11 +102,11 @@ def compile_graph(
     probe = record.probe
     phase = Passes(options)
     prologue = None
-    if options.pack_weights:
+    if options.pack_weights and (probe is not None or options.frozen_weights):
         with phase("rewrite"):
             rewrites = [r for r in record.rewrites if options.frozen_weights or r not in record.frozen_rewrites]
             gm, prologue = rewrite_graph(gm, example_inputs, rewrites, record.fake_rules, phase.check)
-    probed = prologue is not None and not options.frozen_weights
+    probed = probe if prologue is not None and not options.frozen_weights else None
     with phase("lower"):
         program = lower_graph(gm, example_inputs, record.costs, record.dtypes)
     phase.check("lower", lambda: format_program(program), lambda: verify(program))
@@ -120,6 +120,7 @@ def compile_graph(
             parallel=renderer.parallel,
             max_row_bytes=options.max_row_bytes,
             costs=record.costs,
+            why_not_local_row=record.why_not_local_row,
         )
         program.in_place = updates_in_place(program, nodes)
     phase.check(
@@ -131,13 +132,13 @@ def compile_graph(
     with phase("render"):
         plan = make_plan(program, nodes, renderer)
         kernels = [kernel for segment in plan.segments for kernel in segment.kernels]
-        source = renderer.render_unit(plan.segments, plan.slots, program.buffers) + (probe.text if probed else "")
+        source = renderer.render_unit(plan.segments, plan.slots, program.buffers) + (probed.text if probed else "")
     phase.check("render", lambda: source, lambda: verify_plan(plan))
     with phase("build"):
-        names = [segment.name for segment in plan.segments] + ([probe.entry] if probed and probe.entry else [])
+        names = [segment.name for segment in plan.segments] + ([probed.entry] if probed and probed.entry else [])
         entries, cached = renderer.load(source, names) if names else ({}, False)
     with phase("host"):
-        sampler = probe.sampler(entries.pop(probe.entry, None)) if probed else None
+        sampler = probed.sampler(entries.pop(probed.entry, None)) if probed else None
         derived = Prologue(*prologue, sampler) if prologue else None
         specialised = _specialisation(
             plan, entries, renderer, record, options, None if cached else phase.seconds["build"]

@@ -406,9 +406,11 @@ def to_cpp(
     return _Cpp(_to_known_ranges(known), names).whole(e)
 
 
-def to_triton(e: Any, known: Mapping[Symbol, Range] | KnownRanges | None = None) -> str:
-    """Return Triton source. It needs `TRITON_HELPERS` unless every division is plain."""
-    return _Triton(_to_known_ranges(known)).whole(e)
+def to_triton(
+    e: Any, known: Mapping[Symbol, Range] | KnownRanges | None = None, names: Mapping[Any, str] | None = None
+) -> str:
+    """Return Triton source. It needs `TRITON_HELPERS` unless every division is plain. names: as for `to_cpp`."""
+    return _Triton(_to_known_ranges(known), names).whole(e)
 
 
 def text(e: Node, names: Mapping[Any, str] | None = None) -> str:

@@ -7,10 +7,11 @@ unrelated extern is moved behind it when nothing in between needs it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from treadle_codegen.costs import Costs
-from treadle_codegen.ir.loops import BufferKind, Check, Define, Extern, Loop, Program, View
+from treadle_codegen.ir.loops import Axis, BufferKind, Check, Define, Extern, Loop, Program, View
 from treadle_codegen.schedule.access import accumulates, loop_reads, step_reads, step_writes
 from treadle_codegen.schedule.kernel import Kernel, join, local_buffer, merge_axes, single
 from treadle_codegen.schedule.order import NOTHING, run_time_order
@@ -34,10 +35,12 @@ def fuse(
     parallel: bool = False,
     max_row_bytes: int = 1 << 18,
     costs: Costs = Costs(),  # noqa: B008
+    why_not_local_row: Callable[[Kernel, str], str | None] | None = None,
 ) -> list[Node]:
     """The program's steps as fused nodes in execution order, kernels finished: locals found, axes merged.
 
     parallel: several workers share a kernel's outer loop, so that one must remain.
+    why_not_local_row: why the target cannot keep a row of that temporary inside the kernel; by default only long rows cannot stay.
     """
     limits = _Limits(max_members, parallel, costs)
     nodes: list[Node] = []
@@ -48,7 +51,7 @@ def fuse(
             nodes.append(Node(step, step_reads(step) | reads, step_writes(step) | writes, fusable=False))
         elif not _join(nodes, step, reads, limits):
             nodes.append(Node(single(step), step_reads(step) | reads, step_writes(step), fusable=not accumulates(step)))
-    return _finish(nodes, program, max_row_bytes)
+    return _finish(nodes, program, max_row_bytes, why_not_local_row)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +79,7 @@ def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limit
             assert isinstance(node.item, Kernel)
             joined = join(node.item, loop, shared_only=not vertical, max_row=limits.costs.max_row)
             if isinstance(joined, Kernel):
-                loses_outer = limits.parallel and not joined.outer and node.item.outer
-                reason = why_not_serial(joined, limits.costs.max_serial) if loses_outer else None
+                reason = why_not_serial(joined, node.item, limits.costs) if limits.parallel else None
                 if reason is None:
                     node.item = joined
                     node.reads |= reads | symbols
@@ -110,18 +112,31 @@ def why_not_move(nodes: list[Node], k: int, last_dependency: int) -> str | None:
     return None
 
 
-def why_not_serial(joined: Kernel, max_points: int) -> str | None:
-    """Why a kernel without shared outer axes should not exist when several workers could share the work."""
+def why_not_serial(joined: Kernel, alone: Kernel, costs: Costs) -> str | None:
+    """Why a kernel should not have fewer shared outer points than it had alone, when several workers could share the work."""
+    outer = _points(joined.outer)
+    if outer >= min(costs.min_parallel, _points(alone.outer)):
+        return None
     for section in joined.sections:
-        work = 1
-        for axis in section.axes:
-            work = work * axis.extent if isinstance(axis.extent, int) else 1 << 30
-        if work > max_points:
-            return "no shared outer axis is left to distribute over workers"
+        if _points(section.axes) > costs.max_serial:
+            return "too few shared outer points are left to distribute over workers"
     return None
 
 
-def _finish(nodes: list[Node], program: Program, max_row_bytes: int) -> list[Node]:
+def _points(axes: Sequence[Axis]) -> int:
+    """How many points axes span; many where that is not known."""
+    total = 1
+    for axis in axes:
+        total *= axis.extent if isinstance(axis.extent, int) else 1 << 30
+    return total
+
+
+def _finish(
+    nodes: list[Node],
+    program: Program,
+    max_row_bytes: int,
+    why_not_local_row: Callable[[Kernel, str], str | None] | None,
+) -> list[Node]:
     """Find the temporaries that stay inside a kernel, and simplify the kernels' loop nests."""
     readers: dict[str, int] = {}
     for node in nodes:
@@ -139,6 +154,8 @@ def _finish(nodes: list[Node], program: Program, max_row_bytes: int) -> list[Nod
             if readers.get(name, 0) > (1 if name in inside else 0):
                 continue
             local = local_buffer(kernel, name, max_row_bytes // program.buffers[name].dtype.itemsize)
+            if local is not None and local.is_row and why_not_local_row and why_not_local_row(kernel, name) is not None:
+                continue
             if local is not None:
                 kernel.locals[name] = local
         node.item = merge_axes(kernel)

@@ -15,6 +15,7 @@ import torch
 from treadle_codegen.costs import Costs
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.rewrite.pipeline import Rewrite
+from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import Renderer
 
 # Given tensors, a function that samples their bits where they lie now.
@@ -95,12 +96,13 @@ class Target:
     renderer: makes kernels and units as text, builds and loads them; made once per graph from the options.
     abi: how the host calls entry points, and what it passes.
     allocation: where memory comes from, for a graph on the given device.
-    probe: how bits of static inputs are sampled.
+    probe: how bits of static inputs are sampled; None where that costs more than it saves, and only frozen weights are laid out.
     costs: the numbers by which lowering, fusion and memory planning choose.
     rewrites: graph rewrites that pay off on it, run in this order after those that always pay off.
     frozen_rewrites: those of them that pay off only with `frozen_weights`: a checksum of the weights takes as long as they save.
     fake_rules: fake implementations of what its rewrites call and PyTorch has no fake kernel for.
     externs: callables that replace the operator of that overload's name, with the same arguments.
+    why_not_local_row: why a kernel cannot keep a row of that temporary inside (None: only a row that is too long for the options cannot).
     interrupt_builds: ends builds in the background early, because the process ends.
     """
 
@@ -110,10 +112,11 @@ class Target:
     renderer: Callable[[CodegenOptions], Renderer]
     abi: EntryABI
     allocation: Callable[[torch.device], Allocation]
-    probe: Probe
+    probe: Probe | None
     costs: Costs
     rewrites: tuple[Rewrite, ...] = ()
     frozen_rewrites: frozenset[Rewrite] = frozenset()
     fake_rules: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)
     externs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    why_not_local_row: Callable[[Kernel, str], str | None] | None = None
     interrupt_builds: Callable[[], None] = lambda: None

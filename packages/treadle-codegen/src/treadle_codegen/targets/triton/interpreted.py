@@ -1,0 +1,137 @@
+"""The names of `prelude.py` and `libdevice` for Triton's interpreter, where blocks are NumPy arrays.
+
+CUDA's mathematical functions are PyTorch's on the CPU here, and reductions are NumPy's.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+import triton.language as tl
+from triton.runtime.interpreter import TensorHandle
+
+_PLAIN_DIVISIONS = np.errstate(all="ignore")
+
+
+def _block(data: np.ndarray[Any, Any], dtype: Any) -> Any:
+    """A block of the interpreter around an array."""
+    handle = TensorHandle(data, dtype)
+    return tl.tensor(handle, tl.block_type(dtype, list(data.shape)) if data.ndim else dtype)
+
+
+def _data(x: Any) -> np.ndarray[Any, Any]:
+    return x.handle.data
+
+
+def _by_torch(function: Any) -> Any:
+    """A function of PyTorch as one of blocks."""
+
+    def of_blocks(*blocks: Any) -> Any:
+        arrays = np.broadcast_arrays(*map(_data, blocks))
+        result = function(*[torch.from_numpy(np.ascontiguousarray(a)) for a in arrays])
+        return _block(result.numpy(), blocks[-1].dtype.scalar)
+
+    return of_blocks
+
+
+def _predicate(function: Any) -> Any:
+    def of_blocks(*blocks: Any) -> Any:
+        arrays = np.broadcast_arrays(*map(_data, blocks))
+        result = function(*[torch.from_numpy(np.ascontiguousarray(a)) for a in arrays])
+        return _block(result.numpy(), tl.int1)
+
+    return of_blocks
+
+
+_SAME = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma trunc hypot pow atan2 copysign fmod rsqrt"
+libdevice = SimpleNamespace(
+    **{name: _by_torch(getattr(torch, name)) for name in _SAME.split()},
+    div_rn=_by_torch(torch.div),
+    sqrt_rn=_by_torch(torch.sqrt),
+    rint=_by_torch(torch.round),
+)
+float_sign = _by_torch(lambda x: (x > 0).to(x.dtype) - (x < 0).to(x.dtype))
+int_sign = _by_torch(torch.sign)
+float_reciprocal = _by_torch(torch.reciprocal)
+float_sigmoid = _by_torch(torch.sigmoid)
+float_signbit = _predicate(torch.signbit)
+float_maximum = _by_torch(torch.maximum)
+float_minimum = _by_torch(torch.minimum)
+float_remainder = _by_torch(torch.remainder)
+float_floordiv = _by_torch(lambda a, b: torch.div(a, b, rounding_mode="floor"))
+
+
+def treadle_floordiv(a: Any, b: Any) -> Any:
+    q = a // b
+    r = a - q * b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1, q)
+
+
+def treadle_mod(a: Any, b: Any) -> Any:
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+def treadle_pow(a: Any, n: Any) -> Any:
+    return _block(np.power(_data(a), _data(n)), tl.int64)
+
+
+def treadle_shl(a: Any, n: Any) -> Any:
+    return tl.where(n > 63, 0, a << tl.minimum(n, 63))
+
+
+def treadle_shr(a: Any, n: Any) -> Any:
+    return a >> tl.minimum(n, 63)
+
+
+def _reduction(function: Any) -> Any:
+    def reduce(x: Any) -> Any:
+        result = function(_data(x), axis=1, keepdims=True)
+        return _block(result.astype(_data(x).dtype), x.dtype.scalar)
+
+    return reduce
+
+
+reduce_sum = _reduction(np.sum)
+reduce_prod = _reduction(np.prod)
+reduce_max = _reduction(np.max)
+reduce_min = _reduction(np.min)
+reduce_any = _reduction(np.any)
+reduce_all = _reduction(np.all)
+
+
+def _order(a: Any, b: Any, *, largest: bool) -> tuple[Any, Any]:
+    a, b = np.broadcast_arrays(_data(a), _data(b))
+    nan_a, nan_b = a != a, b != b
+    before = (a > b if largest else a < b) | (nan_a & ~nan_b)
+    return before, (a == b) | (nan_a & nan_b)
+
+
+def is_better_max(a: Any, i: Any, b: Any, j: Any) -> Any:
+    before, same = _order(a, b, largest=True)
+    return _block(before | (same & (_data(i) < _data(j))), tl.int1)
+
+
+def is_better_min(a: Any, i: Any, b: Any, j: Any) -> Any:
+    before, same = _order(a, b, largest=False)
+    return _block(before | (same & (_data(i) < _data(j))), tl.int1)
+
+
+def _argument(x: Any, position: Any, function: Any) -> Any:
+    """The smallest position among the best values; NaN is the best of all, as NumPy has it."""
+    values, positions = np.broadcast_arrays(_data(x), _data(position))
+    best = function(values, axis=1, keepdims=True)
+    is_best = (values == best) | ((values != values) & (best != best))
+    found = np.where(is_best, positions, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
+    return _block(found.astype(np.int64), tl.int64)
+
+
+def reduce_argmax(x: Any, position: Any) -> Any:
+    return _argument(x, position, np.max)
+
+
+def reduce_argmin(x: Any, position: Any) -> Any:
+    return _argument(x, position, np.min)

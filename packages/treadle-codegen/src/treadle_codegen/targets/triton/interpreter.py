@@ -1,0 +1,105 @@
+"""Running units on the CPU with Triton's interpreter: every kernel and all of the host code, without a GPU."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sys
+import tempfile
+import types
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from treadle_codegen.errors import InternalError
+from treadle_codegen.options import CodegenOptions
+from treadle_codegen.targets.target import Table
+
+Entry = Callable[[list[Any]], None]
+
+
+class Failure:
+    """What an entry point sets when an index is out of range."""
+
+    value = 0
+
+
+class TensorTable:
+    """The entry ABI: the table is a Python list, and a buffer's entry is a tensor."""
+
+    def new_table(self, size: int) -> Table:
+        slots: list[Any] = [None] * size
+        slots[0] = Failure()
+        return Table(slots, slots, slots, slots[0])
+
+    def buffer_text(self, tensor: str, address: str | None = None) -> str:
+        return tensor
+
+    def pool_entry(self, pool: torch.Tensor) -> torch.Tensor:
+        return pool
+
+    def place(self, slots: Any, arena: torch.Tensor, places: Sequence[tuple[int, int, torch.dtype]]) -> None:
+        for slot, offset, dtype in places:
+            rest = arena[offset:]
+            slots[slot] = rest[: len(rest) // dtype.itemsize * dtype.itemsize].view(dtype)
+
+
+def load_unit(
+    source: str, names: Sequence[str], options: CodegenOptions, *, background: bool = False
+) -> tuple[dict[str, Entry], bool]:
+    """Entry points of a unit that was rendered for the interpreter; nothing is cached."""
+    module = _import(source)
+    return {name: _entry(module, module.SEGMENTS[name]) for name in names}, False
+
+
+def _import(source: str) -> types.ModuleType:
+    """The unit as a module. Triton reads the source of its functions, so it has to lie in a file."""
+    name = f"treadle_interpreted_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / f"{name}.py"
+        path.write_text(source)
+        module = types.ModuleType(name)
+        module.__file__ = str(path)
+        sys.modules[name] = module
+        exec(compile(source, str(path), "exec"), module.__dict__)  # our own text, nothing of the user's
+        for function in module.KERNELS:
+            getattr(module, function).rewrite()
+    return module
+
+
+class _Memory:
+    """A tensor's memory as an argument of the interpreter, which asks for an address and a dtype only."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.dtype = tensor.dtype
+        self._address = tensor.data_ptr()
+
+    def data_ptr(self) -> int:
+        return self._address
+
+
+def _entry(module: types.ModuleType, calls: Sequence[dict[str, Any]]) -> Entry:
+    from triton.runtime.interpreter import InterpreterError
+
+    def entry(table: list[Any]) -> None:
+        for call in calls:
+            grid = tuple(
+                math.ceil((total if isinstance(total, int) else table[total[1]]) / block) for total, block in call["grid"]
+            )
+            if 0 in grid:
+                continue
+            record = module.KERNELS[call["kernel"]]
+            arguments = [table[slot] for slot in call["slots"]]
+            try:
+                getattr(module, call["kernel"])[grid](*arguments, **record["constants"])
+            except InterpreterError as error:
+                if "index out of range" not in str(error):
+                    raise InternalError("triton", f"{call['kernel']}: {error}") from error
+                table[0].value = 1
+                return
+
+    return entry

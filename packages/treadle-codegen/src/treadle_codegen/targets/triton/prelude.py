@@ -1,0 +1,185 @@
+"""Device functions of generated kernels, as Triton compiles them.
+
+Kernels import the names below and `libdevice`. `interpreted.py` gives other meanings of the same names to Triton's interpreter.
+"""
+
+# ruff: noqa: E711, ANN001, ANN201, ANN202
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def treadle_floordiv(a, b):
+    q = a // b
+    r = a - q * b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1, q)
+
+
+@triton.jit
+def treadle_mod(a, b):
+    r = a % b
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+@triton.jit
+def treadle_pow(a, n):
+    r = n * 0 + 1
+    a = n * 0 + a
+    for k in tl.static_range(6):
+        r = tl.where(((n >> k) & 1) == 1, r * a, r)
+        a = a * a
+    return tl.where(n > 63, r * a, r)
+
+
+@triton.jit
+def treadle_shl(a, n):
+    return tl.where(n > 63, 0, a << tl.minimum(n, 63))
+
+
+@triton.jit
+def treadle_shr(a, n):
+    return a >> tl.minimum(n, 63)
+
+
+@triton.jit
+def int_sign(x):
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+
+
+@triton.jit
+def float_sign(x):
+    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
+
+
+@triton.jit
+def float_reciprocal(x):
+    return libdevice.div_rn(tl.full([1], 1, x.dtype), x)
+
+
+@triton.jit
+def float_sigmoid(x):
+    return libdevice.div_rn(tl.full([1], 1, x.dtype), 1 + libdevice.exp(-x))
+
+
+@triton.jit
+def float_signbit(x):
+    if x.dtype == tl.float64:
+        negative = x.to(tl.int64, bitcast=True) < 0
+    else:
+        negative = x.to(tl.int32, bitcast=True) < 0
+    return negative
+
+
+@triton.jit
+def float_maximum(a, b):
+    return tl.where((a > b) | (a != a), a, b)
+
+
+@triton.jit
+def float_minimum(a, b):
+    return tl.where((a < b) | (a != a), a, b)
+
+
+@triton.jit
+def float_remainder(a, b):
+    r = libdevice.fmod(a, b)
+    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
+
+
+@triton.jit
+def float_floordiv(a, b):
+    """As `div_floor_floating` of c10/util/generic_math.h."""
+    whole = libdevice.div_rn(a, b)
+    r = libdevice.fmod(a, b)
+    q = libdevice.div_rn(a - r, b)
+    q = tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1, q)
+    f = tl.floor(q)
+    f = tl.where(q - f > 0.5, f + 1, f)
+    f = tl.where(q == 0, libdevice.copysign(q * 0, whole), f)
+    return tl.where(b == 0, whole, f)
+
+
+@triton.jit
+def _multiply(a, b):
+    return a * b
+
+
+@triton.jit
+def reduce_sum(x):
+    return tl.sum(x, 1)[:, None].to(x.dtype)
+
+
+@triton.jit
+def reduce_prod(x):
+    return tl.reduce(x, 1, _multiply)[:, None].to(x.dtype)
+
+
+@triton.jit
+def reduce_max(x):
+    if x.dtype.is_floating():
+        found = tl.reduce(x, 1, float_maximum)
+    else:
+        found = tl.max(x, 1)
+    return found[:, None].to(x.dtype)
+
+
+@triton.jit
+def reduce_min(x):
+    if x.dtype.is_floating():
+        found = tl.reduce(x, 1, float_minimum)
+    else:
+        found = tl.min(x, 1)
+    return found[:, None].to(x.dtype)
+
+
+@triton.jit
+def reduce_any(x):
+    return tl.max(x.to(tl.int32), 1)[:, None] != 0
+
+
+@triton.jit
+def reduce_all(x):
+    return tl.min(x.to(tl.int32), 1)[:, None] != 0
+
+
+@triton.jit
+def is_better_max(a, i, b, j):
+    """Whether the value `a` at `i` comes before `b` at `j`: NaN before all, then the larger, then the earlier."""
+    larger = (a > b) | ((a != a) & (b == b))
+    same = (a == b) | ((a != a) & (b != b))
+    return larger | (same & (i < j))
+
+
+@triton.jit
+def is_better_min(a, i, b, j):
+    smaller = (a < b) | ((a != a) & (b == b))
+    same = (a == b) | ((a != a) & (b != b))
+    return smaller | (same & (i < j))
+
+
+@triton.jit
+def _better_max(a, i, b, j):
+    first = is_better_max(a, i, b, j)
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def _better_min(a, i, b, j):
+    first = is_better_min(a, i, b, j)
+    return tl.where(first, a, b), tl.where(first, i, j)
+
+
+@triton.jit
+def reduce_argmax(x, position):
+    _, found = tl.reduce((x, position), 1, _better_max)
+    return found[:, None]
+
+
+@triton.jit
+def reduce_argmin(x, position):
+    _, found = tl.reduce((x, position), 1, _better_min)
+    return found[:, None]

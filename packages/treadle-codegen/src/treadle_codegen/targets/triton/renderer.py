@@ -1,0 +1,147 @@
+"""The Triton renderer: kernels become `triton.jit` functions, a unit a Python module that says how each is launched."""
+
+from __future__ import annotations
+
+import pprint
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from treadle_codegen.ir.loops import Buffer, Expr, FloatExpr, IntLike, Program
+from treadle_codegen.options import CodegenOptions
+from treadle_codegen.schedule.access import loop_reads, loop_writes
+from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
+from treadle_codegen.targets.triton.ops import TRITON_TYPES
+from treadle_codegen.targets.triton.section import BodyWriter, write_body
+from treadle_codegen.targets.triton.tiles import points, tile
+
+_NAMES = """
+treadle_floordiv treadle_mod treadle_pow treadle_shl treadle_shr int_sign float_sign float_reciprocal float_sigmoid
+float_signbit float_maximum float_minimum float_remainder float_floordiv reduce_sum reduce_prod reduce_max reduce_min
+reduce_any reduce_all is_better_max is_better_min reduce_argmax reduce_argmin
+""".split()
+_HEAD = f"""\
+import triton.language as tl
+from triton import jit
+from triton.language.extra import libdevice
+from treadle_codegen.targets.triton.prelude import {", ".join(_NAMES)}
+
+"""
+INTERPRETED_HEAD = f"""\
+import triton.language as tl
+from triton.runtime.interpreter import InterpretedFunction as jit
+from treadle_codegen.targets.triton.interpreted import libdevice, {", ".join(_NAMES)}
+
+"""
+_MANY = 1 << 31  # elements that a 32-bit index does not reach
+
+
+@dataclass(frozen=True, slots=True)
+class KernelParts:
+    """What launching a kernel takes: types of its arguments, block sizes, and (points, block) for each dimension of the grid."""
+
+    signature: tuple[str, ...]
+    constants: tuple[tuple[str, int], ...]
+    num_warps: int
+    num_stages: int
+    grid: tuple[tuple[IntLike, int], ...]
+
+
+Load = Callable[..., tuple[dict[str, Callable[..., Any]], bool]]
+
+
+class TritonRenderer:
+    """Triton text. `load_unit(source, names, options, background=...)` builds and loads it."""
+
+    parallel = True
+
+    def __init__(self, options: CodegenOptions, load_unit: Load, head: str = _HEAD) -> None:
+        self.options = options
+        self.load_unit = load_unit
+        self.prelude = head
+
+    def render_kernel(self, kernel: Kernel, program: Program) -> RenderedKernel:
+        """The text of one kernel."""
+        tiling = tile(kernel, program.buffers)
+        numbers = list(numbers_of(kernel))
+        writer = BodyWriter(kernel, program.buffers, tiling, "tl.int64" if _is_wide(kernel, program, numbers) else "tl.int32")
+        for number in numbers:
+            writer.names[number] = f"{'d' if isinstance(number, FloatExpr) else 'n'}{len(writer.names)}"
+        arguments = [writer.names[number] for number in numbers]
+        grid = tuple(write_body(writer))
+        for k, (total, _) in enumerate(grid):
+            if not isinstance(total, int) and total not in numbers:
+                numbers.append(total)
+                arguments.append(f"unused{k}")
+        buffers = tuple(writer.params)
+        signature = [f"*{TRITON_TYPES[program.buffers[b].dtype]}" for b in buffers]
+        signature += ["fp64" if isinstance(n, FloatExpr) else "i64" for n in numbers]
+        parameters = [*writer.params.values(), *arguments, *[f"{name}: tl.constexpr" for name in writer.constants]]
+        settings = ", ".join(f"{name}={value}" for name, value in writer.constants.items())
+        text = f"({', '.join(parameters)}):\n    # {settings}, num_warps={tiling.num_warps}\n" + "\n".join(writer.lines) + "\n"
+        parts = KernelParts(
+            tuple(signature), tuple(writer.constants.items()), tiling.num_warps, tiling.num_stages, grid
+        )
+        return RenderedKernel(
+            *(function_name(text), text, buffers, tuple(numbers), writer.checks_bounds, kernel.name),
+            *(parts, "other sizes would have other blocks, and sums another order"),
+        )
+
+    def specialise(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
+        """The kernel as it is: no kernel allows constants."""
+        return kernel
+
+    def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
+        """A module: the imports, every distinct kernel once, and two tables."""
+        kernels = {kernel.function: kernel for segment in segments for kernel in segment.kernels}
+        parts = [self.prelude]
+        parts += [f"\n@jit\ndef {name}{kernel.text}" for name, kernel in kernels.items()]
+        table = {name: _record(kernel) for name, kernel in kernels.items()}
+        calls = {segment.name: [_call(kernel, slots) for kernel in segment.kernels] for segment in segments}
+        parts += [f"\nKERNELS = {pprint.pformat(table, width=120, sort_dicts=False)}\n"]
+        parts += [f"\nSEGMENTS = {pprint.pformat(calls, width=120, sort_dicts=False)}\n"]
+        return "".join(parts)
+
+    def load(
+        self, source: str, names: Sequence[str], *, background: bool = False
+    ) -> tuple[dict[str, Callable[..., Any]], bool]:
+        """Build and load: entry points by name, and whether all kernels came from the cache."""
+        return self.load_unit(source, names, self.options, background=background)
+
+
+def _record(kernel: RenderedKernel) -> dict[str, Any]:
+    parts: KernelParts = kernel.parts
+    return {
+        "signature": list(parts.signature),
+        "constants": dict(parts.constants),
+        "num_warps": parts.num_warps,
+        "num_stages": parts.num_stages,
+        "checks_bounds": kernel.checks_bounds,
+    }
+
+
+def _call(kernel: RenderedKernel, slots: dict[str, int]) -> dict[str, Any]:
+    at = [slots[b] for b in kernel.buffers] + [slots[slot_key(n)] for n in kernel.numbers]
+    grid = [[total if isinstance(total, int) else ["slot", slots[slot_key(total)]], block] for total, block in kernel.parts.grid]
+    return {"kernel": kernel.function, "slots": at, "grid": grid}
+
+
+def _is_wide(kernel: Kernel, program: Program, numbers: Sequence[Any]) -> bool:
+    """Whether indices may need 64 bits."""
+    if any(isinstance(n, Expr) for n in numbers):
+        return True
+    spaces = [points((*kernel.outer, *section.axes)) for section in kernel.sections]
+    if any(isinstance(n, int) and n >= _MANY for n in spaces):
+        return True
+    for loop in kernel.loops:
+        for name in {*_buffers(loop)}:
+            buffer = program.buffers[name]
+            reach = sum((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True) if n)
+            if not isinstance(reach, int) or reach >= _MANY:
+                return True
+    return False
+
+
+def _buffers(loop: Any) -> list[str]:
+    return [a.buffer for a in (*loop_reads(loop), *loop_writes(loop))]

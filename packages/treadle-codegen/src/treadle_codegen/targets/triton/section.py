@@ -1,0 +1,517 @@
+"""Triton text of a kernel's body: index variables, sections, their members' instructions, reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from treadle_codegen.ir.loops import Axis, Buffer, FloatExpr, Instr, IntLike, Load, Loop, symbols_of
+from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
+from treadle_codegen.schedule.kernel import Kernel, Section
+from treadle_codegen.targets.renderer import const_key, split_at_reduce
+from treadle_codegen.targets.triton.ops import VALUE_TYPES, cast, constant, expression, literal
+from treadle_codegen.targets.triton.tiles import Tiling, is_flat, is_persistent, points
+from treadle_shapes.expr import Range, Symbol, to_triton
+
+_IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
+_COMBINE = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}", "all": "{0} & {1}"}
+_POSITION_KINDS = ("argmax", "argmin")
+Dims = frozenset[str]
+NO_DIMS: Dims = frozenset()
+
+
+@dataclass(slots=True)
+class Dim:
+    """One dimension of the blocks: its index variable, its axes, and which lanes of it are points of the space."""
+
+    name: str  # of the index variable
+    axes: tuple[Axis, ...]
+    block: str  # the constexpr with its length
+    suffix: str  # what makes the index variable stand in its dimension
+    mask: str | None  # the variable of the mask, where some lanes lie outside
+
+
+@dataclass(slots=True)
+class BodyWriter:
+    """Text of one kernel under construction.
+
+    dims: the dimensions in scope, by name, in the order of the block's shape; value_dims: along which of them a value
+    varies; names: texts for symbols; outer_values, row_values: names of equal values in scope, of the kernel and of its
+    rows; stored: value of a buffer's element that this kernel has written; locals_known: value of a local buffer.
+    """
+
+    kernel: Kernel
+    buffers: dict[str, Buffer]
+    tiling: Tiling
+    index_type: str  # "tl.int32" or "tl.int64"
+    lines: list[str] = field(default_factory=list)
+    params: dict[str, str] = field(default_factory=dict)
+    names: dict[Any, str] = field(default_factory=dict)
+    ranges: dict[Symbol, Range] = field(default_factory=dict)
+    constants: dict[str, int] = field(default_factory=dict)
+    dims: dict[str, Dim] = field(default_factory=dict)
+    value_dims: dict[str, Dims] = field(default_factory=dict)
+    outer_values: dict[Any, str] = field(default_factory=dict)
+    outer_stored: dict[tuple[str, IntLike], str] = field(default_factory=dict)
+    local_values: dict[str, str] = field(default_factory=dict)
+    checks_bounds: bool = False
+    depth: int = 1
+    values: int = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self.depth + text)
+
+    def fresh(self) -> str:
+        self.values += 1
+        return f"v{self.values}"
+
+    def param(self, buffer: str) -> str:
+        """The parameter that stands for a buffer's memory."""
+        return self.params.setdefault(buffer, f"b{len(self.params)}")
+
+    def index(self, e: Any) -> str:
+        return str(e) if isinstance(e, int) else to_triton(e, self.ranges, self.names)
+
+    def dims_of(self, *expressions: Any) -> Dims:
+        """The dimensions along which expressions over the axes vary."""
+        symbols = symbols_of(list(expressions))
+        return frozenset(
+            [name for name, dim in self.dims.items() if not symbols.isdisjoint([a.symbol for a in dim.axes])]
+        )
+
+    def shape(self, dims: Dims) -> str:
+        """The shape of a block that varies along `dims`."""
+        lengths = [dim.block if name in dims else "1" for name, dim in self.dims.items()]
+        if len(lengths) == 1 and len(self.kernel_dims) == 2:
+            lengths.append("1")
+        return f"[{', '.join(lengths)}]"
+
+    @property
+    def kernel_dims(self) -> tuple[str, ...]:
+        """The dimensions of all blocks of the kernel, in scope or not."""
+        if is_flat(self.kernel):
+            return ("y", "x") if self.tiling.columns else ("x",)
+        return ("x", "r")
+
+    def mask(self, dims: Dims) -> str | None:
+        """The condition that holds in the lanes of a block along `dims` that are points; None if all are."""
+        masks = [dim.mask for name, dim in self.dims.items() if name in dims and dim.mask is not None]
+        return " & ".join(masks) if masks else None
+
+    def add_dim(self, dim: Dim, start: str) -> None:
+        """Write the index variable of a dimension, its mask, and the variables of its axes."""
+        self.dims[dim.name[0]] = dim
+        length = self.index(points(dim.axes))
+        self.line(f"{dim.name} = {start}tl.arange(0, {dim.block}){dim.suffix}")
+        if dim.mask is not None:
+            self.line(f"{dim.mask} = {dim.name} < {length}")
+        self.ranges |= axis_ranges(dim.axes)
+        rest = dim.name
+        for k in range(len(dim.axes) - 1, -1, -1):
+            axis = dim.axes[k]
+            name = self.names[axis.symbol] = f"{axis.symbol.name}_{dim.name}"
+            extent = self.index(axis.extent)
+            if k == 0:
+                self.line(f"{name} = {rest}")
+            else:
+                self.line(f"{name} = {rest} % ({extent})")
+                self.line(f"{rest}_{k} = {rest} // ({extent})")
+                rest = f"{rest}_{k}"
+
+
+def write_body(writer: BodyWriter) -> list[tuple[IntLike, int]]:
+    """Write the kernel's body; returns the grid as (points, block) per dimension."""
+    kernel, tiling = writer.kernel, writer.tiling
+    if is_flat(kernel):
+        grid = _flat_dims(writer)
+        SectionWriter(writer, kernel.sections[0], 0, frozenset()).write_straight()
+        return grid
+    writer.constants["XBLOCK"] = tiling.rows
+    total = points(kernel.outer)
+    writer.add_dim(_dim(writer, "x", kernel.outer, "XBLOCK", "[:, None]"), f"{_program(writer, 0)} * XBLOCK + ")
+    later_reads = _read_in_later_sections(kernel)
+    rows: dict[tuple[Axis, ...], SectionWriter] = {}
+    barrier = False
+    for k, section in enumerate(kernel.sections):
+        if barrier and any(r.buffer in later_reads for loop in section.members for r in loop_reads(loop)):
+            writer.line("tl.debug_barrier()")  # rows in memory are read by other threads than wrote them
+            barrier = False
+        known = rows.get(section.axes)
+        section_writer = SectionWriter(writer, section, k, later_reads, known)
+        section_writer.write()
+        if is_persistent(section.axes):
+            rows[section.axes] = section_writer
+        barrier |= any(w.buffer in later_reads for loop in section.members for w in loop_writes(loop))
+    return [(total, tiling.rows)]
+
+
+def _program(writer: BodyWriter, axis: int) -> str:
+    wide = ".to(tl.int64)" if writer.index_type == "tl.int64" else ""
+    return f"tl.program_id({axis}){wide}"
+
+
+def _dim(writer: BodyWriter, name: str, axes: tuple[Axis, ...], block: str, suffix: str) -> Dim:
+    total = points(axes)
+    full = isinstance(total, int) and total % writer.constants[block] == 0
+    return Dim(name, axes, block, suffix, None if full else f"{name}m")
+
+
+def _flat_dims(writer: BodyWriter) -> list[tuple[IntLike, int]]:
+    tiling, axes = writer.tiling, writer.kernel.sections[0].axes
+    writer.constants["XBLOCK"] = tiling.columns or tiling.rows
+    if not tiling.columns:
+        writer.add_dim(_dim(writer, "x", axes, "XBLOCK", ""), f"{_program(writer, 0)} * XBLOCK + ")
+        return [(points(axes), tiling.rows)]
+    writer.constants["YBLOCK"] = tiling.rows
+    rows, columns = axes[: -tiling.column_axes], axes[-tiling.column_axes :]
+    # The grid's first dimension has room for 2**31 programs, the others for 2**16 only.
+    across = -(-points(columns) // tiling.columns)
+    writer.line(f"xblocks = {writer.index(across)}")
+    program = _program(writer, 0)
+    writer.add_dim(_dim(writer, "y", rows, "YBLOCK", "[:, None]"), f"({program} // xblocks) * YBLOCK + ")
+    writer.add_dim(_dim(writer, "x", columns, "XBLOCK", "[None, :]"), f"({program} % xblocks) * XBLOCK + ")
+    down = -(-points(rows) // tiling.rows)
+    return [(across * down, 1)]
+
+
+def _read_in_later_sections(kernel: Kernel) -> frozenset[str]:
+    """Buffers in memory that some section reads after an earlier section wrote them."""
+    written: set[str] = set()
+    found: set[str] = set()
+    for section in kernel.sections:
+        found |= written & {a.buffer for loop in section.members for a in loop_reads(loop)}
+        written |= {a.buffer for loop in section.members for a in loop_writes(loop)}
+    return frozenset(found - kernel.locals.keys())
+
+
+@dataclass(slots=True)
+class _Accumulator:
+    """One `reduce` instruction: its kind, the running values (and positions) of a row walked in steps, its result."""
+
+    kind: str
+    dtype: torch.dtype  # of the reduced values
+    name: str
+
+    @property
+    def value_type(self) -> str:
+        return VALUE_TYPES[torch.int8 if self.kind in _POSITION_KINDS and self.dtype is torch.bool else self.dtype]
+
+
+class SectionWriter:
+    """Writes one section; made for one use. `row`: an earlier section over the same row, whose values are still there."""
+
+    def __init__(
+        self,
+        writer: BodyWriter,
+        section: Section,
+        position: int,
+        later_reads: frozenset[str],
+        row: SectionWriter | None = None,
+    ) -> None:
+        self.writer = writer
+        self.section = section
+        self.position = position
+        self.later_reads = later_reads
+        self.is_whole = is_persistent(section.axes)
+        self.known_row = row
+        self.inner_values: dict[Any, str] = row.inner_values if row else {}
+        self.inner_stored: dict[tuple[str, IntLike], str] = row.inner_stored if row else {}
+        self.accumulators: dict[tuple[int, int], _Accumulator] = {}
+        self.dim: Dim | None = row.dim if row else None
+        self.names: dict[Any, str] = row.names if row else {}
+
+    def write_straight(self) -> None:
+        """A section whose space is the grid's."""
+        for m, loop in enumerate(self.section.members):
+            self._instructions(m, loop, 0, len(loop.body), outer=True)
+
+    def write(self) -> None:
+        writer, axes = self.writer, self.section.axes
+        if not axes:
+            writer.dims.pop("r", None)
+            self.write_straight()
+            return
+        name, block = f"r{self.position}", f"RBLOCK{self.position}"
+        if self.known_row is None:
+            writer.constants[block] = writer.tiling.steps[self.position]
+        self._collect()
+        if self.is_whole:
+            if self.known_row is None:
+                self.dim = _dim(writer, name, axes, block, "[None, :]")
+                writer.add_dim(self.dim, "")
+                self.names = {a.symbol: writer.names[a.symbol] for a in axes}
+            else:
+                assert self.dim is not None
+                writer.dims["r"] = self.dim
+                writer.names |= self.names
+                writer.ranges |= axis_ranges(axes)
+            self._members()
+        else:
+            for acc in self.accumulators.values():
+                self._declare(acc, block)
+            writer.line(f"for {name}_start in range(0, {writer.index(points(axes))}, {block}):")
+            writer.depth += 1
+            self.dim = _dim(writer, name, axes, block, "[None, :]")
+            writer.add_dim(self.dim, f"{name}_start + ")
+            self._members()
+            writer.depth -= 1
+            for acc in self.accumulators.values():
+                self._reduce(acc, acc.name, f"{acc.name}_p")
+        del writer.dims["r"]
+        for (m, k), acc in self.accumulators.items():
+            writer.outer_values[(self.position, m, k)] = acc.name
+            writer.value_dims[acc.name] = frozenset("x")
+        for m, loop in enumerate(self.section.members):
+            if loop.reduce_axes:
+                self._instructions(m, loop, split_at_reduce(loop), len(loop.body), outer=True)
+
+    def _members(self) -> None:
+        for m, loop in enumerate(self.section.members):
+            end = split_at_reduce(loop) if loop.reduce_axes else len(loop.body)
+            self._instructions(m, loop, 0, end, outer=False)
+
+    # -- reductions
+
+    def _collect(self) -> None:
+        for m, loop in enumerate(self.section.members):
+            for k, instr in enumerate(loop.body):
+                if instr.op == "reduce":
+                    dtype = loop.body[instr.args[0]].dtype
+                    self.accumulators[(m, k)] = _Accumulator(instr.attr, dtype, self.writer.fresh())
+
+    def _declare(self, acc: _Accumulator, block: str) -> None:
+        shape = f"[XBLOCK, {block}]"
+        self.writer.line(f"{acc.name} = tl.full({shape}, {literal(_identity(acc), acc.dtype)}, {acc.value_type})")
+        if acc.kind in _POSITION_KINDS:
+            self.writer.line(f"{acc.name}_p = tl.full({shape}, {(1 << 63) - 1}, tl.int64)")
+
+    def _accumulate(self, acc: _Accumulator, value: str) -> None:
+        """Take the values of one step into account; for a whole row, its result."""
+        writer, dim = self.writer, self.dim
+        assert dim is not None
+        full = frozenset("xr")
+        if acc.kind in _POSITION_KINDS and acc.dtype is torch.bool:
+            value = f"{value}.to(tl.int8)"
+        if writer.value_dims[value.partition(".")[0]] != full:
+            value = f"tl.broadcast_to({value}, {writer.shape(full)})"
+        if dim.mask is not None and acc.kind not in _POSITION_KINDS:
+            value = f"tl.where({dim.mask}, {value}, {constant(_identity(acc), acc.dtype)})"
+        if acc.kind in _POSITION_KINDS:
+            position = f"tl.broadcast_to({dim.name}, {writer.shape(full)}).to(tl.int64)"
+            if dim.mask is not None:
+                # A lane outside must not win, not even against values that are all the worst there is.
+                name = writer.fresh()
+                worst = f"tl.full([1], {literal(_identity(acc), acc.dtype)}, {acc.value_type})"
+                writer.line(f"{name} = tl.where({dim.mask}, {value}, {worst})")
+                value, position = name, f"tl.where({dim.mask}, {position}, {(1 << 63) - 1})"
+            if self.is_whole:
+                writer.line(f"{acc.name} = reduce_{acc.kind}({value}, {position})")
+                return
+            better, new = writer.fresh(), writer.fresh()
+            writer.line(f"{new} = {value}")
+            writer.line(f"{new}_p = {position}")
+            kind = acc.kind.removeprefix("arg")
+            writer.line(f"{better} = is_better_{kind}({new}, {new}_p, {acc.name}, {acc.name}_p)")
+            writer.line(f"{acc.name} = tl.where({better}, {new}, {acc.name})")
+            writer.line(f"{acc.name}_p = tl.where({better}, {new}_p, {acc.name}_p)")
+        elif self.is_whole:
+            self._reduce(acc, value, "")
+        else:
+            combined = _combine(acc).format(acc.name, value)
+            writer.line(f"{acc.name} = ({combined}).to({acc.value_type})")
+
+    def _reduce(self, acc: _Accumulator, value: str, positions: str) -> None:
+        arguments = f"{value}, {positions}" if acc.kind in _POSITION_KINDS else value
+        self.writer.line(f"{acc.name} = reduce_{_kind(acc)}({arguments})")
+
+    # -- instructions
+
+    def _instructions(self, m: int, loop: Loop, start: int, end: int, *, outer: bool) -> None:
+        names: dict[int, str] = {}
+        for k in range(start, end):
+            self._value(m, loop, k, names, outer=outer)
+
+    def _value(self, m: int, loop: Loop, k: int, names: dict[int, str], *, outer: bool) -> str:
+        """The name of instruction k's value, written if it is not known yet."""
+        if k in names:
+            return names[k]
+        instr = loop.body[k]
+        if instr.op == "reduce":
+            if outer:
+                return self.writer.outer_values[(self.position, m, k)]
+            self._accumulate(self.accumulators[(m, k)], self._value(m, loop, instr.args[0], names, outer=False))
+            names[k] = ""
+            return ""
+        args = tuple([self._value(m, loop, a, names, outer=outer) for a in instr.args])
+        if instr.op in ("store", "indirect_store"):
+            self._store(instr, args, outer=outer)
+            names[k] = ""
+            return ""
+        name = self._known(instr, args, outer=outer) or self._define(loop, instr, args, outer=outer)
+        names[k] = name
+        return name
+
+    def _known(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str | None:
+        """The name of an equal value that is in scope: at the outer level, values of rows are not."""
+        if instr.op == "load":
+            stored = self._stored(instr.attr, outer=outer)
+            if stored is not None:
+                return stored
+        key = (instr.op, args, instr.dtype, const_key(instr))
+        return self.writer.outer_values.get(key) or (None if outer else self.inner_values.get(key))
+
+    def _stored(self, load: Load, *, outer: bool) -> str | None:
+        """The name of what was stored to the very element: it need not stand in memory."""
+        if load.buffer in self.writer.kernel.locals:
+            return self.writer.local_values[load.buffer]
+        element = (load.buffer, load.index)
+        return self.writer.outer_stored.get(element) or (None if outer else self.inner_stored.get(element))
+
+    def _define(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
+        text, dims = self._text(loop, instr, args)
+        for arg in args:
+            dims |= self.writer.value_dims[arg]
+        name = self.writer.fresh()
+        self.writer.line(f"{name} = {text}")
+        self.writer.value_dims[name] = dims
+        values = self.writer.outer_values if outer else self.inner_values
+        values[(instr.op, args, instr.dtype, const_key(instr))] = name
+        return name
+
+    def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...]) -> tuple[str, Dims]:
+        """The text of a value, and the dimensions along which it varies beside those of its arguments."""
+        writer, op, dtype = self.writer, instr.op, instr.dtype
+        if op == "load":
+            return self._load(instr.attr, writer.dims_of(instr.attr.index), None, None)
+        if op == "masked_load":
+            load, condition, other = instr.attr
+            stored = self._stored(load, outer=False)
+            dims = writer.dims_of(load.index, condition)
+            if stored is not None:
+                text = f"tl.where({writer.index(condition)}, {stored}, {constant(other, dtype)})"
+                return text, dims | writer.value_dims[stored]
+            return self._load(load, dims, writer.index(condition), literal(other, dtype))
+        if op == "indirect_load":
+            return self._indirect_load(instr, args), NO_DIMS
+        if op == "const":
+            return constant(instr.attr, dtype), NO_DIMS
+        if op == "index":
+            if isinstance(instr.attr, int):
+                return constant(instr.attr, torch.int64), NO_DIMS
+            return f"({writer.index(instr.attr)}).to(tl.int64)", writer.dims_of(instr.attr)
+        if op == "scalar":
+            return f"tl.full([1], {writer.names[instr.attr]}, tl.float64)", NO_DIMS
+        arg_dtype = loop.body[instr.args[0]].dtype
+        return (cast(args[0], arg_dtype, dtype) if op == "cast" else expression(op, args, dtype, arg_dtype)), NO_DIMS
+
+    def _load(self, load: Load, dims: Dims, condition: str | None, other: str | None) -> tuple[str, Dims]:
+        writer = self.writer
+        mask = writer.mask(dims)
+        if condition is not None:
+            mask = f"{mask} & ({condition})" if mask else condition
+        place = writer.index(load.index)
+        if condition is not None and dims != writer.dims_of(load.index):
+            place = f"tl.broadcast_to({place}, {writer.shape(dims)})" if dims_text(load.index) else place
+        extra = "" if mask is None else f", {mask}"
+        if other is not None and mask is not None:
+            extra += f", other={other}"
+        return f"tl.load({writer.param(load.buffer)} + {_grouped(place)}{extra})", dims
+
+    def _indirect(self, attr: tuple[Any, ...], indices: tuple[str, ...]) -> tuple[str, str | None, Dims]:
+        """(pointer, mask, dimensions) of an access through indices, which are checked against the sizes."""
+        writer = self.writer
+        buffer, strides, sizes = attr[:3]
+        dims: Dims = frozenset().union(*[writer.value_dims[i] for i in indices])
+        mask = writer.mask(dims)
+        writer.checks_bounds = True
+        terms = []
+        for index, stride, size in zip(indices, strides, sizes, strict=True):
+            inside = f"({index} >= 0) & ({index} < {writer.index(size)})"
+            condition = f"({inside}) | ~({mask})" if mask else inside
+            writer.line(f'tl.device_assert({condition}, "index out of range")')
+            terms.append(f"{index} * ({writer.index(stride)})")
+        return f"{writer.param(buffer)} + ({' + '.join(terms) or '0'})", mask, dims
+
+    def _indirect_load(self, instr: Instr, args: tuple[str, ...]) -> str:
+        pointer, mask, _ = self._indirect(instr.attr, args)
+        return f"tl.load({pointer}{'' if mask is None else ', ' + mask})"
+
+    def _store(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> None:
+        writer = self.writer
+        everything: Dims = frozenset(writer.dims)
+        if instr.op == "indirect_store":
+            pointer, _, dims = self._indirect(instr.attr, args[1:])
+            mode = instr.attr[3] if len(instr.attr) > 3 else None
+            if dims != everything:
+                buffer, _, place = pointer.partition(" + ")
+                pointer = f"{buffer} + tl.broadcast_to({place}, {writer.shape(everything)})"
+            self._write(pointer, args[0], mode)
+            return
+        buffer, index, mode = instr.attr.buffer, instr.attr.index, instr.attr.mode
+        if mode is None:
+            stored = writer.outer_stored if outer else self.inner_stored
+            stored[(buffer, index)] = args[0]
+            if buffer in writer.kernel.locals:
+                writer.local_values[buffer] = args[0]
+                return
+        place = _grouped(writer.index(index))
+        if writer.dims_of(index) != everything:
+            place = f"tl.broadcast_to({place}, {writer.shape(everything)})" if dims_text(index) else place
+            if not dims_text(index):
+                place = f"tl.full({writer.shape(everything)}, {place}, tl.int32)"
+        self._write(f"{writer.param(buffer)} + {place}", args[0], mode)
+
+    def _write(self, pointer: str, value: str, mode: str | None) -> None:
+        mask = self.writer.mask(frozenset(self.writer.dims))
+        extra = "" if mask is None else f", {mask}"
+        if mode == "add":
+            everything = frozenset(self.writer.dims)
+            if self.writer.value_dims[value] != everything:
+                value = f"tl.broadcast_to({value}, {self.writer.shape(everything)})"
+            self.writer.line(f'tl.atomic_add({pointer}, {value}{extra}, sem="relaxed")')
+        else:
+            self.writer.line(f"tl.store({pointer}, {value}{extra})")
+
+
+def dims_text(index: Any) -> bool:
+    """Whether an index is an expression at all and not a plain number."""
+    return not isinstance(index, int)
+
+
+def _grouped(text: str) -> str:
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+
+def _kind(acc: _Accumulator) -> str:
+    if acc.dtype is torch.bool:
+        return {"max": "any", "min": "all"}.get(acc.kind, acc.kind)
+    return acc.kind
+
+
+def _combine(acc: _Accumulator) -> str:
+    kind = _kind(acc)
+    if kind in _COMBINE:
+        return _COMBINE[kind]
+    name = {"max": "maximum", "min": "minimum"}[kind]
+    return f"float_{name}({{0}}, {{1}})" if acc.dtype.is_floating_point else f"tl.{name}({{0}}, {{1}})"
+
+
+def _identity(acc: _Accumulator) -> object:
+    """The value that changes no result; for max and argmax, the smallest."""
+    kind = _kind(acc)
+    if kind in _IDENTITY:
+        return _IDENTITY[kind]
+    largest = kind in ("max", "argmax")
+    if acc.dtype.is_floating_point:
+        return float("-inf") if largest else float("inf")
+    if acc.dtype is torch.bool:
+        return 0 if largest else 1
+    info = torch.iinfo(acc.dtype)
+    return info.min if largest else info.max
+
+
+def takes_float(numbers: Sequence[Any]) -> bool:
+    return any(isinstance(n, FloatExpr) for n in numbers)

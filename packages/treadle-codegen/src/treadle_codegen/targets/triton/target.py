@@ -1,0 +1,49 @@
+"""The records of the Triton target: for GPUs, and for the CPU with Triton's interpreter (tests)."""
+
+from __future__ import annotations
+
+import torch
+
+from treadle_codegen.costs import Costs
+from treadle_codegen.ir.ops import BUFFER_DTYPES
+from treadle_codegen.options import CodegenOptions
+from treadle_codegen.targets.target import Allocation, Target
+from treadle_codegen.targets.triton.renderer import INTERPRETED_HEAD, TritonRenderer
+from treadle_codegen.targets.triton.tiles import why_not_registers
+
+COSTS = Costs(
+    fusion_window=64,
+    max_row=1 << 16,
+    max_serial=1 << 13,  # elements that one program may walk alone
+    min_parallel=264,  # two programs for each multiprocessor of a large GPU
+    min_reordered=1024,
+    alignment=128,  # bytes: a line of the second-level cache
+    seconds_per_kernel=0.2,
+)
+
+
+def _cpu(device: torch.device) -> Allocation:
+    return Allocation(torch.empty_strided, torch.empty)
+
+
+def _interpreted(options: CodegenOptions) -> TritonRenderer:
+    from treadle_codegen.targets.triton.interpreter import load_unit
+
+    return TritonRenderer(options, load_unit, INTERPRETED_HEAD)
+
+
+def interpreted_target() -> Target:
+    """Kernels on CPU tensors, run by Triton's interpreter."""
+    from treadle_codegen.targets.triton.interpreter import TensorTable
+
+    return Target(
+        name="triton-interpreted",
+        devices=("cpu",),
+        dtypes=frozenset(BUFFER_DTYPES),
+        renderer=_interpreted,
+        abi=TensorTable(),
+        allocation=_cpu,
+        probe=None,
+        costs=COSTS,
+        why_not_local_row=why_not_registers,
+    )

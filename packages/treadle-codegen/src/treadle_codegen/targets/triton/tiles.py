@@ -1,0 +1,200 @@
+"""How a kernel's iteration space is cut into blocks: what one program of the grid computes, with how many warps.
+
+Outer axes become rows of the grid's programs, `XBLOCK` at a time. A kernel whose sections all lack reductions and outer
+axes is one flat space; where its operands are contiguous along different axes it is cut in two dimensions instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from treadle_codegen.ir.loops import Axis, Buffer, IntLike, Symbol
+from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
+from treadle_codegen.schedule.kernel import Kernel, Section
+
+MAX_ROW = 1 << 14  # longest row that one program holds in registers
+_MAX_TILE = 1 << 14  # elements of a row tile
+_LOOPED_BLOCK = 1 << 12  # elements per step where a row is walked in steps
+_PROGRAMS = 4 * 132  # enough to fill a large GPU a few times over
+_FLAT_BLOCK = 1024
+_SQUARE = (32, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Block sizes of a kernel.
+
+    rows: how many outer points one program computes (flat kernels: how many points; two-dimensional ones: their rows).
+    columns: for a two-dimensional flat kernel the block along the last axes, of which there are `column_axes`; else 0.
+    steps: for each section with axes, how many points of it are computed at once.
+    """
+
+    rows: int
+    steps: tuple[int, ...]
+    num_warps: int
+    columns: int = 0
+    column_axes: int = 0
+    num_stages: int = 1
+
+
+def points(axes: Sequence[Axis]) -> IntLike:
+    """How many points the axes span."""
+    total: IntLike = 1
+    for axis in axes:
+        total = total * axis.extent
+    return total
+
+
+def is_flat(kernel: Kernel) -> bool:
+    """Whether a kernel is one space without reductions."""
+    return not kernel.outer and len(kernel.sections) == 1 and not _reduces(kernel.sections[0])
+
+
+def _reduces(section: Section) -> bool:
+    return any(loop.reduce_axes for loop in section.members)
+
+
+def next_power_of_2(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def is_persistent(axes: Sequence[Axis]) -> bool:
+    """Whether one program holds a whole row over these axes in registers."""
+    total = points(axes)
+    return isinstance(total, int) and total <= MAX_ROW
+
+
+def tile(kernel: Kernel, buffers: dict[str, Buffer]) -> Tiling:
+    """The blocks of a kernel."""
+    if is_flat(kernel):
+        return _flat(kernel, buffers)
+    total = points(kernel.outer)
+    lengths = [points(section.axes) for section in kernel.sections]
+    longest = max((n if isinstance(n, int) else _LOOPED_BLOCK for n in lengths), default=1)
+    if _across(kernel):
+        return _columnwise(total, lengths)
+    row = next_power_of_2(min(longest, MAX_ROW))
+    rows = _rows(total, max(1, 2048 // row))
+    widest = 1
+    steps = []
+    for section, length in zip(kernel.sections, lengths, strict=True):
+        if is_persistent(section.axes):
+            assert isinstance(length, int)
+            step = next_power_of_2(length)
+        else:
+            step = max(1, _LOOPED_BLOCK // rows)
+        steps.append(step)
+        widest = max(widest, step)
+    return Tiling(rows, tuple(steps), _warps(rows * widest, 512 if widest <= 4096 else 1024))
+
+
+def _rows(total: IntLike, most: int) -> int:
+    """Rows per program: as many as `most`, unless the grid would have too few programs."""
+    if isinstance(total, int):
+        most = min(most, next_power_of_2(total))
+        while most > 1 and -(-total // most) < _PROGRAMS:
+            most //= 2
+    return most
+
+
+def _warps(elements: int, per_warp: int) -> int:
+    return min(max(elements // per_warp, 1), 16)
+
+
+def _columnwise(total: IntLike, lengths: Sequence[IntLike]) -> Tiling:
+    """For rows whose neighbours are next to each other in memory: wide in rows, narrow along the reduction."""
+    rows = _rows(total, 64)
+    rows = max(rows, min(16, next_power_of_2(total) if isinstance(total, int) else 16))
+    steps = []
+    for length in lengths:
+        step = max(1, 2048 // rows)
+        steps.append(min(step, next_power_of_2(length)) if isinstance(length, int) else step)
+    return Tiling(rows, tuple(steps), 8 if rows * max(steps, default=1) >= 2048 else 4)
+
+
+def _across(kernel: Kernel) -> bool:
+    """Whether more accesses are contiguous along the outer axes than along the sections' own."""
+    if not kernel.outer:
+        return False
+    along, across = 0, 0
+    outer = kernel.outer[-1].symbol
+    for section in kernel.sections:
+        if not section.axes:
+            continue
+        inner = section.axes[-1].symbol
+        for loop in section.members:
+            for access in (*loop_reads(loop), *loop_writes(loop)):
+                split = None if access.index is None else split_index(access.index, [outer, inner])
+                if split is not None:
+                    along += split[0][1] == 1
+                    across += split[0][0] == 1 and split[0][1] != 0
+    return across > along
+
+
+def _flat(kernel: Kernel, buffers: dict[str, Buffer]) -> Tiling:
+    axes = kernel.sections[0].axes
+    total = points(axes)
+    columns = _column_axes(kernel, axes)
+    if columns:
+        return Tiling(_SQUARE[0], (), 4, _SQUARE[1], columns)
+    block = _FLAT_BLOCK
+    if isinstance(total, int):
+        while block > 128 and -(-total // block) < _PROGRAMS:
+            block //= 2
+    return Tiling(block, (), max(block // 256, 1))
+
+
+def _column_axes(kernel: Kernel, axes: Sequence[Axis]) -> int:
+    """How many of the last axes are the columns of a two-dimensional space; 0 where a flat one serves all accesses.
+
+    The rows then end with an axis along which some other access is contiguous.
+    """
+    if len(axes) < 2:
+        return 0
+    symbols = [axis.symbol for axis in axes]
+    last, other = 0, 0
+    for loop in kernel.sections[0].members:
+        for access in (*loop_reads(loop), *loop_writes(loop)):
+            split = None if access.index is None else split_index(access.index, symbols)
+            if split is None:
+                continue
+            steps = split[0]
+            if steps[-1] == 1:
+                last += 1
+            elif steps[-1] != 0 and 1 in steps[:-1]:
+                axis = len(steps) - 2 - steps[:-1][::-1].index(1)
+                if _wide(axes[axis]) and _wide(axes[-1]):
+                    other = max(other, len(axes) - 1 - axis)
+    return other if last and other else 0
+
+
+def _wide(axis: Axis) -> bool:
+    return not isinstance(axis.extent, int) or axis.extent >= 16
+
+
+def why_not_registers(kernel: Kernel, buffer: str) -> str | None:
+    """Why a kernel cannot keep a temporary of which it is the only reader in the registers that hold its row.
+
+    Every reader must see it at the point at which it was written, and all sections in between as one whole row.
+    """
+    written: tuple[Section, IntLike] | None = None
+    for section in kernel.sections:
+        for loop in section.members:
+            for read in loop_reads(loop):
+                if read.buffer != buffer or written is None:
+                    continue
+                if read.index != written[1] or section.axes != written[0].axes:
+                    return "it is read at other points than it is written"
+                if section is not written[0] and not is_persistent(section.axes):
+                    return "the row is walked in steps"
+            for write in loop_writes(loop):
+                if write.buffer == buffer:
+                    if write.index is None or loop.reduce_axes:
+                        return "it is written through data, or after a reduction"
+                    written = section, write.index
+    return None
+
+
+def symbols_in(axes: Sequence[Axis]) -> frozenset[Symbol]:
+    return frozenset([axis.symbol for axis in axes])

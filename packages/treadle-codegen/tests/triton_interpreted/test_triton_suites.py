@@ -1,0 +1,50 @@
+"""The end-to-end suites of the other folders, run again as Triton kernels.
+
+Each module of `SUITES` is loaded a second time, and its tests are collected here under a name with the module's. `ABOUT_CPP`
+lists the tests that are about compiled C++ and not about what a graph computes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+SUITES = {
+    "pipeline": "test_pipeline.py",
+    "raising": "test_raising.py",
+    "unbacked_numbers": "test_unbacked_numbers.py",
+    "dynamic_kernels": "targets/cpp/test_dynamic_kernels.py",
+    "specialisation": "host/test_shape_specialisation.py",
+    "probe": "targets/cpp/test_probe.py",
+}
+ABOUT_CPP = set(
+    """
+    test_without_a_compiler_the_error_names_what_was_looked_for test_a_second_process_finds_the_library
+    test_kernels_do_not_depend_on_the_numbering_of_symbols test_rows_that_do_not_fit_the_stack
+    test_a_row_of_unknown_length_is_an_array_on_the_stack test_odd_rows_of_known_length_are_walked_in_chunks
+    test_kernels_whose_bits_might_change_keep_their_numbers test_a_compile_is_cut_short_at_the_end_of_the_process
+    """.split()
+)
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kernels")
+
+
+def _load(name: str, path: str) -> Any:
+    spec = importlib.util.spec_from_file_location(f"triton_{name}", TESTS / path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+for _name, _path in SUITES.items():
+    for _test, _function in vars(_load(_name, _path)).items():
+        if _test.startswith("test_") and _test not in ABOUT_CPP:
+            globals()[f"test_{_name}_{_test.removeprefix('test_')}"] = _function
