@@ -18,14 +18,13 @@ SUITES = {
     "raising": "test_raising.py",
     "unbacked_numbers": "test_unbacked_numbers.py",
     "dynamic_kernels": "targets/cpp/test_dynamic_kernels.py",
-    "specialisation": "host/test_shape_specialisation.py",
-    "probe": "targets/cpp/test_probe.py",
 }
 ABOUT_CPP = set(
     """
     test_without_a_compiler_the_error_names_what_was_looked_for test_a_second_process_finds_the_library
     test_kernels_do_not_depend_on_the_numbering_of_symbols test_rows_that_do_not_fit_the_stack
     test_a_row_of_unknown_length_is_an_array_on_the_stack test_odd_rows_of_known_length_are_walked_in_chunks
+    test_rows_of_elements_that_lie_apart_are_no_chunks test_columns_of_unknown_number_for_all_sizes_and_for_one
     test_kernels_whose_bits_might_change_keep_their_numbers test_a_compile_is_cut_short_at_the_end_of_the_process
     """.split()
 )

@@ -87,6 +87,16 @@ def treadle_shr(a: Any, n: Any) -> Any:
     return a >> tl.minimum(n, 63)
 
 
+def steps(start: Any, stop: Any, step: Any) -> range:
+    """`range` for numbers of the kernel, which the interpreter holds in arrays of one element."""
+    return range(*[x if isinstance(x, int) else int(getattr(x, "value", x) if not hasattr(x, "handle") else _data(x).item()) for x in (start, stop, step)])
+
+
+def require_index(is_inside: Any) -> None:
+    if not _data(is_inside).all():
+        raise IndexError("index out of range")
+
+
 def _reduction(function: Any) -> Any:
     def reduce(x: Any) -> Any:
         result = function(_data(x), axis=1, keepdims=True)

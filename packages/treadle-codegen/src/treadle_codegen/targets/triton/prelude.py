@@ -46,6 +46,12 @@ def treadle_shr(a, n):
 
 
 @triton.jit
+def require_index(is_inside):
+    """As eager: the kernel and all that follows it on the device fail. Off unless the kernel is compiled with `debug`."""
+    tl.device_assert(is_inside, "index out of range")
+
+
+@triton.jit
 def int_sign(x):
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 

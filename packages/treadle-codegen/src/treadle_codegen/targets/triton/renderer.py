@@ -20,6 +20,7 @@ _NAMES = """
 treadle_floordiv treadle_mod treadle_pow treadle_shl treadle_shr int_sign float_sign float_reciprocal float_sigmoid
 float_signbit float_maximum float_minimum float_remainder float_floordiv reduce_sum reduce_prod reduce_max reduce_min
 reduce_any reduce_all is_better_max is_better_min reduce_argmax reduce_argmin
+require_index
 """.split()
 _HEAD = f"""\
 import triton.language as tl
@@ -31,7 +32,7 @@ from treadle_codegen.targets.triton.prelude import {", ".join(_NAMES)}
 INTERPRETED_HEAD = f"""\
 import triton.language as tl
 from triton.runtime.interpreter import InterpretedFunction as jit
-from treadle_codegen.targets.triton.interpreted import libdevice, {", ".join(_NAMES)}
+from treadle_codegen.targets.triton.interpreted import libdevice, steps as range, {", ".join(_NAMES)}
 
 """
 _MANY = 1 << 31  # elements that a 32-bit index does not reach

@@ -431,7 +431,7 @@ class SectionWriter:
         for index, stride, size in zip(indices, strides, sizes, strict=True):
             inside = f"({index} >= 0) & ({index} < {writer.index(size)})"
             condition = f"({inside}) | ~({mask})" if mask else inside
-            writer.line(f'tl.device_assert({condition}, "index out of range")')
+            writer.line(f"require_index({condition})")
             terms.append(f"{index} * ({writer.index(stride)})")
         return f"{writer.param(buffer)} + ({' + '.join(terms) or '0'})", mask, dims
 
