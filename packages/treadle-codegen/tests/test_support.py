@@ -10,7 +10,10 @@ from aten_capture import capture
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from treadle_codegen import CodegenUnavailable, UnsupportedDevice, UnsupportedTensor, compile_graph
-from treadle_codegen.support import why_not_memory
+from treadle_codegen.ir.loops import Loop
+from treadle_codegen.lower.program import lower_graph
+from treadle_codegen.schedule.access import step_reads, step_writes
+from treadle_codegen.support import main_device, why_not_memory
 
 
 def fake(device: str, *shape: int, mode: FakeTensorMode) -> torch.Tensor:
@@ -37,17 +40,47 @@ def test_the_message_does_not_depend_on_the_graph() -> None:
     assert str(first) == str(second)
 
 
-def test_a_fake_cuda_tensor_is_refused() -> None:
+def test_a_device_without_a_target_is_refused() -> None:
     mode = FakeTensorMode()
-    error = refused(lambda x: x.relu() * 2, [fake("cuda", 4, 3, mode=mode)], mode)
-    assert error.device == "cuda"
+    error = refused(lambda x: x.relu() * 2, [fake("xpu", 4, 3, mode=mode)], mode)
+    assert error.device == "xpu"
 
 
-@pytest.mark.parametrize("order", [("cpu", "cuda"), ("cuda", "cpu")])
-def test_mixed_devices_are_refused(order: tuple[str, str]) -> None:
+@pytest.mark.parametrize("order", [("cpu", "xpu"), ("xpu", "cpu")])
+def test_a_device_without_a_target_is_refused_beside_others(order: tuple[str, str]) -> None:
     mode = FakeTensorMode()
     inputs = [fake(device, 4, mode=mode) for device in order]
-    assert refused(lambda x, y: (x + 1, y * 2), inputs, mode).device == "cuda"
+    assert refused(lambda x, y: (x + 1, y * 2), inputs, mode).device == "xpu"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about machines without a GPU")
+def test_without_a_gpu_a_graph_on_one_is_refused() -> None:
+    mode = FakeTensorMode()
+    inputs = [fake("cuda", 4, mode=mode)]
+    with pytest.raises(CodegenUnavailable, match=r"CUDA|Triton"):
+        compile_graph(capture(torch.relu, inputs, mode=mode), inputs)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: (x + 1) * y.sum(),
+        lambda x, y: (x * 2, y * 2, y + 1),
+        lambda x, y: (y, y.t(), y[1:], y.clone()),
+        lambda x, y: x * y[0, 0],
+        lambda x, y: (torch.cat([y, y]).sum(0), x.sum(0)),
+    ],
+)
+def test_what_lies_elsewhere_is_left_to_operators(function: Any) -> None:
+    mode = FakeTensorMode()
+    inputs = [fake("cuda", 4, 3, mode=mode), fake("cpu", 4, 3, mode=mode)]
+    gm = capture(function, inputs, mode=mode)
+    assert main_device(gm, inputs) == inputs[0].device
+    program = lower_graph(gm, inputs, device=inputs[0].device)
+    tensors = [n for n in gm.graph.nodes if n.op != "output" and n.name in program.buffers]
+    elsewhere = {n.name for n in tensors if n.meta["val"].device.type == "cpu"}
+    loops = [step for step in program.steps if isinstance(step, Loop)]
+    assert elsewhere and not any(elsewhere & (step_reads(loop) | step_writes(loop)) for loop in loops)
 
 
 @pytest.mark.parametrize(
@@ -65,12 +98,12 @@ def test_a_graph_that_visits_another_device_is_refused(function: Any) -> None:
 
 def test_the_result_of_an_operator_without_lowering_is_refused() -> None:
     mode = FakeTensorMode()
-    assert refused(lambda x: torch.linalg.qr(x), [fake("cuda", 4, 4, mode=mode)], mode).device == "cuda"
+    assert refused(lambda x: torch.linalg.qr(x), [fake("xpu", 4, 4, mode=mode)], mode).device == "xpu"
 
 
 def test_one_of_several_results_counts() -> None:
     mode = FakeTensorMode()
-    assert refused(lambda x: x.sort()[1].to("cpu"), [fake("cuda", 4, mode=mode)], mode).device == "cuda"
+    assert refused(lambda x: x.sort()[1].to("cpu"), [fake("xpu", 4, mode=mode)], mode).device == "xpu"
 
 
 def test_a_parameter_and_a_constant_count() -> None:

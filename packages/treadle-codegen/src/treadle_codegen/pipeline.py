@@ -24,9 +24,9 @@ from treadle_codegen.schedule.fuse import fuse
 from treadle_codegen.schedule.in_place import updates_in_place, verify_in_place, without_copies
 from treadle_codegen.schedule.text import format_nodes
 from treadle_codegen.schedule.verify import verify_schedule
-from treadle_codegen.support import require_support
+from treadle_codegen.support import main_device, require_reach, require_support
 from treadle_codegen.targets.renderer import RenderedKernel, Renderer, Segment
-from treadle_codegen.targets.table import target_named
+from treadle_codegen.targets.table import target_for, target_named
 from treadle_codegen.targets.target import Target
 
 
@@ -87,17 +87,18 @@ def compile_graph(
     gm: torch.fx.GraphModule,
     example_inputs: Sequence[Any],
     *,
-    target: str = "cpp",
+    target: str | None = None,
     options: CodegenOptions | None = None,
 ) -> CompiledGraph:
-    """Compile a functional ATen graph (docs/contracts.md §4) for `target`.
+    """Compile a functional ATen graph (docs/contracts.md §4) for `target`, by default the one for the device of its tensors.
 
     Raises OptionError for an unknown target, CodegenUnavailable without a compiler, UnsupportedDevice or UnsupportedTensor
     (both CodegenUnavailable) for a graph with tensors that the target cannot address, InternalError for a bug of ours.
     """
     options = options or CodegenOptions()
-    record = target_named(target)
-    require_support(gm, example_inputs, record.devices, target)
+    device = main_device(gm, example_inputs, target_named(target).devices if target else ())
+    record = target_named(target) if target else target_for(device.type if device else "cpu")
+    require_support(gm, example_inputs, record.devices, record.name, record.operator_devices)
     renderer = record.renderer(options)
     probe = record.probe
     phase = Passes(options)
@@ -108,7 +109,8 @@ def compile_graph(
             gm, prologue = rewrite_graph(gm, example_inputs, rewrites, record.fake_rules, phase.check)
     probed = probe if prologue is not None and not options.frozen_weights else None
     with phase("lower"):
-        program = lower_graph(gm, example_inputs, record.costs, record.dtypes)
+        program = lower_graph(gm, example_inputs, record.costs, record.dtypes, device)
+    require_reach(program, record.name)
     phase.check("lower", lambda: format_program(program), lambda: verify(program))
     if program.bound_symbols and not options.verify:
         with phase("verify"):  # a number used before it is known would be garbage, not an error

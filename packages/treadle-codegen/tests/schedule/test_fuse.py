@@ -10,11 +10,11 @@ import torch
 from aten_capture import capture
 
 from treadle_codegen.costs import Costs
-from treadle_codegen.ir.loops import Extern
+from treadle_codegen.ir.loops import Axis, Extern
 from treadle_codegen.lower import lower_graph
 from treadle_codegen.schedule.access import accumulates
 from treadle_codegen.schedule.fuse import Node, fuse, why_not_candidate, why_not_move, why_not_serial
-from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.schedule.kernel import OUTER_SYMBOLS, Kernel
 from treadle_codegen.schedule.verify import verify_schedule
 
 
@@ -107,8 +107,14 @@ def test_why_a_node_cannot_move() -> None:
 
 def test_why_a_kernel_should_keep_an_outer_axis() -> None:
     (node,) = nodes_of(lambda x: x + 1, X)
-    assert isinstance(node.item, Kernel)
-    assert why_not_serial(node.item, 32 * 48) is None and why_not_serial(node.item, 32 * 48 - 1) is not None
+    assert isinstance(node.item, Kernel) and not node.item.outer
+    alone = replace(node.item, outer=(Axis(OUTER_SYMBOLS[0], 32),))
+    enough, too_few = Costs(max_serial=32 * 48), Costs(max_serial=32 * 48 - 1)
+    assert why_not_serial(node.item, alone, enough) is None and why_not_serial(node.item, alone, too_few) is not None
+    assert why_not_serial(node.item, node.item, too_few) is None  # it had no outer axis to lose
+    some = replace(node.item, outer=(Axis(OUTER_SYMBOLS[0], 8),))
+    assert why_not_serial(some, alone, too_few) is None
+    assert why_not_serial(some, alone, replace(too_few, min_parallel=16)) is not None
 
 
 def test_scattering_loops_stand_alone() -> None:

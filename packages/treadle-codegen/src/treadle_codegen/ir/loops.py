@@ -202,7 +202,8 @@ class Program:
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     updates: dict[str, str] = field(default_factory=dict)
     in_place: dict[str, str] = field(default_factory=dict)
-    device: torch.device | None = None  # where its input tensors lie; None for a program without any
+    device: torch.device | None = None  # where its loops run; None: on the only device there is
+    foreign: frozenset[str] = frozenset()  # buffers elsewhere, which only externs may touch
 
     @property
     def bound_symbols(self) -> list[Any]:

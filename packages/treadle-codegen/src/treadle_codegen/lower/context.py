@@ -49,16 +49,18 @@ _FOLDS = {
 class Lowering:
     """State of one `lower_graph`. `val` is the fake result of the node being lowered (its meta["val"]).
 
-    `costs` and `dtypes` are the target's; loops compute in no other dtypes.
+    `costs` and `dtypes` are the target's; loops compute in no other dtypes. `device` is where they run; buffers elsewhere are
+    `foreign`, and only operators take them.
     """
 
-    def __init__(self, costs: Costs, dtypes: frozenset[torch.dtype]) -> None:
+    def __init__(self, costs: Costs, dtypes: frozenset[torch.dtype], device: torch.device | None = None) -> None:
         self.costs = costs
         self.dtypes = dtypes
         self.buffers: dict[str, Buffer] = {}
         self.steps: list[Step] = []
         self.constants: dict[str, torch.Tensor] = {}
-        self.device: torch.device | None = None  # of the first input tensor
+        self.device = device
+        self.foreign: set[str] = set()
         self.val: Any = None
         self.name = ""
         self.node: torch.fx.Node | None = None

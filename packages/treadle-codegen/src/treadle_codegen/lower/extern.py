@@ -45,9 +45,9 @@ def lower_extern(
     results = val if many else [val] if op._schema.returns else []
     outputs = [_output(lowering, v, raw=bool(binds)) for v in results]
     out_op = None if record is None or _takes_opaque(lowering, new_args) else record.out
-    if out_op is not None:
+    if out_op is not None and isinstance(results[0], torch.Tensor):
         buffer = lowering.buffers[_buffer_name(outputs[0])]
-        if not same_strides(buffer.shape, buffer.strides, contiguous(buffer.shape)):
+        if not same_strides(buffer.shape, buffer.strides, contiguous(buffer.shape)) or buffer.name in lowering.foreign:
             out_op = None
     names = tuple(_buffer_name(x) for x in outputs)
     step = Extern(
@@ -105,6 +105,8 @@ def _output(lowering: Lowering, val: Any, *, raw: bool) -> Any:
     buffer = lowering.new_buffer(of(val.shape), val.dtype, exact_strides(val, of))
     if not is_plain(val):
         buffer = lowering.buffers[buffer.name] = replace(buffer, opaque=True)
+    if lowering.device is not None and val.device != lowering.device:
+        lowering.foreign.add(buffer.name)
     return TensorExpr.stored(replace(view_of(buffer), strides=dense_strides(val)), val.dtype)
 
 

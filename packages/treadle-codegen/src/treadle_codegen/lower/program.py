@@ -55,14 +55,15 @@ def lower_graph(
     example_inputs: Sequence[Any] = (),
     costs: Costs = Costs(),  # noqa: B008
     dtypes: frozenset[torch.dtype] = BUFFER_DTYPES,
+    device: torch.device | None = None,
 ) -> Program:
-    """The program of a functional ATen graph, for a target with these costs and dtypes.
+    """The program of a functional ATen graph, for a target with these costs and dtypes, whose loops run on `device`.
 
     Nodes carry `meta["val"]` (fake results: shapes, strides and dtypes are taken from there, `example_inputs` are not
     looked at); placeholders with `meta["static_input"]` become STATIC buffers. Results have exactly eager's shapes,
     strides and dtypes. Raises InternalError, naming the node and the user's line, for anything that goes wrong.
     """
-    lowering = Lowering(costs, dtypes)
+    lowering = Lowering(costs, dtypes, device)
     values: dict[torch.fx.Node, Any] = {}
     inputs: list[str] = []
     outputs: list[View | NumberLike | None] = []
@@ -85,6 +86,7 @@ def lower_graph(
         except Exception as error:  # the boundary of this pass: context is added, nothing is swallowed
             raise InternalError("lower", f"{node.format_node()}: {error}", _user_line(node)) from error
     program = lowering.program(inputs, outputs)
+    program.foreign = frozenset(lowering.foreign)
     program.updates = _updates(gm.graph, program)
     return remove_dead_steps(program, lowering.kept)
 
@@ -114,7 +116,8 @@ def _placeholder(lowering: Lowering, node: torch.fx.Node, inputs: list[str]) -> 
         static = node.meta.get("static_input")  # the tensor itself, or a truth value
         kind = BufferKind.INPUT if static is None or static is False else BufferKind.STATIC
         buffer = Buffer(lowering.fresh(node.name), val.dtype, as_shape(val.shape), exact_strides(val), kind)
-        lowering.device = lowering.device or val.device
+        if is_elsewhere(val, lowering.device):
+            lowering.foreign.add(buffer.name)
         buffer = replace(buffer, opaque=bool(node.meta.get("opaque")) or not is_plain(val))
         lowering.symbols |= symbols_of((buffer.shape, buffer.strides))
         lowering.input_symbols = frozenset(lowering.symbols)
@@ -141,6 +144,8 @@ def _attribute(lowering: Lowering, gm: torch.fx.GraphModule, node: torch.fx.Node
         return value
     x = lowering.constant(value.detach(), node.name)
     assert x.storage is not None
+    if is_elsewhere(value, lowering.device):
+        lowering.foreign.add(x.storage.buffer)
     x.layout = x.storage.strides
     return x
 
@@ -161,11 +166,15 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
     if not isinstance(node.target, torch._ops.OpOverload):
         raise TypeError(f"not an ATen overload: {node.target}")
     result = None
-    if name in RUN_TIME and why_not_loops(node, lowering.dtypes) is None and unbacked_numbers(lowering, args):
+    if (
+        name in RUN_TIME
+        and why_not_loops(node, lowering.dtypes, lowering.device) is None
+        and unbacked_numbers(lowering, args)
+    ):
         result = RUN_TIME[name](lowering, *args, **kwargs)
     if result is not None:
         return _finish(lowering, node, result)
-    if why_not_loops(node, lowering.dtypes) is None and why_not_float(name, args, kwargs) is None:
+    if why_not_loops(node, lowering.dtypes, lowering.device) is None and why_not_float(name, args, kwargs) is None:
         result = LOWERINGS[str(node.target)](lowering, *args, **kwargs)
     elif why_not_memory_view(node, args) is None:
         result = LOWERINGS[str(node.target)](lowering, *args, **kwargs)
@@ -189,13 +198,13 @@ def _in_full(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node
     return result
 
 
-def why_not_loops(node: torch.fx.Node, dtypes: frozenset[torch.dtype]) -> str | None:
+def why_not_loops(node: torch.fx.Node, dtypes: frozenset[torch.dtype], main: torch.device | None = None) -> str | None:
     """Why a node cannot be lowered to loops whatever its arguments hold, or None."""
     if not node.users and node.meta.get("may_raise"):
         return "nobody uses its result: it is called for what it may raise"
     if str(node.target) not in LOWERINGS:
         return f"{node.target} has no lowering"
-    device = None
+    device = main
     for n in (node, *node.all_input_nodes):
         val = n.meta.get("val")
         for v in val if isinstance(val, (list, tuple)) else (val,):
@@ -206,10 +215,15 @@ def why_not_loops(node: torch.fx.Node, dtypes: frozenset[torch.dtype]) -> str | 
                     return f"layout {v.layout}"
                 if v.is_conj() or v.is_neg():
                     return "lazy conjugate or negative"
-                if device is not None and v.device != device:
-                    return "tensors on several devices"
+                if is_elsewhere(v, device):
+                    return "a tensor on another device"
                 device = v.device
     return None
+
+
+def is_elsewhere(tensor: torch.Tensor, device: torch.device | None) -> bool:
+    """Whether a tensor lies on another device than loops run on; no device means the only one there is."""
+    return device is not None and tensor.device != device
 
 
 def why_not_sizes(node: torch.fx.Node) -> str | None:
@@ -342,7 +356,7 @@ def _fresh_output(lowering: Lowering, x: TensorExpr, strides: tuple[IntLike, ...
     repeated = [d for d, s in enumerate(strides) if s == 0 and x.shape[d] != 1]
     for d in repeated:
         x = x.view(narrow(x.shape, d, 0, 1))
-    if why_not_dtype(x.dtype, lowering.dtypes) is not None:
+    if why_not_dtype(x.dtype, lowering.dtypes) is not None or _is_foreign(lowering, x):
         return _cloned(lowering, x, strides)
     if not repeated:
         stored = lowering.copy(x, strides, BufferKind.OUTPUT)
@@ -357,12 +371,16 @@ def _span_output(lowering: Lowering, x: TensorExpr, view: View) -> View:
     """A copy of all the memory that a view with gaps or overlaps reaches into, seen through the same strides."""
     length = linear([size - 1 for size in view.shape], view.strides) + 1
     span = TensorExpr.stored(View(view.buffer, (length,), (1,), view.offset), x.dtype)
-    if why_not_dtype(x.dtype, lowering.dtypes) is None:
+    if why_not_dtype(x.dtype, lowering.dtypes) is None and not _is_foreign(lowering, x):
         copied = lowering.copy(span, (1,), BufferKind.OUTPUT).storage
         assert copied is not None
     else:
         copied = _cloned(lowering, span, (1,))
     return View(copied.buffer, view.shape, view.strides, 0)
+
+
+def _is_foreign(lowering: Lowering, x: TensorExpr) -> bool:
+    return x.storage is not None and x.storage.buffer in lowering.foreign
 
 
 def _cloned(lowering: Lowering, x: TensorExpr, strides: tuple[IntLike, ...]) -> View:

@@ -91,7 +91,9 @@ class Target:
     """Everything that is true of one target only.
 
     name: what `compile_graph(..., target=...)` takes.
-    devices: types of the devices whose tensors it can address; a graph with a tensor elsewhere is refused.
+    devices: types of the devices whose tensors its kernels can address.
+    operator_devices: types of the devices whose tensors a graph may also have: they are left to ATen's operators. A graph with
+        a tensor elsewhere is refused.
     dtypes: dtypes that its loops load, store and compute in; operators on others are called through ATen.
     renderer: makes kernels and units as text, builds and loads them; made once per graph from the options.
     abi: how the host calls entry points, and what it passes.
@@ -114,6 +116,7 @@ class Target:
     allocation: Callable[[torch.device], Allocation]
     probe: Probe | None
     costs: Costs
+    operator_devices: tuple[str, ...] = ()
     rewrites: tuple[Rewrite, ...] = ()
     frozen_rewrites: frozenset[Rewrite] = frozenset()
     fake_rules: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)

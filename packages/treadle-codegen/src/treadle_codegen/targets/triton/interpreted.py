@@ -13,8 +13,6 @@ import torch
 import triton.language as tl
 from triton.runtime.interpreter import TensorHandle
 
-_PLAIN_DIVISIONS = np.errstate(all="ignore")
-
 
 def _block(data: np.ndarray[Any, Any], dtype: Any) -> Any:
     """A block of the interpreter around an array."""
@@ -26,27 +24,21 @@ def _data(x: Any) -> np.ndarray[Any, Any]:
     return x.handle.data
 
 
-def _by_torch(function: Any) -> Any:
-    """A function of PyTorch as one of blocks."""
+def _by_torch(function: Any, dtype: Any = None) -> Any:
+    """A function of PyTorch as one of blocks; `dtype` of the result, by default that of the arguments."""
 
     def of_blocks(*blocks: Any) -> Any:
         arrays = np.broadcast_arrays(*map(_data, blocks))
         result = function(*[torch.from_numpy(np.ascontiguousarray(a)) for a in arrays])
-        return _block(result.numpy(), blocks[-1].dtype.scalar)
+        return _block(result.numpy(), dtype or blocks[-1].dtype.scalar)
 
     return of_blocks
 
 
-def _predicate(function: Any) -> Any:
-    def of_blocks(*blocks: Any) -> Any:
-        arrays = np.broadcast_arrays(*map(_data, blocks))
-        result = function(*[torch.from_numpy(np.ascontiguousarray(a)) for a in arrays])
-        return _block(result.numpy(), tl.int1)
-
-    return of_blocks
-
-
-_SAME = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma trunc hypot pow atan2 copysign fmod rsqrt"
+_SAME = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
+    "erf erfc lgamma trunc hypot pow atan2 copysign fmod rsqrt"
+)
 libdevice = SimpleNamespace(
     **{name: _by_torch(getattr(torch, name)) for name in _SAME.split()},
     div_rn=_by_torch(torch.div),
@@ -57,7 +49,7 @@ float_sign = _by_torch(lambda x: (x > 0).to(x.dtype) - (x < 0).to(x.dtype))
 int_sign = _by_torch(torch.sign)
 float_reciprocal = _by_torch(torch.reciprocal)
 float_sigmoid = _by_torch(torch.sigmoid)
-float_signbit = _predicate(torch.signbit)
+float_signbit = _by_torch(torch.signbit, tl.int1)
 float_maximum = _by_torch(torch.maximum)
 float_minimum = _by_torch(torch.minimum)
 float_remainder = _by_torch(torch.remainder)
@@ -89,7 +81,12 @@ def treadle_shr(a: Any, n: Any) -> Any:
 
 def steps(start: Any, stop: Any, step: Any) -> range:
     """`range` for numbers of the kernel, which the interpreter holds in arrays of one element."""
-    return range(*[x if isinstance(x, int) else int(getattr(x, "value", x) if not hasattr(x, "handle") else _data(x).item()) for x in (start, stop, step)])
+    return range(
+        *[
+            x if isinstance(x, int) else int(getattr(x, "value", x) if not hasattr(x, "handle") else _data(x).item())
+            for x in (start, stop, step)
+        ]
+    )
 
 
 def require_index(is_inside: Any) -> None:

@@ -47,7 +47,12 @@ class TensorTable:
 
 
 def load_unit(
-    source: str, names: Sequence[str], options: CodegenOptions, *, background: bool = False
+    source: str,
+    names: Sequence[str],
+    options: CodegenOptions,
+    *,
+    background: bool = False,
+    device: torch.device | None = None,
 ) -> tuple[dict[str, Entry], bool]:
     """Entry points of a unit that was rendered for the interpreter; nothing is cached."""
     module = _import(source)
@@ -71,24 +76,14 @@ def _import(source: str) -> types.ModuleType:
     return module
 
 
-class _Memory:
-    """A tensor's memory as an argument of the interpreter, which asks for an address and a dtype only."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.dtype = tensor.dtype
-        self._address = tensor.data_ptr()
-
-    def data_ptr(self) -> int:
-        return self._address
-
-
 def _entry(module: types.ModuleType, calls: Sequence[dict[str, Any]]) -> Entry:
     from triton.runtime.interpreter import InterpreterError
 
     def entry(table: list[Any]) -> None:
         for call in calls:
             grid = tuple(
-                math.ceil((total if isinstance(total, int) else table[total[1]]) / block) for total, block in call["grid"]
+                math.ceil((total if isinstance(total, int) else table[total[1]]) / block)
+                for total, block in call["grid"]
             )
             if 0 in grid:
                 continue

@@ -3,8 +3,6 @@
 Kernels import the names below and `libdevice`. `interpreted.py` gives other meanings of the same names to Triton's interpreter.
 """
 
-# ruff: noqa: E711, ANN001, ANN201, ANN202
-
 from __future__ import annotations
 
 import triton

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from treadle_codegen.ir.loops import Buffer, Expr, FloatExpr, IntLike, Program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import loop_reads, loop_writes
@@ -61,12 +63,16 @@ class TritonRenderer:
         self.options = options
         self.load_unit = load_unit
         self.prelude = head
+        self.device: torch.device | None = None
 
     def render_kernel(self, kernel: Kernel, program: Program) -> RenderedKernel:
         """The text of one kernel."""
-        tiling = tile(kernel, program.buffers)
+        self.device = program.device
+        tiling = tile(kernel)
         numbers = list(numbers_of(kernel))
-        writer = BodyWriter(kernel, program.buffers, tiling, "tl.int64" if _is_wide(kernel, program, numbers) else "tl.int32")
+        writer = BodyWriter(
+            kernel, program.buffers, tiling, "tl.int64" if _is_wide(kernel, program, numbers) else "tl.int32"
+        )
         for number in numbers:
             writer.names[number] = f"{'d' if isinstance(number, FloatExpr) else 'n'}{len(writer.names)}"
         arguments = [writer.names[number] for number in numbers]
@@ -80,7 +86,11 @@ class TritonRenderer:
         signature += ["fp64" if isinstance(n, FloatExpr) else "i64" for n in numbers]
         parameters = [*writer.params.values(), *arguments, *[f"{name}: tl.constexpr" for name in writer.constants]]
         settings = ", ".join(f"{name}={value}" for name, value in writer.constants.items())
-        text = f"({', '.join(parameters)}):\n    # {settings}, num_warps={tiling.num_warps}\n" + "\n".join(writer.lines) + "\n"
+        text = (
+            f"({', '.join(parameters)}):\n    # {settings}, num_warps={tiling.num_warps}\n"
+            + "\n".join(writer.lines)
+            + "\n"
+        )
         parts = KernelParts(
             tuple(signature), tuple(writer.constants.items()), tiling.num_warps, tiling.num_stages, grid
         )
@@ -108,7 +118,7 @@ class TritonRenderer:
         self, source: str, names: Sequence[str], *, background: bool = False
     ) -> tuple[dict[str, Callable[..., Any]], bool]:
         """Build and load: entry points by name, and whether all kernels came from the cache."""
-        return self.load_unit(source, names, self.options, background=background)
+        return self.load_unit(source, names, self.options, background=background, device=self.device)
 
 
 def _record(kernel: RenderedKernel) -> dict[str, Any]:
@@ -124,7 +134,10 @@ def _record(kernel: RenderedKernel) -> dict[str, Any]:
 
 def _call(kernel: RenderedKernel, slots: dict[str, int]) -> dict[str, Any]:
     at = [slots[b] for b in kernel.buffers] + [slots[slot_key(n)] for n in kernel.numbers]
-    grid = [[total if isinstance(total, int) else ["slot", slots[slot_key(total)]], block] for total, block in kernel.parts.grid]
+    grid = [
+        [total if isinstance(total, int) else ["slot", slots[slot_key(total)]], block]
+        for total, block in kernel.parts.grid
+    ]
     return {"kernel": kernel.function, "slots": at, "grid": grid}
 
 

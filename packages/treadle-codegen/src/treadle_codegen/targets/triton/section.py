@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Axis, Buffer, FloatExpr, Instr, IntLike, Load, Loop, symbols_of
+from treadle_codegen.ir.loops import Axis, Buffer, Instr, IntLike, Load, Loop, symbols_of
 from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel, Section
 from treadle_codegen.targets.renderer import const_key, split_at_reduce
 from treadle_codegen.targets.triton.ops import VALUE_TYPES, cast, constant, expression, literal
-from treadle_codegen.targets.triton.tiles import Tiling, is_flat, is_persistent, points
+from treadle_codegen.targets.triton.tiles import Tiling, is_flat, points
 from treadle_shapes.expr import Range, Symbol, to_triton
 
 _IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
@@ -142,7 +141,7 @@ def write_body(writer: BodyWriter) -> list[tuple[IntLike, int]]:
         known = rows.get(section.axes)
         section_writer = SectionWriter(writer, section, k, later_reads, known)
         section_writer.write()
-        if is_persistent(section.axes):
+        if section_writer.is_whole:
             rows[section.axes] = section_writer
         barrier |= any(w.buffer in later_reads for loop in section.members for w in loop_writes(loop))
     return [(total, tiling.rows)]
@@ -215,7 +214,7 @@ class SectionWriter:
         self.section = section
         self.position = position
         self.later_reads = later_reads
-        self.is_whole = is_persistent(section.axes)
+        self.is_whole = bool(writer.tiling.whole) and writer.tiling.whole[position]
         self.known_row = row
         self.inner_values: dict[Any, str] = row.inner_values if row else {}
         self.inner_stored: dict[tuple[str, IntLike], str] = row.inner_stored if row else {}
@@ -511,7 +510,3 @@ def _identity(acc: _Accumulator) -> object:
         return 0 if largest else 1
     info = torch.iinfo(acc.dtype)
     return info.min if largest else info.max
-
-
-def takes_float(numbers: Sequence[Any]) -> bool:
-    return any(isinstance(n, FloatExpr) for n in numbers)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.target import Allocation, Target
+from treadle_codegen.targets.triton.entries import ENTRY_ABI, allocation
 from treadle_codegen.targets.triton.renderer import INTERPRETED_HEAD, TritonRenderer
 from treadle_codegen.targets.triton.tiles import why_not_registers
 
@@ -19,6 +22,30 @@ COSTS = Costs(
     min_reordered=1024,
     alignment=128,  # bytes: a line of the second-level cache
     seconds_per_kernel=0.2,
+)
+
+
+def _for_gpu(options: CodegenOptions) -> TritonRenderer:
+    return TritonRenderer(options, _load_unit)
+
+
+def _load_unit(*args: Any, **kwargs: Any) -> Any:
+    from treadle_codegen.targets.triton.build import load_unit
+
+    return load_unit(*args, **kwargs)
+
+
+TRITON = Target(
+    name="triton",
+    devices=("cuda",),
+    operator_devices=("cpu",),
+    dtypes=frozenset(BUFFER_DTYPES),
+    renderer=_for_gpu,
+    abi=ENTRY_ABI,
+    allocation=allocation,
+    probe=None,  # a checksum of the weights would make the host wait for the device
+    costs=COSTS,
+    why_not_local_row=why_not_registers,
 )
 
 

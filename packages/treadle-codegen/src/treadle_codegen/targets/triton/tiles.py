@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from treadle_codegen.ir.loops import Axis, Buffer, IntLike, Symbol
+from treadle_codegen.ir.loops import Axis, IntLike
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
 from treadle_codegen.schedule.kernel import Kernel, Section
 
@@ -27,11 +27,12 @@ class Tiling:
 
     rows: how many outer points one program computes (flat kernels: how many points; two-dimensional ones: their rows).
     columns: for a two-dimensional flat kernel the block along the last axes, of which there are `column_axes`; else 0.
-    steps: for each section with axes, how many points of it are computed at once.
+    steps: for each section, how many points of it are computed at once; whole: whether that is all of them.
     """
 
     rows: int
     steps: tuple[int, ...]
+    whole: tuple[bool, ...]
     num_warps: int
     columns: int = 0
     column_axes: int = 0
@@ -59,34 +60,40 @@ def next_power_of_2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def is_persistent(axes: Sequence[Axis]) -> bool:
-    """Whether one program holds a whole row over these axes in registers."""
+def fits_row(axes: Sequence[Axis]) -> bool:
+    """Whether one program can hold a whole row over these axes in registers."""
     total = points(axes)
     return isinstance(total, int) and total <= MAX_ROW
 
 
-def tile(kernel: Kernel, buffers: dict[str, Buffer]) -> Tiling:
+def tile(kernel: Kernel) -> Tiling:
     """The blocks of a kernel."""
     if is_flat(kernel):
-        return _flat(kernel, buffers)
+        return _flat(kernel)
     total = points(kernel.outer)
     lengths = [points(section.axes) for section in kernel.sections]
-    longest = max((n if isinstance(n, int) else _LOOPED_BLOCK for n in lengths), default=1)
     if _across(kernel):
-        return _columnwise(total, lengths)
-    row = next_power_of_2(min(longest, MAX_ROW))
-    rows = _rows(total, max(1, 2048 // row))
-    widest = 1
-    steps = []
-    for section, length in zip(kernel.sections, lengths, strict=True):
-        if is_persistent(section.axes):
-            assert isinstance(length, int)
-            step = next_power_of_2(length)
-        else:
-            step = max(1, _LOOPED_BLOCK // rows)
-        steps.append(step)
-        widest = max(widest, step)
-    return Tiling(rows, tuple(steps), _warps(rows * widest, 512 if widest <= 4096 else 1024))
+        return _columnwise(total, lengths, passes_rows=_passes_rows(kernel))
+    longest = max([n if isinstance(n, int) else _LOOPED_BLOCK for n in lengths], default=1)
+    rows = _rows(total, max(1, 2048 // next_power_of_2(min(longest, MAX_ROW))))
+    steps, whole = [], []
+    for length in lengths:
+        fits = isinstance(length, int) and length <= MAX_ROW
+        whole.append(fits)
+        steps.append(next_power_of_2(length) if fits else max(1, _LOOPED_BLOCK // rows))
+    widest = max(steps, default=1)
+    return Tiling(rows, tuple(steps), tuple(whole), _warps(rows * widest, 512 if widest <= 4096 else 1024))
+
+
+def _passes_rows(kernel: Kernel) -> bool:
+    """Whether a section reads, in registers, a row that an earlier section wrote."""
+    written: set[str] = set()
+    for section in kernel.sections:
+        names = {name for name, local in kernel.locals.items() if local.is_row}
+        if written & {read.buffer for loop in section.members for read in loop_reads(loop)}:
+            return True
+        written |= names & {write.buffer for loop in section.members for write in loop_writes(loop)}
+    return False
 
 
 def _rows(total: IntLike, most: int) -> int:
@@ -102,15 +109,17 @@ def _warps(elements: int, per_warp: int) -> int:
     return min(max(elements // per_warp, 1), 16)
 
 
-def _columnwise(total: IntLike, lengths: Sequence[IntLike]) -> Tiling:
+def _columnwise(total: IntLike, lengths: Sequence[IntLike], *, passes_rows: bool) -> Tiling:
     """For rows whose neighbours are next to each other in memory: wide in rows, narrow along the reduction."""
     rows = _rows(total, 64)
     rows = max(rows, min(16, next_power_of_2(total) if isinstance(total, int) else 16))
-    steps = []
-    for length in lengths:
-        step = max(1, 2048 // rows)
-        steps.append(min(step, next_power_of_2(length)) if isinstance(length, int) else step)
-    return Tiling(rows, tuple(steps), 8 if rows * max(steps, default=1) >= 2048 else 4)
+    longest = max([next_power_of_2(n) for n in lengths if isinstance(n, int)], default=1)
+    if passes_rows:
+        rows = max(1, min(rows, _MAX_TILE // longest))
+    most = longest if passes_rows else max(1, 4096 // rows)
+    steps = [min(most, next_power_of_2(n)) if isinstance(n, int) else most for n in lengths]
+    whole = [isinstance(n, int) and n <= step for n, step in zip(lengths, steps, strict=True)]
+    return Tiling(rows, tuple(steps), tuple(whole), _warps(rows * max(steps, default=1), 512))
 
 
 def _across(kernel: Kernel) -> bool:
@@ -132,17 +141,17 @@ def _across(kernel: Kernel) -> bool:
     return across > along
 
 
-def _flat(kernel: Kernel, buffers: dict[str, Buffer]) -> Tiling:
+def _flat(kernel: Kernel) -> Tiling:
     axes = kernel.sections[0].axes
     total = points(axes)
     columns = _column_axes(kernel, axes)
     if columns:
-        return Tiling(_SQUARE[0], (), 4, _SQUARE[1], columns)
+        return Tiling(_SQUARE[0], (), (), 4, _SQUARE[1], columns)
     block = _FLAT_BLOCK
     if isinstance(total, int):
         while block > 128 and -(-total // block) < _PROGRAMS:
             block //= 2
-    return Tiling(block, (), max(block // 256, 1))
+    return Tiling(block, (), (), max(block // 256, 1))
 
 
 def _column_axes(kernel: Kernel, axes: Sequence[Axis]) -> int:
@@ -186,7 +195,7 @@ def why_not_registers(kernel: Kernel, buffer: str) -> str | None:
                     continue
                 if read.index != written[1] or section.axes != written[0].axes:
                     return "it is read at other points than it is written"
-                if section is not written[0] and not is_persistent(section.axes):
+                if section is not written[0] and not fits_row(section.axes):
                     return "the row is walked in steps"
             for write in loop_writes(loop):
                 if write.buffer == buffer:
@@ -194,7 +203,3 @@ def why_not_registers(kernel: Kernel, buffer: str) -> str | None:
                         return "it is written through data, or after a reduction"
                     written = section, write.index
     return None
-
-
-def symbols_in(axes: Sequence[Axis]) -> frozenset[Symbol]:
-    return frozenset([axis.symbol for axis in axes])
