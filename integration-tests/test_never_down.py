@@ -99,3 +99,145 @@ for turn in range(10):
 done.set()
 thread.join()
 """)
+
+
+def test_swap_tensors():
+    model = torch.nn.Linear(2, 2)
+    compiled = treadle.compile(model)
+    reads = treadle.compile(lambda x: x * model.weight)
+    x = torch.randn(3, 2)
+    for _ in range(3):
+        compiled(x).sum().backward()
+        torch.testing.assert_close(compiled(x), model(x))
+        torch.testing.assert_close(reads(x[:2]), x[:2] * model.weight)
+        model.zero_grad()
+        torch.utils.swap_tensors(model.weight, torch.nn.Parameter(torch.randn(2, 2)))
+    compiled(x)
+    y = torch.ones(2, 2)
+    reads(y)
+    torch.utils.swap_tensors(y, torch.zeros(2, 2))
+    assert reads(y).count_nonzero() == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_jit_trace_records_the_operators_of_a_compiled_function():
+    model = torch.nn.Linear(2, 2)
+    x, y = torch.randn(3, 2), torch.randn(3, 2)
+    for compiled, program in (
+        (treadle.compile(model), model),
+        (treadle.compile(lambda x: torch.relu(x) + 1), lambda x: torch.relu(x) + 1),
+    ):
+        for _ in range(2):  # before and after there is an entry
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", RuntimeWarning)
+                traced = torch.jit.trace(compiled, x)
+            torch.testing.assert_close(traced(y), program(y))
+            torch.testing.assert_close(compiled(y), program(y))
+
+
+def test_recursive_functions_are_returned():
+    def program(x, log):
+        def even(n):
+            return n == 0 or odd(n - 1)
+
+        def odd(n):
+            return n != 0 and even(n - 1)
+
+        def factorial(n, *, calls=[]):  # noqa: B006
+            calls.append(n)
+            return 1 if n == 0 else n * factorial(n - 1)
+
+        factorial.itself = factorial
+        log.append(lambda: factorial)
+        return x * factorial(4), even, odd, factorial
+
+    compiled = treadle.compile(program)
+    for _ in range(2):
+        log: list[object] = []
+        y, even, odd, factorial = compiled(torch.ones(2), log)
+        assert y.tolist() == [24, 24] and factorial(5) == 120
+        assert even(4) and not odd(4)
+        assert even.__closure__[0].cell_contents is odd and odd.__closure__[0].cell_contents is even
+        assert factorial.itself is factorial and log[0]() is factorial
+    assert not treadle.stats().skipped
+
+
+class _NoLength:
+    def __len__(self):
+        raise RuntimeError("no length")
+
+    def __iter__(self):
+        raise RuntimeError("no iteration")
+
+    def __contains__(self, item):
+        raise RuntimeError("no membership")
+
+
+@pytest.mark.parametrize("base", [tuple, list, dict])
+def test_containers_that_refuse_questions(base):
+    kind = type(f"No{base.__name__}", (_NoLength, base), {})
+    box = kind({0: 5, 1: 6}) if base is dict else kind((5, 6))
+
+    def program(x, box):
+        return x + box[1]
+
+    assert treadle.compile(program)(torch.ones(2), box).tolist() == [7, 7]
+    assert not treadle.stats().skipped
+    for question in (len, list, lambda box: 5 in box):
+        compiled = treadle.compile(lambda x, box, question=question: (x + 1, question(box)))
+        with pytest.raises(RuntimeError, match="no "):
+            compiled(torch.ones(2), box)
+
+
+def _python_classes():
+    class Plain:
+        pass
+
+    class WithInit:
+        def __init__(self, k=1):
+            self.k = k
+
+    class WithNew:
+        def __new__(cls, *args):
+            return object.__new__(cls)
+
+    class Items(list):
+        pass
+
+    return Plain, WithInit, WithNew, Items
+
+
+@pytest.mark.parametrize(
+    "cls", [*_python_classes(), list, dict, int, tuple, set, slice, type, torch.Tensor], ids=lambda cls: cls.__name__
+)
+@pytest.mark.parametrize("arguments", [(), (1,)])
+def test_object_new(cls, arguments):
+    def program(x):
+        return x + 1, object.__new__(cls, *arguments)
+
+    def outcome(function):
+        try:
+            return type(function(torch.ones(2))[1])
+        except TypeError as error:
+            return str(error)
+
+    compiled = treadle.compile(program)
+    assert outcome(compiled) == outcome(compiled) == outcome(program)
+
+
+def test_questions_of_the_profiler():
+    compiled = treadle.compile(lambda x: x + 1 if torch.autograd._profiler_enabled() else x - 1)
+    assert compiled(torch.ones(1)).item() == 0
+    with torch.autograd.profiler.profile():
+        assert compiled(torch.ones(1)).item() == 2
+    assert compiled(torch.ones(1)).item() == 0
+    assert not treadle.stats().skipped
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_powers_of_negative_numbers(backend):
+    def program(x):
+        return (-3.0) ** x, (-2) ** x.long()
+
+    x = torch.tensor([1.0, 2.0, 3.0])
+    torch.testing.assert_close(treadle.compile(program, backend=backend)(x), program(x))

@@ -76,19 +76,29 @@ class InputItself:
 
 
 @dataclass(frozen=True)
+class Detached:
+    """An alias with a version counter of its own, at `version`: `x.data`, or a view of it."""
+
+    version: int
+    is_view: bool
+
+
+@dataclass(frozen=True)
 class ViewOfInput:
-    """A view into the storage of input `input`."""
+    """A view into the storage of input `input`; `detached` if it does not share the input's version counter."""
 
     input: int
     geometry: Geometry
+    detached: Detached | None = None
 
 
 @dataclass(frozen=True)
 class ViewOfFresh:
-    """A view of graph output `position`. Outputs that share a storage in eager are views of one graph output."""
+    """A view of graph output `position`. Outputs that share a storage in eager are views of one graph output; `detached` as above."""
 
     position: int
     geometry: Geometry
+    detached: Detached | None = None
 
 
 @dataclass(frozen=True)

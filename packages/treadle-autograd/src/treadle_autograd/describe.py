@@ -8,7 +8,8 @@ each, views of an input by the input and a geometry. The runtime wrapper rebuild
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +23,7 @@ from treadle_shapes.torch import env_of, expr_of, raw_expr
 
 from .contract import (
     Constant,
+    Detached,
     FreshOutput,
     Geometry,
     InputItself,
@@ -237,7 +239,26 @@ def output_numbers(
 def _view_of_input(value: torch.Tensor, expected: torch.Tensor, index: int, inputs: Inputs) -> ViewOfInput:
     if value.dtype != inputs.fakes[index].dtype:
         raise UnsupportedGraph("an output is a view of an input with another dtype")
-    return ViewOfInput(index, geometry_of(expected, relative_to=inputs.expected_metadata[index]))
+    geometry = geometry_of(expected, relative_to=inputs.expected_metadata[index])
+    return ViewOfInput(index, geometry, _detached(value, inputs.wrappers[index]))
+
+
+def _detached(alias: torch.Tensor, base: torch.Tensor) -> Detached | None:
+    """What tells `alias` from a view of `base` with the same storage; None if it counts the same versions."""
+    version, of_base = alias._version, base._version
+    with _version_set(base, of_base + 1):
+        is_shared = alias._version == version + 1
+    return None if is_shared else Detached(version, alias._is_view())
+
+
+@contextmanager
+def _version_set(tensor: torch.Tensor, version: int) -> Iterator[None]:
+    before = tensor._version
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+    try:
+        yield
+    finally:
+        torch._C._autograd._unsafe_set_version_counter((tensor,), (before,))
 
 
 @dataclass(frozen=True)
@@ -253,7 +274,8 @@ class _Base:
             return FreshOutput(self.position)
         if value.dtype != self.wrapper.dtype:
             raise UnsupportedGraph("two outputs are views of one storage with different dtypes")
-        return ViewOfFresh(self.position, geometry_of(expected, relative_to=self.expected))
+        geometry = geometry_of(expected, relative_to=self.expected)
+        return ViewOfFresh(self.position, geometry, _detached(value, self.wrapper))
 
 
 def _choose_base(values: list[torch.Tensor], expected_metadata: list[torch.Tensor], outputs: GraphOutputs) -> _Base:

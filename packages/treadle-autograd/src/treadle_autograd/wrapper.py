@@ -16,6 +16,7 @@ from .aliasing import independence_check
 from .contract import (
     Constant,
     Contract,
+    Detached,
     FreshOutput,
     Geometry,
     InputItself,
@@ -32,9 +33,27 @@ Compiled = Callable[..., Sequence[Any]]
 Rebuild = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
 
 
-def _as_strided(
-    geometry: Geometry, sizes: SizeReader
-) -> Callable[[torch.Tensor, Sequence[Any], Sequence[Any]], torch.Tensor]:
+# (tensor, inputs of the graph, outputs of the graph) -> an alias of the tensor
+MakeAlias = Callable[[torch.Tensor, Sequence[Any], Sequence[Any]], torch.Tensor]
+
+
+def _alias(geometry: Geometry, detached: Detached | None, sizes: SizeReader) -> MakeAlias:
+    """A function that makes the alias of the tensor with `geometry`."""
+    view = _as_strided(geometry, sizes)
+    if detached is None:
+        return view
+    version = detached.version
+
+    def make(tensor: torch.Tensor, inputs: Sequence[Any], fresh: Sequence[Any]) -> torch.Tensor:
+        found = view(tensor.data, inputs, fresh) if detached.is_view else view(tensor, inputs, fresh).data
+        if version and not found.is_inference():
+            torch._C._autograd._unsafe_set_version_counter((found,), (version,))
+        return found
+
+    return make
+
+
+def _as_strided(geometry: Geometry, sizes: SizeReader) -> MakeAlias:
     """A function (tensor, inputs, outputs of the graph) -> the view of the tensor's storage with `geometry`."""
     if geometry.static:
         size, stride, offset = geometry.size, geometry.stride, geometry.offset
@@ -62,11 +81,11 @@ def _rebuild(output: OutputDescription, sizes: SizeReader) -> Rebuild:
             return lambda inputs, fresh, done: fresh[position]
         case InputItself(index):
             return lambda inputs, fresh, done: inputs[index]
-        case ViewOfInput(index, geometry):
-            of_input = _as_strided(geometry, sizes)
+        case ViewOfInput(index, geometry, detached):
+            of_input = _alias(geometry, detached, sizes)
             return lambda inputs, fresh, done: of_input(inputs[index], inputs, fresh)
-        case ViewOfFresh(position, geometry):
-            of_fresh = _as_strided(geometry, sizes)
+        case ViewOfFresh(position, geometry, detached):
+            of_fresh = _alias(geometry, detached, sizes)
             return lambda inputs, fresh, done: of_fresh(fresh[position], inputs, fresh)
         case SameAsOutput(earlier):
             return lambda inputs, fresh, done: done[earlier]

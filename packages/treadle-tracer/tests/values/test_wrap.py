@@ -25,10 +25,11 @@ from treadle_tracer.values.functions import (
     PartialValue,
 )
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
-from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.wrap import from_constant
 

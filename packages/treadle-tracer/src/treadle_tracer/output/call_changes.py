@@ -22,7 +22,7 @@ def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, i
     for guard in payload.tensors:
         tensor = follow(guard.source.path, frame)
         sizes = getattr(tensor, "shape", None)
-        is_constant = guard.identity is not None and tensor is guard.identity()
+        is_constant = guard.identity is not None and tensor is guard.identity
         if sizes is None or len(sizes) != len(guard.sizes) or is_constant:
             continue
         pairs = zip(sizes, guard.sizes, strict=True)
@@ -42,7 +42,7 @@ def exchanged_tensors(payload: Payload, frame: Any) -> set[Source]:
     for guard in payload.tensors:
         if guard.identity is not None:
             tensor = follow(guard.source.path, frame)
-            if type(tensor) is guard.kind and tensor is not guard.identity():
+            if type(tensor) is guard.kind and tensor is not guard.identity:
                 found.add(guard.source)
     return found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import torch
 
 from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
-from ..source import AttrSource, ConstSource, Path, Source, TupleItemSource
+from ..source import ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource, length_of_container
 from ..values.class_lookup import class_may_change, instance_may_change_class, is_descriptor
 from . import tensor_check
 from .guard_kinds import IMPLIES, KINDS, RECORDED, is_referred_to_weakly
@@ -39,9 +39,7 @@ class TensorGuard:
     source: Source
     sizes: tuple[int, ...]
     dynamic_dims: tuple[int, ...]
-    identity: (
-        Callable[[], Any] | None
-    )  # gives the tensor, if it must be this very one: a constant of the graph; None for an input
+    identity: torch.Tensor | None  # the tensor, if it must be this very one: a constant of the graph; None for an input
     kind: type
     dtype: torch.dtype
     device: torch.device
@@ -56,7 +54,7 @@ class TensorGuard:
         strides = tuple(tensor.stride()) if tensor.layout is torch.strided else None
         rules = stride_rules(tensor, dims) if dims else None
         kept = (tensor.dtype, tensor.device, tensor.layout, strides, rules, tensor.requires_grad)
-        identity = weakref.ref(tensor) if by_identity else None
+        identity = tensor if by_identity else None
         return cls(source, tuple(tensor.shape), dims, identity, type(tensor), *kept)
 
 
@@ -282,8 +280,10 @@ class GuardSet:
 
     @property
     def numbers(self) -> tuple[tuple[Source, int | float], ...]:
-        """Every int and float outside that is guarded by its value, and that value."""
-        return tuple((g.source, g.arg) for g in self if g.op == "equals" and type(g.arg) in (int, float))
+        """Every int and float outside that is guarded by its value, and that value; every guarded length."""
+        values = [(g.source, g.arg) for g in self if g.op == "equals" and type(g.arg) in (int, float)]
+        lengths = [(ApplySource(g.source, length_of_container), g.arg) for g in self if g.op == "len"]
+        return (*values, *lengths)
 
     @property
     def tensors(self) -> tuple[TensorGuard, ...]:

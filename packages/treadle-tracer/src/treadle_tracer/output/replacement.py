@@ -16,6 +16,7 @@ nodes that must be outputs.
 from __future__ import annotations
 
 import collections
+import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ class ReplacementBuilder:
         if value is NULL:
             self.cb.push_null_here()
             return
-        if isinstance(value, Constant):
+        if _is_known(value):
             value.reconstruct(self)
             return
         key = self._key(value)
@@ -117,6 +118,18 @@ class ReplacementBuilder:
         """Record that the object on top of the stack is `value`, so that its own parts can refer to it. It stays on the stack."""
         self._names[self._key(settled(value))] = self._keep_top()
 
+    def unfilled_cell(self, cell: Value) -> bool:
+        """Push a cell; an empty one, if there is none yet. The result: whether it is empty, so that it has to be filled."""
+        key = self._key(cell)
+        if cell.source is not None or key in self._names or key in self._in_progress:
+            self.value(cell)
+            return False
+        if self.dry:
+            self.usage.counts[key] = self.usage.counts.get(key, 0) + 1
+        self.call_const(types.CellType)
+        self.register(cell)
+        return True
+
     def graph_output(self, node: Any) -> None:
         """Push the result of a graph node."""
         index = self.usage.outputs.setdefault(node, len(self.usage.outputs))
@@ -130,6 +143,9 @@ class ReplacementBuilder:
 
     def call_const(self, function: Callable[..., Any], *values: Value) -> None:
         """Push `function(*values)`; the function is a constant of the code."""
+        if self.dry:
+            for value in values:
+                self.value(value)
         self.cb.call_constant(function, values, self.value)
 
     def attrs_of(self, value: Value) -> dict[str, Any]:
@@ -139,7 +155,7 @@ class ReplacementBuilder:
     # ---- temporaries
 
     def _key(self, value: Value) -> int:
-        identity = value.identity()
+        identity = _identity(value)
         self._alive.append(identity)
         return id(identity)
 
@@ -172,6 +188,16 @@ def settled(value: Value) -> Value:
     while isinstance(value, LazyValue) and value.value is not None:
         value = value.value
     return value
+
+
+def _is_known(value: Value) -> bool:
+    """Whether the object is a constant of the replacement code."""
+    return isinstance(value, Constant) and value.source is None
+
+
+def _identity(value: Value) -> Any:
+    """What is one object at every call. Constants from two places are equal, and may be two objects."""
+    return value if isinstance(value, Constant) else value.identity()
 
 
 # ---- the parts of a replacement
@@ -224,7 +250,7 @@ class Effects:
     def _build(self, parts: list[tuple[str, Value]]) -> None:
         for how, value in parts:
             key = _part_key(how, value)
-            if how == "value" and (value is NULL or isinstance(value, Constant)) or key in self._ready:
+            if how == "value" and (value is NULL or _is_known(value)) or key in self._ready:
                 continue
             if how == "contents":
                 contents: Any = value
@@ -249,7 +275,11 @@ class Effects:
     def _stores(self, mutations: Mutations) -> Iterable[tuple[list[tuple[str, Value]], Callable[..., None]]]:
         for container in mutations.containers():
             container = settled(container)
-            yield [("value", container), ("contents", container)], self._replay_contents(container)
+            calls = container.calls_to_replay()
+            for function, args in calls or ():
+                yield [("value", container), *(("value", settled(arg)) for arg in args)], self._replay_call(function)
+            if calls is None:
+                yield [("value", container), ("contents", container)], self._replay_contents(container)
         for obj, name, value in mutations.attr_stores():
             obj = settled(obj)
             if obj.source is None:
@@ -276,6 +306,9 @@ class Effects:
         cb = self.builder.cb
         cb.call_constant(function, pushes, lambda push: push())
         cb.pop_top()
+
+    def _replay_call(self, function: Callable[..., Any]) -> Callable[..., None]:
+        return lambda *parts: self._call(function, *parts)
 
     def _replay_contents(self, container: Value) -> Callable[..., None]:
         is_grown = isinstance(container, OutsideList) and container.is_unread
@@ -326,7 +359,7 @@ class Effects:
 
 
 def _part_key(how: str, value: Value) -> int:
-    return (id(value.identity()) << 1) | (how == "contents")
+    return (id(_identity(value)) << 1) | (how == "contents")
 
 
 # ---- run-time helpers of replacement code

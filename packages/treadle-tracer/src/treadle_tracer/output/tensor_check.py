@@ -250,6 +250,8 @@ def why_global_state_unfit() -> str | None:
         return "a functorch transform is active"
     if forward_ad._current_level >= 0:
         return "forward-mode differentiation is active"
+    if torch._C._is_tracing():
+        return "torch.jit.trace records the operators"
     return None
 
 
@@ -276,6 +278,7 @@ class GlobalState:
         is_deterministic, any_autocast = torch._C._get_deterministic_algorithms, torch._C._is_any_autocast_enabled
         function_modes, dispatch_modes = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
         functorch, functions_enabled = torch._C._functorch.peek_interpreter_stack, torch._C._is_torch_function_enabled
+        is_traced = torch._C._is_tracing
         with_autocast = bool(autocast)
 
         # Called on every run of compiled code: local names, no container, the likeliest change first.
@@ -291,6 +294,7 @@ class GlobalState:
                 and functions_enabled()
                 and functorch() is None
                 and forward_ad._current_level < 0
+                and not is_traced()
                 and (not with_autocast or _autocast_state() == autocast)
             )
 

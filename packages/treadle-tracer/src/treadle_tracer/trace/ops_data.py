@@ -10,9 +10,11 @@ from treadle_tracer.trace.op_handler import OpHandler
 from treadle_tracer.values import module_attributes, protocol
 from treadle_tracer.values.base import NONE, NULL, Constant, boolean
 from treadle_tracer.values.functions import CellValue
-from treadle_tracer.values.joined import is_same, undecided_truth
-from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.identity import is_identical
+from treadle_tracer.values.joined import undecided_truth
+from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
+from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor_numbers import truth_value
 from treadle_tracer.values.text import format_value, to_repr, to_str
 from treadle_tracer.values.value import Value
@@ -233,7 +235,7 @@ def _as_bool(frame: Frame, value: Value) -> Value:
 
 def _is_op(frame: Frame, i: Instruction) -> None:
     b, a = frame.stack.pop(), frame.stack.pop()
-    frame.stack.append(boolean(is_same(frame.tx, a, b) != bool(i.arg)))
+    frame.stack.append(boolean(is_identical(frame.tx, a, b) != bool(i.arg)))
 
 
 def _contains_op(frame: Frame, i: Instruction) -> None:

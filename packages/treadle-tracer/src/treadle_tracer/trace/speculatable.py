@@ -19,9 +19,10 @@ from treadle_tracer.values.base import NULL, ConcreteValue, Constant, Method
 from treadle_tracer.values.callables import CallableValue
 from treadle_tracer.values.functions import BoundMethod, FunctionValue
 from treadle_tracer.values.graph_functions import goes_into_graph
-from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, SliceValue, TupleValue
+from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor import METADATA, SymbolicValue, TensorValue
 from treadle_tracer.values.value import Value
 

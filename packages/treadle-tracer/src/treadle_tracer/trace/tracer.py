@@ -110,6 +110,7 @@ class Tracer:
         self.wrapped: dict[int, tuple[Any, Value]] = {}
         self.lookup_cache: dict[tuple[type, str, type | None], tuple[Any, type | None]] = {}
         self.global_cache: dict[tuple[int, str], Value] = {}
+        self.scopes: dict[int, dict[str, Any]] = {}
         self.frames: list[TracedFrame] = []
         self.root_globals: dict[str, Any] | None = None
         self.exception: Value | None = None
@@ -185,6 +186,7 @@ class Tracer:
         return found
 
     def _find_global(self, globals_: dict[str, Any], name: str) -> Value:
+        self.scopes[id(globals_)] = globals_
         dict_source = self.globals_source(globals_)
         if name in globals_:
             return self.wrap_name(globals_[name], GlobalSource(name, dict_source), globals_.get("__name__"))
@@ -216,6 +218,7 @@ class Tracer:
 
     def store_global(self, globals_: dict[str, Any], name: str, value: Any) -> None:
         self._stores_globals = True
+        self.scopes[id(globals_)] = globals_
         self.mutations.store_global(self.globals_source(globals_), name, value)
 
     def module_attr(self, module: ModuleObject, name: str) -> Value:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import ConstSource, OwnDictSource
+from treadle_tracer.source import ConstSource, GlobalsSource, OwnDictSource
 from treadle_tracer.values.base import ConcreteValue
 from treadle_tracer.values.class_lookup import own_dict
 from treadle_tracer.values.value import Value
@@ -51,6 +51,7 @@ def guard_changed_objects(tx: TraceContext) -> None:
             if other is not value:
                 guard_distinct(tx, value, other)
     _guard_own_dicts(tx, changed, outside)
+    _guard_scopes(tx, changed, outside)
 
 
 def _changed(tx: TraceContext) -> list[Value]:
@@ -75,6 +76,20 @@ def _guard_own_dicts(tx: TraceContext, changed: list[Value], outside: list[Value
                     raise Unsupported("aliased-dict", f"{mapping.source.text} is {source.text}")
                 if mapping.source != source:
                     tx.guards.add(source, "distinct_objects", (mapping.source,))
+
+
+def _guard_scopes(tx: TraceContext, changed: list[Value], outside: list[Value]) -> None:
+    """A dict that the trace knows by itself may be the globals of a function, where the program changes one of the two."""
+    stores = any(True for _ in tx.mutations.global_stores())
+    for mapping in outside:
+        if mapping.python_type() is not dict or not (stores or any(mapping is value for value in changed)):
+            continue
+        for scope in tx.scopes.values():
+            source = tx.globals_source(scope) or GlobalsSource()
+            if getattr(mapping, "obj", None) is scope:
+                raise Unsupported("aliased-dict", f"{mapping.source.text} is {source.text}")  # type: ignore[union-attr]
+            if not isinstance(mapping.source, ConstSource):
+                tx.guards.add(mapping.source, "distinct_objects", (source,))  # type: ignore[arg-type]
 
 
 def _own_dict_source(value: Value) -> Source | None:

@@ -97,9 +97,18 @@ class ConcreteValue(Value):
 
 
 class Constant(ConcreteValue):
-    """An immutable Python object compared by value: None, numbers, strings, dtypes, devices, enum members, ..."""
+    """An immutable Python object compared by value: None, numbers, strings, dtypes, devices, enum members, ...
+
+    It has a source where an equal object may be another one, so that the program gets back the very object that it has passed.
+    """
 
     __slots__ = ()
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+        else:
+            cg.const(self.obj)
 
     def describe(self) -> str:
         text = repr(self.obj)

@@ -43,3 +43,28 @@ def is_trusted_name(module: Any) -> bool:
 def is_trusted_function(function: Any) -> bool:
     """`is_trusted_name` of the module of a function."""
     return is_trusted_name(getattr(function, "__module__", None))
+
+
+def may_be_another(obj: Any) -> bool:
+    """Whether a constant that is equal to this one may be another object."""
+    return not isinstance(obj, _SINGLE) and not _is_cached(obj)
+
+
+_SINGLE = (
+    bool,
+    type(None),
+    type(Ellipsis),
+    type(NotImplemented),
+    enum.Enum,
+    types.CodeType,
+    torch.dtype,
+    torch.layout,
+    torch.memory_format,
+    torch.qscheme,
+)
+"""Types that have one object for each value."""
+
+
+def _is_cached(obj: Any) -> bool:
+    """Whether Python itself has one object for all that are equal to this one."""
+    return (type(obj) is int and -5 <= obj <= 256) or (type(obj) in (str, bytes) and len(obj) == 0)

@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import enum
 import functools
+import inspect
 import types
 import typing
 from collections.abc import Callable
@@ -17,17 +18,18 @@ import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import disjoint
-from treadle_tracer.values import tensor_numbers
+from treadle_tracer.values import numpy_numbers, tensor_numbers
 from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.base import FALSE, NONE, Constant, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValue
 from treadle_tracer.values.iterators import CLASS_ITERATORS
-from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue, SuperValue
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
+from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.symbolic_arithmetic import convert
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.text import to_str
@@ -189,7 +191,7 @@ def _new_number(cls: type) -> _Constructor:
 
     def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if len(args) == 1 and not kwargs:
-            (value,) = args
+            (value,) = args if cls is complex else numpy_numbers.plain_numbers(args)
             if isinstance(value, TensorValue):
                 return tensor_numbers.to_number(tx, value, cls)
             if isinstance(value, SymbolicValue):
@@ -258,7 +260,13 @@ def _folded(cls: Any) -> _Constructor:
 
 
 def _new_set(cls: type) -> _Constructor:
-    return lambda tx, args, kwargs: SetValue.of(tx, args[0].unpack(tx) if args else [], cls)
+    def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        made = SetValue.of(tx, args[0].unpack(tx) if args else [], cls)
+        if args and isinstance(args[0], SetValue):  # a copy of its table
+            made.real = None if args[0].real is None else cls(args[0].real)
+        return made
+
+    return make
 
 
 def _new_list(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -377,10 +385,44 @@ _PURE_CLASS_METHODS: dict[type, str] = {
 
 def call_new(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`object.__new__(cls, ...)`, `dict.__new__(cls, ...)` and the like."""
+    if not args:
+        tx.raise_exception(TypeError, f"{function.__self__.__name__}.__new__(): not enough arguments")
     cls_value, *rest = args
     if not isinstance(cls_value, ClassValue):
         raise Unsupported("call", "__new__ of something that is no class")
     cls = cls_value.obj
+    wrong = _why_not_safe(function, cls)
+    if wrong is not None:
+        tx.raise_real(wrong)
+    if function is object.__new__ and (rest or kwargs):
+        _refuse_excess_arguments(tx, cls)
     if issubclass(cls, tuple):
         return TupleValue(rest[0].unpack(tx) if rest else (), cls)
+    if function is object.__new__ and inspect.isabstract(cls):
+        raise Unsupported("call", f"object.__new__ of the abstract class {cls.__qualname__}")
     return allocate(tx, cls, rest)
+
+
+def _refuse_excess_arguments(tx: TraceContext, cls: type) -> None:
+    """Raise what `object.__new__` raises for arguments behind the class: they must be meant for an `__init__`."""
+    if lookup(tx, cls, "__new__") is not object.__new__:
+        tx.raise_exception(TypeError, "object.__new__() takes exactly one argument (the type to instantiate)")
+    if lookup(tx, cls, "__init__") is object.__init__:
+        tx.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
+
+
+def _why_not_safe(function: Any, cls: type) -> TypeError | None:
+    """What Python raises when `function`, the `__new__` of a type, is called for a class whose instances another type makes.
+
+    It is the first type in the line of bases whose `__new__` is no Python function that makes them (Objects/typeobject.c, tp_new_wrapper).
+    """
+    maker: type | None = cls
+    while maker is not None and not isinstance(maker.__new__, types.BuiltinFunctionType):
+        maker = maker.__base__
+    if maker is None or maker.__new__.__self__ is function.__self__:  # type: ignore[attr-defined]
+        return None
+    try:
+        function(cls)
+    except TypeError as error:
+        return error
+    raise Unsupported("call", f"{function.__self__.__qualname__}.__new__ of {cls.__qualname__}")

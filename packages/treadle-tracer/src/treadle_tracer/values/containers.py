@@ -6,8 +6,9 @@ import collections
 from typing import TYPE_CHECKING
 
 from treadle_tracer.values.base import Constant
-from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import ListValue
+from treadle_tracer.values.sets import SetValue, entries_of, replace_items
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -22,10 +23,8 @@ def init_container(
         container.items[:] = args[0].unpack(tx) if args else []
         container.changed(tx)
     elif isinstance(container, SetValue):
-        container.entries.clear()
-        if args:
-            container.entries.update({item.hash_key(tx): item for item in args[0].unpack(tx)})
-        container.changed(tx)
+        items = [ListValue(args[0].unpack(tx))] if args else []
+        replace_items(container, tx, entries_of(tx, items[0]) if args else {}, set.__init__, list(items))
     elif isinstance(container, DictValue):
         if issubclass(container.cls, collections.defaultdict) and args:
             factory = args[0]

@@ -90,16 +90,14 @@ class CellValue(Value):
         if self.source is not None:
             self.source.emit(cg.cb)
             return
-        cg.cb.push_null()
-        cg.const(types.CellType)
-        cg.cb.call(0)
+        cg.call_const(types.CellType)
         cg.register(self)
+        self.fill(cg)
+
+    def fill(self, cg: Any) -> None:
+        """Emit code that stores the contents in the cell, which exists."""
         if self.content is not None:
-            cg.cb.push_null()
-            cg.const(_fill_cell)
-            cg.value(self)
-            cg.value(self.content)
-            cg.cb.call(2)
+            cg.call_const(_fill_cell, self, self.content)
             cg.cb.pop_top()
 
 
@@ -266,11 +264,13 @@ class FunctionValue(Value):
         else:
             cg.const(self.globals)
         cg.const((self.name, self.qualname))
-        for cell in self.closure:
-            cg.value(cell)
+        # A cell may hold the function itself, so that cells are filled when the function is there.
+        unfilled = [cell for cell in self.closure if cg.unfilled_cell(cell)]
         cg.cb.build_tuple(len(self.closure))
         cg.cb.call(4)
         cg.register(self)
+        for cell in unfilled:
+            cell.fill(cg)
         self.reconstruct_parts(cg)
 
     def reconstruct_parts(self, cg: Any) -> None:

@@ -15,13 +15,14 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.source import ListItemSource, TupleItemSource
-from treadle_tracer.values.base import LazyValue
-from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.base import Constant, LazyValue
+from treadle_tracer.values.sequences import ListValue, TupleValue, symbolic_length
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
     from treadle_tracer.output.guards import GuardSet
     from treadle_tracer.source import Source
+    from treadle_tracer.values.value import TraceContext
 
 
 class OutsideList(ListValue):
@@ -54,6 +55,22 @@ class OutsideList(ListValue):
     def items(self, items: list[Any] | None) -> None:
         self._items = items
 
+    def truth(self, tx: TraceContext) -> bool:
+        """Whether there are items, which is all that is guarded."""
+        if not self.is_unread or self.source is None:
+            return super().truth(tx)
+        if self.appended:
+            return True
+        has_items = len(self.obj) > 0
+        tx.guards.add(self.source, "call", _HAS_ITEMS[has_items], f"bool({self.source.text}) is {has_items}")
+        return has_items
+
+    def length_value(self, tx: TraceContext) -> Value:
+        number = symbolic_length(tx, self.source, len(self.obj)) if self.is_unread else None
+        if number is None:
+            return super().length_value(tx)
+        return tx.binary_op("+", number, Constant(len(self.appended))) if self.appended else number
+
     def append(self, item: Value) -> None:
         (self.appended if self._items is None else self._items).append(item)
 
@@ -62,6 +79,9 @@ class OutsideList(ListValue):
         for item in self.appended if self._items is None else self._items:
             cg.value(item)
         cg.cb.build_list(len(self.appended if self._items is None else self._items))
+
+
+_HAS_ITEMS: dict[bool, Any] = {True: list.__len__, False: lambda value: list.__len__(value) == 0}
 
 
 class OutsideTuple(TupleValue):

@@ -1,4 +1,4 @@
-"""Dictionaries, sets and the views of dictionaries.
+"""Dictionaries and their views.
 
 Entries are stored under the key's `hash_key`, a Python object that hashes and compares as the traced key does. An outside dict is
 guarded lazily: a lookup guards its key; an operation that depends on all keys guards the tuple of keys.
@@ -12,14 +12,13 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import ConstSource, DictItemSource, DictKeySource
+from treadle_tracer.source import DictItemSource, DictKeySource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_constant_object
-from treadle_tracer.values.iteration import HostIterator, SequenceIterator
-from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.iteration import HostIterator
+from treadle_tracer.values.sequences import TupleValue, symbolic_length
 from treadle_tracer.values.value import NotConstant, Value, special_method
 
 if TYPE_CHECKING:
@@ -28,9 +27,12 @@ if TYPE_CHECKING:
 
 
 class DictValue(Value):
-    """A dict, OrderedDict, defaultdict or Counter. `entries` maps hash_key to (key, value); `owner` as in ListValue."""
+    """A dict, OrderedDict, defaultdict or Counter. `entries` maps hash_key to (key, value); `owner` as in ListValue.
 
-    __slots__ = ("cls", "default_factory", "entries", "keys_guarded", "obj", "owner")
+    `stored`: what the program has stored in an outside dict whose keys it has not looked at.
+    """
+
+    __slots__ = ("cls", "default_factory", "entries", "keys_guarded", "obj", "owner", "stored")
 
     def __init__(self, entries: dict[Any, tuple[Value, Value]] | None = None, cls: type = dict):
         self.source: Source | None = None
@@ -40,6 +42,7 @@ class DictValue(Value):
         self.owner: Value | None = None
         self.keys_guarded = True
         self.default_factory: Value | None = None
+        self.stored: dict[Any, tuple[Value, Value]] = {}  # what the program has stored while the keys were not guarded
 
     @classmethod
     def outside(cls, tx: TraceContext, obj: dict[Any, Any], source: Source) -> DictValue:
@@ -82,14 +85,14 @@ class DictValue(Value):
 
     def guard_key(self, tx: TraceContext, key: Value) -> None:
         """Guard whether `key` is there."""
-        if self.keys_guarded or self.source is None:
+        if self.keys_guarded or self.source is None or key.hash_key(tx) in self.stored:
             return
         try:
             plain = key.constant()
         except NotConstant:
             self.guard_keys(tx)
             return
-        tx.guards.add(self.source, "has_key" if plain in self.obj else "lacks_key", plain)
+        tx.guards.add(self.source, "has_key" if dict.__contains__(self.obj, plain) else "lacks_key", plain)
 
     def changed(self, tx: TraceContext) -> None:
         if self.source is not None or (self.owner is not None and self.owner.source is not None):
@@ -125,16 +128,25 @@ class DictValue(Value):
         return item.hash_key(tx) in self.entries
 
     def truth(self, tx: TraceContext) -> bool:
-        if not self.keys_guarded and self.source is not None:
-            has_items = len(self.obj) > 0
+        if not self.keys_guarded and self.source is not None and not self.stored:
+            has_items = dict.__len__(self.obj) > 0
             tx.guards.add(self.source, "call", _HAS_ITEMS[has_items], f"bool({self.source.text}) is {has_items}")
             return has_items
         return self.length(tx) > 0
 
     def length(self, tx: TraceContext) -> int:
-        if not self.keys_guarded and self.source is not None:
-            tx.guards.add(self.source, "len", len(self.obj))
+        if self.stored:
+            self.guard_keys(tx)
+        elif not self.keys_guarded and self.source is not None:
+            tx.guards.add(self.source, "len", dict.__len__(self.obj))
         return len(self.entries)
+
+    def length_value(self, tx: TraceContext) -> Value:
+        if not self.keys_guarded and self.source is not None and not self.stored:
+            number = symbolic_length(tx, self.source, dict.__len__(self.obj))
+            if number is not None:
+                return number
+        return super().length_value(tx)
 
     def key_values(self, tx: TraceContext) -> list[Value]:
         self.guard_keys(tx)
@@ -163,9 +175,18 @@ class DictValue(Value):
 
     def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
         hashed = key.hash_key(tx)
+        if not self.keys_guarded and self.source is not None and self.cls in (dict, collections.defaultdict):
+            tx.mutations.mutated(self)  # whether the key is there already makes no difference
+            self.stored[hashed] = (key, value)
         old = self.entries.get(hashed)
         self.entries[hashed] = (key if old is None else old[0], value)
-        self.changed(tx)
+        if hashed not in self.stored or self.keys_guarded:
+            self.changed(tx)
+
+    def calls_to_replay(self) -> Any:
+        if self.keys_guarded or not self.stored:
+            return None
+        return [(dict.__setitem__, pair) for pair in self.stored.values()]
 
     def del_item(self, tx: TraceContext, key: Value) -> None:
         self.guard_key(tx, key)
@@ -371,12 +392,10 @@ class DictView(Value):
             return self.mapping.contains(tx, item)
         return any(tx.same_or_equal(own, item) for own in self.unpack(tx))
 
-    def as_set(self, tx: TraceContext) -> SetValue:
-        return SetValue.of(tx, self.unpack(tx))
-
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "isdisjoint":
-            return self.as_set(tx).builtin_method(tx, name, args, kwargs)
+            own, others = ({item.hash_key(tx) for item in items.unpack(tx)} for items in (self, args[0]))
+            return boolean(own.isdisjoint(others))
         return super().builtin_method(tx, name, args, kwargs)
 
     def reconstruct(self, cg: Any) -> None:
@@ -399,208 +418,3 @@ def view_iterator(tx: TraceContext, mapping: DictValue, kind: str) -> Value:
             yield {"keys": key, "values": item}.get(kind) or TupleValue((key, item))
 
     return HostIterator(run(), _ITERATOR_TYPES[kind])
-
-
-class SetValue(Value):
-    """A set or frozenset. `entries` maps hash_key to the item.
-
-    real: a real set that has the same items and the same history, and so iterates in the same order; None where there is none.
-    """
-
-    __slots__ = ("cls", "entries", "obj", "owner", "real")
-
-    def __init__(self, entries: dict[Any, Value] | None = None, cls: type = set, source: Source | None = None):
-        self.source = source
-        self.entries: dict[Any, Value] = {} if entries is None else entries
-        self.cls = cls
-        self.obj: Any = None
-        self.owner: Value | None = None
-        self.real: Any = None if self.entries else set()
-
-    @classmethod
-    def of(cls, tx: TraceContext, items: list[Value], kind: type = set) -> SetValue:
-        """The set of these items, added one by one."""
-        made = cls({item.hash_key(tx): item for item in items}, kind)
-        made.real = kind(item.constant() for item in items) if all(item.is_constant() for item in items) else None
-        return made
-
-    def python_type(self) -> type:
-        return self.cls
-
-    def constant(self) -> Any:
-        return self.cls(item.constant() for item in self.entries.values())
-
-    def is_constant(self) -> bool:
-        return False
-
-    def hash_key(self, tx: TraceContext) -> Any:
-        if self.cls is not frozenset:
-            tx.raise_exception(TypeError, "unhashable type: 'set'")
-        return frozenset(self.entries)
-
-    def changed(self, tx: TraceContext, real: Any = None) -> None:
-        """The items have changed; `real` has the same history."""
-        self.real = real
-        if self.source is not None:
-            tx.mutations.mutated(self)
-
-    def unpack(self, tx: TraceContext) -> list[Value]:
-        return list(self.entries.values())
-
-    def iterate(self, tx: TraceContext) -> Value:
-        if len(self.entries) < 2:
-            return SequenceIterator(ListValue(self.unpack(tx)))
-        if self.real is None:
-            raise Unsupported("set-order", self.describe())
-        if self.real is self.obj and self.source is not None and not isinstance(self.source, ConstSource):
-            tx.guards.add(self.source, "call", _SameOrder(self.obj), f"{self.source.text} iterates in the same order")
-        items = [tx.from_constant(item) for item in self.real]
-        return SequenceIterator(ListValue(items))
-
-    def length(self, tx: TraceContext) -> int:
-        return len(self.entries)
-
-    def truth(self, tx: TraceContext) -> bool:
-        return len(self.entries) > 0
-
-    def contains(self, tx: TraceContext, item: Value) -> bool:
-        return item.hash_key(tx) in self.entries
-
-    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        handler = _SET_METHODS.get(name)
-        if handler is None:
-            return super().builtin_method(tx, name, args, kwargs)
-        return handler(self, tx, args)
-
-    def combined(self, tx: TraceContext, operator: str, other: dict[Any, Value]) -> SetValue:
-        """A new set of the same class: `|`, `&`, `-` or `^` of two sets of entries."""
-        mine = self.entries
-        chosen: dict[str, Callable[[], dict[Any, Value]]] = {
-            "|": lambda: {**other, **mine},
-            "&": lambda: {key: item for key, item in mine.items() if key in other},
-            "-": lambda: {key: item for key, item in mine.items() if key not in other},
-            "^": lambda: {
-                **{key: item for key, item in mine.items() if key not in other},
-                **{key: item for key, item in other.items() if key not in mine},
-            },
-        }
-        return SetValue(chosen[operator](), self.cls)
-
-    def reconstruct(self, cg: Any) -> None:
-        if self.source is not None:
-            self.source.emit(cg.cb)
-            return
-        if not self.has_order_of_its_items():
-            raise Unsupported("set-order", self.describe())
-        if self.cls is set:
-            self.reconstruct_contents(cg)
-            return
-        cg.cb.push_null()
-        cg.const(self.cls)
-        self.reconstruct_contents(cg)
-        cg.cb.call(1)
-
-    def has_order_of_its_items(self) -> bool:
-        """Whether a fresh set of the items iterates as this one does. Unknown where items are no constants: then it is made of them."""
-        if self.real is None or len(self.entries) < 2:
-            return True
-        return list(self.real) == list(self.cls(item.constant() for item in self.entries.values()))
-
-    def reconstruct_contents(self, cg: Any) -> None:
-        """Push a fresh plain set of the items."""
-        for item in self.entries.values():
-            cg.value(item)
-        cg.cb.build_set(len(self.entries))
-
-
-class _SameOrder:
-    """Guard callable: a set iterates in the recorded order. That its items are the same is another guard."""
-
-    def __init__(self, items: Any):
-        self.items = list(items)
-
-    def __call__(self, value: Any) -> bool:
-        return list(value) == self.items
-
-
-def entries_of(tx: TraceContext, value: Value) -> dict[Any, Value]:
-    """The items of any iterable, by hash key."""
-    if isinstance(value, SetValue):
-        return value.entries
-    return {item.hash_key(tx): item for item in value.unpack(tx)}
-
-
-def _replace(self: SetValue, tx: TraceContext, entries: dict[Any, Value]) -> Value:
-    kept = dict(entries)
-    self.entries.clear()
-    self.entries.update(kept)
-    self.changed(tx)
-    return NONE
-
-
-def _combine(operator: str) -> Callable[[SetValue, TraceContext, list[Value]], Value]:
-    def run(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
-        result = self.combined(tx, "|", {})
-        for other in args:
-            result = result.combined(tx, operator, entries_of(tx, other))
-        return result
-
-    return run
-
-
-def _combine_in_place(operator: str) -> Callable[[SetValue, TraceContext, list[Value]], Value]:
-    return lambda self, tx, args: _replace(self, tx, _combine(operator)(self, tx, args).entries)  # type: ignore[attr-defined]
-
-
-def _update_set(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
-    real = self.real if self.source is None else None
-    others = [arg.real if isinstance(arg, SetValue) else None for arg in args]
-    for other in others:
-        if real is not None and other is not None:
-            real.update(other)
-        else:
-            real = None
-    _replace(self, tx, _combine("|")(self, tx, args).entries)  # type: ignore[attr-defined]
-    self.real = real
-    return NONE
-
-
-def _discard(self: SetValue, tx: TraceContext, args: list[Value], *, must: bool = False) -> Value:
-    if self.entries.pop(args[0].hash_key(tx), None) is None and must:
-        tx.raise_exception_value(KeyError, [args[0]])
-    self.changed(tx, _follow(self, set.discard, args[0]))
-    return NONE
-
-
-def _add(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
-    self.entries.setdefault(args[0].hash_key(tx), args[0])
-    self.changed(tx, _follow(self, set.add, args[0]))
-    return NONE
-
-
-def _follow(self: SetValue, method: Callable[[Any, Any], Any], item: Value) -> Any:
-    """`self.real` after the same call, if it is a set of the trace's own and the item is a constant."""
-    if self.source is not None or self.real is None or not item.is_constant():
-        return None
-    method(self.real, item.constant())
-    return self.real
-
-
-_SET_METHODS: dict[str, Callable[[SetValue, TraceContext, list[Value]], Value]] = by_name(
-    ("add", _add),
-    ("discard", _discard),
-    ("remove", lambda self, tx, args: _discard(self, tx, args, must=True)),
-    ("clear", lambda self, tx, args: _replace(self, tx, {})),
-    ("copy", lambda self, tx, args: SetValue(dict(self.entries), self.cls)),
-    ("union", _combine("|")),
-    ("intersection", _combine("&")),
-    ("difference", _combine("-")),
-    ("symmetric_difference", _combine("^")),
-    ("update", _update_set),
-    ("intersection_update", _combine_in_place("&")),
-    ("difference_update", _combine_in_place("-")),
-    ("symmetric_difference_update", _combine_in_place("^")),
-    ("issubset", lambda self, tx, args: boolean(self.entries.keys() <= entries_of(tx, args[0]).keys())),
-    ("issuperset", lambda self, tx, args: boolean(self.entries.keys() >= entries_of(tx, args[0]).keys())),
-    ("isdisjoint", lambda self, tx, args: boolean(self.entries.keys().isdisjoint(entries_of(tx, args[0]).keys()))),
-)

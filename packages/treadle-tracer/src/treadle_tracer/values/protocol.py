@@ -11,20 +11,23 @@ import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
-from treadle_tracer.values import floats, tensor_numbers
+from treadle_tracer.values import floats, numpy_numbers, tensor_numbers
 from treadle_tracer.values.arity import why_not_method_with
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method, special_methods_are_built_in
+from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod
 from treadle_tracer.values.growing import GrownTuple, OutsideTuple
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.joined import SymbolicBool, is_same
-from treadle_tracer.values.mappings import DictValue, DictView, SetValue, entries_of
+from treadle_tracer.values.mappings import DictValue, DictView
+from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.originals import replaced_method
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue, compare_sequences
+from treadle_tracer.values.sets import SetValue, entries_of, real_result, replace_items
 from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.text import to_repr, to_str
@@ -64,6 +67,11 @@ def fold(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwar
             if not special_methods_are_built_in(tx, obj):
                 raise Unsupported("call", f"{function!r} of {obj!r}, whose class has special methods of its own")
     except NotConstant as error:
+        if any(isinstance(arg, NumpyNumber) for arg in (*args, *kwargs.values())):
+            if not kwargs:
+                return numpy_numbers.operate(tx, function, args)
+            named = dict(zip(kwargs, numpy_numbers.fix_all(tx, [*kwargs.values()]), strict=True))
+            return fold(tx, function, numpy_numbers.fix_all(tx, args), named)
         symbolic = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, SymbolicValue)]
         if any(map(floats.is_float, symbolic)) and not kwargs:
             return floats.operate(tx, function, args)
@@ -123,7 +131,8 @@ UNARY: dict[str, tuple[Callable[..., Any], str]] = {
     "+": (operator.pos, "__pos__"),
     "~": (operator.invert, "__invert__"),
 }
-_GRAPH_OPERANDS = (Constant, TensorValue, SymbolicValue)
+_SYMBOLIC = (TensorValue, SymbolicValue, NumpyNumber)
+_GRAPH_OPERANDS = (Constant, TensorValue, SymbolicValue, NumpyNumber)
 
 
 def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
@@ -138,6 +147,8 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
         function = IN_PLACE[text] if in_place else BINARY[text.removesuffix("=") if text not in BINARY else text][0]
         if isinstance(a, Constant) and isinstance(a.obj, str):
             raise Unsupported("format", b.describe())
+        if function is operator.pow and not isinstance(a, TensorValue) and isinstance(b, TensorValue):
+            function = torch.pow  # a graph prints `-3 ** x`, which is another number
         return operator_in_graph(tx, function, [a, b])
     in_place = text not in BINARY
     plain = text[:-1] if in_place else text
@@ -222,16 +233,18 @@ def _dict_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place: bo
     return made
 
 
+_SET_OPERATORS = {"|": set.__ior__, "&": set.__iand__, "-": set.__isub__, "^": set.__ixor__}
+
+
 def _set_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
-    left = a.as_set(tx) if isinstance(a, DictView) else a
+    left = SetValue.of(tx, a.unpack(tx)) if isinstance(a, DictView) else a
     if not isinstance(left, SetValue) or not isinstance(b, (SetValue, DictView)) or text not in "|&-^":
         return None
     result = left.combined(tx, text, entries_of(tx, b))
     if in_place and left is a and left.cls is set:
-        left.entries.clear()
-        left.entries.update(result.entries)
-        left.changed(tx)
+        replace_items(left, tx, result.entries, _SET_OPERATORS[text], [b])
         return left
+    result.real = real_result(left, f"__{BINARY[text][1]}__", [b]) if isinstance(b, SetValue) else None
     return result
 
 
@@ -281,7 +294,7 @@ def unary_op(tx: TraceContext, text: str, a: Value) -> Value:
         return fold(tx, function, [a], {})
     if isinstance(a, TensorValue) and replaced_method(tx, a.python_type(), name) is not None:
         return call_special(tx, a, name, [])
-    if isinstance(a, (TensorValue, SymbolicValue)):
+    if isinstance(a, (TensorValue, SymbolicValue, NumpyNumber)):
         return operator_in_graph(tx, function, [a])
     return call_special(tx, a, name, [])
 
@@ -305,10 +318,11 @@ def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
             result = call_special(tx, owner, name, [other])
             if not _is_not_implemented(result):
                 return result
-    if isinstance(a, (TensorValue, SymbolicValue)) or isinstance(b, (TensorValue, SymbolicValue)):
+    if isinstance(a, _SYMBOLIC) or isinstance(b, _SYMBOLIC):
         if isinstance(a, _GRAPH_OPERANDS) and isinstance(b, _GRAPH_OPERANDS):
             return _compare_in_graph(tx, text, function, a, b)
-    if isinstance(a, (TupleValue, ListValue)) and type(a) is type(b):
+    both_lists = isinstance(a, ListValue) and isinstance(b, ListValue) and a.cls is b.cls
+    if both_lists or (isinstance(a, TupleValue) and isinstance(b, TupleValue)):
         return compare_sequences(tx, text, a, b)  # type: ignore[arg-type]
     if isinstance(a, (SetValue, DictView)) and isinstance(b, (SetValue, DictView)):
         left, right = entries_of(tx, a).keys(), entries_of(tx, b).keys()
@@ -335,7 +349,11 @@ def _plainly_equal(tx: TraceContext, a: Value, b: Value) -> bool:
 def _compare_in_graph(tx: TraceContext, text: str, function: Callable[..., Any], a: Value, b: Value) -> Value:
     """Comparison with a tensor; `tensor == "text"` and `tensor == None` are plain identity comparisons."""
     for one in (a, b):
-        if isinstance(one, Constant) and not isinstance(one.obj, (int, float, complex, bool)):
+        if (
+            isinstance(one, Constant)
+            and not isinstance(one.obj, (int, float, complex))
+            and not is_numpy_scalar(one.obj)
+        ):
             if text in ("==", "!="):
                 return boolean(text == "!=")
     return operator_in_graph(tx, function, [a, b])
@@ -401,7 +419,7 @@ _DUNDERS: dict[str, _Dunder] = by_name(
     ("__getitem__", lambda tx, v, args: v.get_item(tx, args[0])),
     ("__setitem__", lambda tx, v, args: _none(v.set_item(tx, args[0], args[1]))),
     ("__delitem__", lambda tx, v, args: _none(v.del_item(tx, args[0]))),
-    ("__len__", lambda tx, v, args: Constant(v.length(tx))),
+    ("__len__", lambda tx, v, args: v.length_value(tx)),
     ("__iter__", lambda tx, v, args: v.iterate(tx)),
     ("__contains__", lambda tx, v, args: boolean(v.contains(tx, args[0]))),
     ("__bool__", lambda tx, v, args: boolean(v.truth(tx))),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ApplySource, ConstSource, length_of_container
 from treadle_tracer.tables import by_name, disjoint
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import lookup
@@ -279,6 +280,14 @@ class ListValue(Sequence):
         for item in self.items:
             cg.value(item)
         cg.cb.build_list(len(self.items))
+
+
+def symbolic_length(tx: TraceContext, source: Source | None, length: int) -> Value | None:
+    """The length of an outside list or dict as a symbol, if it has changed between calls."""
+    if source is None or isinstance(source, ConstSource):
+        return None
+    place = ApplySource(source, length_of_container)
+    return tx.wrap(length, place) if tx.symbols.is_dynamic_integer(place, length) else None
 
 
 # ---- methods of lists and deques

@@ -12,9 +12,10 @@ from treadle_shapes import ShapesError
 from treadle_shapes.expr import Ne
 from treadle_shapes.torch import raw_expr
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import floats
+from treadle_tracer.values import floats, numpy_numbers
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.joined import symbolic_bool
+from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.unbacked import is_unbacked, specialise, state_fact
 from treadle_tracer.values.value import Value
@@ -29,6 +30,8 @@ def operator_in_graph(tx: TraceContext, function: Callable[..., Any], args: list
     """An operator with at least one tensor or symbolic operand."""
     if any(isinstance(arg, TensorValue) for arg in args):
         return tx.run_in_graph("call_function", function, args, {})
+    if any(isinstance(arg, NumpyNumber) for arg in args):
+        return numpy_numbers.operate(tx, function, args)
     return symbolic_op(tx, function, args)
 
 

@@ -209,7 +209,7 @@ def length_of(tx: TraceContext, value: Value) -> Value:
     """`len(value)`; the length of a tensor may be symbolic."""
     if isinstance(value, TensorValue) and replaced_method(tx, value.python_type(), "__len__") is None:
         return value.builtin_method(tx, "__len__", [], {})
-    return Constant(value.length(tx))
+    return value.length_value(tx)
 
 
 def shape_of(tx: TraceContext, owner: TensorValue) -> TupleValue:
@@ -249,10 +249,6 @@ def _view(self: TensorValue, tx: TraceContext, name: str) -> Value:
     return tx.run_in_graph("call_function", getattr, [self, Constant(name)], {})
 
 
-def _data(self: TensorValue, tx: TraceContext, name: str) -> Value:
-    return tx.run_in_graph("call_method", "detach", [self], {})
-
-
 def _grad(self: TensorValue, tx: TraceContext, name: str) -> Value:
     return read_grad(tx, self)
 
@@ -285,7 +281,7 @@ METADATA = frozenset(["shape", *_METADATA.split()])
 _ATTRIBUTES: dict[str, Callable[[TensorValue, Any, str], Value]] = by_name(
     (_METADATA, _metadata),
     ("shape", _shape),
-    ("data", _data),
+    ("data", _view),
     ("grad", _grad),
     ("grad_fn", _grad_fn),
     ("nbytes", _number),

@@ -10,6 +10,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method
+from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -58,6 +59,8 @@ def format_value(tx: TraceContext, value: Value, spec: Value) -> Value:
     """`format(value, spec)`."""
     if isinstance(value, SymbolicValue):
         value = Constant(tx.specialise(value))
+    elif isinstance(value, NumpyNumber):
+        value = value.fixed(tx)
     own = isinstance(value, ObjectValue) and lookup(tx, value.cls, "__format__") is not object.__format__
     if spec.constant() == "" and not isinstance(value, Constant) and not own:
         return to_str(tx, value)

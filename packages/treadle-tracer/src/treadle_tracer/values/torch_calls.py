@@ -29,7 +29,9 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.values import assumptions, differentiation, floats, gradients, tensor_numbers, unbacked
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.mappings import DictValue, DictView
+from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.originals import is_original, original
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, shape_of
@@ -49,10 +51,15 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class _Arguments:
-    """Turns Values into pairs of graph argument and fake argument."""
+    """Turns Values into pairs of graph argument and fake argument.
 
-    def __init__(self, tx: TraceContext):
+    keeps_numpy: fake arguments are NumPy's scalars themselves in place of Python's numbers. has_numpy: there were scalars.
+    """
+
+    def __init__(self, tx: TraceContext, keeps_numpy: bool = False):
         self.tx = tx
+        self.keeps_numpy = keeps_numpy
+        self.has_numpy = False
 
     def pair(self, value: Value) -> tuple[Any, Any]:
         if isinstance(value, TensorValue):
@@ -60,8 +67,11 @@ class _Arguments:
         if isinstance(value, ConcreteValue):
             if isinstance(value.obj, _TENSOR_TYPE):  # torch.DoubleTensor has no name in the text of a graph
                 raise Unsupported("graph-argument", value.describe())
-            plain = value.obj.item() if type(value.obj).__module__ == "numpy" else value.obj  # numpy scalars
-            return plain, plain
+            if is_numpy_scalar(value.obj):
+                return self.scalar(value.obj, (value.obj.item(),) * 2)
+            return value.obj, value.obj
+        if isinstance(value, NumpyNumber):
+            return self.scalar(value.obj, self.pair(value.number))
         if isinstance(value, SymbolicValue):
             return value.node(self.tx), value.sym
         if isinstance(value, LazyValue):
@@ -81,6 +91,12 @@ class _Arguments:
         except NotConstant:
             raise Unsupported("graph-argument", value.describe()) from None
         return plain, plain
+
+    def scalar(self, scalar: Any, pair: tuple[Any, Any]) -> tuple[Any, Any]:
+        if type(scalar).__name__ == "bool":  # kernels take it for a number, and a bool for a truth value
+            raise Unsupported("graph-argument", "a truth value of NumPy")
+        self.has_numpy = True
+        return (pair[0], scalar) if self.keeps_numpy else pair
 
     def sequence(self, value: Sequence) -> tuple[Any, Any]:
         pairs = [self.pair(item) for item in value.items]
@@ -121,7 +137,8 @@ def run_in_graph(
     known = operator_record(target)
     if target is torch.Tensor or (known is not None and known.is_uninitialised):
         _rely_on_uninitialised(tx, _name(target))
-    convert = _Arguments(tx).pair
+    arguments = _Arguments(tx)
+    convert = arguments.pair
     if any(map(keyword.iskeyword, kwargs)):  # the text of a graph cannot pass `from=...`
         raise Unsupported("graph-argument", f"the keyword argument of {_name(target)} called {', '.join(kwargs)}")
     if target in _TELL_SIZES_APART:
@@ -130,10 +147,13 @@ def run_in_graph(
     pairs = [convert(arg) for arg in args]
     named = {name: convert(arg) for name, arg in kwargs.items()}
     try:
-        result = run_fake(tx, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
-    except Unsupported as failed:
-        pairs, named = floats.retry_with_constants(failed, pairs, named)
-        result = run_fake(tx, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
+        pairs, named, result = _run_or_fix_floats(tx, op, target, pairs, named)
+    except Unsupported:
+        if arguments.has_numpy:  # with NumPy's scalars the call may work
+            raise Unsupported("graph-argument", f"a scalar of NumPy in {_name(target)}") from None
+        raise
+    if arguments.has_numpy and not (known is not None and known.writes):
+        _refuse_other_result_with_scalars(tx, op, target, args, kwargs, result)
     if _is_new_leaf(result) and "requires_grad" in kwargs and torch.is_grad_enabled():
         raise Unsupported("new-parameter", f"{_name(target)}(..., requires_grad=True)")
     if known is not None and known.reads_layout:
@@ -149,6 +169,33 @@ def run_in_graph(
     if unbacked_symbols.allowed:
         unbacked_symbols.close_call(tx, value)
     return value
+
+
+def _run_or_fix_floats(
+    tx: TraceContext, op: str, target: Any, pairs: list[Any], named: dict[str, Any]
+) -> tuple[list[Any], dict[str, Any], Any]:
+    """The arguments and the result of the call on fake tensors; with dynamic floats fixed where it does not take them."""
+
+    def run() -> Any:
+        return run_fake(tx, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
+
+    try:
+        return pairs, named, run()
+    except Unsupported as failed:
+        pairs, named = floats.retry_with_constants(failed, pairs, named)
+        return pairs, named, run()
+
+
+def _refuse_other_result_with_scalars(
+    tx: TraceContext, op: str, target: Any, args: list[Value], kwargs: dict[str, Value], result: Any
+) -> None:
+    """Raise Unsupported if a call with NumPy's scalars raises or has another dtype than with Python's numbers: `torch.tensor(scalar)`."""
+    convert = _Arguments(tx, keeps_numpy=True).pair
+    fakes, named = [convert(arg)[1] for arg in args], {name: convert(arg)[1] for name, arg in kwargs.items()}
+    other = _run_fake(tx, op, target, fakes, named)
+    dtypes = [getattr(found, "dtype", type(found)) for found in (result, other)]
+    if dtypes[0] != dtypes[1]:
+        raise Unsupported("graph-argument", f"a scalar of NumPy in {_name(target)}, which looks at its dtype")
 
 
 def _rely_on_uninitialised(tx: TraceContext, name: str) -> None:

@@ -162,6 +162,10 @@ class Value:
             tx.raise_exception(ValueError, "__len__() should return >= 0")
         return length
 
+    def length_value(self, tx: TraceContext) -> Value:
+        """`len(self)` as a Value: a symbol where the length changes between calls."""
+        return tx.from_constant(self.length(tx))
+
     def as_index(self, tx: TraceContext) -> int:
         """`operator.index(self)`; makes a dynamic number a constant."""
         tx.raise_exception(TypeError, f"{self.python_type().__name__!r} object cannot be interpreted as an integer")
@@ -185,6 +189,11 @@ class Value:
         return False
 
     # ---- out of the trace
+
+    def calls_to_replay(self) -> Sequence[tuple[Callable[..., Any], tuple[Value, ...]]] | None:
+        """Of an outside container that the program has changed: functions of the container and other values that change it in the same
+        way. None: only its new contents are known."""
+        return None
 
     def reconstruct(self, cg: Any) -> None:
         """Emit bytecode that pushes the object; `cg` is an output.replacement.ReplacementBuilder."""
@@ -341,6 +350,7 @@ class TraceContext(LooksUp, Protocol):
 
     wrapped: dict[int, tuple[Any, Value]]  # Value of an outside object, by id; the object, to keep it alive
     exception: Value | None  # the exception being handled
+    scopes: dict[int, dict[str, Any]]  # globals that the program has read or written, by id
     autocast_nesting: int
     grad_mode_uses: int  # how often the program has asked for grad mode or set it
     deleted: Any  # stands for a deleted attribute, global or cell content
@@ -378,6 +388,10 @@ class TraceContext(LooksUp, Protocol):
 
     def guard_globals(self, source: Source, globals_: dict[str, Any]) -> None:
         """Rely on a function's globals, at `source`, being this dict."""
+        ...
+
+    def globals_source(self, globals_: dict[str, Any]) -> Source | None:
+        """Where these globals are found; None for those of the frame that is compiled."""
         ...
 
     def load_global(self, globals_: dict[str, Any], name: str) -> Value:

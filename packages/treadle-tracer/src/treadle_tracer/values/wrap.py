@@ -28,7 +28,7 @@ from treadle_tracer.values.base import FALSE, NONE, TRUE, ConcreteValue, Constan
 from treadle_tracer.values.callables import CallableValue, DisabledFunction
 from treadle_tracer.values.class_lookup import find_in_mro, lookup, own_dict
 from treadle_tracer.values.constant_objects import ConstantObject
-from treadle_tracer.values.constants import CONSTANT_TYPES, is_constant_object, is_numpy_scalar
+from treadle_tracer.values.constants import CONSTANT_TYPES, is_constant_object, is_numpy_scalar, may_be_another
 from treadle_tracer.values.functions import (
     BoundMethod,
     ClassValue,
@@ -40,11 +40,13 @@ from treadle_tracer.values.functions import (
 )
 from treadle_tracer.values.graph_functions import goes_into_graph, rely_on_body
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
-from treadle_tracer.values.mappings import DictValue, SetValue, wrap_key
+from treadle_tracer.values.mappings import DictValue, wrap_key
 from treadle_tracer.values.modules import ModuleValue
+from treadle_tracer.values.numpy_numbers import NumpyNumber, wrap_numpy_number
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
+from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.value import Value
 
@@ -83,7 +85,7 @@ def wrap_constant(tx: TraceContext, obj: Any, source: Source | None) -> Value:
         return NONE
     if cls_is_bool(obj):
         return TRUE if obj else FALSE
-    return Constant(obj)
+    return Constant(obj, source if may_be_another(obj) and not isinstance(source, ConstSource) else None)
 
 
 def cls_is_bool(obj: Any) -> bool:
@@ -94,6 +96,8 @@ def _seen_again(tx: TraceContext, obj: Any, value: Value, source: Source | None)
     """Guard that two sources lead to one object: the object was reached through another source before."""
     if source is None or isinstance(source, ConstSource) or source == value.source:
         return value
+    if isinstance(value, NumpyNumber):
+        return wrap_numpy_number(tx, obj, source)  # numbers may be one object without meaning anything
     if isinstance(value, (ConcreteValue, FunctionValue, ModuleValue)):
         _guard_identity(tx, obj, source)
     elif value.source is not None and not isinstance(value.source, ConstSource):
@@ -177,12 +181,11 @@ def _tuple(tx: TraceContext, obj: tuple[Any, ...], source: Source) -> Value:
     tx.guards.add(source, "type_is", cls)
     if cls is tuple:
         return OutsideTuple(tx.guards, obj, source)
-    tx.guards.add(source, "len", len(obj))
+    tx.guards.add(source, "len", tuple.__len__(obj))
+    items = [LazyValue(x, TupleItemSource(source, i)) for i, x in enumerate(tuple.__iter__(obj))]
     if cls not in (tuple, torch.Size) and not _is_plain_tuple_class(tx, cls):
-        return ObjectValue(
-            cls, obj, source, TupleValue([LazyValue(x, TupleItemSource(source, i)) for i, x in enumerate(obj)])
-        )
-    return TupleValue([LazyValue(x, TupleItemSource(source, i)) for i, x in enumerate(obj)], cls, source, obj)
+        return ObjectValue(cls, obj, source, TupleValue(items))
+    return TupleValue(items, cls, source, obj)
 
 
 def _is_plain_tuple_class(tx: TraceContext, cls: type) -> bool:
@@ -377,21 +380,6 @@ def _compiled(tx: TraceContext, obj: Any, source: Source) -> Value:
     return tx.wrap_known(obj._treadle_original)
 
 
-def _numpy_scalar(tx: TraceContext, obj: Any, source: Source) -> Value:
-    tx.guards.add(source, "call", _SameNumber(obj), f"{source.text} == {obj!r}")
-    return Constant(obj)
-
-
-class _SameNumber:
-    """Guard callable: a numpy scalar of the recorded type and value."""
-
-    def __init__(self, number: Any):
-        self.number = number
-
-    def __call__(self, value: Any) -> bool:
-        return type(value) is type(self.number) and bool(value == self.number)
-
-
 def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
     if "_treadle_original" in (own_dict(obj) or ()) and not isinstance(obj, type):
         return _compiled
@@ -401,7 +389,7 @@ def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
         return _known(CallableValue)
     if cls.__module__ == "numpy":
         if is_numpy_scalar(obj) and not isinstance(obj, type):
-            return _numpy_scalar
+            return wrap_numpy_number
         if callable(obj):
             return _known(CallableValue)
     for base, wrapper in _WRAPPERS_BY_BASE:

@@ -12,10 +12,11 @@ from treadle_tracer.values.base import ConcreteValue
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.functions import FunctionValue, PartialValue
 from treadle_tracer.values.instance_dict import InstanceDict
-from treadle_tracer.values.mappings import DictValue, SetValue
+from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.rules.rule import Args, Kwargs, Rule
 from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import Value, call_special
 

@@ -12,7 +12,8 @@ import torch
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import protocol
 from treadle_tracer.values.base import NONE, Constant, boolean
-from treadle_tracer.values.joined import is_same
+from treadle_tracer.values.identity import is_identical
+from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.protocol import BINARY, COMPARE, IN_PLACE
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
@@ -42,7 +43,7 @@ def _round(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _pow(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 2 and any(isinstance(arg, (TensorValue, SymbolicValue)) for arg in args):
+    if len(args) == 2 and any(isinstance(arg, (TensorValue, SymbolicValue, NumpyNumber)) for arg in args):
         return tx.binary_op("**", args[0], args[1])
     return tx.fold(pow, args, kwargs)
 
@@ -161,8 +162,8 @@ RULES = (
     Rule(operator.invert, lambda tx, args, kwargs: protocol.unary_op(tx, "~", args[0])),
     Rule(operator.not_, lambda tx, args, kwargs: protocol.not_(tx, args[0])),
     Rule(operator.truth, lambda tx, args, kwargs: boolean(args[0].truth(tx))),
-    Rule(operator.is_, lambda tx, args, kwargs: boolean(is_same(tx, args[0], args[1])), Effect.NONE),
-    Rule(operator.is_not, lambda tx, args, kwargs: boolean(not is_same(tx, args[0], args[1])), Effect.NONE),
+    Rule(operator.is_, lambda tx, args, kwargs: boolean(is_identical(tx, args[0], args[1])), Effect.NONE),
+    Rule(operator.is_not, lambda tx, args, kwargs: boolean(not is_identical(tx, args[0], args[1])), Effect.NONE),
     Rule(operator.getitem, lambda tx, args, kwargs: args[0].get_item(tx, args[1])),
     Rule(operator.setitem, _set_item, Effect.WRITES_ARGUMENTS),
     Rule(operator.delitem, _delete_item, Effect.WRITES_ARGUMENTS),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import functools
-import importlib.metadata
-import importlib.util
 import inspect
 import itertools
 import math
@@ -30,6 +28,7 @@ from treadle_tracer.values.module_attributes import loaded_module
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, folds
 from treadle_tracer.values.sequences import ListValue, TupleValue, sorted_values
+from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, length_of
 from treadle_tracer.values.value import Raised, Value, call_special
@@ -317,8 +316,8 @@ def _extreme(text: str) -> Apply:
 
 
 def _sorted(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    items = sorted_values(tx, args[0].unpack(tx), kwargs.get("key", NONE), kwargs.get("reverse", NONE))
-    return ListValue(items)
+    whole = args[0].entries.values() if isinstance(args[0], SetValue) and "key" not in kwargs else args[0].unpack(tx)
+    return ListValue(sorted_values(tx, list(whole), kwargs.get("key", NONE), kwargs.get("reverse", NONE)))
 
 
 def _reduce(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -425,7 +424,7 @@ RULES = (
     Rule(functools.reduce, _reduce),
     Rule(itertools.chain.from_iterable, chain_from_iterable),
     Rule(typing.cast, _identity, Effect.NONE),
-    *map(folds, (typing.get_origin, typing.get_args, importlib.util.find_spec, importlib.metadata.version)),
+    *map(folds, (typing.get_origin, typing.get_args)),
     *map(folds, (chr, ord, bin, hex, oct, sys.intern)),
     Rule(inspect.signature, _signature, Effect.NONE),
     Rule(dataclasses.fields, _fields, Effect.NONE),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +13,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, Version, always, breaks, folds, members
-from treadle_tracer.values.value import Value
+from treadle_tracer.values.value import Raised, Value
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -33,13 +35,9 @@ _FIXED = [
     *members(
         "torch._C",
         "_is_torch_function_mode_enabled _is_autocast_available _len_torch_function_stack _len_torch_dispatch_stack "
-        "_get_accelerator _is_flash_attention_available _log_api_usage_once _is_torch_function_enabled",
+        "_is_flash_attention_available _log_api_usage_once _is_torch_function_enabled",
     ),
-    *members("torch.cuda", "is_available device_count is_bf16_supported is_current_stream_capturing"),
-    *members("torch.backends.mps", "is_available"),
-    *members("torch.distributed", "is_available"),
     *members("torch.amp", "is_autocast_available"),
-    *members("torch.accelerator", "is_available current_accelerator"),
 ]
 """Questions whose answer does not change while the process lives, or which the guard on the global state answers: see GlobalState."""
 
@@ -65,10 +63,15 @@ _SWITCHES = [
         "_get_float32_matmul_precision _get_default_device _is_default_mobile_cpu_allocator_set "
         "_get_cublas_allow_fp16_reduced_precision_reduction _get_cublas_allow_bf16_reduced_precision_reduction",
     ),
-    *members("torch.cuda", "is_initialized"),
-    *members("torch.distributed", "is_initialized"),
+    *members("torch._C", "_get_accelerator"),
+    *members("torch.cuda", "is_initialized is_available device_count is_bf16_supported is_current_stream_capturing"),
+    *members("torch.backends.mps", "is_available"),
+    *members("torch.distributed", "is_initialized is_available"),
+    *members("torch.accelerator", "is_available current_accelerator"),
+    importlib.util.find_spec,
+    importlib.metadata.version,
 ]
-"""Switches that somebody may set between two calls. The answer is guarded by asking again."""
+"""What may differ between two calls: switches, devices, installed packages. The answer is guarded by asking again."""
 
 
 class _SwitchIs:
@@ -114,7 +117,12 @@ def _rely_on_switch(tx: TraceContext, read: Callable[..., Any], arguments: tuple
 
 def _switch(read: Callable[..., Any]) -> Rule:
     def apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-        answer = tx.fold(read, args, kwargs)
+        try:
+            answer = tx.fold(read, args, kwargs)
+        except Raised as raised:
+            if issubclass(raised.value.python_type(), TypeError):  # the arguments are wrong, whatever the state
+                raise
+            raise Unsupported("global-state", f"{read.__name__} raises {raised.value.python_type().__name__}") from None
         _rely_on_switch(tx, read, (*(arg.constant() for arg in args), *(arg.constant() for arg in kwargs.values())))
         return answer
 

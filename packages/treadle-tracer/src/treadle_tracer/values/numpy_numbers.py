@@ -1,0 +1,192 @@
+"""NumPy's scalars: constants, and numbers that change between calls as symbols.
+
+A scalar is guarded by its type and by the Python number that `item()` gives. When that number has changed between calls it becomes a
+symbol, as Python's own numbers do. Torch calls take the symbol. So do comparisons, and sums, differences, products and quotients of
+float64 and int64, as long as the result is a normal number: NumPy warns or wraps around beyond. Everything else fixes the number.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from treadle_shapes.torch import expr_of
+from treadle_tracer.errors import InternalError
+from treadle_tracer.source import ApplySource, ConstSource
+from treadle_tracer.values.base import Constant, Method
+from treadle_tracer.values.constants import is_numpy_scalar
+from treadle_tracer.values.tensor import SymbolicValue
+from treadle_tracer.values.value import NotConstant, Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.source import Source
+    from treadle_tracer.values.value import TraceContext
+
+
+def wrap_numpy_number(tx: TraceContext, obj: Any, source: Source) -> Value:
+    """The Value of an outside scalar."""
+    plain = obj.item()
+    if isinstance(source, ConstSource):
+        return Constant(obj)
+    if type(plain) not in (bool, int, float):
+        tx.guards.add(source, "call", _SameScalar(obj), f"{source.text} == {obj!r}")
+        return Constant(obj, source)
+    tx.guards.add(source, "type_is", type(obj))
+    number = tx.wrap(plain, ApplySource(source, type(obj).item))
+    return NumpyNumber(obj, number, source) if isinstance(number, SymbolicValue) else Constant(obj, source)
+
+
+class _SameScalar:
+    """Guard callable: a scalar of the recorded type, dtype and bits."""
+
+    def __init__(self, scalar: Any):
+        self.scalar = scalar
+        self.bits = scalar.tobytes()
+
+    def __call__(self, value: Any) -> bool:
+        return (
+            type(value) is type(self.scalar) and value.dtype == self.scalar.dtype and bool(value.tobytes() == self.bits)
+        )
+
+
+class NumpyNumber(Value):
+    """A scalar whose number is a symbol. `obj`: the scalar that it is in the call that is traced; `number`: what `item()` gives."""
+
+    __slots__ = ("number", "obj")
+
+    def __init__(self, obj: Any, number: SymbolicValue, source: Source | None = None):
+        self.source = source
+        self.obj = obj
+        self.number = number
+
+    def python_type(self) -> type:
+        return type(self.obj)
+
+    def describe(self) -> str:
+        return f"dynamic {type(self.obj).__name__} {self.number.sym}"
+
+    def fixed(self, tx: TraceContext) -> Constant:
+        """The scalar as a constant; its number is guarded."""
+        tx.specialise(self.number)
+        return Constant(self.obj)
+
+    def constant(self) -> Any:
+        raise NotConstant(self)
+
+    def hash_key(self, tx: TraceContext) -> Any:
+        return self.fixed(tx).hash_key(tx)
+
+    def truth(self, tx: TraceContext) -> bool:
+        return self.number.truth(tx)
+
+    def as_index(self, tx: TraceContext) -> int:
+        return self.fixed(tx).as_index(tx)
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
+        return Method(self, name, getattr(self.obj, name)) if name in _ITEM else self.fixed(tx).get_attr(tx, name)
+
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name in _ITEM and not args and not kwargs:
+            return self.number
+        return self.fixed(tx).builtin_method(tx, name, args, kwargs)
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+        else:
+            cg.call_const(type(self.obj), self.number)
+
+
+_ITEM = ("item", "tolist")
+
+
+def fix_all(tx: TraceContext, args: list[Value]) -> list[Value]:
+    """The arguments with scalars as constants."""
+    return [arg.fixed(tx) if isinstance(arg, NumpyNumber) else arg for arg in args]
+
+
+# ---- operators. Of float64 and int64, NumPy's results are Python's within the limits below, which become guards.
+
+_COMPARISONS = {
+    operator.lt: "<",
+    operator.le: "<=",
+    operator.eq: "==",
+    operator.ne: "!=",
+    operator.ge: ">=",
+    operator.gt: ">",
+}
+_ARITHMETIC = {operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/"}
+_EXACT = ("float64", "int64")
+
+
+def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
+    """An operator or a pure function of numbers, one of which is a scalar with a symbol, and none a tensor."""
+    if all(map(_is_exact, args)):
+        numbers = plain_numbers(args)
+        if function in _COMPARISONS:
+            found = tx.compare(_COMPARISONS[function], *numbers).truth(tx)
+            return Constant(sys.modules["numpy"].bool_(found))
+        if function in _ARITHMETIC:
+            return _computed(tx, function, args, _ARITHMETIC[function], numbers)
+        if function is operator.neg:
+            return _computed(tx, function, args, "-", [Constant(0), *numbers])
+        if getattr(function, "__module__", None) == "math":
+            return tx.fold(function, numbers, {})
+    return tx.fold(function, fix_all(tx, args), {})
+
+
+def _is_exact(value: Value) -> bool:
+    if isinstance(value, SymbolicValue):
+        return value.python_type() in (int, float)
+    if isinstance(value, Constant) and type(value.obj) in (int, float):
+        return type(value.obj) is float or abs(value.obj) < 2**53
+    return value.python_type().__name__ in _EXACT and isinstance(value, (NumpyNumber, Constant))
+
+
+def plain_numbers(args: list[Value]) -> list[Value]:
+    """The arguments with scalars as Python's numbers."""
+    return [_plain_number(arg) for arg in args]
+
+
+def _plain_number(value: Value) -> Value:
+    if isinstance(value, NumpyNumber):
+        return value.number
+    return Constant(value.obj.item()) if isinstance(value, Constant) and is_numpy_scalar(value.obj) else value
+
+
+def _computed(
+    tx: TraceContext, function: Callable[..., Any], args: list[Value], text: str, numbers: list[Value]
+) -> Value:
+    """`function(*args)`, whose number is that of the operator `text` on `numbers` where it is a normal number."""
+    with sys.modules["numpy"].errstate(all="ignore"):
+        result = function(*[arg.obj if isinstance(arg, NumpyNumber) else _hint(tx, arg) for arg in args])
+    if not _is_normal(result.item()):
+        return tx.fold(function, fix_all(tx, args), {})
+    number = tx.binary_op(text, *numbers)
+    if not isinstance(number, SymbolicValue):
+        return Constant(type(result)(number.constant()))
+    if number.python_type() is float:
+        _stay_normal(tx, number, is_negative=result < 0)
+    return NumpyNumber(result, number)
+
+
+def _stay_normal(tx: TraceContext, number: Value, is_negative: bool) -> None:
+    """Guard that a float, which is a normal number now, remains one of the same sign."""
+    least, most = sys.float_info.min, sys.float_info.max
+    for text, limit in (("<=", -least), (">=", -most)) if is_negative else ((">=", least), ("<=", most)):
+        if not tx.compare(text, number, Constant(limit)).truth(tx):
+            raise InternalError("numpy-numbers", f"{number.describe()} is no normal number")
+
+
+def _hint(tx: TraceContext, value: Value) -> Any:
+    """The number that a symbol is in the call that is traced."""
+    if not isinstance(value, SymbolicValue):
+        return value.constant()
+    return tx.symbols.env.hint(expr_of(value.sym))
+
+
+def _is_normal(number: float) -> bool:
+    return type(number) is int or sys.float_info.min <= math.fabs(number) <= sys.float_info.max

@@ -1,0 +1,287 @@
+"""Sets and frozensets.
+
+The order in which a set iterates depends on its history. An outside set is guarded to iterate in the same order where the program asks for
+it; a set of the trace's own has a real set beside it, to which the same happens. What the program does to an outside set is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ConstSource
+from treadle_tracer.tables import by_name
+from treadle_tracer.values.base import NONE, boolean
+from treadle_tracer.values.iteration import IteratorValue, SequenceIterator
+from treadle_tracer.values.mappings import DictValue, DictView
+from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.source import Source
+    from treadle_tracer.values.value import TraceContext
+
+
+class SetValue(Value):
+    """A set or frozenset. `entries` maps hash_key to the item.
+
+    real: a real set that has the same items and the same history, and so iterates in the same order; None where there is none.
+    """
+
+    __slots__ = ("calls", "cls", "entries", "obj", "owner", "real")
+
+    def __init__(self, entries: dict[Any, Value] | None = None, cls: type = set, source: Source | None = None):
+        self.source = source
+        self.entries: dict[Any, Value] = {} if entries is None else entries
+        self.cls = cls
+        self.obj: Any = None
+        self.owner: Value | None = None
+        self.real: Any = None if self.entries else set()
+        self.calls: list[tuple[Any, tuple[Value, ...]]] = []  # the program's changes of an outside set
+
+    @classmethod
+    def of(cls, tx: TraceContext, items: list[Value], kind: type = set) -> SetValue:
+        """The set of these items, added one by one."""
+        made = cls({item.hash_key(tx): item for item in items}, kind)
+        made.real = kind(item.constant() for item in items) if all(item.is_constant() for item in items) else None
+        return made
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def constant(self) -> Any:
+        return self.cls(item.constant() for item in self.entries.values())
+
+    def is_constant(self) -> bool:
+        return False
+
+    def hash_key(self, tx: TraceContext) -> Any:
+        if self.cls is not frozenset:
+            tx.raise_exception(TypeError, "unhashable type: 'set'")
+        return frozenset(self.entries)
+
+    def changed(self, tx: TraceContext, function: Callable[..., Any], args: list[Value], real: Any = None) -> None:
+        """`function(self, *args)` has changed the items; `real` has the same history."""
+        self.real = real
+        if self.source is not None:
+            tx.mutations.mutated(self)
+            self.calls.append((function, tuple(_as_it_is(tx, arg) for arg in args)))
+
+    def calls_to_replay(self) -> Any:
+        """The same calls as the program's: the order in which a set iterates depends on its history."""
+        return self.calls
+
+    def unpack(self, tx: TraceContext) -> list[Value]:
+        """The items in the order of iteration, which is guarded."""
+        if len(self.entries) < 2:
+            return list(self.entries.values())
+        if self.real is None:
+            raise Unsupported("set-order", self.describe())
+        if self.real is self.obj and self.source is not None and not isinstance(self.source, ConstSource):
+            tx.guards.add(self.source, "call", _SameOrder(self.obj), f"{self.source.text} iterates in the same order")
+        return [tx.from_constant(item) for item in self.real]
+
+    def iterate(self, tx: TraceContext) -> Value:
+        return SequenceIterator(ListValue(self.unpack(tx)))
+
+    def length(self, tx: TraceContext) -> int:
+        return len(self.entries)
+
+    def truth(self, tx: TraceContext) -> bool:
+        return len(self.entries) > 0
+
+    def contains(self, tx: TraceContext, item: Value) -> bool:
+        return item.hash_key(tx) in self.entries
+
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        handler = _SET_METHODS.get(name)
+        if handler is None:
+            return super().builtin_method(tx, name, args, kwargs)
+        return handler(self, tx, args)
+
+    def combined(self, tx: TraceContext, operator: str, other: dict[Any, Value]) -> SetValue:
+        """A new set of the same class: `|`, `&`, `-` or `^` of two sets of entries."""
+        mine = self.entries
+        chosen: dict[str, Callable[[], dict[Any, Value]]] = {
+            "|": lambda: {**other, **mine},
+            "&": lambda: {key: item for key, item in mine.items() if key in other},
+            "-": lambda: {key: item for key, item in mine.items() if key not in other},
+            "^": lambda: {
+                **{key: item for key, item in mine.items() if key not in other},
+                **{key: item for key, item in other.items() if key not in mine},
+            },
+        }
+        return SetValue(chosen[operator](), self.cls)
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+            return
+        if not self.has_order_of_its_items():
+            raise Unsupported("set-order", self.describe())
+        if self.cls is set:
+            self.reconstruct_contents(cg)
+            return
+        cg.cb.push_null()
+        cg.const(self.cls)
+        self.reconstruct_contents(cg)
+        cg.cb.call(1)
+
+    def has_order_of_its_items(self) -> bool:
+        """Whether a fresh set of the items iterates as this one does. Unknown where items are no constants: then it is made of them."""
+        if self.real is None or len(self.entries) < 2:
+            return True
+        return list(self.real) == list(self.cls(item.constant() for item in self.entries.values()))
+
+    def reconstruct_contents(self, cg: Any) -> None:
+        """Push a fresh plain set of the items."""
+        for item in self.entries.values():
+            cg.value(item)
+        cg.cb.build_set(len(self.entries))
+
+
+class _SameOrder:
+    """Guard callable: a set iterates in the recorded order. That its items are the same is another guard."""
+
+    def __init__(self, items: Any):
+        self.items = list(items)
+
+    def __call__(self, value: Any) -> bool:
+        return list(value) == self.items
+
+
+def entries_of(tx: TraceContext, value: Value) -> dict[Any, Value]:
+    """The items of any iterable, by hash key."""
+    if isinstance(value, SetValue):
+        return value.entries
+    return {item.hash_key(tx): item for item in value.unpack(tx)}
+
+
+def _as_it_is(tx: TraceContext, value: Value) -> Value:
+    """An argument of a method of sets that the rest of the program does not change."""
+    if isinstance(value, SetValue):
+        if value.source is not None and not isinstance(value.source, ConstSource):
+            raise Unsupported("set-order", value.describe())
+        made = SetValue(dict(value.entries), value.cls)
+        made.real = None if value.real is None else set(value.real)
+        return made
+    return TupleValue(value.unpack(tx)) if isinstance(value, (Sequence, DictValue, DictView)) else value
+
+
+def replace_items(
+    self: SetValue, tx: TraceContext, entries: dict[Any, Value], function: Callable[..., Any], args: list[Value]
+) -> None:
+    """Carry out `function(self, *args)`, after which a set has these items."""
+    kept = dict(entries)
+    real = self.real if self.source is None else None
+    others = [_real_items(arg) for arg in args]
+    if real is None or None in others:
+        real = None
+    else:
+        function(real, *others)
+    self.entries.clear()
+    self.entries.update(kept)
+    self.changed(tx, function, args, real)
+
+
+def _real_items(value: Value) -> Any:
+    """What a real set may be combined with in place of `value`; None where it is not known in which order it gives its items."""
+    if isinstance(value, SetValue):
+        return value.real if value.source is None else None
+    if isinstance(value, Sequence) and all(item.is_constant() for item in value.items):
+        return [item.constant() for item in value.items]
+    return None
+
+
+def real_result(value: SetValue, method: str, args: list[Value]) -> Any:
+    """`value.real.method(...)` for a set of the trace's own, None where it is not known in which order items come."""
+    known = [value.real if value.source is None else None, *map(_real_items, args)]
+    return None if any(items is None for items in known) else getattr(type(known[0]), method)(*known)
+
+
+_METHOD_OF = {"|": "union", "&": "intersection", "-": "difference", "^": "symmetric_difference"}
+
+
+def _combine(operator: str) -> Callable[[SetValue, TraceContext, list[Value]], Value]:
+    def run(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
+        result = self.combined(tx, "|", {})
+        for other in args:
+            result = result.combined(tx, operator, entries_of(tx, other))
+        result.real = real_result(self, _METHOD_OF[operator], args)
+        return result
+
+    return run
+
+
+def _combine_in_place(operator: str, function: Any) -> Callable[[SetValue, TraceContext, list[Value]], Value]:
+    def run(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
+        args = _read_once(tx, args)
+        entries = _combine(operator)(self, tx, args).entries  # type: ignore[attr-defined]
+        replace_items(self, tx, entries, function, args)
+        return NONE
+
+    return run
+
+
+def _read_once(tx: TraceContext, args: list[Value]) -> list[Value]:
+    """The arguments; iterators, which can be read only once, as lists."""
+    return [ListValue(arg.unpack(tx)) if isinstance(arg, IteratorValue) else arg for arg in args]
+
+
+def _update_set(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
+    args = _read_once(tx, args)
+    replace_items(self, tx, _combine("|")(self, tx, args).entries, set.update, args)  # type: ignore[attr-defined]
+    return NONE
+
+
+def _discard(self: SetValue, tx: TraceContext, args: list[Value], *, must: bool = False) -> Value:
+    if self.entries.pop(args[0].hash_key(tx), None) is None and must:
+        tx.raise_exception_value(KeyError, [args[0]])
+    self.changed(tx, set.discard, args, _follow(self, set.discard, args[0]))
+    return NONE
+
+
+def _add(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
+    self.entries.setdefault(args[0].hash_key(tx), args[0])
+    self.changed(tx, set.add, args, _follow(self, set.add, args[0]))
+    return NONE
+
+
+def _copy_set(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
+    made = SetValue(dict(self.entries), self.cls)
+    made.real = self.real.copy() if self.real is not None and self.source is None else None
+    return made
+
+
+def _clear_set(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
+    replace_items(self, tx, {}, set.clear, [])
+    return NONE
+
+
+def _follow(self: SetValue, method: Callable[[Any, Any], Any], item: Value) -> Any:
+    """`self.real` after the same call, if it is a set of the trace's own and the item is a constant."""
+    if self.source is not None or self.real is None or not item.is_constant():
+        return None
+    method(self.real, item.constant())
+    return self.real
+
+
+_SET_METHODS: dict[str, Callable[[SetValue, TraceContext, list[Value]], Value]] = by_name(
+    ("add", _add),
+    ("discard", _discard),
+    ("remove", lambda self, tx, args: _discard(self, tx, args, must=True)),
+    ("clear", _clear_set),
+    ("copy", _copy_set),
+    ("union", _combine("|")),
+    ("intersection", _combine("&")),
+    ("difference", _combine("-")),
+    ("symmetric_difference", _combine("^")),
+    ("update", _update_set),
+    ("intersection_update", _combine_in_place("&", set.intersection_update)),
+    ("difference_update", _combine_in_place("-", set.difference_update)),
+    ("symmetric_difference_update", _combine_in_place("^", set.symmetric_difference_update)),
+    ("issubset", lambda self, tx, args: boolean(self.entries.keys() <= entries_of(tx, args[0]).keys())),
+    ("issuperset", lambda self, tx, args: boolean(self.entries.keys() >= entries_of(tx, args[0]).keys())),
+    ("isdisjoint", lambda self, tx, args: boolean(self.entries.keys().isdisjoint(entries_of(tx, args[0]).keys()))),
+)
