@@ -31,15 +31,19 @@ class Unsupported(Exception):
     """User code that cannot be traced. Recovered by a graph break at the instruction of the root frame.
 
     `code` is a key of `breaks.toml`, `context` names the object or call that stopped the trace, `user_stack` is the traced program's
-    stack, outermost first, as (file, line, function).
+    stack, outermost first, as (file, line, function). `made_at` is the instruction of the root frame that made the value at which the
+    frame cannot be left, -1 if not known.
     """
 
-    def __init__(self, code: str, context: str = "", user_stack: tuple[tuple[str, int, str], ...] = ()):
+    def __init__(
+        self, code: str, context: str = "", user_stack: tuple[tuple[str, int, str], ...] = (), made_at: int = -1
+    ):
         if code not in break_table():
             raise InternalError("errors", f"break code {code!r} is not listed in breaks.toml")
         self.code = code
         self.context = context
         self.user_stack = user_stack
+        self.made_at = made_at
         super().__init__(code, context)
 
     @property

@@ -32,7 +32,15 @@ class Thing:
 
 
 def run(value, *args, mutations=None, like=frame):
-    result = SimpleNamespace(kind="return", value=value, mutations=mutations or Mutations(), state_changes=[])
+    result = SimpleNamespace(
+        kind="return",
+        value=value,
+        mutations=mutations or Mutations(),
+        state_changes=[],
+        generators=(),
+        arguments={},
+        locals={},
+    )
     code = FramePlan(like.__code__, read(like.__code__), result).replacement(None, False)
     return FunctionType(code, globals(), "frame", (None, None), like.__closure__)(*args)
 
@@ -185,7 +193,7 @@ def test_a_deleted_global_of_the_frame():
 # ---- entries with a graph
 
 
-STATE = {"state_changes": [], "protected": False, "env": None}
+STATE = {"state_changes": [], "protected": False, "env": None, "generators": (), "arguments": {}, "locals": {}}
 
 
 def entry_of(function, build, tensor, **result):

@@ -216,6 +216,8 @@ def leave_at(function, index):
             cells={name: value for name, value in bound.items() if name in model.cellvars},
             mutations=Mutations(),
             state_changes=[],
+            generators=(),
+            arguments={},
             reason=None,
         )
         reached.append(index)
@@ -287,6 +289,8 @@ def test_a_break_in_a_continuation_hands_the_next_one_over():
             cells={},
             mutations=Mutations(),
             state_changes=[],
+            generators=(),
+            arguments={},
             reason=None,
         )
         rest = FramePlan(code, model, result).replacement(None, False)

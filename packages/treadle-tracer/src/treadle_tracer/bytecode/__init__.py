@@ -56,6 +56,7 @@ from treadle_tracer.bytecode.splice import (
     continuation,
     prologue_end,
     restart_index,
+    suspended_generator,
     why_not_cut,
 )
 from treadle_tracer.bytecode.write import write
@@ -91,6 +92,7 @@ __all__ = [
     "stack_effect",
     "stack_kinds",
     "successors",
+    "suspended_generator",
     "why_not_cut",
     "write",
 ]

@@ -85,6 +85,10 @@ def why_not_cut(model: CodeModel, index: int) -> str | None:
     """Why the function cannot be cut before instruction ``index``, or None if it can."""
     if model.flags & _GENERATORS:
         return "a generator or coroutine keeps its frame and cannot go on in another one"
+    return _why_not_place(model, index)
+
+
+def _why_not_place(model: CodeModel, index: int) -> str | None:
     if not model.flags & inspect.CO_OPTIMIZED:
         return "class and module bodies keep their variables in a namespace"
     if not prologue_end(model) <= index < len(model.instructions):
@@ -97,10 +101,34 @@ def why_not_cut(model: CodeModel, index: int) -> str | None:
     return None
 
 
-def _check_cut(model: CodeModel, index: int) -> int:
-    reason = why_not_cut(model, index)
+def suspended_generator(
+    model: CodeModel, index: int, variables: Iterable[str], stack: Sequence[SlotKind]
+) -> Continuation:
+    """A generator function like this one that begins before its YIELD_VALUE ``index``.
+
+        def f(x):                  suspended at the first yield:    def f(x):
+            yield x + 1                                                 # the stack slots are pushed
+            yield x * 2                                                 yield None
+                                                                        yield x * 2
+
+    ``stack`` describes the slots below the yielded value and that value; pass None for the value. After one ``next`` the generator is
+    where the original one is that is suspended there: ``send``, ``throw`` and ``close`` find the same handlers and variables.
+
+    Raises BytecodeError where the function cannot be cut, and if ``index`` is no YIELD_VALUE of a generator function.
+    """
+    if not model.flags & inspect.CO_GENERATOR or model.instructions[index].opname != "YIELD_VALUE":
+        raise BytecodeError(f"instruction {index} of {model.qualname} is no yield of a generator")
+    _check(model, index, _why_not_place(model, index))
+    return _cut(model, index, variables, stack, None)
+
+
+def _check(model: CodeModel, index: int, reason: str | None) -> None:
     if reason is not None:
         raise BytecodeError(f"{model.qualname} cannot be cut at instruction {index}: {reason}")
+
+
+def _check_cut(model: CodeModel, index: int) -> int:
+    _check(model, index, why_not_cut(model, index))
     return restart_index(model, index)
 
 
@@ -120,7 +148,16 @@ def continuation(
 
     Raises BytecodeError where ``why_not_cut`` gives a reason, or if ``stack`` does not describe the stack.
     """
-    start = _check_cut(model, index)
+    return _cut(model, _check_cut(model, index), variables, stack, name)
+
+
+def _cut(
+    model: CodeModel,
+    start: int,
+    variables: Iterable[str] | None,
+    stack: Sequence[SlotKind] | None,
+    name: str | None,
+) -> Continuation:
     kinds = _known_kinds(model, start, stack)
     wanted = set(live_locals(model, start) if variables is None else variables)
     own = model.localsplus[: len(model.localsplus) - len(model.freevars)]
@@ -138,6 +175,9 @@ def continuation(
     builder.positions = model.instructions[start].positions
     if model.freevars:
         builder.copy_free_vars(len(model.freevars))
+    if model.flags & inspect.CO_GENERATOR:
+        builder.emit("RETURN_GENERATOR")
+        builder.pop_top()
     builder.resume()
     for slot, kind in enumerate(kinds):
         _push_slot(builder, f"{stem}{slot}", kind)

@@ -7,6 +7,8 @@ If the frame is left before the `with`, Python enters it for real, and the conti
 `for` over a generator or over the views of a traced dict. The candidates are the starts of the `with` and `for` blocks around the break,
 innermost first, and the calls just before them or before the break itself, which make the generator.
 
+The same is done for a function that returns something that cannot be rebuilt.
+
 A frame that handles an exception of the trace is left at the instruction that raised it, so that Python raises it for real.
 """
 
@@ -43,14 +45,21 @@ def place_break(
     try:
         return FramePlan(code, model, result)
     except Unsupported as error:
-        reason = result.reason
-        if result.kind != "break" or reason is None or error.code not in _NOT_LEAVABLE:
+        if error.code not in _NOT_LEAVABLE:
             raise
-        for place in itertools.islice((*_raising(result), *candidates(model, result.index)), _MAX_TRIES):
+        reason = result.reason or error
+        places = (*_made(error), *_raising(result), *candidates(model, result.index))
+        for place in itertools.islice(places, _MAX_TRIES):
             plan = _plan_up_to(code, model, again, place, reason)
             if plan is not None:
                 return plan
         raise
+
+
+def _made(error: Unsupported) -> Iterator[int]:
+    """Where the value was made that cannot be rebuilt."""
+    if error.made_at >= 0:
+        yield error.made_at
 
 
 def _raising(result: TraceResult) -> Iterator[int]:

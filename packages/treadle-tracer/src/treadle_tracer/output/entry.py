@@ -14,6 +14,7 @@ from ..bytecode import CodeModel
 from ..errors import Unsupported
 from .deferred_asserts import asserts_of, raising_as_program, raising_typed
 from .deoptimise import Deoptimisation, emit_deoptimisation
+from .dropped import check_dropped_generators
 from .emit import FrameCode
 from .graph_writes import draws_random_numbers, why_not_deoptimise
 from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes, settled
@@ -64,6 +65,7 @@ class FramePlan:
         self.usage = Usage()
         self.leaving = Break(code, model, result) if result.kind == "break" else None
         self._give_back(ReplacementBuilder(result.mutations, self.usage))
+        check_dropped_generators(result, self.usage)
 
     @property
     def outputs(self) -> list[Any]:

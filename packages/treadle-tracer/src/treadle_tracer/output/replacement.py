@@ -20,7 +20,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InternalError
+from ..errors import InternalError, Unsupported
 from ..values.base import NULL, Constant, LazyValue
 from ..values.growing import OutsideList
 from ..values.value import Value
@@ -47,6 +47,10 @@ class Usage:
         self.counts: dict[int, int] = {}
         self.cyclic: set[int] = set()
         self.outputs: dict[Any, int] = {}
+
+    def has(self, value: Value) -> bool:
+        """Whether the replacement makes the object of this value."""
+        return id(value.identity()) in self.counts
 
 
 class ReplacementBuilder:
@@ -82,6 +86,8 @@ class ReplacementBuilder:
         elif key in self._in_progress:
             if not self.dry:
                 raise InternalError("replacement", f"{value!r} contains itself and was not registered")
+            if value.python_type() not in _FILL:
+                raise Unsupported("reconstruct", f"{value.describe()} contains itself")
             self.usage.cyclic.add(key)
         else:
             self._build(value, key)

@@ -21,7 +21,8 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -117,18 +118,30 @@ class Break:
 
     def values(self) -> list[Value]:
         """Everything that must be rebuilt. The operand stack comes first, bottom up: context managers are entered again in this order."""
-        found = [_value_in(slot) for slot in self.stack if slot is not NULL]
+        found: list[Value] = [_value_in(slot) for slot in self.stack if slot is not NULL]
         for exit_ in (*self.exits, *([self.on_exception] if self.on_exception is not None else [])):
-            found += [value for value in exit_.locals if not isinstance(value, str)]
+            found += [_value_in(slot) for slot in exit_.locals if not isinstance(slot, str)]
         return found
 
     def exit_at(self, index: int, stack: Sequence[Slot], made: dict[str, str] | None = None) -> Exit:
         """The continuation from `index` on with this stack. made: locals that the breaking instruction has stored."""
         kinds = tuple(_kind_of_slot(slot) for slot in stack)
         known: dict[str, Slot] = {**self.result.locals, **self.result.cells, **(made or {})}
-        wanted = tuple(name for name in live_locals(self.model, index) if name in known)
+        live = live_locals(self.model, index)
+        wanted = (*(name for name in live if name in known), *self._generators(known, live))
         target = self.family.member(index, wanted, kinds)
         return Exit(target, tuple(stack), tuple(known[name] for name in target.variables))
+
+    def _generators(self, known: Mapping[str, Slot], live: Sequence[str]) -> list[str]:
+        """Variables that nothing reads any more but that keep a generator alive: closing it may run code of the program."""
+        own = self.model.localsplus[: len(self.model.localsplus) - len(self.model.freevars)]
+        return [
+            name
+            for name in own
+            if name not in live
+            and isinstance(value := known.get(name), Value)
+            and value.python_type() is types.GeneratorType
+        ]
 
     def _exception_exit(self) -> Exit | None:
         entry = self.model.handler_at(self.index)

@@ -16,6 +16,7 @@ from treadle_tracer.values.unbacked import refusal
 from treadle_tracer.values.value import NotConstant, Raised, Value
 
 if TYPE_CHECKING:
+    from treadle_tracer.bytecode import CodeModel
     from treadle_tracer.trace.program import Program
     from treadle_tracer.trace.tracer import Tracer
 
@@ -107,6 +108,17 @@ class Frame:
         """(file, line, function) of the instruction being evaluated."""
         model = self.program.model
         return model.filename, self.instructions[self.at].line or model.firstlineno, model.name
+
+    @property
+    def model(self) -> CodeModel:
+        """The code."""
+        return self.program.model
+
+    def closes_with_effects(self) -> bool:
+        """Of a suspended generator: whether an exception would run a handler of the program. The handler that every generator has since
+        3.12 is Python's (`is_protected`)."""
+        entry = self.program.handled_at[self.at]
+        return entry is not None and self.instructions[entry.target].opname != "CALL_INTRINSIC_1"
 
     # ---- the loop
 

@@ -13,15 +13,19 @@ if TYPE_CHECKING:
     from treadle_tracer.output.guards import GuardSet
     from treadle_tracer.output.mutations import Mutations
     from treadle_tracer.values.functions import CellValue
+    from treadle_tracer.values.generators import GeneratorValue
 
 
 @dataclass
 class TraceResult:
     """The end of a trace.
 
-    kind            "return": the frame was traced to its end, `value` is what it returns;
-                    "break": instruction `index` cannot be traced because of `reason`; `stack`, `locals` (bound names, cell
-                    variables excluded) and `cells` (cell variables) are the state before it
+    kind            "return": the frame was traced to its end at instruction `index`, `value` is what it returns;
+                    "break": instruction `index` cannot be traced because of `reason`; `stack` and `cells` (cell variables) are the
+                    state before it
+    locals          the bound variables at the end, cell variables excluded
+    arguments       the arguments of the frame, by name
+    generators      all generators that the trace has made
     state_changes   (setter, arguments) calls that bring torch's global state to where the traced code has left it
     protected       a graph call was traced where the traced program may catch an exception
     handled         the exception that the frame is handling; None if there is none
@@ -41,6 +45,8 @@ class TraceResult:
     reason: Unsupported | None = None
     protected: bool = False
     state_changes: list[tuple[Any, tuple[Any, ...]]] = field(default_factory=list)
+    arguments: dict[str, Value] = field(default_factory=dict)
+    generators: tuple[GeneratorValue, ...] = ()
     handled: Value | None = None
     raised: tuple[tuple[Value, int], ...] = ()
     env: Any = None

@@ -55,7 +55,9 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
     frame.locals = bound
     frame.cells = dict(zip(code.co_freevars, function.closure, strict=True))
     if code.co_flags & _CO_GENERATOR:
-        return GeneratorValue(frame)
+        made = GeneratorValue(frame, function, getattr(tx.frames[0], "at", -1) if tx.frames else -1)
+        tx.generators.append(made)
+        return made
     return frame.call()
 
 
@@ -71,6 +73,7 @@ class RootFrame(Frame):
         self.stop_at = stop_at
         self.step = 0
         self.broken = False
+        self.arguments: dict[str, Value] = {}
         self.raised: list[tuple[Value, int]] = []
 
     def run(self) -> None:
@@ -165,6 +168,7 @@ def _root_frame(
     root = RootFrame(tx, program_of(frame.code), frame.code, frame.globals, break_at=break_at, stop_at=stop_at)
     tx.root_globals = frame.globals
     root.locals = {name: LazyValue(value, LocalSource(name)) for name, value in frame.locals.items()}
+    root.arguments = dict(root.locals)
     made_here = _cells_made_at_entry(model)
     for name in model.cellvars:  # a continuation gets the cells of its frame as arguments
         if name in frame.locals and name not in made_here:
@@ -201,13 +205,13 @@ def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceR
     result = TraceResult("return", tx.graph, tx.guards, tx.mutations, state_changes=changes)
     result.protected = tx.was_protected
     result.env = tx.symbols.env
+    result.generators, result.index = tuple(tx.generators), root.at
+    result.arguments, result.locals = root.arguments, root.locals
     if not root.broken:
         result.value = root.result
         return result
     result.kind = "break"
-    result.index = root.at
     result.stack = root.stack
-    result.locals = root.locals
     result.cells = {name: root.cells[name] for name in root.program.model.cellvars if name in root.cells}
     result.handled, result.raised = tx.exception, tuple(root.raised)
     result.reason = reason

@@ -37,7 +37,8 @@ from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import MISSING, own_dict
 from treadle_tracer.values.constants import is_constant_object, is_trusted_name
 from treadle_tracer.values.functions import FunctionValue, ModuleObject
-from treadle_tracer.values.iteration import SequenceIterator
+from treadle_tracer.values.generators import GeneratorValue
+from treadle_tracer.values.iteration import FixedIterator, SequenceIterator
 from treadle_tracer.values.joined import JoinedTensor
 from treadle_tracer.values.sequences import ListValue
 from treadle_tracer.values.symbols import Symbols
@@ -112,6 +113,7 @@ class Tracer:
         self.global_cache: dict[tuple[int, str], Value] = {}
         self.scopes: dict[int, dict[str, Any]] = {}
         self.frames: list[TracedFrame] = []
+        self.generators: list[GeneratorValue] = []
         self.root_globals: dict[str, Any] | None = None
         self.exception: Value | None = None
         self.protected = 0
@@ -161,6 +163,10 @@ class Tracer:
     def list_iterator(self, items: list[Value]) -> Value:
         """An iterator over these items."""
         return SequenceIterator(ListValue(items))
+
+    def fixed_iterator(self, owner: Value, items: list[Value], cls: type) -> Value:
+        """`iter(owner)`, of this class, of an object that has these items."""
+        return FixedIterator(owner, items, cls)
 
     # ---- values of known things
 

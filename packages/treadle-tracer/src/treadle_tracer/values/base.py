@@ -148,7 +148,7 @@ class Constant(ConcreteValue):
             items = list(self.obj)
         except TypeError as error:
             tx.raise_real(error)
-        return tx.list_iterator([tx.from_constant(item) for item in items])
+        return tx.fixed_iterator(self, [tx.from_constant(item) for item in items], type(iter(self.obj)))
 
     def length(self, tx: TraceContext) -> int:
         try:

@@ -1,17 +1,27 @@
-"""Generators made in the trace: a suspended inlined frame."""
+"""Generators made in the trace: a suspended inlined frame.
+
+One that is alive at the end of the trace, or at a graph break, becomes a real generator that is suspended at the same place
+(`bytecode.suspended_generator`). One that the program drops inside a `try` or `with` would be closed there, which the trace does not see:
+such a frame is left to Python (`why_not_dropped`).
+"""
 
 from __future__ import annotations
 
+import inspect
 import types
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+from treadle_tracer.bytecode import SlotKind, live_locals, stack_kinds, suspended_generator
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import NONE, Constant, Method
+from treadle_tracer.values.base import NONE, NULL, Constant, Method
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.value import Raised, Value
 
 if TYPE_CHECKING:
+    from treadle_tracer.bytecode import CodeModel
+    from treadle_tracer.values.functions import CellValue, FunctionValue
     from treadle_tracer.values.value import TraceContext
 
 
@@ -19,8 +29,20 @@ class Suspended(Protocol):
     """The frame of a generator: see `trace.frame`."""
 
     stack: list[Value]
+    locals: dict[str, Value]
+    cells: dict[str, CellValue]
     yielded: Value | None
     result: Value | None
+    at: int
+
+    @property
+    def model(self) -> CodeModel:
+        """The code."""
+        ...
+
+    def closes_with_effects(self) -> bool:
+        """Whether a handler of the program covers the place where the frame stands."""
+        ...
 
     @property
     def name(self) -> str:
@@ -33,13 +55,19 @@ class Suspended(Protocol):
 
 
 class GeneratorValue(IteratorValue):
-    """`frame` is evaluated piece by piece; `finished` after its return or an exception."""
+    """`frame` is evaluated piece by piece; `finished` after its return or an exception.
 
-    __slots__ = ("finished", "frame", "running", "started")
+    function  the generator function
+    made_at   the instruction of the root frame that made the generator
+    """
 
-    def __init__(self, frame: Suspended):
+    __slots__ = ("finished", "frame", "function", "made_at", "running", "started")
+
+    def __init__(self, frame: Suspended, function: FunctionValue, made_at: int):
         self.source = None
         self.frame = frame
+        self.function = function
+        self.made_at = made_at
         self.started = False
         self.finished = False
         self.running = False
@@ -136,5 +164,73 @@ class GeneratorValue(IteratorValue):
         has_result = not (isinstance(result, Constant) and result.obj is None)
         return tx.raise_exception_value(StopIteration, [result] if has_result else [])
 
+    def why_not_dropped(self) -> Unsupported | None:
+        """Why the program cannot drop the generator where it stands: closing it runs code of the program."""
+        if self.finished or not self.started or not self.frame.closes_with_effects():
+            return None
+        return Unsupported("generator", f"{self.describe()}, dropped inside its try or with")
+
     def reconstruct(self, cg: Any) -> None:
-        raise Unsupported("reconstruct", self.describe())
+        if self.running:
+            raise Unsupported("reconstruct", f"{self.describe()}, which is running", (), self.made_at)
+        if self.finished:
+            cg.call_const(_finished_generator, self.function)
+            return
+        names, stack, code, start = _suspension(self) if self.started else _beginning(self)
+        frame = self.frame
+        variables = [frame.cells[name] if name in frame.cells else frame.locals[name] for name in names]
+        cg.call_const(start, Constant(code), self.function, *variables, *stack)
+
+
+_Start = Callable[..., Any]
+
+
+def _suspension(generator: GeneratorValue) -> tuple[tuple[str, ...], list[Value], types.CodeType, _Start]:
+    """The variables and stack slots to pass, the code, and how to start it."""
+    frame, model = generator.frame, generator.frame.model
+    if any(kind is SlotKind.HANDLED for kind in stack_kinds(model)[frame.at] or ()):
+        raise Unsupported(
+            "reconstruct", f"{generator.describe()}, which is handling an exception", (), generator.made_at
+        )
+    known = [name for name in live_locals(model, frame.at) if name in frame.locals or name in frame.cells]
+    kinds = [SlotKind.NULL if slot is NULL else SlotKind.VALUE for slot in frame.stack]
+    made = suspended_generator(model, frame.at, known, [*kinds, SlotKind.VALUE])
+    return made.variables, [slot for slot in frame.stack if slot is not NULL], made.code, _suspended_generator
+
+
+def _beginning(generator: GeneratorValue) -> tuple[tuple[str, ...], list[Value], types.CodeType, _Start]:
+    code = generator.function.code
+    names = code.co_varnames[: len(generator.frame.model.arguments)]
+    flags = code.co_flags & ~(inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
+    plain = code.replace(co_argcount=len(names), co_posonlyargcount=0, co_kwonlyargcount=0, co_flags=flags)
+    return names, [], plain, _new_generator
+
+
+# ---- run-time helpers of replacement code
+
+
+def _new_generator(code: types.CodeType, function: types.FunctionType, *args: Any) -> Any:
+    """A generator of `code` with the names, globals and cells of `function`."""
+    made = types.FunctionType(code, function.__globals__, function.__name__, None, function.__closure__)
+    made.__qualname__ = function.__qualname__
+    return made(*args)
+
+
+def _suspended_generator(code: types.CodeType, function: types.FunctionType, *args: Any) -> Any:
+    generator = _new_generator(code, function, *args, None)
+    next(generator)
+    return generator
+
+
+def _finished_generator(function: types.FunctionType) -> Any:
+    generator = _new_generator(_EMPTY, types.FunctionType(_EMPTY, function.__globals__, function.__name__))
+    next(generator, None)
+    return generator
+
+
+def _empty() -> Iterator[None]:
+    return
+    yield
+
+
+_EMPTY = _empty.__code__

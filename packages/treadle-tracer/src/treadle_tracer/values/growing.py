@@ -20,8 +20,8 @@ from treadle_tracer.values.sequences import ListValue, TupleValue, symbolic_leng
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.output.guards import GuardSet
     from treadle_tracer.source import Source
+    from treadle_tracer.values.class_lookup import Guards
     from treadle_tracer.values.value import TraceContext
 
 
@@ -30,7 +30,7 @@ class OutsideList(ListValue):
 
     __slots__ = ("_guards", "_items", "appended")
 
-    def __init__(self, guards: GuardSet, obj: list[Any], source: Source):
+    def __init__(self, guards: Guards, obj: list[Any], source: Source):
         self._guards = guards
         self._items: list[Any] | None = None
         self.appended: list[Value] = []
@@ -89,7 +89,7 @@ class OutsideTuple(TupleValue):
 
     __slots__ = ("_guards", "_items")
 
-    def __init__(self, guards: GuardSet, obj: tuple[Any, ...], source: Source):
+    def __init__(self, guards: Guards, obj: tuple[Any, ...], source: Source):
         self._guards = guards
         self._items: tuple[Any, ...] | None = None
         self.source = source

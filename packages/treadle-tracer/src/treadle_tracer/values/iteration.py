@@ -1,12 +1,12 @@
-"""Iterators carried out by the trace: their base, iterators over lists and tuples, and iterators made by Python generators."""
+"""Iterators carried out by the trace: their base, iterators over Python's containers, and iterators made by Python generators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import Method
+from treadle_tracer.values.base import LazyValue, Method
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -80,7 +80,14 @@ class SequenceIterator(IteratorValue):
         return list(self.sequence.items[self.position :])
 
     def reconstruct(self, cg: Any) -> None:
-        """Push a fresh iterator over the sequence, advanced to the position of this one."""
+        """Push a fresh iterator over the sequence, advanced to the position of this one.
+
+        It is made before the list's changes are replayed, so it must not stand behind the items of before.
+        """
+        if cg.mutations.is_mutated(self.sequence) and len(self.sequence.obj) < self.position <= len(
+            self.sequence.items
+        ):
+            raise Unsupported("reconstruct", "an iterator over items that the trace has appended")
         cg.cb.push_null()
         cg.const(_iterator_at)
         cg.value(self.sequence)
@@ -130,10 +137,99 @@ def _reversed_at(sequence: Any, position: int) -> Any:
     return iterator
 
 
+class FixedIterator(IteratorValue):
+    """`iter(owner)` of an object that has these items: a string, a range, a set."""
+
+    __slots__ = ("cls", "entries", "items", "owner", "position")
+
+    def __init__(self, owner: Value, items: list[Value], cls: type):
+        self.source = None
+        self.entries = list(getattr(owner, "entries", ()))
+        self.owner = owner
+        self.items = items
+        self.cls = cls
+        self.position = 0
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def next(self, tx: TraceContext) -> Value | None:
+        if self.position >= len(self.items):
+            self.position = len(self.items) + 1
+            return None
+        self.position += 1
+        return self.items[self.position - 1]
+
+    def reconstruct(self, cg: Any) -> None:
+        if cg.mutations.is_mutated(self.owner) or list(getattr(self.owner, "entries", ())) != self.entries:
+            raise Unsupported("reconstruct", f"a {self.cls.__name__} of an object that has changed")
+        cg.cb.push_null()
+        cg.const(_iterator_after)
+        cg.value(self.owner)
+        cg.const(self.position)
+        cg.cb.call(2)
+
+
+class DictIterator(IteratorValue):
+    """`iter(d)`, `iter(d.values())` or `iter(d.items())`; `make` makes the item of a (key, value) pair."""
+
+    __slots__ = ("cls", "keys", "make", "mapping", "position", "view")
+
+    def __init__(self, mapping: Any, view: str, cls: type, make: Callable[[Value, Value], Value]):
+        self.source = None
+        self.mapping = mapping
+        self.view = view
+        self.cls = cls
+        self.make = make
+        self.keys = list(mapping.entries)
+        self.position = 0
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def next(self, tx: TraceContext) -> Value | None:
+        """Raises RuntimeError when the dict has changed its size, as Python's iterators do."""
+        if self.position > len(self.keys):
+            return None
+        if len(self.mapping.entries) != len(self.keys):
+            self.position = len(self.keys) + 1
+            tx.raise_exception(RuntimeError, "dictionary changed size during iteration")
+        self.position += 1
+        if self.position > len(self.keys):
+            return None
+        found = self.mapping.entries.get(self.keys[self.position - 1])
+        if found is None:
+            raise Unsupported("builtin-method", "iteration over a dict whose keys change")
+        key, value = found
+        return self.make(key, value.force(tx) if self.view != "keys" and isinstance(value, LazyValue) else value)
+
+    def reconstruct(self, cg: Any) -> None:
+        mapping = self.mapping if self.mapping.owner is None else self.mapping.owner
+        if cg.mutations.is_mutated(mapping) or list(self.mapping.entries) != self.keys:
+            raise Unsupported("reconstruct", f"a {self.cls.__name__} of a dict that has changed")
+        cg.cb.push_null()
+        cg.const(_dict_iterator_after)
+        cg.value(mapping)
+        cg.const(self.view)
+        cg.const(self.position)
+        cg.cb.call(3)
+
+
+def _iterator_after(owner: Any, count: int) -> Any:
+    iterator = iter(owner)
+    for _ in range(count):
+        next(iterator, None)
+    return iterator
+
+
+def _dict_iterator_after(mapping: Any, view: str, count: int) -> Any:
+    return _iterator_after(getattr(mapping, view)(), count)
+
+
 class HostIterator(IteratorValue):
     """An iterator over the Values of a Python generator."""
 
-    __slots__ = ("cls", "host", "remake")
+    __slots__ = ("cls", "host")
 
     def __init__(self, host: Iterator[Value], cls: type = LIST_ITERATOR):
         self.source = None

@@ -1,18 +1,17 @@
-"""Iterators of the library that the trace carries out: enumerate, zip, map, filter, reversed and itertools.
+"""Python's iterator classes that the trace carries out: enumerate, zip, map, filter and reversed.
 
-`enumerate`, `zip`, `map` and `filter` can leave the trace in the middle of their run: they are made again around their inner iterators.
-The others cannot.
+They can leave the trace in the middle of their run: they are made again around their inner iterators.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from treadle_tracer.errors import Unsupported
+from treadle_tracer.tables import disjoint
 from treadle_tracer.values.base import NONE, Constant
-from treadle_tracer.values.iteration import HostIterator, IteratorValue, ReversedIterator
+from treadle_tracer.values.iteration import IteratorValue, ReversedIterator
+from treadle_tracer.values.itertools_iterators import ITERTOOLS
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.value import Value, special_method
 
@@ -88,14 +87,16 @@ class CombiningIterator(IteratorValue):
                 tx.raise_exception(ValueError, f"zip() argument {position} is longer than {shorter}")
 
     def reconstruct(self, cg: Any) -> None:
-        if self.strict:
-            raise Unsupported("reconstruct", "zip(strict=True) in the middle of its run")
         parts = [*([] if self.function is None else [self.function]), *self.inner]
         cg.cb.push_null()
-        cg.const(self.cls)
+        cg.const(_strict_zip if self.strict else self.cls)
         for part in parts:
             cg.value(part)
         cg.cb.call(len(parts))
+
+
+def _strict_zip(*inner: Any) -> Any:
+    return zip(*inner, strict=True)
 
 
 class FilterIterator(IteratorValue):
@@ -154,191 +155,7 @@ def _reversed(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> 
     return tx.list_iterator([args[0].get_item(tx, Constant(position)) for position in range(length - 1, -1, -1)])
 
 
-# ---- itertools
-
-
-def _host(cls: type) -> Callable[[Callable[..., Iterator[Value]]], _Make]:
-    def wrap(function: Callable[..., Iterator[Value]]) -> _Make:
-        return lambda tx, args, kwargs: HostIterator(function(tx, args, kwargs), cls)
-
-    return wrap
-
-
-def _take(tx: TraceContext, value: Value) -> Iterator[Value]:
-    iterator = value.iterate(tx)
-    while (item := iterator.next(tx)) is not None:
-        yield item
-
-
-@_host(itertools.chain)
-def _chain(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    for arg in args:
-        yield from _take(tx, arg)
-
-
-@_host(itertools.chain)
-def chain_from_iterable(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    for inner in _take(tx, args[0]):
-        yield from _take(tx, inner)
-
-
-@_host(itertools.islice)
-def _islice(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    bounds = [arg.constant() for arg in args[1:]]
-    wanted = range(*slice(*bounds).indices(1 << 60))
-    iterator, position = args[0].iterate(tx), 0
-    for target in wanted:
-        while position <= target:
-            item = iterator.next(tx)
-            if item is None:
-                return
-            position += 1
-        yield item  # type: ignore[possibly-undefined]
-
-
-@_host(itertools.count)
-def _count(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    current = kwargs.get("start", args[0] if args else Constant(0))
-    step = kwargs.get("step", args[1] if len(args) > 1 else Constant(1))
-    while True:
-        yield current
-        current = tx.binary_op("+", current, step)
-
-
-@_host(itertools.repeat)
-def _repeat(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    times = kwargs.get("times", args[1] if len(args) > 1 else None)
-    rounds: Any = itertools.count() if times is None else range(times.as_index(tx))
-    for _ in rounds:
-        yield args[0]
-
-
-@_host(itertools.cycle)
-def _cycle(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    seen = []
-    for item in _take(tx, args[0]):
-        seen.append(item)
-        yield item
-    while seen:
-        yield from seen
-
-
-@_host(itertools.product)
-def _product(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    repeat = kwargs["repeat"].as_index(tx) if "repeat" in kwargs else 1
-    for items in itertools.product(*(arg.unpack(tx) for arg in args), repeat=repeat):
-        yield TupleValue(items)
-
-
-@_host(itertools.accumulate)
-def _accumulate(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    function = args[1] if len(args) > 1 else kwargs.get("func", NONE)
-    total = kwargs.get("initial", NONE)
-    add = isinstance(function, Constant)
-    started = not (isinstance(total, Constant) and total.obj is None)
-    if started:
-        yield total
-    for item in _take(tx, args[0]):
-        if not started:
-            total, started = item, True
-        else:
-            total = tx.binary_op("+", total, item) if add else function.call(tx, [total, item], {})
-        yield total
-
-
-@_host(itertools.starmap)
-def _starmap(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    for item in _take(tx, args[1]):
-        yield args[0].call(tx, item.unpack(tx), {})
-
-
-@_host(itertools.zip_longest)
-def _zip_longest(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    fill = kwargs.get("fillvalue", NONE)
-    iterators = [arg.iterate(tx) for arg in args]
-    while True:
-        items = [iterator.next(tx) for iterator in iterators]
-        if all(item is None for item in items):
-            return
-        yield TupleValue([fill if item is None else item for item in items])
-
-
-@_host(itertools.pairwise)
-def _pairwise(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    before: Value | None = None
-    for item in _take(tx, args[0]):
-        if before is not None:
-            yield TupleValue((before, item))
-        before = item
-
-
-@_host(itertools.takewhile)
-def _takewhile(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    for item in _take(tx, args[1]):
-        if not args[0].call(tx, [item], {}).truth(tx):
-            return
-        yield item
-
-
-@_host(itertools.dropwhile)
-def _dropwhile(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    dropping = True
-    for item in _take(tx, args[1]):
-        dropping = dropping and args[0].call(tx, [item], {}).truth(tx)
-        if not dropping:
-            yield item
-
-
-@_host(itertools.compress)
-def _compress(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    selectors = _take(tx, kwargs.get("selectors", args[1] if len(args) > 1 else NONE))
-    for item, selector in zip(_take(tx, args[0]), selectors, strict=False):
-        if selector.truth(tx):
-            yield item
-
-
-@_host(itertools.filterfalse)
-def _filterfalse(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Iterator[Value]:
-    plain = isinstance(args[0], Constant) and args[0].obj is None
-    for item in _take(tx, args[1]):
-        if not (item if plain else args[0].call(tx, [item], {})).truth(tx):
-            yield item
-
-
-def _selection(function: Callable[..., Iterator[Any]]) -> _Make:
-    """permutations and combinations, which choose positions and never compare items."""
-
-    def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        items = args[0].unpack(tx)
-        rest = [arg.as_index(tx) for arg in (*args[1:], *kwargs.values())]
-        chosen: list[Value] = [TupleValue(group) for group in function(items, *rest)]
-        return tx.list_iterator(chosen)
-
-    return make
-
-
-CLASS_ITERATORS: dict[Any, _Make] = {
-    enumerate: _enumerate,
-    zip: _zip,
-    map: _map,
-    filter: _filter,
-    reversed: _reversed,
-    itertools.chain: _chain,
-    itertools.islice: _islice,
-    itertools.count: _count,
-    itertools.repeat: _repeat,
-    itertools.cycle: _cycle,
-    itertools.product: _product,
-    itertools.accumulate: _accumulate,
-    itertools.starmap: _starmap,
-    itertools.zip_longest: _zip_longest,
-    itertools.pairwise: _pairwise,
-    itertools.takewhile: _takewhile,
-    itertools.dropwhile: _dropwhile,
-    itertools.compress: _compress,
-    itertools.filterfalse: _filterfalse,
-    itertools.permutations: _selection(itertools.permutations),
-    itertools.combinations: _selection(itertools.combinations),
-    itertools.combinations_with_replacement: _selection(itertools.combinations_with_replacement),
-}
+CLASS_ITERATORS: dict[Any, _Make] = disjoint(
+    {enumerate: _enumerate, zip: _zip, map: _map, filter: _filter, reversed: _reversed}, ITERTOOLS
+)
 """Iterator classes, by the class that is called."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import enum
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.source import DictItemSource, DictKeySource
@@ -17,7 +17,7 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_constant_object
-from treadle_tracer.values.iteration import HostIterator
+from treadle_tracer.values.iteration import DictIterator
 from treadle_tracer.values.sequences import TupleValue, symbolic_length
 from treadle_tracer.values.value import NotConstant, Value, special_method
 
@@ -408,13 +408,11 @@ class DictView(Value):
 def view_iterator(tx: TraceContext, mapping: DictValue, kind: str) -> Value:
     """An iterator that raises RuntimeError when the dict changes its size, as Python's does."""
     mapping.guard_keys(tx)
+    return DictIterator(mapping, kind, _ITERATOR_TYPES[kind], _VIEW_ITEMS[kind])
 
-    def run() -> Iterator[Value]:
-        size = len(mapping.entries)
-        for key, value in list(mapping.entries.values()):
-            if len(mapping.entries) != size:
-                tx.raise_exception(RuntimeError, "dictionary changed size during iteration")
-            item = value.force(tx) if kind != "keys" and isinstance(value, LazyValue) else value
-            yield {"keys": key, "values": item}.get(kind) or TupleValue((key, item))
 
-    return HostIterator(run(), _ITERATOR_TYPES[kind])
+_VIEW_ITEMS: dict[str, Callable[[Value, Value], Value]] = {
+    "keys": lambda key, value: key,
+    "values": lambda key, value: value,
+    "items": lambda key, value: TupleValue((key, value)),
+}

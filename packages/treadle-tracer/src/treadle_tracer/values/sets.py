@@ -13,7 +13,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, boolean
-from treadle_tracer.values.iteration import IteratorValue, SequenceIterator
+from treadle_tracer.values.iteration import FixedIterator, IteratorValue
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue
 from treadle_tracer.values.value import Value
@@ -21,6 +21,9 @@ from treadle_tracer.values.value import Value
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
     from treadle_tracer.values.value import TraceContext
+
+
+_SET_ITERATOR = type(iter(set[Any]()))
 
 
 class SetValue(Value):
@@ -83,7 +86,7 @@ class SetValue(Value):
         return [tx.from_constant(item) for item in self.real]
 
     def iterate(self, tx: TraceContext) -> Value:
-        return SequenceIterator(ListValue(self.unpack(tx)))
+        return FixedIterator(self, self.unpack(tx), _SET_ITERATOR)
 
     def length(self, tx: TraceContext) -> int:
         return len(self.entries)

@@ -410,6 +410,10 @@ class TraceContext(LooksUp, Protocol):
         """An iterator over these items."""
         ...
 
+    def fixed_iterator(self, owner: Value, items: list[Value], cls: type) -> Value:
+        """`iter(owner)`, of this class, of an object that has these items."""
+        ...
+
     # exceptions of the traced program
 
     def raise_exception(self, cls: type[BaseException], *args: Any) -> NoReturn:

@@ -22,7 +22,7 @@ from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_trusted_name
 from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionValue
 from treadle_tracer.values.iteration import IteratorValue
-from treadle_tracer.values.iterators import chain_from_iterable
+from treadle_tracer.values.itertools_iterators import chain_from_iterable
 from treadle_tracer.values.mappings import dict_of
 from treadle_tracer.values.module_attributes import loaded_module
 from treadle_tracer.values.objects import ObjectValue

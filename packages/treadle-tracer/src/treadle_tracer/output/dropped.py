@@ -1,0 +1,71 @@
+"""Generators that the program drops in the middle of their run.
+
+    for y in opened(x):         # a generator with a `finally`
+        break                   # Python closes it here, and runs the `finally`
+    log.append("after")
+
+The trace does not count references, so it cannot tell when a generator is closed. Where closing one runs code of the program, a frame that
+drops it is left to Python.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ..bytecode import read
+from ..errors import Unsupported
+from ..values.base import LazyValue
+from .replacement import Usage, settled
+
+if TYPE_CHECKING:
+    from ..trace.result import TraceResult
+
+
+def check_dropped_generators(result: TraceResult, usage: Usage) -> None:
+    """Raises Unsupported if the traced program drops a generator, made in the trace or passed to the frame, whose closing runs code.
+
+    Generators that the replacement makes or passes on live, and so do those in a variable of the frame that are real: they are closed when
+    the frame is left. That other calls drop no such generator is guarded.
+    """
+    for generator in result.generators:
+        why_not = None if usage.has(generator) else generator.why_not_dropped()
+        if why_not is not None:
+            raise why_not
+    for name, value in _dropped_arguments(result, usage):
+        if closing_runs_code(value.obj):
+            raise Unsupported("generator", f"generator {name}, dropped inside its try or with")
+        assert value.source is not None
+        result.guards.add(value.source, "call", closing_runs_nothing, f"closing {value.source.text} runs no code")
+
+
+def _dropped_arguments(result: TraceResult, usage: Usage) -> Iterator[tuple[str, LazyValue]]:
+    kept = [settled(value) for value in result.locals.values()]
+    for name, value in result.arguments.items():
+        if isinstance(value, LazyValue) and type(value.obj) is types.GeneratorType and not usage.has(settled(value)):
+            if not any(other is settled(value) for other in kept):
+                yield name, value
+
+
+def closing_runs_code(generator: object) -> bool:
+    """Whether a handler covers the place where the generator is suspended, or it waits for an iterator that may have one."""
+    if not isinstance(generator, types.GeneratorType):
+        return hasattr(generator, "close")
+    if not generator.gi_suspended or generator.gi_frame is None:
+        return False
+    if generator.gi_yieldfrom is not None and closing_runs_code(generator.gi_yieldfrom):
+        return True
+    model = read(generator.gi_code)
+    index = next(i for i, x in enumerate(model.instructions) if x.offset >= generator.gi_frame.f_lasti)
+    entry = model.handler_at(index)
+    # The handler that every generator has since 3.12 turns StopIteration into RuntimeError (PEP 479).
+    return entry is not None and model.instructions[entry.target].opname != "CALL_INTRINSIC_1"
+
+
+def closing_runs_nothing(generator: object) -> bool:
+    """The opposite, as a guard."""
+    return not closing_runs_code(generator)
+
+
+__all__ = ["check_dropped_generators", "closing_runs_code", "closing_runs_nothing"]
