@@ -9,6 +9,7 @@ import torch
 
 from treadle_codegen.host.host import Host
 from treadle_codegen.host.plan import ExecutionPlan, make_plan, verify_plan
+from treadle_codegen.host.replay import ReplayedGraph
 from treadle_codegen.host.shape_specialisation import ShapeSpecialisation
 from treadle_codegen.host.sizes import SizeTexts, size_numbers, size_symbols
 from treadle_codegen.host.workspace import Entries
@@ -37,7 +38,7 @@ class CompiledGraph:
 
     `source` is the whole unit as text, `kernel_source` the kernels alone, `host_source` the host function, `ir_text` the
     program before fusion, `kernels` the rendered kernels, `seconds` the time spent by pass, `cache_hits` 1 if the library
-    came from the cache.
+    came from the cache. `replayed` records and replays calls, if the options ask for it and the device can.
     """
 
     def __init__(
@@ -45,7 +46,8 @@ class CompiledGraph:
     ) -> None:
         self._program = program
         self._host = host
-        self._run = host.run
+        self._run: Callable[..., list[Any]] = host.run
+        self.replayed: ReplayedGraph | None = None
         self._prologue = prologue
         self.kernels = kernels
         self.source = source
@@ -77,6 +79,13 @@ class CompiledGraph:
             args = (*args, *self._prologue(args))
         return self._run(*args)
 
+    def replay_on(self, target: Target, saved: Sequence[int]) -> None:
+        """Record calls and replay them, if the target can; `saved`: positions of results that only the backward pass reads."""
+        device = self._program.device
+        recorder = target.recorder(device) if device is not None else None
+        if recorder is not None:
+            self._run = self.replayed = ReplayedGraph(self._host, recorder, saved)
+
     @property
     def function(self) -> Callable[..., list[Any]]:
         """The graph as a plain function of its inputs, the fastest way to call it."""
@@ -96,6 +105,7 @@ def compile_graph(
     (both CodegenUnavailable) for a graph with tensors that the target cannot address, InternalError for a bug of ours.
     """
     options = options or CodegenOptions()
+    saved = gm.graph.output_node().meta.get("saved_results", ())
     device = main_device(gm, example_inputs, target_named(target).devices if target else ())
     record = target_named(target) if target else target_for(device.type if device else "cpu")
     require_support(gm, example_inputs, record.devices, record.name, record.operator_devices)
@@ -151,6 +161,8 @@ def compile_graph(
     compiled.kernel_source = source.removeprefix(renderer.prelude).lstrip("\n")
     compiled.seconds = phase.seconds
     compiled.cache_hits = int(cached)
+    if options.cuda_graphs:
+        compiled.replay_on(record, saved)
     return compiled
 
 

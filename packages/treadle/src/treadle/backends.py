@@ -22,6 +22,7 @@ from treadle_tracer import paused
 
 from . import logs
 from .bugs import Compiled, compile_or_eager, run_in_eager
+from .cuda_graphs import report_refusals
 from .errors import UnknownName, WrongUse, unknown_name
 from .hook import without_hook
 from .options import CompileOptions
@@ -68,7 +69,10 @@ def codegen(options: CompileOptions) -> Backend:
             logs.emit("output_code", lambda: f"{compiled.kernel_source}\n{compiled.host_source}")
             if compiled.specialisation is not None:
                 report_specialisations(compiled.specialisation, options)
-            return compiled.function
+            if compiled.replayed is None:
+                return compiled.function
+            report_refusals(compiled.replayed)
+            return without_hook(compiled.function)  # a replay runs functions of the standard library and of PyTorch
 
         return compile_aten
 

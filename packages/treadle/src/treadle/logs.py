@@ -31,6 +31,7 @@ LOGS: Mapping[str, str] = {
     "skips": "functions that are not compiled, and why",
     "eager": "graphs that run in eager, and why",
     "shape_specialisation": "sizes for which a dynamic graph has got specialised kernels",
+    "cuda_graphs": "graphs that are launched kernel by kernel although CUDA graphs are asked for, and why",
     "timing": "seconds of every phase of a compile",
 }
 

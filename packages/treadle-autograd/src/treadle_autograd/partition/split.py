@@ -67,6 +67,8 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
     given = [node for node, place in zip(saved, places, strict=True) if place is None]
     outputs = results[: joint.n_outputs]
     effects = [node for node in classes.order if node.op == "call_function" and has_effect(node)]
+    forward = _graph(primals, [*outputs, *given, *numbers], nodes, effects)
+    forward.output_node().meta["saved_results"] = range(len(outputs), len(outputs) + len(given))
     return Halves(
         classes,
         LazyGraphModule(
@@ -74,9 +76,7 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
             _graph(primals, outputs, nodes, effects, custom=joint.custom),
             class_name="ReferenceGraph",
         ),
-        LazyGraphModule(
-            torch.nn.Module(), _graph(primals, [*outputs, *given, *numbers], nodes, effects), class_name="ForwardGraph"
-        ),
+        LazyGraphModule(torch.nn.Module(), forward, class_name="ForwardGraph"),
         tuple(saved),
         tuple(numbers),
         places,

@@ -79,8 +79,10 @@ class Host:
         self.static_views: list[torch.Tensor | None] = [None] * len(writer.statics)
         self.static_keys = list(writer.statics)
         self.static_pointers: list[int] = [0] * len(plan.program.inputs)
-        scope = self._scope(writer, entries)
-        exec(compile(self.source, "<treadle host>", "exec"), scope)  # our own text, nothing of the user's
+        self._names = self._scope(writer, entries)
+        self._code = compile(self.source, "<treadle host>", "exec")  # our own text, nothing of the user's
+        scope = dict(self._names)
+        exec(self._code, scope)
         self.run: Callable[..., list[Any]] = scope["run"]
         self._read_sizes: Callable[..., tuple[int, ...]] = scope.get("read_sizes", tuple)
         self._at_sizes: Callable[..., tuple[Any, ...]] = scope.get("at_sizes", tuple)
@@ -105,6 +107,12 @@ class Host:
             "t_constants": self.plan.program.constants,
             **entries,
         }
+
+    def with_allocation(self, empty_strided: Callable[..., torch.Tensor]) -> Callable[..., list[Any]]:
+        """The host function with another source of memory for outputs, and for all else that it allocates for one call alone."""
+        scope = {**self._names, "empty_strided": empty_strided}
+        exec(self._code, scope)
+        return scope["run"]
 
     def refit(self, workspace: Workspace, *inputs: Any) -> tuple[Any, ...]:
         """Fit the workspace to the sizes of these inputs; returns the state that the host function begins with."""
@@ -155,4 +163,4 @@ class Host:
         """`x` with these strides: a copy, or another view of it if strides differ only along dimensions of size 1."""
         if all(n == 1 or a == b for n, a, b in zip(shape, x.stride(), strides, strict=True)):
             return x.as_strided(shape, strides)
-        return self.allocation.empty_strided(shape, strides, dtype=dtype).copy_(x)
+        return torch.empty_strided(shape, strides, dtype=dtype, device=x.device).copy_(x)

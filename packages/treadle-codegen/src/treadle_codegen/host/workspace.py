@@ -11,6 +11,7 @@ temporaries are laid out again if it is not where the last one was.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,14 @@ _FITS_KEPT = 32  # per dynamic graph
 
 Sizes = tuple[int, ...]
 Entries = tuple[Callable[[Any], None], ...]  # entry points; each takes the table's `argument`
+
+
+def outside_inference_mode() -> AbstractContextManager[Any]:
+    """Around the making of tensors that outlive a call: operators do not write to those made in inference mode outside of it.
+
+    Where the mode is off it stays untouched, because turning it off also undoes `torch._C._AutoDispatchBelowADInplaceOrView`.
+    """
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else nullcontext()
 
 
 def storage_elements(shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -109,7 +118,8 @@ class Workspace:
         if self.arena.numel() < size:
             self.known_views.clear()
             self.views = ()
-            self.arena = self._empty(size, dtype=torch.uint8)
+            with outside_inference_mode():
+                self.arena = self._empty(size, dtype=torch.uint8)
 
 
 @dataclass(slots=True)
@@ -191,8 +201,9 @@ class MemoryPlanner:
             if len(workspace.known_views) >= _FITS_KEPT:
                 workspace.known_views.clear()
             unowned = self.allocation.unowned
-            memory = arena if unowned is None else unowned(arena)
-            views = workspace.known_views[key] = self._views(memory, fit.layout, fit.sizes)
+            with outside_inference_mode():
+                memory = arena if unowned is None else unowned(arena)
+                views = workspace.known_views[key] = self._views(memory, fit.layout, fit.sizes)
         workspace.views = views
 
     def layout(self, sizes: Sizes) -> ArenaPlan:

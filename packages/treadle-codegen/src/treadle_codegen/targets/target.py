@@ -7,6 +7,7 @@ lowering the dtypes and the costs, fusion the costs, the host the entry ABI and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -74,6 +75,29 @@ class Allocation(NamedTuple):
     unowned: Callable[[torch.Tensor], torch.Tensor] | None = None
 
 
+class Recorder(Protocol):
+    """Records the work that a device is given, and lets it be given again at once (CUDA graphs). One for all graphs of a device."""
+
+    lock: AbstractContextManager[Any]
+    """Held while work is recorded or replayed; the thread that holds it may take it again."""
+
+    def is_recording(self) -> bool:
+        """Whether the current stream's work is being recorded, by this recorder or by the program itself."""
+        ...
+
+    def record(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Call `work`, whose work on the device is recorded and not done; returns what does it, on the current stream.
+
+        Memory that `work` allocates and releases is shared with the other recordings. Random numbers are drawn at each
+        replay, and the generator advances as if the operators ran. Raises RuntimeError for work that cannot be recorded.
+        """
+        ...
+
+    def in_order(self) -> AbstractContextManager[None]:
+        """Around a replay: it begins after the last one has ended, whichever stream that was on."""
+        ...
+
+
 class Probe(NamedTuple):
     """How bits of static inputs are sampled, to notice writes that no version counter sees.
 
@@ -106,6 +130,7 @@ class Target:
     externs: callables that replace the operator of that overload's name, with the same arguments.
     why_not_local_row: why a kernel cannot keep a row of that temporary inside (None: only a row that is too long for the options cannot).
     interrupt_builds: ends builds in the background early, because the process ends.
+    recorder: what records and replays calls of graphs on a device, if it can.
     """
 
     name: str
@@ -123,3 +148,4 @@ class Target:
     externs: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     why_not_local_row: Callable[[Kernel, str], str | None] | None = None
     interrupt_builds: Callable[[], None] = lambda: None
+    recorder: Callable[[torch.device], Recorder | None] = lambda device: None

@@ -75,7 +75,7 @@ class LoadedKernel:
     local_bytes: int
 
 
-class DriverError(getattr(torch, "AcceleratorError", RuntimeError)):
+class DriverError(torch.AcceleratorError):
     """An error of CUDA's driver, with its text. Launches are asynchronous: it may belong to earlier work."""
 
 

@@ -10,9 +10,11 @@ from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.target import Allocation, Target
+from treadle_codegen.targets.triton.cuda_graphs import cuda_graphs
 from treadle_codegen.targets.triton.entries import ENTRY_ABI, allocation
 from treadle_codegen.targets.triton.renderer import INTERPRETED_HEAD, TritonRenderer
 from treadle_codegen.targets.triton.tiles import why_not_registers
+from treadle_codegen.targets.triton.workers import stop_background_builds
 
 COSTS = Costs(
     fusion_window=64,
@@ -46,6 +48,8 @@ TRITON = Target(
     probe=None,  # a checksum of the weights would make the host wait for the device
     costs=COSTS,
     why_not_local_row=why_not_registers,
+    interrupt_builds=stop_background_builds,
+    recorder=cuda_graphs,
 )
 
 
