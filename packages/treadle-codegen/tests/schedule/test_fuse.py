@@ -123,3 +123,15 @@ def test_scattering_loops_stand_alone() -> None:
     kernels = [node.item for node in nodes if isinstance(node.item, Kernel)]
     scattering = [kernel for kernel in kernels if any(accumulates(loop) for loop in kernel.loops)]
     assert all(len(kernel.loops) == 1 for kernel in scattering) and len(kernels) > len(scattering)
+
+
+def test_a_buffer_that_two_kernels_write_stays_in_memory() -> None:
+    nodes = nodes_of(
+        lambda x, y: (torch.relu(torch.cat([x, x * 2])[1:]), torch.relu(x), torch.relu(y)),
+        torch.randn(1),
+        torch.randn(1),
+    )
+    for node in nodes:
+        assert isinstance(node.item, Kernel)
+        for name in node.item.locals:
+            assert not any(name in other.writes for other in nodes if other is not node)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.loops import Axis, BufferKind, Check, Define, Extern, Loop, Program, View
-from treadle_codegen.schedule.access import accumulates, loop_reads, step_reads, step_writes
+from treadle_codegen.schedule.access import accumulates, step_reads, step_writes
 from treadle_codegen.schedule.kernel import Kernel, join, local_buffer, merge_axes, single
 from treadle_codegen.schedule.order import NOTHING, run_time_order
 
@@ -138,20 +138,19 @@ def _finish(
     why_not_local_row: Callable[[Kernel, str], str | None] | None,
 ) -> list[Node]:
     """Find the temporaries that stay inside a kernel, and simplify the kernels' loop nests."""
-    readers: dict[str, int] = {}
+    touching: dict[str, int] = {}
     for node in nodes:
-        for name in node.reads:
-            readers[name] = readers.get(name, 0) + 1
+        for name in node.reads | node.writes:
+            touching[name] = touching.get(name, 0) + 1
     kept = {v.buffer for v in program.outputs if isinstance(v, View)}
     for node in nodes:
         if not isinstance(node.item, Kernel):
             continue
         kernel = node.item
-        inside = {a.buffer for loop in kernel.loops for a in loop_reads(loop)}
         for name in sorted(node.writes):
             if program.buffers[name].kind is not BufferKind.TEMP or name in kept:
                 continue
-            if readers.get(name, 0) > (1 if name in inside else 0):
+            if touching[name] > 1:
                 continue
             local = local_buffer(kernel, name, max_row_bytes // program.buffers[name].dtype.itemsize)
             if local is not None and local.is_row and why_not_local_row and why_not_local_row(kernel, name) is not None:
