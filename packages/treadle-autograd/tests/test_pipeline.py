@@ -279,3 +279,26 @@ def test_values_that_only_the_whole_operator_checks(function):
     assert "raises for some values of q" in run.why_eager
     with pytest.raises(RuntimeError, match="range"):
         run(torch.rand(4), torch.tensor([0.5, 2.0]))
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_compressed_sparse_tensors_have_no_strides(changes: bool) -> None:
+    class Product(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.clone().add_(1) if changes else x * 2
+            return y.to_sparse_csr() @ torch.ones(4, 2)
+
+    x = torch.randn(4, 4).relu()
+    run = aot(torch.fx.symbolic_trace(Product()), [x], forward=lambda gm, inputs: gm)
+    assert run.why_eager is None
+    torch.testing.assert_close(list(run(x)), [Product()(x)])
+
+
+def test_how_many_elements_a_sparse_tensor_holds_is_not_traced() -> None:
+    class Values(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.to_sparse_csr().values() * 2
+
+    x = torch.randn(4, 4).relu()
+    run = aot(torch.fx.symbolic_trace(Values()), [x], forward=lambda gm, inputs: gm)
+    assert "how many elements" in run.why_eager

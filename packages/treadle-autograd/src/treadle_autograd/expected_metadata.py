@@ -53,7 +53,7 @@ def run_as_eager(
             result = tracers_float(node, result)
         if any(tensor._version != version for tensor, version in overlapping):
             raise UnsupportedGraph("a tensor whose elements share memory is written to", line)
-        if isinstance(result, torch.Tensor):
+        if isinstance(result, torch.Tensor) and node in functional:
             if not same_layout(functional[node], (tuple(result.size()), tuple(result.stride()))):
                 raise UnsupportedGraph("an in-place operator keeps strides that its functional form does not", line)
         return result
@@ -87,6 +87,8 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 def _shares_elements(tensor: torch.Tensor) -> bool:
     """Whether elements may share memory. A symbolic size counts as more than 1, because a question about it would be a guard."""
+    if tensor.layout != torch.strided:
+        return False
     sizes_and_strides = zip(tensor.size(), tensor.stride(), strict=True)
     return any(stride == 0 and (isinstance(size, torch.SymInt) or size != 1) for size, stride in sizes_and_strides)
 

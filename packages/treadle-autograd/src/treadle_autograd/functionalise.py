@@ -94,7 +94,8 @@ def run_functional(
             _flush_stat_updates(recorder, holders)
             mutated = True
         if isinstance(result, torch.Tensor):
-            layouts[node] = tuple(result.size()), tuple(result.stride())
+            if result.layout == torch.strided or result.layout == torch.sparse_coo:  # compressed ones have no strides
+                layouts[node] = tuple(result.size()), tuple(result.stride())
             mutated = mutated or _is_changed(result)
         return result
 

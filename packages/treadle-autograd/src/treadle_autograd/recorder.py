@@ -207,6 +207,9 @@ class AtenRecorder(TorchDispatchMode):
         """Why the call cannot stand in the graph, whatever it decomposes into."""
         if not isinstance(func, torch._ops.OpOverload):
             return f"the higher-order operator {func} is not supported"
+        record = operator(func)
+        if record is not None and record.is_sparse_part and args[0].layout != torch.strided:
+            return f"nobody traces how many elements a sparse tensor holds, which {func} asks for"
         if func is aten.as_strided_scatter.default and not _is_zero(args[0].storage_offset()):
             return "as_strided_scatter writes to an absolute place in the storage of a view"
         if func is aten.as_strided.default and (len(args) > 3 or kwargs):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import Bind, Buffer, BufferKind, Check, Define, Extern, Instr, Loop, Program, View
-from treadle_codegen.ir.ops import OPS, reduced_dtype, why_not_dtype
+from treadle_codegen.ir.ops import OPS, reduced_dtype
 from treadle_codegen.lower.dead_steps import step_writes
 from treadle_shapes.expr import BoolExpr, Expr, Fn, Product, Sum, Symbol, evaluate
 from treadle_shapes.floats import FloatExpr
@@ -293,7 +293,7 @@ def _run_extern(step: Extern, program: Program, memory: dict[str, torch.Tensor],
         value = results[bind.result]
         sizes[bind.symbol] = value.shape[bind.dim] // bind.factor if bind.dim is not None else _number(value, bind)
     for name, result in zip(step.outputs, results, strict=True):
-        if name and why_not_dtype(result.dtype) is None and not program.buffers[name].opaque:
+        if name and not program.buffers[name].opaque:
             provide(program, {name}, memory, sizes)
             memory[name].copy_(result)  # into the planned strides
         elif name:

@@ -332,3 +332,8 @@ def test_views_of_complex_tensors_need_no_copies() -> None:
 def test_a_list_with_one_tensor() -> None:
     x = torch.randn(4, dtype=torch.complex64)
     lowered(lambda x: torch.ops.aten.split_with_sizes_copy(x, [4])[0], x)
+
+
+def test_complex_matrices_without_unit_stride_are_copied_for_blas() -> None:
+    x, y = torch.randn(2, 4, 6, dtype=torch.complex64), torch.randn(4, 3, 6, dtype=torch.complex64)
+    lowered(lambda a, b: torch.einsum("bix,iox->box", a, b), x, y)

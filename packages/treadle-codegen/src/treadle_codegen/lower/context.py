@@ -13,6 +13,7 @@ from treadle_codegen.ir.loops import (
     Buffer,
     BufferKind,
     Check,
+    Extern,
     IntLike,
     Loop,
     NumberLike,
@@ -267,10 +268,22 @@ class Lowering:
         kind: BufferKind = BufferKind.TEMP,
         mode: str | None = None,
     ) -> TensorExpr:
-        """A stored copy, whatever `x` is; `mode` is that of the stores."""
+        """A stored copy, whatever `x` is; `mode` is that of the stores. ATen copies what loops cannot compute."""
+        foreign = x.storage is not None and x.storage.buffer in self.foreign
+        if x.dtype not in self.dtypes or foreign:
+            return self.clone(x, contiguous(x.shape) if strides is None else strides, kind)
         return self._store_loop(
             x.shape, x.dtype, lambda o, index, _: x.element(o, index), {}, strides, x.origin, kind, mode=mode
         )
+
+    def clone(self, x: TensorExpr, strides: Shape, kind: BufferKind) -> TensorExpr:
+        """A copy that ATen makes of a stored tensor, of whatever dtype and layout."""
+        view = x.storage
+        assert view is not None, "a tensor that loops cannot compute is always stored"
+        buffer = self.new_buffer(x.shape, x.dtype, strides, kind)
+        clone, name = torch.ops.aten.clone.default, self.fresh("extern_clone")
+        self.steps.append(Extern(name, clone, (view,), {}, (buffer.name,), origins=(x.origin,)))
+        return TensorExpr.stored(view_of(buffer), x.dtype)
 
     def realize_for_reuse(self, x: TensorExpr) -> TensorExpr:
         """Store `x` if it will be read several times and recomputing it costs more than memory."""

@@ -15,7 +15,7 @@ import torch
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.errors import InternalError
-from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, IntLike, NumberLike, Program, View, symbols_of
+from treadle_codegen.ir.loops import Buffer, BufferKind, IntLike, NumberLike, Program, View, symbols_of
 from treadle_codegen.ir.ops import BUFFER_DTYPES, why_not_dtype
 from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.dead_steps import remove_dead_steps
@@ -337,7 +337,7 @@ def _opaque_output(lowering: Lowering, x: TensorExpr, used: set[str]) -> View:
     assert view is not None, "only operators make such tensors"
     buffer = lowering.buffers[view.buffer]
     if buffer.kind is not BufferKind.TEMP or buffer.name in used:
-        view = _cloned(lowering, x, buffer.strides)
+        view = stored_view(lowering.clone(x, buffer.strides, BufferKind.OUTPUT))
     lowering.buffers[view.buffer] = replace(lowering.buffers[view.buffer], kind=BufferKind.OUTPUT, opaque=True)
     used.add(view.buffer)
     return view
@@ -356,8 +356,6 @@ def _fresh_output(lowering: Lowering, x: TensorExpr, strides: tuple[IntLike, ...
     repeated = [d for d, s in enumerate(strides) if s == 0 and x.shape[d] != 1]
     for d in repeated:
         x = x.view(narrow(x.shape, d, 0, 1))
-    if why_not_dtype(x.dtype, lowering.dtypes) is not None or _is_foreign(lowering, x):
-        return _cloned(lowering, x, strides)
     if not repeated:
         stored = lowering.copy(x, strides, BufferKind.OUTPUT)
         x.store_in(stored.storage)  # type: ignore[arg-type]
@@ -371,25 +369,11 @@ def _span_output(lowering: Lowering, x: TensorExpr, view: View) -> View:
     """A copy of all the memory that a view with gaps or overlaps reaches into, seen through the same strides."""
     length = linear([size - 1 for size in view.shape], view.strides) + 1
     span = TensorExpr.stored(View(view.buffer, (length,), (1,), view.offset), x.dtype)
-    if why_not_dtype(x.dtype, lowering.dtypes) is None and not _is_foreign(lowering, x):
-        copied = lowering.copy(span, (1,), BufferKind.OUTPUT).storage
-        assert copied is not None
-    else:
-        copied = _cloned(lowering, span, (1,))
+    copied = stored_view(lowering.copy(span, (1,), BufferKind.OUTPUT))
     return View(copied.buffer, view.shape, view.strides, 0)
 
 
-def _is_foreign(lowering: Lowering, x: TensorExpr) -> bool:
-    return x.storage is not None and x.storage.buffer in lowering.foreign
-
-
-def _cloned(lowering: Lowering, x: TensorExpr, strides: tuple[IntLike, ...]) -> View:
-    """A copy made by ATen, for dtypes that loops cannot compute."""
-    view = x.storage
-    assert view is not None, "a tensor that loops cannot compute is always stored"
-    buffer = lowering.new_buffer(x.shape, x.dtype, strides, BufferKind.OUTPUT)
-    step = Extern(
-        lowering.fresh("extern_clone"), torch.ops.aten.clone.default, (view,), {}, (buffer.name,), origins=(x.origin,)
-    )
-    lowering.steps.append(step)
-    return view_of(buffer)
+def stored_view(x: TensorExpr) -> View:
+    """Where a tensor that was just stored stands."""
+    assert x.storage is not None
+    return x.storage
