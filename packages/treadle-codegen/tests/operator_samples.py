@@ -32,11 +32,11 @@ for _op in op_db:
 Sample = tuple[Callable[..., Any], list[torch.Tensor]]
 
 
-def samples(name: str, dtype: torch.dtype, count: int) -> Iterator[Sample]:
-    """Up to `count` samples of each variant of an operator; none where it does not take the dtype."""
+def samples(name: str, dtype: torch.dtype, count: int, device: str = "cpu") -> Iterator[Sample]:
+    """Up to `count` samples of each variant of an operator; none where it does not take the dtype on that type of device."""
     for op in OPERATORS[name]:
-        if dtype in op.dtypes:
-            for sample in itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=False), count):
+        if dtype in op.supported_dtypes(torch.device(device).type):
+            for sample in itertools.islice(op.sample_inputs(device, dtype, requires_grad=False), count):
                 yield _as_function(op, sample)
 
 
