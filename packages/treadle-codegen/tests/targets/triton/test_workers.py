@@ -42,7 +42,7 @@ def request(name: str = "k_ppl", before: str = "") -> Request:
 
 
 def test_a_process_serves_one_request_after_the_other(pool: WorkerPool) -> None:
-    pool.warm_up()
+    pool.compile(request())
     (worker,) = pool._idle
     for _ in range(3):
         assert pool.compile(request()).binary
@@ -69,8 +69,16 @@ def test_a_process_that_went_away_while_idle_is_replaced(pool: WorkerPool) -> No
     assert worker not in pool._idle
 
 
+def test_a_process_with_other_settings_is_replaced(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool.compile(request())
+    (worker,) = pool._idle
+    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "0")
+    pool.compile(request())
+    assert worker not in pool._idle and worker.process.poll() is not None
+
+
 def test_an_interrupt_ends_a_build(pool: WorkerPool) -> None:
-    pool.warm_up()
+    pool.compile(request())
     threading.Timer(0.5, pool.interrupt).start()
     start = time.perf_counter()
     with pytest.raises(Crashed) as caught:
@@ -83,7 +91,7 @@ def test_an_interrupt_ends_a_build(pool: WorkerPool) -> None:
 
 def test_an_exception_while_waiting_drops_the_process(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its answer would be taken for that of the next request."""
-    pool.warm_up()
+    pool.compile(request())
     (worker,) = pool._idle
     read = workers.compile_worker.read_message
 
@@ -100,7 +108,7 @@ def test_an_exception_while_waiting_drops_the_process(pool: WorkerPool, monkeypa
 
 
 def test_a_forked_child_starts_processes_of_its_own(pool: WorkerPool) -> None:
-    pool.warm_up()
+    pool.compile(request())
     (worker,) = pool._idle
     child = os.fork()
     if child == 0:

@@ -13,7 +13,6 @@ import torch
 
 from treadle_codegen.errors import CodegenUnavailable
 from treadle_codegen.options import CodegenOptions
-from treadle_codegen.targets.triton import workers
 from treadle_codegen.targets.triton.launcher import GRID_TOO_LARGE, MOST_PROGRAMS, UNALIGNED, DriverError, LoadedKernel
 from treadle_codegen.targets.triton.offline import Architecture, Binary, compile_kernels
 from treadle_codegen.targets.triton.runtime import LaunchableSegment, Runtime, runtime
@@ -23,11 +22,6 @@ ALIGNMENT = 16  # bytes: what one thread loads at once
 _POINTER_TYPES = frozenset(("u64", "b64"))
 
 Entry = Callable[[int], None]
-
-
-def warm_up() -> None:
-    """Start a compiling process while the caller prepares the first unit. Where none can be started, the build will say so."""
-    workers.FOREGROUND.warm_up()
 
 
 def load_unit(

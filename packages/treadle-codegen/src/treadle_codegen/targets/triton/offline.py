@@ -30,8 +30,6 @@ from treadle_codegen.targets.triton.unit import UnitKernel
 
 _PRELUDE = Path(__file__).with_name("prelude.py")
 _KIND, _SUFFIX = "triton", ".kernel"
-# Settings of Triton that say where it keeps files and what it prints, not what it makes.
-_HARMLESS = frozenset("TRITON_INTERPRET TRITON_CACHE_DIR TRITON_HOME TRITON_DUMP_DIR TRITON_PRINT_AUTOTUNING".split())
 _KILLED = -9  # status of a process that SIGKILL ended: by the system for want of memory, or by us
 
 
@@ -80,10 +78,6 @@ def _prelude_hash() -> str:
     return hashlib.sha256(_PRELUDE.read_bytes()).hexdigest() if _PRELUDE.exists() else ""
 
 
-def _settings() -> str:
-    return repr(sorted((k, v) for k, v in os.environ.items() if k.startswith("TRITON_") and k not in _HARMLESS))
-
-
 def _request(kernel: UnitKernel, architecture: Architecture, aligned: bool) -> workers.Request:
     options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, **kernel.options}
     if kernel.checks_bounds:
@@ -106,7 +100,7 @@ def _key(request: workers.Request) -> str:
         repr((request["signature"], sorted(request["options"].items()), request["target"], request["aligned"])),
         _prelude_hash(),
         triton_identity(),
-        _settings(),
+        workers.settings(),
         __version__,
     )
 

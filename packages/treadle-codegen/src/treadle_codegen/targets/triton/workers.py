@@ -25,6 +25,13 @@ from treadle_codegen.targets.triton import compile_worker
 
 _ROOT = Path(__file__).parents[3]  # where this package is found, whatever import hooks found it
 _NICENESS = 10  # of builds in the background
+# Settings of Triton that say where it keeps files and what it prints, not what it makes.
+_HARMLESS = frozenset("TRITON_INTERPRET TRITON_CACHE_DIR TRITON_HOME TRITON_DUMP_DIR TRITON_PRINT_AUTOTUNING".split())
+
+
+def settings() -> str:
+    """The environment variables that Triton's compiler looks at, as text."""
+    return repr(sorted((k, v) for k, v in os.environ.items() if k.startswith("TRITON_") and k not in _HARMLESS))
 
 
 class Request(TypedDict):
@@ -67,6 +74,7 @@ class Worker:
             )
         # A file, not a pipe: nobody needs to read it while the process runs.
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
+        self.settings = settings()
         environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
         self.process = subprocess.Popen(
             [sys.executable, "-B", compile_worker.__file__],
@@ -146,12 +154,6 @@ class WorkerPool:
             worker.close()  # else the parent's processes would not notice its end
         self._forget()
 
-    def warm_up(self) -> None:
-        """Start a process if none waits for work."""
-        with self._lock:
-            if not self._idle:
-                self._idle.append(Worker(self._niceness))
-
     def compile(self, request: Request) -> Answer:
         """Compile one kernel in a process that has nothing else to do. Raises Crashed, CodegenUnavailable, OSError."""
         while True:
@@ -183,10 +185,15 @@ class WorkerPool:
             return crash
 
     def _take(self) -> Worker:
+        wanted = settings()
         with self._lock:
+            outdated = [worker for worker in self._idle if worker.settings != wanted]
+            self._idle = [worker for worker in self._idle if worker.settings == wanted]
             worker = self._idle.pop() if self._idle else Worker(self._niceness)
             self._busy.add(worker)
-            return worker
+        for other in outdated:
+            other.kill()
+        return worker
 
     def _drop(self, worker: Worker) -> None:
         with self._lock:
