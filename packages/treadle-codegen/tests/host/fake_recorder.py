@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ class FakeRecorder:
         self.protected: Sequence[torch.Tensor] = ()
         self.fails: Exception | None = None
         self.recording = False
+        self.released: list[torch.Tensor] = []
 
     def is_recording(self) -> bool:
         return self.recording
@@ -52,6 +53,9 @@ class FakeRecorder:
                 work()
 
         return replay
+
+    def release(self, tensors: Iterable[torch.Tensor]) -> None:
+        self.released.extend(tensors)
 
     @contextlib.contextmanager
     def in_order(self) -> Iterator[None]:

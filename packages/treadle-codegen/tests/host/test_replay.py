@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -309,6 +310,17 @@ def test_memory_that_was_lent_is_used_again_once_it_is_let_go(forward: CompiledG
     # Two calls as always, a replay, one as always, because a view of the replay's memory was alive, and its recording.
     assert len(places) == 5
     assert view.shape == (13,) and recorder.events.count("record") == 2
+
+
+def test_the_recorder_hears_of_memory_that_is_given_up(forward: CompiledGraph, recorder: FakeRecorder) -> None:
+    make = moving((16,))
+    for _ in range(4):
+        forward(make())
+    assert recorder.released == []
+    assert forward.replayed is not None
+    forward.replayed._shapes.clear()
+    gc.collect()
+    assert len(recorder.released) == 2  # the place of the input, and what was lent
 
 
 def test_nothing_is_lent_to_hooks(forward: CompiledGraph, recorder: FakeRecorder) -> None:

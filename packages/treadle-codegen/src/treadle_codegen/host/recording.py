@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -93,6 +94,10 @@ class Recording:
         # A storage is free when as many refer to it as do now.
         storages = [value.untyped_storage() for how, value in results if how == _LENT]
         self._lent = [(storage, _uses(storage)) for storage in storages]
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, TypeError):  # not made in full, or the interpreter is ending
+            self._recorder.release([*self._places, *[value for how, value in self._results if how == _LENT]])
 
     def fits(self, addresses: Sequence[int]) -> bool:
         """Whether the tensors that are not copied lie where they lay."""

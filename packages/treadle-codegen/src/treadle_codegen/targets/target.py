@@ -6,7 +6,7 @@ lowering the dtypes and the costs, fusion the costs, the host the entry ABI and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -95,6 +95,10 @@ class Recorder(Protocol):
 
     def in_order(self) -> AbstractContextManager[None]:
         """Around a replay: it begins after the last one has ended, whichever stream that was on."""
+        ...
+
+    def release(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Called before the memory of a recording is given up, which replays on other streams may still use."""
         ...
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -35,12 +35,7 @@ class CudaGraphs:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(self._device), torch.cuda.stream(self._side):
             try:
-                # Other threads may go on: only what this one does would disturb the recording.
-                graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-                try:
-                    work()
-                finally:
-                    graph.capture_end()
+                _captured(graph, self._pool, work)
             except BaseException:
                 self._after_failure()
                 raise
@@ -49,8 +44,9 @@ class CudaGraphs:
     def _after_failure(self) -> None:
         """Undo what a recording that failed leaves behind: `capture_end` raises before it has ended everything.
 
-        Then the allocator still takes the pool for one that is recorded into, and the generator refuses to draw. A generator
-        gets a new state. Recordings made before would advance the old one, so none is used any more on this device.
+        Then the allocator still takes the pool for one that is recorded into, and the generator refuses to draw. A recording
+        that succeeds brings the generator back. If that fails, too, it gets a new state, and nothing is recorded or replayed
+        any more on this device: recordings made before would advance the old state.
         """
         index = self._device.index or 0
         with contextlib.suppress(RuntimeError):
@@ -58,6 +54,9 @@ class CudaGraphs:
         self._pool = torch.cuda.graph_pool_handle()
         generator = torch.cuda.default_generators[index]
         state = generator.get_state()
+        place = torch.empty(1, device=self._device)
+        with contextlib.suppress(RuntimeError):
+            _captured(torch.cuda.CUDAGraph(), self._pool, place.zero_)
         try:
             torch.rand(1, device=self._device)
         except RuntimeError:
@@ -65,6 +64,11 @@ class CudaGraphs:
             fresh = torch.Generator(self._device)
             generator.graphsafe_set_state(fresh.graphsafe_get_state())
         generator.set_state(state)
+
+    def release(self, tensors: Iterable[torch.Tensor]) -> None:
+        if self._ended is not None and self._stream is not None:  # else the allocator knows the only stream
+            for tensor in tensors:
+                tensor.record_stream(self._stream)
 
     @contextmanager
     def in_order(self) -> Iterator[None]:
@@ -82,6 +86,15 @@ class CudaGraphs:
             finally:
                 if self._ended is not None:
                     self._ended.record(stream)
+
+
+def _captured(graph: torch.cuda.CUDAGraph, pool: tuple[int, int], work: Callable[[], object]) -> None:
+    """Record `work` on the current stream. Other threads may go on: only what this one does would disturb the recording."""
+    graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+    try:
+        work()
+    finally:
+        graph.capture_end()
 
 
 @functools.lru_cache(maxsize=64)
