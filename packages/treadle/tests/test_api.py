@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import time
 
 import pytest
 import torch
@@ -166,15 +167,14 @@ def test_inputs_changed_in_place_and_views_of_them():
     assert mine.eq(5).all()
 
 
-def test_print_breaks_the_graph_and_fullgraph_says_where(capsys):
+def test_a_call_breaks_the_graph_and_fullgraph_says_where():
     def f(x):
         y = x + 1
-        print("between")
+        time.sleep(0)
         return y * 2
 
     x = torch.ones(3)
     close(treadle.compile(f)(x), torch.full((3,), 4.0))
-    assert capsys.readouterr().out == "between\n"
     stats = treadle.stats()
     assert stats.graphs == 2 and len(stats.breaks) == 1
     assert "test_api.py" in stats.breaks[0].where
@@ -187,7 +187,7 @@ def test_print_breaks_the_graph_and_fullgraph_says_where(capsys):
 def test_explain():
     def f(x):
         y = x + 1
-        print(end="")
+        time.sleep(0)
         return y * 2
 
     explanation = treadle.explain(f)(torch.ones(3))

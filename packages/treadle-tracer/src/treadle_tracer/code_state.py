@@ -25,7 +25,8 @@ class CodeState:
     tensorless_calls  calls whose arguments and names held no tensor
     empty_traces      traces in which no tensor was computed
     may_assume        False when a graph with an assumption cannot be deoptimised, so that nothing is assumed
-    may_defer         False when a graph with deferred asserts cannot be deoptimised, or when they have failed too often
+    may_guess         False when a graph that takes a path for granted cannot be deoptimised, or when programs often took another one
+    may_defer         the same of all deferred asserts, and of output that waits for a graph that may raise
     dynamic           what earlier calls have shown to change
     failures          calls that took another path than a graph had taken for granted
     constants         changing numbers that a trace could not have as symbols
@@ -36,6 +37,7 @@ class CodeState:
     tensorless_calls: int = 0
     empty_traces: int = 0
     may_assume: bool = True
+    may_guess: bool = True
     may_defer: bool = True
     failures: int = 0
     dynamic: DynamicSources = field(default_factory=DynamicSources)

@@ -32,7 +32,7 @@ from .output.break_placement import place_break
 from .output.call_changes import follow
 from .output.deferred_asserts import asserts_of
 from .output.entry import FramePlan, Payload, finish_entry, with_accepted_sizes
-from .output.graph_writes import why_not_deoptimise
+from .output.graph_writes import may_raise_by_value, why_not_deoptimise
 from .output.size_one import check_size_one, why_not_served
 from .output.size_ranges import size_program
 from .skips import Skip, SkipKind
@@ -104,8 +104,11 @@ class Compilation:
             if why_not_deoptimise(gm) is not None:
                 self.state.may_assume = False
                 return self._attempt(wanted)
-        if self.state.may_defer and self._relies_on_deoptimisation(gm):
+        if self.state.may_defer and _loses_output(result, gm):
             self.state.may_defer = False
+            return self._attempt(wanted)
+        if self.state.may_defer and self._relies_on_deoptimisation(gm):
+            _defer_less(self.state)
             return self._attempt(wanted)
         if generalised and not self._serves_this_call(gm, result):
             return None
@@ -156,6 +159,7 @@ class Compilation:
         options = replace(
             self.options,
             assume=self.options.assume and self.state.may_assume,
+            guess=self.options.guess and self.state.may_guess,
             defer=self.options.defer and self.state.may_defer,
         )
         return trace_frame(self.frame, self.model, options, dynamic, stop_at, reason)
@@ -241,6 +245,24 @@ class Compilation:
         return treadle_frame.Entry(self.frame.code, program, payload)
 
 
+def _loses_output(result: TraceResult, gm: torch.fx.GraphModule | None) -> bool:
+    """Whether the graph may raise when Python can no longer run the program, so that what it has printed before would be lost."""
+    return (
+        bool(result.mutations.outputs)
+        and gm is not None
+        and why_not_deoptimise(gm) is not None
+        and may_raise_by_value(gm)
+    )
+
+
+def _defer_less(state: CodeState) -> None:
+    """Take no path for granted any more; if that is so already, have no deferred asserts."""
+    if state.may_guess:
+        state.may_guess = False
+    else:
+        state.may_defer = False
+
+
 def _stops_deferring(code: CodeType, state: CodeState) -> Callable[[], None]:
     """A function that counts calls that take another path than a graph takes for granted; after some of them such questions break it.
 
@@ -251,9 +273,9 @@ def _stops_deferring(code: CodeType, state: CodeState) -> Callable[[], None]:
     def count() -> None:
         state.failures += 1
         found = code_ref()
-        if state.failures < _MOST_FAILURES or found is None:
+        if state.failures % _MOST_FAILURES or found is None:
             return
-        state.may_defer = False
+        _defer_less(state)
         for entry in treadle_frame.entries(found):
             if asserts_of(entry.payload.graph_module):
                 treadle_frame.remove_entry(found, entry)

@@ -17,9 +17,11 @@ class TracerOptions:
                            runs uncompiled
     capture_scalars        sizes that depend on data (`nonzero`, boolean masks) stay in the graph instead of breaking it, and assumptions
                            may be made about them; always so under `fullgraph`
-    defer                  single numbers from tensors (`.item()`, `int(t)`) stay in the graph, and where one side of a jump on them only
-                           raises or warns, the graph checks that the other one is taken; Python runs the program where it is not.
-                           False: both break the graph, unless `capture_scalars` says otherwise for the numbers
+    defer                  single numbers from tensors (`.item()`, `int(t)`) stay in the graph, unless it cannot check what they must be;
+                           output waits until the graph has run. False: both break the graph, unless `capture_scalars` says otherwise for
+                           the numbers
+    guess                  where one side of a jump on such a number only raises or warns, the graph checks that the other one is taken;
+                           Python runs the program where it is not. False: the jump breaks the graph
     assume                 a size that depends on data is assumed to be neither 0 nor 1 where an operator asks; the graph checks that, and
                            Python runs the program where it does not hold. False: such a question breaks the graph
     """
@@ -31,3 +33,4 @@ class TracerOptions:
     capture_scalars: bool = False
     assume: bool = True
     defer: bool = True
+    guess: bool = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
+from time import sleep
 
 import pytest
 import torch
@@ -29,9 +30,9 @@ def said():
 say_opaque = getattr(math, "hypot")  # noqa: B009
 
 
-def breaks_at_print(x):
+def breaks_at_sleep(x):
     y = x + 1
-    print(y.shape, end="")
+    sleep(len(y.shape) * 0)
     return y * 2
 
 
@@ -180,7 +181,7 @@ def unpacking(x):
 
 
 BREAKS = [
-    (breaks_at_print, t(3)),
+    (breaks_at_sleep, t(3)),
     (breaks_twice, t(3)),
     (nested_call, t(3)),
     (branch, t(3)),
@@ -265,7 +266,7 @@ def test_frames_that_must_be_left_before_the_break(case):
 
 
 def test_the_graphs_around_a_break():
-    recorder = compare(breaks_at_print, t(3))
+    recorder = compare(breaks_at_sleep, t(3))
     assert [len([n for n in gm.graph.nodes if n.op.startswith("call")]) for gm in recorder.graphs] == [1, 1]
 
 
@@ -327,7 +328,7 @@ def test_a_loop_with_a_break_is_compiled_in_pieces_once():
     def loop(x, xs):
         for y in xs:
             x = torch.relu(x) + y
-            print(end="")
+            sleep(0)
             x = x * 0.5
         return x + 1
 

@@ -295,14 +295,14 @@ def looked_up(a, t):
 
 
 def text(a, t):
-    return a + 1, f"{t.item()}"
+    return a + 1, len(f"{t.item()}")
 
 
 @pytest.mark.parametrize("function", [if_positive, count_up, rows, looked_up, text])
 def test_decisions_break_the_graph(function):
     for value in (1, 2):
         recorder = compare(function, x(), number(value), capture_scalars=True)
-        assert "unbacked-decision" in recorder.codes()
+        assert ("format" if function is text else "unbacked-decision") in recorder.codes()
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def re_math(x):
     )
 
 
-@case(t(3), breaks=("builtin-call",))
+@case(t(3))
 def counter(x):
     c = collections.Counter("aab")
     return x + 1, c["a"], c["zz"], c.most_common(1)

@@ -420,8 +420,8 @@ def nested_in(d, l):
     return d["l"][0] * d["l"][1]["q"], l
 
 
-@case(t(3), breaks=("output",))
-def print_break(x):
+@case(t(3))
+def printed(x):
     y = x + 1
     print("hi")
     return y * 2

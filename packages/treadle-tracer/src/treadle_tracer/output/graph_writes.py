@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from treadle_shapes.torch import operator
+from treadle_shapes.torch import Kind, Raises, operator
 
 
 def why_not_deoptimise(gm: torch.fx.GraphModule) -> str | None:
@@ -33,6 +33,13 @@ def draws_random_numbers(gm: torch.fx.GraphModule) -> bool:
     """Whether a call of the graph moves a random number generator on, as far as is known."""
     records = [operator(node.target) for node in gm.graph.nodes if node.op[:5] == "call_"]
     return any(record is not None and record.is_random for record in records)
+
+
+def may_raise_by_value(gm: torch.fx.GraphModule) -> bool:
+    """Whether a call of the graph may raise for some elements of its arguments, as far as is known."""
+    calls = [node for node in gm.graph.nodes if node.op[:5] == "call_" and node.target is not getattr]
+    records = [operator(node.target) for node in calls]
+    return any(r is None or r.raises is not Raises.NEVER or r.kind is Kind.LINALG for r in records)
 
 
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:

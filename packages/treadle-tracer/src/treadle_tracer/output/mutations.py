@@ -1,12 +1,13 @@
 """Writes of the traced program to outside objects: the trace records them and reads them back, the replacement replays them.
 
 The record is an overlay; outside objects stay untouched while tracing. Stores to attributes, cells and globals keep the last value per
-place. A changed container (list, dict, set, ...) has its contents in its own Value; the overlay records only that it changed.
+place. A changed container (list, dict, set, ...) has its contents in its own Value; the overlay records only that it changed. Output is
+a sequence of calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import PathEnds
@@ -25,6 +26,7 @@ class _Deleted:
 
 DELETED = _Deleted()
 Stored = Any  # Value | DELETED
+Output = tuple[Callable[..., Any], tuple["Value", ...]]
 
 
 class Mutations:
@@ -35,6 +37,7 @@ class Mutations:
         self._containers: dict[int, Value] = {}
         self._globals: dict[tuple[Source | None, str], Stored] = {}
         self._cells: dict[int, Stored] = {}
+        self._outputs: tuple[Output, ...] = ()
         self._values: dict[int, Value] = {}  # keeps the keys' Values alive
         self.frozen = False  # a path is traced speculatively: see trace.speculation
 
@@ -96,6 +99,16 @@ class Mutations:
         """What the trace last stored there, DELETED (an emptied cell), or None."""
         return self._cells.get(id(cell))
 
+    def output(self, function: Callable[..., Any], values: tuple[Value, ...]) -> None:
+        """Print, warn or log by calling `function(*values)`."""
+        self._check()
+        self._outputs = (*self._outputs, (function, values))
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """What the program has printed, warned and logged, in order."""
+        return self._outputs
+
     def _check(self) -> None:
         if self.frozen:
             raise PathEnds("a write")
@@ -109,7 +122,7 @@ class Mutations:
         return self._values[key]
 
     def __bool__(self) -> bool:
-        return bool(self._attrs or self._containers or self._globals or self._cells)
+        return bool(self._attrs or self._containers or self._globals or self._cells or self._outputs)
 
     # ---- what output.replacement reads
 
@@ -135,7 +148,7 @@ class Mutations:
 
     # ---- states to compare with and to go back to
 
-    nothing: Any = ({}, {}, {}, {})
+    nothing: Any = ({}, {}, {}, {}, ())
     """The state in which nothing has been written."""
 
     def snapshot(self) -> Any:
@@ -145,10 +158,11 @@ class Mutations:
             dict(self._containers),
             dict(self._globals),
             dict(self._cells),
+            self._outputs,
         )
 
     def restore(self, state: Any) -> None:
         """Go back to a snapshot."""
-        attrs, containers, globals_, cells = state
+        attrs, containers, globals_, cells, self._outputs = state
         self._attrs = {k: dict(v) for k, v in attrs.items()}
         self._containers, self._globals, self._cells = dict(containers), dict(globals_), dict(cells)

@@ -16,9 +16,12 @@ nodes that must be outputs.
 from __future__ import annotations
 
 import collections
+import functools
 import types
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+
+import treadle_frame
 
 from ..errors import InternalError, Unsupported
 from ..values.base import NULL, Constant, LazyValue
@@ -198,7 +201,7 @@ def settled(value: Value) -> Value:
 
 def _is_known(value: Value) -> bool:
     """Whether the object is a constant of the replacement code."""
-    return isinstance(value, Constant) and value.source is None
+    return isinstance(value, Constant) and value.source is None and not value.is_computed
 
 
 def _identity(value: Value) -> Any:
@@ -308,6 +311,12 @@ class Effects:
             else:
                 yield [("value", cell), ("value", settled(value))], self._replay_store_cell
 
+        for function, values in mutations.outputs:
+            yield [("value", settled(value)) for value in values], self._replay_output(function)
+
+    def _replay_output(self, function: Callable[..., Any]) -> Callable[..., None]:
+        return lambda *values: self._call(functools.partial(_outside_the_hook, function), *values)
+
     def _call(self, function: Callable[..., Any], *pushes: Callable[[], None]) -> None:
         cb = self.builder.cb
         cb.call_constant(function, pushes, lambda push: push())
@@ -369,6 +378,14 @@ def _part_key(how: str, value: Value) -> int:
 
 
 # ---- run-time helpers of replacement code
+
+
+def _outside_the_hook(function: Callable[..., Any], *values: Any) -> None:
+    state = treadle_frame.set_handler(None)
+    try:
+        function(*values)
+    finally:
+        treadle_frame.set_handler(state)
 
 
 def _empty_cell(cell: Any) -> None:

@@ -33,7 +33,7 @@ _TELLS = frozenset({"print", "warn", "warnings", "logging", "logger", "log", "de
 def likely_truth(frame: Frame, value: Value, when: bool, target: int) -> bool | None:
     """The truth of `value` that the graph takes for granted at a jump to `target` if it is `when`; None where it must be known."""
     tx = frame.tx
-    if tx.speculation is not None or not tx.symbols.defers or not _is_unknown(frame, value):
+    if tx.speculation is not None or not tx.symbols.guesses or not _is_unknown(frame, value):
         return None
     sides = {when: target, not when: frame.pc}
     unlikely = [truth for truth, place in sides.items() if _is_unlikely(frame, place)]

@@ -9,6 +9,7 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler
 from treadle_tracer.values import module_attributes, protocol
 from treadle_tracer.values.base import NONE, NULL, Constant, boolean
+from treadle_tracer.values.deferred_text import joined_text
 from treadle_tracer.values.functions import CellValue
 from treadle_tracer.values.identity import is_identical
 from treadle_tracer.values.joined import undecided_truth
@@ -299,7 +300,7 @@ def _build_slice(frame: Frame, i: Instruction) -> None:
 
 
 def _build_string(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(Constant("".join(part.constant() for part in frame.pop_many(i.arg or 0))))
+    frame.stack.append(joined_text(frame.tx, frame.pop_many(i.arg or 0)))
 
 
 def _format_value(frame: Frame, i: Instruction) -> None:

@@ -316,8 +316,8 @@ class Tracer:
 
     def is_as_before(self, state: Any) -> bool:
         """Whether the program's writes are those of a snapshot of `mutations`, attributes that hold their constants again aside."""
-        attrs, containers, globals_, cells = self.mutations.snapshot()
-        if (globals_, cells) != tuple(state[2:]) or containers or state[1]:
+        attrs, containers, *others = self.mutations.snapshot()
+        if others != list(state[2:]) or containers or state[1]:
             return False
         written = [(key, name, value) for key, names in attrs.items() for name, value in names.items()]
         if any(name not in attrs.get(key, {}) for key, names in state[0].items() for name in names):

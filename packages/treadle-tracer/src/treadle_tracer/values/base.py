@@ -100,9 +100,11 @@ class Constant(ConcreteValue):
     """An immutable Python object compared by value: None, numbers, strings, dtypes, devices, enum members, ...
 
     It has a source where an equal object may be another one, so that the program gets back the very object that it has passed.
+    is_computed: replacement code computes the object from other values, although the trace may use it as a constant.
     """
 
     __slots__ = ()
+    is_computed = False
 
     def reconstruct(self, cg: Any) -> None:
         if self.source is not None:

@@ -37,6 +37,7 @@ from treadle_tracer.values.iteration import HostIterator
 from treadle_tracer.values.joined import is_same
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.native_values import call_native
+from treadle_tracer.values.outputs import stream_method
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
 
@@ -284,6 +285,9 @@ class ObjectValue(Value):
         if isinstance(self.obj, contextvars.ContextVar) and name == "get" and not args:
             assert self.source is not None
             return tx.wrap(self.obj.get(), ApplySource(self.source, contextvars.ContextVar.get))
+        written = stream_method(tx, self, name, args)
+        if written is not None:
+            return written
         raise Unsupported("builtin-method", f"{self.cls.__name__}.{name}")
 
     def constant(self) -> Any:

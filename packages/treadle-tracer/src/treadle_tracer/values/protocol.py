@@ -18,6 +18,7 @@ from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method, special_methods_are_built_in
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.containers import init_container
+from treadle_tracer.values.deferred_text import is_open_text, joined_text
 from treadle_tracer.values.functions import BoundMethod
 from treadle_tracer.values.growing import GrownTuple, OutsideTuple
 from treadle_tracer.values.iteration import IteratorValue
@@ -30,7 +31,7 @@ from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue, com
 from treadle_tracer.values.sets import SetValue, entries_of, real_result, replace_items
 from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
-from treadle_tracer.values.text import to_repr, to_str
+from treadle_tracer.values.text import format_method, percent_format, to_repr, to_str
 from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
 
 if TYPE_CHECKING:
@@ -139,6 +140,9 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     """`a <text> b`, in place when the text ends in '='."""
     if a.__class__ is Constant and b.__class__ is Constant:
         return fold(tx, BINARY[text.removesuffix("=") if text not in BINARY else text][0], [a, b], {})
+    combined = _combined_text(tx, text.removesuffix("=") if text not in BINARY else text, a, b)
+    if combined is not None:
+        return combined
     replaced = _replaced_operator(tx, text, a, b)
     if replaced is not None:
         return replaced
@@ -164,6 +168,15 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
         if not _is_not_implemented(result):
             return result
     return _by_special_methods(tx, a, b, f"__{name}__", f"__r{name}__", plain)
+
+
+def _combined_text(tx: TraceContext, text: str, a: Value, b: Value) -> Value | None:
+    """`a + b` and `a % b` of strings of which some are not known yet; None for everything else."""
+    if text == "%":
+        return percent_format(tx, a, b)
+    if text == "+" and (is_open_text(a) or is_open_text(b)) and a.python_type() is b.python_type() is str:
+        return joined_text(tx, [a, b])
+    return None
 
 
 def _by_special_methods(tx: TraceContext, a: Value, b: Value, forward: str, backward: str, text: str) -> Value:
@@ -440,6 +453,17 @@ _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
 _PLAIN = (Constant, Sequence, DictValue, DictView, SetValue, IteratorValue)
 
 
+def _text_method(tx: TraceContext, owner: str, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """`str.format` and `str.join` with arguments that are not known yet; None for everything else."""
+    if name == "format":
+        return format_method(tx, owner, args, kwargs)
+    if name == "join" and isinstance(args[0], Sequence):
+        items = args[0].unpack(tx)
+        if any(map(is_open_text, items)) and all(item.python_type() is str for item in items):
+            return joined_text(tx, [piece for item in items for piece in (owner, item)][1:])
+    return None
+
+
 def call_builtin_method(
     tx: TraceContext, owner: Value, name: str, function: Any, args: list[Value], kwargs: dict[str, Value]
 ) -> Value:
@@ -457,6 +481,10 @@ def call_builtin_method(
         if owner.container is not None and defined_in not in (object, None, BaseException) and name != "__init__":
             return call_builtin_method(tx, owner.container, name, function, args, kwargs)
         return owner.builtin_method(tx, name, args, kwargs)
+    if isinstance(owner, Constant) and type(owner) is Constant and isinstance(owner.obj, str):
+        found = _text_method(tx, owner.obj, name, args, kwargs)
+        if found is not None:
+            return found
     if name in _DUNDERS and isinstance(owner, _PLAIN):
         return _DUNDERS[name](tx, owner, args)
     if name == "__init__" and isinstance(owner, (ListValue, DictValue, SetValue)):

@@ -50,6 +50,7 @@ class Symbols:
         self.sources: dict[Any, tuple[Source, int]] = {}
         self.captures = options.capture_scalars or options.fullgraph
         self.defers = options.defer
+        self.guesses = options.guess
         self.takes_numbers = self.captures or options.defer
         self.assumes = self.captures and options.assume
         self.unbacked = UnbackedNumbers()

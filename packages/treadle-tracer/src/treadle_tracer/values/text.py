@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import operator
+import string
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.values import tensor_numbers
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method
+from treadle_tracer.values.deferred_text import DeferredText, SymbolicText, is_open_text, text_of
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.originals import replaced_method
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.value import Value, call_special
@@ -31,6 +36,10 @@ def to_repr(tx: TraceContext, value: Value) -> Value:
 
 
 def _text(tx: TraceContext, value: Value, name: str, function: Callable[[Any], str]) -> Value:
+    if isinstance(value, DeferredText) and name == "__str__":
+        return value
+    if isinstance(value, TensorValue) and replaced_method(tx, value.python_type(), name) is None:
+        return text_of(tx, function, value)
     if isinstance(value, (ObjectValue, TensorValue)) or has_python_method(tx, value, (name, "__repr__")):
         raw = lookup(tx, value.python_type(), name)
         if raw is object.__str__:
@@ -40,10 +49,14 @@ def _text(tx: TraceContext, value: Value, name: str, function: Callable[[Any], s
         if isinstance(value, ObjectValue) and issubclass(value.cls, BaseException) and name == "__str__":
             return _exception_text(tx, value)
         raise Unsupported("format", value.describe())
+    if isinstance(value, SymbolicText) and name == "__str__":
+        return value
+    if isinstance(value, SymbolicValue):
+        return text_of(tx, function, value)
     try:
         return tx.fold(function, [value], {})
     except Unsupported:
-        raise Unsupported("format", value.describe()) from None
+        return text_of(tx, function, value)
 
 
 def _exception_text(tx: TraceContext, value: ObjectValue) -> Value:
@@ -57,10 +70,17 @@ def _exception_text(tx: TraceContext, value: ObjectValue) -> Value:
 
 def format_value(tx: TraceContext, value: Value, spec: Value) -> Value:
     """`format(value, spec)`."""
-    if isinstance(value, SymbolicValue):
-        value = Constant(tx.specialise(value))
+    if isinstance(value, TensorValue) and replaced_method(tx, value.python_type(), "__format__") is None:
+        if value.fake.dim() == 0:
+            value = tensor_numbers.item(tx, value)  # as Tensor.__format__ does
+        elif spec.constant() != "":
+            raise Unsupported("format", value.describe())
     elif isinstance(value, NumpyNumber):
         value = value.fixed(tx)
+    if is_open_text(value) and spec.constant() == "":
+        return value
+    if isinstance(value, SymbolicValue) or is_open_text(value):
+        return text_of(tx, format, value, spec)
     own = isinstance(value, ObjectValue) and lookup(tx, value.cls, "__format__") is not object.__format__
     if spec.constant() == "" and not isinstance(value, Constant) and not own:
         return to_str(tx, value)
@@ -73,3 +93,52 @@ def format_value(tx: TraceContext, value: Value, spec: Value) -> Value:
         return tx.fold(format, [value, spec], {})
     except Unsupported:
         raise Unsupported("format", value.describe()) from None
+
+
+# ---- `%` and str.format
+
+
+def percent_format(tx: TraceContext, template: Value, values: Value) -> Value | None:
+    """`template % values` with values that are known only after the graph, else None."""
+    if not isinstance(template, Constant) or type(template.constant()) is not str or isinstance(values, Constant):
+        return None
+    items = values.items if isinstance(values, TupleValue) else [values]
+    if not any(isinstance(item, _OPEN) for item in items):
+        return None
+    return text_of(tx, operator.mod, template, values)
+
+
+def format_method(tx: TraceContext, template: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """`template.format(*args, **kwargs)` with arguments that are known only after the graph, else None."""
+    given = {**kwargs}
+    if not any(isinstance(item, _OPEN) for item in (*args, *kwargs.values())):
+        return None
+    try:
+        fields = list(string.Formatter().parse(template))
+    except ValueError:
+        return None
+    if all(how is None and (not name or name.isidentifier() or name.isdigit()) for _, name, _, how in fields):
+        args = [_formatted_number(tx, item) for item in args]
+        given = {name: _formatted_number(tx, item) for name, item in kwargs.items()}
+    return text_of(tx, _Format(template, tuple(given)), *args, *given.values())
+
+
+_OPEN = (TensorValue, SymbolicValue, DeferredText, SymbolicText)
+
+
+def _formatted_number(tx: TraceContext, value: Value) -> Value:
+    """What `Tensor.__format__` formats in place of a tensor of no dimensions."""
+    if isinstance(value, TensorValue) and value.fake.dim() == 0:
+        return tensor_numbers.item(tx, value)
+    return value
+
+
+class _Format:
+    """Run-time helper: `template.format` with the last arguments by name."""
+
+    def __init__(self, template: str, names: tuple[str, ...]):
+        self.template, self.names = template, names
+
+    def __call__(self, *values: Any) -> str:
+        count = len(values) - len(self.names)
+        return self.template.format(*values[:count], **dict(zip(self.names, values[count:], strict=True)))

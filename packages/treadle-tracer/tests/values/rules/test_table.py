@@ -138,7 +138,7 @@ def test_versions():
 
 def test_rule_of():
     assert table.rule_of([]) is None
-    assert table.rule_of(print).effect is Effect.BREAKS
+    assert table.rule_of(print).effect is Effect.GRAPH
 
     def is_flash_attn_available():
         return True

@@ -306,8 +306,8 @@ class _State:
 
     def is_unchanged(self) -> bool:
         """Whether nothing of it has been written to. Objects that the body itself has made do not count."""
-        attrs, containers, globals_, cells = self.tx.mutations.snapshot()
-        if (containers, globals_, cells) != tuple(self.writes[1:]):
+        attrs, *others = self.tx.mutations.snapshot()
+        if others != list(self.writes[1:]):
             return False
         changed = [self.tx.mutations.owner(key) for key, names in attrs.items() if names != self.writes[0].get(key)]
         if any(owner.source is not None or id(owner) in self.known for owner in changed):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import collections
 import dataclasses
 import functools
 import inspect
@@ -203,8 +204,14 @@ def _id(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return Constant(id(obj))
 
 
-def _print(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    raise Unsupported("output", "print")
+def _count_elements(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    return tx.inline(tx.wrap_known(_count), args, kwargs)
+
+
+def _count(mapping: Any, iterable: Any) -> None:
+    """What `collections.Counter` does in C."""
+    for item in iterable:
+        mapping[item] = mapping.get(item, 0) + 1
 
 
 def _hash(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -409,7 +416,7 @@ RULES = (
     Rule(sys.exc_info, _exc_info, Effect.READS_STATE),
     Rule(sys.exception, _exception, Effect.READS_STATE),
     Rule(id, _id, Effect.READS_STATE),
-    Rule(print, _print, Effect.BREAKS),
+    Rule(collections._count_elements, _count_elements),  # type: ignore[attr-defined]
     Rule(hash, _hash),
     Rule(len, _len, Effect.NONE),
     Rule(iter, _iter),

@@ -1,0 +1,232 @@
+"""Texts with parts that only the call itself knows: `f"loss {loss.item():.3f}"`, `str(tensor)`, `"%d rows" % n`.
+
+A text is a sequence of strings and parts. A part is a function of Python that makes a string, and the values that it is called with after
+the graph. Values are snapshots: what the program changes later does not show in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue, Method
+from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.unbacked import is_unbacked
+from treadle_tracer.values.value import NotConstant, Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+
+class Part(NamedTuple):
+    """`function(*values)` is a string."""
+
+    function: Callable[..., str]
+    values: tuple[Value, ...]
+
+
+Parts = tuple[str | Part, ...]
+
+
+class DeferredText(Value):
+    """A string of which some parts are known only when the graph has run."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Parts):
+        self.source = None
+        self.parts = parts
+
+    def python_type(self) -> type:
+        return str
+
+    def describe(self) -> str:
+        return "a text of numbers or tensors that the graph computes"
+
+    def hash_key(self, tx: TraceContext) -> Any:
+        raise Unsupported("format", self.describe())
+
+    def truth(self, tx: TraceContext) -> bool:
+        if any(isinstance(part, str) for part in self.parts):
+            return True
+        raise Unsupported("format", self.describe())
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
+        if not hasattr(str, name):
+            tx.raise_exception(AttributeError, f"'str' object has no attribute {name!r}")
+        return Method(self, name, getattr(str, name))
+
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        raise Unsupported("format", self.describe())
+
+    def reconstruct(self, cg: Any) -> None:
+        _emit(self.parts, cg)
+
+
+class SymbolicText(Constant):
+    """A string with dynamic numbers in it. Reading `obj` makes them constants, and so guards them."""
+
+    __slots__ = ("_tx", "parts")
+    is_computed = True
+
+    def __init__(self, tx: TraceContext, parts: Parts):
+        self.source = None
+        self.parts = parts
+        self._tx = tx
+
+    @property
+    def obj(self) -> str:  # type: ignore[override]
+        return "".join(part if isinstance(part, str) else self._text_of(part) for part in self.parts)
+
+    def _text_of(self, part: Part) -> str:
+        return part.function(*[_specialised(self._tx, value) for value in part.values])
+
+    def identity(self) -> Any:
+        return self
+
+    def python_type(self) -> type:
+        return str
+
+    def describe(self) -> str:
+        return "a text of dynamic numbers"
+
+    def reconstruct(self, cg: Any) -> None:
+        _emit(self.parts, cg)
+
+
+def _specialised(tx: TraceContext, value: Value) -> Any:
+    if isinstance(value, SymbolicValue):
+        return tx.specialise(value)
+    if isinstance(value, Sequence):
+        items = [_specialised(tx, item) for item in value.items]
+        return items if value.cls is list else value.cls(items)
+    return value.constant()
+
+
+class _Render:
+    """Run-time helper of replacement code: the text of the values of all parts, in order."""
+
+    def __init__(self, parts: Parts):
+        self.parts = [part if isinstance(part, str) else (part.function, len(part.values)) for part in parts]
+
+    def __call__(self, *values: Any) -> str:
+        texts, at = [], 0
+        for part in self.parts:
+            if isinstance(part, str):
+                texts.append(part)
+                continue
+            function, count = part
+            texts.append(function(*values[at : at + count]))
+            at += count
+        return "".join(texts)
+
+
+def _emit(parts: Parts, cg: Any) -> None:
+    values = [value for part in parts if isinstance(part, Part) for value in part.values]
+    cg.cb.push_null()
+    cg.const(_Render(parts))
+    for value in values:
+        cg.value(value)
+    cg.cb.call(len(values))
+
+
+# ---- making texts
+
+
+def text_of(tx: TraceContext, function: Callable[..., str], *values: Value) -> Value:
+    """The string `function(*values)`. Raises Unsupported for a value whose text cannot be made after the graph."""
+    copies = []
+    for value in values:
+        copy = snapshot(tx, value)
+        if copy is None:
+            raise Unsupported("format", value.describe())
+        copies.append(copy)
+    return joined_text(tx, [Part(function, tuple(copies))])
+
+
+def joined_text(tx: TraceContext, pieces: Iterable[str | Part | Value]) -> Value:
+    """All pieces one after the other. Raises NotConstant for a Value that is no string."""
+    parts: list[str | Part] = []
+    for piece in pieces:
+        for part in _parts_of(piece):
+            if isinstance(part, str) and parts and isinstance(parts[-1], str):
+                parts[-1] += part
+            elif part != "":
+                parts.append(part)
+    if all(isinstance(part, str) for part in parts):
+        return Constant("".join(parts))  # type: ignore[arg-type]
+    values = [value for part in parts if isinstance(part, Part) for value in part.values]
+    if all(_is_known_by_guards(tx, value) for value in values):
+        return SymbolicText(tx, tuple(parts))
+    return DeferredText(tuple(parts))
+
+
+def _parts_of(piece: str | Part | Value) -> Parts:
+    if isinstance(piece, (DeferredText, SymbolicText)):
+        return piece.parts
+    if isinstance(piece, Value):
+        text = piece.constant()
+        if not isinstance(text, str):
+            raise NotConstant(piece)
+        return (text,)
+    return (piece,)
+
+
+def _is_known_by_guards(tx: TraceContext, value: Value) -> bool:
+    if isinstance(value, Sequence):
+        return all(_is_known_by_guards(tx, item) for item in value.items)
+    if isinstance(value, SymbolicValue):
+        return not is_unbacked(tx, value)
+    return isinstance(value, ConcreteValue)
+
+
+def is_open_text(value: Value) -> bool:
+    """Whether the value is a string that is not known yet."""
+    return isinstance(value, (DeferredText, SymbolicText))
+
+
+# ---- snapshots
+
+
+def snapshot(tx: TraceContext, value: Value) -> Value | None:
+    """A value with the text that `value` has now, whatever the program does later; None if there is none."""
+    if isinstance(value, LazyValue):
+        value = value.force(tx)
+    if isinstance(value, (ConcreteValue, SymbolicValue, DeferredText)):
+        return value
+    if isinstance(value, TensorValue):
+        return _copied_tensor(tx, value)
+    if isinstance(value, Sequence) and value.cls in (list, tuple, torch.Size):
+        return _copied_sequence(tx, value)
+    if isinstance(value, DictValue) and value.cls is dict:
+        return _copied_dict(tx, value)
+    return None
+
+
+def _copied_tensor(tx: TraceContext, value: TensorValue) -> Value | None:
+    """The text of a tensor with a history names it, which that of a copy cannot."""
+    if value.fake.requires_grad or value.python_type() is not torch.Tensor or tx.mutations.attrs_of(value):
+        return None
+    return tx.run_in_graph("call_method", "clone", [value], {})
+
+
+def _copied_sequence(tx: TraceContext, value: Sequence) -> Value | None:
+    items = [snapshot(tx, item) for item in value.items]
+    if any(item is None for item in items):
+        return None
+    return ListValue(items) if value.cls is list else TupleValue(items, value.cls)
+
+
+def _copied_dict(tx: TraceContext, value: DictValue) -> Value | None:
+    made = DictValue({}, dict)
+    for key, item in value.items(tx):
+        copied_key, copied = snapshot(tx, key), snapshot(tx, item)
+        if copied is None or not isinstance(copied_key, Constant):
+            return None
+        made.set_item(tx, copied_key, copied)
+    return made

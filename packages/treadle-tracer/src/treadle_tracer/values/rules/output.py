@@ -1,0 +1,225 @@
+"""Rules of functions that print, warn and log: the call is made after the graph (`values.outputs`)."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ConstSource
+from treadle_tracer.values.base import NONE, Constant
+from treadle_tracer.values.class_lookup import find_in_mro
+from treadle_tracer.values.deferred_text import snapshot
+from treadle_tracer.values.functions import ClassValue, ModuleObject
+from treadle_tracer.values.outputs import is_stream, queue
+from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule
+from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.text import to_str
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+# ---- print
+
+
+def _print(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    stream = kwargs.get("file", NONE)
+    if isinstance(stream, Constant) and stream.obj is None:
+        stream = tx.module_attr(ModuleObject(sys), "stdout")
+        if isinstance(stream, Constant) and stream.obj is None:
+            return NONE  # a process without output
+    if not is_stream(stream):
+        raise Unsupported("output", f"print to {stream.describe()}")
+    options = {name: kwargs[name].constant() for name in ("sep", "end", "flush") if name in kwargs}
+    if not all(options.get(name) is None or type(options[name]) is str for name in ("sep", "end")):
+        raise Unsupported("output", "print with a separator that is no string")
+    queue(tx, _Printer(options), stream, *[to_str(tx, arg) for arg in args])
+    return NONE
+
+
+class _Printer:
+    """Run-time helper: `print` with these options."""
+
+    __name__ = "print"
+
+    def __init__(self, options: dict[str, Any]):
+        self.options = options
+
+    def __call__(self, stream: Any, *texts: str) -> None:
+        print(*texts, file=stream, **self.options)
+
+
+# ---- warnings
+
+
+def _warn(
+    tx: TraceContext,
+    args: Args,
+    kwargs: Kwargs,
+) -> Value:
+    named = {**dict(zip(("message", "category", "stacklevel", "source"), args, strict=False)), **kwargs}
+    category, level = named.get("category", NONE), named.get("stacklevel", Constant(1))
+    text = named.pop("message")
+    if named.keys() - {"category", "stacklevel"} or text.python_type() is not str:
+        raise Unsupported("output", "warnings.warn")
+    kind = category.obj if isinstance(category, ClassValue) else UserWarning
+    if not (isinstance(category, ClassValue) or category.constant() is None) or not issubclass(kind, Warning):
+        raise Unsupported("output", f"warnings.warn of category {category.describe()}")
+    frame = _frame_at(tx.frames, level)
+    place = _WarningPlace(kind, frame)
+    known = text.constant() if text.is_constant() else None
+    check = _IsNoError(place, known)
+    if not check(warnings):
+        raise Unsupported("output", "a warning that is an exception")
+    tx.guards.add(ConstSource(warnings), "call", check, f"no filter turns this {kind.__name__} into an exception")
+    queue(tx, place.warn, text)
+    return NONE
+
+
+def _frame_at(frames: Sequence[Any], level: Value) -> Any:
+    """The traced frame that a call with this `stacklevel` names. Raises Unsupported for the caller of the compiled function."""
+    distance = level.constant()
+    if type(distance) is not int or distance > len(frames):
+        raise Unsupported("output", "the line of the caller is reported")
+    return frames[-max(distance, 1)]
+
+
+class _WarningPlace:
+    """Where a warning comes from, as Python's own `warnings.warn` would find out from the frame."""
+
+    def __init__(self, category: type[Warning], frame: Any):
+        self.category = category
+        self.globals = frame.globals
+        self.module = frame.globals.get("__name__") or "<string>"
+        self.file, self.line, _ = frame.position()
+
+    def warn(self, text: str) -> None:
+        """Run-time helper."""
+        registry = self.globals.setdefault("__warningregistry__", {})
+        warnings.warn_explicit(text, self.category, self.file, self.line, self.module, registry, self.globals)
+
+
+class _IsNoError:
+    """Guard callable: no filter makes the warning an exception. text: None if it is not known."""
+
+    def __init__(self, place: _WarningPlace, text: str | None):
+        self.place, self.text = place, text
+
+    def __call__(self, module: Any) -> bool:
+        place = self.place
+        for action, message, category, name, line in module.filters:
+            if (
+                issubclass(place.category, category)
+                and (message is None or self.text is None or message.match(self.text))
+                and (name is None or name.match(place.module))
+                and line in (0, place.line)
+            ):
+                if action == "error":
+                    return False
+                if self.text is not None or message is None:
+                    return True
+        return module.defaultaction != "error"
+
+
+# ---- logging
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+_STANDARD = "_log handle makeRecord isEnabledFor getEffectiveLevel callHandlers findCaller".split()
+
+
+def _logs(level: int) -> Apply:
+    return lambda tx, args, kwargs: _log(tx, args[0], Constant(level), args[1:], kwargs)
+
+
+def _log(tx: TraceContext, logger: Value, level: Value, args: Args, kwargs: Kwargs) -> Value:
+    obj, number = getattr(logger, "obj", None), level.constant()
+    if logger.source is None or not _is_standard(obj) or type(number) is not int or _changes_loggers(tx):
+        raise Unsupported("output", "a logger with methods or a level of its own")
+    asked = _IsEnabled(number, obj.isEnabledFor(number))
+    tx.guards.add(logger.source, "call", asked, f"{logger.source.text}.isEnabledFor({number}) is {asked.answer}")
+    if not asked.answer:
+        return NONE
+    flags = [kwargs.get(name, NONE) for name in ("exc_info", "stack_info", "extra")]
+    if any(not flag.is_constant() or flag.constant() for flag in flags) or not args:
+        raise Unsupported("output", "a log record with a traceback or fields of its own")
+    outside = [frame for frame in tx.frames if frame.program.model.filename != logging.info.__code__.co_filename]
+    frame = _frame_at(outside, kwargs.get("stacklevel", Constant(1)))
+    message, *values = args
+    text = message if message.python_type() is str else to_str(tx, message)
+    shown = [_logged(tx, value) for value in values]
+    queue(tx, _Record(obj, number, frame.position()), text, TupleValue(shown))
+    return NONE
+
+
+def _logged(tx: TraceContext, value: Value) -> Value:
+    """An argument of a record, or its text, which handlers show by `%s`."""
+    copy = snapshot(tx, value)
+    return copy if copy is not None else to_str(tx, value)
+
+
+def _is_standard(obj: Any) -> bool:
+    if not isinstance(obj, logging.Logger):
+        return False
+    own = [find_in_mro(type(obj).__mro__, name)[0] for name in _STANDARD]
+    return own == [vars(logging.Logger)[name] for name in _STANDARD] and not any(
+        name in vars(obj) for name in _STANDARD
+    )
+
+
+def _changes_loggers(tx: TraceContext) -> bool:
+    """Whether the program has changed a logger, so that levels are not what they are outside."""
+    kinds = (logging.Logger, logging.Manager, logging.Handler)
+    return any(isinstance(getattr(owner, "obj", None), kinds) for owner, _, _ in tx.mutations.attr_stores())
+
+
+class _IsEnabled:
+    """Guard callable: the logger's answer for a level."""
+
+    compares_by_value = True
+
+    def __init__(self, level: int, answer: bool):
+        self.level, self.answer = level, answer
+
+    def __call__(self, logger: Any) -> bool:
+        return logger.isEnabledFor(self.level) is self.answer
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _IsEnabled) and other.level == self.level
+
+    def __hash__(self) -> int:
+        return hash(self.level)
+
+
+class _Record:
+    """Run-time helper: a log record of the program's own line."""
+
+    __name__ = "log"
+
+    def __init__(self, logger: logging.Logger, level: int, place: tuple[str, int, str]):
+        self.logger, self.level, self.place = logger, level, place
+
+    def __call__(self, message: str, args: tuple[Any, ...]) -> None:
+        logger, (file, line, function) = self.logger, self.place
+        logger.handle(logger.makeRecord(logger.name, self.level, file, line, message, args, None, function, None, None))
+
+
+RULES = (
+    Rule(print, _print, Effect.GRAPH),
+    Rule(warnings.warn, _warn, Effect.GRAPH),
+    *[Rule(vars(logging.Logger)[name], _logs(level), Effect.GRAPH) for name, level in _LEVELS.items()],
+    Rule(
+        logging.Logger.log,
+        lambda tx, args, kwargs: _log(tx, args[0], args[1], args[2:], kwargs),
+        Effect.GRAPH,
+    ),
+)

@@ -1,0 +1,232 @@
+"""Programs that print, warn and log: one graph, and the same output, in the same order, as Python's."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import logging
+import sys
+import warnings
+
+import pytest
+import torch
+from compile_runs import compiled
+
+logger = logging.getLogger("treadle.tests.output")
+logger.propagate = False
+quiet = logging.getLogger("treadle.tests.output.quiet")
+quiet.setLevel(logging.CRITICAL)
+history, counts = [], collections.Counter()
+
+
+class Point:
+    def __init__(self, x):
+        self.x = x
+
+    def __repr__(self):
+        return f"Point({self.x!r})"
+
+
+def constants(x, i):
+    y = x + 1
+    print("a", 1, 2.5, None, True, sep="-", end="!\n")
+    return y * 2
+
+
+def containers_as_they_were(x, i):
+    items, table = [1, 2], {"a": (x.shape, i)}
+    print(items, table, x.shape, x.dtype)
+    items.append(3)
+    table["b"] = 4
+    print(items, table)
+    return x * len(items)
+
+
+def tensors_as_they_were(x, i):
+    y = x + 1
+    print(y, [y, {"y": y[0]}], f"{y.sum()} {y.mean():.3f}", str(y), repr(y[:1]))
+    y += 1
+    print(y)
+    return y
+
+
+def numbers(x, i):
+    total = x.sum().item()
+    print(f"step {i}: {total:.4f} {int(total)} {i:03d} {i!r:>4}", "%d of %s, %.2f" % (i, "n", total))
+    print("{} {:.2f} {n}".format(i, total, n=int(total)), "-".join([str(i), f"{total:.1f}"]), "i=" + str(i))
+    return x * i
+
+
+def objects(x, i):
+    p = Point(i)
+    print(p, [1], f"{p} {p!r} {p!s}", Point)
+    p.x = 7
+    print(p)
+    return x + p.x
+
+
+def to_streams(x, i):
+    print("err", file=sys.stderr, flush=True)
+    sys.stdout.write("written\n")
+    sys.stdout.flush()
+    return x + sys.stderr.write("back\n")
+
+
+def warns(x, i):
+    warnings.warn("careful")
+    warnings.warn(f"sum {x.sum().item():.1f}", DeprecationWarning)
+
+    def deprecated():
+        warnings.warn("old", FutureWarning, stacklevel=2)
+
+    deprecated()
+    return x * 2
+
+
+def logs(x, i):
+    logger.info("shape %s, %d, %.2f", x.shape, i, x.mean().item())
+    logger.debug("%s", x)
+    logger.log(logging.ERROR, "level")
+    quiet.warning("not seen %s", x)
+    logger.warning(Point(i))
+
+    def inner():
+        logger.error("inner", stacklevel=2)
+
+    inner()
+    return x * 2
+
+
+def in_order(x, i):
+    print("one")
+    warnings.warn("two")
+    logger.info("three")
+    for k in range(3):
+        print(k, x.sum())
+        x = x * 2
+    history.append(f"{x.sum().item():.1f}")
+    counts.update(["call", "call"])
+    return x
+
+
+def before_an_exception(x, i):
+    print("before")
+    if (x > 4).any():
+        raise ValueError("large")
+    print("after")
+    return x * 2
+
+
+def texts_kept(x, i):
+    text = f"{x.sum().item():.2f}"
+    return {"text": text, "more": text + "!", "tensor": str(x)}, x + 1
+
+
+PROGRAMS = (
+    constants,
+    containers_as_they_were,
+    tensors_as_they_were,
+    numbers,
+    objects,
+    to_streams,
+    warns,
+    logs,
+    in_order,
+    before_an_exception,
+    texts_kept,
+)
+
+
+class Records(logging.Handler):
+    def __init__(self):
+        super().__init__()
+        self.seen = []
+
+    def emit(self, record):
+        self.seen.append((record.name, record.levelname, record.getMessage(), record.funcName, record.lineno))
+
+
+def observed(function, calls):
+    """What the calls return, raise, print, warn and log."""
+    history.clear()
+    counts.clear()
+    out, records, found = io.StringIO(), Records(), []
+    logger.addHandler(records)
+    logger.setLevel(logging.INFO)
+    try:
+        with (
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(out),
+            warnings.catch_warnings(record=True) as told,
+        ):
+            warnings.simplefilter("always")
+            for args in calls:
+                try:
+                    found.append(repr(function(*args)))
+                except ValueError as error:
+                    found.append(repr(error))
+    finally:
+        logger.removeHandler(records)
+    lines = [(str(w.message), w.category, w.lineno, w.filename) for w in told]
+    return found, out.getvalue(), lines, records.seen, list(history), dict(counts)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
+def test_output_is_no_break(program):
+    calls = [(torch.arange(4.0) + k % 3, k) for k in range(3, 8)]
+    fast, recorder = compiled(program)
+    assert observed(fast, calls) == observed(program, calls)
+    assert recorder.codes() == [] and len(recorder.graphs) <= 3
+
+
+def test_a_warning_that_is_an_exception_is_raised_where_it_is():
+    def program(x, total):
+        total.add_(1)
+        warnings.warn("careful")
+        total.add_(1)
+        return x
+
+    fast, _ = compiled(program)
+    total = torch.zeros(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fast(torch.ones(2), total)
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="careful"):
+            fast(torch.ones(2), total)
+    assert total.item() == 3
+
+
+def test_a_graph_that_writes_and_may_raise_prints_before_it_raises(capsys):
+    def program(x, index, total):
+        total.add_(1)
+        print("looking up")
+        return torch.nn.functional.embedding(index, x)
+
+    fast, _ = compiled(program)
+    x, total = torch.ones(3, 2), torch.zeros(1)
+    fast(x, torch.tensor([1]), total)
+    with pytest.raises(IndexError):
+        fast(x, torch.tensor([9]), total)
+    assert capsys.readouterr().out == "looking up\n" * 2 and total.item() == 2
+
+
+def test_a_stream_of_the_program_is_written_to_at_once():
+    class Stream(io.StringIO):
+        lines = 0
+
+        def write(self, text):
+            self.lines += text == "\n"
+            return super().write(text)
+
+    stream = Stream()
+
+    def program(x):
+        y = x + stream.lines
+        print("a", file=stream)
+        return y * stream.lines
+
+    fast, recorder = compiled(program)
+    assert [fast(torch.ones(1)).item() for _ in range(2)] == [1.0, 4.0]
+    assert "output" in recorder.codes()
