@@ -192,6 +192,24 @@ def test_inputs_of_any_layout_are_copied(recorder: FakeRecorder, cache: Path, la
     assert recorder.events.count("replay") == 2
 
 
+def test_results_whose_elements_share_memory(recorder: FakeRecorder, cache: Path) -> None:
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sum(0).expand(5, 8), x.sin()
+
+    make = moving((6, 8))
+    gm = capture(fn, [make()])
+    gm.graph.output_node().meta["saved_results"] = range(2)
+    options = CodegenOptions(cache_dir=cache, threads=1, cuda_graphs=True)
+    graph = compile_graph(gm, [make()], options=options)
+    inputs = [make() for _ in range(6)]
+    kept = [graph(x) for x in inputs]
+    for x, results in zip(inputs, kept, strict=True):
+        for result, wanted in zip(results, fn(x), strict=True):
+            torch.testing.assert_close(result, wanted)
+            assert result.stride() == wanted.stride()
+    assert "replay" in recorder.events
+
+
 def test_an_input_that_is_updated_in_place(recorder: FakeRecorder, cache: Path) -> None:
     state, make = torch.zeros(64), moving((64,))
     gm = capture(lambda s, x: s + x.sin(), [state, make()])

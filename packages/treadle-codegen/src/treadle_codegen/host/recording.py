@@ -88,7 +88,7 @@ class Recording:
         self._index = {position: k for k, position in enumerate(tensors)}
         self._direct = tuple([(self._index[position], address) for position, address in direct])
         self._places = [entry.place for entry in inputs]
-        self._copied = [value for how, value in results if how == _COPY]
+        self._copied = [_memory(value) for how, value in results if how == _COPY]
         self.unmoved = {entry.position for entry in inputs}
         self._first: tuple[int, ...] | None = None
         # A storage is free when as many refer to it as do now.
@@ -115,7 +115,7 @@ class Recording:
             if self._places:
                 torch._foreach_copy_(self._places, [entry.source(args) for entry in self._inputs])
             self._replay()
-            copied = self._copied if lend else [v for how, v in self._results if how in (_COPY, _LENT)]
+            copied = self._copied if lend else [_memory(v) for how, v in self._results if how in (_COPY, _LENT)]
             copies = [self._empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in copied]
             if copies:
                 torch._foreach_copy_(copies, copied)
@@ -123,7 +123,8 @@ class Recording:
         made: list[Any] = []
         for how, value in self._results:
             if how == _COPY or (how == _LENT and not lend):
-                made.append(next(fresh))
+                copy = next(fresh)
+                made.append(copy if copy.shape == value.shape else copy.as_strided(value.shape, value.stride()))
             elif how == _LENT:
                 made.append(value.detach())
             else:
@@ -137,6 +138,18 @@ class Recording:
         elif self.unmoved:
             moved = [k for k in self.unmoved if addresses[self._index[k]] != self._first[self._index[k]]]
             self.unmoved.difference_update(moved)
+
+
+def _shared_elements(tensor: torch.Tensor) -> int | None:
+    """How many elements of memory a tensor has whose elements share some (an expanded one); None for any other."""
+    elements = storage_elements(tensor.shape, tensor.stride())
+    return elements if elements < tensor.numel() else None
+
+
+def _memory(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or its memory as one dimension where elements share some: nothing can be copied to such a tensor."""
+    elements = _shared_elements(tensor)
+    return tensor if elements is None else tensor.as_strided((elements,), (1,))
 
 
 def _uses(storage: torch.UntypedStorage) -> int:
@@ -168,7 +181,8 @@ def record(
         inputs = [_fixed(k, args[k], empty_strided) for k in tensors if k not in direct]
         for entry in inputs:
             entry.place.copy_(entry.source(args))
-        kept = {k: _like(results[k], empty_strided) for k in lent if isinstance(results[k], torch.Tensor)}
+        lasting = [k for k in lent if isinstance(results[k], torch.Tensor) and _shared_elements(results[k]) is None]
+        kept = {k: _like(results[k], empty_strided) for k in lasting}
         prepared = _Prepared(empty_strided, _prepared_for(observed.made, results, kept))
         run = with_allocation(prepared)
         given = list(args)
@@ -202,8 +216,8 @@ def record(
 
 def _fixed(position: int, given: torch.Tensor, empty_strided: Callable[..., torch.Tensor]) -> _Input:
     """A fixed place for an argument."""
-    elements = storage_elements(given.shape, given.stride())
-    if elements < given.numel():  # elements share memory: an expanded tensor
+    elements = _shared_elements(given)
+    if elements is not None:
         return _Input(position, empty_strided((elements,), (1,), dtype=given.dtype), elements)
     return _Input(position, _like(given, empty_strided), None)
 
