@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import Bind, Buffer, BufferKind, Check, Define, Extern, Instr, Loop, Program, View
-from treadle_codegen.ir.ops import OPS, reduced_dtype
+from treadle_codegen.ir.ops import OPS, PRODUCTS, reduced_dtype
 from treadle_codegen.lower.dead_steps import step_writes
 from treadle_shapes.expr import BoolExpr, Expr, Fn, Product, Sum, Symbol, evaluate
 from treadle_shapes.floats import FloatExpr
@@ -188,6 +188,8 @@ def _run_instr(instr: Instr, args: list[torch.Tensor], grid: _Grid, memory: dict
         return torch.full([1] * len(grid.shape), evaluate(attr, grid.symbols), dtype=dtype)
     if op == "cast":
         return args[0].to(dtype)
+    if op == "reduce" and attr in PRODUCTS:
+        return _sum_of_products(args[0], args[1], grid)
     if op == "reduce":
         return _reduce(attr, args[0].broadcast_to(grid.shape), grid)
     fn = OPS[op].torch
@@ -254,6 +256,13 @@ def _reduce(kind: str, value: torch.Tensor, grid: _Grid) -> torch.Tensor:
         "argmin": lambda: flat.min(-1).indices,
     }[kind]()
     return reduced.reshape([*grid.shape[: grid.outer], *[1] * (len(grid.shape) - grid.outer)])
+
+
+def _sum_of_products(a: torch.Tensor, b: torch.Tensor, grid: _Grid) -> torch.Tensor:
+    """Over the reduce axes, in float64, rounded once; the arguments have size 1 along the axes that do not matter to them."""
+    letters = "abcdefghijklmnopqrstuvwxyz"[: len(grid.shape)]
+    found = torch.einsum(f"{letters},{letters}->{letters[: grid.outer]}", a.double(), b.double()).float()
+    return found.reshape([*found.shape, *[1] * (len(grid.shape) - grid.outer)])
 
 
 def _extreme(dtype: torch.dtype, *, highest: bool) -> float:

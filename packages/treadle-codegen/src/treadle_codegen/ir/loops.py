@@ -107,7 +107,8 @@ class Instr:
 
     `attr` by op: `load` Load, `store` Store, `const` the Python number, `index` an Expr (the integer value of an index expression),
     `scalar` a FloatExpr over symbols (a float that the host computes once per call of the kernel),
-    `reduce` the kind ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin"), `indirect_load`/`indirect_store` a
+    `reduce` the kind ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", or "dot" and "dot_tf32", which sum the products
+    of two arguments: `ir.product`), `indirect_load`/`indirect_store` a
     `(buffer, strides, sizes)` triple whose args are the per-dimension indices (bounds are checked at run time where eager checks them),
     `masked_load` (Load, condition BoolExpr, other number) for padding and cat: reads memory only where the condition holds,
     `cast` the target dtype (also in `dtype`), else None.

@@ -23,6 +23,7 @@ LOW_FLOATS = frozenset({torch.float16, torch.bfloat16})
 INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 VALUE_DTYPES = FLOATS | INTS | {torch.bool}
 BUFFER_DTYPES = VALUE_DTYPES | LOW_FLOATS
+PRODUCT_DTYPES = LOW_FLOATS | {torch.float32}  # of the two factors of a matrix product
 
 
 class Cost(IntEnum):
@@ -96,6 +97,11 @@ def _cast(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
 
 def _reduce(args: Sequence[torch.dtype], result: torch.dtype) -> str | None:
     # argmax and argmin give int64 positions; any and all take and give bool (checked with the kind by ir.verify).
+    if len(args) == 2:
+        known = args[0] == args[1] and args[0] in PRODUCT_DTYPES and result == torch.float32
+        return None if known else f"no matrix product of {args[0]} and {args[1]} in {result}"
+    if len(args) != 1:
+        return f"reduces {len(args)} values"
     return None if args[0] in VALUE_DTYPES else f"cannot reduce {args[0]}"
 
 
@@ -138,7 +144,7 @@ def _table() -> dict[str, OpInfo]:
         OpInfo("index", 0, _indices, free),
         OpInfo("scalar", 0, _number, free),
         OpInfo("cast", 1, _cast, cheap),
-        OpInfo("reduce", 1, _reduce, cheap),
+        OpInfo("reduce", None, _reduce, cheap),
         OpInfo("where", 3, _where, cheap, torch.where),
         # arithmetic on integers and floats
         OpInfo("add", 2, _ARITH, cheap, torch.add),
@@ -192,6 +198,8 @@ def _table() -> dict[str, OpInfo]:
 OPS: dict[str, OpInfo] = _table()
 
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
+# Reductions of two arguments: sums of products, in float32. With "dot_tf32" the arguments may be rounded to TF32 first.
+PRODUCTS = frozenset({"dot", "dot_tf32"})
 
 
 def reduced_dtype(kind: str, dtype: torch.dtype) -> torch.dtype:

@@ -46,7 +46,8 @@ from treadle_codegen.ir.loops import (
     step_symbols,
     symbols_of,
 )
-from treadle_codegen.ir.ops import LOW_FLOATS, OPS, REDUCTIONS, VALUE_DTYPES, reduced_dtype
+from treadle_codegen.ir.ops import LOW_FLOATS, OPS, PRODUCTS, REDUCTIONS, VALUE_DTYPES, reduced_dtype
+from treadle_codegen.ir.product import why_not_product
 from treadle_codegen.ir.overlap import loads_of, may_meet
 from treadle_shapes.expr import Expr, bounds
 
@@ -260,8 +261,12 @@ def _instr(k: int, instr: Instr, loop: Loop, program: Program, known: set[Any]) 
 
 
 def _reduce(instr: Instr, loop: Loop) -> Iterator[str]:
-    if instr.attr not in REDUCTIONS:
-        yield f"no reduction {instr.attr!r}"
+    if instr.attr in PRODUCTS:
+        if (reason := why_not_product(loop)) is not None:
+            yield reason
+        return
+    if instr.attr not in REDUCTIONS or len(instr.args) != 1:
+        yield f"no reduction {instr.attr!r} of {len(instr.args)} values"
         return
     wanted = reduced_dtype(instr.attr, loop.body[instr.args[0]].dtype)
     if instr.dtype != wanted:

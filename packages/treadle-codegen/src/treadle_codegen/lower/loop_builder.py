@@ -142,3 +142,8 @@ class LoopBuilder:
         """A reduction. What comes after it runs outside of the inner loop, so nothing from inside is reused there."""
         self._known.clear()
         return self.emit("reduce", value, dtype=dtype, attr=kind)
+
+    def dot(self, kind: str, left: int, right: int) -> int:
+        """A reduction of products (`ir.product`), in float32."""
+        self._known.clear()
+        return self.emit("reduce", left, right, dtype=torch.float32, attr=kind)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.loops import Axis, BufferKind, Check, Define, Extern, Loop, Program, View
+from treadle_codegen.ir.product import is_product
 from treadle_codegen.schedule.access import accumulates, step_reads, step_writes
 from treadle_codegen.schedule.kernel import Kernel, join, local_buffer, merge_axes, single
 from treadle_codegen.schedule.order import NOTHING, run_time_order
@@ -63,7 +64,7 @@ class _Limits:
 
 def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limits) -> bool:
     """Put the loop into the best kernel that takes it; False if it has to stand alone."""
-    if accumulates(loop):
+    if accumulates(loop) or is_product(loop):
         return False
     reads, writes = step_reads(loop), step_writes(loop)
     first = max(0, len(nodes) - limits.costs.fusion_window)
@@ -79,7 +80,9 @@ def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limit
             assert isinstance(node.item, Kernel)
             joined = join(node.item, loop, shared_only=not vertical, max_row=limits.costs.max_row)
             if isinstance(joined, Kernel):
-                reason = why_not_serial(joined, node.item, limits.costs) if limits.parallel else None
+                reason = why_not_epilogue(joined, vertical=vertical)
+                if reason is None and limits.parallel:
+                    reason = why_not_serial(joined, node.item, limits.costs)
                 if reason is None:
                     node.item = joined
                     node.reads |= reads | symbols
@@ -109,6 +112,17 @@ def why_not_move(nodes: list[Node], k: int, last_dependency: int) -> str | None:
             return "a step in between needs the kernel's results"
         if later.writes & nodes[k].reads:
             return "a step in between overwrites what the kernel reads"
+    return None
+
+
+def why_not_epilogue(joined: Kernel, *, vertical: bool) -> str | None:
+    """Why a loop should not run on the tiles of the matrix product with which the kernel begins; None for any other kernel."""
+    if not is_product(joined.loops[0]):
+        return None
+    if not vertical:
+        return "it needs nothing of the matrix product"
+    if any(section.axes for section in joined.sections[1:]):
+        return "it is no function of single elements of the matrix product"
     return None
 
 

@@ -94,6 +94,10 @@ def require_index(is_inside: Any) -> None:
         raise IndexError("index out of range")
 
 
+def add_product(sums: Any, a: Any, b: Any, precision: str) -> Any:
+    return tl.dot(a.to(tl.float32), b.to(tl.float32), sums, input_precision="ieee")
+
+
 def _reduction(function: Any) -> Any:
     def reduce(x: Any) -> Any:
         result = function(_data(x), axis=1, keepdims=True)

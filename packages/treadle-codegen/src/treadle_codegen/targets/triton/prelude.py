@@ -108,6 +108,11 @@ def float_floordiv(a, b):
 
 
 @triton.jit
+def add_product(sums, a, b, precision: tl.constexpr):
+    return tl.dot(a, b, sums, input_precision=precision)
+
+
+@triton.jit
 def _multiply(a, b):
     return a * b
 

@@ -14,15 +14,17 @@ from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
+from treadle_codegen.targets.triton.matmul import product_in, write_matmul
+from treadle_codegen.targets.triton.matmul_tiles import MatmulTiling, default_matmul_tiling, matmul_candidates
 from treadle_codegen.targets.triton.ops import TRITON_TYPES
 from treadle_codegen.targets.triton.section import BodyWriter, write_body
-from treadle_codegen.targets.triton.tiles import points, tile
+from treadle_codegen.targets.triton.tiles import Tiling, candidates, points, tile
 
 _NAMES = """
 treadle_floordiv treadle_mod treadle_pow treadle_shl treadle_shr int_sign float_sign float_reciprocal float_sigmoid
 float_signbit float_maximum float_minimum float_remainder float_floordiv reduce_sum reduce_prod reduce_max reduce_min
 reduce_any reduce_all is_better_max is_better_min reduce_argmax reduce_argmin
-require_index
+require_index add_product
 """.split()
 _HEAD = f"""\
 import triton.language as tl
@@ -65,18 +67,27 @@ class TritonRenderer:
         self.prelude = head
         self.device: torch.device | None = None
 
-    def render_kernel(self, kernel: Kernel, program: Program) -> RenderedKernel:
-        """The text of one kernel."""
+    def candidates(self, kernel: Kernel) -> list[Tiling | MatmulTiling]:
+        """The tilings of a kernel that are worth measuring; first the one that is taken without measuring."""
+        found = product_in(kernel)
+        return candidates(kernel) if found is None else matmul_candidates(*found)
+
+    def render_kernel(self, kernel: Kernel, program: Program, choice: Any = None) -> RenderedKernel:
+        """The text of one kernel. `choice`: one of `candidates(kernel)`; by default the first of them."""
         self.device = program.device
-        tiling = tile(kernel)
+        product = product_in(kernel)
+        tiling = choice or (tile(kernel) if product is None else default_matmul_tiling(*product))
         numbers = list(numbers_of(kernel))
         writer = BodyWriter(
-            kernel, program.buffers, tiling, "tl.int64" if _is_wide(kernel, program, numbers) else "tl.int32"
+            kernel,
+            program.buffers,
+            tiling if isinstance(tiling, Tiling) else None,
+            "tl.int64" if _is_wide(kernel, program, numbers) else "tl.int32",
         )
         for number in numbers:
             writer.names[number] = f"{'d' if isinstance(number, FloatExpr) else 'n'}{len(writer.names)}"
         arguments = [writer.names[number] for number in numbers]
-        grid = tuple(write_body(writer))
+        grid = tuple(write_body(writer) if product is None else write_matmul(writer, *product, tiling))
         for k, (total, _) in enumerate(grid):
             if not isinstance(total, int) and total not in numbers:
                 numbers.append(total)
@@ -87,7 +98,7 @@ class TritonRenderer:
         parameters = [*writer.params.values(), *arguments, *[f"{name}: tl.constexpr" for name in writer.constants]]
         settings = ", ".join(f"{name}={value}" for name, value in writer.constants.items())
         text = (
-            f"({', '.join(parameters)}):\n    # {settings}, num_warps={tiling.num_warps}\n"
+            f"({', '.join(parameters)}):\n    # {settings}, num_warps={tiling.num_warps}, num_stages={tiling.num_stages}\n"
             + "\n".join(writer.lines)
             + "\n"
         )

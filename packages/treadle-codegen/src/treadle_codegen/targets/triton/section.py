@@ -44,7 +44,7 @@ class BodyWriter:
 
     kernel: Kernel
     buffers: dict[str, Buffer]
-    tiling: Tiling
+    tiling: Tiling | None  # None for a matrix product
     index_type: str  # "tl.int32" or "tl.int64"
     lines: list[str] = field(default_factory=list)
     params: dict[str, str] = field(default_factory=dict)
@@ -91,6 +91,8 @@ class BodyWriter:
     @property
     def kernel_dims(self) -> tuple[str, ...]:
         """The dimensions of all blocks of the kernel, in scope or not."""
+        if self.tiling is None:
+            return ("y", "x")
         if is_flat(self.kernel):
             return ("y", "x") if self.tiling.columns else ("x",)
         return ("x", "r")
@@ -124,13 +126,14 @@ class BodyWriter:
 def write_body(writer: BodyWriter) -> list[tuple[IntLike, int]]:
     """Write the kernel's body; returns the grid as (points, block) per dimension."""
     kernel, tiling = writer.kernel, writer.tiling
+    assert tiling is not None
     if is_flat(kernel):
         grid = _flat_dims(writer)
         SectionWriter(writer, kernel.sections[0], 0, frozenset()).write_straight()
         return grid
     writer.constants["XBLOCK"] = tiling.rows
     total = points(kernel.outer)
-    writer.add_dim(_dim(writer, "x", kernel.outer, "XBLOCK", "[:, None]"), f"{_program(writer, 0)} * XBLOCK + ")
+    writer.add_dim(index_dim(writer, "x", kernel.outer, "XBLOCK", "[:, None]"), f"{program_id(writer, 0)} * XBLOCK + ")
     later_reads = _read_in_later_sections(kernel)
     rows: dict[tuple[Axis, ...], SectionWriter] = {}
     barrier = False
@@ -147,12 +150,14 @@ def write_body(writer: BodyWriter) -> list[tuple[IntLike, int]]:
     return [(total, tiling.rows)]
 
 
-def _program(writer: BodyWriter, axis: int) -> str:
+def program_id(writer: BodyWriter, axis: int) -> str:
+    """The number of this program in a dimension of the grid, as an index."""
     wide = ".to(tl.int64)" if writer.index_type == "tl.int64" else ""
     return f"tl.program_id({axis}){wide}"
 
 
-def _dim(writer: BodyWriter, name: str, axes: tuple[Axis, ...], block: str, suffix: str) -> Dim:
+def index_dim(writer: BodyWriter, name: str, axes: tuple[Axis, ...], block: str, suffix: str) -> Dim:
+    """A dimension over the axes; lanes behind their last point are masked."""
     total = points(axes)
     full = isinstance(total, int) and total % writer.constants[block] == 0
     return Dim(name, axes, block, suffix, None if full else f"{name}m")
@@ -160,18 +165,19 @@ def _dim(writer: BodyWriter, name: str, axes: tuple[Axis, ...], block: str, suff
 
 def _flat_dims(writer: BodyWriter) -> list[tuple[IntLike, int]]:
     tiling, axes = writer.tiling, writer.kernel.sections[0].axes
+    assert tiling is not None
     writer.constants["XBLOCK"] = tiling.columns or tiling.rows
     if not tiling.columns:
-        writer.add_dim(_dim(writer, "x", axes, "XBLOCK", ""), f"{_program(writer, 0)} * XBLOCK + ")
+        writer.add_dim(index_dim(writer, "x", axes, "XBLOCK", ""), f"{program_id(writer, 0)} * XBLOCK + ")
         return [(points(axes), tiling.rows)]
     writer.constants["YBLOCK"] = tiling.rows
     rows, columns = axes[: -tiling.column_axes], axes[-tiling.column_axes :]
     # The grid's first dimension has room for 2**31 programs, the others for 2**16 only.
     across = -(-points(columns) // tiling.columns)
     writer.line(f"xblocks = {writer.index(across)}")
-    program = _program(writer, 0)
-    writer.add_dim(_dim(writer, "y", rows, "YBLOCK", "[:, None]"), f"({program} // xblocks) * YBLOCK + ")
-    writer.add_dim(_dim(writer, "x", columns, "XBLOCK", "[None, :]"), f"({program} % xblocks) * XBLOCK + ")
+    program = program_id(writer, 0)
+    writer.add_dim(index_dim(writer, "y", rows, "YBLOCK", "[:, None]"), f"({program} // xblocks) * YBLOCK + ")
+    writer.add_dim(index_dim(writer, "x", columns, "XBLOCK", "[None, :]"), f"({program} % xblocks) * XBLOCK + ")
     down = -(-points(rows) // tiling.rows)
     return [(across * down, 1)]
 
@@ -200,7 +206,8 @@ class _Accumulator:
 
 
 class SectionWriter:
-    """Writes one section; made for one use. `row`: an earlier section over the same row, whose values are still there."""
+    """Writes one section; made for one use. `row`: an earlier section over the same row, whose values are still there;
+    `fill`: what loads give in lanes that are no points."""
 
     def __init__(
         self,
@@ -209,12 +216,14 @@ class SectionWriter:
         position: int,
         later_reads: frozenset[str],
         row: SectionWriter | None = None,
+        fill: float | None = None,
     ) -> None:
         self.writer = writer
         self.section = section
         self.position = position
         self.later_reads = later_reads
-        self.is_whole = bool(writer.tiling.whole) and writer.tiling.whole[position]
+        self.fill = fill
+        self.is_whole = writer.tiling is not None and bool(writer.tiling.whole) and writer.tiling.whole[position]
         self.known_row = row
         self.inner_values: dict[Any, str] = row.inner_values if row else {}
         self.inner_stored: dict[tuple[str, IntLike], str] = row.inner_stored if row else {}
@@ -226,6 +235,15 @@ class SectionWriter:
         """A section whose space is the grid's."""
         for m, loop in enumerate(self.section.members):
             self._instructions(m, loop, 0, len(loop.body), outer=True)
+
+    def write_after_reduction(self) -> None:
+        """What follows the reductions of its loops, whose results are known, and loops without any."""
+        for m, loop in enumerate(self.section.members):
+            self._instructions(m, loop, split_at_reduce(loop), len(loop.body), outer=True)
+
+    def value(self, loop: Loop, position: int) -> str:
+        """The name of the value of an instruction of its first loop, written here."""
+        return self._value(0, loop, position, {}, outer=False)
 
     def write(self) -> None:
         writer, axes = self.writer, self.section.axes
@@ -239,7 +257,7 @@ class SectionWriter:
         self._collect()
         if self.is_whole:
             if self.known_row is None:
-                self.dim = _dim(writer, name, axes, block, "[None, :]")
+                self.dim = index_dim(writer, name, axes, block, "[None, :]")
                 writer.add_dim(self.dim, "")
                 self.names = {a.symbol: writer.names[a.symbol] for a in axes}
             else:
@@ -253,7 +271,7 @@ class SectionWriter:
                 self._declare(acc, block)
             writer.line(f"for {name}_start in range(0, {writer.index(points(axes))}, {block}):")
             writer.depth += 1
-            self.dim = _dim(writer, name, axes, block, "[None, :]")
+            self.dim = index_dim(writer, name, axes, block, "[None, :]")
             writer.add_dim(self.dim, f"{name}_start + ")
             self._members()
             writer.depth -= 1
@@ -384,7 +402,8 @@ class SectionWriter:
         """The text of a value, and the dimensions along which it varies beside those of its arguments."""
         writer, op, dtype = self.writer, instr.op, instr.dtype
         if op == "load":
-            return self._load(instr.attr, writer.dims_of(instr.attr.index), None, None)
+            other = None if self.fill is None else literal(self.fill, dtype)
+            return self._load(instr.attr, writer.dims_of(instr.attr.index), None, other)
         if op == "masked_load":
             load, condition, other = instr.attr
             stored = self._stored(load, outer=False)

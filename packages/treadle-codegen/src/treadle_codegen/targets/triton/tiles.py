@@ -7,7 +7,7 @@ axes is one flat space; where its operands are contiguous along different axes i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from treadle_codegen.ir.loops import Axis, IntLike
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
@@ -83,6 +83,22 @@ def tile(kernel: Kernel) -> Tiling:
         steps.append(next_power_of_2(length) if fits else max(1, _LOOPED_BLOCK // rows))
     widest = max(steps, default=1)
     return Tiling(rows, tuple(steps), tuple(whole), _warps(rows * widest, 512 if widest <= 4096 else 1024))
+
+
+def candidates(kernel: Kernel) -> list[Tiling]:
+    """The tilings of a kernel that are worth measuring; first the one that is taken without measuring."""
+    first = tile(kernel)
+    found = [first]
+    found += [replace(first, num_warps=n) for n in (first.num_warps // 2, first.num_warps * 2) if 1 <= n <= 16]
+    for rows in (first.rows // 2, first.rows * 2):
+        area = rows * max([*first.steps, first.columns, 1])
+        if rows >= 1 and area <= _MAX_TILE:
+            found.append(replace(first, rows=rows))
+            found += [replace(first, rows=rows, num_warps=first.num_warps * 2)] * (rows > first.rows and first.num_warps < 16)
+    if not all(first.whole) and first.steps:
+        halved = [n if whole else max(n // 2, 1) for n, whole in zip(first.steps, first.whole, strict=True)]
+        found.append(replace(first, steps=tuple(halved)))
+    return found
 
 
 def _passes_rows(kernel: Kernel) -> bool:
