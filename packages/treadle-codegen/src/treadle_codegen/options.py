@@ -33,6 +33,8 @@ class CodegenOptions:
     specialised_shapes: for how many sets of sizes of a dynamic graph kernels of their own are compiled in the background, when enough
         time is spent at them; 0: none.
     cuda_graphs: record the work of a call once and replay it from then on, where the target can.
+    autotune: measure matrix products and kernels in several variants on the device, and take the fastest; what was found is kept in
+        the cache. On targets that have a clock.
     cache_dir: where compiled libraries are kept.
     cache_bytes: size bound of that directory; least recently used libraries go first.
     """
@@ -46,6 +48,7 @@ class CodegenOptions:
     max_row_bytes: int = 1 << 18
     specialised_shapes: int = 4
     cuda_graphs: bool = False
+    autotune: bool = False
     cache_dir: Path = field(default_factory=default_cache_dir)
     cache_bytes: int = 1 << 30
 

@@ -21,14 +21,18 @@ from treadle_codegen.options import CodegenOptions
 from treadle_codegen.passes import Passes, require
 from treadle_codegen.rewrite.pipeline import rewrite_graph
 from treadle_codegen.rewrite.static import Prologue
-from treadle_codegen.schedule.fuse import fuse
+from treadle_codegen.schedule.fuse import Node, fuse
 from treadle_codegen.schedule.in_place import updates_in_place, verify_in_place, without_copies
+from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.schedule.text import format_nodes
 from treadle_codegen.schedule.verify import verify_schedule
 from treadle_codegen.support import main_device, require_reach, require_support
+from treadle_codegen.targets.cpp.build import kernel_cache
 from treadle_codegen.targets.renderer import RenderedKernel, Renderer, Segment
 from treadle_codegen.targets.table import target_for, target_named
 from treadle_codegen.targets.target import Target
+from treadle_codegen.tune.trials import Measurer, Trial, Variant
+from treadle_codegen.tune.tune import Tuned, kernel_key, tune_kernels, tune_products
 
 
 class CompiledGraph:
@@ -55,6 +59,7 @@ class CompiledGraph:
         self.host_source = host.source
         self.seconds: dict[str, float] = {}
         self.cache_hits = 0
+        self.trials: list[Trial] = []
 
     @property
     def ir_text(self) -> str:
@@ -120,20 +125,20 @@ def compile_graph(
     probed = probe if prologue is not None and not options.frozen_weights else None
     with phase("lower"):
         program = lower_graph(gm, example_inputs, record.costs, record.dtypes, device)
+    tuned, trials = Tuned(program), []
+    if options.autotune and record.clock is not None:
+        with phase("autotune"):
+            tuned, trials = _tune(program, record, renderer, options)
+        program = tuned.program
     require_reach(program, record.name)
     phase.check("lower", lambda: format_program(program), lambda: verify(program))
     if program.bound_symbols and not options.verify:
         with phase("verify"):  # a number used before it is known would be garbage, not an error
             require("lower", verify(program))
     with phase("fuse"):
-        nodes = fuse(
-            program,
-            max_members=options.max_fusion_members,
-            parallel=renderer.parallel,
-            max_row_bytes=options.max_row_bytes,
-            costs=record.costs,
-            why_not_local_row=record.why_not_local_row,
-        )
+        nodes = _fused(program, record, renderer, options)
+        for node in nodes:
+            node.choice = tuned.choices.get(kernel_key(node))
         program.in_place = updates_in_place(program, nodes)
     phase.check(
         "fuse",
@@ -161,9 +166,46 @@ def compile_graph(
     compiled.kernel_source = source.removeprefix(renderer.prelude).lstrip("\n")
     compiled.seconds = phase.seconds
     compiled.cache_hits = int(cached)
+    compiled.trials = trials
     if options.cuda_graphs:
         compiled.replay_on(record, saved)
     return compiled
+
+
+def _fused(program: Program, record: Target, renderer: Renderer, options: CodegenOptions) -> list[Node]:
+    return fuse(
+        program,
+        max_members=options.max_fusion_members,
+        parallel=renderer.parallel,
+        max_row_bytes=options.max_row_bytes,
+        costs=record.costs,
+        why_not_local_row=record.why_not_local_row,
+    )
+
+
+def _tune(program: Program, record: Target, renderer: Any, options: CodegenOptions) -> tuple[Tuned, list[Trial]]:
+    """What is the fastest on the graph's device, and what was measured to know."""
+    assert record.clock is not None
+    device = program.device or torch.device(record.devices[0])
+
+    def fused(of: Program) -> list[Node]:
+        return _fused(of, record, renderer, options)
+
+    def compiled(variant: Variant) -> Callable[..., list[Any]]:
+        own = record.renderer(options)
+        nodes = fused(variant.program)
+        first = next(node for node in nodes if isinstance(node.item, Kernel) or variant.choice is None)
+        first.choice = variant.choice
+        plan = make_plan(variant.program, nodes, own)
+        names = [segment.name for segment in plan.segments]
+        source = own.render_unit(plan.segments, plan.slots, variant.program.buffers)
+        entries = own.load(source, names)[0] if names else {}
+        return Host(plan, record, entries).run
+
+    measurer = Measurer(record.clock(device), compiled, kernel_cache(options), device)
+    tuned = tune_products(program, fused, renderer, measurer, record.allows_tf32())
+    tune_kernels(tuned, fused(tuned.program), renderer, measurer)
+    return tuned, measurer.trials
 
 
 def _specialisation(

@@ -67,6 +67,8 @@ def codegen(options: CompileOptions) -> Backend:
                 stats.add_seconds(f"backend.codegen.{phase}", seconds)
             stats.add(cache_hits=compiled.cache_hits, cache_misses=int(bool(compiled.kernels)) - compiled.cache_hits)
             logs.emit("output_code", lambda: f"{compiled.kernel_source}\n{compiled.host_source}")
+            for trial in compiled.trials:
+                logs.emit("autotune", lambda trial=trial: str(trial))
             if compiled.specialisation is not None:
                 report_specialisations(compiled.specialisation, options)
             if compiled.replayed is None:

@@ -25,6 +25,7 @@ LOGS: Mapping[str, str] = {
     "aten_code": "Python code of every functional ATen graph",
     "partition": "what every training graph saves for backward, and what backward computes again",
     "output_code": "generated kernels and the host function that calls them",
+    "autotune": "what autotuning measured, and which variant is the fastest",
     "guards": "the guards of every compiled entry, with the source text they come from",
     "bytecode": "replacement bytecode of every compiled entry",
     "recompiles": "why a compiled function is compiled again",

@@ -150,6 +150,14 @@ OPTIONS: tuple[Option, ...] = (
         owner="codegen",
     ),
     Option(
+        "autotune",
+        bool,
+        False,
+        "True: measure matrix products and kernels in several variants on the device while compiling, and take the fastest. "
+        "The results are kept in the cache",
+        owner="codegen",
+    ),
+    Option(
         "cache_dir",
         Path,
         None,
@@ -167,11 +175,12 @@ OPTIONS: tuple[Option, ...] = (
 
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
 
-# Mode -> options that it sets. The three do not differ on the CPU.
+# Mode -> options that it sets. They do not differ on the CPU.
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cuda_graphs": True},
-    "max-autotune": {},
+    "max-autotune": {"autotune": True, "cuda_graphs": True},
+    "max-autotune-no-cudagraphs": {"autotune": True},
 }
 
 

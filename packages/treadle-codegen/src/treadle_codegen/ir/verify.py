@@ -47,8 +47,8 @@ from treadle_codegen.ir.loops import (
     symbols_of,
 )
 from treadle_codegen.ir.ops import LOW_FLOATS, OPS, PRODUCTS, REDUCTIONS, VALUE_DTYPES, reduced_dtype
-from treadle_codegen.ir.product import why_not_product
 from treadle_codegen.ir.overlap import loads_of, may_meet
+from treadle_codegen.ir.product import why_not_product
 from treadle_shapes.expr import Expr, bounds
 
 _READ_ONLY = (BufferKind.INPUT, BufferKind.STATIC, BufferKind.CONSTANT)

@@ -97,9 +97,7 @@ def with_loops(program: Program, splits: Mapping[str, int], tf32: bool) -> Progr
     return replace(program, buffers=buffers, steps=steps)
 
 
-def _as_loops(
-    step: Extern, product: MatrixProduct, buffers: dict[str, Buffer], splits: int, tf32: bool
-) -> list[Step]:
+def _as_loops(step: Extern, product: MatrixProduct, buffers: dict[str, Buffer], splits: int, tf32: bool) -> list[Step]:
     out = buffers[product.output]
     if splits == 1 or not isinstance(product.sizes[3], int) or product.sizes[3] % splits:
         return [_loop(step, product, buffers, view_of(out), tf32)]

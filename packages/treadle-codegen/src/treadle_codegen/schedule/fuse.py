@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.loops import Axis, BufferKind, Check, Define, Extern, Loop, Program, View
@@ -27,6 +28,7 @@ class Node:
     writes: set[str]
     fusable: bool = True
     reasons: dict[str, str] = field(default_factory=dict)  # loop name -> why it did not join this kernel
+    choice: Any = None  # what the renderer may choose about the kernel (`tune`); None: its own choice
 
 
 def fuse(

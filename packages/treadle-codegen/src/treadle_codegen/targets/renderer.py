@@ -60,8 +60,8 @@ class Renderer(Protocol):
     parallel: bool
     prelude: str
 
-    def render_kernel(self, kernel: Kernel, program: Program) -> RenderedKernel:
-        """The text of one kernel."""
+    def render_kernel(self, kernel: Kernel, program: Program, choice: Any = None) -> RenderedKernel:
+        """The text of one kernel. `choice`: one of the tilings that a renderer which can be tuned offers (`tune.Choices`)."""
         ...
 
     def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:

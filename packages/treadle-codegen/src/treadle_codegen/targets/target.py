@@ -18,6 +18,7 @@ from treadle_codegen.options import CodegenOptions
 from treadle_codegen.rewrite.pipeline import Rewrite
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import Renderer
+from treadle_codegen.tune.clock import Clock
 
 # Given tensors, a function that samples their bits where they lie now.
 Sampler = Callable[[Sequence[torch.Tensor]], Callable[[], int]]
@@ -135,6 +136,8 @@ class Target:
     why_not_local_row: why a kernel cannot keep a row of that temporary inside (None: only a row that is too long for the options cannot).
     interrupt_builds: ends builds in the background early, because the process ends.
     recorder: what records and replays calls of graphs on a device, if it can.
+    clock: measures on a device, for autotuning; its renderers then offer choices (`tune.Choices`). None: nothing is tuned.
+    allows_tf32: whether PyTorch's switches allow matrix products of float32 to round their factors to TF32.
     """
 
     name: str
@@ -153,3 +156,5 @@ class Target:
     why_not_local_row: Callable[[Kernel, str], str | None] | None = None
     interrupt_builds: Callable[[], None] = lambda: None
     recorder: Callable[[torch.device], Recorder | None] = lambda device: None
+    clock: Callable[[torch.device], Clock] | None = None
+    allows_tf32: Callable[[], bool] = lambda: False

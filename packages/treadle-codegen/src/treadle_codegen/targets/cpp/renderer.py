@@ -102,7 +102,7 @@ class CppRenderer:
         self.parallel = self.threads > 1
         self.prelude = _prelude()
 
-    def render_kernel(self, kernel: Kernel, program: Program) -> RenderedKernel:
+    def render_kernel(self, kernel: Kernel, program: Program, choice: Any = None) -> RenderedKernel:
         """The text of one kernel."""
         writer = KernelWriter(kernel, program.buffers, self.threads)
         for section in kernel.sections:

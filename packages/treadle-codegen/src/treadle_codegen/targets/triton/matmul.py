@@ -52,7 +52,9 @@ def write_matmul(writer: BodyWriter, loop: Loop, product: Product, tiling: Matmu
     for k, section in enumerate(writer.kernel.sections):
         SectionWriter(writer, section, k, frozenset()).write_after_reduction()
     writer.depth = 1
-    return [(min(tiling.programs, total) if isinstance(total, int) and tiling.programs else tiling.programs or total, 1)]
+    return [
+        (min(tiling.programs, total) if isinstance(total, int) and tiling.programs else tiling.programs or total, 1)
+    ]
 
 
 def _place(writer: BodyWriter, product: Product, down: IntLike, across: IntLike, group: int) -> None:

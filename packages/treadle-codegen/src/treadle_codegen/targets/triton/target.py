@@ -11,6 +11,7 @@ from treadle_codegen.ir.ops import BUFFER_DTYPES
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.target import Allocation, Target
 from treadle_codegen.targets.triton.cuda_graphs import cuda_graphs
+from treadle_codegen.targets.triton.clock import CudaClock, allows_tf32
 from treadle_codegen.targets.triton.entries import ENTRY_ABI, allocation
 from treadle_codegen.targets.triton.renderer import INTERPRETED_HEAD, TritonRenderer
 from treadle_codegen.targets.triton.tiles import why_not_registers
@@ -50,6 +51,8 @@ TRITON = Target(
     why_not_local_row=why_not_registers,
     interrupt_builds=stop_background_builds,
     recorder=cuda_graphs,
+    clock=CudaClock,
+    allows_tf32=allows_tf32,
 )
 
 

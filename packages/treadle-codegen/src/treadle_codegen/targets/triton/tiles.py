@@ -38,6 +38,11 @@ class Tiling:
     column_axes: int = 0
     num_stages: int = 1
 
+    def __str__(self) -> str:
+        block = f"{self.rows}x{self.columns}" if self.columns else f"{self.rows} rows" if self.steps else f"{self.rows}"
+        steps = f" steps {' '.join(map(str, self.steps))}" if self.steps else ""
+        return f"{block}{steps} warps {self.num_warps}"
+
 
 def points(axes: Sequence[Axis]) -> IntLike:
     """How many points the axes span."""
@@ -94,7 +99,9 @@ def candidates(kernel: Kernel) -> list[Tiling]:
         area = rows * max([*first.steps, first.columns, 1])
         if rows >= 1 and area <= _MAX_TILE:
             found.append(replace(first, rows=rows))
-            found += [replace(first, rows=rows, num_warps=first.num_warps * 2)] * (rows > first.rows and first.num_warps < 16)
+            found += [replace(first, rows=rows, num_warps=first.num_warps * 2)] * (
+                rows > first.rows and first.num_warps < 16
+            )
     if not all(first.whole) and first.steps:
         halved = [n if whole else max(n // 2, 1) for n, whole in zip(first.steps, first.whole, strict=True)]
         found.append(replace(first, steps=tuple(halved)))

@@ -1,0 +1,1 @@
+"""Autotuning: which of several ways to compute the same is the fastest on this device, found by measuring."""
