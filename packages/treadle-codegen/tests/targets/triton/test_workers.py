@@ -15,6 +15,7 @@ import pytest
 from targets.triton import units
 
 from treadle_codegen.targets.triton import workers
+from treadle_codegen.targets.triton.target import TRITON
 from treadle_codegen.targets.triton.workers import Crashed, Request, WorkerPool
 
 pytest.importorskip("triton")
@@ -160,3 +161,17 @@ def _alive(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_the_target_interrupts_builds_in_the_background() -> None:
+    background = workers.BACKGROUND
+    background.compile(request())
+    threading.Timer(0.5, TRITON.interrupt_builds).start()
+    with pytest.raises(Crashed):
+        background.compile(request(before=SLOW))
+
+
+def test_importing_the_target_loads_no_processes_and_no_triton() -> None:
+    code = "import sys, treadle_codegen.targets.table; print([m for m in sys.modules if m.endswith('triton.workers') or m == 'triton'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

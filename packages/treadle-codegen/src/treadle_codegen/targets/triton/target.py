@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -15,7 +16,6 @@ from treadle_codegen.targets.triton.cuda_graphs import cuda_graphs
 from treadle_codegen.targets.triton.entries import ENTRY_ABI, allocation
 from treadle_codegen.targets.triton.renderer import INTERPRETED_HEAD, TritonRenderer
 from treadle_codegen.targets.triton.tiles import why_not_registers
-from treadle_codegen.targets.triton.workers import stop_background_builds
 
 COSTS = Costs(
     fusion_window=64,
@@ -38,6 +38,14 @@ def _load_unit(*args: Any, **kwargs: Any) -> Any:
     return load_unit(*args, **kwargs)
 
 
+def _stop_background_builds() -> None:
+    workers = sys.modules.get(
+        "treadle_codegen.targets.triton.workers"
+    )  # loaded by the first build, not by every import
+    if workers is not None:
+        workers.stop_background_builds()
+
+
 TRITON = Target(
     name="triton",
     devices=("cuda",),
@@ -49,7 +57,7 @@ TRITON = Target(
     probe=None,  # a checksum of the weights would make the host wait for the device
     costs=COSTS,
     why_not_local_row=why_not_registers,
-    interrupt_builds=stop_background_builds,
+    interrupt_builds=_stop_background_builds,
     recorder=cuda_graphs,
     clock=CudaClock,
     allows_tf32=allows_tf32,
