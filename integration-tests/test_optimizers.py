@@ -209,3 +209,87 @@ def test_torch_compile_in_the_same_process_changes_nothing():
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     assert run_steps("AdamW", {})[-1] == 2
     assert not treadle.stats().breaks
+
+
+# ---- forward, loss, backward and step in one function
+
+ALL = sorted(
+    name
+    for name, found in vars(torch.optim).items()
+    if isinstance(found, type) and issubclass(found, torch.optim.Optimizer) and found is not torch.optim.Optimizer
+)
+SCHEDULERS = {
+    "exponential": lambda optimizer: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+    "cosine": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5),
+    "one_cycle": lambda optimizer: torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=10),
+    "warm_up": lambda optimizer: torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=3),
+}
+
+
+def training_step(name: str, model: nn.Module, optimizer: torch.optim.Optimizer) -> Any:
+    """A function of inputs and targets that trains the model for a step."""
+    x, y = torch.randn(4, 4, generator=torch.Generator().manual_seed(1)), torch.ones(4, 3)
+
+    def loss_and_gradients() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (model(x) - y).pow(2).mean()
+        loss.backward()
+        return loss
+
+    def step() -> torch.Tensor:
+        loss = loss_and_gradients()
+        optimizer.step()
+        return loss
+
+    return (lambda: optimizer.step(loss_and_gradients)) if name == "LBFGS" else step
+
+
+def train(name: str, compiles: bool, schedule: Any = None, **options: Any) -> list[torch.Tensor]:
+    model = nn.Sequential(nn.Embedding(4, 3, sparse=True)) if name == "SparseAdam" else network(name)
+    optimizer = getattr(torch.optim, name)(list(model.parameters()), **options)
+    if name == "SparseAdam":
+        torch.manual_seed(0)
+        nn.init.normal_(model[0].weight)
+        rows = torch.tensor([0, 2, 2])
+
+        def step() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(rows).pow(2).sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+    else:
+        step = training_step(name, model, optimizer)
+    scheduler = schedule(optimizer) if schedule is not None else None
+    run = treadle.compile(step) if compiles else step
+    losses = []
+    for _ in range(5):
+        losses.append(run().detach())
+        if scheduler is not None:
+            scheduler.step()
+    return [*losses, *[parameter.detach() for parameter in model.parameters()]]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_five_steps_of_training(name):
+    torch.testing.assert_close(train(name, True), train(name, False), rtol=1e-4, atol=1e-5)
+    assert treadle.stats().graphs <= 2
+    if name in WHOLE:
+        assert not treadle.stats().breaks
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop"])
+def test_schedulers_are_no_recompile(name, kind):
+    options = {"lr": 0.01} | ({} if name == "AdamW" else {"momentum": 0.9})
+    expected = train(name, False, SCHEDULERS[kind], **options)
+    torch.testing.assert_close(train(name, True, SCHEDULERS[kind], **options), expected, rtol=1e-4, atol=1e-5)
+    assert treadle.stats().graphs <= 2
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "Adagrad"])
+@pytest.mark.parametrize("option", ["foreach", "fused"])
+def test_implementations(name, option):
+    expected = train(name, False, lr=0.01, **{option: True})
+    torch.testing.assert_close(train(name, True, lr=0.01, **{option: True}), expected, rtol=1e-4, atol=1e-5)
+    assert treadle.stats().graphs <= 2
