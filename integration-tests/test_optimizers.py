@@ -293,3 +293,23 @@ def test_implementations(name, option):
     expected = train(name, False, lr=0.01, **{option: True})
     torch.testing.assert_close(train(name, True, lr=0.01, **{option: True}), expected, rtol=1e-4, atol=1e-5)
     assert treadle.stats().graphs <= 2
+
+
+def test_guards_of_whole_steps_grow_with_the_model():
+    """Momentum buffers are dicts, as modules' own are; which of them are different objects takes one guard, not one for each pair."""
+
+    def guards(layers: int) -> int:
+        model = nn.Sequential(*[nn.Linear(4, 4) for _ in range(layers)])
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+
+        def step() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 4)).sum()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step()
+        return len(treadle.explain(step)().guards)
+
+    assert guards(40) < 2.3 * guards(20)

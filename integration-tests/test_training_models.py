@@ -17,6 +17,7 @@ torchvision_schemas.define_missing_schemas()  # timm and transformers import tor
 pytest.importorskip("transformers")
 pytest.importorskip("timm")
 zoo = pytest.importorskip("zoo")
+training_curves = pytest.importorskip("training_curves")
 
 LENGTHS = ((2, 16), (3, 24), (1, 9), (4, 32))
 _DROPOUT = ("p", "dropout", "drop_prob", "dropout_prob", "attention_dropout", "dropout_rate")
@@ -84,13 +85,13 @@ def test_steps_and_gradients(name: str) -> None:
             assert (one - reference).abs().max().item() <= 10 * own
 
 
-@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5"])
 def test_batches_and_lengths_in_two_compiles(name: str) -> None:
     eager = without_dropout(zoo.SCENARIOS[name].build().train())
     model = copy.deepcopy(eager)
     fast = treadle.compile(model)
     for batch, length in LENGTHS:
-        inputs = {"input_ids": torch.randint(4000, (batch, length))}
+        inputs = {argument: torch.randint(4000, (batch, length)) for argument in zoo.SCENARIOS[name].inputs()}
         expected = gradients(eager, eager, inputs)
         for one, other in zip(gradients(model, fast, inputs), expected, strict=True):
             assert (one is None) == (other is None)
@@ -115,3 +116,12 @@ def test_batches_of_images_in_two_compiles(name: str) -> None:
                 torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3 * (1e-3 + other.abs().max().item()))
     stats = treadle.stats()
     assert stats.graphs <= 2 and not stats.eager_graphs, stats
+
+
+@pytest.mark.parametrize(("name", "optimizer"), [("bert", "AdamW"), ("t5", "SGD"), ("resnet18", "AdamW")])
+def test_losses_of_whole_steps_follow_eagers(name: str, optimizer: str) -> None:
+    """Forward, loss, backward, clipping and optimizer in one function: 20 steps (all twelve models: benchmarks/loss_curves.py)."""
+    found = training_curves.compare(name, optimizer, 20)
+    assert found["masks"] and not found["breaks"] and not found["eager graphs"]
+    assert found["graphs"] <= 2
+    assert found["deviation"] <= max(1e-4, 100 * found["deviation of eager again"])

@@ -105,7 +105,7 @@ class GuardSet:
 
     def __init__(self) -> None:
         self._guards: dict[tuple[Any, ...], Guard] = {}
-        self._ops: dict[Source, set[str]] = {}
+        self._ops: dict[Source, dict[str, list[tuple[Any, ...]]]] = {}  # of each source, the keys of its guards by op
         self._tensors: dict[Source, TensorGuard] = {}
         self._integers: dict[str, Source] = {}
         self._first_source: dict[int, Source] = {}
@@ -127,17 +127,17 @@ class GuardSet:
         if op == "equals" and not _plain_equality_is_enough(arg):
             op, arg, reason = "call", _IdenticalConstant(arg), reason or f"{source.text} is {arg!r}"
             kind = KINDS[op]
-        present = self._ops.setdefault(source, set())
+        present = self._ops.setdefault(source, {})
         implied_by = kind.implied_by - {"is"} if _may_differ(op, arg) else kind.implied_by
-        if not present.isdisjoint(implied_by):
+        if not present.keys().isdisjoint(implied_by):
             return
         key = (source, op, _arg_key(arg))
         if key in self._guards:
             return
-        for weaker in IMPLIES[op] & present:
+        for weaker in IMPLIES[op] & present.keys():
             self._drop(source, weaker, op)
         self._guards[key] = Guard(source, op, arg, reason or kind.text(source.text, arg))
-        present.add(op)
+        present.setdefault(op, []).append(key)
 
     def add_lookup(self, cls: type, name: str, found: Any, owner: type | None, after: type | None = None) -> None:
         """Rely on what the MRO of `cls`, behind the class `after`, finds under a name: `found` in `owner`, or nothing (owner is None).
@@ -162,11 +162,11 @@ class GuardSet:
 
     def _drop(self, source: Source, op: str, stronger: str) -> None:
         """Forget guards that a stronger one on the same source implies."""
-        present = [(key, guard) for key, guard in self._guards.items() if key[1] == op and key[0] == source]
-        for key, guard in present:
-            if stronger != "is" or not _may_differ(op, guard.arg):
+        for key in self._ops[source].pop(op):
+            if stronger != "is" or not _may_differ(op, self._guards[key].arg):
                 del self._guards[key]
-                self._ops[source].discard(op)
+            else:
+                self._ops[source].setdefault(op, []).append(key)
 
     def add_tensor(
         self,
@@ -302,7 +302,7 @@ class GuardSet:
 
     def snapshot(self) -> Any:
         """The state to hand to `restore` when a speculative part of the trace is given up."""
-        ops = {source: set(names) for source, names in self._ops.items()}
+        ops = {source: _copied(keys) for source, keys in self._ops.items()}
         lookups = {cls: dict(facts) for cls, facts in self._lookups.items()}
         parts = dict(self._tensors), dict(self._integers), dict(self._first_source), self._has_global_state, lookups
         return dict(self._guards), ops, *parts
@@ -310,7 +310,7 @@ class GuardSet:
     def restore(self, state: Any) -> None:
         """Go back to a snapshot."""
         guards, ops, tensors, integers, first, has_global_state, self._lookups = state
-        self._guards, self._ops = dict(guards), {s: set(o) for s, o in ops.items()}
+        self._guards, self._ops = dict(guards), {source: _copied(keys) for source, keys in ops.items()}
         self._integers = dict(integers)
         self._tensors, self._first_source, self._has_global_state = dict(tensors), dict(first), has_global_state
 
@@ -337,6 +337,10 @@ class GuardSet:
         first, *others = free
         text = f"{', '.join(s.text for s in free)} are different tensors"
         return [(first.path, "distinct_objects", tuple(s.path for s in others), text)]
+
+
+def _copied(keys: dict[str, list[tuple[Any, ...]]]) -> dict[str, list[tuple[Any, ...]]]:
+    return {op: list(of_op) for op, of_op in keys.items()}
 
 
 def _equal_sizes(guard: Any, symbols: Sequence[Any], is_size: Sequence[int]) -> tuple[int, int] | None:

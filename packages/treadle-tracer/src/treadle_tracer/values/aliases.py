@@ -46,12 +46,34 @@ def guard_changed_objects(tx: TraceContext) -> None:
     for value in outside:
         by_type.setdefault(value.python_type(), []).append(value)
     changed = _changed(tx)
-    for value in changed:
-        for other in by_type.get(value.python_type(), ()):
-            if other is not value:
-                guard_distinct(tx, value, other)
+    for cls in dict.fromkeys(value.python_type() for value in changed):
+        _guard_changed(tx, [value for value in changed if value.python_type() is cls], by_type.get(cls, []))
     _guard_own_dicts(tx, changed, outside)
     _guard_scopes(tx, changed, outside)
+
+
+def _guard_changed(tx: TraceContext, changed: list[Value], others: list[Value]) -> None:
+    """Rely on changed objects being different from each other and from others of their type."""
+    if len(changed) * len(others) > _MOST_PAIRS:
+        # The objects that are only read may be one object to eager, which costs a recompile here.
+        values = {id(value): value for value in (*changed, *others)}.values()
+        _guard_all_apart(tx, [v.source for v in values if v.source is not None and not _is_compared_by_value(v)])
+        return
+    for value in changed:
+        for other in others:
+            if other is not value:
+                guard_distinct(tx, value, other)
+
+
+_MOST_PAIRS = 64  # from here on one guard for all objects is cheaper than one for each pair
+
+
+def _guard_all_apart(tx: TraceContext, sources: list[Source]) -> None:
+    """Rely on the objects at these places being pairwise different."""
+    if len(sources) > 1:
+        first, *others = sources
+        text = f"{first.text} and {len(others)} other objects are different"
+        tx.guards.add(first, "distinct_objects", tuple(others), text)
 
 
 def _changed(tx: TraceContext) -> list[Value]:
@@ -62,34 +84,55 @@ def _changed(tx: TraceContext) -> list[Value]:
 
 
 def _guard_own_dicts(tx: TraceContext, changed: list[Value], outside: list[Value]) -> None:
-    """A dict that the trace knows by itself may be the `__dict__` of an object that it knows, too."""
-    dicts = [value for value in outside if value.python_type() is dict]
-    objects = [(value, _own_dict_source(value)) for value in outside]
+    """A dict that the trace knows by itself may be the `__dict__` of an object that it knows, too. One of the two is changed."""
     written = {id(value) for value in changed}
-    for owner, source in objects:
-        if source is None:
-            continue
-        for mapping in dicts:
-            if id(owner) in written or id(mapping) in written:
+    dicts = [value for value in outside if value.python_type() is dict]
+    owned = [(value, source) for value in outside if (source := _own_dict_source(value)) is not None]
+    owners: dict[int, list[tuple[Value, Source]]] = {}
+    for value, source in owned:
+        owners.setdefault(id(own_dict(value.obj)), []).append((value, source))  # type: ignore[attr-defined]
+    for mapping in dicts:
+        for value, source in owners.get(id(getattr(mapping, "obj", None)), ()):
+            if id(value) in written or id(mapping) in written:
                 assert mapping.source is not None
-                if getattr(mapping, "obj", None) is own_dict(owner.obj):  # type: ignore[attr-defined]
-                    raise Unsupported("aliased-dict", f"{mapping.source.text} is {source.text}")
-                if mapping.source != source:
-                    tx.guards.add(source, "distinct_objects", (mapping.source,))
+                raise Unsupported("aliased-dict", f"{mapping.source.text} is {source.text}")
+    _guard_apart(tx, [m for m in dicts if id(m) in written], owned)
+    _guard_apart(tx, dicts, [pair for pair in owned if id(pair[0]) in written])
+
+
+def _guard_apart(tx: TraceContext, dicts: list[Value], owned: list[tuple[Value, Source]]) -> None:
+    """Rely on none of the dicts being the `__dict__` of one of these objects, which may share one."""
+    if not dicts or not owned:
+        return
+    by_dict = {id(own_dict(value.obj)): source for value, source in owned}  # type: ignore[attr-defined]
+    known = set(by_dict.values())
+    shared = [source for _, source in owned if source not in known]
+    sources = [mapping.source for mapping in dicts if mapping.source is not None and mapping.source not in known]
+    _guard_all_apart(tx, [*sources, *by_dict.values()])
+    for source in shared:
+        _guard_all_apart(tx, [source, *sources])
 
 
 def _guard_scopes(tx: TraceContext, changed: list[Value], outside: list[Value]) -> None:
     """A dict that the trace knows by itself may be the globals of a function, where the program changes one of the two."""
     stores = any(True for _ in tx.mutations.global_stores())
+    written = {id(value) for value in changed}
+    scopes = {id(scope): tx.globals_source(scope) or GlobalsSource() for scope in tx.scopes.values()}
+    sources: list[Source] = []
     for mapping in outside:
-        if mapping.python_type() is not dict or not (stores or any(mapping is value for value in changed)):
+        if mapping.python_type() is not dict or mapping.source is None or not (stores or id(mapping) in written):
             continue
-        for scope in tx.scopes.values():
-            source = tx.globals_source(scope) or GlobalsSource()
-            if getattr(mapping, "obj", None) is scope:
-                raise Unsupported("aliased-dict", f"{mapping.source.text} is {source.text}")  # type: ignore[union-attr]
-            if not isinstance(mapping.source, ConstSource):
-                tx.guards.add(mapping.source, "distinct_objects", (source,))  # type: ignore[arg-type]
+        scope = scopes.get(id(getattr(mapping, "obj", None)))
+        if scope is not None:
+            raise Unsupported("aliased-dict", f"{mapping.source.text} is {scope.text}")
+        if not isinstance(mapping.source, ConstSource):
+            sources.append(mapping.source)
+    if len(sources) * len(scopes) > _MOST_PAIRS:
+        _guard_all_apart(tx, [*sources, *scopes.values()])
+        return
+    for source in sources:
+        for scope in scopes.values():
+            tx.guards.add(source, "distinct_objects", (scope,))
 
 
 def _own_dict_source(value: Value) -> Source | None:

@@ -7,6 +7,7 @@ The graph computes the number only. The replacement gives it a history that has 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -55,16 +56,33 @@ def _detached(node: fx.Node, fake: torch.Tensor) -> fx.Node:
 def _is_freed(fake: torch.Tensor) -> bool:
     """Whether no gradient of `fake` can be computed any more. Fake tensors lose their history as real ones do."""
     mode: Any = fake.fake_mode  # type: ignore[attr-defined]
+    pending, seen = [fake.grad_fn], set[Any]()
     with mode:
-        return all(_raises_freed(fake, leaf) for leaf in leaves_of([fake]))
+        while pending:
+            node = pending.pop()
+            if node is None or node in seen or _has_lost_saved_tensors(node):
+                continue
+            if hasattr(node, "variable"):  # an AccumulateGrad
+                return False
+            seen.add(node)
+            pending += [following for following, _ in node.next_functions]
+    return True
 
 
-def _raises_freed(fake: torch.Tensor, leaf: torch.Tensor) -> bool:
-    try:
-        torch.autograd.grad([fake], [leaf], [torch.ones_like(fake)], retain_graph=True, allow_unused=True)
-    except RuntimeError as error:
-        return "a second time" in str(error)
+def _has_lost_saved_tensors(node: Any) -> bool:
+    """Whether a backward pass has freed what the node of autograd's graph has saved, so that another one raises there."""
+    for name in _names_of_saved(type(node)):
+        try:
+            getattr(node, name)
+        except RuntimeError as error:
+            if "a second time" in str(error):
+                return True
     return False
+
+
+@functools.cache
+def _names_of_saved(cls: type) -> tuple[str, ...]:
+    return tuple(name for name in dir(cls) if name.startswith("_saved_") or name == "saved_tensors")
 
 
 FREED = (
