@@ -13,13 +13,14 @@ import torch
 from treadle_codegen.ir.loops import Axis, Buffer, FloatExpr, IntLike, Program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
-from treadle_codegen.schedule.kernel import Kernel, LocalBuffer
+from treadle_codegen.schedule.kernel import Kernel, LocalBuffer, Section
 from treadle_codegen.targets.cpp.build import build_library
 from treadle_codegen.targets.cpp.chunks import LANES, ChunkPrinter, rows_with_tails, why_not_chunks
 from treadle_codegen.targets.cpp.columns import column_printer, why_not_columns
 from treadle_codegen.targets.cpp.entries import ERROR_SLOT, entry_point
 from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import SectionPrinter
+from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
 from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
 from treadle_shapes.expr import Range, Symbol, to_cpp
 
@@ -235,10 +236,14 @@ def _write_body(writer: KernelWriter) -> None:
         column_printer(writer, later_reads, parallel=parallel and not outer).write()
     for section in () if columns else kernel.sections:
         over_section = parallel and not kernel.outer and not any(m.reduce_axes for m in section.members)
-        chunks = why_not_chunks(kernel, section, parallel=over_section) is None
-        printer = ChunkPrinter if chunks else SectionPrinter
-        printer(writer, section, later_reads, parallel=over_section).write()
+        _printer_of(kernel, section, parallel=over_section)(writer, section, later_reads, parallel=over_section).write()
     writer.close(len(outer))
+
+
+def _printer_of(kernel: Kernel, section: Section, *, parallel: bool) -> type[SectionPrinter]:
+    if why_not_chunks(kernel, section, parallel=parallel) is None:
+        return ChunkPrinter
+    return TilePrinter if why_not_tiles(kernel, section) is None else SectionPrinter
 
 
 def _declare_row(writer: KernelWriter, buffer: str, local: LocalBuffer) -> None:

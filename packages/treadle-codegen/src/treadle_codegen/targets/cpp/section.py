@@ -67,10 +67,7 @@ class SectionPrinter:
             for m, loop in enumerate(self.section.members):
                 self._instructions(m, loop, 0, len(loop.body), outer=True)
             return
-        for axis in axes[:-1]:
-            if self.parallel and axis is axes[0]:
-                writer.line(f"#pragma omp parallel for num_threads({writer.threads}){self._bad_clause()}")
-            writer.open_loop(axis)
+        opened = self._open_outer()
         blocked = self._open_innermost(axes[-1])
         for m, loop in enumerate(self.section.members):
             end = split_at_reduce(loop) if loop.reduce_axes else len(loop.body)
@@ -85,10 +82,29 @@ class SectionPrinter:
             if self.last_block:
                 writer.line(f"{axes[-1].symbol.name}b = {axes[-1].symbol.name}e;")
             writer.close(1)
-        writer.close(len(axes) - 1)
+        writer.close(opened)
         self._finish()
 
     # -- loops and accumulators
+
+    def _open_outer(self) -> int:
+        """Open the loops around the innermost one; how many."""
+        axes = self.section.axes[:-1]
+        if axes:
+            self._share()
+        for axis in axes:
+            self.writer.open_loop(axis)
+        return len(axes)
+
+    def _share(self) -> None:
+        """Let threads share the loop that follows."""
+        if self.parallel:
+            self.writer.line(f"#pragma omp parallel for num_threads({self.writer.threads}){self._bad_clause()}")
+
+    def _bounds(self, axis: Axis, *, blocked: bool) -> tuple[str, str]:
+        """First position and end of the innermost loop."""
+        name = axis.symbol.name
+        return (f"{name}b", f"{name}e") if blocked else ("0", self.writer.index(axis.extent))
 
     def _declare(self) -> None:
         innermost = self.section.axes[-1].extent if self.section.axes else 1
@@ -143,7 +159,7 @@ class SectionPrinter:
             writer.line(f"#pragma omp parallel for simd num_threads({writer.threads}){self._bad_clause()}")
         else:
             writer.line(f"#pragma omp simd{self._simd_clauses()}")
-        first, end = (f"{name}b", f"{name}e") if blocked else ("0", extent)
+        first, end = self._bounds(axis, blocked=blocked)
         writer.line(f"for (i64 {name} = {first}; {name} < {end}; ++{name}) {{")
         writer.depth += 1
         return bool(totals)

@@ -1,0 +1,204 @@
+"""Single kernels: eager, torch.compile and Treadle in one process, against the bandwidth of a copy of the same size.
+
+    python benchmarks/kernels.py                                     everything (about 15 minutes on a CPU), to results/kernels.json
+    python benchmarks/kernels.py --only softmax cumsum               some kernels
+    python benchmarks/kernels.py --sizes cache --dtypes float32      a part: about 2 minutes
+    python benchmarks/kernels.py --device cuda                       on a GPU
+    python benchmarks/kernels.py --plot kernels.svg                  also a roofline plot, where matplotlib is installed
+
+Seconds are medians of interleaved calls, on one thread. `share` is bytes that the kernel has to move, over its seconds, over the bandwidth
+of `copy_` between two tensors of as many bytes. Beside `--clock wall` there is `--clock cpu`: the processor's time, for a machine that is
+shared with others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernel_cases import CASES, DTYPES, SIZES, Case, Maker
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+import machine  # noqa: E402
+from markdown_table import markdown, number, times  # noqa: E402
+
+DEFAULT_OUTPUT = ROOT / "benchmarks" / "results" / "kernels.json"
+VARIANTS = ("eager", "torch.compile", "treadle")
+
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+
+Call = Callable[[], Any]
+
+
+def compiled(variant: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function as the variant runs it."""
+    if variant == "torch.compile":
+        torch._dynamo.reset()
+        return torch.compile(function)  # type: ignore[no-any-return]
+    if variant == "treadle":
+        import treadle
+
+        treadle.reset()
+        return treadle.compile(function)
+    return function
+
+
+def calls_of(case: Case, variants: Sequence[str]) -> dict[str, Call]:
+    """What each variant calls, with tensors of its own; results are compared with eager's."""
+    calls: dict[str, Call] = {}
+    expected: Any = None
+    for variant in variants:
+        function = compiled(variant, case.function)
+        arguments = [a.clone() for a in case.arguments]
+        result = function(*arguments)
+        if expected is None:
+            expected = result
+        elif isinstance(result, torch.Tensor):
+            torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
+        calls[variant] = lambda function=function, arguments=arguments: function(*arguments)
+    return calls
+
+
+def seconds_of(calls: Mapping[str, Call], device: str, budget: float, clock: Callable[[], float]) -> dict[str, float]:
+    """The median seconds of each call, called in turns for about `budget` seconds each."""
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
+    repeats: dict[str, int] = {}
+    for name, call in calls.items():
+        call()
+        repeats[name] = max(1, int(2e-3 / max(_timed(call, 1, wait, clock), 1e-7)))  # a sample takes 2 ms at least
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    end = time.perf_counter() + budget * len(calls)
+    while time.perf_counter() < end or len(next(iter(samples.values()))) < 5:
+        for name, call in calls.items():
+            samples[name].append(_timed(call, repeats[name], wait, clock))
+    return {name: statistics.median(taken) for name, taken in samples.items()}
+
+
+def _timed(call: Call, n: int, wait: Call, clock: Callable[[], float]) -> float:
+    wait()
+    start = clock()
+    for _ in range(n):
+        call()
+    wait()
+    return (clock() - start) / n
+
+
+def copy_call(n_bytes: int, device: str) -> Call:
+    """A copy that moves `n_bytes`, half of them read and half written."""
+    source = torch.ones(max(n_bytes // 8, 1), device=device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source)
+
+
+def measure(name: str, size: str, dtype: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of one kernel."""
+    torch.manual_seed(0)
+    case = CASES[name](Maker(size, DTYPES[dtype], options.device))
+    row: dict[str, Any] = {"kernel": name, "size": size, "dtype": dtype, "bytes": case.n_bytes}
+    with torch.no_grad():
+        calls = {**calls_of(case, options.variants), "copy": copy_call(case.n_bytes, options.device)}
+        seconds = seconds_of(calls, options.device, options.seconds, CLOCKS[options.clock])
+    row["seconds"] = seconds
+    row["share"] = {variant: seconds["copy"] / taken for variant, taken in seconds.items() if variant != "copy"}
+    return row
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), metavar="KERNEL")
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seconds", type=float, default=0.5, help="measuring time of each variant of each kernel")
+    parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
+    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="where the JSON goes")
+    parser.add_argument("--plot", type=Path, help="where a plot goes")
+    return parser.parse_args(arguments)
+
+
+def ratios(rows: Iterable[Mapping[str, Any]], over: str) -> list[float]:
+    """Seconds of `over` per second of Treadle."""
+    found = [row["seconds"] for row in rows]
+    return [seconds[over] / seconds["treadle"] for seconds in found if over in seconds and "treadle" in seconds]
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows of figures and geometric means, as Markdown."""
+    lines = []
+    for row in rows:
+        seconds = row["seconds"]
+        against = [ratios([row], over) for over in ("eager", "torch.compile")]
+        lines.append(
+            [f"{row['kernel']}, {row['size']}, {row['dtype']}"]
+            + [number(seconds.get(variant), 1, 1e6) for variant in VARIANTS]
+            + [times(found[0] if found else None) for found in against]
+            + [number(row["share"].get("treadle"), 0, 100)]
+        )
+    for over in ("eager", "torch.compile"):
+        if found := ratios(rows, over):
+            mean = math.exp(statistics.fmean(map(math.log, found)))
+            lines.append([f"against {over}", "", "", "", f"mean {times(mean)}", f"worst {times(min(found))}", ""])
+    headings = [
+        "kernel",
+        "eager, µs",
+        "torch.compile, µs",
+        "Treadle, µs",
+        "over eager",
+        "over torch.compile",
+        "% of copy",
+    ]
+    return markdown(headings, lines)
+
+
+def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Bandwidth of each kernel and of copies over the bytes moved."""
+    from matplotlib import pyplot  # pyright: ignore[reportMissingImports]
+
+    figure, axes = pyplot.subplots(figsize=(8, 5))
+    for variant, marker in zip((*VARIANTS, "copy"), "x+o-", strict=True):
+        points = [
+            (row["bytes"], row["bytes"] / row["seconds"][variant] / 1e9) for row in rows if variant in row["seconds"]
+        ]
+        if points:
+            axes.plot(*zip(*sorted(points), strict=True), marker if variant != "copy" else "k-", label=variant)
+    axes.set(xscale="log", yscale="log", xlabel="bytes moved", ylabel="GB/s")
+    axes.legend()
+    figure.savefig(path)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    torch.set_num_threads(1)
+    results = {"command": " ".join(["python benchmarks/kernels.py", *arguments]), "machine": machine.describe()}
+    if options.device == "cuda":
+        results["device"] = torch.cuda.get_device_name()
+    rows: list[dict[str, Any]] = []
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    for name in options.only:
+        for size in options.sizes:
+            for dtype in options.dtypes:
+                print(f"{name}, {size}, {dtype}", file=sys.stderr, flush=True)
+                rows.append(measure(name, size, dtype, options))
+                # After every kernel, so that an interrupted run leaves results.
+                text = json.dumps({**results, "kernels": rows}, indent=1)
+                options.output.write_text(text + "\n", encoding="utf-8")
+    print(table(rows))
+    if options.plot is not None:
+        plot(rows, options.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
