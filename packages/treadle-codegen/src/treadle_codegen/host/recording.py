@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -15,9 +16,16 @@ from treadle_codegen.targets.target import Recorder
 Run = Callable[..., list[Any]]
 
 
-def addresses_of(args: Sequence[Any], positions: Sequence[int]) -> tuple[int, ...]:
-    """Where the tensors at these positions lie."""
-    return tuple([args[k].data_ptr() for k in positions])
+def picker(positions: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """A function from a sequence to the tuple of its items at these positions; a graph may have hundreds."""
+    if len(positions) > 1:
+        return itemgetter(*positions)
+    return lambda items: tuple([items[k] for k in positions])
+
+
+def addresses_of(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """Where the tensors lie."""
+    return tuple(map(torch.Tensor.data_ptr, tensors))
 
 
 class Observed:
@@ -86,7 +94,8 @@ class Recording:
         self._recorder, self._replay, self._inputs, self._results = recorder, replay, inputs, results
         self._empty_strided = empty_strided
         self._index = {position: k for k, position in enumerate(tensors)}
-        self._direct = tuple([(self._index[position], address) for position, address in direct])
+        self._pick_direct = picker([self._index[position] for position, _ in direct])
+        self._expected = tuple([address for _, address in direct])
         self._places = [entry.place for entry in inputs]
         self._copied = [_memory(value) for how, value in results if how == _COPY]
         self.unmoved = {entry.position for entry in inputs}
@@ -101,7 +110,7 @@ class Recording:
 
     def fits(self, addresses: Sequence[int]) -> bool:
         """Whether the tensors that are not copied lie where they lay."""
-        return all(addresses[k] == address for k, address in self._direct)
+        return self._pick_direct(addresses) == self._expected
 
     def is_free(self) -> bool:
         """Whether nobody holds memory that was lent."""

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.host.host import Host
-from treadle_codegen.host.recording import Observed, Recording, addresses_of, record
+from treadle_codegen.host.recording import Observed, Recording, addresses_of, picker, record
 from treadle_codegen.host.sizes import reading, sources_of
 from treadle_codegen.ir.loops import BufferKind, Extern, Program
 from treadle_codegen.targets.target import Recorder
@@ -92,6 +92,7 @@ class ReplayedGraph:
         self._recorder = recorder
         self._lent = frozenset(lent)
         self._tensors = tuple([k for k, name in enumerate(program.inputs) if name in program.buffers])
+        self._pick_tensors = picker(self._tensors)
         kinds = {k: program.buffers[program.inputs[k]].kind for k in self._tensors}
         self._static = frozenset([k for k, kind in kinds.items() if kind is BufferKind.STATIC])
         self._empty_strided = host.allocation.empty_strided
@@ -104,7 +105,7 @@ class ReplayedGraph:
             return self._run(*args)
         key = self._key(*args)
         shape = self._shapes.get(key)
-        addresses = addresses_of(args, self._tensors)
+        addresses = addresses_of(self._pick_tensors(args))
         if shape is None:
             if len(self._shapes) < _MOST_SHAPES:
                 self._shapes[key] = _Shape(addresses)
