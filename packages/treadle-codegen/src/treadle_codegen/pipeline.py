@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,7 +13,8 @@ from treadle_codegen.host.replay import ReplayedGraph
 from treadle_codegen.host.shape_specialisation import ShapeSpecialisation
 from treadle_codegen.host.sizes import SizeTexts, size_numbers, size_symbols
 from treadle_codegen.host.workspace import Entries
-from treadle_codegen.ir.loops import Program
+from treadle_codegen.ir.loops import Loop, Program
+from treadle_codegen.ir.product import uses_tf32
 from treadle_codegen.ir.text import format_program
 from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower.program import lower_graph
@@ -30,7 +31,7 @@ from treadle_codegen.support import main_device, require_reach, require_support
 from treadle_codegen.targets.cpp.build import kernel_cache
 from treadle_codegen.targets.renderer import RenderedKernel, Renderer, Segment
 from treadle_codegen.targets.table import target_for, target_named
-from treadle_codegen.targets.target import Target
+from treadle_codegen.targets.target import Probe, Target
 from treadle_codegen.tune.trials import Measurer, Trial, Variant
 from treadle_codegen.tune.tune import Tuned, kernel_key, tune_kernels, tune_products
 
@@ -91,6 +92,19 @@ class CompiledGraph:
         if recorder is not None:
             self._run = self.replayed = ReplayedGraph(self._host, recorder, saved)
 
+    def obey(self, allows_tf32: Callable[[], bool], exact: Callable[[], CompiledGraph]) -> None:
+        """From now on, ask at every call whether factors may be rounded to TF32; where not, run the graph that `exact` makes."""
+        fast, made = self._run, list[CompiledGraph]()
+
+        def run(*args: Any) -> list[Any]:
+            if allows_tf32():
+                return fast(*args)
+            if not made:
+                made.append(exact())
+            return made[0]._run(*args)
+
+        self._run = run
+
     @property
     def function(self) -> Callable[..., list[Any]]:
         """The graph as a plain function of its inputs, the fastest way to call it."""
@@ -114,7 +128,6 @@ def compile_graph(
     device = main_device(gm, example_inputs, target_named(target).devices if target else ())
     record = target_named(target) if target else target_for(device.type if device else "cpu")
     require_support(gm, example_inputs, record.devices, record.name, record.operator_devices)
-    renderer = record.renderer(options)
     probe = record.probe
     phase = Passes(options)
     prologue = None
@@ -125,11 +138,33 @@ def compile_graph(
     probed = probe if prologue is not None and not options.frozen_weights else None
     with phase("lower"):
         program = lower_graph(gm, example_inputs, record.costs, record.dtypes, device)
-    tuned, trials = Tuned(program), []
-    if options.autotune and record.clock is not None:
-        with phase("autotune"):
-            tuned, trials = _tune(program, record, renderer, options)
-        program = tuned.program
+    build = _Build(record, options, phase, prologue, probed, saved)
+    if not options.autotune or record.clock is None:
+        return _from_program(program, {}, build)
+    with phase("autotune"):
+        tuned, trials = _tune(program, record, options)
+    compiled = _from_program(tuned.program, tuned.choices, build)
+    compiled.trials = trials
+    if any(isinstance(step, Loop) and uses_tf32(step) for step in tuned.program.steps):
+        compiled.obey(record.allows_tf32, lambda: _from_program(program, {}, build))
+    return compiled
+
+
+class _Build(NamedTuple):
+    """What is the same for every program that one graph is compiled from."""
+
+    target: Target
+    options: CodegenOptions
+    phase: Passes
+    prologue: tuple[Any, ...] | None
+    probed: Probe | None
+    saved: Sequence[int]
+
+
+def _from_program(program: Program, choices: Mapping[tuple[str, ...], Any], build: _Build) -> CompiledGraph:
+    """The passes from a lowered program on; `choices`: what is known of kernels (`tune.kernel_key`)."""
+    record, options, phase, prologue, probed, saved = build
+    renderer = record.renderer(options)
     require_reach(program, record.name)
     phase.check("lower", lambda: format_program(program), lambda: verify(program))
     if program.bound_symbols and not options.verify:
@@ -138,7 +173,7 @@ def compile_graph(
     with phase("fuse"):
         nodes = _fused(program, record, renderer, options)
         for node in nodes:
-            node.choice = tuned.choices.get(kernel_key(node))
+            node.choice = choices.get(kernel_key(node))
         program.in_place = updates_in_place(program, nodes)
     phase.check(
         "fuse",
@@ -166,7 +201,6 @@ def compile_graph(
     compiled.kernel_source = source.removeprefix(renderer.prelude).lstrip("\n")
     compiled.seconds = phase.seconds
     compiled.cache_hits = int(cached)
-    compiled.trials = trials
     if options.cuda_graphs:
         compiled.replay_on(record, saved)
     return compiled
@@ -183,9 +217,10 @@ def _fused(program: Program, record: Target, renderer: Renderer, options: Codege
     )
 
 
-def _tune(program: Program, record: Target, renderer: Any, options: CodegenOptions) -> tuple[Tuned, list[Trial]]:
+def _tune(program: Program, record: Target, options: CodegenOptions) -> tuple[Tuned, list[Trial]]:
     """What is the fastest on the graph's device, and what was measured to know."""
     assert record.clock is not None
+    renderer: Any = record.renderer(options)
     device = program.device or torch.device(record.devices[0])
 
     def fused(of: Program) -> list[Node]:

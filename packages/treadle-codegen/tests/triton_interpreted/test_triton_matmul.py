@@ -110,3 +110,23 @@ def test_the_extern_stays_where_it_is_faster(tmp_path: Path) -> None:
     compiled = check("extern", torch.mm, [rand(40, 72), rand(72, 50)], tmp_path)
     assert compiled.trials[0].chosen == "extern"
     assert not compiled.kernels
+
+
+def test_tf32_only_while_the_switch_allows_it(tmp_path: Path) -> None:
+    a, b, allowed = rand(40, 72), rand(72, 50), [True]
+    target = replace(
+        TARGETS["triton-interpreted"],
+        name="triton-tuned",
+        clock=lambda device: PreferredLabels("template"),
+        allows_tf32=lambda: allowed[0],
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(TARGETS, target.name, target)
+        options = CodegenOptions(autotune=True, verify=True, cache_dir=tmp_path)
+        compiled = compile_graph(capture(torch.mm, [a, b]), [a, b], target=target.name, options=options)
+        assert '"tf32"' in compiled.source
+        torch.testing.assert_close(compiled.function(a, b)[0], a @ b)
+        allowed[0] = False
+        assert torch.equal(compiled.function(a, b)[0], a @ b)  # by the very operator
+        allowed[0] = True
+        torch.testing.assert_close(compiled.function(a, b)[0], a @ b)

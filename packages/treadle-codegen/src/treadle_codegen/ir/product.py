@@ -37,6 +37,11 @@ def is_product(loop: Loop) -> bool:
     return any(instr.op == "reduce" and instr.attr in PRODUCTS for instr in loop.body)
 
 
+def uses_tf32(loop: Loop) -> bool:
+    """Whether the loop is a matrix product whose factors may be rounded to TF32."""
+    return any(instr.op == "reduce" and instr.attr == "dot_tf32" for instr in loop.body)
+
+
 def product_of(loop: Loop) -> Product | str:
     """The loop's matrix product, or why it is none."""
     positions = [k for k, instr in enumerate(loop.body) if instr.op == "reduce"]
