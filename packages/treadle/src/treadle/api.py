@@ -70,7 +70,7 @@ def compile(  # noqa: A001 (the name users expect)
     dynamic: None makes sizes symbolic that change between calls, True all sizes from the first call on, False none.
     backend: "codegen" (fused kernels), "eager", "aot_eager", a name registered under the entry-point group ``treadle.backends``, a
         backend of torch.compile such as "inductor", or a callable ``(graph_module, example_inputs) -> callable``.
-    mode: "default", "reduce-overhead" or "max-autotune".
+    mode: "default", "reduce-overhead" (CUDA graphs), "max-autotune" (measured kernels and CUDA graphs) or "max-autotune-no-cudagraphs".
     options: option names to values for this compile only (see ``treadle.config.help()``). A foreign backend gets them unchecked.
     disable: True returns `fn_or_module` unchanged.
 
