@@ -10,6 +10,7 @@ entry               `output.entry`: replacement code, guard program, fast path
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -68,6 +69,7 @@ class Compilation:
         self.options = options
         self.observer = observer
         self.model = program_of(frame.code).model
+        self.caller_handles = sys.exception() is not None
 
     def run(self, dynamic: DynamicSources) -> Answer:
         """The entry for this frame; if possible one that also serves larger sizes where a dynamic size is 1.
@@ -162,7 +164,7 @@ class Compilation:
             guess=self.options.guess and self.state.may_guess,
             defer=self.options.defer and self.state.may_defer,
         )
-        return trace_frame(self.frame, self.model, options, dynamic, stop_at, reason)
+        return trace_frame(self.frame, self.model, options, dynamic, stop_at, reason, self.caller_handles)
 
     def _check_declared(self, result: TraceResult) -> Declared:
         """What the user has declared about the inputs of this trace. Raises ConstraintError when this call contradicts it."""

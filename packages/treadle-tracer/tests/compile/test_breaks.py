@@ -375,3 +375,42 @@ def test_identity_of_results_across_calls():
     assert fast(b) is keep
     assert [id(x) for x in keep] == [id(a), id(b)]
     assert portrait(keep) != portrait([a, a])
+
+
+@torch.jit.script
+def scripted(x):
+    return x + 1
+
+
+class Scripted(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.jit.trace(torch.nn.Tanh(), torch.ones(2))
+
+    def forward(self, x):
+        return self.inner(x * 2) - 1
+
+
+def calls_a_script_function(x):
+    return scripted(x * 2) - 1
+
+
+def passes_a_sparse_tensor(x, sparse):
+    y = x + 1
+    return torch.sparse.mm(sparse, y[:, None]) * 2, [sparse][0] is sparse
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (Scripted().forward, (torch.ones(2),)),
+        (calls_a_script_function, (torch.ones(2),)),
+        (passes_a_sparse_tensor, (torch.ones(2), torch.eye(2).to_sparse())),
+    ],
+)
+def test_objects_of_unknown_kind_split_the_function(function, arguments):
+    fast, recorder = compiled(function)
+    for _ in range(2):
+        assert portrait(fast(*arguments)) == portrait(function(*arguments))
+    assert len(recorder.graphs) == 2
+    assert recorder.skips == []

@@ -28,6 +28,7 @@ from treadle_tracer.values.growing import OutsideList, OutsideTuple
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.opaque import OpaqueValue
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor import TensorValue
@@ -94,12 +95,29 @@ def test_a_known_object_needs_no_guard():
     assert guards(tx) == []
 
 
-@pytest.mark.parametrize(
-    "obj", [{Plain()}, torch.ones(2).to_sparse(), type("Numbers", (set,), {})()], ids=["set", "sparse", "subclass"]
-)
+@pytest.mark.parametrize("obj", [{Plain()}, type("Numbers", (set,), {})()], ids=["set", "subclass"])
 def test_objects_that_break_the_graph(obj):
     with pytest.raises(Unsupported):
         wrapped(tracer(), obj)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda tx, value: value.get_attr(tx, "shape"),
+        lambda tx, value: value.truth(tx),
+        lambda tx, value: value.constant(),
+        lambda tx, value: tx.binary_op("+", value, Constant(1)),
+        lambda tx, value: tx.wrap_known(torch.relu).call(tx, [value], {}),
+    ],
+)
+def test_opaque_objects_break_the_graph_where_they_are_looked_into(use):
+    tx = tracer()
+    value = wrapped(tx, torch.ones(2).to_sparse())
+    assert isinstance(value, OpaqueValue) and guards(tx)
+    with pytest.raises(Unsupported) as error:
+        use(tx, value)
+    assert error.value.code == "tensor-kind"
 
 
 def test_constants_of_the_trace():

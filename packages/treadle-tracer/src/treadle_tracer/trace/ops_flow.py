@@ -147,6 +147,7 @@ def _raise_varargs(frame: Frame, i: Instruction) -> None:
     cause = frame.stack.pop() if i.arg == 2 else None
     if not i.arg:
         if tx.exception is None:
+            tx.guard_no_exception()
             tx.raise_exception(RuntimeError, "No active exception to reraise")
         raise Raised(tx.exception)
     exception = _instance(frame, frame.stack.pop())

@@ -135,16 +135,18 @@ def trace_frame(
     dynamic: Mapping[Source, Mapping[int, int]] | None = None,
     stop_at: int | None = None,
     reason: Unsupported | None = None,
+    caller_handles: bool = False,
 ) -> TraceResult:
     """Trace a frame as it is called.
 
     The result ends in a return, or in a break at the first instruction that cannot be traced. After an unsupported instruction
     the frame is traced again and stopped in front of it, so that nothing that the instruction began is left behind.
     With `stop_at` the trace breaks when it first reaches that instruction, for `reason`.
+    caller_handles: a caller of the frame is handling an exception.
     """
     break_at: int | None = None
     for _ in range(3):
-        tx = Tracer(inline_call, dynamic, options)
+        tx = Tracer(inline_call, dynamic, options, caller_handles)
         root = _root_frame(tx, frame, model, break_at, stop_at)
         try:
             with room_to_recurse():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import collections
 import linecache
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -99,6 +100,7 @@ class Tracer:
         inline: Callable[[Tracer, FunctionValue, list[Value], dict[str, Value]], Value],
         dynamic: Mapping[Source, Mapping[int, int]] | None = None,
         options: TracerOptions | None = None,
+        caller_handles: bool = False,
     ):
         self.graph = GraphBuilder()
         self.guards = GuardSet()
@@ -116,6 +118,7 @@ class Tracer:
         self.generators: list[GeneratorValue] = []
         self.root_globals: dict[str, Any] | None = None
         self.exception: Value | None = None
+        self.caller_handles = caller_handles
         self.protected = 0
         self.was_protected = False
         self.autocast_nesting = 0
@@ -159,6 +162,13 @@ class Tracer:
         if len(self.frames) >= _MAX_DEPTH:
             raise Unsupported("recursion", function.describe())
         return self._inline(self, function, args, kwargs)
+
+    def guard_no_exception(self) -> None:
+        """Rely on no caller of the compiled frame handling an exception. Raises Unsupported when one does."""
+        if self.caller_handles:
+            raise Unsupported("builtin-call", "a question about the exception that a caller is handling")
+        text = "no caller is handling an exception"
+        self.guards.add(ConstSource(None, "sys.exception()"), "call", _no_exception_is_handled, text)
 
     def list_iterator(self, items: list[Value]) -> Value:
         """An iterator over these items."""
@@ -408,6 +418,10 @@ class Tracer:
                 text = lines[position] = f'  File "{file}", line {line}, in {name}\n    {source}\n'
             parts.append(text)
         return "".join(parts)
+
+
+def _no_exception_is_handled(_: Any) -> bool:
+    return sys.exception() is None
 
 
 _DEFINITIONS = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType)

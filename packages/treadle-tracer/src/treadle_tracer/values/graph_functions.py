@@ -34,7 +34,7 @@ _EVALUATED = frozenset(
 
 def goes_into_graph(obj: Any) -> bool:
     """Whether a call of this callable is one node."""
-    if isinstance(obj, (OpOverload, OpOverloadPacket, torch.jit.ScriptFunction)):
+    if isinstance(obj, (OpOverload, OpOverloadPacket)):
         return True
     if isinstance(obj, types.BuiltinFunctionType):
         return obj.__module__ in _C_MODULES or obj.__qualname__.startswith("_VariableFunctionsClass.")

@@ -419,6 +419,10 @@ class TraceContext(LooksUp, Protocol):
 
     # exceptions of the traced program
 
+    def guard_no_exception(self) -> None:
+        """Rely on no caller of the compiled frame handling an exception. Raises Unsupported when one does."""
+        ...
+
     def raise_exception(self, cls: type[BaseException], *args: Any) -> NoReturn:
         """Raise `cls(*args)` in the traced program."""
         ...

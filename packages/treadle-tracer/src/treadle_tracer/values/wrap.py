@@ -44,6 +44,7 @@ from treadle_tracer.values.mappings import DictValue, wrap_key
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.numpy_numbers import NumpyNumber, wrap_numpy_number
 from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.opaque import OPAQUE_CODES, OpaqueValue
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue
@@ -69,7 +70,14 @@ def wrap(tx: TraceContext, obj: Any, source: Source | None) -> Value:
     if cached is not None:
         return _seen_again(tx, obj, cached[1], source)
     wrapper = WRAPPERS.get(cls) or _wrapper_by_base(obj, cls)
-    value = wrapper(tx, obj, ConstSource(obj) if source is None else source)
+    source = ConstSource(obj) if source is None else source
+    try:
+        value = wrapper(tx, obj, source)
+    except Unsupported as reason:
+        if reason.code not in OPAQUE_CODES:
+            raise
+        tx.guards.add(source, "type_is", cls)
+        value = OpaqueValue(obj, source, reason)
     if not isinstance(value, Constant):
         tx.wrapped[id(obj)] = (obj, value)
     return value

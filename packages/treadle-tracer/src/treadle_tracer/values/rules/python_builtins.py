@@ -185,14 +185,17 @@ def _locals(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _exc_info(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    """The handled exception; its traceback is not known while tracing."""
-    if tx.exception is None:
-        return TupleValue((NONE, NONE, NONE))
-    return TupleValue((tx.wrap_known(tx.exception.python_type()), tx.exception, NONE))
+    if tx.exception is not None:
+        raise Unsupported("builtin-call", "sys.exc_info() with an exception, whose traceback is known only at run time")
+    tx.guard_no_exception()
+    return TupleValue((NONE, NONE, NONE))
 
 
 def _exception(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    return tx.exception or NONE
+    if tx.exception is None:
+        tx.guard_no_exception()
+        return NONE
+    return tx.exception
 
 
 def _id(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
