@@ -180,7 +180,13 @@ class FunctionValue(Value):
         return self if self.obj is None else self.obj
 
     def hash_key(self, tx: TraceContext) -> Any:
+        self.rely_on_identity(tx)
         return self.identity()
+
+    def rely_on_identity(self, tx: TraceContext) -> None:
+        """Guard which function it is, where only its code, closure and defaults have been guarded."""
+        if self.obj is not None and self.source is not None and not isinstance(self.source, ConstSource):
+            tx.guards.add(self.source, "is", self.obj)
 
     def describe(self) -> str:
         module = self.globals.get("__name__", "")

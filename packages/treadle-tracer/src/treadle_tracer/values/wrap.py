@@ -102,7 +102,11 @@ def cls_is_bool(obj: Any) -> bool:
 
 def _seen_again(tx: TraceContext, obj: Any, value: Value, source: Source | None) -> Value:
     """Guard that two sources lead to one object: the object was reached through another source before."""
-    if source is None or isinstance(source, ConstSource) or source == value.source:
+    if source == value.source:
+        return value
+    if isinstance(value, FunctionValue):
+        value.rely_on_identity(tx)
+    if source is None or isinstance(source, ConstSource):
         return value
     if isinstance(value, NumpyNumber):
         return wrap_numpy_number(tx, obj, source)  # numbers may be one object without meaning anything
@@ -144,13 +148,17 @@ def _function(tx: TraceContext, obj: types.FunctionType, source: Source) -> Valu
         else:
             tx.guards.add(ConstSource(obj), "function_code", obj)
         return CallableValue(obj, source)
-    if isinstance(source.root, LocalSource) and (obj.__closure__ or obj.__qualname__.endswith("<lambda>")):
+    if isinstance(source.root, LocalSource) and (obj.__closure__ or "<locals>" in obj.__qualname__ or _is_lambda(obj)):
         # Such a function is a new object at every call. Its code stays; its closure and defaults are guarded where they are read.
         tx.guards.add(source, "type_is", types.FunctionType)
         tx.guard_globals(AttrSource(source, "__globals__"), obj.__globals__)
         return FunctionValue.outside(tx, obj, source)
     _guard_identity(tx, obj, source)
     return FunctionValue.outside(tx, obj, ConstSource(obj))
+
+
+def _is_lambda(function: types.FunctionType) -> bool:
+    return function.__qualname__.endswith("<lambda>")
 
 
 def _is_of_torch(function: types.FunctionType) -> bool:

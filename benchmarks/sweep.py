@@ -1,0 +1,281 @@
+"""Architectures of transformers and timm, built small: right or wrong, graphs, breaks with reasons, seconds, speed against eager.
+
+    python benchmarks/sweep.py                               all of them, to benchmarks/results/sweep.json and sweep.md
+    python benchmarks/sweep.py --every 12                    each twelfth
+    python benchmarks/sweep.py --library timm --names vit_tiny_patch16_224 resnet18
+    python benchmarks/sweep.py --limit 120                   seconds for one architecture
+
+Each architecture runs in a process of its own with random weights, one OpenMP thread, `torch.no_grad()` and the default backend: once
+eagerly, three times through `treadle.compile`. A model that cannot be built without more knowledge of it, or that eager itself does not
+run, says so and counts as neither right nor wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tools"))
+
+DEFAULT_OUTPUT = ROOT / "benchmarks" / "results" / "sweep.json"
+
+# Attributes of configs that make a model small, with the value they get where the config has them as an int.
+SMALL = {
+    "vocab_size": 99,
+    "hidden_size": 32,
+    "d_model": 32,
+    "n_embd": 32,
+    "embedding_size": 32,
+    "intermediate_size": 64,
+    "d_ff": 64,
+    "ffn_dim": 64,
+    "encoder_ffn_dim": 64,
+    "decoder_ffn_dim": 64,
+    "moe_intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_layers": 2,
+    "n_layer": 2,
+    "n_layers": 2,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "n_head": 4,
+    "n_heads": 4,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "n_positions": 64,
+    "image_size": 64,
+}
+TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+
+
+# ---- what there is
+
+
+def names_of(library: str) -> list[str]:
+    """All architectures of a library."""
+    import torchvision_schemas
+
+    torchvision_schemas.define_missing_schemas()
+    if library == "timm":
+        import timm
+
+        return list(timm.list_models())
+    from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
+
+    return list(MODEL_MAPPING_NAMES)
+
+
+# ---- one architecture, in a process of its own
+
+
+def build_timm(name: str) -> tuple[Any, dict[str, Any]]:
+    import timm
+    import torch
+
+    model: Any = timm.create_model(name, pretrained=False)
+    model.eval()
+    size = model.default_cfg.get("input_size", (3, 224, 224))
+    return model, {"x": torch.randn(1, *size)}
+
+
+def build_transformers(name: str) -> tuple[Any, dict[str, Any]]:
+    import torch
+    from transformers import AutoConfig, AutoModel
+
+    config = AutoConfig.for_model(name)
+    _shrink(config)
+    model: Any = AutoModel.from_config(config)
+    model.eval()
+    return model, _inputs(model, config, torch)
+
+
+def _shrink(config: Any) -> None:
+    """Make a config small, its parts included."""
+    for key, value in SMALL.items():
+        if type(getattr(config, key, None)) is int:
+            setattr(config, key, value)
+    for key in TOKENS:
+        if type(getattr(config, key, None)) is int:
+            setattr(config, key, 1)
+    for part in list(vars(config).values()):
+        if hasattr(part, "to_dict"):
+            _shrink(part)
+
+
+def _inputs(model: Any, config: Any, torch: Any) -> dict[str, Any]:
+    name = model.main_input_name
+    ids = torch.randint(3, 90, (2, 10))
+    size = getattr(config, "image_size", 64)
+    side = size if isinstance(size, int) else 64
+    channels = getattr(config, "num_channels", 3)
+    makers: dict[str, Callable[[], Any]] = {
+        "input_ids": lambda: ids,
+        "pixel_values": lambda: torch.randn(1, channels, side, side),
+        "input_values": lambda: torch.randn(1, 4000),
+        "input_features": lambda: torch.randn(1, getattr(config, "num_mel_bins", 80), 200),
+        "inputs_embeds": lambda: torch.randn(2, 10, config.hidden_size),
+    }
+    if name not in makers:
+        raise ValueError(f"its main input is {name}")
+    given = {name: makers[name]()}
+    if config.is_encoder_decoder and name == "input_ids":
+        given["decoder_input_ids"] = ids[:, :5]
+    return given
+
+
+BUILDERS = {"timm": build_timm, "transformers": build_transformers}
+
+
+def measure(library: str, name: str) -> dict[str, Any]:
+    """The row of one architecture."""
+    import torch
+
+    import torchvision_schemas
+
+    torchvision_schemas.define_missing_schemas()
+    import treadle
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    row: dict[str, Any] = {"library": library, "name": name}
+    try:
+        model, given = BUILDERS[library](name)
+        with torch.no_grad():
+            expected = _run(model, given)
+    except Exception as error:
+        return {**row, "outcome": "not built", "why": f"{type(error).__name__}: {error}"[:200]}
+    compiled = treadle.compile(model)
+    with torch.no_grad():
+        start = time.perf_counter()
+        found = [_run(compiled, given)]
+        row["seconds"] = round(time.perf_counter() - start, 2)
+        found += [_run(compiled, given) for _ in range(2)]
+        row["speedup"] = round(_best(lambda: _run(model, given)) / _best(lambda: _run(compiled, given)), 2)
+    stats = treadle.stats()
+    row["outcome"] = "right" if all(_are_close(expected, other) for other in found) else "wrong"
+    row["graphs"], row["recompiles"] = stats.graphs, len(stats.recompiles)
+    row["breaks"] = [f"{b.code} at {_short(b.where)}: {b.reason[:160]}" for b in stats.breaks]
+    row["eager"] = [graph.reason[:160] for graph in stats.eager_graphs]
+    row["skipped"] = [text[:200] for text in stats.skipped]
+    return row
+
+
+def _run(model: Any, given: dict[str, Any]) -> Any:
+    import torch
+
+    torch.manual_seed(1)
+    return model(**given)
+
+
+def _best(call: Callable[[], Any]) -> float:
+    seconds = []
+    for _ in range(5):
+        start = time.perf_counter()
+        call()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def _are_close(expected: Any, found: Any) -> bool:
+    import torch
+    from torch.utils import _pytree as pytree
+
+    one, other = (list(filter(_is_tensor, pytree.tree_leaves(_plain(part)))) for part in (expected, found))
+    if len(one) != len(other):
+        return False
+    return all(
+        a.shape == b.shape and a.dtype == b.dtype and torch.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _is_tensor(leaf: Any) -> bool:
+    import torch
+
+    return isinstance(leaf, torch.Tensor)
+
+
+def _plain(output: Any) -> Any:
+    return dict(output) if hasattr(output, "keys") else output
+
+
+def _short(where: str) -> str:
+    return where.rpartition("site-packages/")[2]
+
+
+# ---- all of them
+
+
+def row_of(library: str, name: str, limit: float) -> dict[str, Any]:
+    """The row of one architecture, from a process that may take `limit` seconds."""
+    command = [sys.executable, __file__, "--one", library, name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
+    except subprocess.TimeoutExpired:
+        return {"library": library, "name": name, "outcome": "no result", "why": f"more than {limit:.0f} s"}
+    if done.returncode:
+        return {"library": library, "name": name, "outcome": "no result", "why": done.stderr.strip()[-300:]}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """The rows as a Markdown table, with a line of totals."""
+    lines = ["| library | architecture | outcome | graphs | breaks | seconds | × eager | reason |", "|---" * 8 + "|"]
+    for row in rows:
+        reasons = [*row.get("breaks", ()), *row.get("eager", ()), *row.get("skipped", ()), row.get("why", "")]
+        reason = next((text for text in reasons if text), "").replace("|", "/").replace("\n", " ")
+        numbers = [row.get("graphs", ""), len(row["breaks"]) if "breaks" in row else "", row.get("seconds", "")]
+        cells = [row["library"], row["name"], row["outcome"], *numbers, row.get("speedup", ""), reason[:160]]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    counts = {outcome: sum(row["outcome"] == outcome for row in rows) for outcome in ("right", "wrong", "no result")}
+    whole = sum(row.get("graphs") == 1 and not row["breaks"] for row in rows if row["outcome"] == "right")
+    lines += [
+        "",
+        f"{counts['right']} right, {whole} of them one graph; {counts['wrong']} wrong; {counts['no result']} no result.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--library", choices=sorted(BUILDERS), nargs="+", default=sorted(BUILDERS))
+    parser.add_argument("--names", nargs="+", metavar="NAME", help="only these architectures")
+    parser.add_argument("--every", type=int, default=1, help="only each n-th architecture")
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds for one architecture")
+    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="where the JSON goes; the table beside it")
+    parser.add_argument("--one", nargs=2, metavar=("LIBRARY", "NAME"), help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    if options.one:
+        print(json.dumps(measure(*options.one)))
+        return 0
+    import machine
+
+    rows: list[dict[str, Any]] = []
+    head = {"command": " ".join(["python benchmarks/sweep.py", *arguments]), "machine": machine.describe()}
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    for library in options.library:
+        for name in options.names or names_of(library)[:: options.every]:
+            rows.append(row_of(library, name, options.limit))
+            print(library, name, rows[-1]["outcome"], file=sys.stderr, flush=True)
+            # After every row, so that an interrupted run leaves results.
+            options.output.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+            options.output.with_suffix(".md").write_text(table(rows), encoding="utf-8")
+    return int(any(row["outcome"] == "wrong" for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
