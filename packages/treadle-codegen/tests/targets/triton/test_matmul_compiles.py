@@ -47,6 +47,7 @@ def test_no_tiling_spills_or_needs_too_much_shared_memory(dtype: str, dot: str, 
     tilings = renderer.candidates(node.item)
     assert len(tilings) > 8
     rendered = {tiling: renderer.render_kernel(node.item, program, tiling) for tiling in tilings}
+    assert not any("int64" in kernel.text for kernel in rendered.values())
     source = renderer.render_unit([Segment("s", tuple(rendered.values()))], {"x": 1, "w": 2, "y": 3}, program.buffers)
     unit = parse_unit(source)
     binaries = compile_kernels(unit.kernels.values(), Architecture.cuda(90), CodegenOptions(cache_dir=tmp_path))

@@ -157,6 +157,8 @@ def _is_wide(kernel: Kernel, program: Program, numbers: Sequence[Any]) -> bool:
     if any(isinstance(n, Expr) for n in numbers):
         return True
     spaces = [points((*kernel.outer, *section.axes)) for section in kernel.sections]
+    if product_in(kernel) is not None:  # nobody numbers the points of all three axes
+        spaces = [points(kernel.outer), points(kernel.sections[0].axes)]
     if any(isinstance(n, int) and n >= _MANY for n in spaces):
         return True
     for loop in kernel.loops:
