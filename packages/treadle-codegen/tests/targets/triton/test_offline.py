@@ -11,7 +11,7 @@ from targets.triton import units
 
 from treadle_codegen.errors import CacheWarning, CodegenUnavailable, KernelRefused
 from treadle_codegen.options import CodegenOptions
-from treadle_codegen.targets.triton import offline, workers
+from treadle_codegen.targets.triton import installation, offline, workers
 from treadle_codegen.targets.triton.offline import Architecture, compile_kernels
 from treadle_codegen.targets.triton.unit import UnitKernel, parse_unit
 
@@ -168,8 +168,8 @@ def test_what_a_kernel_prints_does_not_get_into_the_answers(options: CodegenOpti
 
 
 def test_without_triton(monkeypatch: pytest.MonkeyPatch, options: CodegenOptions) -> None:
-    offline.triton_identity.cache_clear()
-    monkeypatch.setattr(offline.importlib.util, "find_spec", lambda name: None)
+    installation.triton_identity.cache_clear()
+    monkeypatch.setattr(installation.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(CodegenUnavailable, match="pip install treadle-codegen"):
         compile_kernels(kernels("k_ppl"), HOPPER, options)
 

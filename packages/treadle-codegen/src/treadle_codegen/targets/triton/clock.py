@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from treadle_codegen.targets.triton.offline import triton_identity
+from treadle_codegen.targets.triton.installation import triton_identity
 
 _WARM_UPS, _RUNS = 3, 15
 _CACHE_BYTES = 256 << 20  # written between runs: more than any second-level cache holds

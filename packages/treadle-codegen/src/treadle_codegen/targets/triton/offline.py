@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.util
 import json
-import os
-import re
 import struct
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -26,6 +23,7 @@ from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.cpp.build import kernel_cache
 from treadle_codegen.targets.triton import workers
 from treadle_codegen.targets.triton.cubin import resources
+from treadle_codegen.targets.triton.installation import triton_identity
 from treadle_codegen.targets.triton.unit import UnitKernel
 
 _PRELUDE = Path(__file__).with_name("prelude.py")
@@ -59,18 +57,6 @@ class Binary:
     content: bytes
     facts: Mapping[str, Any]
     cached: bool
-
-
-@functools.lru_cache(maxsize=1)
-def triton_identity() -> str:
-    """A text that changes with the installed Triton, which is not imported. Raises CodegenUnavailable without one."""
-    found = importlib.util.find_spec("triton")
-    if found is None or found.origin is None:
-        raise CodegenUnavailable("Triton is not installed. Install it with `pip install treadle-codegen[triton]`.")
-    folder = Path(found.origin).parent
-    version = re.search(r"__version__\s*=\s*['\"](.+?)['\"]", Path(found.origin).read_text())
-    library = os.stat(folder / "_C" / "libtriton.so")
-    return f"{version.group(1) if version else '?'}:{library.st_size}:{library.st_mtime_ns}"
 
 
 @functools.lru_cache(maxsize=1)
