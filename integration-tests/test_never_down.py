@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+import time
 import warnings
 
 import pytest
@@ -241,3 +242,59 @@ def test_powers_of_negative_numbers(backend):
 
     x = torch.tensor([1.0, 2.0, 3.0])
     torch.testing.assert_close(treadle.compile(program, backend=backend)(x), program(x))
+
+
+class _Around(torch.nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x + 1)
+
+
+def _add_behind(inner, k):
+    return lambda x: inner(x) + k
+
+
+@pytest.mark.parametrize("kind", ["modules", "closures", "lists"])
+def test_deep_nests_compile_in_seconds(kind):
+    """With 400 modules inside one another this took half a minute, and nothing was compiled in the end."""
+    depth = 400
+    program = torch.nn.Identity() if kind == "modules" else lambda x: x
+    items: list[object] = []
+    for _ in range(depth):
+        program = _Around(program) if kind == "modules" else _add_behind(program, 1)
+        items = [items]
+
+    def count(x):
+        found, depth = items, 0
+        while found:
+            found, depth = found[0], depth + 1
+        return x + depth
+
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20 * depth)
+    started = time.perf_counter()
+    try:
+        compiled = treadle.compile(count if kind == "lists" else program, backend="eager")
+        for _ in range(2):
+            assert compiled(torch.zeros(2)).tolist() == [depth, depth]
+    finally:
+        sys.setrecursionlimit(limit)
+    assert treadle.stats().graphs == 1 and not treadle.stats().skipped
+    assert time.perf_counter() - started < 15
+
+
+def test_calls_that_nest_too_deeply_are_left_to_python():
+    program = lambda x: x
+    for _ in range(1500):
+        program = _add_behind(program, 1)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(20000)
+    started = time.perf_counter()
+    try:
+        assert treadle.compile(program)(torch.zeros(2)).tolist() == [1500, 1500]
+    finally:
+        sys.setrecursionlimit(limit)
+    assert time.perf_counter() - started < 30

@@ -70,8 +70,9 @@ fill_ranges(ImageSpec *spec, PyObject *ranges)
         first = start < first ? start : first;
         last = stop > last ? stop : last;
     }
-    /* An even number of words, the last of which ends the last range: nothing behind the object is read. */
-    spec->n_words = (uint16_t)(first < last ? (last - first + 15) / 16 * 2 : 0);
+    /* Whole vectors, the last of which ends the last range: nothing behind the object is read. */
+    int bytes = TF_QUAD * 8;
+    spec->n_words = (uint16_t)(first < last ? (last - first + bytes - 1) / bytes * TF_QUAD : 0);
     if (spec->n_words > TF_IMAGE_MAX_WORDS || spec->n_words * 8 > last) {
         return false;
     }
@@ -135,7 +136,7 @@ tf_image_implies(const ImageSpec *spec, PyObject *key)
 
 /* ---- images ------------------------------------------------------------------------------------------------------------ */
 
-bool
+TF_WIDE_VECTORS bool
 tf_image_matches(const Image *image, PyObject *value)
 {
     return tf_image_matches_inline(image, value);

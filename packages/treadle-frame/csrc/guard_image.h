@@ -8,7 +8,15 @@
 #define TF_IMAGE_MAX_OFFSET 1024
 #define TF_IMAGE_MAX_WORDS 32
 
-typedef uint64_t TfPair __attribute__((vector_size(16), aligned(8)));
+typedef uint64_t TfQuad __attribute__((vector_size(32), aligned(8)));
+#define TF_QUAD 4               /* words in it */
+
+/* Functions that compare images are compiled for processors with vectors of this size, too, and the loader chooses. */
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__)
+#define TF_WIDE_VECTORS __attribute__((target_clones("avx2", "default")))
+#else
+#define TF_WIDE_VECTORS
+#endif
 
 /* A field behind a pointer: bits of an aligned word. */
 typedef struct {
@@ -63,12 +71,12 @@ tf_image_matches_inline(const Image *image, PyObject *value)
         return false;
     }
     const uint64_t *words = (const uint64_t *)(object + spec->base);
-    TfPair unequal = {0};
-#pragma GCC unroll 4
-    for (int i = 0; i < spec->n_words / 2; i++) {
-        unequal |= (((const TfPair *)words)[i] ^ ((const TfPair *)image->words)[i]) & ((const TfPair *)spec->masks)[i];
+    TfQuad unequal = {0};
+#pragma GCC unroll 2
+    for (int i = 0; i < spec->n_words / TF_QUAD; i++) {
+        unequal |= (((const TfQuad *)words)[i] ^ ((const TfQuad *)image->words)[i]) & ((const TfQuad *)spec->masks)[i];
     }
-    uint64_t differ = unequal[0] | unequal[1];
+    uint64_t differ = unequal[0] | unequal[1] | unequal[2] | unequal[3];
     for (int i = 0; i < spec->n_fields; i++) {
         differ |= tf_image_field(&spec->fields[i], object) ^ image->fields[i];
     }

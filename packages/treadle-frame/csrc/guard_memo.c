@@ -226,7 +226,7 @@ add_pending(Array *pending, Residual residual, PyObject *value, int image)
  * does not fit in the cache near the core, and what was read last is still there. */
 #define AHEAD 8
 
-static bool
+TF_WIDE_VECTORS static bool
 compare_images(GuardMemo *memo, Array *pending)
 {
     const Imaged *images = memo->images.items;

@@ -16,7 +16,13 @@ LEFT_OUT = (
     "not (limit or exhaust or recursion or deeply or subinterpreter or exits or foreign_evaluator or torch or tensors)"
 )
 CHOSEN = ["test_hook.py", "test_cache.py", "test_frame_run.py", "test_guard_eval.py", "test_guard_checks.py"]
-CHOSEN += ["test_guard_program.py", "test_dispatcher.py", "test_inspect.py"]
+CHOSEN += [
+    "test_guard_program.py",
+    "test_guard_memo.py",
+    "test_guard_memo_random.py",
+    "test_dispatcher.py",
+    "test_inspect.py",
+]
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ class CodeState:
     is_root           the user asked to compile it: it is traced whatever its arguments are, and not skipped silently under `fullgraph`
     tensorless_calls  calls whose arguments and names held no tensor
     empty_traces      traces in which no tensor was computed
+    deep_traces       traces that were given up because calls nest too deeply
     may_assume        False when a graph with an assumption cannot be deoptimised, so that nothing is assumed
     may_guess         False when a graph that takes a path for granted cannot be deoptimised, or when programs often took another one
     may_defer         the same of all deferred asserts, and of output that waits for a graph that may raise
@@ -36,6 +37,7 @@ class CodeState:
     is_root: bool = False
     tensorless_calls: int = 0
     empty_traces: int = 0
+    deep_traces: int = 0
     may_assume: bool = True
     may_guess: bool = True
     may_defer: bool = True

@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 _CAUSED_BY_SIZES = ("raises", "torch-call-raises")
 # After so many traces in which no tensor was computed, a code object is left alone for good.
 _EMPTY_TRACES = 4
+# After so many traces in which calls nest too deeply, a code object is left alone for good: each level would be a trace as long.
+_DEEP_TRACES = 2
 # After so many calls that took a path that a graph had ruled out, graphs rule out none.
 _MOST_FAILURES = 3
 
@@ -95,6 +97,10 @@ class Compilation:
         reason = result.reason
         if generalised and reason is not None and reason.code in _CAUSED_BY_SIZES:
             return None
+        if reason is not None and reason.code == "recursion" and not self.options.fullgraph:
+            self.state.deep_traces += 1
+            if self.state.deep_traces > _DEEP_TRACES:
+                return Skip(SkipKind.UNSUPPORTED, "recursion: calls are nested too deeply")
         declared = self._check_declared(result)
         if reason is not None and reason.code == "raises" and not self.options.fullgraph:
             # Python itself raises with a better traceback, or not at all: it also runs what `is_compiling()` hides from a trace.

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 
 # Frames of a compile at most: those of the tracer for the calls that it follows into, and those of the passes behind it.
-ROOM = 10_000
+ROOM = 30_000
 # A compile that begins above this depth and runs out of room would do so anywhere.
 _SHALLOW = 300
 

@@ -33,7 +33,7 @@ class Emitter(Protocol):
 class Source:
     """Base of all sources. Sources with equal parts are equal and have equal hashes; objects in them are compared by identity."""
 
-    __slots__ = ("_hash", "_key", "_path", "base")
+    __slots__ = ("_hash", "_key", "_path", "_text", "base")
 
     base: Source | None
 
@@ -42,6 +42,7 @@ class Source:
         self._key = key
         self._hash = hash((type(self), base, _hashable(key)))
         self._path: Path | None = None
+        self._text: str | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -66,6 +67,11 @@ class Source:
     @property
     def text(self) -> str:
         """The object as a user would write it in Python."""
+        if self._text is None:
+            self._text = self._write()
+        return self._text
+
+    def _write(self) -> str:
         raise NotImplementedError
 
     @property
@@ -139,8 +145,7 @@ class _NamedRoot(Source):
         self.name = name
         super().__init__(None, name)
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         return self.name
 
     def _accessors(self) -> Path:
@@ -172,8 +177,7 @@ class GlobalsSource(Source):
     def __init__(self) -> None:
         super().__init__(None, None)
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         return "globals()"
 
     def _accessors(self) -> Path:
@@ -198,8 +202,7 @@ class ClosureCellSource(_NamedRoot):
     __slots__ = ()
     accessor, load = "closure_cell", "load_cell"
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         return f"<cell of {self.name}>"
 
 
@@ -216,8 +219,7 @@ class GlobalSource(Source):
     def globals_of(self) -> Source | None:
         return self.base
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         return self.name if self.base is None else f"{self.base.text}[{self.name!r}]"
 
     def _accessors(self) -> Path:
@@ -242,8 +244,7 @@ class ConstSource(Source):
         self.label = label
         super().__init__(None, _Identity(obj))
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         if self.label is not None:
             return self.label
         name = getattr(self.obj, "__qualname__", None) or getattr(self.obj, "__name__", None)
@@ -290,8 +291,7 @@ class AttrSource(_Step):
     def name(self) -> str:
         return self.key
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         return f"{self.base.text}.{self.key}"
 
     def emit(self, cb: Emitter) -> None:
@@ -309,8 +309,7 @@ class InstanceDictSource(_Step):
     def name(self) -> str:
         return self.key
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         return f"{self.base.text}.{self.key}"
 
     def emit(self, cb: Emitter) -> None:
@@ -331,8 +330,7 @@ class _FixedAttribute(Source):
     def __init__(self, base: Source):
         super().__init__(base, None)
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         return f"{self.base.text}.{self.attribute}"
 
     def _accessors(self) -> Path:
@@ -369,8 +367,7 @@ class SlotSource(Source):
         self.descriptor = descriptor
         super().__init__(base, _Identity(descriptor))
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         return f"{self.base.text}.{self.descriptor.__name__}"
 
     def _accessors(self) -> Path:
@@ -393,8 +390,7 @@ class ModuleAttrSource(Source):
         self.name = name
         super().__init__(None, (name, _Identity(module)))
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         return f"{self.module.__name__}.{self.name}"
 
     def _accessors(self) -> Path:
@@ -411,8 +407,7 @@ class ItemSource(_Step):
     __slots__ = ()
     accessor = "item"
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         return f"{self.base.text}[{_key_text(self.key)}]"
 
     def emit(self, cb: Emitter) -> None:
@@ -459,8 +454,7 @@ class DictKeySource(_Step):
     __slots__ = ()
     accessor = "dict_key"
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         return f"list({self.base.text})[{self.key}]"
 
     def emit(self, cb: Emitter) -> None:
@@ -485,8 +479,7 @@ class ApplySource(Source):
         self.function = function
         super().__init__(base, _Identity(function))
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         return f"{getattr(self.function, '__name__', self.function)}({self.base.text})"
 
     def _accessors(self) -> Path:

@@ -380,8 +380,7 @@ class _Derived(Source):
         self.accessors = accessors
         super().__init__(base, accessors)
 
-    @property
-    def text(self) -> str:
+    def _write(self) -> str:
         return self.base.text
 
     def _accessors(self) -> Path:

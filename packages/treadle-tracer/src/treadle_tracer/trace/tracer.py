@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from torch import fx
 
 
-_MAX_DEPTH = 200  # `room.ROOM` has frames of the tracer for as many traced ones
+_MAX_DEPTH = 900  # `room.ROOM` has frames of the tracer for as many traced ones
 
 
 def _weakly(where: Callable[[], tuple[SizeFrame, ...]]) -> Callable[[], tuple[SizeFrame, ...]]:
