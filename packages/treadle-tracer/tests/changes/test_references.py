@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import sys
 import weakref
 
 import pytest
@@ -89,3 +91,98 @@ def test_the_value_of_a_class_attribute_dies_when_it_is_replaced_and_the_functio
     del fast, f, recorder
     gc.collect()
     assert reference() is None
+
+
+def returned(x):
+    return x, x + 1
+
+
+def generator(x):
+    return sum(x * k for k in range(3))
+
+
+def inner_function(x):
+    return (lambda y: y + x)(x)
+
+
+def dynamic(x):
+    return x * x.shape[0]
+
+
+def broken(x):
+    y = x * 2
+    return y + y.sum().item()
+
+
+def skipped(x):
+    return x + len(sys._getframe().f_code.co_name)
+
+
+def raising(x):
+    y = x * 2
+    raise ValueError(y.shape)
+
+
+def differentiated(x):
+    return (x * x.detach().requires_grad_()).sum()
+
+
+def stored(x):
+    SENTINEL.last = x * 2
+    return x + 1
+
+
+@pytest.mark.parametrize(
+    "function", [returned, generator, inner_function, dynamic, broken, skipped, raising, differentiated, stored]
+)
+def test_tensors_die_after_the_calls(function):
+    fast, _ = compiled(function, raise_internal_errors=False)
+    references = []
+    for size in (2, 2, 3, 4):
+        x = ones(size)
+        with contextlib.suppress(ValueError):
+            fast(x)
+        references.append(weakref.ref(x))
+        del x
+    SENTINEL.last = None
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 4
+
+
+def test_tensors_die_after_a_failed_compile():
+    def backend(gm, inputs):
+        raise NotImplementedError
+
+    fast, _ = compiled(returned, backend=backend, raise_internal_errors=False)
+    x = ones()
+    with contextlib.suppress(Exception):
+        fast(x)
+    reference = weakref.ref(x)
+    del x
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_method_a_closure_and_a_global_die_with_the_function():
+    def make():
+        class Model(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.inner = nn.Linear(2, 2)
+
+            def forward(self, x):
+                return self.inner(x) * captured.k * held.k
+
+        captured = Data()
+        space = {"held": Data()}
+        held = space["held"]
+        model = Model()
+        fast, recorder = compiled(model.forward)
+        fast(ones())
+        assert recorder.entries
+        return [weakref.ref(obj) for obj in (model, captured, held)]
+
+    references = make()
+    for _ in range(3):
+        gc.collect()
+    assert [reference() for reference in references] == [None] * 3
