@@ -23,6 +23,8 @@ class Costs:
     max_row: a row with more elements is not passed from one section of a kernel to the next.
     min_parallel: with several workers, a kernel should have at least so many shared outer points, ...
     max_serial: ... unless one worker has at most so many points to compute.
+    select_in_cat: at most so many tensors are concatenated by choosing for each element, in the expression that reads the result.
+    split_work: a reduction is split among workers that would have nothing to do otherwise, so many elements for each; 0: never.
     alignment: bytes to which buffers in the arena are aligned.
     seconds_per_kernel: what compiling one kernel takes, where it was not measured.
     """
@@ -37,5 +39,7 @@ class Costs:
     max_row: int = 1 << 16
     min_parallel: int = 2
     max_serial: int = 1 << 14
+    select_in_cat: int = 0
+    split_work: int = 0
     alignment: int = 64
     seconds_per_kernel: float = 0.1

@@ -20,11 +20,12 @@ from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower.program import lower_graph
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.passes import Passes, require
-from treadle_codegen.rewrite.pipeline import rewrite_graph
+from treadle_codegen.rewrite.pipeline import relayout_graph, rewrite_graph
 from treadle_codegen.rewrite.static import Prologue
 from treadle_codegen.schedule.fuse import Node, fuse
 from treadle_codegen.schedule.in_place import updates_in_place, verify_in_place, without_copies
 from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.schedule.split_reductions import split_reductions
 from treadle_codegen.schedule.text import format_nodes
 from treadle_codegen.schedule.verify import verify_schedule
 from treadle_codegen.support import main_device, require_reach, require_support
@@ -131,6 +132,9 @@ def compile_graph(
     probe = record.probe
     phase = Passes(options)
     prologue = None
+    if record.layouts:
+        with phase("rewrite"):
+            gm = relayout_graph(gm, record.layouts, phase.check)
     if options.pack_weights and (probe is not None or options.frozen_weights):
         with phase("rewrite"):
             rewrites = [r for r in record.rewrites if options.frozen_weights or r not in record.frozen_rewrites]
@@ -138,6 +142,7 @@ def compile_graph(
     probed = probe if prologue is not None and not options.frozen_weights else None
     with phase("lower"):
         program = lower_graph(gm, example_inputs, record.costs, record.dtypes, device)
+        split_reductions(program, record.costs)
     build = _Build(record, options, phase, prologue, probed, saved)
     if not options.autotune or record.clock is None:
         return _from_program(program, {}, build)

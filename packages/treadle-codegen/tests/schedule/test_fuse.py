@@ -108,13 +108,12 @@ def test_why_a_node_cannot_move() -> None:
 def test_why_a_kernel_should_keep_an_outer_axis() -> None:
     (node,) = nodes_of(lambda x: x + 1, X)
     assert isinstance(node.item, Kernel) and not node.item.outer
-    alone = replace(node.item, outer=(Axis(OUTER_SYMBOLS[0], 32),))
     enough, too_few = Costs(max_serial=32 * 48), Costs(max_serial=32 * 48 - 1)
-    assert why_not_serial(node.item, alone, enough) is None and why_not_serial(node.item, alone, too_few) is not None
-    assert why_not_serial(node.item, node.item, too_few) is None  # it had no outer axis to lose
+    assert why_not_serial(node.item, 32, enough) is None and why_not_serial(node.item, 32, too_few) is not None
+    assert why_not_serial(node.item, 1, too_few) is None  # there were no workers to lose
     some = replace(node.item, outer=(Axis(OUTER_SYMBOLS[0], 8),))
-    assert why_not_serial(some, alone, too_few) is None
-    assert why_not_serial(some, alone, replace(too_few, min_parallel=16)) is not None
+    assert why_not_serial(some, 32, too_few) is None
+    assert why_not_serial(some, 32, replace(too_few, min_parallel=16)) is not None
 
 
 def test_scattering_loops_stand_alone() -> None:

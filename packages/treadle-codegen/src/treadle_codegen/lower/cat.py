@@ -8,12 +8,12 @@ from typing import Any
 from treadle_codegen.ir.loops import IntLike, Load, View
 from treadle_codegen.ir.ops import LOW_FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering, view_of
-from treadle_codegen.lower.indexing import as_shape, is_dense, linear
+from treadle_codegen.lower.indexing import Shape, as_shape, is_dense, linear
 from treadle_codegen.lower.loop_builder import LoopBuilder, number
 from treadle_codegen.lower.overwrite import holds
 from treadle_codegen.lower.pointwise import convert
 from treadle_codegen.lower.registry import lowering
-from treadle_codegen.lower.tensor_expr import Index, TensorExpr, ViewMap, normalize_dim
+from treadle_codegen.lower.tensor_expr import NOTHING, Index, TensorExpr, ViewMap, normalize_dim
 from treadle_codegen.lower.view import identity, insert, slice_of
 from treadle_shapes.expr import And, Ge, Lt, maximum, minimum
 
@@ -29,6 +29,8 @@ def cat(lw: Lowering, tensors: Sequence[TensorExpr], dim: int = 0) -> TensorExpr
     if len(tensors) == 1:
         return convert(lw, tensors[0], lw.val.dtype)
     d = normalize_dim(dim, len(shape))
+    if why_not_select(lw, tensors) is None:
+        return _selected(lw, [convert(lw, x, lw.val.dtype) for x in tensors], d, shape)
     buffer = lw.new_buffer(shape, lw.val.dtype, strides if is_dense(shape, strides) else None)
     start: IntLike = 0
     for x in tensors:
@@ -36,6 +38,33 @@ def cat(lw: Lowering, tensors: Sequence[TensorExpr], dim: int = 0) -> TensorExpr
         lw.write_into(View(buffer.name, x.shape, buffer.strides, offset), x)
         start = start + x.shape[d]
     return TensorExpr.stored(view_of(buffer), buffer.dtype)
+
+
+def why_not_select(lw: Lowering, tensors: Sequence[TensorExpr]) -> str | None:
+    """Why no element should choose the tensor that it comes from: why the tensors should be copied one by one."""
+    if len(tensors) > lw.costs.select_in_cat:
+        return "each element would ask for many tensors"
+    if any(x.cost > 2 or any(size == 0 for size in x.shape) for x in tensors):
+        return "computing an element for nothing is expensive"
+    return None
+
+
+def _selected(lw: Lowering, tensors: Sequence[TensorExpr], d: int, shape: Shape) -> TensorExpr:
+    """A computed tensor whose elements each come from one of the tensors; the others are not read there."""
+
+    def element(o: LoopBuilder, index: Index) -> int:
+        start: IntLike = 0
+        value: int | None = None
+        for x in tensors:
+            at = (*index[:d], index[d] - start, *index[d + 1 :])
+            mine = element_or(o, x, at, [d], 0)
+            value = mine if value is None else o.op("where", holds(o, x, at, [d]), mine, value)
+            start = start + x.shape[d]
+        assert value is not None
+        return value
+
+    reads = NOTHING.union(*[x.reads for x in tensors])
+    return TensorExpr.computed(shape, lw.val.dtype, element, sum(x.cost + 1 for x in tensors), reads)
 
 
 @lowering("aten.stack.default")

@@ -10,7 +10,8 @@ import torch
 from treadle_codegen.ir.loops import View
 from treadle_codegen.ir.ops import INTS
 from treadle_codegen.lower.context import Lowering
-from treadle_codegen.lower.indexing import as_shape, broadcast_index
+from treadle_codegen.lower.indexing import as_shape, broadcast_index, product
+from treadle_codegen.lower.indirect import element_at, why_not_indirect
 from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import NOTHING, Index, TensorExpr, normalize_dim
@@ -78,6 +79,12 @@ def gather(lw: Lowering, x: TensorExpr, dim: int, index: TensorExpr, *, sparse_g
     if not _is_index(index) or x.dim == 0 or index.dim == 0:
         return None
     d = normalize_dim(dim, x.dim)
+    if why_not_indirect(lw, x, d, product(index.shape)) is None:
+
+        def computed(o: LoopBuilder, at: Index) -> int:
+            return element_at(lw, o, x, at, d, _position(o, index, at, None, wrap=False))
+
+        return TensorExpr.computed(index.shape, x.dtype, computed, _gather_cost(lw) + x.cost, x.reads | index.reads)
     view = _stored(lw, x)
 
     def element(o: LoopBuilder, at: Index) -> int:

@@ -65,7 +65,8 @@ def softmax(lw: Lowering, x: TensorExpr, dim: int, half_to_float: bool) -> Tenso
         )
 
     powers = lw.pointwise(power, [x, top], dtype, shape=x.shape, cost=HARD + 1)
-    lw.realize(powers, x.layout)
+    if powers.cost > lw.costs.recompute:
+        lw.realize(powers, x.layout)
     inverse = lw.reduce(
         "sum", powers, dims, keepdim=True, dtype=dtype, accumulate=dtype, after=lambda o, s: o.op("reciprocal", s)
     )

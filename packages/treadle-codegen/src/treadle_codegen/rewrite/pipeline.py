@@ -79,6 +79,24 @@ def rewrite_graph(
     return view, prologue
 
 
+def relayout_graph(gm: fx.GraphModule, rewrites: Sequence[Rewrite], check: Check = _unchecked) -> fx.GraphModule:
+    """A copy of the graph with the layouts that a target's operators prefer, or `gm` itself if nothing changes."""
+    mode = fake_mode_of(gm.graph)
+    if mode is None or not rewrites:
+        return gm
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(gm.graph, {}))
+    changed = 0
+    for rewrite in rewrites:
+        changed += rewrite(graph, mode)
+        check(
+            rewrite.__name__,
+            lambda: format_graph(graph),
+            lambda: verify_graph(graph, mode, {}) + verify_rewrite(gm.graph, graph),
+        )
+    return cast(fx.GraphModule, GraphView(graph, gm)) if changed else gm
+
+
 def _may_gain(graph: fx.Graph) -> bool:
     """Whether any rewrite could find something: copying a graph for nothing costs as much as lowering it."""
     return any(map(_gains, graph.nodes)) or bool(static_frontier(graph, static_nodes(graph)))

@@ -84,7 +84,8 @@ def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limit
             if isinstance(joined, Kernel):
                 reason = why_not_epilogue(joined, vertical=vertical)
                 if reason is None and limits.parallel:
-                    reason = why_not_serial(joined, node.item, limits.costs)
+                    most = max(_points(node.item.outer), _points(loop.axes))
+                    reason = why_not_serial(joined, most, limits.costs)
                 if reason is None:
                     node.item = joined
                     node.reads |= reads | symbols
@@ -128,10 +129,10 @@ def why_not_epilogue(joined: Kernel, *, vertical: bool) -> str | None:
     return None
 
 
-def why_not_serial(joined: Kernel, alone: Kernel, costs: Costs) -> str | None:
-    """Why a kernel should not have fewer shared outer points than it had alone, when several workers could share the work."""
-    outer = _points(joined.outer)
-    if outer >= min(costs.min_parallel, _points(alone.outer)):
+def why_not_serial(joined: Kernel, alone: int, costs: Costs) -> str | None:
+    """Why a kernel and a loop should not be joined when several workers could share the work; `alone`: the more independent
+    points that one of the two has for itself."""
+    if _points(joined.outer) >= min(costs.min_parallel, alone):
         return None
     for section in joined.sections:
         if _points(section.axes) > costs.max_serial:

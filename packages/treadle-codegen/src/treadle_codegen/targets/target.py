@@ -129,6 +129,7 @@ class Target:
     allocation: where memory comes from, for a graph on the given device.
     probe: how bits of static inputs are sampled; None where that costs more than it saves, and only frozen weights are laid out.
     costs: the numbers by which lowering, fusion and memory planning choose.
+    layouts: rewrites that change layouts inside a graph, with static inputs or without; run first.
     rewrites: graph rewrites that pay off on it, run in this order after those that always pay off.
     frozen_rewrites: those of them that pay off only with `frozen_weights`: a checksum of the weights takes as long as they save.
     fake_rules: fake implementations of what its rewrites call and PyTorch has no fake kernel for.
@@ -149,6 +150,7 @@ class Target:
     probe: Probe | None
     costs: Costs
     operator_devices: tuple[str, ...] = ()
+    layouts: tuple[Rewrite, ...] = ()
     rewrites: tuple[Rewrite, ...] = ()
     frozen_rewrites: frozenset[Rewrite] = frozenset()
     fake_rules: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)

@@ -17,8 +17,15 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from treadle_codegen.lower.indexing import Shape, as_shape, hint_of, is_dense, same_strides, slowest_first
-from treadle_codegen.rewrite.propagate import insert_call, propagate_layouts
+from treadle_codegen.lower.indexing import as_shape, hint_of
+from treadle_codegen.rewrite.propagate import propagate_layouts
+from treadle_codegen.rewrite.relayout import (
+    channels_last,
+    drop_needless_copies,
+    output_strides,
+    restore_outputs,
+    why_not_relayout,
+)
 from treadle_codegen.rewrite.static import static_nodes
 
 aten = torch.ops.aten
@@ -80,14 +87,14 @@ def pack_convolutions(graph: fx.Graph, mode: FakeTensorMode) -> int:
         return 0
     static = static_nodes(graph)
     chosen = [n for n in graph.nodes if n.target is CONVOLUTION and why_not_pack(n, static) is None]
-    output = next(iter(reversed(graph.nodes)))
+    output = graph.output_node()
     if not chosen or why_not_relayout(output) is not None:
         return 0
-    wanted = [_strides_of(n) for n in output.args[0]]  # type: ignore[union-attr]
+    wanted = output_strides(output)
     packed = {_pack(graph, conv, mode) for conv in chosen}
     propagate_layouts(graph, mode, FAKE_RULES, packed)
-    _drop_needless_copies(graph)
-    _restore_outputs(graph, output, wanted, mode)
+    drop_needless_copies(graph, (POINTWISE, BINARY))
+    restore_outputs(graph, output, wanted, mode)
     graph.eliminate_dead_code(is_impure_node=lambda node: node.is_impure() or bool(node.meta.get("may_raise")))
     return len(chosen)
 
@@ -126,7 +133,7 @@ def _pack(graph: fx.Graph, conv: fx.Node, mode: FakeTensorMode) -> fx.Node:
         likely = [hint_of(n) for n in x.meta["val"].shape]
         packed = graph.call_function(pack_weight, (weight, padding, stride, dilation, groups, likely))
         packed.meta.update(val=weight.meta["val"], opaque=True)
-        arranged = _channels_last(graph, x, conv, mode)
+        arranged = channels_last(graph, x, conv, mode)
         geometry = (padding, stride, dilation, groups)
         if other is None:
             args: tuple[Any, ...] = (
@@ -140,7 +147,7 @@ def _pack(graph: fx.Graph, conv: fx.Node, mode: FakeTensorMode) -> fx.Node:
             )
             node = graph.call_function(POINTWISE, args)
         else:
-            shortcut = _channels_last(graph, other, conv, mode)
+            shortcut = channels_last(graph, other, conv, mode)
             unary = (None, [], None) if post.attr == "none" else (post.attr, list(post.scalars), post.algorithm)
             node = graph.call_function(BINARY, (arranged, shortcut, packed, bias, *geometry, "add", alpha, *unary))
     node.meta.update(last.meta)
@@ -148,16 +155,6 @@ def _pack(graph: fx.Graph, conv: fx.Node, mode: FakeTensorMode) -> fx.Node:
     for replaced in reversed(chain):  # a dead user would hide later chances
         graph.erase_node(replaced)
     return node
-
-
-def _channels_last(graph: fx.Graph, x: fx.Node, like: fx.Node, mode: FakeTensorMode) -> fx.Node:
-    node = insert_call(graph, mode, like, _to_channels_last, x)
-    node.target, node.kwargs = aten.clone.default, {"memory_format": torch.channels_last}
-    return node
-
-
-def _to_channels_last(x: torch.Tensor) -> torch.Tensor:
-    return aten.clone.default(x, memory_format=torch.channels_last)
 
 
 def _what_follows(conv: fx.Node) -> tuple[list[fx.Node], fx.Node | None, float, PostOp]:
@@ -193,51 +190,3 @@ def _same_kind(a: fx.Node, b: fx.Node) -> bool:
     if not isinstance(x, torch.Tensor) or not isinstance(y, torch.Tensor):
         return False
     return as_shape(x.shape) == as_shape(y.shape) and x.dtype == y.dtype
-
-
-def _drop_needless_copies(graph: fx.Graph) -> None:
-    """A channels-last copy of what is channels-last already, for an argument of a convolution."""
-    for node in list(graph.nodes):
-        if node.target is aten.clone.default and node.kwargs.get("memory_format") is torch.channels_last:
-            source = node.args[0]
-            if all(u.target in (POINTWISE, BINARY) for u in node.users) and _dense_as(source, node):
-                node.replace_all_uses_with(source)
-                graph.erase_node(node)
-
-
-def _dense_as(a: Any, b: fx.Node) -> bool:
-    x, y = a.meta["val"], b.meta["val"]
-    return same_strides(as_shape(x.shape), as_shape(x.stride()), as_shape(y.stride()))
-
-
-def _strides_of(node: Any) -> Shape | None:
-    value = node.meta["val"] if isinstance(node, fx.Node) else None
-    return as_shape(value.stride()) if isinstance(value, torch.Tensor) else None
-
-
-def _restore_outputs(graph: fx.Graph, output: fx.Node, wanted: list[Shape | None], mode: FakeTensorMode) -> None:
-    """Outputs have eager's strides although layouts changed inside."""
-    results = list(output.args[0])  # type: ignore[arg-type]
-    for k, (node, strides) in enumerate(zip(results, wanted, strict=True)):
-        if isinstance(node, fx.Node) and strides is not None and _strides_of(node) != strides:
-            order = slowest_first(range(len(strides)), strides)
-            inverse = [order.index(d) for d in range(len(strides))]
-            with graph.inserting_before(output):
-                turned = insert_call(graph, mode, node, aten.permute.default, node, order)
-                dense = insert_call(graph, mode, node, _contiguous, turned)
-                dense.target, dense.kwargs = aten.clone.default, {"memory_format": torch.contiguous_format}
-                results[k] = insert_call(graph, mode, node, aten.permute.default, dense, inverse)
-    output.args = (tuple(results),)
-
-
-def _contiguous(x: torch.Tensor) -> torch.Tensor:
-    return aten.clone.default(x, memory_format=torch.contiguous_format)
-
-
-def why_not_relayout(output: fx.Node) -> str | None:
-    """Why layouts inside the graph must not change: an output whose strides could not be given back."""
-    for node in output.args[0]:  # type: ignore[union-attr]
-        value = node.meta.get("val") if isinstance(node, fx.Node) else None
-        if isinstance(value, torch.Tensor) and not is_dense(as_shape(value.shape), as_shape(value.stride())):
-            return f"output {node} is not dense"
-    return None

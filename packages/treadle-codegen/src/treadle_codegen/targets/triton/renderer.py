@@ -14,10 +14,11 @@ from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
+from treadle_codegen.targets.triton.body import write_body
 from treadle_codegen.targets.triton.matmul import product_in, write_matmul
 from treadle_codegen.targets.triton.matmul_tiles import MatmulTiling, default_matmul_tiling, matmul_candidates
 from treadle_codegen.targets.triton.ops import TRITON_TYPES
-from treadle_codegen.targets.triton.section import BodyWriter, write_body
+from treadle_codegen.targets.triton.section import BodyWriter
 from treadle_codegen.targets.triton.tiles import Tiling, candidates, points, tile
 
 _NAMES = """

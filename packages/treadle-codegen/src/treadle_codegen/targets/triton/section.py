@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import Axis, Buffer, Instr, IntLike, Load, Loop, symbols_of
-from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
+from treadle_codegen.schedule.access import axis_ranges
 from treadle_codegen.schedule.kernel import Kernel, Section
 from treadle_codegen.targets.renderer import const_key, split_at_reduce
 from treadle_codegen.targets.triton.ops import VALUE_TYPES, cast, constant, expression, literal
@@ -123,33 +123,6 @@ class BodyWriter:
                 rest = f"{rest}_{k}"
 
 
-def write_body(writer: BodyWriter) -> list[tuple[IntLike, int]]:
-    """Write the kernel's body; returns the grid as (points, block) per dimension."""
-    kernel, tiling = writer.kernel, writer.tiling
-    assert tiling is not None
-    if is_flat(kernel):
-        grid = _flat_dims(writer)
-        SectionWriter(writer, kernel.sections[0], 0, frozenset()).write_straight()
-        return grid
-    writer.constants["XBLOCK"] = tiling.rows
-    total = points(kernel.outer)
-    writer.add_dim(index_dim(writer, "x", kernel.outer, "XBLOCK", "[:, None]"), f"{program_id(writer, 0)} * XBLOCK + ")
-    later_reads = _read_in_later_sections(kernel)
-    rows: dict[tuple[Axis, ...], SectionWriter] = {}
-    barrier = False
-    for k, section in enumerate(kernel.sections):
-        if barrier and any(r.buffer in later_reads for loop in section.members for r in loop_reads(loop)):
-            writer.line("tl.debug_barrier()")  # rows in memory are read by other threads than wrote them
-            barrier = False
-        known = rows.get(section.axes)
-        section_writer = SectionWriter(writer, section, k, later_reads, known)
-        section_writer.write()
-        if section_writer.is_whole:
-            rows[section.axes] = section_writer
-        barrier |= any(w.buffer in later_reads for loop in section.members for w in loop_writes(loop))
-    return [(total, tiling.rows)]
-
-
 def program_id(writer: BodyWriter, axis: int) -> str:
     """The number of this program in a dimension of the grid, as an index."""
     wide = ".to(tl.int64)" if writer.index_type == "tl.int64" else ""
@@ -163,35 +136,6 @@ def index_dim(writer: BodyWriter, name: str, axes: tuple[Axis, ...], block: str,
     return Dim(name, axes, block, suffix, None if full else f"{name}m")
 
 
-def _flat_dims(writer: BodyWriter) -> list[tuple[IntLike, int]]:
-    tiling, axes = writer.tiling, writer.kernel.sections[0].axes
-    assert tiling is not None
-    writer.constants["XBLOCK"] = tiling.columns or tiling.rows
-    if not tiling.columns:
-        writer.add_dim(index_dim(writer, "x", axes, "XBLOCK", ""), f"{program_id(writer, 0)} * XBLOCK + ")
-        return [(points(axes), tiling.rows)]
-    writer.constants["YBLOCK"] = tiling.rows
-    rows, columns = axes[: -tiling.column_axes], axes[-tiling.column_axes :]
-    # The grid's first dimension has room for 2**31 programs, the others for 2**16 only.
-    across = -(-points(columns) // tiling.columns)
-    writer.line(f"xblocks = {writer.index(across)}")
-    program = program_id(writer, 0)
-    writer.add_dim(index_dim(writer, "y", rows, "YBLOCK", "[:, None]"), f"({program} // xblocks) * YBLOCK + ")
-    writer.add_dim(index_dim(writer, "x", columns, "XBLOCK", "[None, :]"), f"({program} % xblocks) * XBLOCK + ")
-    down = -(-points(rows) // tiling.rows)
-    return [(across * down, 1)]
-
-
-def _read_in_later_sections(kernel: Kernel) -> frozenset[str]:
-    """Buffers in memory that some section reads after an earlier section wrote them."""
-    written: set[str] = set()
-    found: set[str] = set()
-    for section in kernel.sections:
-        found |= written & {a.buffer for loop in section.members for a in loop_reads(loop)}
-        written |= {a.buffer for loop in section.members for a in loop_writes(loop)}
-    return frozenset(found - kernel.locals.keys())
-
-
 @dataclass(slots=True)
 class _Accumulator:
     """One `reduce` instruction: its kind, the running values (and positions) of a row walked in steps, its result."""
@@ -201,8 +145,12 @@ class _Accumulator:
     name: str
 
     @property
+    def value_dtype(self) -> torch.dtype:
+        return torch.int8 if self.kind in _POSITION_KINDS and self.dtype is torch.bool else self.dtype
+
+    @property
     def value_type(self) -> str:
-        return VALUE_TYPES[torch.int8 if self.kind in _POSITION_KINDS and self.dtype is torch.bool else self.dtype]
+        return VALUE_TYPES[self.value_dtype]
 
 
 class SectionWriter:
@@ -214,14 +162,12 @@ class SectionWriter:
         writer: BodyWriter,
         section: Section,
         position: int,
-        later_reads: frozenset[str],
         row: SectionWriter | None = None,
         fill: float | None = None,
     ) -> None:
         self.writer = writer
         self.section = section
         self.position = position
-        self.later_reads = later_reads
         self.fill = fill
         self.is_whole = writer.tiling is not None and bool(writer.tiling.whole) and writer.tiling.whole[position]
         self.known_row = row
@@ -252,6 +198,7 @@ class SectionWriter:
             self.write_straight()
             return
         name, block = f"r{self.position}", f"RBLOCK{self.position}"
+        assert writer.tiling is not None
         if self.known_row is None:
             writer.constants[block] = writer.tiling.steps[self.position]
         self._collect()
@@ -267,23 +214,40 @@ class SectionWriter:
                 writer.ranges |= axis_ranges(axes)
             self._members()
         else:
+            running: dict[str, tuple[str, torch.dtype]] = {}
             for acc in self.accumulators.values():
-                self._declare(acc, block)
-            writer.line(f"for {name}_start in range(0, {writer.index(points(axes))}, {block}):")
-            writer.depth += 1
-            self.dim = index_dim(writer, name, axes, block, "[None, :]")
-            writer.add_dim(self.dim, f"{name}_start + ")
+                running[acc.name] = (literal(_identity(acc), acc.dtype), acc.value_dtype)
+                if acc.kind in _POSITION_KINDS:
+                    running[f"{acc.name}_p"] = (str((1 << 63) - 1), torch.int64)
+            self.open_steps(running)
             self._members()
-            writer.depth -= 1
+            self.close_steps()
             for acc in self.accumulators.values():
                 self._reduce(acc, acc.name, f"{acc.name}_p")
-        del writer.dims["r"]
+        writer.dims.pop("r", None)
         for (m, k), acc in self.accumulators.items():
             writer.outer_values[(self.position, m, k)] = acc.name
             writer.value_dims[acc.name] = frozenset("x")
         for m, loop in enumerate(self.section.members):
             if loop.reduce_axes:
                 self._instructions(m, loop, split_at_reduce(loop), len(loop.body), outer=True)
+
+    def open_steps(self, running: dict[str, tuple[str, torch.dtype]]) -> None:
+        """Begin a walk along the row in steps; `running`: variables that go through it, with first value and dtype."""
+        writer, axes, name = self.writer, self.section.axes, f"r{self.position}"
+        block = f"RBLOCK{self.position}"
+        assert writer.tiling is not None
+        writer.constants[block] = writer.tiling.steps[self.position]
+        for variable, (first, dtype) in running.items():
+            writer.line(f"{variable} = tl.full([XBLOCK, {block}], {first}, {VALUE_TYPES[dtype]})")
+        writer.line(f"for {name}_start in range(0, {writer.index(points(axes))}, {block}):")
+        writer.depth += 1
+        self.dim = index_dim(writer, name, axes, block, "[None, :]")
+        writer.add_dim(self.dim, f"{name}_start + ")
+
+    def close_steps(self) -> None:
+        self.writer.depth -= 1
+        self.writer.dims.pop("r")
 
     def _members(self) -> None:
         for m, loop in enumerate(self.section.members):
@@ -298,12 +262,6 @@ class SectionWriter:
                 if instr.op == "reduce":
                     dtype = loop.body[instr.args[0]].dtype
                     self.accumulators[(m, k)] = _Accumulator(instr.attr, dtype, self.writer.fresh())
-
-    def _declare(self, acc: _Accumulator, block: str) -> None:
-        shape = f"[XBLOCK, {block}]"
-        self.writer.line(f"{acc.name} = tl.full({shape}, {literal(_identity(acc), acc.dtype)}, {acc.value_type})")
-        if acc.kind in _POSITION_KINDS:
-            self.writer.line(f"{acc.name}_p = tl.full({shape}, {(1 << 63) - 1}, tl.int64)")
 
     def _accumulate(self, acc: _Accumulator, value: str) -> None:
         """Take the values of one step into account; for a whole row, its result."""

@@ -11,6 +11,7 @@ from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.target import Allocation, Target
+from treadle_codegen.targets.triton.channels_last import convolve_channels_last
 from treadle_codegen.targets.triton.clock import CudaClock, allows_tf32
 from treadle_codegen.targets.triton.cuda_graphs import cuda_graphs
 from treadle_codegen.targets.triton.entries import ENTRY_ABI, allocation
@@ -18,10 +19,13 @@ from treadle_codegen.targets.triton.renderer import INTERPRETED_HEAD, TritonRend
 from treadle_codegen.targets.triton.tiles import why_not_registers
 
 COSTS = Costs(
+    recompute=16,  # a transcendental function costs less than a trip to memory
     fusion_window=64,
     max_row=1 << 16,
     max_serial=1 << 13,  # elements that one program may walk alone
     min_parallel=264,  # two programs for each multiprocessor of a large GPU
+    select_in_cat=4,
+    split_work=1 << 12,
     min_reordered=1024,
     alignment=128,  # bytes: a line of the second-level cache
     seconds_per_kernel=0.2,
@@ -56,6 +60,7 @@ TRITON = Target(
     allocation=allocation,
     probe=None,  # a checksum of the weights would make the host wait for the device
     costs=COSTS,
+    layouts=(convolve_channels_last,),
     why_not_local_row=why_not_registers,
     interrupt_builds=_stop_background_builds,
     recorder=cuda_graphs,
