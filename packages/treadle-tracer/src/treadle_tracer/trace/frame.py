@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import types
 from typing import TYPE_CHECKING, Any
@@ -118,7 +119,19 @@ class Frame:
         """Of a suspended generator: whether an exception would run a handler of the program. The handler that every generator has since
         3.12 is Python's (`is_protected`)."""
         entry = self.program.handled_at[self.at]
-        return entry is not None and self.instructions[entry.target].opname != "CALL_INTRINSIC_1"
+        if entry is None or self.instructions[entry.target].opname == "CALL_INTRINSIC_1":
+            return False
+        return not self._only_catches_errors(entry.target) or self.program.outer(entry) is not None
+
+    def _only_catches_errors(self, handler: int) -> bool:
+        """Whether a handler is `except X:` of one built-in subclass of Exception, which the GeneratorExit of a close() passes by."""
+        names = [i.opname for i in self.instructions[handler : handler + 4]]
+        load = self.instructions[handler + 1]
+        if names[:3] != ["PUSH_EXC_INFO", "LOAD_GLOBAL", "CHECK_EXC_MATCH"] or load.argval in self.globals:
+            return False
+        jump, caught = self.instructions[handler + 3], getattr(builtins, load.argval, None)
+        is_error = isinstance(caught, type) and issubclass(caught, Exception)
+        return is_error and jump.target is not None and self.instructions[jump.target].opname == "RERAISE"
 
     # ---- the loop
 
