@@ -16,6 +16,7 @@ import torch
 from treadle_codegen.errors import InternalError
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.target import Table
+from treadle_codegen.targets.triton.unit import ONE_PARSER
 
 Entry = Callable[[list[Any]], None]
 
@@ -55,7 +56,8 @@ def load_unit(
     device: torch.device | None = None,
 ) -> tuple[dict[str, Entry], bool]:
     """Entry points of a unit that was rendered for the interpreter; nothing is cached."""
-    module = _import(source)
+    with ONE_PARSER:
+        module = _import(source)
     return {name: _entry(module, module.SEGMENTS[name]) for name in names}, False
 
 

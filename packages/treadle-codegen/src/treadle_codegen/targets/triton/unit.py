@@ -17,10 +17,13 @@ from __future__ import annotations
 
 import ast
 import re
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+# CPython 3.11 may raise SystemError where two threads make syntax trees (https://github.com/python/cpython/issues/106905).
+ONE_PARSER = threading.Lock()
 NUMBER_TYPES = frozenset(("i32", "i64", "fp64"))  # an i32 is the low half of its slot
 _MOST_DIMENSIONS = 3
 # A function: decorators, the head up to the line that ends in a colon (or a comment behind it), and all indented or empty lines.
@@ -79,12 +82,17 @@ class Unit:
     segments: Mapping[str, tuple[Launch, ...]]
 
 
+def _parse(source: str) -> ast.Module:
+    with ONE_PARSER:
+        return ast.parse(source)
+
+
 def parse_unit(source: str) -> Unit:
     """Read a unit. Raises UnitError naming the kernel or segment that breaks the contract."""
     texts = {found["name"]: found[0] for found in _FUNCTION.finditer(source)}
     skeleton = _FUNCTION.sub(lambda found: f"{found['head']}\n    pass\n", source)
     try:
-        module = ast.parse(skeleton)
+        module = _parse(skeleton)
     except SyntaxError as error:
         raise UnitError(f"the unit is no Python module: {error}") from error
     literals = {name: _literal(module, name) for name in ("KERNELS", "SEGMENTS")}
