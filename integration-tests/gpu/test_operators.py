@@ -21,6 +21,7 @@ NO_VALUE = frozenset(
     empty empty_like empty_strided empty_permuted new_empty new_empty_strided bernoulli cauchy exponential geometric log_normal
     multinomial normal rand_like randint randint_like randn randn_like uniform nn.functional.rrelu
     nn.functional.scaled_dot_product_attention nn.functional.multi_head_attention_forward pca_lowrank svd_lowrank
+    torch.ops.aten._efficient_attention_forward torch.ops.aten._flash_attention_forward
     """.split()
 )
 # Results that are right up to a sign or a rotation.

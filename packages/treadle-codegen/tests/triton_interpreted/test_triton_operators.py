@@ -44,3 +44,12 @@ def check(function: Any, tensors: list[torch.Tensor], tolerance: float) -> None:
 def test_these_tests_run_triton_kernels() -> None:
     compiled = compile_graph(capture(torch.relu, [torch.ones(3)]), [torch.ones(3)])
     assert "@jit" in compiled.source and "data_ptr" not in compiled.host_source
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (2, 0, 3), (3, 2, 0)])
+def test_tensors_without_elements(shape: tuple[int, ...]) -> None:
+    check(lambda x: (x * 2 + 1, x.sum(), x.sum(-1), x.sum(0), torch.cat([x, x])), [torch.randn(shape)], 1e-6)
+
+
+def test_sums_over_nothing_in_several_dimensions() -> None:
+    check(lambda x: x.permute(2, 0, 1).sum((1, 2)), [torch.randn(4, 0, 3)], 1e-6)

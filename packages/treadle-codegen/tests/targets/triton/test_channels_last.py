@@ -67,8 +67,9 @@ def test_outputs_keep_their_strides() -> None:
         lambda x, w: (F.conv1d(x[:, :, 0], w[:, :, 0]),),
         lambda x, w: (F.conv2d(x.double(), w.double()),),
         lambda x, w: (F.conv2d(x, w), F.conv2d(x, w) + 1, x * 2),
+        lambda x, w: (F.conv2d(F.conv2d(x, w[:8, :1], groups=8), w),),
     ],
-    ids=["transposed", "one-dimensional", "double", "many images returned"],
+    ids=["transposed", "one-dimensional", "double", "many images returned", "grouped"],
 )
 def test_what_stays_as_it_is(function: Function) -> None:
     gm, new = relaid(function, [X, W1])

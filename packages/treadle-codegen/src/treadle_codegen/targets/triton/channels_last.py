@@ -31,6 +31,10 @@ def convolve_channels_last(graph: fx.Graph, mode: FakeTensorMode) -> int:
     """Rewrite the graph's two-dimensional convolutions. Returns how many changed. The graph's outputs keep their strides."""
     chosen = [node for node in graph.nodes if node.target is CONVOLUTION and why_not_channels_last(node) is None]
     output = graph.output_node()
+    if any(node.args[8] != 1 for node in chosen):
+        return (
+            0  # cuDNN's grouped convolutions are slower channels-last, and conversions in between would cost more still
+        )
     if not chosen or why_not_relayout(output) is not None or why_not_outputs(output, len(chosen)) is not None:
         return 0
     wanted = output_strides(output)

@@ -114,7 +114,7 @@ class BodyWriter:
         for k in range(len(dim.axes) - 1, -1, -1):
             axis = dim.axes[k]
             name = self.names[axis.symbol] = f"{axis.symbol.name}_{dim.name}"
-            extent = self.index(axis.extent)
+            extent = self.index(1 if axis.extent == 0 else axis.extent)  # no lane is a point then
             if k == 0:
                 self.line(f"{name} = {rest}")
             else:
@@ -132,7 +132,7 @@ def program_id(writer: BodyWriter, axis: int) -> str:
 def index_dim(writer: BodyWriter, name: str, axes: tuple[Axis, ...], block: str, suffix: str) -> Dim:
     """A dimension over the axes; lanes behind their last point are masked."""
     total = points(axes)
-    full = isinstance(total, int) and total % writer.constants[block] == 0
+    full = isinstance(total, int) and total > 0 and total % writer.constants[block] == 0
     return Dim(name, axes, block, suffix, None if full else f"{name}m")
 
 
@@ -390,7 +390,12 @@ class SectionWriter:
             mask = f"{mask} & ({condition})" if mask else condition
         place = writer.index(load.index)
         if condition is not None and dims != writer.dims_of(load.index):
-            place = f"tl.broadcast_to({place}, {writer.shape(dims)})" if dims_text(load.index) else place
+            shape = writer.shape(dims)  # a block of conditions needs a block of addresses
+            place = (
+                f"tl.broadcast_to({place}, {shape})"
+                if dims_text(load.index)
+                else f"tl.full({shape}, {place}, tl.int32)"
+            )
         extra = "" if mask is None else f", {mask}"
         if other is not None and mask is not None:
             extra += f", other={other}"
