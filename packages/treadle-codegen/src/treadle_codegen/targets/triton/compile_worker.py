@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 
 IDLE_SECONDS = 300.0
 _ENTRY = re.compile(r"\.visible \.entry [\w$]+\s*\((.*?)\)", re.DOTALL)
+_LOCAL = re.compile(r"\.local \.align \d+ \.b8\s+[\w$]+\[(\d+)\]")
 _PARAMETER = re.compile(r"\.param\s+\.(\w+)")
 
 
@@ -105,6 +106,7 @@ def compile_kernel(request: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
         if name == "ptx":
             parameters = _parameters(made)
             facts["hidden_parameters"] = parameters[len(request["signature"]) :]
+            facts["local_bytes"] = sum(map(int, _LOCAL.findall(made)))
     plain = {key: value for key, value in facts.items() if isinstance(value, (int, str, list))}
     return made, plain | {"warp_size": target.warp_size}
 

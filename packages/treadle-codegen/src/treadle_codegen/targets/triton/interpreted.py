@@ -41,10 +41,10 @@ _SAME = (
 )
 libdevice = SimpleNamespace(
     **{name: _by_torch(getattr(torch, name)) for name in _SAME.split()},
-    div_rn=_by_torch(torch.div),
-    sqrt_rn=_by_torch(torch.sqrt),
-    rint=_by_torch(torch.round),
+    nearbyint=_by_torch(torch.round),
 )
+float_div = _by_torch(torch.div)
+float_sqrt = _by_torch(torch.sqrt)
 float_sign = _by_torch(lambda x: (x > 0).to(x.dtype) - (x < 0).to(x.dtype))
 int_sign = _by_torch(torch.sign)
 float_reciprocal = _by_torch(torch.reciprocal)

@@ -50,7 +50,8 @@ class Binary:
     """A compiled kernel.
 
     key: the hash of what it was made from; facts: its `name` in the binary, `num_warps`, `warp_size`, `shared` (bytes),
-    `hidden_parameters` (PTX types of what Triton adds to its parameters), and for CUDA `registers` and `stack_bytes`.
+    `hidden_parameters` (PTX types of what Triton adds to its parameters), and for CUDA `registers`, `stack_bytes` and
+    `local_bytes` (what of the stack the PTX asks for: tables of libdevice's functions; the rest are spilled registers).
     """
 
     key: str

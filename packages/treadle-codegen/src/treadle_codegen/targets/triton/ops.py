@@ -42,10 +42,9 @@ _SMALL_INTS = (torch.int8, torch.int16)
 _FLOAT_OPS = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "neg": "-{0}", "abs": "tl.abs({0})",
     "isnan": "{0} != {0}", "isinf": "tl.abs({0}) == float('inf')", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
-    "div": "libdevice.div_rn({0}, {1})", "sqrt": "libdevice.sqrt_rn({0})", "round": "libdevice.rint({0})",
-    "truncdiv": "libdevice.trunc(libdevice.div_rn({0}, {1}))", "reciprocal": "float_reciprocal({0})",
-    **{name: f"float_{name}({{0}})" for name in ("sign", "sigmoid", "signbit")},
-    **{name: f"float_{name}({{0}}, {{1}})" for name in ("maximum", "minimum", "floordiv", "remainder")},
+    "round": "libdevice.nearbyint({0})", "truncdiv": "libdevice.trunc(float_div({0}, {1}))",
+    **{name: f"float_{name}({{0}})" for name in ("sign", "sigmoid", "signbit", "sqrt", "reciprocal")},
+    **{name: f"float_{name}({{0}}, {{1}})" for name in ("div", "maximum", "minimum", "floordiv", "remainder")},
 }  # fmt: skip
 _INT_OPS = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "neg": "{zero} - {0}", "abs": "tl.where({0} < 0, {zero} - {0}, {0})",

@@ -60,13 +60,32 @@ def float_sign(x):
 
 
 @triton.jit
+def float_div(a, b):
+    """Rounded as IEEE 754 has it; `/` of float32 numbers is not, and that of float64 numbers is."""
+    if a.dtype == tl.float32:
+        q = tl.div_rn(a, b)
+    else:
+        q = a / b
+    return q
+
+
+@triton.jit
+def float_sqrt(x):
+    if x.dtype == tl.float32:
+        r = tl.sqrt_rn(x)
+    else:
+        r = tl.sqrt(x)
+    return r
+
+
+@triton.jit
 def float_reciprocal(x):
-    return libdevice.div_rn(tl.full([1], 1, x.dtype), x)
+    return float_div(tl.full([1], 1, x.dtype), x)
 
 
 @triton.jit
 def float_sigmoid(x):
-    return libdevice.div_rn(tl.full([1], 1, x.dtype), 1 + libdevice.exp(-x))
+    return float_div(tl.full([1], 1, x.dtype), 1 + libdevice.exp(-x))
 
 
 @triton.jit
@@ -97,9 +116,9 @@ def float_remainder(a, b):
 @triton.jit
 def float_floordiv(a, b):
     """As `div_floor_floating` of c10/util/generic_math.h."""
-    whole = libdevice.div_rn(a, b)
+    whole = float_div(a, b)
     r = libdevice.fmod(a, b)
-    q = libdevice.div_rn(a - r, b)
+    q = float_div(a - r, b)
     q = tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1, q)
     f = tl.floor(q)
     f = tl.where(q - f > 0.5, f + 1, f)

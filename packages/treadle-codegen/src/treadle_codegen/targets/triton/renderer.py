@@ -23,7 +23,7 @@ from treadle_codegen.targets.triton.tiles import Tiling, candidates, points, til
 
 _NAMES = """
 treadle_floordiv treadle_mod treadle_pow treadle_shl treadle_shr int_sign float_sign float_reciprocal float_sigmoid
-float_signbit float_maximum float_minimum float_remainder float_floordiv reduce_sum reduce_prod reduce_max reduce_min
+float_signbit float_div float_sqrt float_maximum float_minimum float_remainder float_floordiv reduce_sum reduce_prod reduce_max reduce_min
 reduce_any reduce_all is_better_max is_better_min reduce_argmax reduce_argmin
 require_index add_product
 """.split()

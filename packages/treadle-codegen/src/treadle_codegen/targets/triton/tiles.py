@@ -18,6 +18,7 @@ _MAX_TILE = 1 << 14  # elements of a row tile
 _LOOPED_BLOCK = 1 << 12  # elements per step where a row is walked in steps
 _PROGRAMS = 4 * 132  # enough to fill a large GPU a few times over
 _FLAT_BLOCK = 1024
+_MANY_ACCESSES = 24  # of a flat kernel; with more, eight elements per thread would not fit its registers
 _SQUARE = (32, 32)
 
 
@@ -174,7 +175,15 @@ def _flat(kernel: Kernel) -> Tiling:
     if isinstance(total, int):
         while block > 128 and -(-total // block) < _PROGRAMS:
             block //= 2
+    if _accesses(kernel) > _MANY_ACCESSES:
+        return Tiling(min(block, 256), (), (), min(block, 256) // 64)
     return Tiling(block, (), (), max(block // 256, 1))
+
+
+def _accesses(kernel: Kernel) -> int:
+    """How many loads and stores the kernel has, which tells how many values a thread holds for each of its elements."""
+    loops = kernel.loops
+    return sum(len([*loop_reads(loop), *loop_writes(loop)]) for loop in loops)
 
 
 def _column_axes(kernel: Kernel, axes: Sequence[Axis]) -> int:
