@@ -148,7 +148,7 @@ def accumulation_keeps_the_layout():
     return Program(run, [a])
 
 
-@program("autograd-call", "tensor-kind", "no-continuation")
+@program("autograd-call", "tensor-kind")
 def a_sparse_gradient():
     layer = nn.Embedding(5, 3, _weight=leaf(5, 3).detach(), sparse=True)
 

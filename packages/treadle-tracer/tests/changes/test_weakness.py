@@ -6,11 +6,13 @@ import collections
 import dataclasses
 import types
 
-import numpy as np
+import pytest
 import torch
 from compile_runs import compiled
 from mutate_runs import collect, ones, run
 from torch import nn
+
+np = pytest.importorskip("numpy")
 
 STEPS = 8
 
