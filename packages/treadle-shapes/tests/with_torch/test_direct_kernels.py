@@ -55,9 +55,9 @@ def test_batch_norm_has_the_metadata_of_eager(name, call, affine, monkeypatch):
     assert [f._version for f in fakes[3:5]] == [a._version for a in args[3:5]]
 
 
-def test_mixed_dtypes_are_left_to_pytorch():
+def test_double_statistics_of_floats_are_left_to_pytorch():
     mode = fake_mode()
-    x, mean, var = (fake_like(mode, t) for t in (INPUTS["contiguous"].bfloat16(), torch.zeros(3), torch.ones(3)))
+    x, mean, var = (fake_like(mode, t) for t in (INPUTS["contiguous"], torch.zeros(3).double(), torch.ones(3).double()))
     assert direct_kernels._native(mode, x, None, None, mean, var, True, 0.1, 1e-5) is NotImplemented
 
 
@@ -84,3 +84,16 @@ def test_products_of_different_dtypes_raise_as_in_eager(name):
             op(*fakes)
         with mode:
             op(*[fake_like(mode, t) for t in given])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("parameters", ["low", "float32"])
+def test_running_statistics_keep_their_dtype(dtype, parameters):
+    x, own = torch.randn(4, 5, 6, 7, dtype=dtype), dtype if parameters == "low" else torch.float32
+    tensors = [torch.rand(5, dtype=own) for _ in range(4)]
+    call = torch.ops.aten._native_batch_norm_legit_functional.default
+    mode = fake_mode()
+    fakes = [fake_like(mode, t) for t in (x, *tensors)]
+    with mode:
+        found = call(*fakes, True, 0.1, 1e-5)
+    assert [t.dtype for t in found] == [t.dtype for t in call(x, *tensors, True, 0.1, 1e-5)]

@@ -242,15 +242,18 @@ def batch_norm_no_training(
     var: TensorExpr,
     momentum: float,
     eps: float,
-) -> tuple[TensorExpr, TensorExpr, TensorExpr] | None:
-    out, save_mean, save_rstd = lw.val
-    if compute_dtype(out.dtype) not in FLOATS or 0 not in tuple(save_mean.shape):
+) -> tuple[TensorExpr | None, ...] | None:
+    out, *saved = lw.val
+    if compute_dtype(out.dtype) not in FLOATS:
         return None
-    empty = [lw.full(tuple(v.shape), 0, v.dtype) for v in (save_mean, save_rstd)]
-    return batch_norm_inference(lw, x, weight, bias, mean, var, eps, out.dtype), empty[0], empty[1]
+    is_empty = all(0 in tuple(v.shape) for v in saved)
+    if not is_empty and not lw.used_results <= {0}:
+        return None  # on GPUs the statistics have values, which gradients need
+    result = batch_norm_inference(lw, x, weight, bias, mean, var, eps, out.dtype)
+    return result, *[lw.full(tuple(v.shape), 0, v.dtype) if is_empty else None for v in saved]
 
 
-@lowering("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default")
+@lowering("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default", "aten.cudnn_batch_norm.default")
 def native_batch_norm(
     lw: Lowering,
     x: TensorExpr,
@@ -261,7 +264,7 @@ def native_batch_norm(
     training: bool,
     momentum: float,
     eps: float,
-) -> tuple[TensorExpr, TensorExpr, TensorExpr] | None:
+) -> tuple[TensorExpr | None, ...] | None:
     if training or mean is None or var is None:
         return None
     return batch_norm_no_training(lw, x, weight, bias, mean, var, momentum, eps)

@@ -15,9 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._decomp import decomposition_table
 from torch._subclasses.fake_tensor import FakeTensor
 
 aten = torch.ops.aten
+_LOW_FLOATS = (torch.float16, torch.bfloat16)
 
 
 def _is_plain(x: Any, parameters: tuple[Any, ...]) -> bool:
@@ -51,6 +53,22 @@ def _training(x: Any, parameters: tuple[Any, ...]) -> tuple[Any, Any, Any] | Non
     return _result(x), x.new_empty(x.shape[1]), x.new_empty(x.shape[1])
 
 
+def _training_low(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple[Any, Any, Any]:
+    """Return (result, saved mean, saved deviation) of float16 or bfloat16 with the dtypes of the kernels.
+
+    PyTorch's decomposition gives the saved statistics another dtype where the parameters are float32, and computes running
+    statistics of low precision in float32.
+    """
+    rule = decomposition_table[aten._native_batch_norm_legit_functional.default]
+    out, *saved = rule(x, weight, bias, mean, var, True, momentum, eps)[:3]
+    given = [p for p in (weight, bias, mean, var) if p is not None]
+    in_float32 = x.device.type == "cuda" or any(p.dtype == torch.float32 for p in given)
+    saved = [t.to(torch.float32 if in_float32 else x.dtype) for t in saved]
+    return out, saved[0], saved[1]
+
+
 def _native(
     mode: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: bool, momentum: float, eps: float
 ) -> Any:
@@ -59,6 +77,8 @@ def _native(
     with mode:
         # The kernel writes the running statistics, but counts up no version: its schema declares no write.
         found = _training(x, (weight, bias, mean, var))
+        if found is None and x.dtype in _LOW_FLOATS and mean is not None and var is not None:
+            found = _training_low(x, weight, bias, mean, var, momentum, eps)
         return NotImplemented if found is None else found
 
 
@@ -69,6 +89,8 @@ def _functional(
         return NotImplemented
     with mode:
         found = _training(x, (weight, bias, mean, var))
+        if found is None and x.dtype in _LOW_FLOATS:
+            found = _training_low(x, weight, bias, mean, var, momentum, eps)
         return NotImplemented if found is None else (*found, torch.empty_like(mean), torch.empty_like(var))
 
 
