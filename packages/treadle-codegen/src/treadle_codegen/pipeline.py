@@ -44,7 +44,8 @@ class CompiledGraph:
 
     `source` is the whole unit as text, `kernel_source` the kernels alone, `host_source` the host function, `ir_text` the
     program before fusion, `kernels` the rendered kernels, `seconds` the time spent by pass, `cache_hits` 1 if the library
-    came from the cache. `replayed` records and replays calls, if the options ask for it and the device can.
+    came from the cache. `replayed` records and replays calls, if the options ask for it and the device can. `trials` is what
+    autotuning measured.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class CompiledGraph:
         if recorder is not None:
             self._run = self.replayed = ReplayedGraph(self._host, recorder, saved)
 
-    def obey(self, allows_tf32: Callable[[], bool], exact: Callable[[], CompiledGraph]) -> None:
+    def run_exact_unless(self, allows_tf32: Callable[[], bool], exact: Callable[[], CompiledGraph]) -> None:
         """From now on, ask at every call whether factors may be rounded to TF32; where not, run the graph that `exact` makes."""
         fast, made = self._run, list[CompiledGraph]()
 
@@ -151,7 +152,7 @@ def compile_graph(
     compiled = _from_program(tuned.program, tuned.choices, build)
     compiled.trials = trials
     if any(isinstance(step, Loop) and uses_tf32(step) for step in tuned.program.steps):
-        compiled.obey(record.allows_tf32, lambda: _from_program(program, {}, build))
+        compiled.run_exact_unless(record.allows_tf32, lambda: _from_program(program, {}, build))
     return compiled
 
 

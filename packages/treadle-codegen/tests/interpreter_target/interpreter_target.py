@@ -74,7 +74,7 @@ class IRRenderer:
     def __init__(self, options: CodegenOptions) -> None:
         self.calls = 0
 
-    def render_kernel(self, kernel: Kernel, program: Program) -> RenderedKernel:
+    def render_kernel(self, kernel: Kernel, program: Program, choice: Any = None) -> RenderedKernel:
         accesses = [a for loop in kernel.loops for a in (*loop_reads(loop), *loop_writes(loop))]
         names = tuple(dict.fromkeys(a.buffer for a in accesses))
         inside = {name for name, local in kernel.locals.items() if local.most is None}

@@ -131,3 +131,22 @@ def test_a_product_joins_no_kernel() -> None:
     text = "".join(lines[:start]) + before + "".join(lines[start:end]).replace("load w", "load u")
     nodes = fused(text)
     assert len(nodes) == 2
+
+
+def test_a_value_that_many_paths_lead_to_is_looked_at_once() -> None:
+    doubled = "".join(f"  %{k} = mul %{k - 1} %{k - 1} : float32\n" for k in range(2, 66))
+    text = f"""\
+program inputs x, w outputs view(y, [4, 6], [6, 1], 0)
+input x : float32 [4, 8] strides [8, 1] offset 0
+input w : float32 [8, 6] strides [6, 1] offset 0
+output y : float32 [4, 6] strides [6, 1] offset 0
+loop mm [i0:4, i1:6] reduce [r0:8] origins
+  %0 = load w[i1 + 6*r0] : float32
+  %1 = load x[8*i0 + r0] : float32
+{doubled}  %66 = reduce dot %65 %0 : float32
+  %67 = store y[6*i0 + i1] %66 : float32
+"""
+    (loop,) = parse_program(text).steps
+    assert isinstance(loop, Loop)
+    found = product_of(loop)
+    assert isinstance(found, Product) and [axis.extent for axis in (*found.rows, *found.columns)] == [4, 6]

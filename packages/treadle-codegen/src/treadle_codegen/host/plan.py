@@ -32,8 +32,7 @@ def make_plan(program: Program, nodes: Sequence[Node], renderer: Renderer) -> Ex
     for k, node in enumerate([*nodes, None]):
         if node is not None and isinstance(node.item, Kernel):
             start = start if run else k
-            chosen = {} if node.choice is None else {"choice": node.choice}
-            run.append(renderer.render_kernel(node.item, program, **chosen))
+            run.append(renderer.render_kernel(node.item, program, node.choice))
         elif run:
             segment = Segment(f"segment_{len(segments)}", tuple(run))
             segments.append(segment)

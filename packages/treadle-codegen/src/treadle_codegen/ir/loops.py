@@ -219,6 +219,17 @@ def bound_symbols(step: Step) -> tuple[Any, ...]:
     return tuple([bind.symbol for bind in step.binds]) if isinstance(step, Extern) and step.binds else ()
 
 
+def load_of(instr: Instr) -> tuple[str, IntLike | None] | None:
+    """The buffer that an instruction loads from and the index there, None for one that is data; None if it loads nothing."""
+    if instr.op == "load":
+        return instr.attr.buffer, instr.attr.index
+    if instr.op == "masked_load":
+        return instr.attr[0].buffer, instr.attr[0].index
+    if instr.op == "indirect_load":
+        return instr.attr[0], None
+    return None
+
+
 def symbols_of(value: Any) -> frozenset[Any]:
     """The symbols in an expression, a View, or nested lists of them."""
     if isinstance(value, View):
@@ -249,5 +260,6 @@ def step_symbols(step: Step) -> frozenset[Any]:
 
 __all__ = [
     "Axis", "Bind", "BoolExpr", "Buffer", "BufferKind", "Check", "Define", "Expr", "Extern", "FloatExpr", "Instr", "IntLike",
-    "Load", "Loop", "NumberLike", "Program", "Step", "Store", "Symbol", "View", "bound_symbols", "has_float", "step_symbols", "symbols_of",
+    "Load", "Loop", "NumberLike", "Program", "Step", "Store", "Symbol", "View", "bound_symbols", "has_float", "load_of", "step_symbols",
+    "symbols_of",
 ]  # fmt: skip

@@ -9,25 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load
+from treadle_codegen.ir.loops import Axis, Instr, IntLike, load_of
 from treadle_shapes.expr import Expr, Range, bounds, linear_coefficients
-
-Step = tuple[int, int]  # coefficient of an axis in an index, extent of the axis
 
 
 def loads_of(body: Sequence[Instr], buffer: str) -> list[IntLike | None]:
     """The indices at which a body loads from a buffer; None for a place that is data."""
-    found: list[IntLike | None] = []
-    for instr in body:
-        if instr.op == "load" and instr.attr.buffer == buffer:
-            found.append(instr.attr.index)
-        elif instr.op in ("masked_load", "indirect_load"):
-            first = instr.attr[0]
-            if isinstance(first, Load) and first.buffer == buffer:
-                found.append(first.index)
-            elif first == buffer:
-                found.append(None)
-    return found
+    return [load[1] for load in map(load_of, body) if load is not None and load[0] == buffer]
 
 
 def may_meet(load: IntLike | None, store: IntLike, axes: Sequence[Axis]) -> bool:
@@ -58,13 +46,13 @@ def _linear(index: IntLike, axes: Sequence[Axis]) -> tuple[list[int], int] | Non
     return (numbers, found[1]) if len(numbers) == len(coefficients) else None
 
 
-def _reaches(distance: int, steps: list[Step]) -> bool:
-    """Whether two points lie `distance` apart: a sum of coefficient * d, -extent < d < extent."""
+def _reaches(distance: int, steps: list[tuple[int, int]]) -> bool:
+    """Whether two points lie `distance` apart: a sum of coefficient * d, -extent < d < extent, over (coefficient, extent) of the axes."""
     steps = sorted([(abs(c), e) for c, e in steps if c != 0 and e > 1], reverse=True)
     return _reach(distance, steps, 0, [256])
 
 
-def _reach(distance: int, steps: list[Step], at: int, left: list[int]) -> bool:
+def _reach(distance: int, steps: list[tuple[int, int]], at: int, left: list[int]) -> bool:
     """The same for the steps from `at` on; true when the search takes too long (`left` counts down)."""
     if at == len(steps):
         return distance == 0

@@ -80,9 +80,8 @@ def _index_of(instr: Instr) -> Any:
 
 def varies_along(loop: Loop, position: int) -> frozenset[Symbol]:
     """The symbols of the loop's axes along which an instruction's value varies."""
-    instr = loop.body[position]
-    found: frozenset[Symbol] = frozenset()
-    found |= symbols_of(_index_of(instr))
-    for argument in instr.args:
-        found |= varies_along(loop, argument)
-    return found & {axis.symbol for axis in (*loop.axes, *loop.reduce_axes)}
+    axes = {axis.symbol for axis in (*loop.axes, *loop.reduce_axes)}
+    found: list[frozenset[Symbol]] = []
+    for instr in loop.body[: position + 1]:
+        found.append((symbols_of(_index_of(instr)) & axes).union(*[found[argument] for argument in instr.args]))
+    return found[position]

@@ -18,12 +18,12 @@ from treadle_codegen.ir.loops import (
     Check,
     Define,
     Extern,
-    Load,
     Loop,
     Program,
     Step,
     View,
     bound_symbols,
+    load_of,
     step_symbols,
     symbols_of,
 )
@@ -38,14 +38,7 @@ def step_reads(step: Step) -> set[str]:
         found: set[str] = set()
         _collect((step.args, tuple(step.kwargs.values())), found)
         return found
-    found = set()
-    for instr in step.body:
-        if instr.op == "load":
-            found.add(instr.attr.buffer)
-        elif instr.op in ("masked_load", "indirect_load"):
-            first = instr.attr[0]
-            found.add(first.buffer if isinstance(first, Load) else first)
-    return found
+    return {load[0] for load in map(load_of, step.body) if load is not None}
 
 
 def step_writes(step: Step) -> set[str]:

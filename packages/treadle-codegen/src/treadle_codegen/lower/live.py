@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Instr, Load
+from treadle_codegen.ir.loops import load_of
 from treadle_codegen.lower.nest import record_nest
 from treadle_codegen.lower.tensor_expr import TensorExpr
 
@@ -37,13 +37,8 @@ def buffers_read(x: TensorExpr) -> frozenset[str]:
     if x.storage is not None:
         return frozenset((x.storage.buffer,))
     nest = record_nest(x.shape, x.shape, lambda o, index, _: x.element(o, index), {})
-    return frozenset() if nest is None else frozenset(filter(None, map(_loaded, nest.builder.body)))
-
-
-def _loaded(instr: Instr) -> str | None:
-    if instr.op == "load":
-        return instr.attr.buffer
-    if instr.op in ("masked_load", "indirect_load"):
-        first = instr.attr[0]
-        return first.buffer if isinstance(first, Load) else first
-    return None
+    return (
+        frozenset()
+        if nest is None
+        else frozenset(load[0] for load in map(load_of, nest.builder.body) if load is not None)
+    )

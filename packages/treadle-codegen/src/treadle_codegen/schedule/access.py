@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from treadle_codegen.ir.loops import Axis, Extern, Instr, IntLike, Load, Loop, Step, Store, View
+from treadle_codegen.ir.loops import Axis, Extern, Instr, IntLike, Load, Loop, Step, Store, View, load_of
 from treadle_shapes.expr import Expr, Range, Symbol, bounds, linear_coefficients, simplify, substitute
 from treadle_shapes.layouts import nested_extent
 
@@ -19,19 +19,9 @@ class Access:
     position: int  # of the instruction in the body
 
 
-def _load_of(instr: Instr) -> tuple[str, IntLike | None] | None:
-    if instr.op == "load":
-        return instr.attr.buffer, instr.attr.index
-    if instr.op == "masked_load":
-        return instr.attr[0].buffer, instr.attr[0].index
-    if instr.op == "indirect_load":
-        return instr.attr[0], None
-    return None
-
-
 def loop_reads(loop: Loop) -> list[Access]:
     """All loads of a loop, in order."""
-    found = ((k, _load_of(instr)) for k, instr in enumerate(loop.body))
+    found = ((k, load_of(instr)) for k, instr in enumerate(loop.body))
     return [Access(load[0], load[1], k) for k, load in found if load is not None]
 
 

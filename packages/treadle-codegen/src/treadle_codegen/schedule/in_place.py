@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Check, Extern, Instr, Loop, Program, Store, View
+from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Check, Extern, Loop, Program, View
 from treadle_codegen.ir.overlap import loads_of, may_meet
 from treadle_codegen.schedule.access import accumulates, loop_reads, loop_writes
 from treadle_codegen.schedule.fuse import Node
@@ -118,11 +118,8 @@ def _reads_first(kernel: Kernel, output: str, updated: str) -> bool:
 
 
 def _adds(loop: Loop) -> bool:
-    return any("store" in instr.op and _mode(instr) == "add" for instr in loop.body)
-
-
-def _mode(instr: Instr) -> str | None:
-    return instr.attr.mode if isinstance(instr.attr, Store) else "add"
+    """Whether the loop adds to what it stores to, or may store there twice."""
+    return any(i.op == "indirect_store" or (i.op == "store" and i.attr.mode == "add") for i in loop.body)
 
 
 def _position_of_store(loop: Loop, output: str) -> int:

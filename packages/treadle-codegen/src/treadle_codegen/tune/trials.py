@@ -35,11 +35,15 @@ _MAY_DIFFER = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to compute a region: what it is called in tables, its program, and the tiling of its first kernel (or None)."""
+    """One way to compute a region: what it is called in tables, its program, and the tiling of its first kernel (or None).
+
+    parts: into how many parts the sums of the region's matrix product are cut; 0: no loop computes it, or it has none.
+    """
 
     label: str
     program: Program
     choice: Any = None
+    parts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

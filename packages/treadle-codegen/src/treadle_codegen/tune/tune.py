@@ -68,9 +68,9 @@ def tune_products(program: Program, fuse: Fuse, renderer: Choices, measurer: Mea
         for parts in (1, *_useful_splits(found[names[0]])):
             variants += _with_parts(alone, parts, fuse, renderer, tf32)
         chosen = measurer.choose(_describe(found[names[0]], program, chain), variants)
-        if chosen.label != "extern":
-            splits[names[0]] = _parts(chosen.label)
-            tuned.choices[names if splits[names[0]] == 1 else (names[0],)] = chosen.choice
+        if chosen.parts:
+            splits[names[0]] = chosen.parts
+            tuned.choices[names if chosen.parts == 1 else names[:1]] = chosen.choice
     tuned.program = with_loops(program, splits, tf32)
     return tuned
 
@@ -90,12 +90,7 @@ def _with_parts(alone: Program, parts: int, fuse: Fuse, renderer: Choices, tf32:
         tilings = tilings[:_SPLIT_TILINGS]
     what = "template" if is_product(first.loops[0]) else "kernel"
     suffix = f" parts {parts}" if parts > 1 else ""
-    return [Variant(f"{what} {tiling}{suffix}", looped, tiling) for tiling in dict.fromkeys(tilings)]
-
-
-def _parts(label: str) -> int:
-    _, found, number = label.rpartition(" parts ")
-    return int(number) if found else 1
+    return [Variant(f"{what} {tiling}{suffix}", looped, tiling, parts) for tiling in dict.fromkeys(tilings)]
 
 
 def _useful_splits(product: MatrixProduct) -> list[int]:
@@ -116,11 +111,12 @@ def _describe(product: MatrixProduct, program: Program, chain: Sequence[Step]) -
 
 def tune_kernels(tuned: Tuned, nodes: Sequence[Node], renderer: Choices, measurer: Measurer) -> None:
     """Decide about the tilings of all kernels that are no matrix products; adds to `tuned.choices`."""
+    steps = {step.name: step for step in tuned.program.steps}
     for node in nodes:
         names = kernel_key(node)
         if not isinstance(node.item, Kernel) or names in tuned.choices:
             continue
-        chain = [step for step in tuned.program.steps if step.name in names]
+        chain = [steps[name] for name in names]
         if is_product(node.item.loops[0]) or why_not_region(chain, tuned.program) is not None:
             continue
         tilings = list(dict.fromkeys(renderer.candidates(node.item)))

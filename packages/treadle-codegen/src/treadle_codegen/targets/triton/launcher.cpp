@@ -31,6 +31,7 @@ constexpr Result GRID_TOO_LARGE = -3;
 constexpr int MAX_THREADS_PER_BLOCK = 0, STATIC_SHARED_BYTES = 1, LOCAL_BYTES = 3, REGISTERS = 4, MAX_DYNAMIC_SHARED_BYTES = 8;
 constexpr int DEVICE_SHARED_BYTES_OPTIN = 97;
 constexpr int PREFER_SHARED = 1;  // CUfunc_cache
+constexpr int MOST_ARGUMENTS = 512;  // of a kernel that can be launched, hidden ones included
 constexpr int DEFAULT_SHARED_BYTES = 48 << 10;  // more must be asked for (CUDA C++ Programming Guide, compute capabilities)
 
 #define DRIVER(X)                                                                                                             \
@@ -176,7 +177,7 @@ Result treadle_load(int ordinal, Context context, const void* cubin, const char*
 
 // Launches the kernels of a segment one after the other on a stream. Alignment and grids are checked before the first launch.
 Result treadle_launch(TreadleSegment* segment, char* table, Stream stream) {
-  enum { MOST_LAUNCHES_CHECKED_ONCE = 16, MOST_ARGUMENTS = 512 };
+  constexpr int MOST_LAUNCHES_CHECKED_ONCE = 16;
   const int64_t* numbers = reinterpret_cast<const int64_t*>(table);
   uint64_t bits = 0;
   for (int k = 0; k < segment->pointer_count; ++k) bits |= static_cast<uint64_t>(numbers[segment->pointers[k]]);
@@ -225,6 +226,6 @@ Result treadle_launch(TreadleSegment* segment, char* table, Stream stream) {
   return SUCCESS;
 }
 
-int treadle_most_arguments() { return 512; }
+int treadle_most_arguments() { return MOST_ARGUMENTS; }
 
 }  // extern "C"

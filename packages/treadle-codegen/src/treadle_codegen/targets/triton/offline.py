@@ -62,7 +62,7 @@ class Binary:
 
 @functools.lru_cache(maxsize=1)
 def _prelude_hash() -> str:
-    return hashlib.sha256(_PRELUDE.read_bytes()).hexdigest() if _PRELUDE.exists() else ""
+    return hashlib.sha256(_PRELUDE.read_bytes()).hexdigest()
 
 
 def _request(kernel: UnitKernel, architecture: Architecture, aligned: bool) -> workers.Request:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -84,14 +83,18 @@ class CudaRuntime:
         torch.cuda.init()  # kernels are loaded into PyTorch's contexts
         self._options = options
         self._lock = threading.Lock()
+        self._built: Launcher | None = None
         self._loaded: dict[tuple[int, str], LoadedKernel] = {}
         self.stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
         self.current_device: Callable[[], int] = torch.cuda.current_device
 
-    @functools.cached_property
+    @property
     def _launcher(self) -> Launcher:
+        """Built by whoever needs it first; others wait for that."""
         with self._lock:
-            return self.__dict__.get("_launcher") or Launcher(self._options)
+            if self._built is None:
+                self._built = Launcher(self._options)
+            return self._built
 
     @property
     def launch(self) -> Callable[[int, int, int], int]:
@@ -106,7 +109,7 @@ class CudaRuntime:
         return 10 * major + minor
 
     def prepare(self) -> None:
-        if "_launcher" not in self.__dict__:
+        if self._built is None:
             threading.Thread(target=self._try_launcher, name="treadle-launcher", daemon=True).start()
 
     def _try_launcher(self) -> None:

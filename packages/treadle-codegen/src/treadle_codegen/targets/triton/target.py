@@ -5,12 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import torch
-
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES
 from treadle_codegen.options import CodegenOptions
-from treadle_codegen.targets.target import Allocation, Target
+from treadle_codegen.targets.target import Target
 from treadle_codegen.targets.triton.channels_last import convolve_channels_last
 from treadle_codegen.targets.triton.clock import CudaClock, allows_tf32
 from treadle_codegen.targets.triton.cuda_graphs import cuda_graphs
@@ -69,10 +67,6 @@ TRITON = Target(
 )
 
 
-def _cpu(device: torch.device) -> Allocation:
-    return Allocation(torch.empty_strided, torch.empty)
-
-
 def _interpreted(options: CodegenOptions) -> TritonRenderer:
     from treadle_codegen.targets.triton.interpreter import load_unit
 
@@ -89,7 +83,7 @@ def interpreted_target() -> Target:
         dtypes=frozenset(BUFFER_DTYPES),
         renderer=_interpreted,
         abi=TensorTable(),
-        allocation=_cpu,
+        allocation=allocation,
         probe=None,
         costs=COSTS,
         why_not_local_row=why_not_registers,

@@ -76,7 +76,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A parsed unit: kernels and segments by name. `order`: kernels as the text defines them."""
+    """A parsed unit: kernels and segments by name."""
 
     kernels: Mapping[str, UnitKernel]
     segments: Mapping[str, tuple[Launch, ...]]
