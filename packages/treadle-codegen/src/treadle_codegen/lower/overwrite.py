@@ -30,14 +30,6 @@ from treadle_codegen.lower.view import clamped_start, diagonal_map, identity, in
 from treadle_shapes.expr import And, Ge, Lt
 from treadle_shapes.torch import operator as operator_record
 
-aten = torch.ops.aten
-_WRITES = (
-    aten.slice_scatter.default,
-    aten.select_scatter.default,
-    aten.diagonal_scatter.default,
-    aten.as_strided_scatter.default,
-)
-
 
 @lowering("aten.slice_scatter.default")
 def slice_scatter(
@@ -48,7 +40,7 @@ def slice_scatter(
     if first is None:
         return None
     if src.shape == x.shape:
-        return _converted(src, x)
+        return src.view(identity(src.shape)) if src.dtype == x.dtype else None
     region = slice_of(x.shape, d, first, src.shape[d], step)
     return _written(lw, x, region, src, (d, first) if step == 1 else None)
 
@@ -69,10 +61,6 @@ def diagonal_scatter(
 ) -> TensorExpr | None:
     a, b = normalize_dim(dim1, x.dim), normalize_dim(dim2, x.dim)
     return _written(lw, x, diagonal_map(x.shape, offset, a, b, src.shape[-1]), src, None)
-
-
-def _converted(src: TensorExpr, x: TensorExpr) -> TensorExpr | None:
-    return src.view(identity(src.shape)) if src.dtype == x.dtype else None
 
 
 def _written(
@@ -104,9 +92,15 @@ def why_not_fused(lw: Lowering, x: TensorExpr, src: TensorExpr) -> str | None:
         return "it is in memory"
     if x.cost > lw.costs.recompute:
         return "it is stored in any case"
-    if any(user.target in _WRITES and user.args[0] is lw.node for user in _readers(lw.node)):
+    if any(_is_write_to(user, lw.node) for user in _readers(lw.node)):
         return "it is written again"
     return None
+
+
+def _is_write_to(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+    """Whether a node replaces a part of another one's value."""
+    record = operator_record(user.target) if user.op == "call_function" else None
+    return record is not None and record.replaces_part and user.args[0] is node
 
 
 def _readers(node: torch.fx.Node) -> list[torch.fx.Node]:
@@ -162,9 +156,9 @@ def _is_part_of_write(lw: Lowering) -> bool:
     node = lw.node
     while node is not None and len(node.users) == 1:
         (user,) = node.users
-        if user.target in _WRITES:
-            return len(user.args) > 1 and user.args[1] is node
         record = operator_record(user.target) if user.op == "call_function" else None
+        if record is not None and record.replaces_part:
+            return len(user.args) > 1 and user.args[1] is node
         if record is None or not record.is_strided_view:
             return False
         node = user
@@ -284,7 +278,7 @@ def _updated_input(lw: Lowering, x: TensorExpr) -> str | None:
     if view.shape != buffer.shape or view.strides != buffer.strides or view.offset != buffer.offset:
         return None
     while node is not None and "mutates" not in node.meta:
-        node = next((user for user in node.users if user.target in _WRITES and user.args[0] is node), None)
+        node = next((user for user in node.users if _is_write_to(user, node)), None)
     return view.buffer if node is not None else None
 
 

@@ -65,7 +65,8 @@ family("constant_pad_nd", kind=Kind.COPY, held_by_result=("value",))
 family("cat", kind=Kind.COPY, also="concat concatenate", shape_functions={torch.cat: shape_functions.cat})
 families("stack repeat tile _chunk_cat narrow_copy complex polar tril triu", kind=Kind.COPY)
 families("diag_embed block_diag channel_shuffle pixel_shuffle rot90", kind=Kind.COPY, decompose=True)
-families("pixel_unshuffle slice_scatter select_scatter diagonal_scatter", kind=Kind.COPY)
+family("pixel_unshuffle", kind=Kind.COPY)
+families("slice_scatter select_scatter diagonal_scatter", kind=Kind.COPY, replaces_part=True)
 
 
 def _as_strided_scatter(
@@ -82,7 +83,7 @@ def _as_strided_scatter(
     return result
 
 
-family("as_strided_scatter", kind=Kind.COPY, binding=_as_strided_scatter)
+family("as_strided_scatter", kind=Kind.COPY, replaces_part=True, binding=_as_strided_scatter)
 family("flip", kind=Kind.COPY, like_first_argument=True)
 # Eager's strides are those of `narrow` and `cat`; see `fake_kernels.roll`.
 family("roll", kind=Kind.COPY, fake_kernel=fake_kernels.roll)

@@ -144,7 +144,8 @@ class Operator:
     keeps_index: bool = False
     #: reads no element of its arguments, or each at its own index, and writes none; may run although its result is not needed
     is_speculatable: bool = False
-
+    #: the result is a copy of the first argument in which the second one stands in the place of a view
+    replaces_part: bool = False
     #: every element of the result is 0 or 1
     is_zero_or_one: bool = False
 
