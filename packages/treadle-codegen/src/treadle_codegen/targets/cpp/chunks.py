@@ -270,7 +270,7 @@ class ChunkPrinter(SectionPrinter):
             if acc.total is not None:
                 folded = f"{extent} > {BLOCK} ? ({acc.c_type})({acc.total} + {folded}) : {folded}"
             writer.line(f"const {C_TYPES[acc.dtype]} {name} = {folded};")
-            writer.outer_values[(id(self.section), m, k)] = name
+            self.results[(m, k)] = name
         for m, loop in enumerate(self.section.members):
             if loop.reduce_axes:
                 self._instructions(m, loop, split_at_reduce(loop), len(loop.body), outer=True)

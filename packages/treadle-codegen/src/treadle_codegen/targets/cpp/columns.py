@@ -210,7 +210,7 @@ class ColumnPrinter(SectionPrinter):
             if self._notes_nan(acc):
                 value = f"{acc.name}n[l] ? {constant(float('nan'), acc.dtype)} : {value}"
             self.writer.line(f"const {C_TYPES[acc.dtype]} {name} = {value};")
-            self.writer.outer_values[(id(self.section), m, k)] = name
+            self.results[(m, k)] = name
         for m, loop in enumerate(self.section.members):
             self._instructions(m, loop, split_at_reduce(loop), len(loop.body), outer=True)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop
+from treadle_codegen.ir.loops import Axis, Instr, IntLike, Loop
 from treadle_codegen.schedule.access import split_index
 from treadle_codegen.schedule.kernel import Section
 from treadle_codegen.targets.cpp.ops import (
@@ -19,7 +19,8 @@ from treadle_codegen.targets.cpp.ops import (
     read_memory,
     write_memory,
 )
-from treadle_codegen.targets.renderer import const_key, split_at_reduce
+from treadle_codegen.targets.instructions import InstructionWriter
+from treadle_codegen.targets.renderer import split_at_reduce
 
 if TYPE_CHECKING:
     from treadle_codegen.targets.cpp.renderer import KernelWriter
@@ -44,16 +45,15 @@ class Accumulator:
         return "int" if self.dtype is torch.bool else C_TYPES[self.dtype]
 
 
-class SectionPrinter:
+class SectionPrinter(InstructionWriter):
     """Writes one section; made for one use."""
 
     def __init__(self, writer: KernelWriter, section: Section, later_reads: set[str], *, parallel: bool) -> None:
+        super().__init__(writer)
         self.writer = writer
         self.section = section
         self.later_reads = later_reads
         self.parallel = parallel
-        self.inner_values: dict[Any, str] = {}
-        self.inner_stored: dict[tuple[str, IntLike], str] = {}
         self.accumulators: dict[tuple[int, int], Accumulator] = {}
         self.checks = False
         # With one axis the last block, mostly the only one, stays in the accumulator: short sums never become double.
@@ -224,60 +224,17 @@ class SectionPrinter:
                 text = acc.name
             c_type = "i64" if acc.kind in ("argmax", "argmin") else C_TYPES[acc.dtype]
             self.writer.line(f"const {c_type} {name} = {text};")
-            self.writer.outer_values[(id(self.section), m, k)] = name
+            self.results[(m, k)] = name
         for m, loop in enumerate(self.section.members):
             if loop.reduce_axes:
                 self._instructions(m, loop, split_at_reduce(loop), len(loop.body), outer=True)
 
     # -- instructions
 
-    def _instructions(self, m: int, loop: Loop, start: int, end: int, *, outer: bool) -> None:
-        names: dict[int, str] = {}
-        for k in range(start, end):
-            self._value(m, loop, k, names, outer=outer)
-
-    def _value(self, m: int, loop: Loop, k: int, names: dict[int, str], *, outer: bool) -> str:
-        """The name of instruction k's value, written if it is not known yet."""
-        if k in names:
-            return names[k]
-        instr = loop.body[k]
-        if instr.op == "reduce":
-            if outer:
-                return self.writer.outer_values[(id(self.section), m, k)]
-            self._accumulate(self.accumulators[(m, k)], self._value(m, loop, instr.args[0], names, outer=False))
-            names[k] = ""
-            return ""
-        args = tuple(self._value(m, loop, a, names, outer=outer) for a in instr.args)
-        if instr.op in ("store", "indirect_store"):
-            self._store(instr, args, outer=outer)
-            names[k] = ""
-            return ""
-        name = self._known(instr, args, outer=outer)
-        if name is None:
-            name = self._define(loop, instr, args, outer=outer)
-        names[k] = name
-        return name
-
-    def _known(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str | None:
-        """The name of an equal value that is in scope: at the outer level, values of the inner loops are not."""
-        if instr.op == "load":
-            stored = self._stored(instr.attr, outer=outer)
-            if stored is not None:
-                return stored
-        key = (instr.op, args, instr.dtype, const_key(instr))
-        return self.writer.outer_values.get(key) or (None if outer else self.inner_values.get(key))
-
-    def _stored(self, load: Load, *, outer: bool) -> str | None:
-        """The name of what was stored to the very element: it need not stand in memory."""
-        element = (load.buffer, load.index)
-        return self.writer.outer_stored.get(element) or (None if outer else self.inner_stored.get(element))
-
     def _define(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
         text = self._text(loop, instr, args, outer=outer)
         name = self.writer.fresh()
         self.writer.line(f"const {C_TYPES[instr.dtype]} {name} = {text};")
-        values = self.writer.outer_values if outer else self.inner_values
-        values[(instr.op, args, instr.dtype, const_key(instr))] = name
         return name
 
     def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:

@@ -47,10 +47,12 @@ def write_matmul(writer: BodyWriter, loop: Loop, product: Product, tiling: Matmu
     x = index_dim(writer, "x", product.columns, "XBLOCK", "[None, :]")
     writer.add_dim(y, "row * YBLOCK + ")
     writer.add_dim(x, "column * XBLOCK + ")
-    _sum(writer, loop, product, y, x)
+    total_name = _sum(writer, loop, product, y, x)
     writer.dims = {"y": y, "x": x}
     for k, section in enumerate(writer.kernel.sections):
-        SectionWriter(writer, section, k, frozenset()).write_after_reduction()
+        section_writer = SectionWriter(writer, section, k)
+        section_writer.results[(0, product.position)] = total_name
+        section_writer.write_after_reduction()
     writer.depth = 1
     return [
         (min(tiling.programs, total) if isinstance(total, int) and tiling.programs else tiling.programs or total, 1)
@@ -91,8 +93,8 @@ def _batch(writer: BodyWriter, axes: tuple[Axis, ...]) -> None:
             rest = f"batch_{k}"
 
 
-def _sum(writer: BodyWriter, loop: Loop, product: Product, y: Dim, x: Dim) -> None:
-    """The loop along the terms. The sums become the value of the loop's `reduce`."""
+def _sum(writer: BodyWriter, loop: Loop, product: Product, y: Dim, x: Dim) -> str:
+    """The loop along the terms; returns the name of the sums."""
     dot = loop.body[product.position]
     name = writer.fresh()
     writer.line(f"{name} = tl.full([YBLOCK, XBLOCK], 0, tl.float32)")
@@ -110,13 +112,13 @@ def _sum(writer: BodyWriter, loop: Loop, product: Product, y: Dim, x: Dim) -> No
     right = _operand(writer, loop, columns, k)
     writer.line(f'{name} = add_product({name}, {left}, {right}, "{_PRECISION[dot.attr]}")')
     writer.depth -= 1
-    writer.outer_values[(0, 0, product.position)] = name
     writer.value_dims[name] = frozenset("yx")
+    return name
 
 
 def _operand(writer: BodyWriter, loop: Loop, position: int, k: Dim) -> str:
     """A block of one operand; it is 0 in lanes behind the last term."""
-    section = SectionWriter(writer, writer.kernel.sections[0], 0, frozenset(), fill=0.0)
+    section = SectionWriter(writer, writer.kernel.sections[0], 0, fill=0.0)
     value = section.value(loop, position)
     instr = loop.body[position]
     while instr.op == "cast":

@@ -87,9 +87,7 @@ class OnlineWriter(SectionWriter):
         writer.line(f"{top} = reduce_max({high})")
         below = f"tl.where({high} == float('-inf'), 0.0, {low} * libdevice.exp({high} - {top}))"
         writer.line(f"{whole} = reduce_sum({below})")
-        for position, k, result in ((self.position, at, top), (self.position + 1, end, whole)):
-            writer.outer_values[(position, 0, k)] = result
-            writer.value_dims[result] = frozenset("x")
-        self._instructions(0, maximum, at + 1, len(maximum.body), outer=True)
-        self.position += 1
-        self._instructions(0, total, end + 1, len(total.body), outer=True)
+        writer.value_dims |= {top: frozenset("x"), whole: frozenset("x")}
+        for loop, k, result in ((maximum, at, top), (total, end, whole)):
+            self.results = {(0, k): result}
+            self._instructions(0, loop, k + 1, len(loop.body), outer=True)

@@ -34,13 +34,13 @@ VALUE_TYPES: dict[torch.dtype, str] = {
     torch.uint8: "tl.uint8",
     torch.bool: "tl.int1",
 }
-ATOMIC_ADD = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32})
 _LOW_FLOATS = (torch.float16, torch.bfloat16)
 _FLOATS = (torch.float32, torch.float64, *_LOW_FLOATS)
 _SMALL_INTS = (torch.int8, torch.int16)
 
 _FLOAT_OPS = {
-    "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "neg": "-{0}", "abs": "tl.abs({0})",
+    "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "abs": "tl.abs({0})",
+    "neg": "{0} * -1.0",  # Triton's minus is 0 - x, which loses the sign of 0
     "isnan": "{0} != {0}", "isinf": "tl.abs({0}) == float('inf')", "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
     "round": "libdevice.nearbyint({0})", "truncdiv": "libdevice.trunc(float_div({0}, {1}))",
     **{name: f"float_{name}({{0}})" for name in ("sign", "sigmoid", "signbit", "sqrt", "reciprocal")},

@@ -10,7 +10,8 @@ import torch
 from treadle_codegen.ir.loops import Axis, Buffer, Instr, IntLike, Load, Loop, symbols_of
 from treadle_codegen.schedule.access import axis_ranges
 from treadle_codegen.schedule.kernel import Kernel, Section
-from treadle_codegen.targets.renderer import const_key, split_at_reduce
+from treadle_codegen.targets.instructions import InstructionWriter
+from treadle_codegen.targets.renderer import split_at_reduce
 from treadle_codegen.targets.triton.ops import VALUE_TYPES, cast, constant, expression, literal
 from treadle_codegen.targets.triton.tiles import Tiling, is_flat, points
 from treadle_shapes.expr import Range, Symbol, to_triton
@@ -153,7 +154,7 @@ class _Accumulator:
         return VALUE_TYPES[self.value_dtype]
 
 
-class SectionWriter:
+class SectionWriter(InstructionWriter):
     """Writes one section; made for one use. `row`: an earlier section over the same row, whose values are still there;
     `fill`: what loads give in lanes that are no points."""
 
@@ -165,14 +166,15 @@ class SectionWriter:
         row: SectionWriter | None = None,
         fill: float | None = None,
     ) -> None:
+        super().__init__(writer)
         self.writer = writer
         self.section = section
         self.position = position
         self.fill = fill
         self.is_whole = writer.tiling is not None and bool(writer.tiling.whole) and writer.tiling.whole[position]
         self.known_row = row
-        self.inner_values: dict[Any, str] = row.inner_values if row else {}
-        self.inner_stored: dict[tuple[str, IntLike], str] = row.inner_stored if row else {}
+        if row is not None:
+            self.inner_values, self.inner_stored = row.inner_values, row.inner_stored
         self.accumulators: dict[tuple[int, int], _Accumulator] = {}
         self.dim: Dim | None = row.dim if row else None
         self.names: dict[Any, str] = row.names if row else {}
@@ -226,7 +228,7 @@ class SectionWriter:
                 self._reduce(acc, acc.name, f"{acc.name}_p")
         writer.dims.pop("r", None)
         for (m, k), acc in self.accumulators.items():
-            writer.outer_values[(self.position, m, k)] = acc.name
+            self.results[(m, k)] = acc.name
             writer.value_dims[acc.name] = frozenset("x")
         for m, loop in enumerate(self.section.members):
             if loop.reduce_axes:
@@ -304,59 +306,22 @@ class SectionWriter:
 
     # -- instructions
 
-    def _instructions(self, m: int, loop: Loop, start: int, end: int, *, outer: bool) -> None:
-        names: dict[int, str] = {}
-        for k in range(start, end):
-            self._value(m, loop, k, names, outer=outer)
-
-    def _value(self, m: int, loop: Loop, k: int, names: dict[int, str], *, outer: bool) -> str:
-        """The name of instruction k's value, written if it is not known yet."""
-        if k in names:
-            return names[k]
-        instr = loop.body[k]
-        if instr.op == "reduce":
-            if outer:
-                return self.writer.outer_values[(self.position, m, k)]
-            self._accumulate(self.accumulators[(m, k)], self._value(m, loop, instr.args[0], names, outer=False))
-            names[k] = ""
-            return ""
-        args = tuple([self._value(m, loop, a, names, outer=outer) for a in instr.args])
-        if instr.op in ("store", "indirect_store"):
-            self._store(instr, args, outer=outer)
-            names[k] = ""
-            return ""
-        name = self._known(instr, args, outer=outer) or self._define(loop, instr, args, outer=outer)
-        names[k] = name
-        return name
-
-    def _known(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str | None:
-        """The name of an equal value that is in scope: at the outer level, values of rows are not."""
-        if instr.op == "load":
-            stored = self._stored(instr.attr, outer=outer)
-            if stored is not None:
-                return stored
-        key = (instr.op, args, instr.dtype, const_key(instr))
-        return self.writer.outer_values.get(key) or (None if outer else self.inner_values.get(key))
-
     def _stored(self, load: Load, *, outer: bool) -> str | None:
-        """The name of what was stored to the very element: it need not stand in memory."""
+        """As for all languages; a local buffer has no memory, and its value was stored in registers."""
         if load.buffer in self.writer.kernel.locals:
             return self.writer.local_values[load.buffer]
-        element = (load.buffer, load.index)
-        return self.writer.outer_stored.get(element) or (None if outer else self.inner_stored.get(element))
+        return super()._stored(load, outer=outer)
 
     def _define(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
-        text, dims = self._text(loop, instr, args)
+        text, dims = self._text(loop, instr, args, outer=outer)
         for arg in args:
             dims |= self.writer.value_dims[arg]
         name = self.writer.fresh()
         self.writer.line(f"{name} = {text}")
         self.writer.value_dims[name] = dims
-        values = self.writer.outer_values if outer else self.inner_values
-        values[(instr.op, args, instr.dtype, const_key(instr))] = name
         return name
 
-    def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...]) -> tuple[str, Dims]:
+    def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> tuple[str, Dims]:
         """The text of a value, and the dimensions along which it varies beside those of its arguments."""
         writer, op, dtype = self.writer, instr.op, instr.dtype
         if op == "load":
@@ -364,7 +329,7 @@ class SectionWriter:
             return self._load(instr.attr, writer.dims_of(instr.attr.index), None, other)
         if op == "masked_load":
             load, condition, other = instr.attr
-            stored = self._stored(load, outer=False)
+            stored = self._stored(load, outer=outer)
             dims = writer.dims_of(load.index, condition)
             if stored is not None:
                 text = f"tl.where({writer.index(condition)}, {stored}, {constant(other, dtype)})"
@@ -390,12 +355,7 @@ class SectionWriter:
             mask = f"{mask} & ({condition})" if mask else condition
         place = writer.index(load.index)
         if condition is not None and dims != writer.dims_of(load.index):
-            shape = writer.shape(dims)  # a block of conditions needs a block of addresses
-            place = (
-                f"tl.broadcast_to({place}, {shape})"
-                if dims_text(load.index)
-                else f"tl.full({shape}, {place}, tl.int32)"
-            )
+            place = self._spread(load.index, dims)  # a block of conditions needs a block of addresses
         extra = "" if mask is None else f", {mask}"
         if other is not None and mask is not None:
             extra += f", other={other}"
@@ -438,12 +398,16 @@ class SectionWriter:
             if buffer in writer.kernel.locals:
                 writer.local_values[buffer] = args[0]
                 return
-        place = _grouped(writer.index(index))
-        if writer.dims_of(index) != everything:
-            place = f"tl.broadcast_to({place}, {writer.shape(everything)})" if dims_text(index) else place
-            if not dims_text(index):
-                place = f"tl.full({writer.shape(everything)}, {place}, tl.int32)"
-        self._write(f"{writer.param(buffer)} + {place}", args[0], mode)
+        whole = writer.dims_of(index) == everything
+        place = writer.index(index) if whole else self._spread(index, everything)
+        self._write(f"{writer.param(buffer)} + {_grouped(place)}", args[0], mode)
+
+    def _spread(self, index: IntLike, dims: Dims) -> str:
+        """An index as a block along `dims`, whatever it varies along."""
+        shape = self.writer.shape(dims)
+        if isinstance(index, int):
+            return f"tl.full({shape}, {index}, {self.writer.index_type})"
+        return f"tl.broadcast_to({self.writer.index(index)}, {shape})"
 
     def _write(self, pointer: str, value: str, mode: str | None) -> None:
         mask = self.writer.mask(frozenset(self.writer.dims))
@@ -455,11 +419,6 @@ class SectionWriter:
             self.writer.line(f'tl.atomic_add({pointer}, {value}{extra}, sem="relaxed")')
         else:
             self.writer.line(f"tl.store({pointer}, {value}{extra})")
-
-
-def dims_text(index: Any) -> bool:
-    """Whether an index is an expression at all and not a plain number."""
-    return not isinstance(index, int)
 
 
 def _grouped(text: str) -> str:
