@@ -24,35 +24,10 @@ from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
-from treadle_codegen.targets.target import Allocation, Probe, Table, Target
+from treadle_codegen.targets.target import Allocation, Probe, Target
+from treadle_codegen.targets.tensor_table import TensorTable
 
 Entry = Callable[[list[Any]], None]
-
-
-class Failure:
-    """What a kernel sets when an index is out of range."""
-
-    value = 0
-
-
-class TensorList:
-    """The entry ABI: the table is a Python list, and a buffer's entry is a tensor."""
-
-    def new_table(self, size: int) -> Table:
-        slots: list[Any] = [None] * size
-        slots[0] = Failure()
-        return Table(slots, slots, slots, slots[0])
-
-    def buffer_text(self, tensor: str, address: str | None = None) -> str:
-        return tensor
-
-    def pool_entry(self, pool: torch.Tensor) -> torch.Tensor:
-        return pool
-
-    def place(self, slots: Any, arena: torch.Tensor, places: Sequence[tuple[int, int, torch.dtype]]) -> None:
-        for slot, offset, dtype in places:
-            rest = arena[offset:]
-            slots[slot] = rest[: len(rest) // dtype.itemsize * dtype.itemsize].view(dtype)
 
 
 def _poisoned(tensor: torch.Tensor) -> torch.Tensor:
@@ -183,7 +158,7 @@ INTERPRETER = Target(
     devices=("cpu",),
     dtypes=frozenset(BUFFER_DTYPES - {torch.float16}),
     renderer=IRRenderer,
-    abi=TensorList(),
+    abi=TensorTable(),
     allocation=lambda device: ALLOCATION,
     probe=Probe("", "", _sampler),
     costs=Costs(fusion_window=6, max_row=64, max_expression=60, max_unrolled=2, alignment=16),

@@ -6,13 +6,11 @@ lists the tests that are about compiled C++ and not about what a graph computes.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from typing import Any
 
 import pytest
+from other_targets import suites_again
 
-TESTS = Path(__file__).parents[1]
 SUITES = {
     "pipeline": "test_pipeline.py",
     "raising": "test_raising.py",
@@ -36,15 +34,4 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kernels")
 
 
-def _load(name: str, path: str) -> Any:
-    spec = importlib.util.spec_from_file_location(f"second_target_{name}", TESTS / path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-for _name, _path in SUITES.items():
-    for _test, _function in vars(_load(_name, _path)).items():
-        if _test.startswith("test_") and _test not in ABOUT_CPP:
-            globals()[f"test_{_name}_{_test.removeprefix('test_')}"] = _function
+globals().update(suites_again(SUITES, "second_target", ABOUT_CPP))

@@ -53,18 +53,22 @@ def _selected(lw: Lowering, tensors: Sequence[TensorExpr], d: int, shape: Shape)
     """A computed tensor whose elements each come from one of the tensors; the others are not read there."""
 
     def element(o: LoopBuilder, index: Index) -> int:
-        start: IntLike = 0
-        value: int | None = None
-        for x in tensors:
-            at = (*index[:d], index[d] - start, *index[d + 1 :])
-            mine = element_or(o, x, at, [d], 0)
-            value = mine if value is None else o.op("where", holds(o, x, at, [d]), mine, value)
-            start = start + x.shape[d]
-        assert value is not None
-        return value
+        return _chosen(o, tensors, d, index, 0)
 
     reads = NOTHING.union(*[x.reads for x in tensors])
     return TensorExpr.computed(shape, lw.val.dtype, element, sum(x.cost + 1 for x in tensors), reads)
+
+
+def _chosen(o: LoopBuilder, tensors: Sequence[TensorExpr], d: int, index: Index, start: IntLike) -> int:
+    """The element of the first tensor, which begins at `start`, or of those behind it."""
+    first, *rest = tensors
+    end = start + first.shape[d]
+    with o.mask(And(Ge(index[d], start), Lt(index[d], end))):
+        mine = first.element(o, (*index[:d], index[d] - start, *index[d + 1 :]))
+    if not rest:
+        return mine
+    others = _chosen(o, rest, d, index, end)
+    return o.op("where", o.op("lt", o.index(index[d]), o.index(end)), mine, others)
 
 
 @lowering("aten.stack.default")

@@ -23,25 +23,31 @@ def write_body(writer: BodyWriter) -> list[tuple[IntLike, int]]:
     writer.add_dim(index_dim(writer, "x", kernel.outer, "XBLOCK", "[:, None]"), f"{program_id(writer, 0)} * XBLOCK + ")
     later_reads = _read_in_later_sections(kernel)
     rows: dict[tuple[Axis, ...], SectionWriter] = {}
-    barrier = skipped = False
-    for k, section in enumerate(kernel.sections):
-        if skipped:
-            skipped = False
-            continue
-        if barrier and any(r.buffer in later_reads for loop in section.members for r in loop_reads(loop)):
+    barrier = False
+    k = 0
+    while k < len(kernel.sections):
+        is_pair = not tiling.whole[k] and why_not_online(kernel, k) is None
+        written = kernel.sections[k : k + 1 + is_pair]
+        loops = [loop for section in written for loop in section.members]
+        if barrier and any(read.buffer in later_reads for loop in loops for read in loop_reads(loop)):
             writer.line("tl.debug_barrier()")  # rows in memory are read by other threads than wrote them
             barrier = False
-        if not tiling.whole[k] and why_not_online(kernel, k) is None:
-            (total_loop,) = kernel.sections[k + 1].members
-            OnlineWriter(writer, section, k).write_pair(total_loop)
-            skipped = True
-            continue
-        section_writer = SectionWriter(writer, section, k, rows.get(section.axes))
-        section_writer.write()
-        if section_writer.is_whole:
-            rows[section.axes] = section_writer
-        barrier |= any(w.buffer in later_reads for loop in section.members for w in loop_writes(loop))
+        if is_pair:
+            OnlineWriter(writer, kernel.sections[k], k).write_pair(loops[1])
+        else:
+            _write_section(writer, k, rows)
+        barrier |= any(write.buffer in later_reads for loop in loops for write in loop_writes(loop))
+        k += len(written)
     return [(total, tiling.rows)]
+
+
+def _write_section(writer: BodyWriter, k: int, rows: dict[tuple[Axis, ...], SectionWriter]) -> None:
+    """Write a section. `rows`: the sections whose whole rows are in registers, by axes."""
+    axes = writer.kernel.sections[k].axes
+    section_writer = SectionWriter(writer, writer.kernel.sections[k], k, rows.get(axes))
+    section_writer.write()
+    if section_writer.is_whole:
+        rows[axes] = section_writer
 
 
 def _flat_dims(writer: BodyWriter) -> list[tuple[IntLike, int]]:

@@ -1,6 +1,7 @@
 """The names of `prelude.py` and `libdevice` for Triton's interpreter, where blocks are NumPy arrays.
 
-CUDA's mathematical functions are PyTorch's on the CPU here, and reductions are NumPy's.
+CUDA's mathematical functions are PyTorch's on the CPU here, and reductions are NumPy's. Units for the interpreter import this
+module under the name `triton`, for `jit`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 import triton.language as tl
-from triton.runtime.interpreter import TensorHandle
+from triton.runtime.interpreter import InterpretedFunction, TensorHandle
+
+jit = InterpretedFunction
 
 
 def _block(data: np.ndarray[Any, Any], dtype: Any) -> Any:
@@ -56,37 +59,13 @@ float_remainder = _by_torch(torch.remainder)
 float_floordiv = _by_torch(lambda a, b: torch.div(a, b, rounding_mode="floor"))
 
 
-def treadle_floordiv(a: Any, b: Any) -> Any:
-    q = a // b
-    r = a - q * b
-    return tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1, q)
-
-
-def treadle_mod(a: Any, b: Any) -> Any:
-    r = a % b
-    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
-
-
-def treadle_pow(a: Any, n: Any) -> Any:
-    return _block(np.power(_data(a), _data(n)), tl.int64)
-
-
-def treadle_shl(a: Any, n: Any) -> Any:
-    return tl.where(n > 63, 0, a << tl.minimum(n, 63))
-
-
-def treadle_shr(a: Any, n: Any) -> Any:
-    return a >> tl.minimum(n, 63)
-
-
 def steps(start: Any, stop: Any, step: Any) -> range:
     """`range` for numbers of the kernel, which the interpreter holds in arrays of one element."""
-    return range(
-        *[
-            x if isinstance(x, int) else int(getattr(x, "value", x) if not hasattr(x, "handle") else _data(x).item())
-            for x in (start, stop, step)
-        ]
-    )
+    return range(*map(_plain, (start, stop, step)))
+
+
+def _plain(x: Any) -> int:
+    return int(_data(x).item()) if isinstance(x, tl.tensor) else int(getattr(x, "value", x))
 
 
 def require_index(is_inside: Any) -> None:

@@ -1,6 +1,7 @@
 """Device functions of generated kernels, as Triton compiles them.
 
-Kernels import the names below and `libdevice`. `interpreted.py` gives other meanings of the same names to Triton's interpreter.
+Kernels import the names below and `libdevice`. `interpreted.py` gives other meanings of the same names to Triton's interpreter. Functions
+for index arithmetic are text (`treadle_shapes.expr.TRITON_HELPERS`) and stand in every unit.
 """
 
 from __future__ import annotations
@@ -8,39 +9,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from triton.language.extra import libdevice
-
-
-@triton.jit
-def treadle_floordiv(a, b):
-    q = a // b
-    r = a - q * b
-    return tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1, q)
-
-
-@triton.jit
-def treadle_mod(a, b):
-    r = a % b
-    return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
-
-
-@triton.jit
-def treadle_pow(a, n):
-    r = n * 0 + 1
-    a = n * 0 + a
-    for k in tl.static_range(6):
-        r = tl.where(((n >> k) & 1) == 1, r * a, r)
-        a = a * a
-    return tl.where(n > 63, r * a, r)
-
-
-@triton.jit
-def treadle_shl(a, n):
-    return tl.where(n > 63, 0, a << tl.minimum(n, 63))
-
-
-@triton.jit
-def treadle_shr(a, n):
-    return a >> tl.minimum(n, 63)
 
 
 @triton.jit

@@ -20,25 +20,27 @@ from treadle_codegen.targets.triton.matmul_tiles import MatmulTiling, default_ma
 from treadle_codegen.targets.triton.ops import TRITON_TYPES
 from treadle_codegen.targets.triton.section import BodyWriter
 from treadle_codegen.targets.triton.tiles import Tiling, candidates, points, tile
+from treadle_shapes.expr import TRITON_HELPERS
 
 _NAMES = """
-treadle_floordiv treadle_mod treadle_pow treadle_shl treadle_shr int_sign float_sign float_reciprocal float_sigmoid
-float_signbit float_div float_sqrt float_maximum float_minimum float_remainder float_floordiv reduce_sum reduce_prod reduce_max reduce_min
-reduce_any reduce_all is_better_max is_better_min reduce_argmax reduce_argmin
-require_index add_product
+int_sign float_sign float_div float_sqrt float_reciprocal float_sigmoid float_signbit float_maximum float_minimum
+float_remainder float_floordiv reduce_sum reduce_prod reduce_max reduce_min reduce_any reduce_all is_better_max is_better_min
+reduce_argmax reduce_argmin require_index add_product
 """.split()
 _HEAD = f"""\
+import triton
 import triton.language as tl
-from triton import jit
 from triton.language.extra import libdevice
 from treadle_codegen.targets.triton.prelude import {", ".join(_NAMES)}
 
+{TRITON_HELPERS}
 """
 INTERPRETED_HEAD = f"""\
+import treadle_codegen.targets.triton.interpreted as triton
 import triton.language as tl
-from triton.runtime.interpreter import InterpretedFunction as jit
 from treadle_codegen.targets.triton.interpreted import libdevice, steps as range, {", ".join(_NAMES)}
 
+{TRITON_HELPERS}
 """
 _MANY = 1 << 31  # elements that a 32-bit index does not reach
 
@@ -119,7 +121,7 @@ class TritonRenderer:
         """A module: the imports, every distinct kernel once, and two tables."""
         kernels = {kernel.function: kernel for segment in segments for kernel in segment.kernels}
         parts = [self.prelude]
-        parts += [f"\n@jit\ndef {name}{kernel.text}" for name, kernel in kernels.items()]
+        parts += [f"\n@triton.jit\ndef {name}{kernel.text}" for name, kernel in kernels.items()]
         table = {name: _record(kernel) for name, kernel in kernels.items()}
         calls = {segment.name: [_call(kernel, slots) for kernel in segment.kernels] for segment in segments}
         parts += [f"\nKERNELS = {pprint.pformat(table, width=120, sort_dicts=False)}\n"]

@@ -9,6 +9,7 @@ from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.target import Target
+from treadle_codegen.targets.tensor_table import TensorTable
 from treadle_codegen.targets.triton.channels_last import convolve_channels_last
 from treadle_codegen.targets.triton.clock import CudaClock, allows_tf32
 from treadle_codegen.targets.triton.cuda_graphs import cuda_graphs
@@ -75,8 +76,6 @@ def _interpreted(options: CodegenOptions) -> TritonRenderer:
 
 def interpreted_target() -> Target:
     """Kernels on CPU tensors, run by Triton's interpreter."""
-    from treadle_codegen.targets.triton.interpreter import TensorTable
-
     return Target(
         name="triton-interpreted",
         devices=("cpu",),
