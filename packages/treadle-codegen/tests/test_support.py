@@ -13,7 +13,7 @@ from treadle_codegen import CodegenUnavailable, UnsupportedDevice, UnsupportedTe
 from treadle_codegen.ir.loops import Loop
 from treadle_codegen.lower.program import lower_graph
 from treadle_codegen.schedule.access import step_reads, step_writes
-from treadle_codegen.support import main_device, why_not_memory
+from treadle_codegen.support import main_device, tensors_of, why_not_memory
 
 
 def fake(device: str, *shape: int, mode: FakeTensorMode) -> torch.Tensor:
@@ -75,7 +75,7 @@ def test_what_lies_elsewhere_is_left_to_operators(function: Any) -> None:
     mode = FakeTensorMode()
     inputs = [fake("cuda", 4, 3, mode=mode), fake("cpu", 4, 3, mode=mode)]
     gm = capture(function, inputs, mode=mode)
-    assert main_device(gm, inputs) == inputs[0].device
+    assert main_device(tensors_of(gm, inputs)) == inputs[0].device
     program = lower_graph(gm, inputs, device=inputs[0].device)
     tensors = [n for n in gm.graph.nodes if n.op != "output" and n.name in program.buffers]
     elsewhere = {n.name for n in tensors if n.meta["val"].device.type == "cpu"}

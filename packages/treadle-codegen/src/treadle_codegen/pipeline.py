@@ -28,7 +28,7 @@ from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.schedule.split_reductions import split_reductions
 from treadle_codegen.schedule.text import format_nodes
 from treadle_codegen.schedule.verify import verify_schedule
-from treadle_codegen.support import main_device, require_reach, require_support
+from treadle_codegen.support import main_device, require_reach, require_support, tensors_of
 from treadle_codegen.targets.cpp.build import kernel_cache
 from treadle_codegen.targets.renderer import RenderedKernel, Renderer, Segment
 from treadle_codegen.targets.table import target_for, target_named
@@ -127,9 +127,10 @@ def compile_graph(
     """
     options = options or CodegenOptions()
     saved = gm.graph.output_node().meta.get("saved_results", ())
-    device = main_device(gm, example_inputs, target_named(target).devices if target else ())
+    tensors = tensors_of(gm, example_inputs)
+    device = main_device(tensors, target_named(target).devices if target else ())
     record = target_named(target) if target else target_for(device.type if device else "cpu")
-    require_support(gm, example_inputs, record.devices, record.name, record.operator_devices)
+    require_support(gm, tensors, record.devices, record.name, record.operator_devices)
     probe = record.probe
     phase = Passes(options)
     prologue = None

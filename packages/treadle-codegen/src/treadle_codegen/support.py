@@ -6,7 +6,7 @@ of its own (`torch._efficientzerotensor`, a functional wrapper) has none at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,47 +21,49 @@ from treadle_codegen.schedule.access import step_reads, step_writes
 _MAKES_NO_MEMORY = (torch.ops.aten._efficientzerotensor.default,)
 
 
-def tensors_of(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Iterator[torch.Tensor]:
+def tensors_of(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> list[torch.Tensor]:
     """Every tensor of a graph: inputs themselves (a fake tensor does not tell that the real one has no memory), constants, results."""
-    for value in example_inputs:
-        if isinstance(value, torch.Tensor):
-            yield value
+    found = [value for value in example_inputs if isinstance(value, torch.Tensor)]
     for node in gm.graph.nodes:
         if node.op == "get_attr":
-            value = _attribute(gm, str(node.target))
-            if isinstance(value, torch.Tensor):
-                yield value
-        value = node.meta.get("val")
-        for tensor in value if isinstance(value, (tuple, list)) else (value,):
-            if isinstance(tensor, torch.Tensor):
-                yield tensor
+            found += _tensors_in(_attribute(gm, str(node.target)))
+        found += _tensors_in(node.meta.get("val"))
+    return found
 
 
-def main_device(gm: fx.GraphModule, example_inputs: Sequence[Any], devices: Sequence[str] = ()) -> torch.device | None:
-    """The device that a graph works on: that of the first tensor on one of `devices`, or by default on another than the CPU.
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    items = value if isinstance(value, (tuple, list)) else (value,)
+    return [item for item in items if isinstance(item, torch.Tensor)]
+
+
+def main_device(tensors: Sequence[torch.Tensor], devices: Sequence[str] = ()) -> torch.device | None:
+    """The device that a graph with these tensors works on: that of the first one on one of `devices`, or by default on another than
+    the CPU.
 
     A graph with tensors on the CPU only works there; None for a graph without tensors.
     """
-    found: torch.device | None = None
-    for tensor in tensors_of(gm, example_inputs):
+    for tensor in tensors:
         if tensor.device.type in devices or (not devices and tensor.device.type != "cpu"):
             return tensor.device
-        found = found or tensor.device
-    return None if devices else found
+    return tensors[0].device if tensors and not devices else None
 
 
 def require_support(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], devices: Sequence[str], target: str, beside: Sequence[str] = ()
+    gm: fx.GraphModule,
+    tensors: Sequence[torch.Tensor],
+    devices: Sequence[str],
+    target: str,
+    operator_devices: Sequence[str] = (),
 ) -> None:
-    """Raise UnsupportedDevice or UnsupportedTensor when the graph holds a tensor that `target` cannot address.
+    """Raise UnsupportedDevice or UnsupportedTensor when the graph, whose tensors these are, holds one that `target` cannot address.
 
-    `devices` are the device types that the target takes, `beside` those whose tensors it leaves to operators.
+    `devices` are the device types that the target takes, `operator_devices` those whose tensors it leaves to operators.
     """
     for node in gm.graph.nodes:
         if node.target in _MAKES_NO_MEMORY:
             raise UnsupportedTensor(f"{node.target} makes a tensor of zeros without memory", target)
-    for tensor in tensors_of(gm, example_inputs):
-        if tensor.device.type not in devices and tensor.device.type not in beside:
+    for tensor in tensors:
+        if tensor.device.type not in devices and tensor.device.type not in operator_devices:
             raise UnsupportedDevice(tensor.device.type, target, devices)
         if not isinstance(tensor, FakeTensor):
             _require_memory(tensor, target)
