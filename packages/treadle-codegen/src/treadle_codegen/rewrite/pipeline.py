@@ -80,9 +80,9 @@ def rewrite_graph(
 
 
 def relayout_graph(gm: fx.GraphModule, rewrites: Sequence[Rewrite], check: Check = _unchecked) -> fx.GraphModule:
-    """A copy of the graph with the layouts that a target's operators prefer, or `gm` itself if nothing changes."""
+    """A copy of the graph with the layouts that a target's convolutions prefer, or `gm` itself if nothing changes."""
     mode = fake_mode_of(gm.graph)
-    if mode is None or not rewrites:
+    if mode is None or not rewrites or not any(map(_convolves, gm.graph.nodes)):
         return gm
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
@@ -102,9 +102,14 @@ def _may_gain(graph: fx.Graph) -> bool:
     return any(map(_gains, graph.nodes)) or bool(static_frontier(graph, static_nodes(graph)))
 
 
+def _convolves(node: fx.Node) -> bool:
+    record = operator_record(node.target) if node.op == "call_function" else None
+    return record is not None and record.kind is Kind.CONVOLUTION
+
+
 def _gains(node: fx.Node) -> bool:
     record = operator_record(node.target) if node.op == "call_function" else None
-    return record is not None and (record.kind is Kind.CONVOLUTION or record.right_operand is not None)
+    return _convolves(node) or (record is not None and record.right_operand is not None)
 
 
 def why_not_rewrite(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:

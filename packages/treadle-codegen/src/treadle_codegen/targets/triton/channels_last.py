@@ -4,10 +4,12 @@
     after    y = convolution(clone(x, channels_last), clone(w, channels_last), ...), without copies of what is channels-last already
 
 cuDNN's kernels for tensor cores read channels-last; given contiguous tensors it converts on the way in and out of every
-convolution. One H100, torch 2.11, batch 32: resnet50's convolutions take 3.7 ms instead of 5.9, TF32 allowed.
+convolution. One H100, torch 2.11: resnet50 at batch 32 takes 5.0 ms instead of 5.9, in float32 with TF32 allowed.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import fx
@@ -31,11 +33,7 @@ def convolve_channels_last(graph: fx.Graph, mode: FakeTensorMode) -> int:
     """Rewrite the graph's two-dimensional convolutions. Returns how many changed. The graph's outputs keep their strides."""
     chosen = [node for node in graph.nodes if node.target is CONVOLUTION and why_not_channels_last(node) is None]
     output = graph.output_node()
-    if any(node.args[8] != 1 for node in chosen):
-        return (
-            0  # cuDNN's grouped convolutions are slower channels-last, and conversions in between would cost more still
-        )
-    if not chosen or why_not_relayout(output) is not None or why_not_outputs(output, len(chosen)) is not None:
+    if not chosen or why_not_all(chosen) or why_not_relayout(output) or why_not_outputs(output, len(chosen)):
         return 0
     wanted = output_strides(output)
     for conv in chosen:
@@ -61,6 +59,12 @@ def why_not_channels_last(conv: fx.Node) -> str | None:
     if value.dtype not in _TENSOR_CORE_DTYPES and not (value.dtype == torch.float32 and _tf32_allowed()):
         return "no tensor cores compute it"
     return None
+
+
+def why_not_all(convolutions: Sequence[fx.Node]) -> str | None:
+    """Why none of a graph's convolutions should change: layouts would change back and forth between them."""
+    grouped = any(conv.args[8] != 1 for conv in convolutions)
+    return "cuDNN's grouped convolutions are slower channels-last" if grouped else None
 
 
 def _tf32_allowed() -> bool:
