@@ -8,12 +8,11 @@ it through the position instead, checked against the size of the dimension:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Instr, IntLike, symbols_of
+from treadle_codegen.ir.loops import Instr, IntLike, Load, symbols_of
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import axis_symbol, linear, product
 from treadle_codegen.lower.loop_builder import LoopBuilder
@@ -33,6 +32,8 @@ def why_not_indirect(lw: Lowering, x: TensorExpr, d: int, elements: IntLike) -> 
     trial, position = LoopBuilder(), _position_symbol(x.shape[d])
     at = [axis_symbol(f"i{k}", size) for k, size in enumerate(x.shape)]
     x.element(trial, (*at[:d], position, *at[d + 1 :]))
+    if not any(instr.op == "load" and position in symbols_of(instr.attr.index) for instr in trial.body):
+        return "no read would check the position"
     return next((reason for instr in trial.body if (reason := _why_not_through(instr, position)) is not None), None)
 
 
@@ -57,19 +58,18 @@ def _position_symbol(size: IntLike) -> Symbol:
 
 def _why_not_through(instr: Instr, position: Symbol) -> str | None:
     """Why an instruction cannot read through a position."""
-    expressions = replace(instr, args=()).attr
     if instr.op == "load":
         is_linear = not symbols_of(instr.attr.index) or linear_coefficients(instr.attr.index, [position]) is not None
         return None if is_linear else "an index is not linear in the position"
     if instr.op in ("masked_load", "indirect_load", "index", "scalar", "reduce"):
-        return None if position not in _all_symbols(expressions) else f"{instr.op} at the position"
+        return None if position not in _all_symbols(instr.attr) else f"{instr.op} at the position"
     return None
 
 
 def _all_symbols(attr: Any) -> frozenset[Any]:
     if isinstance(attr, tuple):
         return frozenset().union(*map(_all_symbols, attr))
-    return symbols_of(getattr(attr, "index", attr))
+    return symbols_of(attr.index if isinstance(attr, Load) else attr)
 
 
 def _load_through(lw: Lowering, o: LoopBuilder, instr: Instr, symbol: Symbol, position: int, size: IntLike) -> int:

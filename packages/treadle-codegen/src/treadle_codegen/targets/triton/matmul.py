@@ -7,10 +7,9 @@ several each, in any order in memory.
 
 from __future__ import annotations
 
-from treadle_codegen.ir.loops import Axis, IntLike, Loop
+from treadle_codegen.ir.loops import IntLike, Loop
 from treadle_codegen.ir.ops import PRODUCTS
 from treadle_codegen.ir.product import Product, is_product, product_of
-from treadle_codegen.schedule.access import axis_ranges
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.triton.matmul_tiles import MatmulTiling
 from treadle_codegen.targets.triton.ops import VALUE_TYPES
@@ -65,7 +64,7 @@ def _place(writer: BodyWriter, product: Product, down: IntLike, across: IntLike,
         writer.line(f"blocks = {writer.index(down * across)}")
         writer.line("batch = block // blocks")
         writer.line("block_of_matrix = block % blocks")
-        _batch(writer, product.batch)
+        writer.split_index("batch", product.batch)  # the same in the whole block
     else:
         writer.line("block_of_matrix = block")
     if down == 1 or across == 1:
@@ -78,19 +77,6 @@ def _place(writer: BodyWriter, product: Product, down: IntLike, across: IntLike,
     writer.line(f"height = tl.minimum({writer.index(down)} - first, {group})")
     writer.line("row = first + block_of_matrix % group_size % height")
     writer.line("column = block_of_matrix % group_size // height")
-
-
-def _batch(writer: BodyWriter, axes: tuple[Axis, ...]) -> None:
-    """The variables of the batch's axes, which are the same in the whole block."""
-    writer.ranges |= axis_ranges(axes)
-    rest = "batch"
-    for k in range(len(axes) - 1, -1, -1):
-        name = writer.names[axes[k].symbol] = f"{axes[k].symbol.name}_batch"
-        extent = writer.index(axes[k].extent)
-        writer.line(f"{name} = {rest}" if k == 0 else f"{name} = {rest} % ({extent})")
-        if k:
-            writer.line(f"batch_{k} = {rest} // ({extent})")
-            rest = f"batch_{k}"
 
 
 def _sum(writer: BodyWriter, loop: Loop, product: Product, y: Dim, x: Dim) -> str:

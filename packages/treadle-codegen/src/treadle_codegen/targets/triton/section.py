@@ -27,7 +27,7 @@ NO_DIMS: Dims = frozenset()
 class Dim:
     """One dimension of the blocks: its index variable, its axes, and which lanes of it are points of the space."""
 
-    name: str  # of the index variable
+    name: str  # of the index variable; its first letter names the dimension
     axes: tuple[Axis, ...]
     block: str  # the constexpr with its length
     suffix: str  # what makes the index variable stand in its dimension
@@ -38,9 +38,9 @@ class Dim:
 class BodyWriter:
     """Text of one kernel under construction.
 
-    dims: the dimensions in scope, by name, in the order of the block's shape; value_dims: along which of them a value
-    varies; names: texts for symbols; outer_values, row_values: names of equal values in scope, of the kernel and of its
-    rows; stored: value of a buffer's element that this kernel has written; locals_known: value of a local buffer.
+    params: parameters by buffer; names: texts for symbols; ranges: their limits; constants: block sizes by constexpr.
+    dims: the dimensions in scope, by letter, in the order of the block's shape; value_dims: along which of them a value varies.
+    outer_values, outer_stored: see `InstructionWriter`; local_values: the value of each local buffer.
     """
 
     kernel: Kernel
@@ -85,18 +85,15 @@ class BodyWriter:
     def shape(self, dims: Dims) -> str:
         """The shape of a block that varies along `dims`."""
         lengths = [dim.block if name in dims else "1" for name, dim in self.dims.items()]
-        if len(lengths) == 1 and len(self.kernel_dims) == 2:
-            lengths.append("1")
+        if len(lengths) < self.rank:
+            lengths.append("1")  # rows outside of a walk along their columns
         return f"[{', '.join(lengths)}]"
 
     @property
-    def kernel_dims(self) -> tuple[str, ...]:
-        """The dimensions of all blocks of the kernel, in scope or not."""
-        if self.tiling is None:
-            return ("y", "x")
-        if is_flat(self.kernel):
-            return ("y", "x") if self.tiling.columns else ("x",)
-        return ("x", "r")
+    def rank(self) -> int:
+        """How many dimensions all blocks of the kernel have, in scope or not."""
+        is_line = self.tiling is not None and is_flat(self.kernel) and not self.tiling.columns
+        return 1 if is_line else 2
 
     def mask(self, dims: Dims) -> str | None:
         """The condition that holds in the lanes of a block along `dims` that are points; None if all are."""
@@ -110,11 +107,15 @@ class BodyWriter:
         self.line(f"{dim.name} = {start}tl.arange(0, {dim.block}){dim.suffix}")
         if dim.mask is not None:
             self.line(f"{dim.mask} = {dim.name} < {length}")
-        self.ranges |= axis_ranges(dim.axes)
-        rest = dim.name
-        for k in range(len(dim.axes) - 1, -1, -1):
-            axis = dim.axes[k]
-            name = self.names[axis.symbol] = f"{axis.symbol.name}_{dim.name}"
+        self.split_index(dim.name, dim.axes)
+
+    def split_index(self, variable: str, axes: tuple[Axis, ...]) -> None:
+        """Write the variables of axes whose points are numbered by `variable`, the last axis fastest."""
+        self.ranges |= axis_ranges(axes)
+        rest = variable
+        for k in range(len(axes) - 1, -1, -1):
+            axis = axes[k]
+            name = self.names[axis.symbol] = f"{axis.symbol.name}_{variable}"
             extent = self.index(1 if axis.extent == 0 else axis.extent)  # no lane is a point then
             if k == 0:
                 self.line(f"{name} = {rest}")
