@@ -198,18 +198,31 @@ def test_a_warning_that_is_an_exception_is_raised_where_it_is():
     assert total.item() == 3
 
 
-def test_a_graph_that_writes_and_may_raise_prints_before_it_raises(capsys):
-    def program(x, index, total):
-        total.add_(1)
-        print("looking up")
-        return torch.nn.functional.embedding(index, x)
+MAY_RAISE = {
+    "embedding": (lambda t: torch.nn.functional.embedding(t, torch.ones(3, 2)), torch.tensor([1]), torch.tensor([9])),
+    "index": (lambda t: torch.ones(3)[t], torch.tensor([1]), torch.tensor([9])),
+    "inverse": (torch.linalg.inv, torch.eye(2), torch.zeros(2, 2)),
+    "loss": (lambda t: torch.nn.functional.nll_loss(torch.ones(1, 3), t), torch.tensor([1]), torch.tensor([9])),
+    "random": (torch.bernoulli, torch.ones(2), torch.full((2,), 3.0)),
+}
 
-    fast, _ = compiled(program)
-    x, total = torch.ones(3, 2), torch.zeros(1)
-    fast(x, torch.tensor([1]), total)
-    with pytest.raises(IndexError):
-        fast(x, torch.tensor([9]), total)
-    assert capsys.readouterr().out == "looking up\n" * 2 and total.item() == 2
+
+@pytest.mark.parametrize("name", MAY_RAISE)
+def test_a_graph_that_writes_and_may_raise_prints_before_it_raises(name, capsys):
+    function, good, bad = MAY_RAISE[name]
+
+    def program(x, total):
+        total.add_(1)
+        print("computing")
+        return function(x)
+
+    fast, recorder = compiled(program)
+    total = torch.zeros(1)
+    fast(good, total)
+    with pytest.raises((IndexError, RuntimeError)):
+        fast(bad, total)
+    assert capsys.readouterr().out == "computing\n" * 2 and total.item() == 2
+    assert recorder.graphs
 
 
 def test_a_stream_of_the_program_is_written_to_at_once():

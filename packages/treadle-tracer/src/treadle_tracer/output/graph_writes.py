@@ -11,6 +11,29 @@ import torch
 
 from treadle_shapes.torch import Kind, Raises, operator
 
+_INDEXED = frozenset({Kind.GATHER, Kind.SCATTER})
+# Operators of these kinds raise for no element unless their record says so. The other kinds have composite operators, whose records do
+# not say what the operators behind them raise.
+_INDIFFERENT_TO_VALUES = frozenset(
+    {
+        Kind.VIEW,
+        Kind.POINTWISE,
+        Kind.REDUCTION,
+        Kind.SCAN,
+        Kind.MATMUL,
+        Kind.CONVOLUTION,
+        Kind.ATTENTION,
+        Kind.NORMALISATION,
+        Kind.POOLING,
+        Kind.RESAMPLING,
+        Kind.SORT,
+        Kind.CREATION,
+        Kind.COPY,
+        Kind.FFT,
+        Kind.QUERY,
+    }
+)
+
 
 def why_not_deoptimise(gm: torch.fx.GraphModule) -> str | None:
     """Why a graph that fails half-way may have left traces outside; None when it cannot have.
@@ -37,9 +60,25 @@ def draws_random_numbers(gm: torch.fx.GraphModule) -> bool:
 
 def may_raise_by_value(gm: torch.fx.GraphModule) -> bool:
     """Whether a call of the graph may raise for some elements of its arguments, as far as is known."""
-    calls = [node for node in gm.graph.nodes if node.op[:5] == "call_" and node.target is not getattr]
-    records = [operator(node.target) for node in calls]
-    return any(r is None or r.raises is not Raises.NEVER or r.kind is Kind.LINALG for r in records)
+    return any(node.op[:5] == "call_" and _may_raise_by_value(node) for node in gm.graph.nodes)
+
+
+def _may_raise_by_value(node: torch.fx.Node) -> bool:
+    if node.target is getattr:
+        return False
+    record = operator(node.target)
+    if record is None or record.raises is not Raises.NEVER:
+        return True
+    if (
+        record.kind in _INDEXED
+    ):  # `x[0]` and `x[positions]` have one record; only positions known at run time may be out of range
+        return any(map(_may_be_positions, node.all_input_nodes))
+    return record.kind not in _INDIFFERENT_TO_VALUES
+
+
+def _may_be_positions(node: torch.fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    return not (isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex()))
 
 
 def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
