@@ -53,3 +53,43 @@ def test_a_handler_that_closing_runs():
     fast, _ = compiled(program)
     x = torch.ones(2)
     assert torch.equal(fast(x), x) and log == ["closed"]
+
+
+def closable(log):
+    try:
+        try:
+            yield 1
+        except LookupError:
+            log.append("closed")
+    except ArithmeticError:
+        pass
+
+
+def test_the_class_that_a_handler_catches_is_guarded(monkeypatch):
+    def program(x, log):
+        for item in closable(log):
+            return x * item
+
+    fast, recorder = compiled(program)
+    x, log = torch.ones(2), []
+    fast(x, log)
+    assert (recorder.codes(), len(recorder.graphs), log) == ([], 1, [])
+    monkeypatch.setitem(globals(), "LookupError", GeneratorExit)
+    fast(x, log)
+    assert log == ["closed"]
+
+
+def test_a_generator_that_stands_in_a_handler():
+    def items():
+        try:
+            raise KeyError
+        except KeyError:
+            yield 2
+
+    def program(x):
+        for item in items():
+            return x * item
+
+    fast, _ = compiled(program)
+    x = torch.ones(2)
+    assert torch.equal(fast(x), program(x))

@@ -135,3 +135,7 @@ class CodeModel:
             if entry.start <= index <= entry.end:
                 return entry
         return None
+
+    def converts_stop_iteration(self, entry: ExceptionEntry) -> bool:
+        """Whether the handler is the one that every generator has since 3.12: it turns StopIteration into RuntimeError (PEP 479)."""
+        return self.instructions[entry.target].opname == "CALL_INTRINSIC_1"

@@ -59,8 +59,7 @@ def closing_runs_code(generator: object) -> bool:
     model = read(generator.gi_code)
     index = next(i for i, x in enumerate(model.instructions) if x.offset >= generator.gi_frame.f_lasti)
     entry = model.handler_at(index)
-    # The handler that every generator has since 3.12 turns StopIteration into RuntimeError (PEP 479).
-    return entry is not None and model.instructions[entry.target].opname != "CALL_INTRINSIC_1"
+    return entry is not None and not model.converts_stop_iteration(entry)
 
 
 def closing_runs_nothing(generator: object) -> bool:

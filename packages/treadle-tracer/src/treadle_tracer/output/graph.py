@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, Protocol
 
@@ -63,9 +63,9 @@ class GraphBuilder:
         return self.calls > 0
 
     @property
-    def nodes(self) -> Sequence[fx.Node]:
+    def nodes(self) -> Iterable[fx.Node]:
         """The nodes made so far, in order."""
-        return list(self.graph.nodes)
+        return self.graph.nodes
 
     def placeholder(self, source: Source, example_input: Any, example_value: Any) -> fx.Node:
         """A placeholder for the outside tensor (or dynamic int) at `source`."""

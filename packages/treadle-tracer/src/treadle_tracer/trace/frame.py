@@ -116,22 +116,26 @@ class Frame:
         return self.program.model
 
     def closes_with_effects(self) -> bool:
-        """Of a suspended generator: whether an exception would run a handler of the program. The handler that every generator has since
-        3.12 is Python's (`is_protected`)."""
+        """Of a suspended generator: whether closing it would run a handler of the program."""
         entry = self.program.handled_at[self.at]
-        if entry is None or self.instructions[entry.target].opname == "CALL_INTRINSIC_1":
-            return False
-        return not self._only_catches_errors(entry.target) or self.program.outer(entry) is not None
+        while entry is not None and (
+            self.model.converts_stop_iteration(entry) or self._only_catches_errors(entry.target)
+        ):
+            entry = self.program.outer(entry)
+        return entry is not None
 
     def _only_catches_errors(self, handler: int) -> bool:
         """Whether a handler is `except X:` of one built-in subclass of Exception, which the GeneratorExit of a close() passes by."""
-        names = [i.opname for i in self.instructions[handler : handler + 4]]
-        load = self.instructions[handler + 1]
-        if names[:3] != ["PUSH_EXC_INFO", "LOAD_GLOBAL", "CHECK_EXC_MATCH"] or load.argval in self.globals:
+        begin = self.instructions[handler : handler + 4]
+        if [i.opname for i in begin[:3]] != ["PUSH_EXC_INFO", "LOAD_GLOBAL", "CHECK_EXC_MATCH"]:
             return False
-        jump, caught = self.instructions[handler + 3], getattr(builtins, load.argval, None)
-        is_error = isinstance(caught, type) and issubclass(caught, Exception)
-        return is_error and jump.target is not None and self.instructions[jump.target].opname == "RERAISE"
+        _, load, _, jump = begin
+        if jump.target is None or self.instructions[jump.target].opname != "RERAISE":
+            return False
+        if load.argval in self.globals or not hasattr(builtins, load.argval):
+            return False
+        caught = self.tx.load_global(self.globals, load.argval)
+        return isinstance(caught, ClassValue) and issubclass(caught.obj, Exception)
 
     # ---- the loop
 
@@ -203,12 +207,11 @@ class Frame:
 
         `with` statements of PyTorch's own context managers and of `nullcontext`, and `finally` blocks in PyTorch's own code, do not
         count, because they only restore state. Other `finally` blocks do not if that shows at the end of the call (`restores`). Nor
-        does the handler that every generator has since 3.12: it turns StopIteration into RuntimeError (PEP 479) by
-        INTRINSIC_STOPITERATION_ERROR and RERAISE.
+        does a handler of Python's own (`CodeModel.converts_stop_iteration`).
         """
         entry = self.program.handled_at[self.at]
         while entry is not None:
-            if self.instructions[entry.target].opname == "CALL_INTRINSIC_1" or self._only_restores(entry.target):
+            if self.model.converts_stop_iteration(entry) or self._only_restores(entry.target):
                 entry = self.program.outer(entry)
                 continue
             following = self.instructions[entry.target + 1]

@@ -235,7 +235,7 @@ class Graph(Protocol):
     """The graph under construction: see `output.graph`."""
 
     @property
-    def nodes(self) -> Sequence[fx.Node]:
+    def nodes(self) -> Iterable[fx.Node]:
         """The nodes made so far, in order."""
         ...
 
