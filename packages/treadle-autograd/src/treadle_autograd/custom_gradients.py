@@ -55,13 +55,14 @@ class CustomCall:
         for group in self.arguments:
             yield from (node for node in group if isinstance(node, fx.Node))
 
-    def why_not_computed(self, defined: Collection[int]) -> str | None:
-        """Why a backward graph with zeros for the other tangents gives other gradients than autograd where only `defined` are given."""
+    def is_computed(self, defined: Collection[int]) -> bool:
+        """Whether a backward graph with zeros for the other tangents gives autograd's gradients where only `defined` are given.
+
+        It does not where autograd would not call the backward body, or where the body tells missing gradients from zeros.
+        """
         if self.tangents and self.tangents.isdisjoint(defined):
-            return "autograd does not call the backward body"
-        if not self.materialises and len(defined) < len(self.tangents):
-            return "the backward body tells missing gradients from zeros"
-        return None
+            return False
+        return self.materialises or len(defined) == len(self.tangents)
 
 
 def call_custom_gradient(node: fx.Node, args: Any, recorder: AtenRecorder, run_call: RunCall) -> tuple[Any, ...]:

@@ -207,8 +207,8 @@ class CompiledBackward(torch.autograd.Function):
         if not wanted or not defined:
             return tuple(gradients)
         is_cut = call.observers.were_there()
-        is_special = any(custom.why_not_computed(defined) is not None for custom in joint.custom)
-        if is_cut or is_special or torch.is_grad_enabled() or torch.is_anomaly_enabled():
+        is_computed = all(custom.is_computed(defined) for custom in joint.custom)
+        if is_cut or not is_computed or torch.is_grad_enabled() or torch.is_anomaly_enabled():
             saved = ctx.saved_tensors  # raises what eager raises when they are gone, or have been changed
             found = _rerun_gradients(call, given, wanted, is_cut)
             del saved
