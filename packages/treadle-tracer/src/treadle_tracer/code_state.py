@@ -26,10 +26,10 @@ class CodeState:
     empty_traces      traces in which no tensor was computed
     deep_traces       traces that were given up because calls nest too deeply
     may_assume        False when a graph with an assumption cannot be deoptimised, so that nothing is assumed
-    may_guess         False when a graph that takes a path for granted cannot be deoptimised, or when programs often took another one
-    may_defer         the same of all deferred asserts, and of output that waits for a graph that may raise
+    may_guess         False when a graph that takes a path for granted cannot be deoptimised, or calls often took another one
+    may_defer         False when that has happened again with other asserts, or would lose output: nothing waits for the graph any more
+    failures          calls that took another path than a graph had taken for granted, or failed an assumption
     dynamic           what earlier calls have shown to change
-    failures          calls that took another path than a graph had taken for granted
     constants         changing numbers that a trace could not have as symbols
     declared          the marks that the user has set on its inputs
     """

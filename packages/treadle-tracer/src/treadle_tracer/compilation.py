@@ -48,7 +48,7 @@ _CAUSED_BY_SIZES = ("raises", "torch-call-raises")
 _EMPTY_TRACES = 4
 # After so many traces in which calls nest too deeply, a code object is left alone for good: each level would be a trace as long.
 _DEEP_TRACES = 2
-# After so many calls that took a path that a graph had ruled out, graphs rule out none.
+# After so many calls that took a path that a graph had ruled out, graphs rule out none; after as many more, they defer nothing.
 _MOST_FAILURES = 3
 
 Answer = treadle_frame.Entry | Skip
@@ -108,15 +108,7 @@ class Compilation:
             return self._run_original(result)
         plan, gm = self._plan(result, dynamic)
         result = plan.result
-        if gm is not None and result.env is not None and result.env.assumptions and self.state.may_assume:
-            if why_not_deoptimise(gm) is not None:
-                self.state.may_assume = False
-                return self._attempt(wanted)
-        if self.state.may_defer and _loses_output(result, gm):
-            self.state.may_defer = False
-            return self._attempt(wanted)
-        if self.state.may_defer and self._relies_on_deoptimisation(gm):
-            _defer_less(self.state)
+        if gm is not None and self._relies_on_too_much(gm, result):
             return self._attempt(wanted)
         if generalised and not self._serves_this_call(gm, result):
             return None
@@ -127,12 +119,23 @@ class Compilation:
         """Whether the user has asked for graphs that rely on asserts."""
         return self.options.fullgraph or self.options.capture_scalars
 
-    def _relies_on_deoptimisation(self, gm: torch.fx.GraphModule | None) -> bool:
-        """Whether Python must be able to run the program where an assert of the graph fails, and cannot."""
-        asserts = asserts_of(gm)
-        if self._captures:
-            asserts = tuple(a for a in asserts if a.raises is OtherPath)
-        return bool(asserts) and gm is not None and why_not_deoptimise(gm) is not None
+    def _relies_on_too_much(self, gm: torch.fx.GraphModule, result: TraceResult) -> bool:
+        """Whether Python may have to run the program after the graph, and cannot. Then the next trace relies on less."""
+        state = self.state
+        assumes = state.may_assume and result.env is not None and bool(result.env.assumptions)
+        outputs = state.may_defer and bool(result.mutations.outputs)
+        asserts = state.may_defer and any(a.raises is OtherPath or not self._captures for a in asserts_of(gm))
+        if not (assumes or outputs or asserts) or why_not_deoptimise(gm) is None:
+            return False
+        if assumes:
+            state.may_assume = False
+        elif asserts:
+            _defer_less(state)
+        elif may_raise_by_value(gm):  # what the program has printed before would be lost
+            state.may_defer = False
+        else:
+            return False
+        return True
 
     @contextlib.contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -253,18 +256,8 @@ class Compilation:
         return treadle_frame.Entry(self.frame.code, program, payload)
 
 
-def _loses_output(result: TraceResult, gm: torch.fx.GraphModule | None) -> bool:
-    """Whether the graph may raise when Python can no longer run the program, so that what it has printed before would be lost."""
-    return (
-        bool(result.mutations.outputs)
-        and gm is not None
-        and why_not_deoptimise(gm) is not None
-        and may_raise_by_value(gm)
-    )
-
-
 def _defer_less(state: CodeState) -> None:
-    """Take no path for granted any more; if that is so already, have no deferred asserts."""
+    """Take no path for granted any more; if that is so already, defer nothing."""
     if state.may_guess:
         state.may_guess = False
     else:
@@ -272,7 +265,7 @@ def _defer_less(state: CodeState) -> None:
 
 
 def _stops_deferring(code: CodeType, state: CodeState) -> Callable[[], None]:
-    """A function that counts calls that take another path than a graph takes for granted; after some of them such questions break it.
+    """A function that counts the calls in which an assert of a graph failed. After some of them the code gets graphs that defer less.
 
     It keeps neither the code object nor anything of the present call alive.
     """

@@ -39,11 +39,14 @@ def turn_hook_off(error: BaseException) -> Any:
 class Deoptimisation:
     """What happens at the two ends of the program's own run, for the graph of the function `name`.
 
-    A deferred assert of the graph that fails is the program's own (its exception gets a note that says what was relied on), or an
-    assumption of the trace that the program does not need (a warning, once), or says that the program takes another path than the graph
-    (`trace.likely`: `on_other_path` is called, and nobody is told; without `warns` the same holds for assumptions). A program with
-    exception handlers may have caught what the graph raised. Any other exception that only the graph raises is a bug of the backend or of
-    treadle.
+    A deferred assert of the graph that fails is one of three:
+
+    - the program's own: its exception gets a note that says what was relied on;
+    - a path that the program does not take (`trace.likely`): `on_other_path` is called, and nobody is told;
+    - an assumption of the trace that the program does not need: a warning, once. Without `warns`, `on_other_path` is called instead.
+
+    A program with exception handlers may have caught what the graph raised. Any other exception that only the graph raises is a bug of the
+    backend or of treadle.
     """
 
     def __init__(
@@ -64,33 +67,25 @@ class Deoptimisation:
     def on_exception(self, state: Any, of_graph: Exception, of_program: BaseException) -> None:
         """Python has raised, too: note on its exception (PEP 678) what did not hold. state: of the hook before the run."""
         treadle_frame.set_handler(state)
-        if self._took_other_path(of_graph):
+        if not isinstance(of_graph, AssertFailed):
             return
-        if isinstance(of_graph, AssertFailed) and of_graph.message != str(
-            of_program
-        ):  # the program's message needs no repetition
-            of_program.add_note(f"treadle: {of_graph.message}")
-
-    def _took_other_path(self, of_graph: Exception) -> bool:
-        found = isinstance(of_graph, AssertFailed) and of_graph.raises is OtherPath
-        if found:
+        if of_graph.raises is OtherPath:
             self._on_other_path()
-        return found
+        elif of_graph.message != str(of_program):  # the program's message needs no repetition
+            of_program.add_note(f"treadle: {of_graph.message}")
 
     def on_return(self, state: Any, of_graph: Exception) -> None:
         """Python has run the function without an exception; its result is used. state: of the hook before the run."""
         treadle_frame.set_handler(state)
-        is_assumption = isinstance(of_graph, AssertFailed)
-        if is_assumption and not self._warns:
+        failed = of_graph if isinstance(of_graph, AssertFailed) else None
+        if failed is not None and (failed.raises is OtherPath or not self._warns):
             self._on_other_path()
             return
-        if self._took_other_path(of_graph):
-            return
-        kind = of_graph.raises if isinstance(of_graph, AssertFailed) else type(of_graph)
+        kind = type(of_graph) if failed is None else failed.raises
         what = f"the compiled graph of {self._name} raised {kind.__name__}: {of_graph}"
-        if self._raises and not is_assumption:
+        if self._raises and failed is None:
             raise InternalError("run", f"{what}; Python itself runs the function without an error") from of_graph
-        if is_assumption and self._has_warned:
+        if self._has_warned and failed is not None:
             return
         self._has_warned = True
         warnings.warn(

@@ -48,7 +48,7 @@ def why_not_take_out(before: fx.Node, results: Sequence[fx.Node | None]) -> str 
     for node in moved:
         if node.op == "placeholder":
             continue
-        record = operator(getattr(torch.Tensor, str(node.target), None) if node.op == "call_method" else node.target)
+        record = operator(node.target)
         if record is not None and record.is_random:
             return f"its backward draws random numbers ({node.name})"
         if any(map(_is_unbacked, _numbers_in(node.meta.get("example_value")))):

@@ -1,9 +1,10 @@
-"""Jumps on numbers known only at run time where one side does nothing but raise or tell: the graph checks that the other side is taken.
+"""Jumps on numbers known only at run time where one side only raises, prints, warns or logs: the graph checks that the other is taken.
 
     if (scale <= 0).any():                  # the graph asserts that it is false
         raise ValueError("scale")           # where the assert fails, Python runs the function from its start, and raises
 
-So validation costs no graph break. The exception is eager's own, with all that the program has done before it.
+So validation costs no graph break. The exception is eager's own, with all that the program has done before it. Which side is likely is a
+guess; the assert makes it safe.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from treadle_shapes.expr import Not
 from treadle_shapes.torch import raw_expr
-from treadle_tracer.bytecode import OPS, successors
+from treadle_tracer.bytecode import successors
 from treadle_tracer.errors import OtherPath
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.tensor import TensorValue
@@ -26,12 +27,16 @@ if TYPE_CHECKING:
 
 _MOST_INSTRUCTIONS = 400
 _LEAVES = frozenset({"RETURN_VALUE", "RETURN_CONST", "YIELD_VALUE", "RETURN_GENERATOR"})
+_RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
 _STORES = ("STORE_", "DELETE_")
 _TELLS = frozenset({"print", "warn", "warnings", "logging", "logger", "log", "debug", "info", "warning", "error"})
 
 
 def likely_truth(frame: Frame, value: Value, when: bool, target: int) -> bool | None:
-    """The truth of `value` that the graph takes for granted at a jump to `target` if it is `when`; None where it must be known."""
+    """The truth of `value` that the graph asserts, or that is known; None where the jump must read it.
+
+    The jump goes to `target` if the truth is `when`.
+    """
     tx = frame.tx
     if tx.speculation is not None or not tx.symbols.guesses or not _is_unknown(frame, value):
         return None
@@ -72,7 +77,7 @@ def only_raises(program: Program, place: int) -> bool:
         name = model.instructions[index].opname
         if name in _LEAVES or len(seen) > _MOST_INSTRUCTIONS:
             return False
-        if OPS[name].ends and name in ("RAISE_VARARGS", "RERAISE"):
+        if name in _RAISES:
             if _is_caught(program, index):
                 return False
             continue
@@ -93,7 +98,7 @@ def _is_caught(program: Program, index: int) -> bool:
 
 
 def only_tells(program: Program, place: int, end: int | None) -> bool:
-    """Whether the instructions from `place` to `end` are nothing but calls that print, warn or log."""
+    """Whether the instructions from `place` to `end` store nothing and name a function that prints, warns or logs, as far as names tell."""
     if end is None or place == end:
         return False
     model, pending, seen, tells = program.model, [place], {place}, False
