@@ -259,7 +259,7 @@ def _add_behind(inner, k):
 
 @pytest.mark.parametrize("kind", ["modules", "closures", "lists"])
 def test_deep_nests_compile_in_seconds(kind):
-    """With 400 modules inside one another this took half a minute, and nothing was compiled in the end."""
+    """400 modules, closures or lists inside one another are one graph."""
     depth = 400
     program = torch.nn.Identity() if kind == "modules" else lambda x: x
     items: list[object] = []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import collections
+import itertools
+import linecache
 import traceback
 import types
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -173,6 +176,29 @@ def compare(function, *arguments, kwargs=None, calls=2, reset=None, look=None, *
     for number, (want, have) in enumerate(zip(expected, got)):
         assert have == want, f"call {number}"
     return recorder
+
+
+_programs = itertools.count()
+
+
+def load(text):
+    """The namespace of a program's text, whose lines tracebacks can show."""
+    filename = f"<random program {next(_programs)}>"
+    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
+    namespace = {"__name__": "random_program"}
+    exec(compile(text, filename, "exec"), namespace)
+    return namespace
+
+
+def listed(result):
+    """`result` with iterators replaced by a list of their type's name and their next items, at most 8."""
+    if isinstance(result, (list, tuple)):
+        return [listed(item) for item in result]
+    if isinstance(result, dict):
+        return {key: listed(item) for key, item in result.items()}
+    if isinstance(result, Iterator):
+        return [type(result).__name__, *map(listed, itertools.islice(result, 8))]
+    return result
 
 
 def t(*shape, **options):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator
 
 import pytest
 import torch
-from compile_runs import compare, compiled, portrait, t
+from compile_runs import compare, compiled, listed, portrait, t
 
 stop = getattr(math, "hypot")  # noqa: B009  unknown to the tracer
 
@@ -277,15 +276,6 @@ def with_of_a_generator(x):
         if x.dim() == 1:
             raise KeyError("a")
     return x, log
-
-
-def listed(result):
-    """Iterators by what is left in them."""
-    if isinstance(result, (list, tuple)):
-        return [listed(item) for item in result]
-    if isinstance(result, Iterator):
-        return [type(result).__name__, *map(listed, itertools.islice(result, 8))]
-    return result
 
 
 ALIVE = [

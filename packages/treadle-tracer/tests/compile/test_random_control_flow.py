@@ -3,38 +3,16 @@ are Python's. `python test_random_control_flow.py FIRST COUNT` runs more of them
 
 from __future__ import annotations
 
-import itertools
-import linecache
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
 
 import pytest
 import torch
-from compile_runs import compiled, outcome, portrait
+from compile_runs import compiled, listed, load, outcome, portrait
 from control_flow_programs import HEADER, program
 
 ARGUMENTS = [(1.0, 1, 2), (-1.0, 2, 2), (2.0, 3, 4), (1.0, 1, 2)]
-
-
-def load(text, name):
-    filename = f"<{name}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    namespace = {"__name__": "control_flow_program"}
-    exec(compile(text, filename, "exec"), namespace)
-    return namespace
-
-
-def listed(result):
-    """Iterators by what is left in them."""
-    if isinstance(result, (list, tuple)):
-        return [listed(item) for item in result]
-    if isinstance(result, dict):
-        return {key: listed(item) for key, item in result.items()}
-    if isinstance(result, Iterator):
-        return [type(result).__name__, *map(listed, itertools.islice(result, 6))]
-    return result
 
 
 def runs(namespace, function):
@@ -49,7 +27,7 @@ def runs(namespace, function):
 
 def check(seed):
     text = program(seed)
-    eager, traced = load(text, f"program {seed}"), load(text, f"program {seed}")
+    eager, traced = load(text), load(text)
     want = runs(eager, eager["program"])
     fast, recorder = compiled(traced["program"])
     have = runs(traced, fast)

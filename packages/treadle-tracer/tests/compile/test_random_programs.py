@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import linecache
-
 import torch
-from compile_runs import compiled, outcome, portrait
+from compile_runs import compiled, load, outcome, portrait
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -269,18 +267,6 @@ def program(a, b, xs, d, box, net, sink, n, m):
 {body}
     return a, b, c, n, m, xs, d, box, add_free, free, count
 """
-
-
-names = iter(range(10**9))
-
-
-def load(text):
-    """The program's namespace; its source can be found for tracebacks."""
-    filename = f"<random program {next(names)}>"
-    linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    namespace = {"__name__": "random_program"}
-    exec(compile(text, filename, "exec"), namespace)
-    return namespace
 
 
 class Sink(list):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import linecache
-
 import torch
-from compile_runs import compiled, outcome, portrait
+from compile_runs import compiled, load, outcome, portrait
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -104,12 +102,7 @@ SIZES = st.lists(st.tuples(st.sampled_from([0, 1, 1, 2, 3, 5]), st.sampled_from(
 
 
 def make(lines):
-    text = HEADER + "\n".join("    " + line for line in [*lines, "return x, y, f, k"])
-    name = f"<random program {hash(text)}>"
-    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
-    scope: dict = {}
-    exec(compile(text, name, "exec"), scope)
-    return scope["program"]
+    return load(HEADER + "\n".join("    " + line for line in [*lines, "return x, y, f, k"]))["program"]
 
 
 def run(function, sizes):
