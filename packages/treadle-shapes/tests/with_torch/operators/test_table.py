@@ -93,6 +93,13 @@ def test_writes():
     assert operator(aten.add.out).writes == ("out",)
 
 
+@pytest.mark.parametrize("name", table._IN_PLACE)
+def test_what_writes_is_not_pure(name):
+    function = getattr(python, name)
+    assert operator(f"__{name}__").writes == operator(function).writes == ("self",)
+    assert not operator(function).is_pure and not operator(f"__{name}__").is_pure
+
+
 def test_facts_of_one_overload_only():
     assert operator(aten.max.dim).no_empty_over == "dim" and operator(aten.max.default).no_empty_over == ""
     assert operator(aten.max.other).no_empty_over is None

@@ -1,8 +1,8 @@
 """Decompositions and solvers of linear algebra, and Fourier transforms.
 
 LAPACK reports in `info` that a matrix is singular or not positive definite, or that an iteration does not converge. Eager raises then.
-The operators `*_ex` return `info`, and eager's composites read it and raise. A graph holds only the call of `*_ex`, so these operators
-count as raising, too.
+The operators `*_ex` return `info`, and eager's composites read it and raise. A graph of ATen operators holds only the call of `*_ex`, so
+these operators count as raising, too.
 """
 
 from __future__ import annotations
@@ -18,10 +18,20 @@ families(
     kind=Kind.LINALG,
     raises=Raises.BY_VALUE,
 )
+# Composites of those above.
+families(
+    """
+    inverse linalg_inv linalg_cholesky linalg_lu_factor linalg_ldl_factor linalg_solve linalg_solve_ex linalg_tensorinv linalg_tensorsolve
+    linalg_matrix_power matrix_power linalg_eigh linalg_eigvalsh linalg_svd linalg_svdvals svd pinverse linalg_pinv linalg_matrix_rank
+    linalg_cond linalg_norm linalg_matrix_norm nuclear_norm
+    """,
+    kind=Kind.LINALG,
+    raises=Raises.BY_VALUE,
+)
 families(
     """
     _linalg_det _linalg_slogdet linalg_cross linalg_householder_product linalg_ldl_solve linalg_lu linalg_lu_solve
-    linalg_matrix_exp linalg_pinv linalg_qr linalg_solve_triangular cholesky_solve geqrf lu_unpack ormqr triangular_solve
+    linalg_matrix_exp linalg_qr linalg_solve_triangular cholesky_solve geqrf lu_unpack ormqr triangular_solve
     """,
     kind=Kind.LINALG,
 )

@@ -19,7 +19,12 @@ family("nll_loss_forward", kind=Kind.LOSS, raises=Raises.BY_VALUE, decompose=Tru
 families("nll_loss2d_forward _ctc_loss binary_cross_entropy", kind=Kind.LOSS, raises=Raises.BY_VALUE)
 # PyTorch's Python kernels would decompose these two under symbolic sizes.
 families("multi_margin_loss multilabel_margin_loss_forward", kind=Kind.LOSS, raises=Raises.BY_VALUE, preserved=True)
-families("nll_loss nll_loss2d nll_loss_nd cross_entropy_loss ctc_loss l1_loss kl_div", kind=Kind.LOSS)
+families(
+    "nll_loss nll_loss2d nll_loss_nd cross_entropy_loss ctc_loss multilabel_margin_loss",
+    kind=Kind.LOSS,
+    raises=Raises.BY_VALUE,
+)
+families("l1_loss kl_div", kind=Kind.LOSS)
 families(
     """
     mse_loss_backward smooth_l1_loss_backward huber_loss_backward binary_cross_entropy_backward nll_loss_backward

@@ -143,7 +143,7 @@ def _of_name(name: str, target: Any) -> Operator | None:
     if primary is not None and writes:
         facts["aliases"] = ((0, "self"),)
     if writes:
-        facts["writes"] = writes
+        facts["writes"], facts["is_pure"] = writes, False
     if declared is not None:
         facts = _joined(facts, declared, declared.call_forms.get(target, {}))
     prefix = "" if packet is None else "aten."
