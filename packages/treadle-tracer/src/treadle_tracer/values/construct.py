@@ -29,7 +29,7 @@ from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue, SuperValue
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
-from treadle_tracer.values.sets import SetValue
+from treadle_tracer.values.sets import SetValue, copy_set
 from treadle_tracer.values.symbolic_arithmetic import convert
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.text import to_str
@@ -261,10 +261,9 @@ def _folded(cls: Any) -> _Constructor:
 
 def _new_set(cls: type) -> _Constructor:
     def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        made = SetValue.of(tx, args[0].unpack(tx) if args else [], cls)
-        if args and isinstance(args[0], SetValue):  # a copy of its table
-            made.real = None if args[0].real is None else cls(args[0].real)
-        return made
+        if args and isinstance(args[0], SetValue):
+            return args[0] if cls is args[0].cls is frozenset else copy_set(args[0], cls)
+        return SetValue.of(tx, args[0].unpack(tx) if args else [], cls)
 
     return make
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import LazyValue, Method
+from treadle_tracer.values.base import Constant, LazyValue, Method
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -138,13 +139,12 @@ def _reversed_at(sequence: Any, position: int) -> Any:
 
 
 class FixedIterator(IteratorValue):
-    """`iter(owner)` of an object that has these items: a string, a range, a set."""
+    """`iter(owner)` of an object that has these items: a string, a range."""
 
-    __slots__ = ("cls", "entries", "items", "owner", "position")
+    __slots__ = ("cls", "items", "owner", "position")
 
     def __init__(self, owner: Value, items: list[Value], cls: type):
         self.source = None
-        self.entries = list(getattr(owner, "entries", ()))
         self.owner = owner
         self.items = items
         self.cls = cls
@@ -161,19 +161,16 @@ class FixedIterator(IteratorValue):
         return self.items[self.position - 1]
 
     def reconstruct(self, cg: Any) -> None:
-        if cg.mutations.is_mutated(self.owner) or list(getattr(self.owner, "entries", ())) != self.entries:
-            raise Unsupported("reconstruct", f"a {self.cls.__name__} of an object that has changed")
-        cg.cb.push_null()
-        cg.const(_iterator_after)
-        cg.value(self.owner)
-        cg.const(self.position)
-        cg.cb.call(2)
+        cg.call_const(_iterator_after, self.owner, Constant(self.position))
 
 
 class DictIterator(IteratorValue):
-    """`iter(d)`, `iter(d.values())` or `iter(d.items())`; `make` makes the item of a (key, value) pair."""
+    """`iter(d)`, `iter(d.values())` or `iter(d.items())`; `make` makes the item of a (key, value) pair.
 
-    __slots__ = ("cls", "keys", "make", "mapping", "position", "view")
+    `host` iterates over the entries, a dict to which the program's changes happen too, and so it raises what the program's iterator does.
+    """
+
+    __slots__ = ("cls", "host", "keys", "make", "mapping", "position", "view")
 
     def __init__(self, mapping: Any, view: str, cls: type, make: Callable[[Value, Value], Value]):
         self.source = None
@@ -182,44 +179,45 @@ class DictIterator(IteratorValue):
         self.cls = cls
         self.make = make
         self.keys = list(mapping.entries)
+        self.host = iter(mapping.entries)
         self.position = 0
 
     def python_type(self) -> type:
         return self.cls
 
     def next(self, tx: TraceContext) -> Value | None:
-        """Raises RuntimeError when the dict has changed its size, as Python's iterators do."""
-        if self.position > len(self.keys):
-            return None
-        if len(self.mapping.entries) != len(self.keys):
-            self.position = len(self.keys) + 1
-            tx.raise_exception(RuntimeError, "dictionary changed size during iteration")
+        """Raises RuntimeError when the keys of the dict have changed, as Python's iterators do."""
+        if issubclass(self.mapping.cls, collections.OrderedDict) and list(self.mapping.entries) != self.keys:
+            raise Unsupported("builtin-method", "iteration over an OrderedDict whose keys change")
+        try:
+            hashed = next(self.host, _END)
+        except RuntimeError as error:
+            tx.raise_real(error)
         self.position += 1
-        if self.position > len(self.keys):
+        if hashed is _END:
             return None
-        found = self.mapping.entries.get(self.keys[self.position - 1])
-        if found is None:
-            raise Unsupported("builtin-method", "iteration over a dict whose keys change")
-        key, value = found
+        key, value = self.mapping.entries[hashed]
         return self.make(key, value.force(tx) if self.view != "keys" and isinstance(value, LazyValue) else value)
 
     def reconstruct(self, cg: Any) -> None:
         mapping = self.mapping if self.mapping.owner is None else self.mapping.owner
         if cg.mutations.is_mutated(mapping) or list(self.mapping.entries) != self.keys:
             raise Unsupported("reconstruct", f"a {self.cls.__name__} of a dict that has changed")
-        cg.cb.push_null()
-        cg.const(_dict_iterator_after)
-        cg.value(mapping)
-        cg.const(self.view)
-        cg.const(self.position)
-        cg.cb.call(3)
+        cg.call_const(_dict_iterator_after, mapping, Constant(self.view), Constant(self.position))
 
 
-def _iterator_after(owner: Any, count: int) -> Any:
-    iterator = iter(owner)
+_END: Any = object()
+
+
+def advanced(iterator: Iterator[Any], count: int) -> Iterator[Any]:
+    """Run-time helper: the iterator behind its next `count` items."""
     for _ in range(count):
         next(iterator, None)
     return iterator
+
+
+def _iterator_after(owner: Any, count: int) -> Any:
+    return advanced(iter(owner), count)
 
 
 def _dict_iterator_after(mapping: Any, view: str, count: int) -> Any:

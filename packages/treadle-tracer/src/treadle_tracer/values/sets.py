@@ -86,7 +86,7 @@ class SetValue(Value):
         return [tx.from_constant(item) for item in self.real]
 
     def iterate(self, tx: TraceContext) -> Value:
-        return FixedIterator(self, self.unpack(tx), _SET_ITERATOR)
+        return SetIterator(self, self.unpack(tx))
 
     def length(self, tx: TraceContext) -> int:
         return len(self.entries)
@@ -132,16 +132,41 @@ class SetValue(Value):
         cg.cb.call(1)
 
     def has_order_of_its_items(self) -> bool:
-        """Whether a fresh set of the items iterates as this one does. Unknown where items are no constants: then it is made of them."""
-        if self.real is None or len(self.entries) < 2:
+        """Whether a fresh set of the items is known to iterate as this one does. Objects hashed by address have no order of their own."""
+        if len(self.entries) < 2 or not all(item.is_constant() for item in self.entries.values()):
             return True
-        return list(self.real) == list(self.cls(item.constant() for item in self.entries.values()))
+        return self.real is not None and list(self.real) == list(self.constant())
 
     def reconstruct_contents(self, cg: Any) -> None:
         """Push a fresh plain set of the items."""
         for item in self.entries.values():
             cg.value(item)
         cg.cb.build_set(len(self.entries))
+
+
+class SetIterator(FixedIterator):
+    """`iter(owner)` of a set, which iterates in the order of `items`."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self, owner: SetValue, items: list[Value]):
+        super().__init__(owner, items, _SET_ITERATOR)
+        self.keys = list(owner.entries)
+
+    def next(self, tx: TraceContext) -> Value | None:
+        """Raises RuntimeError when the set has changed its size, as Python's iterators do."""
+        entries = self.owner.entries  # type: ignore[attr-defined]
+        if self.position <= len(self.keys):
+            if len(entries) != len(self.keys):
+                tx.raise_exception(RuntimeError, "Set changed size during iteration")
+            if list(entries) != self.keys:
+                raise Unsupported("builtin-method", "iteration over a set whose items change")
+        return super().next(tx)
+
+    def reconstruct(self, cg: Any) -> None:
+        if cg.mutations.is_mutated(self.owner) or list(self.owner.entries) != self.keys:  # type: ignore[attr-defined]
+            raise Unsupported("reconstruct", "an iterator over a set that has changed")
+        super().reconstruct(cg)
 
 
 class _SameOrder:
@@ -166,9 +191,7 @@ def _as_it_is(tx: TraceContext, value: Value) -> Value:
     if isinstance(value, SetValue):
         if value.source is not None and not isinstance(value.source, ConstSource):
             raise Unsupported("set-order", value.describe())
-        made = SetValue(dict(value.entries), value.cls)
-        made.real = None if value.real is None else set(value.real)
-        return made
+        return copy_set(value, value.cls)
     return TupleValue(value.unpack(tx)) if isinstance(value, (Sequence, DictValue, DictView)) else value
 
 
@@ -251,9 +274,10 @@ def _add(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
     return NONE
 
 
-def _copy_set(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
-    made = SetValue(dict(self.entries), self.cls)
-    made.real = self.real.copy() if self.real is not None and self.source is None else None
+def copy_set(value: SetValue, cls: type) -> SetValue:
+    """`cls(value)`. The table of a copy depends on that of the original, which is not known of an outside set."""
+    made = SetValue(dict(value.entries), cls)
+    made.real = cls(value.real) if value.real is not None and value.source is None else None
     return made
 
 
@@ -275,7 +299,7 @@ _SET_METHODS: dict[str, Callable[[SetValue, TraceContext, list[Value]], Value]] 
     ("discard", _discard),
     ("remove", lambda self, tx, args: _discard(self, tx, args, must=True)),
     ("clear", _clear_set),
-    ("copy", _copy_set),
+    ("copy", lambda self, tx, args: self if self.cls is frozenset else copy_set(self, self.cls)),
     ("union", _combine("|")),
     ("intersection", _combine("&")),
     ("difference", _combine("-")),

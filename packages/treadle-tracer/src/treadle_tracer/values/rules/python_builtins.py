@@ -326,8 +326,15 @@ def _extreme(text: str) -> Apply:
 
 
 def _sorted(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    whole = args[0].entries.values() if isinstance(args[0], SetValue) and "key" not in kwargs else args[0].unpack(tx)
-    return ListValue(sorted_values(tx, list(whole), kwargs.get("key", NONE), kwargs.get("reverse", NONE)))
+    in_any_order = isinstance(args[0], SetValue) and "key" not in kwargs and _has_one_sorting(args[0])
+    items = list(args[0].entries.values()) if in_any_order else args[0].unpack(tx)
+    return ListValue(sorted_values(tx, items, kwargs.get("key", NONE), kwargs.get("reverse", NONE)))
+
+
+def _has_one_sorting(items: SetValue) -> bool:
+    """Whether the items are in one order when they are sorted, whatever the order was before: not so with NaN, or for sets."""
+    kinds = {item.python_type() for item in items.entries.values()}
+    return any(kinds <= alike for alike in ({str}, {bytes}, {bool, int}))
 
 
 def _reduce(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
