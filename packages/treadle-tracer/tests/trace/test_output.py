@@ -225,6 +225,31 @@ def test_a_graph_that_writes_and_may_raise_prints_before_it_raises(name, capsys)
     assert recorder.graphs
 
 
+class Flushed(io.StringIO):
+    flushes = 0
+
+    def flush(self):
+        self.flushes += 1
+
+
+def patched_stream():
+    stream, written = io.StringIO(), []
+    stream.write = written.append
+    stream.flushes = written
+    return stream
+
+
+@pytest.mark.parametrize("make", [Flushed, patched_stream], ids=["class", "instance"])
+def test_methods_of_the_program_on_a_stream_run_at_once(make):
+    def program(stream, x):
+        print("a", file=stream, flush=True)
+        return x + (len(stream.flushes) if isinstance(stream.flushes, list) else stream.flushes), stream.getvalue()
+
+    fast, _ = compiled(program)
+    for _ in range(2):
+        assert repr(fast(make(), torch.ones(1))) == repr(program(make(), torch.ones(1)))
+
+
 def test_a_stream_of_the_program_is_written_to_at_once():
     class Stream(io.StringIO):
         lines = 0

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import collections
+import itertools
+import logging
 import math
+import warnings
 
 import pytest
 import torch
@@ -18,12 +21,23 @@ WRONG = """
 deque().append() | len() | len([1], 2) | isinstance(1) | enumerate() | map(3) | sorted() | sorted(1, 2) | min() | sum() | range()
 getattr(1) | hasattr(1) | abs() | any() | all(1, 2) | bool(1, 2) | list(1, 2) | tuple(1, 2) | set(1, 2) | callable(1, 2) | callable()
 divmod(1) | round() | id() | hash() | repr() | next() | slice() | type() | math.floor() | math.sqrt(1, 2) | object(1) | zip(strict=1, x=2)
+repeat() | cycle() | starmap(len) | takewhile([1]) | filterfalse([1]) | pairwise() | chain([1], a=1) | islice([1], stop=1) | islice([1])
+product([1], repeat=-1) | product([1], rep=2) | product([1], repeat=10**20) | combinations([1], None) | combinations([1], -1) | accumulate()
+accumulate([1], None, 3) | zip_longest([1], fill=3) | chain.from_iterable() | permutations([1], 10**20) | compress([1]) | count(1, 2, 3)
+warnings.warn() | warnings.warn('a', b=1) | log.warning() | log.log() | log.log(10) | log.warning('a', b=1) | print(1, b=2)
+print(1, sep=3)
 super(A, 1).get() | super(1, 2).get() | super(A, int).get() | len(iter([])) | len(1) | iter(1) | [1]['a'] | (3).k | x.shape[0].k
 """
 RIGHT = "{}.get(1) | {}.get(1, 2) | {1: 2}.pop(1, None) | 'a,b'.split(',', maxsplit=1) | int('10', base=2)"
 RIGHT += " | sorted([2, 1], key=lambda v: -v)"
 RIGHT += " | dict(a=1) | min([1], default=2) | sum([1], start=2) | list(enumerate([5], start=3)) | round(2.5, ndigits=0) | [3, 1].index(1)"
 RIGHT += " | OrderedDict.fromkeys([1, 2], value=3) | dict.fromkeys([1], 2) | dict.fromkeys([1], value=2) | OrderedDict.fromkeys()"
+
+RIGHT += " | list(combinations(iterable=[1, 2], r=1)) | list(permutations([1, 2], None)) | list(permutations([1, 2], r=None))"
+RIGHT += " | list(accumulate(iterable=[1, 2], initial=3)) | list(compress(data=[1, 2], selectors=[1, 0])) | next(count(step=2, start=1))"
+RIGHT += (
+    " | list(repeat(object=1, times=2)) | list(product([1, 2], repeat=2)) | list(zip_longest([1], [2, 3], fillvalue=0))"
+)
 
 
 class A:
@@ -33,6 +47,7 @@ class A:
 
 def program(text):
     names = {"deque": collections.deque, "OrderedDict": collections.OrderedDict, "math": math, "A": A}
+    names |= vars(itertools) | {"warnings": warnings, "log": logging.getLogger("treadle.tests.arity")}
     body = f"try:\n        r = {text}\n    except Exception as e:\n        r = type(e).__name__, str(e)"
     source = f"def f(x):\n    {body}\n    return x + 1, r"
     exec(source, names)

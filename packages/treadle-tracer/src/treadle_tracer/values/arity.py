@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import itertools
 import re
 import types
 from collections.abc import Callable, Sequence
@@ -40,7 +41,10 @@ _TYPES: dict[type, Callable[[], Any]] = {
     )
 }
 """Types whose methods are asked, on the instance that the type gives without arguments."""
-_CLASSES = frozenset({*_TYPES, range, slice, enumerate, zip, map, filter, reversed, property, object} - {dict})
+_ITERTOOLS = frozenset(kind for kind in vars(itertools).values() if isinstance(kind, type) and kind.__name__[:1] != "_")
+_CLASSES = frozenset(
+    {*_TYPES, *_ITERTOOLS, range, slice, enumerate, zip, map, filter, reversed, property, object} - {dict}
+)
 
 
 def why_not_callable_with(function: Any, n_args: int, names: Sequence[str]) -> str | None:

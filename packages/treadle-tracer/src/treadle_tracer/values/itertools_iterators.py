@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, Constant
-from treadle_tracer.values.iteration import IteratorValue
+from treadle_tracer.values.iteration import IteratorValue, advanced
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.value import Value
 
@@ -83,6 +83,8 @@ def _chain(tx: TraceContext, args: _Args, kwargs: _Kwargs) -> Value:
 
 def chain_from_iterable(tx: TraceContext, args: _Args, kwargs: _Kwargs) -> Value:
     """`itertools.chain.from_iterable`"""
+    if len(args) != 1 or kwargs:
+        raise Unsupported("builtin-call", "chain.from_iterable with other arguments")
     return _Chain(args[0].iterate(tx))
 
 
@@ -222,13 +224,7 @@ def _cycle_of(*items: Any) -> Any:
 
 
 def _cycle_from_the_middle(inner: Any, *seen: Any) -> Any:
-    return _advanced(itertools.cycle(itertools.chain(seen, inner)), len(seen))
-
-
-def _advanced(iterator: Any, count: int) -> Any:
-    for _ in range(count):
-        next(iterator, None)
-    return iterator
+    return advanced(itertools.cycle(itertools.chain(seen, inner)), len(seen))
 
 
 class _Selection(LibraryIterator):
@@ -242,7 +238,7 @@ class _Selection(LibraryIterator):
         self.inputs = inputs
         self.sizes = sizes
         self.position = 0
-        self.groups = iter(_select(cls, sizes, inputs))
+        self.groups: Any = _select(cls, sizes, inputs)
 
     def next(self, tx: TraceContext) -> Value | None:
         group = next(self.groups, None)
@@ -259,22 +255,29 @@ def _select(cls: Any, sizes: Iterable[int], inputs: Iterable[Any]) -> Any:
 
 
 def _selection_at(cls: Any, sizes: tuple[int, ...], position: int, *inputs: Any) -> Any:
-    return _advanced(_select(cls, sizes, inputs), position)
+    return advanced(_select(cls, sizes, inputs), position)
 
 
 def _product(tx: TraceContext, args: _Args, kwargs: _Kwargs) -> Value:
     repeat = kwargs["repeat"].as_index(tx) if "repeat" in kwargs else 1
-    return _Selection(itertools.product, [arg.unpack(tx) for arg in args], [repeat])
+    return _make_selection(tx, itertools.product, [arg.unpack(tx) for arg in args], [repeat])
 
 
 def _selection(cls: Any) -> _Make:
     def make(tx: TraceContext, args: _Args, kwargs: _Kwargs) -> Value:
-        sizes = [arg.as_index(tx) for arg in (*args[1:], *kwargs.values()) if not _is_none(arg)]
-        if any(size < 0 for size in sizes):
-            tx.raise_exception(ValueError, "r must be non-negative")
-        return _Selection(cls, [args[0].unpack(tx)], sizes)
+        items = args[0] if args else kwargs["iterable"]
+        size = args[1] if len(args) > 1 else kwargs.get("r", NONE)
+        is_full = cls is itertools.permutations and _is_none(size)
+        return _make_selection(tx, cls, [items.unpack(tx)], [] if is_full else [size.as_index(tx)])
 
     return make
+
+
+def _make_selection(tx: TraceContext, cls: Any, inputs: list[list[Value]], sizes: list[int]) -> Value:
+    try:
+        return _Selection(cls, inputs, sizes)
+    except (ValueError, OverflowError) as error:  # a size is negative or too large
+        tx.raise_real(error)
 
 
 class _Accumulate(LibraryIterator):
@@ -312,7 +315,7 @@ class _Accumulate(LibraryIterator):
 
 
 def _accumulate_from(inner: Any, function: Any, total: Any, given_out: int) -> Any:
-    return _advanced(itertools.accumulate(inner, function, initial=total), given_out)
+    return advanced(itertools.accumulate(inner, function, initial=total), given_out)
 
 
 def _accumulate(tx: TraceContext, args: _Args, kwargs: _Kwargs) -> Value:
@@ -437,7 +440,7 @@ class _DropWhile(LibraryIterator):
 
 def _dropwhile_after(inner: Any) -> Any:
     """A dropwhile that drops nothing more."""
-    return _advanced(itertools.dropwhile(bool, itertools.chain((False,), inner)), 1)
+    return advanced(itertools.dropwhile(bool, itertools.chain((False,), inner)), 1)
 
 
 class _Compress(LibraryIterator):

@@ -285,7 +285,7 @@ class ObjectValue(Value):
         if isinstance(self.obj, contextvars.ContextVar) and name == "get" and not args:
             assert self.source is not None
             return tx.wrap(self.obj.get(), ApplySource(self.source, contextvars.ContextVar.get))
-        written = stream_method(tx, self, name, args)
+        written = stream_method(tx, self, name, args, kwargs)
         if written is not None:
             return written
         raise Unsupported("builtin-method", f"{self.cls.__name__}.{name}")

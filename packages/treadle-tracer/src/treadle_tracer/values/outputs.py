@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, Constant
-from treadle_tracer.values.class_lookup import find_in_mro
+from treadle_tracer.values.class_lookup import find_in_mro, own_dict
 from treadle_tracer.values.constants import is_trusted_name
 from treadle_tracer.values.deferred_text import snapshot
 from treadle_tracer.values.value import Value
@@ -40,24 +40,25 @@ def queue(tx: TraceContext, function: Callable[..., Any], *values: Value) -> Non
 def is_stream(value: Value) -> bool:
     """Whether the value is an outside text stream whose `write` does nothing but write."""
     obj = None if value.source is None else getattr(value, "obj", None)
-    return obj is not None and why_not_stream(obj) is None
+    if not isinstance(obj, io.TextIOBase) and (obj is None or (obj is not sys.stdout and obj is not sys.stderr)):
+        return False
+    return not any(name in (own_dict(obj) or ()) or _is_of_program(type(obj), name) for name in ("write", "flush"))
 
 
-def why_not_stream(obj: Any) -> str | None:
-    """Why writing to this object may do something that the trace would have to follow."""
-    if not isinstance(obj, io.TextIOBase) and obj not in (sys.stdout, sys.stderr):
-        return "no text stream"
-    write = find_in_mro(type(obj).__mro__, "write")[0]
-    if hasattr(write, "__code__"):
-        module = str(getattr(write, "__module__", ""))
-        if not is_trusted_name(module) and module.partition(".")[0] not in _STREAM_LIBRARIES:
-            return f"{type(obj).__qualname__}.write is a function of the program"
-    return None
+def _is_of_program(cls: type, name: str) -> bool:
+    """Whether a method is a function of the program, which may do something that the trace would have to follow."""
+    method = find_in_mro(cls.__mro__, name)[0]
+    module = str(getattr(method, "__module__", ""))
+    is_of_library = is_trusted_name(module) or module.partition(".")[0] in _STREAM_LIBRARIES
+    return hasattr(method, "__code__") and not is_of_library
 
 
-def stream_method(tx: TraceContext, stream: Value, name: str, args: list[Value]) -> Value | None:
-    """`stream.write(text)` and `stream.flush()`; None for other methods and for streams that are no plain ones."""
-    if name not in ("write", "flush") or not is_stream(stream):
+def stream_method(
+    tx: TraceContext, stream: Value, name: str, args: list[Value], kwargs: dict[str, Value]
+) -> Value | None:
+    """`stream.write(text)` and `stream.flush()`; None for other calls and for streams that are no plain ones."""
+    form = (name, len(args), len(kwargs))
+    if form not in (("write", 1, 0), ("flush", 0, 0)) or not is_stream(stream):
         return None
     if name == "flush":
         queue(tx, _flush, stream)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 def _print(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    if kwargs.keys() - {"sep", "end", "file", "flush"}:
+        raise Unsupported("output", "print with other arguments")
     stream = kwargs.get("file", NONE)
     if isinstance(stream, Constant) and stream.obj is None:
         stream = tx.module_attr(ModuleObject(sys), "stdout")
@@ -56,15 +58,11 @@ class _Printer:
 # ---- warnings
 
 
-def _warn(
-    tx: TraceContext,
-    args: Args,
-    kwargs: Kwargs,
-) -> Value:
-    named = {**dict(zip(("message", "category", "stacklevel", "source"), args, strict=False)), **kwargs}
+def _warn(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    named = {**dict(zip(("message", "category", "stacklevel"), args, strict=False)), **kwargs}
     category, level = named.get("category", NONE), named.get("stacklevel", Constant(1))
-    text = named.pop("message")
-    if named.keys() - {"category", "stacklevel"} or text.python_type() is not str:
+    text = named.pop("message", NONE)
+    if len(args) > 3 or named.keys() - {"category", "stacklevel"} or text.python_type() is not str:
         raise Unsupported("output", "warnings.warn")
     kind = category.obj if isinstance(category, ClassValue) else UserWarning
     if not (isinstance(category, ClassValue) or category.constant() is None) or not issubclass(kind, Warning):
@@ -137,11 +135,18 @@ _LEVELS = {
 _STANDARD = "_log handle makeRecord isEnabledFor getEffectiveLevel callHandlers findCaller".split()
 
 
+_LOG_OPTIONS = {"exc_info", "stack_info", "stacklevel", "extra"}
+
+
 def _logs(level: int) -> Apply:
-    return lambda tx, args, kwargs: _log(tx, args[0], Constant(level), args[1:], kwargs)
+    return lambda tx, args, kwargs: _log(tx, [*args[:1], Constant(level), *args[1:]], kwargs)
 
 
-def _log(tx: TraceContext, logger: Value, level: Value, args: Args, kwargs: Kwargs) -> Value:
+def _log(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    """`logger.log(level, message, ...)`"""
+    if len(args) < 3 or kwargs.keys() - _LOG_OPTIONS:
+        raise Unsupported("output", "a log record with other arguments")
+    logger, level, message, *values = args
     obj, number = getattr(logger, "obj", None), level.constant()
     if logger.source is None or not _is_standard(obj) or type(number) is not int or _changes_loggers(tx):
         raise Unsupported("output", "a logger with methods or a level of its own")
@@ -150,11 +155,10 @@ def _log(tx: TraceContext, logger: Value, level: Value, args: Args, kwargs: Kwar
     if not asked.answer:
         return NONE
     flags = [kwargs.get(name, NONE) for name in ("exc_info", "stack_info", "extra")]
-    if any(not flag.is_constant() or flag.constant() for flag in flags) or not args:
+    if any(not flag.is_constant() or flag.constant() for flag in flags):
         raise Unsupported("output", "a log record with a traceback or fields of its own")
     outside = [frame for frame in tx.frames if frame.program.model.filename != logging.info.__code__.co_filename]
     frame = _frame_at(outside, kwargs.get("stacklevel", Constant(1)))
-    message, *values = args
     text = message if message.python_type() is str else to_str(tx, message)
     shown = [_logged(tx, value) for value in values]
     queue(tx, _Record(obj, number, frame.position()), text, TupleValue(shown))
@@ -217,9 +221,5 @@ RULES = (
     Rule(print, _print, Effect.GRAPH),
     Rule(warnings.warn, _warn, Effect.GRAPH),
     *[Rule(vars(logging.Logger)[name], _logs(level), Effect.GRAPH) for name, level in _LEVELS.items()],
-    Rule(
-        logging.Logger.log,
-        lambda tx, args, kwargs: _log(tx, args[0], args[1], args[2:], kwargs),
-        Effect.GRAPH,
-    ),
+    Rule(logging.Logger.log, _log, Effect.GRAPH),
 )
