@@ -13,14 +13,10 @@ from gpu_cases import Case, Work
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def _moved(inputs: dict[str, Any], device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    return {name: x.to(device, dtype if x.is_floating_point() else None) for name, x in inputs.items()}
-
-
 def _inference(name: str, batch: int, dtype: torch.dtype) -> Callable[[torch.device], Work]:
     def build(device: torch.device) -> Work:
         scenario = zoo.SCENARIOS[name]
-        inputs = _moved(scenario.inputs(batch), device, dtype)
+        inputs = zoo.moved(scenario.inputs(batch), device, dtype)
         return Work(scenario.build().to(device, dtype), [(inputs,)], run=lambda run, given: run(**given[0]))
 
     return build
@@ -29,7 +25,7 @@ def _inference(name: str, batch: int, dtype: torch.dtype) -> Callable[[torch.dev
 def _training(name: str, batch: int, dtype: torch.dtype) -> Callable[[torch.device], Work]:
     def build(device: torch.device) -> Work:
         scenario = zoo.SCENARIOS[name]
-        inputs = _moved(scenario.inputs(batch), device, dtype)
+        inputs = zoo.moved(scenario.inputs(batch), device, dtype)
         model = scenario.build().to(device, dtype).train()
 
         def step(run: Callable[..., Any], given: tuple[Any, ...]) -> torch.Tensor:

@@ -73,14 +73,6 @@ def saved_mebibytes(model: torch.nn.Module, step: Step) -> float:
     return sum(sizes.values()) / 2**20
 
 
-def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
-    for module in model.modules():
-        for name in ("p", "dropout", "drop_prob", "dropout_prob", "attention_dropout", "dropout_rate"):
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
-    return model
-
-
 def gradient_error(scenario: zoo.Scenario, variant: str) -> float:
     """The largest error of a gradient against float64 over eager's own, of one step without dropout."""
     found = []
@@ -90,7 +82,7 @@ def gradient_error(scenario: zoo.Scenario, variant: str) -> float:
         (measure.COMPILERS[variant], False),
     ):
         torch.manual_seed(0)
-        model = without_dropout(scenario.build().train())
+        model = zoo.without_dropout(scenario.build().train())
         inputs = scenario.inputs()
         if in_double:
             model, inputs = model.double(), zoo.in_float64(inputs)

@@ -4,8 +4,6 @@ batches and lengths in two compiles."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import pytest
 import torch
@@ -19,28 +17,9 @@ pytest.importorskip("timm")
 zoo = pytest.importorskip("zoo")
 training_curves = pytest.importorskip("training_curves")
 
+from model_training import assert_as_near_as_eager, gradients, loss_of  # noqa: E402
+
 LENGTHS = ((2, 16), (3, 24), (1, 9), (4, 32))
-_DROPOUT = ("p", "dropout", "drop_prob", "dropout_prob", "attention_dropout", "dropout_rate")
-
-
-def loss_of(outputs: Any) -> torch.Tensor:
-    """The mean square of the first floating-point output."""
-    return next(t for t in zoo.tensors_of(outputs) if t.is_floating_point()).square().mean()
-
-
-def gradients(model: torch.nn.Module, run: Callable[..., Any], inputs: Mapping[str, Any]) -> list[torch.Tensor | None]:
-    for parameter in model.parameters():
-        parameter.grad = None
-    loss_of(run(**inputs)).backward()
-    return [p.grad for p in model.parameters()]
-
-
-def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
-    for module in model.modules():
-        for name in _DROPOUT:
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
-    return model
 
 
 def assert_one_graph() -> None:
@@ -74,20 +53,16 @@ def test_steps_and_gradients(name: str) -> None:
     eager.load_state_dict(state)
     model.load_state_dict(state)
     treadle.reset()
-    exact_model = copy.deepcopy(without_dropout(eager)).double()
+    exact_model = copy.deepcopy(zoo.without_dropout(eager)).double()
     theirs = gradients(eager, eager, inputs)
-    mine = gradients(without_dropout(model), treadle.compile(model), inputs)
+    mine = gradients(zoo.without_dropout(model), treadle.compile(model), inputs)
     exact = gradients(exact_model, exact_model, zoo.in_float64(inputs))
-    for one, other, reference in zip(mine, theirs, exact, strict=True):
-        assert (one is None) == (other is None) == (reference is None)
-        if one is not None and other is not None and reference is not None:
-            own = max((other - reference).abs().max().item(), 1e-6 * reference.abs().max().item(), 1e-9)
-            assert (one - reference).abs().max().item() <= 10 * own
+    assert_as_near_as_eager(mine, theirs, exact)
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5"])
 def test_batches_and_lengths_in_two_compiles(name: str) -> None:
-    eager = without_dropout(zoo.SCENARIOS[name].build().train())
+    eager = zoo.without_dropout(zoo.SCENARIOS[name].build().train())
     model = copy.deepcopy(eager)
     fast = treadle.compile(model)
     for batch, length in LENGTHS:
@@ -104,7 +79,7 @@ def test_batches_and_lengths_in_two_compiles(name: str) -> None:
 @pytest.mark.parametrize("name", ["vit", "resnet18"])
 def test_batches_of_images_in_two_compiles(name: str) -> None:
     scenario = zoo.SCENARIOS[name]
-    eager = without_dropout(scenario.build().train())
+    eager = zoo.without_dropout(scenario.build().train())
     model = copy.deepcopy(eager)
     fast = treadle.compile(model)
     for batch in (2, 3, 4):

@@ -175,6 +175,25 @@ def tensors_of(result: Any) -> list[torch.Tensor]:
     return []
 
 
+def moved(inputs: Inputs, device: torch.device, dtype: torch.dtype | None = None) -> Inputs:
+    """The same inputs on a device, floating-point tensors in that dtype."""
+    return {
+        name: value.to(device, dtype if value.is_floating_point() else None)
+        if isinstance(value, torch.Tensor)
+        else value
+        for name, value in inputs.items()
+    }
+
+
+def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
+    """The model itself, with every probability of dropout set to 0."""
+    for module in model.modules():
+        for name in ("p", "dropout", "drop_prob", "dropout_prob", "attention_dropout", "dropout_rate"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model
+
+
 def in_float64(inputs: Inputs) -> Inputs:
     """The same inputs with floating-point tensors widened, for the float64 reference run."""
     return {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from random_programs import programs, run_program
+from random_programs import check_programs
 
 import treadle
 
@@ -29,25 +30,11 @@ DYNAMIC = {
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_random_programs(batch: int, device: torch.device) -> None:
-    @seed(batch)
-    @settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate],
-    )
-    @given(programs())
-    def run(drawn: tuple[list[tuple[int, ...]], list[object]]) -> None:
-        shapes, steps = drawn
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         treadle.reset()
-        inputs = [torch.randn(shape, device=device) for shape in shapes]
-        expected = run_program(steps, *[x.double() for x in inputs])
-        actual = treadle.compile(lambda *xs: run_program(steps, *xs))(*inputs)
-        for one, other in zip(actual, expected, strict=True):
-            torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3, equal_nan=True)
+        return treadle.compile(function)
 
-    run()
+    check_programs(batch, EXAMPLES, compiled, device)
 
 
 @pytest.mark.parametrize("name", DYNAMIC)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -17,24 +15,9 @@ pytest.importorskip("transformers")
 pytest.importorskip("timm")
 zoo = pytest.importorskip("zoo")
 
+from model_training import assert_as_near_as_eager, gradients, loss_of  # noqa: E402
+
 NAMES = list(zoo.SCENARIOS)
-_DROPOUT = ("p", "dropout", "drop_prob", "dropout_prob", "attention_dropout", "dropout_rate")
-
-
-def moved(inputs: dict[str, Any], device: torch.device, dtype: torch.dtype | None = None) -> dict[str, Any]:
-    """The inputs on the device, floating-point ones in that dtype."""
-    return {
-        name: x.to(device, dtype if x.is_floating_point() else None) if isinstance(x, torch.Tensor) else x
-        for name, x in inputs.items()
-    }
-
-
-def without_dropout(model: torch.nn.Module) -> torch.nn.Module:
-    for module in model.modules():
-        for name in _DROPOUT:
-            if isinstance(getattr(module, name, None), float):
-                setattr(module, name, 0.0)
-    return model
 
 
 def worst_error(results: list[torch.Tensor], reference: list[torch.Tensor]) -> float:
@@ -47,25 +30,12 @@ def worst_error(results: list[torch.Tensor], reference: list[torch.Tensor]) -> f
     return worst
 
 
-def loss_of(outputs: Any) -> torch.Tensor:
-    """The mean square of the first floating-point output."""
-    first = next(t for t in zoo.tensors_of(outputs) if t.is_floating_point())
-    return (first if first.dtype == torch.float64 else first.float()).square().mean()
-
-
-def gradients(model: torch.nn.Module, run: Callable[..., Any], inputs: dict[str, Any]) -> list[torch.Tensor | None]:
-    for parameter in model.parameters():
-        parameter.grad = None
-    loss_of(run(**inputs)).backward()
-    return [p.grad for p in model.parameters()]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("name", NAMES)
 def test_inference(name: str, dtype: torch.dtype, device: torch.device) -> None:
     scenario = zoo.SCENARIOS[name]
     model = scenario.build().to(device, dtype)
-    inputs = moved(scenario.inputs(2), device, dtype)
+    inputs = zoo.moved(scenario.inputs(2), device, dtype)
     with torch.no_grad():
         eager = zoo.tensors_of(model(**inputs))
         reference = zoo.tensors_of(copy.deepcopy(model).double()(**zoo.in_float64(inputs)))
@@ -84,7 +54,7 @@ def test_inference(name: str, dtype: torch.dtype, device: torch.device) -> None:
 def test_steps_of_training(name: str, device: torch.device) -> None:
     """Dropout included: losses follow eager's with the same seed, and the generator ends where eager's does."""
     scenario = zoo.SCENARIOS[name]
-    inputs = moved(scenario.inputs(2), device)
+    inputs = zoo.moved(scenario.inputs(2), device)
     runs = []
     for wrap in (lambda model: model, treadle.compile):
         model = scenario.build().to(device).train()
@@ -106,26 +76,22 @@ def test_steps_of_training(name: str, device: torch.device) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients(name: str, device: torch.device) -> None:
     scenario = zoo.SCENARIOS[name]
-    inputs = moved(scenario.inputs(2), device)
-    model = without_dropout(scenario.build().to(device).train())
+    inputs = zoo.moved(scenario.inputs(2), device)
+    model = zoo.without_dropout(scenario.build().to(device).train())
     state = copy.deepcopy(model.state_dict())
     exact_model = copy.deepcopy(model).double()
     theirs = gradients(model, model, inputs)
     model.load_state_dict(state)  # batch norm has moved its statistics
     mine = gradients(model, treadle.compile(model), inputs)
     exact = gradients(exact_model, exact_model, zoo.in_float64(inputs))
-    for one, other, reference in zip(mine, theirs, exact, strict=True):
-        assert (one is None) == (other is None) == (reference is None)
-        if one is not None and other is not None and reference is not None:
-            own = max((other - reference).abs().max().item(), 1e-6 * reference.abs().max().item(), 1e-9)
-            assert (one - reference).abs().max().item() <= 10 * own
+    assert_as_near_as_eager(mine, theirs, exact)
 
 
 @pytest.mark.parametrize("name", ["bert", "llama", "resnet18", "convnext_atto"])
 def test_autocast(name: str, device: torch.device) -> None:
     scenario = zoo.SCENARIOS[name]
-    inputs = moved(scenario.inputs(2), device)
-    model = without_dropout(scenario.build().to(device).train())
+    inputs = zoo.moved(scenario.inputs(2), device)
+    model = zoo.without_dropout(scenario.build().to(device).train())
     state = copy.deepcopy(model.state_dict())
     exact_model = copy.deepcopy(model).double()
     exact = loss_of(exact_model(**zoo.in_float64(inputs))).item()
@@ -148,7 +114,7 @@ def test_batches_that_change(name: str, device: torch.device) -> None:
     compiled = treadle.compile(model)
     with torch.no_grad():
         for batch in (2, 3, 5, 1, 4):
-            inputs = moved(scenario.inputs(batch), device)
+            inputs = zoo.moved(scenario.inputs(batch), device)
             expected = zoo.tensors_of(model(**inputs))
             torch.testing.assert_close(zoo.tensors_of(compiled(**inputs)), expected, rtol=1e-3, atol=1e-3)
     assert treadle.stats().graphs <= 3 and not treadle.stats().eager_graphs

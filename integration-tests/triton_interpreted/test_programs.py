@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
-from random_programs import programs, run_program
+from random_programs import check_programs
 
 import treadle
 
@@ -16,25 +18,11 @@ BATCHES, EXAMPLES = 4, 6
 @pytest.mark.parametrize("batch", range(BATCHES))
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_random_programs(batch: int, dynamic: bool) -> None:
-    @seed(batch)
-    @settings(
-        max_examples=EXAMPLES,
-        deadline=None,
-        database=None,
-        suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate],
-    )
-    @given(programs())
-    def run(drawn: tuple[list[tuple[int, ...]], list[object]]) -> None:
-        shapes, steps = drawn
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         treadle.reset()
-        inputs = [torch.randn(shape) for shape in shapes]
-        expected = run_program(steps, *[x.double() for x in inputs])
-        actual = treadle.compile(lambda *xs: run_program(steps, *xs), dynamic=dynamic)(*inputs)
-        for one, other in zip(actual, expected, strict=True):
-            torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3, equal_nan=True)
+        return treadle.compile(function, dynamic=dynamic)
 
-    run()
+    check_programs(batch, EXAMPLES, compiled, "cpu")
 
 
 def test_these_tests_run_triton_kernels(monkeypatch: pytest.MonkeyPatch) -> None:

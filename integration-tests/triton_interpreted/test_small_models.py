@@ -17,6 +17,8 @@ transformers = pytest.importorskip("transformers")
 timm = pytest.importorskip("timm")
 zoo = pytest.importorskip("zoo")
 
+from model_training import assert_as_near_as_eager, gradients  # noqa: E402
+
 WORDS = 60
 TEXT = {"vocab_size": WORDS, "use_cache": False}
 
@@ -115,15 +117,6 @@ def build(name: str) -> tuple[torch.nn.Module, dict[str, Any]]:
     return model, inputs()
 
 
-def assert_near(mine: list[Any], theirs: list[Any], exact: list[Any]) -> None:
-    """As near to float64's results as eager's are, to a factor of ten."""
-    for one, other, reference in zip(mine, theirs, exact, strict=True):
-        assert (one is None) == (other is None)
-        if one is not None:
-            own = max((other - reference).abs().max().item(), 1e-6 * reference.abs().max().item(), 1e-9)
-            assert (one - reference).abs().max().item() <= 10 * own
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_inference(name: str) -> None:
@@ -133,18 +126,16 @@ def test_inference(name: str) -> None:
         theirs = zoo.tensors_of(model(**inputs))
         mine = zoo.tensors_of(treadle.compile(model)(**inputs))
     assert not treadle.stats().eager_graphs and treadle.stats().graphs == 1
-    assert_near(mine, theirs, exact)
+    assert_as_near_as_eager(mine, theirs, exact)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "t5", "convnext", "mixer"])
 def test_gradients(name: str) -> None:
     model, inputs = build(name)
-    found = []
-    for run_in, wrap in ((copy.deepcopy(model).double(), None), (model, None), (copy.deepcopy(model), treadle.compile)):
-        given = zoo.in_float64(inputs) if not found else inputs
-        output = next(t for t in zoo.tensors_of((wrap or (lambda m: m))(run_in)(**given)) if t.is_floating_point())
-        output.square().mean().backward()
-        found.append([p.grad for p in run_in.parameters()])
+    exact_model, own_model = copy.deepcopy(model).double(), copy.deepcopy(model)
+    exact = gradients(exact_model, exact_model, zoo.in_float64(inputs))
+    theirs = gradients(model, model, inputs)
+    mine = gradients(own_model, treadle.compile(own_model), inputs)
     assert not treadle.stats().eager_graphs
-    assert_near(found[2], found[1], found[0])
+    assert_as_near_as_eager(mine, theirs, exact)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 _UNARY = [
@@ -79,3 +81,28 @@ def run_program(steps: list[Any], *inputs: torch.Tensor) -> tuple[torch.Tensor, 
         else:
             values.append(x.narrow(dim, x.shape[dim] // 2, x.shape[dim] - x.shape[dim] // 2))
     return tuple(values[len(inputs) :][-4:])
+
+
+def check_programs(
+    batch: int, examples: int, compile_: Callable[[Callable[..., Any]], Callable[..., Any]], device: str | torch.device
+) -> None:
+    """Draw programs, always the same ones for one `batch`, and compare what `compile_` makes of each with its float64 results."""
+
+    @seed(batch)
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate],
+    )
+    @given(programs())
+    def run(drawn: tuple[list[tuple[int, ...]], list[Any]]) -> None:
+        shapes, steps = drawn
+        inputs = [torch.randn(shape, device=device) for shape in shapes]
+        expected = run_program(steps, *[x.double() for x in inputs])
+        actual = compile_(lambda *xs: run_program(steps, *xs))(*inputs)
+        for one, other in zip(actual, expected, strict=True):
+            torch.testing.assert_close(one.double(), other, rtol=1e-3, atol=1e-3, equal_nan=True)
+
+    run()
