@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -45,11 +46,17 @@ class Place:
 
 class Graph:
     fails = ""
+    alive: weakref.WeakSet[Graph] = weakref.WeakSet()
 
     def capture_begin(self, pool: object, capture_error_mode: str) -> None:
         CALLS.append(f"begin in pool {pool}, {capture_error_mode}")
         if Graph.fails == "begin":
             raise RuntimeError("begin")
+        if pool in CUDA[-1].used_pools and pool not in [graph.pool for graph in Graph.alive]:
+            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")  # c10/cuda/CUDACachingAllocator.cpp
+        CUDA[-1].used_pools.add(pool)
+        self.pool = pool
+        Graph.alive.add(self)
 
     def capture_end(self) -> None:
         CALLS.append("end")
@@ -89,6 +96,7 @@ class Cuda:
     def __init__(self) -> None:
         self.current = Stream("main")
         self.pools = 0
+        self.used_pools: set[object] = set()
         self.stays_stuck = False
         self.generator = Generator()
         self.default_generators = [self.generator]
@@ -169,6 +177,16 @@ def test_work_is_recorded_on_a_stream_of_its_own_and_in_one_pool(cuda: Cuda) -> 
     assert cuda.current.name == "main"
 
 
+def test_when_all_recordings_are_gone_work_is_recorded_in_a_new_pool(cuda: Cuda) -> None:
+    first = recorder().record(lambda: None)
+    second = recorder().record(lambda: None)
+    del first, second
+    replay = recorder().record(lambda: None)
+    replay()
+    begins = [call for call in CALLS if call.startswith("begin")]
+    assert begins == [f"begin in pool {pool}, thread_local" for pool in (1, 1, 2)]
+
+
 def test_replays_on_one_stream_need_no_events(cuda: Cuda) -> None:
     for _ in range(3):
         with recorder().in_order():
@@ -214,7 +232,7 @@ def test_a_recording_that_fails_leaves_nothing_behind(cuda: Cuda, monkeypatch: p
     monkeypatch.setattr(Graph, "fails", "")
     CALLS.clear()
     recorder().record(lambda: None)
-    assert CALLS[0] == "begin in pool 2, thread_local"
+    assert CALLS[0] == "begin in pool 3, thread_local"  # the second one was for bringing the generator back
 
 
 def test_after_a_failure_that_spoils_the_generator_for_good_nothing_is_recorded(

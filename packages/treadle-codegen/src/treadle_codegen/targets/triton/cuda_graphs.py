@@ -2,7 +2,7 @@
 
 Graphs share what they allocate and release while they are recorded, so no two of them may run at the same time, and none
 may leave anything there for later. Replays are therefore ordered across streams, and a graph's lasting memory is made
-outside (`host.recording`).
+outside (`host.recording`). When all graphs of a pool are gone, the next ones get a new pool.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -23,7 +24,10 @@ class CudaGraphs:
         self.lock = threading.RLock()
         self._device = device
         self._is_broken = False
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool = (0, 0)
+        self._recorded: weakref.WeakSet[torch.cuda.CUDAGraph] = (
+            weakref.WeakSet()
+        )  # into the pool; none before there is one
         self._side = torch.cuda.Stream(device)
         self._stream: torch.cuda.Stream | None = None  # of the last replay
         self._ended: torch.cuda.Event | None = None  # the last replay, once replays were on several streams
@@ -33,12 +37,17 @@ class CudaGraphs:
 
     def record(self, work: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
+        # PyTorch refuses a pool that graphs have used and none uses any more. Held here, they cannot go before this one uses it.
+        others = list(self._recorded)
+        if not others:
+            self._pool = torch.cuda.graph_pool_handle()
         with torch.cuda.device(self._device), torch.cuda.stream(self._side):
             try:
                 _captured(graph, self._pool, work)
             except BaseException:
                 self._after_failure()
                 raise
+        self._recorded.add(graph)
         return graph.replay
 
     def _after_failure(self) -> None:
@@ -51,12 +60,12 @@ class CudaGraphs:
         index = self._device.index or 0
         with contextlib.suppress(RuntimeError):
             torch._C._cuda_endAllocateToPool(index, self._pool)
-        self._pool = torch.cuda.graph_pool_handle()
+        self._recorded = weakref.WeakSet()  # what is recorded next goes into another pool
         generator = torch.cuda.default_generators[index]
         state = generator.get_state()
         place = torch.empty(1, device=self._device)
         with contextlib.suppress(RuntimeError):
-            _captured(torch.cuda.CUDAGraph(), self._pool, place.zero_)
+            _captured(torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle(), place.zero_)
         try:
             torch.rand(1, device=self._device)
         except RuntimeError:
