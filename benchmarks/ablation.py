@@ -31,7 +31,7 @@ from unittest import mock
 import torch
 
 import kernels
-from kernel_cases import CASES, Maker
+from kernel_cases import KERNELS, copied
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -91,13 +91,14 @@ _WARM_UP = 40  # calls, so that kernels for frequent sizes are there
 
 def kernel_builder(name: str) -> tuple[kernels.Call, Build]:
     """What calls a kernel in eager, and what compiles it."""
-    case = CASES[name](Maker("cache", torch.float32, "cpu"))
+    kernel = KERNELS[name]
+    given = kernel.arguments(kernels.maker("cache", torch.float32, "cpu"))
 
     def build(how: Mapping[str, Any]) -> kernels.Call:
-        compiled, arguments = treadle.compile(case.function, **how), [a.clone() for a in case.arguments]
+        compiled, arguments = treadle.compile(kernel.compute, **how), copied(given)
         return lambda: compiled(*arguments)
 
-    return lambda: case.function(*case.arguments), build
+    return lambda: kernel.compute(*given), build
 
 
 def model_builder(name: str) -> tuple[kernels.Call, Build]:
@@ -131,7 +132,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--models", nargs="*", choices=list(zoo.SCENARIOS), default=list(zoo.SCENARIOS), metavar="MODEL"
     )
-    parser.add_argument("--kernels", nargs="*", choices=list(CASES), default=list(CASES), metavar="KERNEL")
+    parser.add_argument("--kernels", nargs="*", choices=list(KERNELS), default=list(KERNELS), metavar="KERNEL")
     parser.add_argument("--without", nargs="+", choices=list(ROWS)[1:], default=list(ROWS)[1:])
     parser.add_argument("--seconds", type=float, default=1.0, help="measuring time of each row of each program")
     parser.add_argument("--clock", choices=list(kernels.CLOCKS), default="wall")

@@ -80,14 +80,17 @@ def batches(cases: Sequence[Case]) -> list[list[str]]:
     """Keys of the cases of each process: neighbours of one part, an inference with its training."""
     groups: list[list[Case]] = []
     for case in cases:
-        part = "model" if case.part in ("inference", "training") else case.part
         last = groups[-1] if groups else []
-        same = last and ("model" if last[0].part in ("inference", "training") else last[0].part) == part
-        if same and len(last) < CASES_PER_PROCESS[case.part] and (part != "model" or last[0].name == case.name):
+        if last and _kind(last[0]) == _kind(case) and len(last) < CASES_PER_PROCESS[case.part]:
             last.append(case)
         else:
             groups.append([case])
     return [[case.key for case in group] for group in groups]
+
+
+def _kind(case: Case) -> str:
+    """What the cases of one process have in common: the part, or the model."""
+    return case.name if case.part in ("inference", "training") else case.part
 
 
 def describe(device: str, arguments: Sequence[str]) -> dict[str, Any]:
@@ -100,11 +103,10 @@ def describe(device: str, arguments: Sequence[str]) -> dict[str, Any]:
         "tf32": False,
         **machine.describe(),
     }
-    for name in ("triton",):
-        try:
-            found["versions"][name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found["versions"][name] = None
+    try:
+        found["versions"]["triton"] = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        found["versions"]["triton"] = None
     return found
 
 

@@ -47,9 +47,3 @@ class Case:
     @property
     def key(self) -> str:
         return "/".join((self.part, self.name, self.size, self.dtype))
-
-
-def bytes_of(*tensors: Any) -> int:
-    """Bytes of the elements of distinct tensors."""
-    found = {id(t): t for t in torch.utils._pytree.tree_leaves(tensors) if isinstance(t, torch.Tensor)}
-    return sum(t.numel() * t.element_size() for t in found.values())

@@ -1,15 +1,13 @@
-"""What a call costs the host on a CUDA device, and checks of launches and recordings that need one.
+"""What a call costs the host on a CUDA device.
 
     python benchmarks/gpu_launch.py                    everything, to benchmarks/results/gpu_launch.json; about two minutes
     python benchmarks/gpu_launch.py --torch            torch.compile beside it, in both modes
-    python benchmarks/gpu_launch.py --only entry checks
+    python benchmarks/gpu_launch.py --only entry cold
 
 entry     one native call per segment: microseconds per call and per kernel, for segments of 1 to 50 kernels
 function  a function of small tensors, an MLP, and a training step of it: eager, default, mode="reduce-overhead"
 results   how a recording hands out results: copies in fresh memory against its own memory, by bytes
 cold      seconds from an empty cache to the first result of a trivial function, PyTorch imported
-checks    results that stay alive, random numbers, streams, unaligned pointers, shapes, accumulated gradients, a recording
-          that fails, an index out of range: each "ok" or what went wrong
 
 Host times are of calls in a row without waiting for the device, which is idle at the start of each row; total times include
 it. Figures are medians over rows.
@@ -196,189 +194,9 @@ def cold(with_torch: bool) -> dict[str, Any]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------ checks
-
-
-def fast(f: Any, **options: Any) -> Any:
-    return treadle.compile(f, mode="reduce-overhead", options=options or None)
-
-
-def check_results_that_stay_alive() -> None:
-    run, inputs = fast(pointwise), [torch.randn(32, 32, device=DEVICE) for _ in range(10)]
-    found = [run(x) for x in inputs]
-    for x, result in zip(inputs, found, strict=True):
-        torch.testing.assert_close(result, pointwise(x))
-
-
-def check_recordings_are_replayed() -> None:
-    from treadle_codegen.host.replay import ReplayedGraph
-
-    replayed: list[str | None] = []
-    before = ReplayedGraph.__init__
-
-    def watched(self: ReplayedGraph, *args: Any) -> None:
-        before(self, *args)
-        graphs.append(self)
-
-    graphs: list[ReplayedGraph] = []
-    ReplayedGraph.__init__ = watched  # type: ignore[method-assign]
-    try:
-        run = fast(lambda x: pointwise(x) @ x)
-        for _ in range(6):
-            run(torch.randn(32, 32, device=DEVICE))
-        replayed = [graph.why_not for graph in graphs]
-        assert graphs and all(graph.replays >= 3 for graph in graphs), (replayed, [graph.replays for graph in graphs])
-    finally:
-        ReplayedGraph.__init__ = before  # type: ignore[method-assign]
-
-
-def check_random_numbers() -> None:
-    def noisy(x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.dropout(x.sin(), 0.5) + torch.rand_like(x)
-
-    x = torch.ones(1000, device=DEVICE)
-    for way in (treadle.compile(noisy), fast(noisy)):
-        torch.manual_seed(7)
-        wanted = [noisy(x) for _ in range(6)] + [torch.rand(3, device=DEVICE)]
-        torch.manual_seed(7)
-        found = [way(x) for _ in range(6)] + [torch.rand(3, device=DEVICE)]
-        for one, two in zip(wanted, found, strict=True):
-            torch.testing.assert_close(one, two)
-
-
-def check_streams() -> None:
-    run = fast(lambda x: (pointwise(x) @ x).exp().sin())
-    plain = treadle.compile(lambda x: (pointwise(x) @ x).exp().sin())
-    inputs = [torch.randn(512, 512, device=DEVICE) / 30 for _ in range(12)]
-    torch.cuda.synchronize()
-    streams = [torch.cuda.Stream() for _ in range(3)]
-    for way in (run, plain):
-        found = []
-        for k, x in enumerate(inputs):
-            with torch.cuda.stream(streams[k % 3]):
-                found.append(way(x))
-        torch.cuda.synchronize()
-        for x, result in zip(inputs, found, strict=True):
-            torch.testing.assert_close(result, (pointwise(x) @ x).exp().sin(), rtol=1e-3, atol=1e-3)
-
-
-def check_pointers_and_sizes() -> None:
-    memory = torch.randn(4097, device=DEVICE)
-    for way in (treadle.compile(lambda x: x.sin() + 1), fast(lambda x: x.sin() + 1)):
-        for x in (memory[:4096], memory[1:], memory[3:1003], memory[:0], memory[::2], memory[:4096].view(64, 64).t()):
-            for _ in range(4):
-                torch.testing.assert_close(way(x), x.sin() + 1)
-
-
-def check_training() -> None:
-    def trained(way: Callable[[Any], Any], at_once: int) -> list[float]:
-        module = mlp()
-        run, optimizer, found = way(module), torch.optim.SGD(module.parameters(), 0.01), []
-        torch.manual_seed(3)
-        for _ in range(4):
-            losses = [run(torch.randn(16, 64, device=DEVICE)).pow(2).mean() for _ in range(at_once)]
-            for loss in losses:
-                loss.backward()
-                found.append(loss.item())
-            optimizer.step()
-            optimizer.zero_grad()
-        return found
-
-    for at_once in (1, 3):
-        plain, recorded = trained(treadle.compile, at_once), trained(fast, at_once)
-        assert plain == recorded, (plain, recorded)
-        torch.testing.assert_close(
-            torch.tensor(plain), torch.tensor(trained(lambda f: f, at_once)), rtol=1e-3, atol=1e-3
-        )
-
-
-def check_memory_of_temporaries() -> None:
-    """Temporaries of several graphs share memory, and empty_cache gives it back."""
-    functions = [treadle.compile(lambda x, k=k: ((x + k) @ x).sin() @ x) for k in range(4)]
-    x = torch.randn(2048, 2048, device=DEVICE) / 50
-    for run in functions:
-        run(x)
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    held = torch.cuda.memory_allocated()
-    for run in functions:
-        run(x)
-    torch.cuda.synchronize()
-    assert torch.cuda.memory_allocated() <= held, (torch.cuda.memory_allocated(), held)
-
-
-def check_a_recording_that_fails() -> None:
-    from treadle_codegen.targets.triton.cuda_graphs import CudaGraphs
-
-    recorder, x = CudaGraphs(torch.device("cuda", 0)), torch.ones(100, device=DEVICE)
-    try:
-        recorder.record(lambda: print((x + torch.rand_like(x)).sum().item()))
-    except RuntimeError:
-        pass
-    else:
-        raise AssertionError("a recording waited for the device")
-    torch.rand(10, device=DEVICE)
-    assert (x + 1).sum().item() == 200
-    spoiled = recorder.is_recording()
-    again, made = CudaGraphs(torch.device("cuda", 0)), torch.zeros(100, device=DEVICE)
-
-    def work() -> None:
-        made.copy_(x + 1)
-
-    replay = again.record(work)
-    with again.in_order():
-        replay()
-    assert made.sum().item() == 200, "recording after a failure"
-    if spoiled:
-        print("    (the failure had spoiled the generator)")
-
-
-ASSERT = """
-import torch, treadle
-@treadle.compile
-def take(x, i): return x[i] * 2
-x = torch.ones(10, device="cuda")
-take(x, torch.tensor([1, 2], device="cuda"))
-try:
-    take(x, torch.tensor([1, 20], device="cuda")); torch.cuda.synchronize(); print("no error")
-except RuntimeError as error:
-    print("raised", "assert" in str(error))
-"""
-
-
-def check_an_index_out_of_range() -> None:
-    done = subprocess.run([sys.executable, "-c", ASSERT], capture_output=True, text=True, timeout=120, check=False)
-    assert "raised True" in done.stdout, done.stdout + done.stderr[-1500:]
-
-
-def check_another_device() -> None:
-    if torch.cuda.device_count() < 2:
-        print("    (one device only)")
-        return
-    for way in (treadle.compile(pointwise), fast(pointwise)):
-        for _ in range(4):
-            x = torch.randn(32, 32, device="cuda:1")
-            torch.testing.assert_close(way(x), pointwise(x))
-
-
-def checks() -> dict[str, str]:
-    found = {}
-    for name, check in list(globals().items()):
-        if name.startswith("check_"):
-            treadle.reset()
-            try:
-                check()
-                found[name.removeprefix("check_")] = "ok"
-            except Exception as error:  # a report of all checks is wanted
-                traceback.print_exc(limit=4)
-                found[name.removeprefix("check_")] = f"{type(error).__name__}: {str(error)[:800]}"
-            print(f"  {name}: {found[name.removeprefix('check_')][:200]}", flush=True)
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    sections = ("entry", "function", "results", "cold", "checks")
+    sections = ("entry", "function", "results", "cold")
     parser.add_argument("--only", nargs="+", choices=sections, default=sections)
     parser.add_argument("--torch", action="store_true")
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT)
@@ -390,7 +208,6 @@ def main() -> None:
         "function": lambda: functions(given.torch),
         "results": results,
         "cold": lambda: cold(given.torch),
-        "checks": checks,
     }
     report: dict[str, Any] = {
         "device": torch.cuda.get_device_name(),

@@ -3,14 +3,14 @@
     python benchmarks/gpu_matmul.py [--output results.json] [--seconds 85] [--dtypes bfloat16,float32]
 
 Sizes are those of models: linear layers of BERT, Llama and ViT, decoding steps, attention scores. Times are the device's own,
-medians with cold caches. The JSON has a row for each case (microseconds, speed-up over eager) and the tables of all trials.
+medians with cold caches, by the clock that autotuning uses. The JSON has a row for each case (microseconds, speed-up over
+eager) and the tables of all trials.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 import treadle
+from treadle_codegen.targets.triton.clock import CudaClock
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32, "tf32": torch.float32}
 
@@ -57,23 +58,6 @@ CASES: dict[str, tuple[Callable[..., torch.Tensor], list[tuple[int, ...]]]] = {
 }
 
 
-def seconds(run: Callable[[], Any], runs: int = 15) -> float:
-    """Median device time of one run; a write to 256 MB before each empties the caches."""
-    for _ in range(3):
-        run()
-    scratch = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
-    pairs = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(runs)]
-    torch.cuda.synchronize()
-    torch.cuda._sleep(1 << 21)
-    for start, end in pairs:
-        scratch.zero_()
-        start.record()
-        run()
-        end.record()
-    torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in pairs) / 1e3
-
-
 class Trials:
     """Collects what the log `autotune` says."""
 
@@ -90,6 +74,7 @@ class Trials:
 
 def measure(dtypes: list[str], budget: float) -> Iterator[dict[str, Any]]:
     begin = time.monotonic()
+    clock = CudaClock(torch.device("cuda"))
     for kind in dtypes:
         torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
         for name, (function, shapes) in CASES.items():
@@ -101,14 +86,14 @@ def measure(dtypes: list[str], budget: float) -> Iterator[dict[str, Any]]:
             row: dict[str, Any] = {"case": name, "dtype": kind}
             with torch.no_grad():
                 expected = function(*args)
-                row["eager_us"] = 1e6 * seconds(lambda function=function, args=args: function(*args))
+                row["eager_us"] = 1e6 * clock.seconds(lambda function=function, args=args: function(*args), name)
                 for mode in ("default", "max-autotune-no-cudagraphs"):
                     start = time.monotonic()
                     compiled = treadle.compile(function, mode=mode)
                     found = compiled(*args)
                     short = mode.removesuffix("-no-cudagraphs")
                     row[f"{short}_compile_s"] = round(time.monotonic() - start, 2)
-                    row[f"{short}_us"] = 1e6 * seconds(lambda compiled=compiled, args=args: compiled(*args))
+                    row[f"{short}_us"] = 1e6 * clock.seconds(lambda compiled=compiled, args=args: compiled(*args), name)
                     row[f"{short}_error"] = float((found.double() - expected.double()).abs().max())
             row["speedup"] = row["eager_us"] / row["max-autotune_us"]
             yield row

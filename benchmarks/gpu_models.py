@@ -9,8 +9,7 @@ import torch
 
 import zoo
 from gpu_cases import Case, Work
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+from kernel_cases import DTYPES
 
 
 def _inference(name: str, batch: int, dtype: torch.dtype) -> Callable[[torch.device], Work]:

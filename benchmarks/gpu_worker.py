@@ -121,9 +121,11 @@ class Worker:
 
     def _compile(self, case: Any) -> None:
         torch = self._torch
+        from kernel_cases import bytes_of, copied
+
         work = case.build(self._device)
         with torch.set_grad_enabled(case.with_grad):
-            arguments = _copied(work.arguments[0])
+            arguments = copied(work.arguments[0])
             result = work.run(work.compute, arguments)
             expected = _detached(arguments if result is None else result)
             for variant in self._given["variants"]:
@@ -134,17 +136,17 @@ class Worker:
                     self._left.append((case, work, variant, *self._first(work, variant, expected)))
                 except Exception as error:
                     self._emit(self._row(case, variant, error))
-        from gpu_cases import bytes_of
-
         if bytes_of(work.arguments) > KEPT_BYTES:
             work.arguments.clear()  # other processes need memory while this one waits
 
     def _first(self, work: Any, variant: str, expected: list[Any]) -> tuple[Any, Row]:
         """The compiled function, and a row with the first call's figures."""
+        from kernel_cases import copied
+
         statistics = _Statistics(variant)
         row: Row = {"first_in_process": variant not in self._used, "jobs": self._given["jobs"]}
         self._used.add(variant)
-        arguments = _copied(work.arguments[0])
+        arguments = copied(work.arguments[0])
         self._clock.synchronize()
         start = time.perf_counter()
         compiled = VARIANTS[variant](work.compute)
@@ -197,13 +199,6 @@ class Worker:
         if error is not None:
             row["error"] = f"{type(error).__name__}: {str(error)[:1500]}"
         return row
-
-
-def _copied(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Copies of the tensors, because some cases write into their arguments."""
-    import torch
-
-    return torch.utils._pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, arguments)
 
 
 def _detached(result: Any) -> list[Any]:

@@ -1,205 +1,170 @@
-"""The kernels of benchmarks/kernels.py: what each computes, on what tensors, and how many bytes it has to move."""
+"""The kernels of benchmarks/kernels.py and benchmarks/gpu.py: what each computes, and on what tensors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn import functional as F
+import torch.nn.functional as F
 
-SIZES = ("cache", "memory", "odd")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-# Rows and columns of the main tensor in float32: 256 KB, 64 MB, and 16 MB in rows that no vector length divides.
-SHAPES = {"cache": (64, 1024), "memory": (16384, 1024), "odd": (4099, 1021)}
 
-
-@dataclass(frozen=True)
-class Case:
-    """`function(*arguments)` reads and writes `n_bytes` if it touches everything once."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    n_bytes: int
+Tensors = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes tensors of one dtype on one device. `rows` times `columns` is the size of the main one, the same in bytes for all dtypes."""
+    """Makes tensors of one dtype on one device. `rows` by `columns` is the largest one."""
 
-    size: str
+    rows: int
+    columns: int
     dtype: torch.dtype
-    device: str
-
-    @property
-    def rows(self) -> int:
-        return SHAPES[self.size][0] * 4 // self.dtype.itemsize
-
-    @property
-    def columns(self) -> int:
-        return SHAPES[self.size][1]
+    device: torch.device
 
     def normal(self, *shape: int) -> torch.Tensor:
-        return torch.randn(shape, device=self.device).to(self.dtype)
+        return torch.randn(shape, device=self.device, dtype=self.dtype)
 
-    def main(self) -> torch.Tensor:
+    def row(self) -> torch.Tensor:
+        return self.normal(self.columns)
+
+    def matrix(self) -> torch.Tensor:
         return self.normal(self.rows, self.columns)
 
-    def image(self, channels: int = 16) -> torch.Tensor:
-        """About as many elements as the main tensor, as an image."""
-        side = int((self.rows * self.columns / channels) ** 0.5)
-        side -= side % 2 if self.size != "odd" else side % 2 - 1
-        return self.normal(1, channels, side, side)
+    def images(self) -> torch.Tensor:
+        """As many elements, as images of 64 channels."""
+        side = math.isqrt(self.columns)
+        return self.normal(max(self.rows // 64, 1), 64, side, side)
 
-    def positions(self, n: int, below: int) -> torch.Tensor:
-        return torch.randint(0, below, (n,), device=self.device)
-
-
-def _bytes(*tensors: torch.Tensor) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors)
+    def positions(self, below: int) -> torch.Tensor:
+        """An integer for each row."""
+        return torch.randint(below, (self.rows,), device=self.device)
 
 
-def _case(function: Callable[..., Any], *arguments: torch.Tensor, result: torch.Tensor | None = None) -> Case:
-    """Reads all arguments; the result has the size of the first one, if it is not given."""
-    return Case(function, arguments, _bytes(*arguments, arguments[0] if result is None else result))
+@dataclass(frozen=True)
+class Kernel:
+    """What is computed, and a function that makes its arguments."""
+
+    compute: Callable[..., Any]
+    arguments: Callable[[Maker], Tensors]
 
 
-def pointwise_chain(m: Maker) -> Case:
-    return _case(lambda x, y: torch.sigmoid(x * 2 + y) * torch.tanh(x) - y.abs(), m.main(), m.main())
+def copied(arguments: Tensors) -> Tensors:
+    """Copies of the tensors, because some kernels write into their arguments."""
+    return torch.utils._pytree.tree_map(lambda x: x.clone() if isinstance(x, torch.Tensor) else x, arguments)
 
 
-def gelu_bias_residual(m: Maker) -> Case:
-    return _case(lambda x, b, r: F.gelu(x + b) + r, m.main(), m.normal(m.columns), m.main())
+def bytes_of(*tensors: Any) -> int:
+    """Bytes of the elements of distinct tensors."""
+    found = {id(t): t for t in torch.utils._pytree.tree_leaves(tensors) if isinstance(t, torch.Tensor)}
+    return sum(t.numel() * t.element_size() for t in found.values())
 
 
-def softmax(m: Maker) -> Case:
-    return _case(lambda x: torch.softmax(x, -1), m.main())
+def bytes_moved(arguments: Tensors, results: Any) -> int:
+    """Bytes that must be read and written at least. Without results, all arguments but the second are written in place."""
+    return bytes_of(arguments) + bytes_of((arguments[0], *arguments[2:]) if results is None else results)
 
 
-def layer_norm(m: Maker) -> Case:
-    return _case(
-        lambda x, w, b: F.layer_norm(x, x.shape[-1:], w, b), m.main(), m.normal(m.columns), m.normal(m.columns)
-    )
+# ------------------------------------------------------------------------------------------------ arguments
 
 
-def rms_norm(m: Maker) -> Case:
-    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        wide = x.float()
-        return (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * w
-
-    return _case(f, m.main(), m.normal(m.columns))
+def _batch_norm_arguments(m: Maker) -> Tensors:
+    scale, shift, mean = [m.normal(64) for _ in range(3)]
+    return m.images(), scale, shift, mean, torch.rand(64, device=m.device, dtype=m.dtype) + 0.5
 
 
-def batch_norm(m: Maker) -> Case:
-    x = m.image()
-    w = m.normal(16)
-    return _case(lambda x, w, b: F.relu(F.batch_norm(x, None, None, w, b, training=True)), x, w, w.clone())
+def _matrices_to_transpose(m: Maker) -> Tensors:
+    side = min(m.rows, m.columns)
+    count = m.rows // side
+    return m.normal(count, side, m.columns), m.normal(count, m.columns, side)
 
 
-def cross_entropy(m: Maker) -> Case:
-    x = m.main()
-    target = m.positions(m.rows, m.columns)
-    return Case(F.cross_entropy, (x, target), _bytes(x, target))
+def _heads(m: Maker) -> Tensors:
+    """Sixteen heads of 64 elements at up to 512 positions, and the angles of the positions."""
+    length = min(512, m.rows)
+    angles = torch.randn(length, 64, device=m.device)
+    return m.normal(m.rows // length, 16, length, 64), angles.cos().to(m.dtype), angles.sin().to(m.dtype)
 
 
-def sum_inner(m: Maker) -> Case:
-    x = m.main()
-    return _case(lambda x: x.sum(1), x, result=x[:, 0])
+def _parameters(m: Maker) -> Tensors:
+    """100 parameters with gradients and two moments, all of them as large as the matrix."""
+    shape = (m.rows // 400, m.columns) if m.rows >= 400 else (m.rows * m.columns // 400,)
+    return tuple([torch.rand(shape, device=m.device, dtype=m.dtype) for _ in range(100)] for _ in range(4))
 
 
-def sum_outer(m: Maker) -> Case:
-    x = m.main()
-    return _case(lambda x: x.sum(0), x, result=x[0])
+# ------------------------------------------------------------------------------------------------ what they compute
 
 
-def sum_all(m: Maker) -> Case:
-    x = m.main()
-    return _case(lambda x: (x * x).sum(), x, result=x[0, :1])
+def pointwise_chain(x: Any, y: Any) -> Any:
+    return torch.sigmoid(x) * y + torch.tanh(x * 0.5) - torch.where(y > 0, x, y * y)
 
 
-def transpose_add(m: Maker) -> Case:
-    return _case(lambda x, y: x.t().contiguous() + y, m.main(), m.normal(m.columns, m.rows))
+def layer_norm(x: Any, scale: Any, shift: Any) -> Any:
+    return F.layer_norm(x, x.shape[-1:], scale, shift)
 
 
-def embedding_norm(m: Maker) -> Case:
-    table, w = m.normal(1000, m.columns), m.normal(m.columns)
-    index = m.positions(m.rows, 1000)
-    result = m.rows * m.columns * m.dtype.itemsize
-
-    def f(t: torch.Tensor, i: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return F.layer_norm(F.embedding(i, t), t.shape[-1:], w)
-
-    return Case(f, (table, index, w), 2 * result)
+def rms_norm(x: Any, scale: Any) -> Any:
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + 1e-6)).to(x.dtype) * scale
 
 
-def index_add(m: Maker) -> Case:
-    x, index = m.main(), m.positions(m.rows, m.rows)
-    return Case(lambda x, i, v: x.index_add(0, i, v), (x, index, m.main()), 3 * _bytes(x))
+def batch_norm(x: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
+    return F.relu(F.batch_norm(x, mean, variance, scale, shift, training=False))
 
 
-def cumsum(m: Maker) -> Case:
-    return _case(lambda x: x.cumsum(-1), m.main())
+def batch_norm_of_the_batch(x: Any, scale: Any, shift: Any, mean: Any, variance: Any) -> Any:
+    return F.relu(F.batch_norm(x, None, None, scale, shift, training=True))
 
 
-def upsample(m: Maker) -> Case:
-    x = m.image(64)
-    return Case(lambda x: F.interpolate(x, scale_factor=2.0), (x,), 5 * _bytes(x))
+def embedding_norm(index: Any, table: Any, scale: Any, shift: Any) -> Any:
+    return F.layer_norm(F.embedding(index, table), table.shape[-1:], scale, shift)
 
 
-def max_pool(m: Maker) -> Case:
-    x = m.image()
-    return Case(lambda x: F.max_pool2d(x, 2), (x,), _bytes(x) * 5 // 4)
+def rotary(x: Any, cosine: Any, sine: Any) -> Any:
+    half = x.shape[-1] // 2
+    return x * cosine + torch.cat([-x[..., half:], x[..., :half]], -1) * sine
 
 
-def rotary(m: Maker) -> Case:
-    heads, width = 16, 64
-    x = m.normal(m.rows * m.columns // (heads * width), heads, width)
-    angles = m.normal(x.shape[0], 1, width)
-
-    def f(x: torch.Tensor, c: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
-        left, right = x.chunk(2, -1)
-        return x * c + torch.cat([-right, left], -1) * s
-
-    return _case(f, x, angles.cos(), angles.sin())
+def adamw(parameters: Any, gradients: Any, first: Any, second: Any) -> Any:
+    """One step over all tensors, written as a user would; the new state replaces the old."""
+    for p, g, m, v in zip(parameters, gradients, first, second, strict=True):
+        m.lerp_(g, 0.1)
+        v.mul_(0.999).addcmul_(g, g, value=0.001)
+        p.mul_(0.9999).addcdiv_(m, v.sqrt().add_(1e-8), value=-1e-3)
 
 
-def adamw(m: Maker) -> Case:
-    """A step over 100 tensors, in one graph."""
-    n = max(m.rows * m.columns // 400, 1)
-    groups = [[m.normal(n) for _ in range(100)] for _ in range(2)]
-    groups += [[torch.zeros_like(t) for t in groups[0]] for _ in range(2)]
-
-    def f(*tensors: torch.Tensor) -> None:
-        p, g, a, s = (list(tensors[k * 100 : k * 100 + 100]) for k in range(4))
-        torch._foreach_mul_(p, 1 - 1e-5)
-        torch._foreach_lerp_(a, g, 0.1)
-        torch._foreach_mul_(s, 0.999)
-        torch._foreach_addcmul_(s, g, g, 0.001)
-        root = torch._foreach_sqrt(s)
-        torch._foreach_add_(root, 1e-8)
-        torch._foreach_addcdiv_(p, a, root, -1e-3)
-
-    tensors = [t for group in groups for t in group]
-    return Case(f, tuple(tensors), n * 100 * m.dtype.itemsize * 7)
+def slice_writes(x: Any) -> Any:
+    y = torch.zeros_like(x)
+    y[1:-1, 1:-1] = x[2:, 1:-1] - x[:-2, 1:-1]
+    y[0], y[-1] = x[0], x[-1]
+    y[:, 0] = y[:, 1]
+    y[:, -1] += 2
+    return y
 
 
-def slice_writes(m: Maker) -> Case:
-    def f(x: torch.Tensor) -> torch.Tensor:
-        y = torch.zeros_like(x)
-        y[1:-1, 1:-1] = x[2:, 1:-1] - x[:-2, 1:-1]
-        y[0], y[-1] = x[0], x[-1]
-        y[:, 0] = y[:, 1]
-        y[:, -1] += 2
-        return y
-
-    return _case(f, m.main())
-
-
-CASES: dict[str, Callable[[Maker], Case]] = {
-    function.__name__: function
-    for function in (
-        pointwise_chain, gelu_bias_residual, softmax, layer_norm, rms_norm, batch_norm, cross_entropy, sum_inner, sum_outer,
-        sum_all, transpose_add, embedding_norm, index_add, cumsum, upsample, max_pool, rotary, adamw, slice_writes,
-    )
-}  # fmt: skip
+KERNELS: dict[str, Kernel] = {
+    "pointwise chain": Kernel(pointwise_chain, lambda m: (m.matrix(), m.matrix())),
+    "softmax": Kernel(lambda x: torch.softmax(x, -1), lambda m: (m.matrix(),)),
+    "layer norm": Kernel(layer_norm, lambda m: (m.matrix(), m.row(), m.row())),
+    "gelu-bias-residual": Kernel(lambda x, b, r: F.gelu(x + b) + r, lambda m: (m.matrix(), m.row(), m.matrix())),
+    "rms norm": Kernel(rms_norm, lambda m: (m.matrix(), m.row())),
+    "sum inner": Kernel(lambda x: x.sum(-1), lambda m: (m.matrix(),)),
+    "sum outer": Kernel(lambda x: x.sum(0), lambda m: (m.matrix(),)),
+    "sum all": Kernel(lambda x: x.sum(), lambda m: (m.matrix(),)),
+    "cross entropy": Kernel(F.cross_entropy, lambda m: (m.matrix(), m.positions(m.columns))),
+    "transpose-add": Kernel(lambda x, y: x.transpose(1, 2) + y, _matrices_to_transpose),
+    "batch norm": Kernel(batch_norm, _batch_norm_arguments),
+    "batch norm, training": Kernel(batch_norm_of_the_batch, _batch_norm_arguments),
+    "embedding + norm": Kernel(embedding_norm, lambda m: (m.positions(m.rows), m.matrix(), m.row(), m.row())),
+    "index_add": Kernel(
+        lambda x, i, y: x.index_add(0, i, y), lambda m: (torch.zeros_like(m.matrix()), m.positions(m.rows), m.matrix())
+    ),
+    "cumsum": Kernel(lambda x: x.cumsum(-1), lambda m: (m.matrix(),)),
+    "upsample": Kernel(lambda x: F.interpolate(x, scale_factor=2.0), lambda m: (m.images(),)),
+    "max pool": Kernel(lambda x: F.max_pool2d(x, 2), lambda m: (m.images(),)),
+    "rotary": Kernel(rotary, _heads),
+    "adamw, 100 tensors": Kernel(adamw, _parameters),
+    "slice writes": Kernel(slice_writes, lambda m: (m.matrix(),)),
+}

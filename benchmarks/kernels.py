@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from kernel_cases import CASES, DTYPES, SIZES, Case, Maker
+from kernel_cases import DTYPES, KERNELS, Kernel, Maker, Tensors, bytes_moved, copied
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -34,6 +34,8 @@ import machine  # noqa: E402
 from markdown_table import markdown, number, times  # noqa: E402
 
 DEFAULT_OUTPUT = ROOT / "benchmarks" / "results" / "kernels.json"
+# Rows and columns in float32: 256 KB, 64 MB, and 16 MB in rows that no vector length divides.
+SHAPES = {"cache": (64, 1024), "memory": (16384, 1024), "odd": (4099, 1021)}
 VARIANTS = ("eager", "torch.compile", "treadle")
 
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -54,17 +56,23 @@ def compiled(variant: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def calls_of(case: Case, variants: Sequence[str]) -> dict[str, Call]:
+def maker(size: str, dtype: torch.dtype, device: str) -> Maker:
+    """Tensors of a size in bytes that is the same for all dtypes."""
+    rows, columns = SHAPES[size]
+    return Maker(rows * 4 // dtype.itemsize, columns, dtype, torch.device(device))
+
+
+def calls_of(kernel: Kernel, given: Tensors, variants: Sequence[str]) -> dict[str, Call]:
     """What each variant calls, with tensors of its own; results are compared with eager's."""
     calls: dict[str, Call] = {}
     expected: Any = None
     for variant in variants:
-        function = compiled(variant, case.function)
-        arguments = [a.clone() for a in case.arguments]
+        function, arguments = compiled(variant, kernel.compute), copied(given)
         result = function(*arguments)
+        result = copied(arguments) if result is None else result
         if expected is None:
             expected = result
-        elif isinstance(result, torch.Tensor):
+        else:
             torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
         calls[variant] = lambda function=function, arguments=arguments: function(*arguments)
     return calls
@@ -104,10 +112,11 @@ def copy_call(n_bytes: int, device: str) -> Call:
 def measure(name: str, size: str, dtype: str, options: argparse.Namespace) -> dict[str, Any]:
     """The figures of one kernel."""
     torch.manual_seed(0)
-    case = CASES[name](Maker(size, DTYPES[dtype], options.device))
-    row: dict[str, Any] = {"kernel": name, "size": size, "dtype": dtype, "bytes": case.n_bytes}
+    kernel, arguments = KERNELS[name], KERNELS[name].arguments(maker(size, DTYPES[dtype], options.device))
     with torch.no_grad():
-        calls = {**calls_of(case, options.variants), "copy": copy_call(case.n_bytes, options.device)}
+        n_bytes = bytes_moved(arguments, kernel.compute(*copied(arguments)))
+        calls = {**calls_of(kernel, arguments, options.variants), "copy": copy_call(n_bytes, options.device)}
+        row: dict[str, Any] = {"kernel": name, "size": size, "dtype": dtype, "bytes": n_bytes}
         seconds = seconds_of(calls, options.device, options.seconds, CLOCKS[options.clock])
     row["seconds"] = seconds
     row["share"] = {variant: seconds["copy"] / taken for variant, taken in seconds.items() if variant != "copy"}
@@ -116,8 +125,8 @@ def measure(name: str, size: str, dtype: str, options: argparse.Namespace) -> di
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES), metavar="KERNEL")
-    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--only", nargs="+", choices=list(KERNELS), default=list(KERNELS), metavar="KERNEL")
+    parser.add_argument("--sizes", nargs="+", choices=list(SHAPES), default=list(SHAPES))
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
