@@ -20,7 +20,7 @@ from treadle_codegen.tune.trials import Measurer, Variant
 
 Fuse = Callable[[Program], list[Node]]
 _SPLITS = (2, 4, 8, 16)
-_FEW_BLOCKS = 132  # of 64 by 64 elements: fewer leave multiprocessors idle
+_FEW_BLOCKS = 132  # of 64 by 64 elements: fewer leave multiprocessors of an H100 idle
 _LEAST_TERMS = 256  # of one part of the sums
 _SPLIT_TILINGS = 4  # that are measured for each number of parts
 

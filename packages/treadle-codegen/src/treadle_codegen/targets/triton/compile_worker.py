@@ -37,7 +37,7 @@ def main() -> None:
     waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(requests, waiting), daemon=True).start()
     with contextlib.suppress(Exception):  # a request will say what is wrong
-        import triton  # noqa: F401  while the parent still makes up its mind
+        import triton  # noqa: F401  meanwhile the parent prepares its request
     while True:
         try:
             request = waiting.get(timeout=IDLE_SECONDS)

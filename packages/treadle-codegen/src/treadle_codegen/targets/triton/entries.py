@@ -15,7 +15,7 @@ ENTRY_ABI = PointerTable()
 
 @functools.lru_cache(maxsize=64)
 def allocation(device: torch.device) -> Allocation:
-    """Memory of one device, whichever is current. On the CPU, where Triton's interpreter runs, workspaces keep theirs."""
+    """Memory of one device, whichever is current. On the CPU, where Triton's interpreter runs, workspaces keep their memory."""
     return Allocation(
         functools.partial(torch.empty_strided, device=device),
         functools.partial(torch.empty, device=device),

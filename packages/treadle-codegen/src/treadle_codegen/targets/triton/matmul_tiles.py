@@ -9,7 +9,7 @@ from treadle_codegen.ir.product import Product
 from treadle_codegen.targets.triton.tiles import next_power_of_2, points
 
 _SMALLEST = 16  # tensor cores take no smaller blocks
-_MULTIPROCESSORS = 132
+_MULTIPROCESSORS = 132  # of an H100
 
 
 @dataclass(frozen=True, slots=True)
