@@ -12,8 +12,6 @@ from compile_runs import compiled
 from mutate_runs import collect, ones, run
 from torch import nn
 
-np = pytest.importorskip("numpy")
-
 STEPS = 8
 
 
@@ -290,6 +288,7 @@ def default_dict_of_lists():
 
 
 def numpy_learning_rate():
+    np = pytest.importorskip("numpy")
     group = {"lr": np.float64(0.1)}
 
     def f(x):

@@ -128,11 +128,7 @@ class _Render:
 
 def _emit(parts: Parts, cg: Any) -> None:
     values = [value for part in parts if isinstance(part, Part) for value in part.values]
-    cg.cb.push_null()
-    cg.const(_Render(parts))
-    for value in values:
-        cg.value(value)
-    cg.cb.call(len(values))
+    cg.call_const(_Render(parts), *values)
 
 
 # ---- making texts

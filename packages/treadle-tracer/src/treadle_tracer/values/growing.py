@@ -76,9 +76,10 @@ class OutsideList(ListValue):
 
     def reconstruct_contents(self, cg: Any) -> None:
         """Push a list of all items, or of the appended ones if the others were not read."""
-        for item in self.appended if self._items is None else self._items:
+        items = self.appended if self._items is None else self._items
+        for item in items:
             cg.value(item)
-        cg.cb.build_list(len(self.appended if self._items is None else self._items))
+        cg.cb.build_list(len(items))
 
 
 _HAS_ITEMS: dict[bool, Any] = {True: list.__len__, False: lambda value: list.__len__(value) == 0}
@@ -142,10 +143,4 @@ class GrownTuple(TupleValue):
         return GrownTuple(self.before, (*self.added, *items))
 
     def reconstruct(self, cg: Any) -> None:
-        cg.cb.push_null()
-        cg.const(operator.add)
-        cg.value(self.before)
-        for item in self.added:
-            cg.value(item)
-        cg.cb.build_tuple(len(self.added))
-        cg.cb.call(2)
+        cg.call_const(operator.add, self.before, TupleValue(self.added))

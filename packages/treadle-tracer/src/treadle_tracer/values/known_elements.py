@@ -13,17 +13,24 @@ from treadle_shapes.torch import operator as operator_record
 if TYPE_CHECKING:
     from torch import fx
 
+    from treadle_tracer.values.tensor import TensorValue
+    from treadle_tracer.values.value import TraceContext
+
 _MOST_ELEMENTS = 1024
 _MOST_CALLS = 32
 
 
-def known_elements(result: fx.Node | None, nodes: Iterable[fx.Node]) -> torch.Tensor | None:
-    """The tensor that a node gives, computed now; None unless it follows from constants alone and nothing has written to it.
+def known_number(tx: TraceContext, tensor: TensorValue) -> Any:
+    """The element of a tensor with one element, as a Python number; None where it is not known."""
+    known = known_elements(tx, tensor)
+    return known.item() if known is not None and known.numel() == 1 else None
 
-    nodes: those of the graph so far.
-    """
+
+def known_elements(tx: TraceContext, tensor: TensorValue) -> torch.Tensor | None:
+    """The tensor, computed now; None unless it follows from constants alone and nothing has written to it."""
+    result = tensor.known_node
     calls = None if result is None else _calls_behind(result)
-    if calls is None or _may_be_written(calls, nodes):
+    if calls is None or _may_be_written(calls, tx.graph.nodes):
         return None
     try:
         with torch.no_grad():
@@ -68,7 +75,7 @@ def _only_computes(node: fx.Node) -> bool:
     if node.target is operator.getitem:
         return True
     record = operator_record(node.target) if node.op.startswith("call_") else None
-    if record is None or not record.is_pure or record.writes or record.hides_writes or record.is_uninitialised:
+    if record is None or not record.is_pure or record.hides_writes or record.is_uninitialised:
         return False
     # Functions of torch.nn.functional may work in place when a flag among their arguments says so.
     return "out" not in node.kwargs and getattr(node.target, "__module__", "") != "torch.nn.functional"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class DictValue(Value):
     """A dict, OrderedDict, defaultdict or Counter. `entries` maps hash_key to (key, value); `owner` as in ListValue.
 
-    `stored`: what the program has stored in an outside dict whose keys it has not looked at.
+    `stored`: what the program has stored in an outside dict while its keys were not guarded.
     """
 
     __slots__ = ("cls", "default_factory", "entries", "keys_guarded", "obj", "owner", "stored")
@@ -42,7 +42,7 @@ class DictValue(Value):
         self.owner: Value | None = None
         self.keys_guarded = True
         self.default_factory: Value | None = None
-        self.stored: dict[Any, tuple[Value, Value]] = {}  # what the program has stored while the keys were not guarded
+        self.stored: dict[Any, tuple[Value, Value]] = {}
 
     @classmethod
     def outside(cls, tx: TraceContext, obj: dict[Any, Any], source: Source) -> DictValue:

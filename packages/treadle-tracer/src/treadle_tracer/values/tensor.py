@@ -16,7 +16,7 @@ from treadle_tracer.values.base import NONE, Constant, Method
 from treadle_tracer.values.class_lookup import MISSING, is_descriptor, lookup
 from treadle_tracer.values.gradients import read_grad, set_requires_grad, write_grad
 from treadle_tracer.values.histories import history_at_exit
-from treadle_tracer.values.known_elements import known_elements
+from treadle_tracer.values.known_elements import known_number
 from treadle_tracer.values.originals import is_original, replaced_method
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor_queries import is_leaf
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from treadle_tracer.source import Source
     from treadle_tracer.values.value import TraceContext
 
-_INDEX_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8)
+INDEX_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
 class TensorValue(Value):
@@ -126,8 +126,8 @@ class TensorValue(Value):
     # ---- protocols
 
     def truth(self, tx: TraceContext) -> bool:
-        known = known_elements(self.known_node, tx.graph.nodes)
-        if known is not None and known.numel() == 1:
+        known = known_number(tx, self)
+        if known is not None:
             return bool(known)
         raise Unsupported("branch-on-tensor", self.describe())
 
@@ -140,9 +140,9 @@ class TensorValue(Value):
         return size if isinstance(size, int) else tx.specialise(SymbolicValue(None, size))
 
     def as_index(self, tx: TraceContext) -> int:
-        known = known_elements(self.known_node, tx.graph.nodes)
-        if known is not None and known.numel() == 1 and known.dtype in _INDEX_TYPES:
-            return operator.index(known)
+        known = known_number(tx, self) if self.fake.dtype in INDEX_TYPES else None
+        if known is not None:
+            return int(known)
         raise Unsupported("data-dependent", f"{self.describe()} used as an index")
 
     def get_item(self, tx: TraceContext, key: Value) -> Value:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import Constant
-from treadle_tracer.values.known_elements import known_elements
+from treadle_tracer.values.known_elements import known_elements, known_number
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue, make_slice
 from treadle_tracer.values.symbolic_arithmetic import convert, operator_in_graph
-from treadle_tracer.values.tensor import SymbolicValue, TensorValue, shape_of
+from treadle_tracer.values.tensor import INDEX_TYPES, SymbolicValue, TensorValue, shape_of
 from treadle_tracer.values.unbacked import check, is_unbacked, result_name, symbols_of
 from treadle_tracer.values.value import Value
 
@@ -34,9 +32,9 @@ def truth_value(tx: TraceContext, value: Value) -> Value | None:
 
 def item(tx: TraceContext, owner: TensorValue) -> Value:
     """`owner.item()`: a constant if the program has made the tensor from constants, else a symbol of the graph."""
-    known = known_elements(owner.known_node, tx.graph.nodes)
-    if known is not None and known.numel() == 1:
-        return tx.from_constant(known.item())
+    known = known_number(tx, owner)
+    if known is not None:
+        return tx.from_constant(known)
     if not tx.symbols.takes_numbers and not tx.frames[-1].module_name.startswith("torch.optim."):
         raise Unsupported("data-dependent", owner.describe())
     return read_number(tx, owner)
@@ -72,7 +70,7 @@ _MOST_ITEMS = 64
 
 def to_list(tx: TraceContext, owner: TensorValue) -> Value:
     """`owner.tolist()` of a tensor whose number of elements is known and small, or of one made from constants."""
-    known = known_elements(owner.known_node, tx.graph.nodes)
+    known = known_elements(tx, owner)
     if known is not None:
         return tx.from_constant(known.tolist())
     shape = owner.fake.shape
@@ -135,12 +133,9 @@ def _selected(owner: TensorValue, keys: Any, tx: TraceContext) -> list[tuple[int
 
 def _is_position(tx: TraceContext, key: Value) -> bool:
     if isinstance(key, TensorValue):
-        plain = key.fake.dtype in _INDEX_TYPES
+        plain = key.fake.dtype in INDEX_TYPES
         return plain and key.fake.dim() == 0 and tx.symbols.takes_numbers
     return is_unbacked(tx, key) and key.python_type() is int
-
-
-_INDEX_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
 def _without_tensors(tx: TraceContext, key: Value) -> Value:
