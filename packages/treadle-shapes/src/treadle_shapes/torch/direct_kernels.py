@@ -44,11 +44,16 @@ def _inference(mode: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, m
         return _result(x), x.new_empty(0), x.new_empty(0)
 
 
-def _training(x: Any, parameters: tuple[Any, ...]) -> tuple[Any, Any, Any] | None:
+def _training(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float
+) -> tuple[Any, Any, Any] | None:
     """Return (result, saved mean, saved deviation) inside the mode, or None."""
-    if any(p is not None and p.dtype != x.dtype for p in parameters) or not _is_plain(x, parameters):
+    parameters = (weight, bias, mean, var)
+    if x.dtype in _LOW_FLOATS and mean is not None and var is not None:
+        return _training_low(x, *parameters, momentum, eps)
+    if x.dtype not in (torch.float32, torch.float64) or not _is_plain(x, parameters):
         return None
-    if x.dtype not in (torch.float32, torch.float64):
+    if any(p is not None and p.dtype != x.dtype for p in parameters):
         return None
     return _result(x), x.new_empty(x.shape[1]), x.new_empty(x.shape[1])
 
@@ -76,9 +81,7 @@ def _native(
         return _inference(mode, x, weight, bias, mean, var, momentum, eps)
     with mode:
         # The kernel writes the running statistics, but counts up no version: its schema declares no write.
-        found = _training(x, (weight, bias, mean, var))
-        if found is None and x.dtype in _LOW_FLOATS and mean is not None and var is not None:
-            found = _training_low(x, weight, bias, mean, var, momentum, eps)
+        found = _training(x, weight, bias, mean, var, momentum, eps)
         return NotImplemented if found is None else found
 
 
@@ -88,9 +91,7 @@ def _functional(
     if not training:
         return NotImplemented
     with mode:
-        found = _training(x, (weight, bias, mean, var))
-        if found is None and x.dtype in _LOW_FLOATS:
-            found = _training_low(x, weight, bias, mean, var, momentum, eps)
+        found = _training(x, weight, bias, mean, var, momentum, eps)
         return NotImplemented if found is None else (*found, torch.empty_like(mean), torch.empty_like(var))
 
 
