@@ -534,7 +534,7 @@ class ModuleObject(ConcreteValue):
         return tx.module_attr(self, name)
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
-        tx.mutations.store_global(ConstSource(self.obj.__dict__), name, value)
+        tx.store_global(vars(self.obj), name, value)
 
 
 class GenericAlias(ConcreteValue):
