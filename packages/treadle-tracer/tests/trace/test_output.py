@@ -268,3 +268,68 @@ def test_a_stream_of_the_program_is_written_to_at_once():
     fast, recorder = compiled(program)
     assert [fast(torch.ones(1)).item() for _ in range(2)] == [1.0, 4.0]
     assert "output" in recorder.codes()
+
+
+def redirects_prints(x, stream):
+    with contextlib.redirect_stdout(stream):
+        print("a", x.sum())
+    return x + 1, stream.getvalue()
+
+
+def redirects_warnings(x, stream):
+    with contextlib.redirect_stderr(stream):
+        warnings.warn("a")
+    return x + 1, stream.getvalue()
+
+
+def redirects_after_output(x, stream):
+    warnings.warn("a")
+    logger.warning("b")
+    print("c", file=sys.stderr)
+    sys.stderr = stream
+    return x + 1
+
+
+def disables_after_a_record(x, stream):
+    logger.warning("a")
+    logger.disabled = True
+    return x + 1
+
+
+def clears_handlers_after_a_record(x, stream):
+    logger.warning("a")
+    logger.handlers.clear()
+    return x + 1
+
+
+def clears_handlers_before_a_record(x, stream):
+    logger.handlers.clear()
+    logger.warning("a")
+    return x + 1
+
+
+REDIRECTIONS = (
+    redirects_prints,
+    redirects_warnings,
+    redirects_after_output,
+    disables_after_a_record,
+    clears_handlers_after_a_record,
+    clears_handlers_before_a_record,
+)
+
+
+@pytest.mark.parametrize("program", REDIRECTIONS, ids=lambda f: f.__name__)
+def test_output_goes_where_it_went_when_it_was_made(program, monkeypatch):
+    runs = []
+    for function in (program, compiled(program)[0]):
+        for _ in range(2):
+            records, outer, inner = Records(), io.StringIO(), io.StringIO()
+            monkeypatch.setattr(logger, "handlers", [records])
+            monkeypatch.setattr(logger, "disabled", False)
+            monkeypatch.setattr(sys, "stderr", outer)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always")
+                warnings.showwarning = lambda message, *place: sys.stderr.write(f"{message}\n")
+                result = function(torch.ones(2), inner)
+            runs.append((repr(result), outer.getvalue(), inner.getvalue(), records.seen))
+    assert runs[:2] == runs[2:]

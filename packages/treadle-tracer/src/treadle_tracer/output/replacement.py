@@ -282,6 +282,8 @@ class Effects:
         return lambda: self._push(part)
 
     def _stores(self, mutations: Mutations) -> Iterable[tuple[list[tuple[str, Value]], Callable[..., None]]]:
+        for function, values in mutations.outputs:  # first: stores of the program may change where later output goes
+            yield [("value", settled(value)) for value in values], self._replay_output(function)
         for container in mutations.containers():
             container = settled(container)
             calls = container.calls_to_replay()
@@ -310,9 +312,6 @@ class Effects:
                 yield [("value", cell)], self._replay_delete_cell
             else:
                 yield [("value", cell), ("value", settled(value))], self._replay_store_cell
-
-        for function, values in mutations.outputs:
-            yield [("value", settled(value)) for value in values], self._replay_output(function)
 
     def _replay_output(self, function: Callable[..., Any]) -> Callable[..., None]:
         return lambda *values: self._call(functools.partial(_outside_the_hook, function), *values)

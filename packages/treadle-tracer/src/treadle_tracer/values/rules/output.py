@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
@@ -67,6 +67,8 @@ def _warn(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     kind = category.obj if isinstance(category, ClassValue) else UserWarning
     if not (isinstance(category, ClassValue) or category.constant() is None) or not issubclass(kind, Warning):
         raise Unsupported("output", f"warnings.warn of category {category.describe()}")
+    if _changes_streams(tx):
+        raise Unsupported("output", "a warning after the program has changed where warnings go")
     frame = _frame_at(tx.frames, level)
     place = _WarningPlace(kind, frame)
     known = text.constant() if text.is_constant() else None
@@ -148,8 +150,10 @@ def _log(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         raise Unsupported("output", "a log record with other arguments")
     logger, level, message, *values = args
     obj, number = getattr(logger, "obj", None), level.constant()
-    if logger.source is None or not _is_standard(obj) or type(number) is not int or _changes_loggers(tx):
-        raise Unsupported("output", "a logger with methods or a level of its own")
+    if logger.source is None or not _is_standard(obj) or type(number) is not int:
+        raise Unsupported("output", "a logger with methods of its own")
+    if _changes_loggers(tx, obj) or _changes_streams(tx):
+        raise Unsupported("output", "a log record after the program has changed where records go")
     asked = _IsEnabled(number, obj.isEnabledFor(number))
     tx.guards.add(logger.source, "call", asked, f"{logger.source.text}.isEnabledFor({number}) is {asked.answer}")
     if not asked.answer:
@@ -180,10 +184,27 @@ def _is_standard(obj: Any) -> bool:
     )
 
 
-def _changes_loggers(tx: TraceContext) -> bool:
-    """Whether the program has changed a logger, so that levels are not what they are outside."""
+def _changes_loggers(tx: TraceContext, logger: logging.Logger) -> bool:
+    """Whether the program has changed a logger or handler, so that records do not go where they would go at the start of the trace."""
     kinds = (logging.Logger, logging.Manager, logging.Handler)
-    return any(isinstance(getattr(owner, "obj", None), kinds) for owner, _, _ in tx.mutations.attr_stores())
+    if any(isinstance(getattr(owner, "obj", None), kinds) for owner, _, _ in tx.mutations.attr_stores()):
+        return True
+    known = [tx.wrapped[id(items)][1] for items in _lists_of(logger) if id(items) in tx.wrapped]
+    return any(map(tx.mutations.is_mutated, known))
+
+
+def _lists_of(logger: logging.Logger | None) -> Iterator[list[Any]]:
+    """The handlers and filters that a record of the logger passes."""
+    while logger is not None:
+        yield logger.handlers
+        yield from (owner.filters for owner in (logger, *logger.handlers))
+        logger = logger.parent
+
+
+def _changes_streams(tx: TraceContext) -> bool:
+    """Whether the program has set an attribute of a module in which warnings and logging look up where output goes."""
+    scopes = {ConstSource(vars(module)) for module in (sys, warnings, logging)}
+    return any(source in scopes for source, _, _ in tx.mutations.global_stores())
 
 
 class _IsEnabled:
