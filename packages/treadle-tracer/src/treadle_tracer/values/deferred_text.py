@@ -135,14 +135,35 @@ def _emit(parts: Parts, cg: Any) -> None:
 
 
 def text_of(tx: TraceContext, function: Callable[..., str], *values: Value) -> Value:
-    """The string `function(*values)`. Raises Unsupported for a value whose text cannot be made after the graph."""
+    """The string `function(*values)`. Raises Unsupported for a value whose text cannot be made after the graph, or may raise there."""
     copies = []
     for value in values:
         copy = snapshot(tx, value)
         if copy is None:
             raise Unsupported("format", value.describe())
         copies.append(copy)
+    try:
+        function(*map(_sample, copies))
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, NotConstant) as error:
+        raise Unsupported("format", f"{error}") from None
     return joined_text(tx, [Part(function, tuple(copies))])
+
+
+def _sample(value: Value) -> Any:
+    """A Python object of the kind that the value will be."""
+    if is_open_text(value):
+        return "text"
+    if isinstance(value, SymbolicValue):
+        return value.python_type()(1)
+    if isinstance(value, TensorValue):
+        few = [min(size, 2) if isinstance(size, int) else 2 for size in value.fake.shape]
+        return torch.ones(few, dtype=value.fake.dtype, device="cpu")
+    if isinstance(value, Sequence):
+        items = [_sample(item) for item in value.items]
+        return items if value.cls is list else value.cls(items)
+    if isinstance(value, DictValue):
+        return {key.constant(): _sample(item) for key, item in value.entries.values()}
+    return value.constant()
 
 
 def joined_text(tx: TraceContext, pieces: Iterable[str | Part | Value]) -> Value:

@@ -18,7 +18,7 @@ from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method, special_methods_are_built_in
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.containers import init_container
-from treadle_tracer.values.deferred_text import is_open_text, joined_text
+from treadle_tracer.values.deferred_text import DeferredText, is_open_text, joined_text
 from treadle_tracer.values.functions import BoundMethod
 from treadle_tracer.values.growing import GrownTuple, OutsideTuple
 from treadle_tracer.values.iteration import IteratorValue
@@ -143,6 +143,7 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     combined = _combined_text(tx, text.removesuffix("=") if text not in BINARY else text, a, b)
     if combined is not None:
         return combined
+    _refuse_deferred_text(a, b)
     replaced = _replaced_operator(tx, text, a, b)
     if replaced is not None:
         return replaced
@@ -177,6 +178,12 @@ def _combined_text(tx: TraceContext, text: str, a: Value, b: Value) -> Value | N
     if text == "+" and (is_open_text(a) or is_open_text(b)) and a.python_type() is b.python_type() is str:
         return joined_text(tx, [a, b])
     return None
+
+
+def _refuse_deferred_text(*operands: Value) -> None:
+    for value in operands:
+        if isinstance(value, DeferredText):
+            raise Unsupported("format", value.describe())
 
 
 def _by_special_methods(tx: TraceContext, a: Value, b: Value, forward: str, backward: str, text: str) -> Value:
@@ -326,6 +333,7 @@ def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
         return _compare_objects(tx, text, a, b, forward, backward)
     if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):
         return fold(tx, function, [a, b], {})
+    _refuse_deferred_text(a, b)
     for owner, name, other in ((a, forward, b), (b, backward, a)):
         if isinstance(owner, TensorValue) and replaced_method(tx, owner.python_type(), name) is not None:
             result = call_special(tx, owner, name, [other])
