@@ -13,22 +13,20 @@ from treadle_shapes.torch import operator as operator_record
 if TYPE_CHECKING:
     from torch import fx
 
-    from treadle_tracer.values.tensor import TensorValue
     from treadle_tracer.values.value import TraceContext
 
 _MOST_ELEMENTS = 1024
 _MOST_CALLS = 32
 
 
-def known_number(tx: TraceContext, tensor: TensorValue) -> Any:
-    """The element of a tensor with one element, as a Python number; None where it is not known."""
-    known = known_elements(tx, tensor)
+def known_number(tx: TraceContext, result: fx.Node | None) -> Any:
+    """The element of a tensor with one element, which a node gives, as a Python number; None where it is not known."""
+    known = known_elements(tx, result)
     return known.item() if known is not None and known.numel() == 1 else None
 
 
-def known_elements(tx: TraceContext, tensor: TensorValue) -> torch.Tensor | None:
-    """The tensor, computed now; None unless it follows from constants alone and nothing has written to it."""
-    result = tensor.known_node
+def known_elements(tx: TraceContext, result: fx.Node | None) -> torch.Tensor | None:
+    """The tensor that a node gives, computed now; None unless it follows from constants alone and nothing has written to it."""
     calls = None if result is None else _calls_behind(result)
     if calls is None or _may_be_written(calls, tx.graph.nodes):
         return None

@@ -126,7 +126,7 @@ class TensorValue(Value):
     # ---- protocols
 
     def truth(self, tx: TraceContext) -> bool:
-        known = known_number(tx, self)
+        known = known_number(tx, self.known_node)
         if known is not None:
             return bool(known)
         raise Unsupported("branch-on-tensor", self.describe())
@@ -140,7 +140,7 @@ class TensorValue(Value):
         return size if isinstance(size, int) else tx.specialise(SymbolicValue(None, size))
 
     def as_index(self, tx: TraceContext) -> int:
-        known = known_number(tx, self) if self.fake.dtype in INDEX_TYPES else None
+        known = known_number(tx, self.known_node) if self.fake.dtype in INDEX_TYPES else None
         if known is not None:
             return int(known)
         raise Unsupported("data-dependent", f"{self.describe()} used as an index")

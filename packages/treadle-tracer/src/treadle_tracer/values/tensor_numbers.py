@@ -32,7 +32,7 @@ def truth_value(tx: TraceContext, value: Value) -> Value | None:
 
 def item(tx: TraceContext, owner: TensorValue) -> Value:
     """`owner.item()`: a constant if the program has made the tensor from constants, else a symbol of the graph."""
-    known = known_number(tx, owner)
+    known = known_number(tx, owner.known_node)
     if known is not None:
         return tx.from_constant(known)
     if not tx.symbols.takes_numbers and not tx.frames[-1].module_name.startswith("torch.optim."):
@@ -70,7 +70,7 @@ _MOST_ITEMS = 64
 
 def to_list(tx: TraceContext, owner: TensorValue) -> Value:
     """`owner.tolist()` of a tensor whose number of elements is known and small, or of one made from constants."""
-    known = known_elements(tx, owner)
+    known = known_elements(tx, owner.known_node)
     if known is not None:
         return tx.from_constant(known.tolist())
     shape = owner.fake.shape
