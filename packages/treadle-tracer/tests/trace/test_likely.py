@@ -110,3 +110,19 @@ def test_both_sides_compute():
 
     for x in (GOOD, BAD):
         assert compare(either, lambda x=x: x.clone()).codes() != []
+
+
+def test_functions_without_a_record_draw_no_numbers_twice():
+    def program(x):
+        y = torch.nn.functional.gumbel_softmax(x)
+        if (x < 0).any():
+            raise ValueError("negative")
+        return y
+
+    following = []
+    for function in (program, compiled(program)[0]):
+        torch.manual_seed(0)
+        with pytest.raises(ValueError, match="negative"):
+            function(BAD)
+        following.append(torch.rand(2).tolist())
+    assert following[0] == following[1]

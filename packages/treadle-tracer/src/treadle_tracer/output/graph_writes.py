@@ -53,25 +53,26 @@ def why_not_deoptimise(gm: torch.fx.GraphModule) -> str | None:
 
 
 def draws_random_numbers(gm: torch.fx.GraphModule) -> bool:
-    """Whether a call of the graph moves a random number generator on, as far as is known."""
-    records = [operator(node.target) for node in gm.graph.nodes if node.op[:5] == "call_"]
-    return any(record is not None and record.is_random for record in records)
+    """Whether a call of the graph may move a random number generator on. Functions without a record may."""
+    records = [operator(node.target) for node in _calls(gm)]
+    return any(record is None or record.is_random for record in records)
 
 
 def may_raise_by_value(gm: torch.fx.GraphModule) -> bool:
-    """Whether a call of the graph may raise for some elements of its arguments, as far as is known."""
-    return any(node.op[:5] == "call_" and _may_raise_by_value(node) for node in gm.graph.nodes)
+    """Whether a call of the graph may raise for some elements of its arguments. Functions without a record may."""
+    return any(map(_may_raise_by_value, _calls(gm)))
+
+
+def _calls(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [node for node in gm.graph.nodes if node.op[:5] == "call_" and node.target is not getattr]
 
 
 def _may_raise_by_value(node: torch.fx.Node) -> bool:
-    if node.target is getattr:
-        return False
     record = operator(node.target)
     if record is None or record.raises is not Raises.NEVER:
         return True
-    if (
-        record.kind in _INDEXED
-    ):  # `x[0]` and `x[positions]` have one record; only positions known at run time may be out of range
+    if record.kind in _INDEXED:
+        # `x[0]` and `x[positions]` have one record; only positions known at run time may be out of range
         return any(map(_may_be_positions, node.all_input_nodes))
     return record.kind not in _INDIFFERENT_TO_VALUES
 
