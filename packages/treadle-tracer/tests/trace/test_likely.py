@@ -10,6 +10,7 @@ import warnings
 import pytest
 import torch
 from compile_runs import compare, compiled
+from torch.nn import functional as F
 
 GOOD, BAD = torch.tensor([1.0, 2.0]), torch.tensor([1.0, -2.0])
 log = []
@@ -112,9 +113,19 @@ def test_both_sides_compute():
         assert compare(either, lambda x=x: x.clone()).codes() != []
 
 
-def test_functions_without_a_record_draw_no_numbers_twice():
+DRAWS = {
+    "gumbel_softmax": lambda x: F.gumbel_softmax(x),
+    "dropout2d": lambda x: F.dropout2d(x.expand(3, 4, 2, 2)),
+    "fractional_max_pool2d": lambda x: F.fractional_max_pool2d(x.expand(1, 1, 2, 2), 1, output_size=1),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_functions_of_pytorch_draw_no_numbers_twice(name):
+    draw = DRAWS[name]
+
     def program(x):
-        y = torch.nn.functional.gumbel_softmax(x)
+        y = draw(x)
         if (x < 0).any():
             raise ValueError("negative")
         return y

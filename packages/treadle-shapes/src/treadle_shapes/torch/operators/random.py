@@ -18,7 +18,10 @@ families(
 family("bernoulli", kind=Kind.RANDOM, is_zero_or_one=True)
 family("dropout", kind=Kind.RANDOM, may_return_argument=True, python_kernel_copies=True)
 families(
-    "dropout1d dropout2d dropout3d alpha_dropout feature_dropout feature_alpha_dropout",
+    "alpha_dropout feature_dropout feature_alpha_dropout",
     kind=Kind.RANDOM,
     python_kernel_copies=True,
+)
+families(  # functions of torch.nn.functional alone, so that no tag of ATen marks them
+    "dropout1d dropout2d dropout3d", kind=Kind.RANDOM, is_random=True, is_pure=False, python_kernel_copies=True
 )
