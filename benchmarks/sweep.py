@@ -62,14 +62,14 @@ TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_i
 
 
 def names_of(library: str) -> list[str]:
-    """All architectures of a library."""
+    """All architectures of a library: of timm its families, each of which stands for its smallest model."""
     import torchvision_schemas
 
     torchvision_schemas.define_missing_schemas()
     if library == "timm":
         import timm
 
-        return list(timm.list_models())
+        return list(timm.list_modules())
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
     return list(MODEL_MAPPING_NAMES)
@@ -82,10 +82,23 @@ def build_timm(name: str) -> tuple[Any, dict[str, Any]]:
     import timm
     import torch
 
-    model: Any = timm.create_model(name, pretrained=False)
+    model: Any = timm.create_model(_smallest_of(name))
     model.eval()
     size = model.default_cfg.get("input_size", (3, 224, 224))
     return model, {"x": torch.randn(1, *size)}
+
+
+def _smallest_of(name: str) -> str:
+    """The model with the fewest parameters of a family of timm's; a model stands for itself."""
+    import timm
+    import torch
+
+    def size(model: str) -> int:
+        with torch.device("meta"):
+            return sum(parameter.numel() for parameter in timm.create_model(model).parameters())
+
+    variants = timm.list_models(module=name) if name in timm.list_modules() else []
+    return min(variants, key=size) if variants else name
 
 
 def build_transformers(name: str) -> tuple[Any, dict[str, Any]]:
