@@ -63,9 +63,16 @@ def _outcome(function, x, i):
         return type(error), str(error)
 
 
+def looked_at(x, i):
+    x.add_(1)
+    y = x * 2
+    x[i]  # nobody uses it, and eager looks
+    return y
+
+
 @pytest.mark.filterwarnings("ignore:treadle. the compiled graph")
 @pytest.mark.parametrize("index", [1, 5])
-@pytest.mark.parametrize("program", [indexed, gathered, embedded, scattered, divided, handled, drawn])
+@pytest.mark.parametrize("program", [indexed, gathered, embedded, scattered, divided, handled, drawn, looked_at])
 def test_writes_before_an_exception(program, index):
     compiled = treadle.compile(program)
     for _ in range(2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
+import torch
 
 import treadle_frame
 from treadle_tracer import InternalError
@@ -36,6 +37,22 @@ def test_the_hook_is_off_while_the_program_runs():
 def test_keyboard_interrupts_pass():
     with pytest.raises(KeyboardInterrupt):
         turn_hook_off(KeyboardInterrupt())
+
+
+def test_exceptions_of_saved_tensor_hooks_pass():
+    class Stop(Exception):
+        pass
+
+    def pack(tensor):
+        raise Stop
+
+    x = torch.ones(2, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        with pytest.raises(Stop) as stopped:
+            x.sin()
+        with pytest.raises(Stop):
+            turn_hook_off(stopped.value)
+        treadle_frame.set_handler(turn_hook_off(ValueError()))  # an exception of the graph itself
 
 
 def test_an_assumption_is_warned_about_once_under_the_programs_exception_class():

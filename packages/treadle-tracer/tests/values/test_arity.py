@@ -6,6 +6,7 @@ import collections
 import itertools
 import logging
 import math
+import operator
 import warnings
 
 import pytest
@@ -26,6 +27,19 @@ product([1], repeat=-1) | product([1], rep=2) | product([1], repeat=10**20) | co
 accumulate([1], None, 3) | zip_longest([1], fill=3) | chain.from_iterable() | permutations([1], 10**20) | compress([1]) | count(1, 2, 3)
 warnings.warn() | warnings.warn('a', b=1) | log.warning() | log.log() | log.log(10) | log.warning('a', b=1) | print(1, b=2)
 print(1, sep=3)
+range(1, 2, 0) | range(1, k=2) | range('a') | range(1.5) | isinstance(1, 2) | isinstance(1, list[int]) | isinstance(1, (str, 2))
+issubclass(1, int) | issubclass(int, 3) | issubclass(int, list[int]) | max([]) | min() | max(1, 'a') | sum(['a']) | sum([1], 'a')
+int('q') | int([]) | float('q') | float([]) | complex('q') | chr(-1) | ord('ab') | bytes(-1) | bytes('a') | hash([]) | {[]: 1} | {}['q']
+[1][5] | (1,)[5] | 'a'[3] | [1].remove(2) | [].pop() | {}.popitem() | {}.pop('a') | set().pop() | {1}.remove(2) | deque().pop()
+[1].index(2) | 'a'.index('b') | 'a'.join([1]) | 'a'.split('') | 'x' % 3 | '%d' % 'a' | f'{3:q}' | '{}'.format() | '{a}'.format(b=1)
+1 + 'a' | 'a' + 1 | [] + () | 1 < 'a' | -'a' | 1 / 0 | 1 // 0 | 1 % 0 | divmod(1, 0) | pow(0, -1) | 2 ** 'a' | 1 << -1 | not_there | 1()
+dict([1]) | dict([(1, 2, 3)]) | dict(1) | set([[]]) | frozenset(1) | tuple(1) | list(1) | reversed({1}) | zip(1) | map(1, 2) | next([])
+next(iter([])) | enumerate(1) | slice(1)(2) | round('a') | abs('a') | len(3) | iter(3) | list(zip([1], [1, 2], strict=True)) | (1).foo
+[1, 2][0:1:0] | [1]['a':] | math.sqrt(-1) | math.log(0) | math.factorial(-1) | deque([1], maxlen=-1) | sorted([1, 'a']) | [3, 'b'].sort()
+iadd(1, 'a') | iadd([], 1) | iadd((), 1) | iadd(None, 1) | [] * 'a' | 'a' * [] | 2.5 * [] | None + 1 | None ** 2 | (1,) + [2] | A() + 1
+A() < 1 | [1] < (1,) | {} < {} | {}.update([1]) | {}.update([(1,)]) | {}.update(1) | {1} + {2} | {1} - [2] | {} + {} | A()[0] | A()() | len(A())
+deque([1]).index(2) | deque([1]) + [2] | deque().popleft() | deque([1]).remove(2) | deque([1])[3] | (1, 2).index(3) | [1, 2].index(1, 1)
+[1, 2, 3].__setitem__(slice(0, 3, 2), [1]) | [1].insert('a', 2) | [1].__delitem__(4) | [1].__setitem__(4, 1) | (1).__add__('a')
 super(A, 1).get() | super(1, 2).get() | super(A, int).get() | len(iter([])) | len(1) | iter(1) | [1]['a'] | (3).k | x.shape[0].k
 """
 RIGHT = "{}.get(1) | {}.get(1, 2) | {1: 2}.pop(1, None) | 'a,b'.split(',', maxsplit=1) | int('10', base=2)"
@@ -47,7 +61,11 @@ class A:
 
 def program(text):
     names = {"deque": collections.deque, "OrderedDict": collections.OrderedDict, "math": math, "A": A}
-    names |= vars(itertools) | {"warnings": warnings, "log": logging.getLogger("treadle.tests.arity")}
+    names |= vars(itertools) | {
+        "iadd": operator.iadd,
+        "warnings": warnings,
+        "log": logging.getLogger("treadle.tests.arity"),
+    }
     body = f"try:\n        r = {text}\n    except Exception as e:\n        r = type(e).__name__, str(e)"
     source = f"def f(x):\n    {body}\n    return x + 1, r"
     exec(source, names)

@@ -17,6 +17,7 @@ from treadle_codegen.ir.overlap import loads_of, may_meet
 from treadle_codegen.schedule.access import accumulates, loop_reads, loop_writes
 from treadle_codegen.schedule.fuse import Node
 from treadle_codegen.schedule.kernel import Kernel
+from treadle_shapes.torch import Raises, operator
 
 
 def updates_in_place(program: Program, nodes: Sequence[Node]) -> dict[str, str]:
@@ -73,7 +74,13 @@ def _may_raise(node: Node) -> bool:
     """Whether the call may raise here. Loops that read at positions that are data report it at the end of the call."""
     if isinstance(node.item, Kernel):
         return any(instr.op.startswith("indirect_") for loop in node.item.loops for instr in loop.body)
-    return isinstance(node.item, Check) or (isinstance(node.item, Extern) and bool(node.item.binds))
+    return isinstance(node.item, Check) or (isinstance(node.item, Extern) and _call_may_raise(node.item))
+
+
+def _call_may_raise(extern: Extern) -> bool:
+    """Whether the operator raises for some values of its tensors. What has no record may."""
+    record = operator(extern.op)
+    return bool(extern.binds) or record is None or record.raises is not Raises.NEVER
 
 
 def _same_memory(output: Buffer, updated: Buffer) -> bool:

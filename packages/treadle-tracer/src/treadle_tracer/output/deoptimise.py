@@ -13,10 +13,13 @@ itself (`graph_writes.why_not_deoptimise`), or write nothing before it raises (`
 from __future__ import annotations
 
 import inspect
+import traceback
 import warnings
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
+
+import torch
 
 import treadle_frame
 
@@ -33,7 +36,23 @@ def turn_hook_off(error: BaseException) -> Any:
     """
     if not isinstance(error, Exception) or hasattr(error, "raised_by_hook") or hasattr(error, "has_written"):
         raise error
+    if _is_of_saved_tensor_hook(error):
+        raise error
     return treadle_frame.set_handler(None)
+
+
+def _is_of_saved_tensor_hook(error: Exception) -> bool:
+    """Whether the hook that autograd calls for tensors to be saved has raised this, as checkpoint's does to end a recomputation.
+
+    A backend that runs the graph's operators under autograd calls it in the midst of the graph.
+    """
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    if hooks is None:
+        return False
+    code = getattr(hooks[0], "__code__", None)
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    # What a hook without a code of its own has raised cannot be told from what an operator has.
+    return code is None or any(frame.f_code is code for frame in frames)
 
 
 class Deoptimisation:

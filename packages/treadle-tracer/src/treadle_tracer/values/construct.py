@@ -168,10 +168,15 @@ def _new_dict(cls: type) -> _Constructor:
     return make
 
 
+def _checked_limit(limit: Any) -> int | None:
+    """The `maxlen` of a deque; raises what `collections.deque` raises for a wrong one."""
+    return collections.deque((), limit).maxlen
+
+
 def _new_deque(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     made = ListValue([], collections.deque)
     limit = kwargs.get("maxlen", args[1] if len(args) > 1 else NONE)
-    made.maxlen = limit.constant()
+    made.maxlen = tx.fold(_checked_limit, [limit], {}).constant()
     items = kwargs.get("iterable", args[0] if args else None)
     if items is not None:
         made.builtin_method(tx, "extend", [items], {})
@@ -220,7 +225,7 @@ def _new_slice(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) ->
 
 
 def _new_range(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    return Constant(range(*(arg.as_index(tx) for arg in args)))
+    return tx.fold(range, [Constant(arg.as_index(tx)) for arg in args], kwargs)
 
 
 def _new_super(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -206,9 +206,8 @@ class DictValue(Value):
             for key in other.call_method(tx, "keys", [], {}).unpack(tx):
                 self.set_item(tx, key, other.get_item(tx, key))
         else:
-            for pair in other.unpack(tx):
-                key, value = pair.unpack(tx)
-                self.set_item(tx, key, value)
+            for position, pair in enumerate(other.unpack(tx)):
+                self.set_item(tx, *_key_and_value(tx, pair, position))
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         handler = _DICT_METHODS.get(name)
@@ -300,6 +299,17 @@ def _popitem(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[
     key, value = self.entries.pop(hashed)
     self.changed(tx)
     return TupleValue((key, value.force(tx) if isinstance(value, LazyValue) else value))
+
+
+def _key_and_value(tx: TraceContext, pair: Value, position: int) -> tuple[Value, Value]:
+    """The two items of a pair that `dict.update` is given at this position."""
+    element = f"dictionary update sequence element #{position}"
+    if all(lookup(tx, pair.python_type(), name) is MISSING for name in ("__iter__", "__getitem__")):
+        tx.raise_exception(TypeError, f"cannot convert {element} to a sequence")
+    items = pair.unpack(tx)
+    if len(items) != 2:
+        tx.raise_exception(ValueError, f"{element} has length {len(items)}; 2 is required")
+    return items[0], items[1]
 
 
 def _update(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 import types
 from collections.abc import Callable
@@ -139,7 +140,7 @@ _GRAPH_OPERANDS = (Constant, TensorValue, SymbolicValue, NumpyNumber)
 def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     """`a <text> b`, in place when the text ends in '='."""
     if a.__class__ is Constant and b.__class__ is Constant:
-        return fold(tx, BINARY[text.removesuffix("=") if text not in BINARY else text][0], [a, b], {})
+        return fold(tx, BINARY[text][0] if text in BINARY else IN_PLACE[text], [a, b], {})
     combined = _combined_text(tx, text.removesuffix("=") if text not in BINARY else text, a, b)
     if combined is not None:
         return combined
@@ -168,7 +169,7 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
         result = call_special(tx, a, f"__i{name}__", [b])
         if not _is_not_implemented(result):
             return result
-    return _by_special_methods(tx, a, b, f"__{name}__", f"__r{name}__", plain)
+    return _by_special_methods(tx, a, b, f"__{name}__", f"__r{name}__", text)
 
 
 def _combined_text(tx: TraceContext, text: str, a: Value, b: Value) -> Value | None:
@@ -202,7 +203,21 @@ def _by_special_methods(tx: TraceContext, a: Value, b: Value, forward: str, back
         result = call_special(tx, owner, name, [other])
         if not _is_not_implemented(result):
             return result
-    raise_exception(tx, TypeError, f"unsupported operand type(s) for {text}: {left.__name__!r} and {right.__name__!r}")
+    raise_exception(tx, TypeError, _text_of_refused_operands(text, left, right))
+
+
+def _text_of_refused_operands(text: str, left: type, right: type) -> str:
+    """What Python says of operands that have no such operator: sequences are asked last (abstract.c, PyNumber_Add and PyNumber_Multiply)."""
+    plain = text.removesuffix("=")
+    if plain == "+" and left in _CONCATENATED:
+        return f'can only concatenate {left.__name__} (not "{right.__name__}") to {left.__name__}'
+    if plain == "*" and (left in _CONCATENATED or right in _CONCATENATED):
+        return f"can't multiply sequence by non-int of type {(right if left in _CONCATENATED else left).__name__!r}"
+    shown = {"**": "** or pow()"}.get(text, text)
+    return f"unsupported operand type(s) for {shown}: {left.__name__!r} and {right.__name__!r}"
+
+
+_CONCATENATED = (list, tuple, str, collections.deque)
 
 
 def _is_not_implemented(value: Value) -> bool:
@@ -219,7 +234,7 @@ def _sequence_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place
         return a
     if text == "+" and isinstance(a, Sequence) and isinstance(b, Sequence):
         if isinstance(a, ListValue) and isinstance(b, ListValue):
-            return ListValue([*a.items, *b.items])
+            return _list_like(tx, a, [*a.items, *b.items]) if a.cls is b.cls else None
         if isinstance(a, TupleValue) and isinstance(b, TupleValue):
             if isinstance(a, (OutsideTuple, GrownTuple)) and a.is_unread and b.cls is tuple:
                 return a.grown(b.items)
@@ -230,15 +245,27 @@ def _sequence_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place
         sequence, count = (a, b) if isinstance(a, Sequence) else (b, a)
         if not isinstance(count, (Constant, SymbolicValue)) or not isinstance(sequence, Sequence):
             return None
+        if not issubclass(count.python_type(), int):
+            return None
         times = count.as_index(tx)
         if isinstance(sequence, TupleValue):
             return TupleValue(sequence.items * times, sequence.cls if sequence.cls is torch.Size else tuple)
         if in_place and sequence is a:
-            sequence.items *= times
+            sequence.items[:] = _list_like(tx, sequence, sequence.items * times).items
             sequence.changed(tx)  # type: ignore[attr-defined]
             return sequence
-        return ListValue(sequence.items * times)
+        return _list_like(tx, sequence, sequence.items * times)
     return None
+
+
+def _list_like(tx: TraceContext, old: Any, items: list[Value]) -> ListValue:
+    """A new list, or deque of the same `maxlen`, of these items."""
+    if old.cls is not collections.deque:
+        return ListValue(items)
+    made = ListValue([], collections.deque)
+    made.maxlen = old.maxlen
+    made.builtin_method(tx, "extend", [ListValue(items)], {})
+    return made
 
 
 def _dict_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
@@ -425,15 +452,30 @@ def _none(_: None) -> Value:
 
 
 def _comparison(text: str) -> _Dunder:
-    return lambda tx, v, args: compare(tx, text, v, args[0])
+    return _own_or(COMPARE[text][1], lambda tx, v, args: compare(tx, text, v, args[0]))
 
 
 def _forward(text: str) -> _Dunder:
-    return lambda tx, v, args: binary_op(tx, text, v, args[0])
+    return _own_or(f"__{BINARY[text][1]}__", lambda tx, v, args: binary_op(tx, text, v, args[0]))
 
 
 def _reflected(text: str) -> _Dunder:
-    return lambda tx, v, args: binary_op(tx, text, args[0], v)
+    return _own_or(f"__r{BINARY[text][1]}__", lambda tx, v, args: binary_op(tx, text, args[0], v))
+
+
+def _in_place(text: str) -> _Dunder:
+    return lambda tx, v, args: binary_op(tx, text, v, args[0])
+
+
+def _own_or(name: str, operate: _Dunder) -> _Dunder:
+    """The method of this name of two constants, which says NotImplemented where an operator asks the other operand; else `operate`."""
+
+    def call(tx: Any, v: Value, args: list[Value]) -> Value:
+        if isinstance(v, ConcreteValue) and isinstance(args[0], ConcreteValue):
+            return fold(tx, getattr(v.python_type(), name), [v, args[0]], {})
+        return operate(tx, v, args)
+
+    return call
 
 
 _DUNDERS: dict[str, _Dunder] = by_name(
@@ -454,7 +496,7 @@ _DUNDERS: dict[str, _Dunder] = by_name(
     *[(name, _comparison(text)) for text, (_, name, _) in COMPARE.items()],
     *[(f"__{name}__", _forward(text)) for text, (_, name) in BINARY.items()],
     *[(f"__r{name}__", _reflected(text)) for text, (_, name) in BINARY.items()],
-    *[(f"__i{name}__", _forward(f"{text}=")) for text, (_, name) in BINARY.items()],
+    *[(f"__i{name}__", _in_place(f"{text}=")) for text, (_, name) in BINARY.items()],
 )
 
 _DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)

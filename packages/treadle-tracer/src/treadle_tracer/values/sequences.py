@@ -71,6 +71,11 @@ class Sequence(Value):
                     TypeError, f"{self.cls.__name__} indices must be integers or slices, not {type(index).__name__}"
                 )
             index = index_method()
+        if isinstance(index, slice):
+            try:
+                index.indices(0)
+            except (TypeError, ValueError) as error:
+                tx.raise_real(error)
         return index
 
     def get_item(self, tx: TraceContext, key: Value) -> Value:
@@ -80,7 +85,8 @@ class Sequence(Value):
         try:
             return self.item(tx, index)
         except IndexError as error:
-            tx.raise_real(error)
+            is_deque = issubclass(self.cls, collections.deque)
+            tx.raise_real(IndexError("deque index out of range") if is_deque else error)
 
     def slice(self, index: slice) -> Value:
         raise NotImplementedError
@@ -91,6 +97,17 @@ class Sequence(Value):
             if tx.same_or_equal(self.item(tx, position), args[0]):
                 return position
         return -1
+
+    def text_of_missing(self, item: Value) -> str:
+        """What `index` says where the item is not found."""
+        if self.cls is tuple:
+            return "tuple.index(x): x not in tuple"
+        try:
+            return f"{item.constant()!r} is not in {self.cls.__name__}"
+        except NotConstant:
+            raise Unsupported(
+                "builtin-method", f"{self.cls.__name__}.index of {item.describe()}, which it lacks"
+            ) from None
 
     def constant_items(self) -> list[Any]:
         return [
@@ -106,7 +123,7 @@ class Sequence(Value):
         if name == "index":
             position = self.find(tx, args)
             if position < 0:
-                tx.raise_exception(ValueError, "item is not in the sequence")
+                tx.raise_exception(ValueError, self.text_of_missing(args[0]))
             return Constant(position)
         raise Unsupported("builtin-method", f"{self.cls.__name__}.{name}")
 
@@ -341,7 +358,9 @@ def _pop(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str,
     try:
         item = self.item(tx, index)
     except IndexError as error:
-        tx.raise_real(IndexError("pop from empty list" if not self.items else str(error)))
+        if not self.items:
+            error = IndexError(f"pop from {'empty list' if self.cls is list else 'an empty deque'}")
+        tx.raise_real(error)
     del self.items[index]
     self.changed(tx)
     return item
@@ -354,7 +373,8 @@ def _popleft(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[
 def _remove(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     position = self.find(tx, args)
     if position < 0:
-        tx.raise_exception(ValueError, "list.remove(x): x not in list")
+        missing = "list.remove(x): x not in list" if self.cls is list else self.text_of_missing(args[0])
+        tx.raise_exception(ValueError, missing)
     del self.items[position]
     self.changed(tx)
     return NONE

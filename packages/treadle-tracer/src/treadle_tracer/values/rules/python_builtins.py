@@ -87,6 +87,15 @@ def _issubclass(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return boolean(any(class_is_below(tx, own, c, "__subclasscheck__", args[0]) for c in _classes(tx, args[1])))
 
 
+def _refusal_of_isinstance(cls: Any) -> TypeError | None:
+    """What `isinstance` raises for a second argument that is no class. It names the function, which may be another one here."""
+    try:
+        isinstance(None, cls)
+    except TypeError as error:
+        return error
+    return None
+
+
 def class_is_below(tx: TraceContext, own: type, cls: Any, method: str, value: Value) -> bool:
     """`isinstance` of a value of class `own`, or `issubclass` of `own`: by the special method of the metaclass of `cls`.
 
@@ -104,7 +113,7 @@ def class_is_below(tx: TraceContext, own: type, cls: Any, method: str, value: Va
     try:
         answer = function(subject, cls)  # type: ignore[arg-type]
     except TypeError as error:
-        tx.raise_real(error)
+        tx.raise_real(_refusal_of_isinstance(cls) or error if method == "__instancecheck__" else error)
     source = value.source if by_instance else ConstSource(own)
     assert source is not None
     text = f"{function.__name__}({source.text}, {getattr(cls, '__name__', cls)}) is {answer}"
@@ -265,8 +274,18 @@ def _all(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return boolean(True)
 
 
+_NOT_SUMMED: dict[type, str] = {
+    str: "strings [use ''.join(seq)",
+    bytes: "bytes [use b''.join(seq)",
+    bytearray: "bytearray [use b''.join(seq)",
+}
+"""What `sum` says of a start that it refuses (bltinmodule.c, builtin_sum_impl)."""
+
+
 def _sum(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     total = kwargs.get("start", args[1] if len(args) > 1 else Constant(0))
+    if total.python_type() in _NOT_SUMMED:
+        tx.raise_exception(TypeError, f"sum() can't sum {_NOT_SUMMED[total.python_type()]} instead]")
     for item in args[0].unpack(tx):
         total = tx.binary_op("+", total, item)
     return total
