@@ -37,7 +37,8 @@ dict([1]) | dict([(1, 2, 3)]) | dict(1) | set([[]]) | frozenset(1) | tuple(1) | 
 next(iter([])) | enumerate(1) | slice(1)(2) | round('a') | abs('a') | len(3) | iter(3) | list(zip([1], [1, 2], strict=True)) | (1).foo
 [1, 2][0:1:0] | [1]['a':] | math.sqrt(-1) | math.log(0) | math.factorial(-1) | deque([1], maxlen=-1) | sorted([1, 'a']) | [3, 'b'].sort()
 iadd(1, 'a') | iadd([], 1) | iadd((), 1) | iadd(None, 1) | [] * 'a' | 'a' * [] | 2.5 * [] | None + 1 | None ** 2 | (1,) + [2] | A() + 1
-A() < 1 | [1] < (1,) | {} < {} | {}.update([1]) | {}.update([(1,)]) | {}.update(1) | {1} + {2} | {1} - [2] | {} + {} | A()[0] | A()() | len(A())
+A() < 1 | [1] < (1,) | {} < {} | {}.update([1]) | {}.update([(1,)]) | {}.update(1) | {1} + {2} | {1} - [2] | {} + {}
+A()[0] | A()() | len(A())
 deque([1]).index(2) | deque([1]) + [2] | deque().popleft() | deque([1]).remove(2) | deque([1])[3] | (1, 2).index(3) | [1, 2].index(1, 1)
 [1, 2, 3].__setitem__(slice(0, 3, 2), [1]) | [1].insert('a', 2) | [1].__delitem__(4) | [1].__setitem__(4, 1) | (1).__add__('a')
 super(A, 1).get() | super(1, 2).get() | super(A, int).get() | len(iter([])) | len(1) | iter(1) | [1]['a'] | (3).k | x.shape[0].k

@@ -170,7 +170,7 @@ def _new_dict(cls: type) -> _Constructor:
 
 def _checked_limit(limit: Any) -> int | None:
     """The `maxlen` of a deque; raises what `collections.deque` raises for a wrong one."""
-    return collections.deque((), limit).maxlen
+    return collections.deque(maxlen=limit).maxlen
 
 
 def _new_deque(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:

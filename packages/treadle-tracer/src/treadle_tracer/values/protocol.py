@@ -207,7 +207,7 @@ def _by_special_methods(tx: TraceContext, a: Value, b: Value, forward: str, back
 
 
 def _text_of_refused_operands(text: str, left: type, right: type) -> str:
-    """What Python says of operands that have no such operator: sequences are asked last (abstract.c, PyNumber_Add and PyNumber_Multiply)."""
+    """What Python says of operands that have no such operator. Sequences are asked last (abstract.c, PyNumber_Add)."""
     plain = text.removesuffix("=")
     if plain == "+" and left in _CONCATENATED:
         return f'can only concatenate {left.__name__} (not "{right.__name__}") to {left.__name__}'

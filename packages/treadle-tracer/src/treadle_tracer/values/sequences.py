@@ -358,9 +358,8 @@ def _pop(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str,
     try:
         item = self.item(tx, index)
     except IndexError as error:
-        if not self.items:
-            error = IndexError(f"pop from {'empty list' if self.cls is list else 'an empty deque'}")
-        tx.raise_real(error)
+        empty = "pop from empty list" if self.cls is list else "pop from an empty deque"
+        tx.raise_real(error if self.items else IndexError(empty))
     del self.items[index]
     self.changed(tx)
     return item
