@@ -76,6 +76,23 @@ def test_a_smaller_budget_saves_less_and_changes_nothing() -> None:
     assert not treadle.stats().eager_graphs
 
 
+@pytest.mark.parametrize(("kind", "memory_budget"), [("reentrant", 1.0), ("not reentrant", 1.0), ("plain", 0.0)])
+def test_dropout_draws_eagers_masks_again(kind: str, memory_budget: float) -> None:
+    eager = Model(kind)
+    x = torch.randn(400, 32, requires_grad=True)
+    expected, _ = step(eager, eager, x)
+    state = torch.get_rng_state()
+    model = copy.deepcopy(eager)
+    run = treadle.compile(model, options={"memory_budget": memory_budget})
+    grads, _ = step(model, run, x)
+    for one, other in zip(grads, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    assert torch.equal(torch.get_rng_state(), state)
+    (report,) = treadle.explain(model, options={"memory_budget": memory_budget})(x).partitions
+    assert sum(value.operator == "treadle.generator_state.default" for value in report.saved) == 4
+    assert not any(value.operator == "aten.ne.Scalar" for value in report.saved)
+
+
 @pytest.mark.parametrize("kind", ["reentrant", "not reentrant"])
 def test_checkpointed_parts_are_computed_again(kind: str) -> None:
     torch.manual_seed(0)

@@ -31,6 +31,7 @@ from .errors import UnsupportedGraph
 from .functional_trace import FunctionalTrace
 from .functionalise import FunctionalRun, wrap
 from .inner_gradients import differentiable_outputs
+from .random_replay import note_states
 from .refusals import call_torch, why_not_functional
 
 
@@ -46,6 +47,7 @@ class JointTrace:
     sources    where there are several differentiable outputs, for each the positions of those that autograd computes it from
     custom     calls of custom autograd functions in the forward part
     cuts       for every output in `sources`' values, the name of the node that the others are computed from
+    states     random nodes that backward can replay -> the node that reads the generator's state in front of each
     """
 
     graph: fx.Graph
@@ -57,6 +59,7 @@ class JointTrace:
     sources: Mapping[int, tuple[int, ...]]
     cuts: Mapping[int, str]
     custom: tuple[CustomCall, ...]
+    states: Mapping[fx.Node, fx.Node]
 
     @property
     def n_primals(self) -> int:
@@ -205,4 +208,6 @@ def _differentiated(job: _Joint, run: FunctionalRun, contract: Contract) -> Join
     graph.output((*job.outputs.nodes, *gradients))
     hoist_asserts(graph)
     remove_dead_nodes(graph, {node for call in custom for node in call.nodes()})
-    return JointTrace(graph, contract, tuple(job.inputs.fakes), n_outputs, positions, primals, sources, cuts, custom)
+    states = note_states(graph, job.mode)
+    fakes = tuple(job.inputs.fakes)
+    return JointTrace(graph, contract, fakes, n_outputs, positions, primals, sources, cuts, custom, states)

@@ -15,8 +15,9 @@ from torch import fx
 
 from treadle_autograd.ancestors import ancestors
 from treadle_autograd.joint import JointTrace, trace_joint
+from treadle_autograd.node_sizes import is_number
 from treadle_autograd.partition import classify, min_cut, save_everything, split
-from treadle_autograd.partition.classify import Classes, is_number, is_view, why_not_recompute
+from treadle_autograd.partition.classify import Classes, is_view, why_not_recompute
 from treadle_autograd.partition.mincut import capacity, saved_by_eager, why_not_save
 
 
@@ -38,12 +39,13 @@ def test_pointwise_chains_are_recomputed_from_the_product() -> None:
     }
 
 
-def test_random_numbers_are_never_drawn_again() -> None:
+def test_masks_are_saved_because_drawing_them_again_takes_longer() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.dropout(torch.exp(x), 0.5, True).sum()
 
-    saved = min_cut(classify(joint_of(f, leaf(8, 8))))
-    assert "aten.ne.Scalar" in names(saved)  # the mask as bytes, not as floats
+    for size in (8, 100):
+        saved = min_cut(classify(joint_of(f, leaf(size, size))))
+        assert "aten.ne.Scalar" in names(saved)  # the mask as bytes, not as floats
 
 
 def test_views_are_taken_again_and_not_saved_beside_their_base() -> None:

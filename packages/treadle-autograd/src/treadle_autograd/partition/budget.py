@@ -15,14 +15,18 @@ from dataclasses import dataclass
 from torch import fx
 
 from ..ancestors import ancestors
-from .classify import Classes, is_number, size_in_bytes, why_never_recompute
+from ..node_sizes import is_number, size_in_bytes
+from .classify import Classes, why_never_recompute
 from .cost import recompute_cost
 from .mincut import Partition, min_cut
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Values of the smallest cut that one call computes: their bytes, and the cost of computing them again. Nothing else can be dropped."""
+    """Values of the smallest cut that one call computes, and the cost of computing them again. Nothing else can be dropped.
+
+    bytes: what dropping them saves, which is less than they take where states of a random generator are saved in their place.
+    """
 
     nodes: tuple[fx.Node, ...]
     bytes: int
@@ -58,9 +62,10 @@ def save_within(classes: Classes, memory_budget: float) -> list[fx.Node]:
 
 
 def with_sources(classes: Classes, saved: set[fx.Node]) -> list[fx.Node]:
-    """`saved`, and the inputs that computing everything else again starts from, in graph order."""
-    needed = ancestors(classes.needed, frozenset(saved))
-    sources = {node for node in needed if node.op == "placeholder" and not is_number(node)}
+    """`saved`, and the inputs and states that computing everything else again starts from, in graph order."""
+    needed = ancestors(classes.needed, frozenset(saved), classes.inputs_of)
+    states = classes.states
+    sources = {node for node in needed if node in states or (node.op == "placeholder" and not is_number(node))}
     return [node for node in classes.order if node in saved or node in sources]
 
 
@@ -74,10 +79,13 @@ def segments(classes: Classes, cut: Sequence[fx.Node]) -> list[Segment]:
     found = []
     for call, nodes in groups.items():
         others = frozenset(node for node in cut if node not in nodes)
-        computed = ancestors([call], others) - others
-        if all(node.op == "placeholder" or why_never_recompute(node) is None for node in computed):
+        computed = ancestors([call], others, classes.inputs_of) - others
+        states = computed & classes.states
+        if all(node.op == "placeholder" or why_never_recompute(node) is None for node in computed - states):
             cost = sum(recompute_cost(node) for node in computed)
-            found.append(Segment(tuple(nodes), sum(map(size_in_bytes, nodes)), cost))
+            freed = sum(map(size_in_bytes, nodes)) - sum(map(size_in_bytes, states))
+            if freed > 0:
+                found.append(Segment(tuple(nodes), freed, cost))
     return found
 
 

@@ -7,8 +7,9 @@ loss = out.sum()         gelu: forward, recomputed for free (pointwise, fuses in
 
 from __future__ import annotations
 
-import math
+import functools
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,8 @@ from treadle_shapes.torch import Kind
 from treadle_shapes.torch import operator as operator_of
 
 from ..joint import JointTrace
+from ..node_sizes import is_number
+from ..random_replay import why_not_replay
 
 # Kinds whose results are saved or computed in forward, and computed again only where a budget or a checkpoint asks for it.
 _SAVED_BY_DEFAULT = frozenset(
@@ -26,7 +29,7 @@ _SAVED_BY_DEFAULT = frozenset(
         Kind.MATMUL,
         Kind.CONVOLUTION,
         Kind.ATTENTION,
-        Kind.RANDOM,  # a second draw would give other numbers
+        Kind.RANDOM,
         Kind.SORT,
         Kind.SCAN,
         Kind.LINALG,
@@ -43,7 +46,6 @@ _SAVED_BY_DEFAULT = frozenset(
 )
 # Kinds whose results share memory with their argument, or are numbers: nothing is computed.
 _FREE = frozenset({Kind.VIEW, Kind.QUERY})
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 @dataclass(frozen=True)
@@ -66,40 +68,15 @@ class Classes:
     interior: frozenset[fx.Node] = frozenset()
     results: frozenset[fx.Node] = frozenset()
 
+    @functools.cached_property
+    def states(self) -> frozenset[fx.Node]:
+        """The nodes that read the state of a random generator."""
+        return frozenset(self.joint.states.values())
 
-def is_number(node: fx.Node) -> bool:
-    """Whether the node's value is a plain or symbolic number."""
-    return isinstance(node.meta.get("val"), (*_SYMBOLIC, int, float, bool))
-
-
-def shape_of(node: fx.Node) -> tuple[int, ...]:
-    """The sizes of the node's tensor (the first, if it has several); symbolic ones as in the first call. () where it has none."""
-    value = node.meta.get("val")
-    if isinstance(value, (list, tuple)):
-        value = next((item for item in value if isinstance(item, torch.Tensor)), None)
-    if not isinstance(value, torch.Tensor):
-        return ()
-    return tuple(size if isinstance(size, int) else _hint(size) for size in value.shape)
-
-
-def numel(node: fx.Node) -> int:
-    """The number of elements of the node's tensor (the first, if it has several), 0 where it is none."""
-    value = node.meta.get("val")
-    return math.prod(shape_of(node)) if isinstance(value, (torch.Tensor, list, tuple)) else 0
-
-
-def size_in_bytes(node: fx.Node) -> int:
-    """The bytes of the node's tensor; symbolic sizes count with the sizes of the first call. 0 where it is no tensor."""
-    value = node.meta.get("val")
-    return numel(node) * value.dtype.itemsize if isinstance(value, torch.Tensor) else 0
-
-
-def _hint(size: Any) -> int:
-    from treadle_shapes.torch import env_of, raw_expr
-
-    env = env_of(size)
-    known = None if env is None else env.hint(raw_expr(size))
-    return 1 if known is None else int(known)
+    def inputs_of(self, node: fx.Node) -> Sequence[fx.Node]:
+        """What computing the node again takes: its arguments, and for random numbers the state that the generator had."""
+        state = self.joint.states.get(node)
+        return node.all_input_nodes if state is None else [*node.all_input_nodes, state]
 
 
 def is_view(node: fx.Node) -> bool:
@@ -127,7 +104,7 @@ def why_never_recompute(node: fx.Node) -> str | None:
     if found is None:
         return "an unknown operator"
     if found.is_random:
-        return "a second draw would give other numbers"
+        return why_not_replay(node)
     return None if found.is_pure else "it has an effect"
 
 

@@ -11,7 +11,7 @@ from torch import fx
 from treadle_shapes.torch import Cost, Kind
 from treadle_shapes.torch import operator as operator_of
 
-from .classify import numel, shape_of
+from ..node_sizes import numel, shape_of
 
 # Nanoseconds per element. A heavy operator whose work is not counted below passes over its elements a few times.
 _PER_ELEMENT: Mapping[Cost, float] = {

@@ -17,13 +17,17 @@ import torch
 from torch import fx
 
 from ..ancestors import ancestors
-from .classify import Classes, is_number, is_view, size_in_bytes, viewed, why_not_recompute
+from ..node_sizes import is_number, size_in_bytes
+from .classify import Classes, is_view, viewed, why_not_recompute
+from .cost import recompute_cost
 
 Partition: TypeAlias = Callable[[Classes], Sequence[fx.Node]]
 
 # More than all real capacities together, and within the 32 bits that SciPy's maximum flow computes with.
 _INFINITE = 2**31 - 1
 _LARGEST_TOTAL = 2**30
+# What one core writes and reads back.
+_BYTES_PER_NANOSECOND = 4
 
 
 def save_everything(classes: Classes) -> list[fx.Node]:
@@ -57,7 +61,7 @@ def saved_by_eager(classes: Classes) -> frozenset[fx.Node]:
 
 def min_cut(classes: Classes) -> list[fx.Node]:
     """The nodes to save for the smallest cut, in graph order. Numbers are never among them: they are read from what is."""
-    below = ancestors(classes.needed)
+    below = ancestors(classes.needed, inputs_of=classes.inputs_of)
     relevant = [node for node in classes.order if node in below and not is_number(node)]
     if not relevant:
         return []
@@ -87,13 +91,17 @@ def _cut(relevant: Sequence[fx.Node], classes: Classes) -> set[tuple[fx.Node, st
         at = number[node]
         why_not = why_not_save(node, classes, by_eager)
         edges[at, at + 1] = capacity(node, scale) if why_not is None else _INFINITE
-        if node in classes.results or (node not in classes.interior and why_not_recompute(node) is not None):
-            edges[0, at] = _INFINITE
+        price = price_of_computing_again(node, classes, scale)
+        if price:
+            edges[0, at] = price
         if node in classes.needed:
             edges[at + 1, 1] = _INFINITE
         for user in node.users:
             if user in number:
                 edges[at + 1, number[user]] = _INFINITE
+    for node, state in classes.joint.states.items():
+        if node in number:
+            edges[number[state] + 1, number[node]] = _INFINITE
     size = 2 + 2 * len(relevant)
     rows, columns = zip(*edges, strict=True)
     capacities = csr_matrix((np.array(list(edges.values()), np.int32), (rows, columns)), shape=(size, size))
@@ -107,6 +115,22 @@ def _cut(relevant: Sequence[fx.Node], classes: Classes) -> set[tuple[fx.Node, st
         for end, place in (("in", number[node]), ("out", number[node] + 1))
         if place in seen
     }
+
+
+def price_of_computing_again(node: fx.Node, classes: Classes, scale: int) -> int:
+    """What computing the node again costs, in half bytes over `scale`: infinitely much, or nothing, or the bytes that memory moves while
+    random numbers are drawn again.
+
+    On CPUs that takes 4 to 8 ns for each number, 16 times the time in which a mask of a byte each is written and read. So they are drawn
+    again where a checkpoint or a memory budget asks for it, and where much larger values are computed from few of them.
+    """
+    if node in classes.results:
+        return _INFINITE
+    if node in classes.interior or why_not_recompute(node) is None:
+        return 0
+    if node not in classes.joint.states:
+        return _INFINITE
+    return min(int(2 * _BYTES_PER_NANOSECOND * recompute_cost(node)) // scale, _LARGEST_TOTAL)
 
 
 def capacity(node: fx.Node, scale: int) -> int:

@@ -17,7 +17,8 @@ from treadle_shapes.torch import operator as operator_of
 
 from ..ancestors import ancestors
 from ..graph_runner import user_line
-from .classify import is_number, is_view, size_in_bytes, why_not_recompute
+from ..node_sizes import is_number, size_in_bytes
+from .classify import is_view, why_not_recompute
 from .split import Halves
 
 
@@ -74,7 +75,7 @@ def report(halves: Halves) -> PartitionReport:
     saved = [
         SavedValue(*_described(node), 0 if node.op == "placeholder" else size_in_bytes(node)) for node in halves.saved
     ]
-    needed = ancestors(halves.classes.needed, frozenset(halves.saved))
+    needed = ancestors(halves.classes.needed, frozenset(halves.saved), halves.classes.inputs_of)
     again = [
         RecomputedValue(*_described(node), _why(node, halves))
         for node in halves.classes.order
@@ -99,6 +100,8 @@ def _why(node: fx.Node, halves: Halves) -> str:
     call = node.all_input_nodes[0] if node.target is operator.getitem else node
     if is_view(node):
         return "a view, which takes no computing"
+    if call in halves.classes.joint.states:
+        return "random numbers, drawn again from the generator's state"
     if node in halves.classes.interior or call in halves.classes.interior:
         return "in a checkpointed part"
     reason = why_not_recompute(call)

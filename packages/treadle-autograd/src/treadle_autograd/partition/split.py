@@ -15,11 +15,13 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
-from ..ancestors import ancestors
+from ..ancestors import ARGUMENTS, InputsOf, ancestors
 from ..custom_gradients import CustomCall, insert_custom_calls
 from ..effects import has_effect
 from ..joint import JointTrace
-from .classify import Classes, is_number
+from ..node_sizes import is_number
+from ..random_replay import replay
+from .classify import Classes
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Halves:
             node for node in nodes if node in self.classes.backward and node.op != "placeholder" and has_effect(node)
         ]
         late = frozenset(self.classes.order)
-        graph = _graph(inputs, [gradients[k] for k in wanted], nodes, effects, late)
+        graph = _graph(inputs, [gradients[k] for k in wanted], nodes, effects, late, replayed=self.classes)
         return LazyGraphModule(torch.nn.Module(), graph, class_name="BackwardGraph")
 
 
@@ -119,10 +121,12 @@ def _graph(
     effects: Sequence[fx.Node],
     late: frozenset[fx.Node] = frozenset(),
     custom: Sequence[CustomCall] = (),
+    replayed: Classes | None = None,
 ) -> fx.Graph:
     """A graph of its own that computes `outputs` from `inputs` with the nodes of the joint graph in between; it runs `effects` as well.
 
     The nodes in `late` have no effects and stand right in front of the first other node that needs them. Calls in `custom` are put back.
+    `replayed`: random numbers are drawn again, from the states of the generator that stand in the joint graph.
     """
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
@@ -135,17 +139,23 @@ def _graph(
         *[node for node in outputs if isinstance(node, fx.Node)],
         *[n for c in custom for n in c.nodes()],
     ]
-    needed = ancestors(roots, given)
+    inputs_of, states = (replayed.inputs_of, replayed.joint.states) if replayed else (ARGUMENTS, {})
+    needed = ancestors(roots, given, inputs_of)
     insert_custom_calls(graph, copies, pending)
-    for node in _just_in_time([node for node in order if node in needed], late, copies):
-        copies[node] = graph.node_copy(node, copies.__getitem__)
+    for node in _just_in_time([node for node in order if node in needed], late, copies, inputs_of):
+        if node in states:
+            copies[node] = replay(graph, node, copies[states[node]], copies)
+        else:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
         if pending:
             insert_custom_calls(graph, copies, pending)
     graph.output(tuple(copies[node] if isinstance(node, fx.Node) else node for node in outputs))
     return graph
 
 
-def _just_in_time(nodes: Sequence[fx.Node], late: frozenset[fx.Node], done: Container[fx.Node]) -> Iterator[fx.Node]:
+def _just_in_time(
+    nodes: Sequence[fx.Node], late: frozenset[fx.Node], done: Container[fx.Node], inputs_of: InputsOf
+) -> Iterator[fx.Node]:
     """`nodes` in order, those in `late` only when another node needs them: what is computed again must not wait in memory."""
     placed: set[fx.Node] = set()
     members = set(nodes)
@@ -158,7 +168,7 @@ def _just_in_time(nodes: Sequence[fx.Node], late: frozenset[fx.Node], done: Cont
             if top in placed or top in done:
                 pending.pop()
                 continue
-            first = [n for n in top.all_input_nodes if n in members and n not in placed and n not in done]
+            first = [n for n in inputs_of(top) if n in members and n not in placed and n not in done]
             if first:
                 pending += reversed(first)
             else:

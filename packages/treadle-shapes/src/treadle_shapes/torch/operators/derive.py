@@ -14,10 +14,11 @@ _COMPOSITE = "CompositeImplicitAutograd"
 _COSTS: dict[Kind, Cost] = {
     Kind.VIEW: Cost.FREE,
     Kind.QUERY: Cost.FREE,
-    **dict.fromkeys((Kind.POINTWISE, Kind.COPY, Kind.CREATION, Kind.GATHER, Kind.RANDOM, Kind.EFFECT), Cost.CHEAP),
+    **dict.fromkeys((Kind.POINTWISE, Kind.COPY, Kind.CREATION, Kind.GATHER, Kind.EFFECT), Cost.CHEAP),
     **dict.fromkeys((Kind.REDUCTION, Kind.SCAN, Kind.SCATTER, Kind.NORMALISATION), Cost.REDUCTION),
     **dict.fromkeys((Kind.POOLING, Kind.RESAMPLING, Kind.LOSS), Cost.REDUCTION),
     **dict.fromkeys((Kind.MATMUL, Kind.CONVOLUTION, Kind.ATTENTION, Kind.SORT, Kind.LINALG, Kind.FFT), Cost.HEAVY),
+    Kind.RANDOM: Cost.HEAVY,  # generators of CPUs draw one number after the other: 4 to 8 ns each
     **dict.fromkeys((Kind.SPARSE, Kind.OTHER), Cost.HEAVY),
 }
 

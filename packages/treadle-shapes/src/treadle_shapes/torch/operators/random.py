@@ -7,7 +7,7 @@ PyTorch's Python kernels copy it.
 from __future__ import annotations
 
 from treadle_shapes.torch.operators.declare import families, family
-from treadle_shapes.torch.operators.record import ElementUse, Kind
+from treadle_shapes.torch.operators.record import Cost, ElementUse, Kind
 
 families(
     "rand_like randn_like randint_like",
@@ -22,6 +22,7 @@ families(
     kind=Kind.RANDOM,
     python_kernel_copies=True,
 )
+family("generator_state", kind=Kind.RANDOM, is_pure=True, cost=Cost.FREE)  # `treadle_shapes.torch.random_replay`
 families(  # functions of torch.nn.functional alone, so that no tag of ATen marks them
     "dropout1d dropout2d dropout3d", kind=Kind.RANDOM, is_random=True, is_pure=False, python_kernel_copies=True
 )

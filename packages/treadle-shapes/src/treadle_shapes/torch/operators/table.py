@@ -37,7 +37,7 @@ _FUNCTIONAL = (
 )
 # Python modules whose functions have the names of their operators.
 _MODULES = frozenset({"torch", "torch.functional", "torch.nn.functional", "torch._tensor", "torch._jit_internal"})
-_NAMESPACES = frozenset({"aten", "prims", "prim"})
+_NAMESPACES = frozenset({"aten", "prims", "prim", "treadle"})  # treadle: `random_replay`
 _MISSING: Any = object()
 _RECORDS: dict[Any, Operator | None] = {}
 
