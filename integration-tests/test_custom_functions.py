@@ -113,6 +113,76 @@ class InPlace(torch.autograd.Function):
         return gradient * 2
 
 
+class InPlaceOfTwo(torch.autograd.Function):
+    """Changes its argument through views and by another tensor, which it saves; a second result; a number."""
+
+    @staticmethod
+    def forward(ctx, x, y, scale):
+        x.view(-1)[:3] = y[0, 0]
+        x.t().mul_(y.t())
+        ctx.mark_dirty(x)
+        ctx.save_for_backward(y)
+        ctx.scale = scale
+        return x, y * scale
+
+    @staticmethod
+    def backward(ctx, gradient, other):
+        (y,) = ctx.saved_tensors
+        return gradient * y, gradient * 2 * y + other * ctx.scale, None
+
+
+class Names(torch.autograd.Function):
+    """Saves an intermediate result, an argument that may be None; attributes with names of methods; undefined gradients; a text."""
+
+    @staticmethod
+    def forward(ctx, x, w, bias, name):
+        h = x @ w
+        ctx.save_for_backward(x, w, h, bias)
+        ctx.name, ctx.register_hook = name, 3.0
+        ctx.set_materialize_grads(False)
+        return torch.relu(h) + (0 if bias is None else bias), h.argmax(-1), h * 2
+
+    @staticmethod
+    def backward(ctx, of_relu, _, of_double):
+        x, w, h, bias = ctx.saved_tensors
+        found = [] if of_relu is None else [of_relu * (h > 0)]
+        found += [] if of_double is None else [of_double * len(ctx.name) * ctx.register_hook]
+        if not found:
+            return None, None, None, None
+        total = sum(found)
+        of_bias = of_relu.sum(0) if bias is not None and of_relu is not None else None
+        return total @ w.t(), x.t() @ total, of_bias, None
+
+
+class Power(torch.autograd.Function):
+    """Rules for forward mode and for vmap beside the backward body."""
+
+    @staticmethod
+    def forward(x, n):
+        return x**n
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, n = inputs
+        ctx.save_for_backward(x)
+        ctx.save_for_forward(x)
+        ctx.n = n
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * ctx.n * x ** (ctx.n - 1), None
+
+    @staticmethod
+    def jvp(ctx, tangent, _):
+        (x,) = ctx.saved_tensors
+        return tangent * ctx.n * x ** (ctx.n - 1)
+
+    @staticmethod
+    def vmap(info, in_dims, x, n):
+        return Power.apply(x, n), in_dims[0]
+
+
 class Largest(torch.autograd.Function):
     """An integer result, a size in the backward body, an in-place call on a tensor of its own."""
 
@@ -206,6 +276,13 @@ PROGRAMS: dict[str, Program] = {
     "one_of_two_gets_a_gradient": lambda x, w: Pair.apply(x @ w),
     "constant_gradient_out_of_reach": lambda x, w: ((x @ w).sin(), Scaled.apply(x @ w, 2.0)),
     "dirty": lambda x, w: InPlace.apply(x @ w + 1).sin().sum(),
+    "dirty_chain": lambda x, w: InPlace.apply(InPlace.apply(x @ w).mul_(w[0]).add_(1)).sin().sum(),
+    "dirty_of_two": lambda x, w: sum(t.sin().sum() for t in InPlaceOfTwo.apply(x * 1, x @ w, 3.0)),
+    "dirty_without_gradient": lambda x, w: InPlaceOfTwo.apply(torch.ones_like(x), x @ w, 2.0)[0].sin().sum(),
+    "names": lambda x, w: Names.apply(x, w, w[0], "ab")[0].sum(),
+    "names_of_others": lambda x, w: Names.apply(x, w, None, "ab")[2].sum(),
+    "names_of_all": lambda x, w: sum(t.float().sum() for t in Names.apply(x, w, None, "ab")),
+    "rules_for_others": lambda x, w: Power.apply(x @ w, 3).sum(),
     "integers": lambda x, w: Largest.apply(x @ w)[0].sum(),
     "view": lambda x, w: (Turned.apply(x @ w) * 3).sum(),
     "attributes": lambda x, w: Masked.apply(x @ w).sin().sum(),
@@ -266,13 +343,24 @@ def test_gradients(name: str, backend: str) -> None:
     theirs = gradients(program)
     for _ in range(2):
         assert_same(gradients(compiled), theirs)
-    assert torch.is_grad_enabled()
+    assert torch.is_grad_enabled() and not treadle.stats().eager_graphs
     if name != "checkpointed":
         assert treadle.explain(program)(*leaves()).graphs
 
 
 @pytest.mark.parametrize(
-    "name", ["scaled", "straight_through", "identity", "attributes", "recomputed", "both_are_used", "view"]
+    "name",
+    [
+        "scaled",
+        "straight_through",
+        "identity",
+        "attributes",
+        "recomputed",
+        "both_are_used",
+        "view",
+        "dirty",
+        "dirty_of_two",
+    ],
 )
 def test_gradients_of_gradients(name: str) -> None:
     program = PROGRAMS[name]

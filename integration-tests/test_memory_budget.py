@@ -84,13 +84,12 @@ def test_dropout_draws_eagers_masks_again(kind: str, memory_budget: float) -> No
     state = torch.get_rng_state()
     model = copy.deepcopy(eager)
     run = treadle.compile(model, options={"memory_budget": memory_budget})
-    grads, _ = step(model, run, x)
+    grads, n_bytes = step(model, run, x)
     for one, other in zip(grads, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     assert torch.equal(torch.get_rng_state(), state)
-    (report,) = treadle.explain(model, options={"memory_budget": memory_budget})(x).partitions
-    assert sum(value.operator == "treadle.generator_state.default" for value in report.saved) == 4
-    assert not any(value.operator == "aten.ne.Scalar" for value in report.saved)
+    masks, values = 4 * 400 * 32, 4 * 400 * 32
+    assert n_bytes < 5 * values + masks / 2  # what the blocks and the loss start from, and states in place of the masks
 
 
 @pytest.mark.parametrize("kind", ["reentrant", "not reentrant"])

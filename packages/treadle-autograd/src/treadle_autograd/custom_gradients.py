@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -77,14 +77,43 @@ def call_custom_gradient(node: fx.Node, args: Any, recorder: AtenRecorder, run_c
         finally:
             recorder.meta, recorder.function, recorder.inherited = outer, function, inherited
 
-    if recorder.for_training and target.dirty:
-        raise UnsupportedGraph(f"{target.name} changes an argument in place and marks it as dirty", recorder.line())
     results = target(*args, run=run_body)
     if recorder.for_training:
         functions = frozenset(result.grad_fn for result in results if result.grad_fn is not None)
-        arguments = tuple(tuple(recorder.node_of_value(value) for value in group) for group in args)
-        recorder.custom_calls.append(CustomCall(target, arguments, functions, target.materialises))
+        inputs, *others = (tuple(recorder.node_of_value(value) for value in group) for group in args)
+        if target.dirty:
+            inputs = _before_forward(args[0], inputs, target, recorder)
+            target = replace(target, dirty=())  # in the recorded graph, the changed argument is another value
+        recorder.custom_calls.append(CustomCall(target, (inputs, *others), functions, target.materialises))
     return results
+
+
+def _before_forward(tensors: Any, nodes: Any, target: Any, recorder: AtenRecorder) -> tuple[Any, ...]:
+    """The nodes of a call's inputs, for those that the forward body has changed the nodes of their values before it."""
+    found = list(nodes)
+    for k in target.dirty:
+        known = recorder.values_before_no_grad.get(id(tensors[k]))
+        if known is None:
+            raise UnsupportedGraph(f"{target.name} changes an argument through another tensor", recorder.line())
+        found[k] = known
+    return tuple(found)
+
+
+def note_values_without_gradients(args: Any, kwargs: Any, recorder: AtenRecorder) -> None:
+    """Note what values tensors have when calls without gradients, such as those of a custom forward body, begin to use them.
+
+    Calls with gradients end such a part of the graph.
+    """
+    if torch.is_grad_enabled():
+        recorder.values_before_no_grad.clear()
+        return
+
+    def note(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and torch._is_functional_tensor(value):
+            recorder.values_before_no_grad.setdefault(id(value), recorder.node_of_value(value))
+        return value
+
+    fx.node.map_aggregate((args, kwargs), note)
 
 
 def note_tangents(calls: Sequence[CustomCall], outputs: Sequence[torch.Tensor]) -> None:

@@ -22,7 +22,7 @@ from torch import fx
 from treadle_shapes.torch import raw_expr
 
 from .asserts import is_assert
-from .custom_gradients import call_custom_gradient, is_custom_gradient
+from .custom_gradients import call_custom_gradient, is_custom_gradient, note_values_without_gradients
 from .errors import UnsupportedGraph
 from .graph_runner import GraphRunner, call_node
 from .recorder import AtenRecorder
@@ -75,6 +75,7 @@ def run_functional(
     holders = [value for value in (*arguments, *attributes.values()) if isinstance(value, torch.Tensor)]
     layouts: Layouts = {}
     mutated = False
+    has_dirty = recorder.for_training and any(getattr(node.target, "dirty", ()) for node in gm.graph.nodes)
     recorder.traced_asserts = set(_conditions_of_asserts(gm.graph))
 
     def run_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
@@ -87,6 +88,8 @@ def run_functional(
             return None
         if is_custom_gradient(node):
             return call_custom_gradient(node, args, recorder, run_call)
+        if has_dirty:
+            note_values_without_gradients(args, kwargs, recorder)
         result = call_node(node, args, kwargs, recorder.mode)
         recorder.finish_call(node.meta.get("example_value"), result)
         result = tracers_float(node, result)

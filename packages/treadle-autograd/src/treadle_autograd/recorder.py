@@ -79,6 +79,7 @@ class AtenRecorder(TorchDispatchMode):
     """Writes one node of `recorded` per functional ATen operator and lets the fake mode compute the result.
 
     meta, function: what the traced graph's current node says; set by whoever runs that graph. inherited: what all nodes of that graph say.
+    values_before_no_grad: tensor identities -> nodes of the values from which on calls without gradients use them (`custom_gradients`).
     custom_calls: calls of custom autograd functions, in order (`custom_gradients`).
     for_training: whether a backward pass follows.
     stat_updates: (old, new) running statistics of batch norms, which the functionalisation layer has not seen yet.
@@ -97,6 +98,7 @@ class AtenRecorder(TorchDispatchMode):
         self.meta: dict[str, Any] = {}
         self.inherited: dict[str, Any] = {}
         self.custom_calls: list[Any] = []
+        self.values_before_no_grad: dict[int, fx.Node] = {}
         self.function: Any = None
         self.input_storages: set[int] = set()
         self.stat_updates: list[tuple[torch.Tensor, torch.Tensor]] = []

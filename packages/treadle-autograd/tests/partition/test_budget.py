@@ -13,9 +13,9 @@ from joint_graphs import joint_of, leaf
 from torch import fx
 
 from treadle_autograd import with_budget
+from treadle_autograd.node_sizes import size_in_bytes
 from treadle_autograd.partition import budget, classify, min_cut, report, split
 from treadle_autograd.partition.budget import knapsack
-from treadle_autograd.node_sizes import size_in_bytes
 from treadle_autograd.partition.cost import recompute_cost
 
 BUDGETS = (1.0, 0.9, 0.7, 0.5, 0.3, 0.1, 0.0)

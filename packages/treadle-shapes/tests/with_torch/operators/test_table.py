@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from treadle_shapes.torch import Cost, ElementUse, Kind, Raises, families_with, operator  # noqa: E402
+from treadle_shapes.torch import Cost, ElementUse, Kind, Raises, families_with, operator, random_replay  # noqa: E402
 from treadle_shapes.torch.operators import declare, table  # noqa: E402
 from treadle_shapes.torch.operators.declare import ALSO, DECLARED  # noqa: E402
 
@@ -124,9 +124,10 @@ def test_facts_of_functional_forms_only():
 
 
 def test_every_declared_name_exists():
-    """In ATen, or as a method, property or function of PyTorch: no declaration is misspelt."""
+    """In ATen, as a method, property or function of PyTorch, or as an operator of our own: no declaration is misspelt."""
     python_names = {"getitem", "setitem", "delitem"}
-    owners = (aten, torch.ops.prim, torch.Tensor, torch, F)
+    random_replay.generator_state()
+    owners = (aten, torch.ops.prim, torch.ops.treadle, torch.Tensor, torch, F)
     missing = []
     for name in (*DECLARED, *ALSO):
         for known in (name, f"{name}_"):

@@ -154,7 +154,7 @@ def run_in_graph(
         raise
     if arguments.has_numpy and not (known is not None and known.writes):
         _refuse_other_result_with_scalars(tx, op, target, args, kwargs, result)
-    if _is_new_leaf(result) and "requires_grad" in kwargs and torch.is_grad_enabled():
+    if "requires_grad" in kwargs and torch.is_grad_enabled() and _is_new_leaf(result):
         raise Unsupported("new-parameter", f"{_name(target)}(..., requires_grad=True)")
     if known is not None and known.reads_layout:
         for _, fake in pairs:

@@ -47,6 +47,7 @@ class FunctionContext:
     non_differentiable: tuple[Any, ...] = ()
     dirty_tensors: tuple[Any, ...] = ()
     to_save: tuple[Any, ...] = ()
+    saved_for_forward: tuple[Any, ...] = ()
 
     def save_for_backward(self, *tensors: Any) -> None:
         self.to_save = tensors
@@ -83,7 +84,10 @@ class ContextValue(ObjectValue):
         return super().get_attr(tx, name)
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
-        if hasattr(self.real, name) and not hasattr(FunctionContext, name):
+        found, _ = find_in_mro(self.real.__mro__, name)
+        if hasattr(type(found), "__set__") and not hasattr(
+            FunctionContext, name
+        ):  # a method, such as `name`, is only hidden
             raise Unsupported("autograd-function", f"assignment to ctx.{name}")
         super().set_attr(tx, name, value)
 
