@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from treadle_autograd import aot, with_budget
 from treadle_autograd.node_sizes import size_in_bytes
 from treadle_autograd.partition import classify, report, split
-from treadle_shapes.torch.random_replay import STATE_BYTES
+from treadle_shapes.torch import GENERATOR_STATE_BYTES
 
 SHAPE = (100, 80)
 
@@ -87,7 +87,7 @@ def test_a_memory_budget_draws_again(program: Callable[..., torch.Tensor], memor
 def test_a_state_is_saved_in_place_of_a_mask() -> None:
     classes = classify(joint_of(dropouts, torch.randn(SHAPE), leaf(80, 80)))
     saved = with_budget(0)(classes)
-    assert sum(size_in_bytes(node) for node in saved if node.op != "placeholder") == 3 * STATE_BYTES["cpu"]
+    assert sum(size_in_bytes(node) for node in saved if node.op != "placeholder") == 3 * GENERATOR_STATE_BYTES["cpu"]
     again = report(split(classes, saved)).recomputed
     assert [value.why for value in again if value.operator == "aten.bernoulli.p"] == [
         "random numbers, drawn again from the generator's state"

@@ -14,7 +14,8 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from treadle_shapes.torch import operator
+from treadle_shapes.torch import GENERATOR_STATE_BYTES, generator_state, operator, replay_of
+from treadle_shapes.torch import why_not_replay as why_no_operator
 
 from .effects import is_random
 from .node_sizes import bytes_of_tensor
@@ -22,12 +23,10 @@ from .node_sizes import bytes_of_tensor
 
 def why_not_replay(node: fx.Node) -> str | None:
     """Why backward cannot draw again what the node has drawn, or why that would save no memory."""
-    from treadle_shapes.torch import random_replay
-
     value = node.meta.get("val")
     tensors = [v for v in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(v, torch.Tensor)]
     target: Any = node.target
-    reason = random_replay.why_not_replay(target)
+    reason = why_no_operator(target)
     if reason is not None:
         return reason
     if node.kwargs.get("generator") is not None or any(isinstance(value, torch.Generator) for value in node.args):
@@ -35,13 +34,13 @@ def why_not_replay(node: fx.Node) -> str | None:
     if node.meta.get("of_backward"):
         return "backward draws it"
     devices = {tensor.device.type for tensor in tensors}
-    if len(devices) != 1 or not devices <= random_replay.STATE_BYTES.keys():
+    if len(devices) != 1 or not devices <= GENERATOR_STATE_BYTES.keys():
         return "the state of its generator is unknown"
     record = operator(target)
     saved = sum(map(bytes_of_tensor, tensors))
     if record is not None and record.is_zero_or_one:
         saved //= tensors[0].dtype.itemsize  # they are saved in a byte each
-    is_smaller = saved <= random_replay.STATE_BYTES[devices.pop()]
+    is_smaller = saved <= GENERATOR_STATE_BYTES[devices.pop()]
     return "its numbers take less memory than the generator's state" if is_smaller else None
 
 
@@ -51,14 +50,12 @@ def note_states(graph: fx.Graph, mode: FakeTensorMode) -> dict[fx.Node, fx.Node]
     for node in filter(is_random, list(graph.nodes)):
         if why_not_replay(node) is not None:
             continue
-        from treadle_shapes.torch import random_replay
-
         value: Any = node.meta["val"]
         device = (value[0] if isinstance(value, (tuple, list)) else value).device
         with graph.inserting_before(node):
-            state = graph.call_function(random_replay.generator_state(), (device,))
+            state = graph.call_function(generator_state(), (device,))
         with mode:
-            state.meta["val"] = torch.empty(random_replay.STATE_BYTES[device.type], dtype=torch.uint8, device="cpu")
+            state.meta["val"] = torch.empty(GENERATOR_STATE_BYTES[device.type], dtype=torch.uint8, device="cpu")
         state.meta["stack_trace"] = node.meta.get("stack_trace")
         found[node] = state
     return found
@@ -66,8 +63,6 @@ def note_states(graph: fx.Graph, mode: FakeTensorMode) -> dict[fx.Node, fx.Node]
 
 def replay(graph: fx.Graph, node: fx.Node, state: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
     """Append to `graph` the node that draws again what `node`, of another graph, has drawn from `state`, a node of `graph`."""
-    from treadle_shapes.torch.random_replay import replay_of
-
     made = graph.node_copy(node, copies.__getitem__)
     made.target, made.args = replay_of(made.target), (state, *made.args)  # type: ignore[arg-type]
     return made

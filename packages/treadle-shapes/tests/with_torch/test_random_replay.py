@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from treadle_shapes.torch import fake_mode, operator
-from treadle_shapes.torch.random_replay import STATE_BYTES, generator_state, replay_of, why_not_replay
+from treadle_shapes.torch import GENERATOR_STATE_BYTES, fake_mode, generator_state, operator, replay_of, why_not_replay
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
@@ -49,9 +48,9 @@ def test_facts_and_fakes() -> None:
     assert of_state is not None and of_state.is_random and of_state.is_pure
     with fake_mode():
         made = state(CPU)
-        assert made.shape == (STATE_BYTES["cpu"],) and made.dtype is torch.uint8
+        assert made.shape == (GENERATOR_STATE_BYTES["cpu"],) and made.dtype is torch.uint8
         assert replay(made, torch.empty(3, 4), 0.5).shape == (3, 4)
-    assert generator_state()(CPU).numel() == STATE_BYTES["cpu"]
+    assert generator_state()(CPU).numel() == GENERATOR_STATE_BYTES["cpu"]
 
 
 @pytest.mark.parametrize("op", [aten.add.Tensor, aten.bernoulli_.float, aten.uniform_.default], ids=str)

@@ -26,6 +26,7 @@ from treadle_shapes.torch.operators import (
 )
 from treadle_shapes.torch.ours import env_of, raw_expr
 from treadle_shapes.torch.preserved import preserved_operators
+from treadle_shapes.torch.random_replay import GENERATOR_STATE_BYTES, generator_state, replay_of, why_not_replay
 from treadle_shapes.torch.shape_env import (
     FakeShapeEnv,
     expr_of,
@@ -73,4 +74,8 @@ __all__ = [
     "symbolic_dispatch",
     "symbolic_strides",
     "undisturbed",
+    "GENERATOR_STATE_BYTES",
+    "generator_state",
+    "replay_of",
+    "why_not_replay",
 ]

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 #: bytes of the state of a generator, by device type: of the CPU the Mersenne Twister's, of CUDA a seed and an offset
-STATE_BYTES = {"cpu": torch.default_generator.get_state().numel(), "cuda": 16}
+GENERATOR_STATE_BYTES = {"cpu": torch.default_generator.get_state().numel(), "cuda": 16}
 
 _LIBRARY: list[torch.library.Library] = []
 
@@ -44,7 +44,7 @@ def generator_state() -> torch._ops.OpOverload:
     _define(
         "generator_state(Device device) -> Tensor",
         lambda device: _default_generator(device).get_state(),
-        lambda device: torch.empty(STATE_BYTES[device.type], dtype=torch.uint8),
+        lambda device: torch.empty(GENERATOR_STATE_BYTES[device.type], dtype=torch.uint8),
         (torch.Tag.nondeterministic_seeded,),
     )
     return torch.ops.treadle.generator_state.default
@@ -124,4 +124,4 @@ def _device_of(args: Any, kwargs: Any) -> torch.device:
     return found[0] if found else torch.device("cpu")
 
 
-__all__ = ["STATE_BYTES", "generator_state", "replay_of", "why_not_replay"]
+__all__ = ["GENERATOR_STATE_BYTES", "generator_state", "replay_of", "why_not_replay"]
