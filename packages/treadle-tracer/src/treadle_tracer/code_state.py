@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .dynamic import DynamicSources
-from .output.call_changes import changed_dimensions, exchanged_tensors
+from .output.call_changes import changed_dimensions, exchanged_modules, exchanged_tensors
 from .source import LocalSource, Source
 
 if TYPE_CHECKING:
@@ -60,6 +63,9 @@ class CodeState:
         """
         known = self.dynamic
         exchanged = Counter(source for entry in missed for source in exchanged_tensors(entry.payload, frame))
+        modules = [item for entry in missed for item in exchanged_modules(entry.payload, frame).items()]
+        replaced = Counter(source for source, _ in modules)
+        known.modules |= {source for source, is_volatile in modules if is_volatile or replaced[source] > 1}
         # An argument soon changes again. What a module holds may have been replaced once and be constant from then on.
         known.inputs |= {s for s, times in exchanged.items() if times > 1 or isinstance(s, LocalSource)}
         if dynamic is not False:
@@ -73,8 +79,47 @@ class CodeState:
                 if type(value) in (int, float):
                     known.setdefault(LocalSource(name), {})
         return DynamicSources(
-            {source: dims for source, dims in known.items() if source not in self.constants}, inputs=known.inputs
+            {source: dims for source, dims in known.items() if source not in self.constants},
+            inputs=known.inputs,
+            modules=known.modules,
         )
+
+    def learn_owners(self, frame: treadle_frame.FrameInfo, entries: Sequence[Any]) -> None:
+        """Learn from entries for other modules in the first argument whether to guard that module by its structure.
+
+        It is, where an earlier one is gone, or has parameters of the same sizes. A module whose method the user has compiled keeps
+        entries of its own, in which its parameters are constants, unless there are many.
+        """
+        found = next(iter(frame.locals.items()), None)
+        if found is None or not isinstance(found[1], torch.nn.Module):
+            return
+        source, module = LocalSource(found[0]), found[1]
+        others = {e.payload.owner: _first_module(e.payload, source) for e in entries if e.payload.owner != id(module)}
+        others.pop(None, None)
+        if self.is_root and _is_method(frame.code, module):
+            is_structural = len(others) >= _COMPILED_MODULES
+        else:
+            is_structural = any(other is None or _sizes(other) == _sizes(module) for other in others.values())
+        if is_structural:
+            self.dynamic.modules.add(source)
+
+
+# So many instances of a class the user may compile; each gets an entry of its own, with its parameters as constants.
+_COMPILED_MODULES = 8
+
+
+def _is_method(code: CodeType, module: torch.nn.Module) -> bool:
+    return any(
+        getattr(member, "__code__", None) is code for cls in type(module).__mro__ for member in vars(cls).values()
+    )
+
+
+def _first_module(payload: Any, source: Source) -> torch.nn.Module | None:
+    return next((reference() for place, reference in payload.modules if place == source), None)
+
+
+def _sizes(module: torch.nn.Module) -> list[Any]:
+    return [tuple(parameter.shape) for parameter in module.parameters()]
 
 
 __all__ = ["CodeState"]

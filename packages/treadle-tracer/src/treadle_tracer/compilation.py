@@ -37,6 +37,7 @@ from .output.graph_writes import may_raise_by_value, why_not_deoptimise
 from .output.size_one import check_size_one, why_not_served
 from .output.size_ranges import size_program
 from .skips import Skip, SkipKind
+from .source import LocalSource
 from .trace.root import program_of, trace_frame
 
 if TYPE_CHECKING:
@@ -222,7 +223,7 @@ class Compilation:
                 compiled = call_backend(self.backend, gm, result.graph.example_inputs)
             check_still_dynamic(declared, result.env)
         with self._phase("codegen"):
-            payload = Payload(gm, result.guards.tensors, result.reason, module_argument(self.frame))
+            payload = Payload(gm, result.guards.tensors, result.reason, owner_of(self.frame, self.state.dynamic))
             entry = finish_entry(
                 plan,
                 compiled,
@@ -244,12 +245,12 @@ class Compilation:
             self.state.empty_traces += 1
             if self.state.empty_traces > _EMPTY_TRACES:
                 return Skip(SkipKind.NO_TENSOR, "a function in which no tensor is computed")
-        payload = Payload(None, result.guards.tensors, result.reason, module_argument(self.frame))
+        payload = Payload(None, result.guards.tensors, result.reason, owner_of(self.frame, self.state.dynamic))
         if result.env is not None:
             payload.dynamic = result.guards.add_sizes(result.env)
             if payload.dynamic is not None:
                 check_size_one(None, (), payload.dynamic, self.frame)
-        payload.numbers = result.guards.numbers
+        payload.numbers, payload.modules = result.guards.numbers, result.guards.modules
         program = result.guards.program()
         if payload.dynamic is not None:
             program = size_program(program.checks, payload.dynamic)
@@ -290,4 +291,10 @@ def module_argument(frame: treadle_frame.FrameInfo) -> int | None:
     return id(first) if isinstance(first, torch.nn.Module) else None
 
 
-__all__ = ["Compilation", "module_argument"]
+def owner_of(frame: treadle_frame.FrameInfo, dynamic: DynamicSources) -> int | None:
+    """The same; None where the entry serves other instances too."""
+    name = next(iter(frame.locals), None)
+    return None if name is None or dynamic.is_structural(LocalSource(name)) else module_argument(frame)
+
+
+__all__ = ["Compilation", "module_argument", "owner_of"]

@@ -24,7 +24,7 @@ from treadle_shapes.torch import undisturbed
 
 from .backend_call import Backend
 from .code_state import CodeState
-from .compilation import Compilation, module_argument
+from .compilation import Compilation, module_argument, owner_of
 from .dynamic import DynamicSources
 from .errors import BackendError, InternalError, Unsupported, without_frames
 from .observer import Observer, SilentObserver
@@ -128,11 +128,14 @@ class FrameCompiler:
             state.tensorless_calls += 1
             return treadle_frame.RUN_ONCE if state.tensorless_calls < _TENSORLESS_CALLS else treadle_frame.SKIP
         with self._lock:
-            existing = self._entries_like(frame)
+            state.learn_owners(frame, treadle_frame.entries(code))
+            existing = self._entries_like(frame, state)
             entry = self._accepting_one_more_size(frame, existing)
             if entry is not None:
                 return entry
-            dynamic = state.learn_changes(frame, existing, self.options.dynamic)
+            serves_all = owner_of(frame, state.dynamic) is None
+            missed = treadle_frame.entries(code) if serves_all else existing
+            dynamic = state.learn_changes(frame, missed, self.options.dynamic)
             skip = self._why_no_more_entries(frame, existing, dynamic)
             if skip is not None:
                 return self._skip(code, skip, warn=not starts_in_loop(code))
@@ -141,10 +144,10 @@ class FrameCompiler:
 
     # ---- entries that exist
 
-    def _entries_like(self, frame: treadle_frame.FrameInfo) -> list[Any]:
-        """Entries made for the same module instance (or for none, as this call): those that the limit counts."""
-        owner = module_argument(frame)
-        return [e for e in treadle_frame.entries(frame.code) if getattr(e.payload, "owner", None) == owner]
+    def _entries_like(self, frame: treadle_frame.FrameInfo, state: CodeState) -> list[Any]:
+        """Entries made for the same module instance, or for no certain one: those that the limit counts."""
+        owners = (module_argument(frame), owner_of(frame, state.dynamic))
+        return [e for e in treadle_frame.entries(frame.code) if getattr(e.payload, "owner", None) in owners]
 
     def _accepting_one_more_size(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
         """An entry that missed only because of a combination of sizes of 1 that has not been checked, and that is right there; or None."""

@@ -26,6 +26,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
     The source of a tensor maps to {dimension: the largest size it had (0: not known)}, the source of an int or float to {}.
 
     inputs               where calls had different parameters or buffers; these are inputs of the graph instead of constants
+    modules              where calls had different modules: what is found at such a source, or below one, is guarded by its structure
     generalise_size_one  a dynamic dimension of size 1 is traced with a larger size, so that the entry serves both (see `output.size_one`)
     has_generalised      set when a trace has done so
     """
@@ -35,20 +36,30 @@ class DynamicSources(dict[Source, dict[int, int]]):
         sizes: Mapping[Source, Mapping[int, int]] | None = None,
         generalise_size_one: bool = True,
         inputs: Iterable[Source] = (),
+        modules: Iterable[Source] = (),
     ):
         super().__init__({source: dict(dims) for source, dims in (sizes or {}).items()})
         self.inputs = set(inputs)
+        self.modules = set(modules)
         self.generalise_size_one = generalise_size_one
         self.has_generalised = False
 
     def specialising_size_one(self) -> DynamicSources:
         """The same sources; a size of 1 is a constant."""
-        return DynamicSources(self, generalise_size_one=False, inputs=self.inputs)
+        return DynamicSources(self, generalise_size_one=False, inputs=self.inputs, modules=self.modules)
 
     def without_numbers(self) -> DynamicSources:
         """The same tensors; ints and floats are constants."""
         sizes = {source: dims for source, dims in self.items() if dims}
-        return DynamicSources(sizes, self.generalise_size_one, self.inputs)
+        return DynamicSources(sizes, self.generalise_size_one, self.inputs, self.modules)
+
+    def is_structural(self, source: Source) -> bool:
+        """Whether a module at this source is guarded by what it consists of, and not by its identity."""
+        return bool(self.modules) and any(above in self.modules for above in source.chain())
+
+    def is_input(self, source: Source) -> bool:
+        """Whether a parameter or buffer at this source may be another one at the next call."""
+        return source in self.inputs or self.is_structural(source)
 
     @property
     def numbers(self) -> set[Source]:
@@ -67,7 +78,7 @@ def hints_of(tensor: torch.Tensor, source: Source, known: DynamicSources, option
     Broadcasting depends on a size of 1, so the trace uses a larger one instead; where that is not possible, 1 is specialised too. Tensors
     that are not strided and parameters that are constants of the graph are always specialised.
     """
-    may_vary = type(tensor) is torch.Tensor or source in known.inputs
+    may_vary = type(tensor) is torch.Tensor or known.is_input(source)
     if tensor.layout is not torch.strided or not may_vary:
         return {}
     marks = marks_of(tensor)

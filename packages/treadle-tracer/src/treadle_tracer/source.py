@@ -9,7 +9,7 @@ emit(cb)  makes a `CodeBuilder` push the object, in code with the parameters, fr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Protocol
 
 Accessor = tuple[Any, ...]
@@ -77,10 +77,15 @@ class Source:
     @property
     def root(self) -> Source:
         """The first source of the chain."""
-        source = self
-        while source.base is not None:
+        *_, first = self.chain()
+        return first
+
+    def chain(self) -> Iterator[Source]:
+        """The source, the one that it is reached from, and so on up to the root."""
+        source: Source | None = self
+        while source is not None:
+            yield source
             source = source.base
-        return source
 
     def _accessors(self) -> Path:
         raise NotImplementedError

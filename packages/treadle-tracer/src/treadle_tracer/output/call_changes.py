@@ -6,7 +6,9 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..source import Path, Source
+import torch
+
+from ..source import ClosureSource, LocalSource, Path, Source
 from ..values.class_lookup import own_dict
 
 if TYPE_CHECKING:
@@ -45,6 +47,28 @@ def exchanged_tensors(payload: Payload, frame: Any) -> set[Source]:
             if type(tensor) is guard.kind and tensor is not guard.identity:
                 found.add(guard.source)
     return found
+
+
+def exchanged_modules(payload: Payload, frame: Any) -> dict[Source, bool]:
+    """Where this call has another module than the one that the entry is made for, the outermost ones only.
+
+    The value tells whether the next call may well have yet another one: an argument, or what no module holds that is itself the same.
+    """
+    known = {source for source, _ in payload.modules}
+    found = set()
+    for source, module in payload.modules:
+        here = follow(source.path, frame)
+        if isinstance(here, torch.nn.Module) and here is not module():
+            found.add(source)
+    outermost = [source for source in found if found.isdisjoint(_above(source))]
+    return {
+        source: isinstance(source.root, (LocalSource, ClosureSource)) and known.isdisjoint(_above(source))
+        for source in outermost
+    }
+
+
+def _above(source: Source) -> list[Source]:
+    return list(source.chain())[1:]
 
 
 def is_same_number(a: float, b: float) -> bool:

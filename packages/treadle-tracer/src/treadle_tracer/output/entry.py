@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType
@@ -37,9 +38,11 @@ class Payload:
     graph_module  the traced graph; None when there was nothing to compute
     tensors       the guarded tensors, with the sizes they had
     reason        why the graph ends before the return; None if it does not
-    owner         id of the module instance that the entry was made for, see `compilation.module_argument`
+    owner         id of the module instance that the entry was made for, see `compilation.module_argument`; None if there is none, or
+                  the entry serves other instances too
     guards        the reasons of all guards
     numbers       the ints and floats that are guarded by their value, with that value
+    modules       the modules that are guarded by their identity, referred to weakly
     dynamic       the dynamic sizes, ints and floats; None when there are none
     inputs        where the inputs of the graph come from
     """
@@ -50,6 +53,7 @@ class Payload:
     owner: int | None
     guards: tuple[str, ...] = ()
     numbers: tuple[tuple[Source, int | float], ...] = ()
+    modules: tuple[tuple[Source, weakref.ref[torch.nn.Module]], ...] = ()
     dynamic: DynamicNumbers | None = None
     inputs: tuple[Source, ...] = ()
 
@@ -151,7 +155,7 @@ def finish_entry(
     if payload.dynamic is not None:
         program = size_program(program.checks, payload.dynamic)
     payload.guards = tuple(guard.reason for guard in result.guards)
-    payload.numbers = result.guards.numbers
+    payload.numbers, payload.modules = result.guards.numbers, result.guards.modules
     fast_path = None
     if compiled is not None and not result.protected and not has_asserts:
         fast_path = _fast_path(plan, compiled, retry=deoptimisation is not None)

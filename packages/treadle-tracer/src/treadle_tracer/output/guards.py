@@ -286,6 +286,13 @@ class GuardSet:
         return (*values, *lengths)
 
     @property
+    def modules(self) -> tuple[tuple[Source, weakref.ref[torch.nn.Module]], ...]:
+        """Every module that is guarded by its identity, referred to weakly."""
+        return tuple(
+            (g.source, weakref.ref(g.arg)) for g in self if g.op == "is" and isinstance(g.arg, torch.nn.Module)
+        )
+
+    @property
     def tensors(self) -> tuple[TensorGuard, ...]:
         """Every guarded tensor."""
         return tuple(self._tensors.values())

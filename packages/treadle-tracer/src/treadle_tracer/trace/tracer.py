@@ -111,6 +111,7 @@ class Tracer:
             self.fake_mode, {} if dynamic is None else dynamic, options or TracerOptions(), _weakly(self.where)
         )
         self.wrapped: dict[int, tuple[Any, Value]] = {}
+        self.hashed: dict[int, Any] = {}
         self.lookup_cache: dict[tuple[type, str, type | None], tuple[Any, type | None]] = {}
         self.global_cache: dict[tuple[int, str], Value] = {}
         self.scopes: dict[int, dict[str, Any]] = {}
@@ -252,7 +253,7 @@ class Tracer:
         if why_not is not None:
             raise Unsupported("tensor-kind", f"{source.text} is {why_not}")
         originals.require_plain_tensors(self, type(obj))
-        static = (static or isinstance(obj, torch.nn.Parameter)) and source not in self.symbols.dynamic.inputs
+        static = (static or isinstance(obj, torch.nn.Parameter)) and not self.symbols.dynamic.is_input(source)
         dims = () if static else self.symbols.dynamic_dims(source, obj)
         self.guards.add_tensor(source, obj, dims, by_identity=static)
         fake = self.symbols.fake_like(source, obj, dims)
@@ -311,6 +312,7 @@ class Tracer:
         """At the end of the program: settle what it has written to outside objects."""
         self.forget_restored()
         aliases.guard_changed_objects(self)
+        aliases.guard_hashed_objects(self)
 
     def forget_restored(self) -> None:
         """Drop attribute stores that have restored the constant of before the trace, and guard that constant."""

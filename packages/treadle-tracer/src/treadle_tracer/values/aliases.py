@@ -52,6 +52,16 @@ def guard_changed_objects(tx: TraceContext) -> None:
     _guard_scopes(tx, changed, outside)
 
 
+def guard_hashed_objects(tx: TraceContext) -> None:
+    """At the end of a trace: objects that are keys of dicts or members of sets by their identity are different objects."""
+    by_type: dict[type, list[Any]] = {}
+    for value in tx.hashed.values():
+        by_type.setdefault(value.python_type(), []).append(value)
+    for values in by_type.values():
+        if not all(value.is_known_object(tx) for value in values):
+            _guard_all_apart(tx, [value.source for value in values if value.source is not None])
+
+
 def _guard_changed(tx: TraceContext, changed: list[Value], others: list[Value]) -> None:
     """Rely on changed objects being different from each other and from others of their type."""
     if len(changed) * len(others) > _MOST_PAIRS:

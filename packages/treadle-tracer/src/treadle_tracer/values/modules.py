@@ -1,4 +1,9 @@
-"""`torch.nn.Module` instances: parameters, buffers and submodules are found in their dicts, and calls skip empty hook machinery."""
+"""`torch.nn.Module` instances: parameters, buffers and submodules are found in their dicts, and calls skip empty hook machinery.
+
+A module is guarded by its identity, until another has stood in its place. From then on it is guarded by its structure: by its class, and
+by every fact that the trace reads of it where it is read. Its parameters and buffers are inputs of the graph then. So every method here
+registers what it reads of `self.obj`, on a source that starts at the module's own.
+"""
 
 from __future__ import annotations
 
@@ -60,20 +65,30 @@ def _wrap_member(tx: TraceContext, obj: Any, source: Source) -> Value:
 
 
 def _wrap_attribute(tx: TraceContext, obj: Any, source: Source) -> Value:
-    """An attribute of a module. A tuple of constants (a stride, say) is the same object at every call: one guard.
+    """An attribute of a module. A tuple of constants (a stride, say) is the same object at every call of the same module: one guard.
 
     Floats are guarded one by one, because a number that changes from call to call is more often a float.
     """
     if type(obj) is tuple and all(type(item) in CONSTANT_TYPES and type(item) is not float for item in obj):
-        tx.guards.add(source, "is", obj)
+        tx.guards.add(source, "equals" if tx.symbols.is_structural(source) else "is", obj)
         return TupleValue([Constant(item) for item in obj], tuple, source, obj)
     return tx.wrap(obj, source)
 
 
 class ModuleValue(ObjectValue):
-    """An outside module, guarded by identity."""
+    """An outside module, guarded by identity or by structure: see the docstring of this file."""
 
     __slots__ = ()
+
+    def is_known_object(self, tx: TraceContext) -> bool:
+        return self.source is not None and not tx.symbols.is_structural(self.source)
+
+    def rely_on_identity(self, tx: TraceContext) -> None:
+        """Guard which module it is, unless it is guarded by its structure."""
+        assert self.source is not None
+        if self.is_known_object(tx):
+            tx.guards.add(self.source, "is", self.obj)
+        tx.guards.add(self.source, "type_is", self.cls)
 
     def fallback_attr(self, tx: TraceContext, name: str, raised: Any) -> Value:
         if raised is None and lookup(tx, self.cls, "__getattr__") is MODULE_GETATTR:
@@ -91,7 +106,7 @@ class ModuleValue(ObjectValue):
             if members is None:
                 tx.guards.add(OwnDictSource(self.source), "lacks_key", dict_name)
                 continue
-            dict_source = InstanceDictSource(self.source, dict_name)
+            dict_source = self.member_dict(dict_name)
             changed = _changed_dict(tx, members)
             if changed is not None:
                 found = changed.lookup(tx, tx.from_constant(name))
@@ -117,10 +132,10 @@ class ModuleValue(ObjectValue):
     def has_no_hooks(self, tx: TraceContext) -> bool:
         """Whether calling the module is calling its `forward`; guarded."""
         own = self.obj.__dict__
-        if lookup(tx, self.cls, "_call_impl") is not MODULE_CALL_IMPL or "_call_impl" in own:
+        if lookup(tx, self.cls, "_call_impl") is not MODULE_CALL_IMPL or self.own_attr(tx, "_call_impl") is not None:
             return False
-        tx.guards.add(OwnDictSource(self.source), "lacks_key", "_call_impl")  # type: ignore[arg-type]
-        if own.get("_compiled_call_impl") is not None:
+        compiled = self.plain_attr(tx, "_compiled_call_impl")
+        if compiled is not None and not _is_none(compiled):
             raise Unsupported("compiled-module", self.describe())
         if any(own.get(name) for name in _HOOK_DICTS) or any(
             vars(module_machinery)[name] for name in _GLOBAL_HOOK_DICTS
@@ -139,29 +154,44 @@ class ModuleValue(ObjectValue):
         if setter is not MODULE_SETATTR:
             super().set_attr(tx, name, value)
             return
-        why_not = self.why_not_plain_store(value, name)
+        why_not = self.why_not_plain_store(tx, value, name)
         if why_not is not None:
             raise Unsupported("module-attribute-store", f"{self.describe()}.{name}: {why_not}")
-        if name in self.obj._buffers:
+        if name in self.members(tx, "_buffers"):
             _replaced_buffers.setdefault(self.obj, set()).add(name)
             buffers = self.get_attr(tx, "_buffers")
             buffers.set_item(tx, tx.from_constant(name), value)
             return
         self.generic_set_attr(tx, name, value)
 
-    def why_not_plain_store(self, value: Value, name: str) -> str | None:
+    def why_not_plain_store(self, tx: TraceContext, value: Value, name: str) -> str | None:
         """Why `nn.Module.__setattr__` would do more than store into the instance dict or the buffers."""
-        if name in self.obj._parameters:
-            return "the name of a parameter"
-        if name in self.obj._modules:
-            return "the name of a submodule"
+        for dict_name, what in (("_parameters", "parameter"), ("_modules", "submodule")):
+            if name in self.members(tx, dict_name):
+                return f"the name of a {what}"
+            tx.guards.add(self.member_dict(dict_name), "lacks_key", name)
         if isinstance(value, (ModuleValue,)) or (
             isinstance(value, TensorValue) and issubclass(value.python_type(), torch.nn.Parameter)
         ):
             return "stores a module or parameter"
-        if name in self.obj._buffers and not isinstance(value, TensorValue) and not _is_none(value):
+        if name not in self.members(tx, "_buffers"):
+            tx.guards.add(self.member_dict("_buffers"), "lacks_key", name)
+        elif not isinstance(value, TensorValue) and not _is_none(value):
             return "not a tensor, under the name of a buffer"
         return None
+
+    def members(self, tx: TraceContext, dict_name: str) -> dict[str, Any]:
+        """The dict of parameters, buffers or submodules. Raises Unsupported where there is none."""
+        found = self.obj.__dict__.get(dict_name)
+        if type(found) is not dict:
+            raise Unsupported("module-attribute-store", f"{self.describe()} has no dict {dict_name}")
+        tx.guards.add(self.member_dict(dict_name), "type_is", dict)
+        return found
+
+    def member_dict(self, name: str) -> Source:
+        """Where the dict of parameters, buffers or submodules is found."""
+        assert self.source is not None
+        return InstanceDictSource(self.source, name)
 
     def own_attr(self, tx: TraceContext, name: str) -> Value | None:
         stored = tx.mutations.load_attr(self, name)

@@ -92,9 +92,15 @@ class ObjectValue(Value):
                 raise Unsupported("hash", self.describe())
         if self.obj is None:
             return self
-        if self.source is not None:
+        if by_identity:
+            tx.hashed[id(self.obj)] = self
+        elif self.source is not None:
             tx.guards.add(self.source, "is", self.obj)
         return self.obj
+
+    def is_known_object(self, tx: TraceContext) -> bool:
+        """Whether the identity of the object is guarded."""
+        return isinstance(self.source, ConstSource)
 
     def as_dict(self, tx: TraceContext) -> DictValue | None:
         if not isinstance(self.container, DictValue):

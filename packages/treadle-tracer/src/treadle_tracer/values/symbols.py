@@ -115,6 +115,10 @@ class Symbols:
             self.mode.shape_env = treadle_shapes.torch.fake_shape_env(self.env)  # type: ignore[assignment]
             self.mode.static_shapes = False
 
+    def is_structural(self, source: Source) -> bool:
+        """Whether a module at `source` is guarded by its structure, because earlier calls had different modules there."""
+        return self.dynamic.is_structural(source)
+
     def is_dynamic_integer(self, source: Source | None, number: int) -> bool:
         """Whether the int at `source` gets a symbol, because it has changed between earlier calls."""
         return source is not None and source in self.dynamic and is_small_integer(number)

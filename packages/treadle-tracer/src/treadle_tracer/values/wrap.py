@@ -107,10 +107,14 @@ def _seen_again(tx: TraceContext, obj: Any, value: Value, source: Source | None)
     if isinstance(value, FunctionValue):
         value.rely_on_identity(tx)
     if source is None or isinstance(source, ConstSource):
+        if isinstance(value, ObjectValue) and value.source is not None:
+            tx.guards.add(value.source, "is", obj)
         return value
     if isinstance(value, NumpyNumber):
         return wrap_numpy_number(tx, obj, source)  # numbers may be one object without meaning anything
-    if isinstance(value, (ConcreteValue, FunctionValue, ModuleValue)):
+    if isinstance(value, (ConcreteValue, FunctionValue)) or (
+        isinstance(value, ModuleValue) and value.is_known_object(tx)
+    ):
         _guard_identity(tx, obj, source)
     elif value.source is not None and not isinstance(value.source, ConstSource):
         tx.guards.add(source, "same_object", value.source)
@@ -300,9 +304,9 @@ class _SameSet:
 def _nn_module(tx: TraceContext, obj: torch.nn.Module, source: Source) -> Value:
     if isinstance(obj, torch.jit.ScriptModule):
         raise Unsupported("script-module", source.text)
-    tx.guards.add(source, "is", obj)
-    tx.guards.add(source, "type_is", type(obj))
-    return ModuleValue(type(obj), obj, source)
+    made = ModuleValue(type(obj), obj, source)
+    made.rely_on_identity(tx)
+    return made
 
 
 def _tensor(tx: TraceContext, obj: torch.Tensor, source: Source) -> Value:
