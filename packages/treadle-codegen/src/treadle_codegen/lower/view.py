@@ -245,9 +245,7 @@ def narrow_copy(lw: Lowering, x: TensorExpr, dim: int, start: Any, length: Any) 
 def select_(lw: Lowering, x: TensorExpr, dim: int, index: Any) -> TensorExpr:
     d = normalize_dim(dim, x.dim)
     (at,) = as_shape([index])
-    if isinstance(at, int) and at < 0:
-        at = x.shape[d] + at
-    return x.view(select(x.shape, d, at))
+    return x.view(select(x.shape, d, where(Lt(at, 0), x.shape[d] + at, at)))
 
 
 @lowering("aten.squeeze.default", "aten.squeeze.dim", "aten.squeeze.dims", "aten.squeeze_copy.default",

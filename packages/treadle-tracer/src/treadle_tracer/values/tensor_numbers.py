@@ -97,45 +97,66 @@ def _name_item(tx: TraceContext, value: Value, name: str) -> None:
             _name_item(tx, part, f"{name}[{position}]")
 
 
-# ---- indexing with unbacked integers
+# ---- indexing with symbolic integers
 
 
 def get_item(tx: TraceContext, owner: TensorValue, key: Value) -> Value | None:
-    """`owner[key]` with a `select` for each unbacked integer among the keys. None for a key without such integers."""
+    """`owner[key]` with a `select` for each symbolic integer among the keys. None for a key without such integers, or with one that is
+    known to be out of range."""
     keys = [_without_tensors(tx, k) for k in (key.items if isinstance(key, TupleValue) else [key])]
     if not any(_is_position(tx, k) for k in keys) or not all(_is_basic(tx, k) for k in keys):
         if not any(isinstance(k, SliceValue) for k in keys):
             return None
         key = TupleValue(keys) if isinstance(key, TupleValue) else keys[0]
         return tx.run_in_graph("call_function", operator.getitem, [owner, key], {})
+    selected = _selected(owner, keys, tx)
+    if not all(
+        is_unbacked(tx, k) or isinstance(k, TensorValue) or _is_in_range(tx, k, size) for _, k, size in selected
+    ):
+        return None
     kept = TupleValue([Constant(slice(None)) if _is_position(tx, k) else k for k in keys])
     found = owner if len(keys) == 1 else tx.run_in_graph("call_function", operator.getitem, [owner, kept], {})
     assert isinstance(found, TensorValue)
-    for dim, position in reversed(_selected(owner, keys, tx)):
+    for dim, position, _ in reversed(selected):
         found = _select(tx, found, dim, position)
     return found
 
 
-def _selected(owner: TensorValue, keys: Any, tx: TraceContext) -> list[tuple[int, Value]]:
-    """(dimension of `owner[keys with slices instead]`, position) of each unbacked integer among the keys."""
+def _selected(owner: TensorValue, keys: Any, tx: TraceContext) -> list[tuple[int, Value, Value]]:
+    """(dimension of `owner[keys with slices instead]`, position, size of that dimension) of each symbolic integer among the keys."""
     consumed = sum(not _is_new_axis(k) and not _is_ellipsis(k) for k in keys)
-    dim, found = 0, []
+    sizes = shape_of(tx, owner).items
+    dim, of_owner, found = 0, 0, []
     for k in keys:
         if _is_position(tx, k):
-            found.append((dim, k))
+            if of_owner >= len(sizes):
+                return []  # too many keys
+            found.append((dim, k, sizes[of_owner]))
             dim += 1
         elif _is_ellipsis(k):
             dim += owner.fake.dim() - consumed
+            of_owner += owner.fake.dim() - consumed
         elif not isinstance(k, Constant) or not isinstance(k.obj, int):
             dim += 1
+        of_owner += not _is_new_axis(k) and not _is_ellipsis(k)
     return found
+
+
+def _is_in_range(tx: TraceContext, position: Value, size: Value) -> bool:
+    """Whether a backed integer is a position in a dimension of this size; guarded."""
+    if not tx.compare("<", position, size).truth(tx):
+        return False
+    is_negative = tx.compare("<", position, Constant(0)).truth(tx)
+    return not is_negative or tx.compare(
+        ">=", operator_in_graph(tx, operator.add, [position, size]), Constant(0)
+    ).truth(tx)
 
 
 def _is_position(tx: TraceContext, key: Value) -> bool:
     if isinstance(key, TensorValue):
         plain = key.fake.dtype in INDEX_TYPES
         return plain and key.fake.dim() == 0 and tx.symbols.takes_numbers
-    return is_unbacked(tx, key) and key.python_type() is int
+    return isinstance(key, SymbolicValue) and key.python_type() is int
 
 
 def _without_tensors(tx: TraceContext, key: Value) -> Value:
@@ -169,7 +190,7 @@ def _select(tx: TraceContext, owner: TensorValue, dim: int, position: Value) -> 
     number = item(tx, position) if isinstance(position, TensorValue) else position
     size = Constant(owner.fake.shape[dim]) if isinstance(owner.fake.shape[dim], int) else shape_of(tx, owner).items[dim]
     lowest = Constant(-size.obj) if isinstance(size, Constant) else operator_in_graph(tx, operator.neg, [size])
-    for text, end in (("<", size), (">=", lowest)):
+    for text, end in (("<", size), (">=", lowest)) if is_unbacked(tx, number) else ():
         check(tx, tx.compare(text, number, end), IndexError)
     found = tx.run_in_graph("call_method", "select", [owner, Constant(dim), number], {})
     assert isinstance(found, TensorValue)
@@ -177,7 +198,7 @@ def _select(tx: TraceContext, owner: TensorValue, dim: int, position: Value) -> 
 
 
 def set_item(tx: TraceContext, owner: TensorValue, key: Value, value: Value) -> bool:
-    """Store into the view that unbacked integers in the key select. False for a key without such integers."""
+    """Store into the view that symbolic integers in the key select. False for a key without such integers."""
     keys = [_without_tensors(tx, k) for k in (key.items if isinstance(key, TupleValue) else [key])]
     key = TupleValue(keys) if isinstance(key, TupleValue) else keys[0]
     if not all(_is_basic(tx, k) for k in keys) or not any(
