@@ -132,19 +132,6 @@ tf_lookup_attr(PyObject *object, PyObject *name, PyObject **result)
 #endif
 }
 
-/* Whether every change of the dict moves its version. On 3.13 attributes may be stored in values that lie in the object whose dict
- * this is, past the dict. */
-static inline bool
-tf_dict_version_is_reliable(PyObject *dict)
-{
-#if PY_VERSION_HEX >= 0x030D0000
-    PyDictValues *values = ((PyDictObject *)dict)->ma_values;
-    return values == NULL || !values->embedded;
-#else
-    return true;
-#endif
-}
-
 /* The exception in flight, taken out of the thread state. */
 typedef struct {
 #if PY_VERSION_HEX >= 0x030C0000

@@ -37,6 +37,9 @@ mapping_item(PyObject *mapping, PyObject *key)
 static PyObject *
 own_dict(PyObject *value)
 {
+    if (PyType_Check(value)) {
+        return Py_XNewRef(tf_type_dict((PyTypeObject *)value));
+    }
     if (_PyObject_GetDictPtr(value) != NULL) {
         return PyObject_GenericGetDict(value, NULL);
     }
@@ -46,11 +49,14 @@ own_dict(PyObject *value)
 static PyObject *
 instance_dict_item(PyObject *value, PyObject *name)
 {
+    if (PyType_Check(value)) {
+        return Py_XNewRef(PyDict_GetItemWithError(tf_type_dict((PyTypeObject *)value), name));
+    }
     PyObject **dict = _PyObject_GetDictPtr(value);
     if (dict != NULL) {
         return *dict == NULL ? NULL : Py_XNewRef(PyDict_GetItemWithError(*dict, name));
     }
-    /* An object with a `__dict__` that is not in its layout: a type, a module subclass, a property. */
+    /* An object with a `__dict__` that is not in its layout: a module subclass, a property. */
     PyObject *found = PyObject_GetAttrString(value, "__dict__");
     if (found == NULL) {
         return NULL;

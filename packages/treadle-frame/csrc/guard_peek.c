@@ -5,7 +5,7 @@
  * The answers that need an argument:
  *
  *   a dict            `ma_version_tag` moves with every change and is never given to another dict or another state
- *   a dict on 3.13    ... but not when an object's attribute is stored in values inside the object: not watched
+ *   a dict on 3.13    ... also when an object's attribute was stored inside the object: dict_versions.c sees to that
  *   an order of keys  exact dicts only: an OrderedDict changes its order without telling the dict
  *   a lookup          runs no Python code if all keys, and the one looked up, are str, int, ..., whose `==` is C code
  *   a type            `tp_version_tag` becomes 0 when an attribute of it or of a base changes, or its bases, and is never given

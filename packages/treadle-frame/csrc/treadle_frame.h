@@ -7,7 +7,7 @@
  *   guard_program.c   reads checks into a trie;  guard_eval.c  descends it
  *   guard_checks.c    the single checks, as a table;  guard_facts.c  those of what lookups find
  *   guard_memo.c      skips what has not changed, by a list that guard_build.c makes of what guard_peek.c says;
- *                     guard_image.c  bytes of tensors
+ *                     guard_image.c  bytes of tensors;  dict_versions.c  makes versions of dicts tell of every change
  *   dispatcher.c  the frameless path
  *
  * All state is protected by the GIL. "Owned" means the holder has a reference, "borrowed" that somebody named has.
@@ -168,6 +168,9 @@ void tf_memo_learn(Descent *);                                  /* after an eval
 void tf_memo_free(GuardProgram *);
 size_t tf_memo_size(const GuardProgram *);                      /* bytes */
 PyObject *tf_memo_describe(const GuardProgram *);               /* new dict */
+
+/* Of dict_versions.c: whether every change of the dict moves its version from now on. May give the dict another table. */
+bool tf_dict_version_is_reliable(PyObject *dict);
 
 /* Of guard_image.c. */
 ImageSpec *tf_image_spec(PyObject *given, PyObject *types, Py_ssize_t handle_offset, PyObject *where);  /* NULL with an error */

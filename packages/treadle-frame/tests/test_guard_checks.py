@@ -649,6 +649,18 @@ def test_the_own_dict_is_read_past_descriptors():
     assert not has.check({"x": 3})
 
 
+def test_the_own_dict_of_a_class_is_its_namespace():
+    class Own:
+        a = 1
+
+    has = GuardProgram([Check((X, ("own_dict",)), "has_key", "a"), Check((X, ("own_dict",)), "lacks_key", "b")])
+    assert has.check({"x": Own})
+    Own.b = 2
+    assert not has.check({"x": Own})
+    assert GuardProgram([Check((X, ("own_dict",)), "has_key", "from_bytes")]).check({"x": int})
+    assert GuardProgram([Check((X, ("own_dict",)), "lacks_key", "a")]).check({"x": object})
+
+
 def test_the_globals_are_a_root():
     names = {"a": 1}
     program = GuardProgram([Check((("globals",),), "lacks_key", "b")])

@@ -57,6 +57,8 @@ X = ("local", "x")
         (("attr", "computed"), Thing(), 7),
         (("instance_dict", "a"), Thing(a=1), 1),
         (("instance_dict", "kind"), Thing, "class attribute"),
+        (("instance_dict", "__new__"), object, object.__new__),
+        (("instance_dict", "from_bytes"), int, vars(int)["from_bytes"]),
         (("instance_dict", "pi"), types.ModuleType("m"), None),
         (("dict_item", "k"), {"k": 1}, 1),
         (("dict_item", "k"), OrderedDict(k=1), 1),

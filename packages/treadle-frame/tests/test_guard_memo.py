@@ -74,7 +74,6 @@ def test_a_guard_that_is_evaluated_once_has_no_memo():
     assert program.memo == {"witnesses": 0, "images": 0, "residuals": 0, "builds": 0, "refreshes": 0, "bytes": 0}
 
 
-@pytest.mark.skipif(sys.version_info >= (3, 13), reason="attributes in objects are not watched")
 def test_unchanged_containers_are_not_read_again():
     def deep(levels: int) -> Any:
         return Plain(child=deep(levels - 1), hooks=OrderedDict()) if levels else Plain(value=3)
@@ -429,6 +428,90 @@ def test_every_store_is_noticed(cls, materialised, store):
             store(cls(), 0)
 
 
+class Inline:
+    """Its instances start with their attributes in themselves, without a dict."""
+
+    def __init__(self) -> None:
+        self.a = 0
+        self.b = 0
+
+
+def _in_a_loop(thing: Any, value: int) -> None:
+    for _ in range(20):
+        thing.a = value
+
+
+WRITES: dict[str, Callable[[Any, int], None]] = {
+    "specialised instruction": _in_a_loop,
+    "setattr": lambda thing, value: setattr(thing, "a", value),
+    "object.__setattr__": lambda thing, value: object.__setattr__(thing, "a", value),
+    "dict item": lambda thing, value: thing.__dict__.__setitem__("a", value),
+    "dict update": lambda thing, value: thing.__dict__.update(a=value),
+    "deleted and set": lambda thing, value: (delattr(thing, "a"), setattr(thing, "a", value)) and None,
+    "popped and set": lambda thing, value: (thing.__dict__.pop("a"), setattr(thing, "a", value)) and None,
+    "cleared and set": lambda thing, value: (thing.__dict__.clear(), thing.__dict__.update(a=value, b=0)) and None,
+    "other dict": lambda thing, value: setattr(thing, "__dict__", {"a": value, "b": 0}),
+    "many attributes": lambda thing, value: (
+        [setattr(thing, f"a{i}", i) for i in range(40)] and setattr(thing, "a", value)
+    ),
+}
+
+
+@pytest.mark.parametrize("has_dict", [False, True])
+@pytest.mark.parametrize("write", WRITES)
+def test_attributes_in_the_instance_are_written_in_every_way(write: str, has_dict: bool):
+    thing = Inline()
+    if has_dict:
+        assert thing.__dict__
+    checks = [below([("attr", "a")], "equals", 0), below([("attr", "b")], "equals", 0), below([], "lacks_attr", "c")]
+    program = anchored(thing, *checks)
+    assert warm(program, o=thing)["residuals"] == 0
+    for value in (0, 1, 0, 2, 0):
+        WRITES[write](thing, value)
+        assert evaluate(program, o=thing) == (value == 0)
+    thing.c = 1
+    assert not evaluate(program, o=thing)
+    del thing.c
+    assert evaluate(program, o=thing)
+
+
+def test_an_iteration_over_attributes_goes_on_while_guards_are_evaluated():
+    thing = Inline()
+    program = anchored(thing, below([("attr", "a")], "equals", 0), below([], "lacks_attr", "c"))
+    seen = []
+    for name in thing.__dict__:
+        warm(program, o=thing)
+        seen.append(name)
+    assert seen == ["a", "b"] == list(thing.__dict__)
+    assert (thing.a, thing.b) == (0, 0)
+
+
+def test_an_instance_without_attributes_is_watched():
+    class Empty:
+        pass
+
+    thing = Empty()
+    program = anchored(thing, below([], "lacks_attr", "a"))
+    assert warm(program, o=thing)["residuals"] == 0
+    for _ in range(2):
+        thing.a = 1
+        assert not evaluate(program, o=thing)
+        del thing.a
+        assert evaluate(program, o=thing)
+
+
+def test_the_dict_of_a_dead_instance_is_its_own():
+    thing = Inline()
+    own = thing.__dict__
+    program = GuardProgram([Check((O, ("dict_item", "a")), "equals", 0)])
+    for _ in range(4):
+        assert evaluate(program, o=own)
+    del thing
+    assert evaluate(program, o=own)
+    own["a"] = 1
+    assert not evaluate(program, o=own)
+
+
 # ---- what it costs
 
 
@@ -445,9 +528,8 @@ def test_counters_are_followed():
         thing.step = i + 10**6
         assert evaluate(program, o=thing)
     assert program.memo["builds"] - builds <= 2
-    if sys.version_info < (3, 13):
-        assert program.memo["builds"] == builds
-        assert program.memo["refreshes"] >= 200
+    assert program.memo["builds"] == builds
+    assert program.memo["refreshes"] >= 200
     thing.step = "text"
     assert not evaluate(program, o=thing)
 

@@ -120,6 +120,27 @@ def test_instructions_are_told_apart_by_identity():
     assert len({one, other, one}) == 2
 
 
+def delegates(items):
+    yield from items
+
+
+def delegates_inside(items):
+    try:
+        yield from items
+    finally:
+        print("closed")
+
+
+@pytest.mark.parametrize(("function", "has_handler"), [(delegates, False), (delegates_inside, True)])
+def test_handlers_of_a_yield_from_that_are_the_programs(function, has_handler):
+    model = read(function.__code__)
+    yields = next(n for n, i in enumerate(model.instructions) if i.opname == "YIELD_VALUE")
+    entry = model.handler_at(yields)
+    while entry is not None and model.ends_delegation(entry):
+        entry = model.handler_at(entry.target)
+    assert (entry is not None and not model.converts_stop_iteration(entry)) == has_handler
+
+
 def test_wrong_input():
     with pytest.raises(TypeError, match="code object, got function"):
         read(example)

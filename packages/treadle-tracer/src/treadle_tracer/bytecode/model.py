@@ -139,3 +139,7 @@ class CodeModel:
     def converts_stop_iteration(self, entry: ExceptionEntry) -> bool:
         """Whether the handler is the one that every generator has since 3.12: it turns StopIteration into RuntimeError (PEP 479)."""
         return self.instructions[entry.target].opname == "CALL_INTRINSIC_1"
+
+    def ends_delegation(self, entry: ExceptionEntry) -> bool:
+        """Whether the handler is that of a `yield from` since 3.12: it takes the StopIteration of a thrown-into iterator as its result."""
+        return self.instructions[entry.target].opname == "CLEANUP_THROW"

@@ -59,6 +59,8 @@ def closing_runs_code(generator: object) -> bool:
     model = read(generator.gi_code)
     index = next(i for i, x in enumerate(model.instructions) if x.offset >= generator.gi_frame.f_lasti)
     entry = model.handler_at(index)
+    while entry is not None and model.ends_delegation(entry):
+        entry = model.handler_at(entry.target)
     return entry is not None and not model.converts_stop_iteration(entry)
 
 

@@ -118,11 +118,14 @@ class Frame:
     def closes_with_effects(self) -> bool:
         """Of a suspended generator: whether closing it would run a handler of the program."""
         entry = self.program.handled_at[self.at]
-        while entry is not None and (
-            self.model.converts_stop_iteration(entry) or self._only_catches_errors(entry.target)
-        ):
-            entry = self.program.outer(entry)
-        return entry is not None
+        while entry is not None:
+            if self.model.ends_delegation(entry):
+                entry = self.program.handled_at[entry.target]
+            elif self.model.converts_stop_iteration(entry) or self._only_catches_errors(entry.target):
+                entry = self.program.outer(entry)
+            else:
+                return True
+        return False
 
     def _only_catches_errors(self, handler: int) -> bool:
         """Whether a handler is `except X:` of one built-in subclass of Exception, which the GeneratorExit of a close() passes by."""

@@ -228,8 +228,13 @@ def _compare_op(frame: Frame, i: Instruction) -> None:
     frame.stack.append(_as_bool(frame, result) if compare_converts_to_bool(i.arg or 0) else result)
 
 
+_TESTING_JUMPS = frozenset({"POP_JUMP_IF_TRUE", "POP_JUMP_IF_FALSE"})
+
+
 def _as_bool(frame: Frame, value: Value) -> Value:
-    """`bool(value)`; an undecided or unbacked truth stays symbolic."""
+    """`bool(value)`; an undecided or unbacked truth stays symbolic. What the next instruction tests is left to it, as before 3.13."""
+    if frame.instructions[frame.pc].opname in _TESTING_JUMPS:
+        return value
     found = undecided_truth(frame.tx, value) or truth_value(frame.tx, value)
     return boolean(value.truth(frame.tx)) if found is None else found
 
