@@ -1,33 +1,12 @@
 /* The single checks of guard programs, as a table (`tf_check_kinds`, near the end): how the argument is prepared, how a
- * value is tested, where further paths stand, what the outcome depends on.
+ * value is tested, where further paths stand, what the outcome depends on. Checks of what lookups find are in guard_facts.c, those that
+ * ask a C library in guard_native.c.
  *
  * A test returns 1 (holds), 0 (fails) or -1 (an exception that is no Exception is set); ordinary exceptions are cleared
  * and mean "fails". The value is held by the caller.
  */
 #include "treadle_frame.h"
 #include <string.h>
-
-typedef int32_t (*NativeFunction)(void *handle, void *out);
-
-typedef enum { KIND_i32, KIND_i64, KIND_bool, KIND_i64_array, KIND_layout } NativeKind;
-
-static const char *const native_kind_names[] = {"i32", "i64", "bool", "i64_array", "layout"};
-
-typedef struct {
-    NativeFunction function;
-    NativeFunction sizes;      /* layout: a second function */
-    NativeKind kind;
-    Py_ssize_t n_expected;      /* i64_array, layout: length; others: 1 */
-    int64_t *lower, *upper;     /* owned: the interval of each element */
-    int64_t *chain;             /* owned, layout only: the dimension whose extent the stride is, or -1 */
-} NativeQuery;
-
-struct NativeTest {
-    PyObject *types;            /* borrowed from the check's argument: a type or a tuple of types */
-    Py_ssize_t handle_offset;
-    Py_ssize_t n_queries;
-    NativeQuery queries[];
-};
 
 /* ---- equality ------------------------------------------------------------------------------------------------------- */
 
@@ -276,331 +255,10 @@ test_call_many(const GuardCheck *check, PyObject *value, PyObject *const *others
     return truth;
 }
 
-/* ---- native_tensor: queries through a C ABI --------------------------------------------------------------------------- */
-
-static inline bool
-in_interval(const NativeQuery *query, Py_ssize_t i, int64_t value)
-{
-    return query->lower[i] <= value && value <= query->upper[i];
-}
-
-/* Whether each stride is in its interval, or is the size of another dimension times its stride. */
-static bool
-has_layout(const NativeQuery *query, const int64_t *strides, void *handle)
-{
-    int64_t *sizes = NULL;
-    if (query->sizes(handle, &sizes) != 0) {
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < query->n_expected; i++) {
-        int64_t inner = query->chain[i], extent;
-        if (inner < 0) {
-            if (!in_interval(query, i, strides[i])) {
-                return false;
-            }
-        }
-        else if (__builtin_mul_overflow(sizes[inner] > 1 ? sizes[inner] : 1, strides[inner], &extent)
-                 || strides[i] != extent) {
-            return false;
-        }
-    }
-    return true;
-}
-
-static bool
-query_holds(const NativeQuery *query, void *handle)
-{
-    union {
-        int32_t i32;
-        int64_t i64;
-        bool boolean;
-        int64_t *array;
-    } out = {.i64 = 0};
-    if (query->function(handle, &out) != 0) {
-        return false;
-    }
-    switch (query->kind) {
-    case KIND_i32:
-        return in_interval(query, 0, out.i32);
-    case KIND_i64:
-        return in_interval(query, 0, out.i64);
-    case KIND_bool:
-        return in_interval(query, 0, out.boolean);
-    case KIND_i64_array:
-        for (Py_ssize_t i = 0; i < query->n_expected; i++) {
-            if (!in_interval(query, i, out.array[i])) {
-                return false;
-            }
-        }
-        return true;
-    case KIND_layout:
-        return has_layout(query, out.array, handle);
-    }
-    Py_UNREACHABLE();
-}
-
-/* Whether the value's type is exactly `types`, or one of that tuple. */
-static bool
-is_of_types(PyObject *value, PyObject *types)
-{
-    PyObject *type = (PyObject *)Py_TYPE(value);
-    bool known = type == types;
-    if (!known && PyTuple_Check(types)) {
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(types) && !known; i++) {
-            known = type == PyTuple_GET_ITEM(types, i);
-        }
-    }
-    return known;
-}
-
-static int
-test_native_tensor(const GuardCheck *check, PyObject *value, PyObject *const *others)
-{
-    const NativeTest *test = check->native;
-    if (!is_of_types(value, test->types)) {
-        return 0;
-    }
-    void *handle = (char *)value + test->handle_offset;
-    for (Py_ssize_t i = 0; i < test->n_queries; i++) {
-        if (!query_holds(&test->queries[i], handle)) {
-            return 0;
-        }
-    }
-    return 1;
-}
-
-static void
-free_native_test(NativeTest *test)
-{
-    for (Py_ssize_t i = 0; test != NULL && i < test->n_queries; i++) {
-        PyMem_Free(test->queries[i].lower);
-        PyMem_Free(test->queries[i].upper);
-        PyMem_Free(test->queries[i].chain);
-    }
-    PyMem_Free(test);
-}
-
-/* An address given as an int; NULL with an error set. */
-static void *
-address_from(PyObject *number, PyObject *where, const char *what)
-{
-    void *address = PyLong_Check(number) ? PyLong_AsVoidPtr(number) : NULL;
-    if (address == NULL && !PyErr_Occurred()) {
-        PyErr_Format(tf_guard_error, "%U: %s must be a non-zero address (an int), not %R", where, what, number);
-    }
-    return address;
-}
-
-static int
-fill_bound(PyObject *item, int64_t open_end, int64_t *bound, PyObject *where)
-{
-    *bound = open_end;
-    if (item == Py_None) {
-        return 0;
-    }
-    if (!PyLong_Check(item)) {
-        PyErr_Format(tf_guard_error, "%U: an expected value must be an int, None or a pair (lower, upper) of these, not %R",
-                     where, item);
-        return -1;
-    }
-    *bound = PyLong_AsLongLong(item);
-    return *bound == -1 && PyErr_Occurred() ? -1 : 0;
-}
-
-static int
-fill_interval(NativeQuery *query, Py_ssize_t i, PyObject *item, PyObject *where)
-{
-    PyObject *lower = item, *upper = item;
-    if (PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 2) {
-        lower = PyTuple_GET_ITEM(item, 0);
-        upper = PyTuple_GET_ITEM(item, 1);
-    }
-    if (fill_bound(lower, INT64_MIN, &query->lower[i], where) < 0) {
-        return -1;
-    }
-    return fill_bound(upper, INT64_MAX, &query->upper[i], where);
-}
-
-/* layout: (address of the function that gives the sizes, tuple of what is expected of each stride) */
-static PyObject *
-fill_layout(NativeQuery *query, PyObject *expected, PyObject *where)
-{
-    if (!PyTuple_Check(expected) || PyTuple_GET_SIZE(expected) != 2 || !PyTuple_Check(PyTuple_GET_ITEM(expected, 1))) {
-        PyErr_Format(tf_guard_error, "%U: the expected value of a layout query must be (address, tuple), not %R", where,
-                     expected);
-        return NULL;
-    }
-    *(void **)&query->sizes = address_from(PyTuple_GET_ITEM(expected, 0), where, "the function that gives the sizes");
-    return query->sizes == NULL ? NULL : PyTuple_GET_ITEM(expected, 1);
-}
-
-/* An element (dimension,) of a layout. */
-static int
-fill_chain(NativeQuery *query, Py_ssize_t i, PyObject *item, PyObject *where)
-{
-    PyObject *inner = PyTuple_GET_ITEM(item, 0);
-    query->chain[i] = PyLong_Check(inner) ? PyLong_AsLongLong(inner) : -1;
-    PyErr_Clear();
-    if (query->chain[i] < 0 || query->chain[i] >= query->n_expected) {
-        PyErr_Format(tf_guard_error, "%U: (dimension,) in a layout query must name one of 0 to %zd, not %R", where,
-                     query->n_expected - 1, item);
-        return -1;
-    }
-    return 0;
-}
-
-static int
-fill_expected(NativeQuery *query, PyObject *expected, PyObject *where)
-{
-    bool layout = query->kind == KIND_layout, array = layout || query->kind == KIND_i64_array;
-    if (layout && (expected = fill_layout(query, expected, where)) == NULL) {
-        return -1;
-    }
-    if (array && !PyTuple_Check(expected)) {
-        PyErr_Format(tf_guard_error, "%U: the expected value of an i64_array query must be a tuple, not %R", where,
-                     expected);
-        return -1;
-    }
-    query->n_expected = array ? PyTuple_GET_SIZE(expected) : 1;
-    query->lower = PyMem_Calloc((size_t)query->n_expected + 1, sizeof(int64_t));
-    query->upper = PyMem_Calloc((size_t)query->n_expected + 1, sizeof(int64_t));
-    query->chain = PyMem_Calloc((size_t)query->n_expected + 1, sizeof(int64_t));
-    if (query->lower == NULL || query->upper == NULL || query->chain == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < query->n_expected; i++) {
-        PyObject *item = array ? PyTuple_GET_ITEM(expected, i) : expected;
-        bool chained = layout && PyTuple_Check(item) && PyTuple_GET_SIZE(item) == 1;
-        query->chain[i] = -1;
-        if ((chained ? fill_chain(query, i, item, where) : fill_interval(query, i, item, where)) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
-static int
-fill_query(NativeQuery *query, PyObject *given, PyObject *where)
-{
-    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 3) {
-        PyErr_Format(tf_guard_error, "%U: a query must be a tuple (address, kind, expected), not %R", where, given);
-        return -1;
-    }
-    *(void **)&query->function = address_from(PyTuple_GET_ITEM(given, 0), where, "a query's function");
-    if (query->function == NULL) {
-        return -1;
-    }
-    PyObject *kind = PyTuple_GET_ITEM(given, 1);
-    int found = -1;
-    for (int i = 0; i <= KIND_layout; i++) {
-        if (PyUnicode_Check(kind) && PyUnicode_CompareWithASCIIString(kind, native_kind_names[i]) == 0) {
-            found = i;
-        }
-    }
-    if (found < 0) {
-        PyErr_Format(tf_guard_error, "%U: a query's kind must be i32, i64, bool, i64_array or layout, not %R", where, kind);
-        return -1;
-    }
-    query->kind = (NativeKind)found;
-    return fill_expected(query, PyTuple_GET_ITEM(given, 2), where);
-}
-
-static bool
-is_type_or_types(PyObject *types)
-{
-    if (PyType_Check(types)) {
-        return true;
-    }
-    bool all = PyTuple_Check(types) && PyTuple_GET_SIZE(types) > 0;
-    for (Py_ssize_t i = 0; all && i < PyTuple_GET_SIZE(types); i++) {
-        all = PyType_Check(PyTuple_GET_ITEM(types, i));
-    }
-    return all;
-}
-
-static int
-prepare_native_tensor(GuardCheck *check, PyObject *where)
-{
-    PyObject *given = check->arg;
-    Py_ssize_t parts = PyTuple_Check(given) ? PyTuple_GET_SIZE(given) : 0;
-    if ((parts != 3 && parts != 4) || !is_type_or_types(PyTuple_GET_ITEM(given, 0))
-        || !PyLong_Check(PyTuple_GET_ITEM(given, 1)) || !PyTuple_Check(PyTuple_GET_ITEM(given, 2))) {
-        PyErr_Format(tf_guard_error, "%U: the argument must be a NativeTensorCheck (type or types, handle offset, tuple of "
-                     "queries[, image]), not %R", where, given);
-        return -1;
-    }
-    PyObject *queries = PyTuple_GET_ITEM(given, 2);
-    Py_ssize_t n = PyTuple_GET_SIZE(queries);
-    NativeTest *test = PyMem_Calloc(1, sizeof(NativeTest) + (size_t)n * sizeof(NativeQuery));
-    if (test == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    check->native = test;
-    test->types = PyTuple_GET_ITEM(given, 0);
-    test->n_queries = n;
-    test->handle_offset = PyLong_AsSsize_t(PyTuple_GET_ITEM(given, 1));
-    if (test->handle_offset == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < n; i++) {
-        if (fill_query(&test->queries[i], PyTuple_GET_ITEM(queries, i), where) < 0) {
-            return -1;
-        }
-    }
-    if (parts == 4 && PyTuple_GET_ITEM(given, 3) != Py_None) {
-        check->spec = tf_image_spec(PyTuple_GET_ITEM(given, 3), test->types, test->handle_offset, where);
-        return check->spec == NULL ? -1 : 0;
-    }
-    return 0;
-}
-
-/* ---- equal_items: elements of arrays that a C library gives for several values ----------------------------------------- */
-
-struct ItemPairs {
-    PyObject *types;            /* borrowed from the check's argument */
-    Py_ssize_t handle_offset;
-    NativeFunction length, items;
-    Py_ssize_t n_values, n_pairs;
-    int64_t pairs[][4];         /* value, index, other value, its index */
-};
-
-static int
-test_equal_items(const GuardCheck *check, PyObject *value, PyObject *const *others)
-{
-    const ItemPairs *test = check->pairs;
-    int64_t *items_on_stack[TF_MAX_CAPTURES_ON_STACK], lengths_on_stack[TF_MAX_CAPTURES_ON_STACK];
-    int64_t **items = items_on_stack, *lengths = lengths_on_stack;
-    void *block = NULL;
-    if (test->n_values > TF_MAX_CAPTURES_ON_STACK) {
-        block = PyMem_Malloc((size_t)test->n_values * (sizeof(int64_t *) + sizeof(int64_t)));
-        if (block == NULL) {
-            return 0;
-        }
-        items = block;
-        lengths = (int64_t *)(items + test->n_values);
-    }
-    bool equal = true;
-    for (Py_ssize_t i = 0; i < test->n_values && equal; i++) {
-        PyObject *owner = i == 0 ? value : others[i - 1];
-        void *handle = (char *)owner + test->handle_offset;
-        equal = is_of_types(owner, test->types) && test->length(handle, &lengths[i]) == 0
-                && test->items(handle, &items[i]) == 0;
-    }
-    for (Py_ssize_t i = 0; i < test->n_pairs && equal; i++) {
-        const int64_t *pair = test->pairs[i];
-        equal = pair[1] < lengths[pair[0]] && pair[3] < lengths[pair[2]]
-                && items[pair[0]][pair[1]] == items[pair[2]][pair[3]];
-    }
-    PyMem_Free(block);
-    return equal;
-}
-
 /* ---- preparing arguments ----------------------------------------------------------------------------------------------- */
 
-static int
-require(bool good, GuardCheck *check, PyObject *where, const char *wanted)
+int
+tf_check_require(bool good, GuardCheck *check, PyObject *where, const char *wanted)
 {
     if (!good) {
         PyErr_Format(tf_guard_error, "%U: the argument must be %s, not %R", where, wanted, check->arg);
@@ -617,13 +275,13 @@ prepare_nothing(GuardCheck *check, PyObject *where)
 static int
 prepare_type(GuardCheck *check, PyObject *where)
 {
-    return require(PyType_Check(check->arg), check, where, "a type");
+    return tf_check_require(PyType_Check(check->arg), check, where, "a type");
 }
 
 static int
 prepare_weakref(GuardCheck *check, PyObject *where)
 {
-    return require(PyWeakref_CheckRefExact(check->arg), check, where, "a weakref.ref");
+    return tf_check_require(PyWeakref_CheckRefExact(check->arg), check, where, "a weakref.ref");
 }
 
 static int
@@ -633,25 +291,25 @@ prepare_length(GuardCheck *check, PyObject *where)
     if (check->number < 0) {
         PyErr_Clear();
     }
-    return require(check->number >= 0, check, where, "an int >= 0");
+    return tf_check_require(check->number >= 0, check, where, "an int >= 0");
 }
 
 static int
 prepare_tuple(GuardCheck *check, PyObject *where)
 {
-    return require(PyTuple_Check(check->arg), check, where, "a tuple");
+    return tf_check_require(PyTuple_Check(check->arg), check, where, "a tuple");
 }
 
 static int
 prepare_name(GuardCheck *check, PyObject *where)
 {
-    return require(PyUnicode_Check(check->arg), check, where, "a str");
+    return tf_check_require(PyUnicode_Check(check->arg), check, where, "a str");
 }
 
 static int
 prepare_callable(GuardCheck *check, PyObject *where)
 {
-    return require(PyCallable_Check(check->arg), check, where, "a callable");
+    return tf_check_require(PyCallable_Check(check->arg), check, where, "a callable");
 }
 
 static int
@@ -660,7 +318,7 @@ prepare_capsule(GuardCheck *check, PyObject *where)
     bool pair = PyTuple_Check(check->arg) && PyTuple_GET_SIZE(check->arg) == 2;
     bool good = pair && PyCapsule_IsValid(PyTuple_GET_ITEM(check->arg, 0), "treadle_frame.check")
                 && PyLong_Check(PyTuple_GET_ITEM(check->arg, 1));
-    if (require(good, check, where, "a pair (capsule named \"treadle_frame.check\", context address as int)") < 0) {
+    if (tf_check_require(good, check, where, "a pair (capsule named \"treadle_frame.check\", context address as int)") < 0) {
         return -1;
     }
     *(void **)&check->function = PyCapsule_GetPointer(PyTuple_GET_ITEM(check->arg, 0), "treadle_frame.check");
@@ -668,69 +326,12 @@ prepare_capsule(GuardCheck *check, PyObject *where)
     return check->context == NULL && PyErr_Occurred() ? -1 : 0;
 }
 
-/* (value, index, other value, its index) from a tuple of four ints. */
-static int
-fill_pair(int64_t *pair, PyObject *given, Py_ssize_t n_values, PyObject *where)
-{
-    bool good = PyTuple_Check(given) && PyTuple_GET_SIZE(given) == 4;
-    for (int i = 0; i < 4 && good; i++) {
-        PyObject *number = PyTuple_GET_ITEM(given, i);
-        pair[i] = PyLong_Check(number) ? PyLong_AsLongLong(number) : -1;
-        good = pair[i] >= 0 && (i % 2 == 1 || pair[i] < n_values);
-    }
-    if (!good) {
-        PyErr_Clear();
-        PyErr_Format(tf_guard_error, "%U: a pair must be (value, index, other value, its index) with values from 0 to %zd, "
-                     "not %R", where, n_values - 1, given);
-    }
-    return good ? 0 : -1;
-}
-
-static int
-prepare_equal_items(GuardCheck *check, PyObject *where)
-{
-    PyObject *spec = PyTuple_Check(check->arg) && PyTuple_GET_SIZE(check->arg) == 2 ? PyTuple_GET_ITEM(check->arg, 0) : NULL;
-    bool good = spec != NULL && PyTuple_Check(spec) && PyTuple_GET_SIZE(spec) == 5
-                && is_type_or_types(PyTuple_GET_ITEM(spec, 0)) && PyLong_Check(PyTuple_GET_ITEM(spec, 1))
-                && PyTuple_Check(PyTuple_GET_ITEM(spec, 4)) && PyTuple_Check(PyTuple_GET_ITEM(check->arg, 1));
-    if (require(good, check, where, "a pair (EqualItems, tuple of paths)") < 0) {
-        return -1;
-    }
-    PyObject *pairs = PyTuple_GET_ITEM(spec, 4);
-    Py_ssize_t n = PyTuple_GET_SIZE(pairs);
-    ItemPairs *test = PyMem_Calloc(1, sizeof(ItemPairs) + (size_t)n * sizeof(test->pairs[0]));
-    if (test == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    check->pairs = test;
-    test->types = PyTuple_GET_ITEM(spec, 0);
-    test->n_values = PyTuple_GET_SIZE(PyTuple_GET_ITEM(check->arg, 1)) + 1;
-    test->n_pairs = n;
-    test->handle_offset = PyLong_AsSsize_t(PyTuple_GET_ITEM(spec, 1));
-    if (test->handle_offset == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    *(void **)&test->length = address_from(PyTuple_GET_ITEM(spec, 2), where, "the function that gives the length");
-    *(void **)&test->items = test->length == NULL ? NULL
-                             : address_from(PyTuple_GET_ITEM(spec, 3), where, "the function that gives the items");
-    if (test->items == NULL) {
-        return -1;
-    }
-    for (Py_ssize_t i = 0; i < n; i++) {
-        if (fill_pair(test->pairs[i], PyTuple_GET_ITEM(pairs, i), test->n_values, where) < 0) {
-            return -1;
-        }
-    }
-    return 0;
-}
-
 /* A pair (callable, paths). */
 static int
 prepare_call_many(GuardCheck *check, PyObject *where)
 {
     bool pair = PyTuple_Check(check->arg) && PyTuple_GET_SIZE(check->arg) == 2;
-    return require(pair && PyCallable_Check(PyTuple_GET_ITEM(check->arg, 0)), check, where, "a pair (callable, paths)");
+    return tf_check_require(pair && PyCallable_Check(PyTuple_GET_ITEM(check->arg, 0)), check, where, "a pair (callable, paths)");
 }
 
 /* ---- the table --------------------------------------------------------------------------------------------------------- */
@@ -752,11 +353,11 @@ const CheckKind tf_check_kinds[] = {
     {"has_key", prepare_nothing, test_has_key, PATHS_NONE, READS_KEYS},
     {"call", prepare_callable, test_call, PATHS_NONE},
     {"capsule", prepare_capsule, test_capsule, PATHS_NONE},
-    {"native_tensor", prepare_native_tensor, test_native_tensor, PATHS_NONE, READS_HANDLE},
+    {"native_tensor", tf_prepare_native_tensor, tf_test_native_tensor, PATHS_NONE, READS_HANDLE},
     {"same_object", prepare_tuple, test_same_object, PATHS_ARGUMENT, READS_IDENTITY},
     {"distinct_objects", prepare_nothing, test_distinct_objects, PATHS_IN_ARGUMENT, READS_IDENTITY},
     {"call_many", prepare_call_many, test_call_many, PATHS_IN_SECOND},
-    {"equal_items", prepare_equal_items, test_equal_items, PATHS_IN_SECOND},
+    {"equal_items", tf_prepare_equal_items, tf_test_equal_items, PATHS_IN_SECOND},
 };
 const size_t tf_n_check_kinds = sizeof tf_check_kinds / sizeof tf_check_kinds[0];
 
@@ -770,12 +371,7 @@ tf_check_test(const GuardCheck *check, PyObject *value, PyObject *const *others)
 void
 tf_check_free_argument(GuardCheck *check)
 {
-    free_native_test(check->native);
-    check->native = NULL;
-    PyMem_Free(check->spec);
-    check->spec = NULL;
-    PyMem_Free(check->pairs);
-    check->pairs = NULL;
+    tf_native_free(check);
     PyMem_Free(check->type_facts);
     check->type_facts = NULL;
 }
@@ -783,15 +379,5 @@ tf_check_free_argument(GuardCheck *check)
 size_t
 tf_check_size(const GuardCheck *check)
 {
-    size_t size = (size_t)check->n_others * sizeof(GuardNode *);
-    if (check->native != NULL) {
-        size += sizeof(NativeTest);
-        for (Py_ssize_t i = 0; i < check->native->n_queries; i++) {
-            size += sizeof(NativeQuery) + 3 * sizeof(int64_t) * ((size_t)check->native->queries[i].n_expected + 1);
-        }
-    }
-    if (check->pairs != NULL) {
-        size += sizeof(ItemPairs) + (size_t)check->pairs->n_pairs * sizeof(check->pairs->pairs[0]);
-    }
-    return size;
+    return (size_t)check->n_others * sizeof(GuardNode *) + tf_native_size(check);
 }

@@ -141,7 +141,7 @@ execute(PyObject *module)
         || add_sentinel(module, "RUN_ONCE", &tf_run_once) < 0) {
         return -1;
     }
-    return import_errors() < 0 || tf_cache_init() < 0 || tf_run_init() < 0 || tf_program_add_vocabulary(module) < 0 ? -1 : 0;
+    return import_errors() < 0 || tf_cache_init() < 0 || tf_run_init() < 0 || tf_trie_add_vocabulary(module) < 0 ? -1 : 0;
 }
 
 static PyModuleDef_Slot slots[] = {

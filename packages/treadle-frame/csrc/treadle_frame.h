@@ -4,8 +4,9 @@
  *   hook.c        the PEP 523 evaluator, the thread's state, asking the handler
  *   frame_run.c   running replacement code in the current frame
  *   cache.c       Entry objects and the cache of entries in a code object
- *   guard_program.c   reads checks into a trie;  guard_eval.c  descends it
- *   guard_checks.c    the single checks, as a table;  guard_facts.c  those of what lookups find
+ *   guard_program.c   the type GuardProgram;  guard_trie.c  reads checks into a trie;  guard_eval.c  descends it
+ *   guard_checks.c    the single checks, as a table;  guard_facts.c  those of what lookups find;
+ *                     guard_native.c  those that ask a C library
  *   guard_memo.c      skips what has not changed, by a list that guard_build.c makes of what guard_peek.c says;
  *                     guard_image.c  bytes of tensors;  dict_versions.c  makes versions of dicts tell of every change
  *   dispatcher.c  the frameless path
@@ -180,11 +181,20 @@ bool tf_image_matches(const Image *, PyObject *value);          /* never runs Py
 void tf_image_retain(Image *);
 void tf_image_release(Image *);
 
+/* Of guard_trie.c. */
+int tf_trie_add_check(GuardProgram *, PyObject *given, Py_ssize_t number);      /* 0, or -1 with GuardError set */
+void tf_trie_link_images(GuardNode *list);                      /* once all checks are there */
+int tf_trie_visit(GuardNode *list, visitproc, void *arg);
+int tf_trie_visit_checks(GuardCheck *list, visitproc, void *arg);
+void tf_trie_free(GuardNode *list);
+void tf_trie_free_checks(GuardCheck *list);
+size_t tf_trie_size(const GuardNode *list);                     /* bytes */
+int tf_trie_add_vocabulary(PyObject *module);                   /* ROOTS, ACCESSORS, OPS: the names in the tables */
+
 extern PyTypeObject GuardProgram_Type;
 int *tf_program_bind(GuardProgram *, PyCodeObject *);           /* new array (PyMem), or NULL with ValueError set */
 int tf_program_holds(GuardProgram *, const GuardView *);        /* 1, 0, -1 with a BaseException set */
 int tf_program_first_failure(GuardProgram *, const GuardView *, Py_ssize_t *);  /* as above; 0 fills in the index */
-int tf_program_add_vocabulary(PyObject *module);                 /* ROOTS, ACCESSORS, OPS: the names in the tables */
 void tf_program_promote(GuardNode **list, GuardNode *node);
 
 int tf_clear_ordinary_error(void);                              /* 0: cleared; -1: not an Exception, still set */
@@ -192,6 +202,17 @@ int tf_check_test(const GuardCheck *, PyObject *value, PyObject *const *others);
 void tf_check_free_argument(GuardCheck *);
 size_t tf_check_size(const GuardCheck *);                        /* bytes that the check itself owns */
 
+int tf_check_require(bool good, GuardCheck *, PyObject *where, const char *wanted);     /* 0, or -1 with GuardError set */
+
+/* Of guard_native.c. */
+int tf_prepare_native_tensor(GuardCheck *, PyObject *where);
+int tf_test_native_tensor(const GuardCheck *, PyObject *value, PyObject *const *others);
+int tf_prepare_equal_items(GuardCheck *, PyObject *where);
+int tf_test_equal_items(const GuardCheck *, PyObject *value, PyObject *const *others);
+void tf_native_free(GuardCheck *);                              /* what its argument was prepared into */
+size_t tf_native_size(const GuardCheck *);                      /* bytes of that */
+
+/* Of guard_facts.c. */
 int tf_prepare_type_lookup(GuardCheck *, PyObject *where);
 int tf_test_type_lookup(const GuardCheck *, PyObject *value, PyObject *const *others);
 int tf_prepare_function_code(GuardCheck *, PyObject *where);
