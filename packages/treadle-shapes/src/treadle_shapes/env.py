@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from treadle_shapes import explain
-from treadle_shapes import guards as guards_module
+from treadle_shapes import explain, promises
 from treadle_shapes.errors import (
     ConstraintError,
     ContradictionError,
     DivisionByZeroError,
-    MissingValueError,
     SizeOverflowError,
     UnbackedError,
     UndecidedError,
@@ -24,19 +22,9 @@ from treadle_shapes.errors import (
 )
 from treadle_shapes.facts import Facts
 from treadle_shapes.floats import FloatExpr, FloatLike, FloatSymbol, defined, float_symbol, has_float_symbol, same
-from treadle_shapes.guards import Dropped, Guard, GuardFunction, Stack, user_stack
+from treadle_shapes.guards import Dropped, Guard, GuardFunction, Stack, minimal, user_stack
 from treadle_shapes.logic import Eq, Ge, Ne, Not, at_least, check_condition
-from treadle_shapes.nodes import (
-    BoolExpr,
-    BoolLike,
-    IntLike,
-    Node,
-    Symbol,
-    computed_sizes,
-    free_symbols,
-    is_polynomial,
-    symbol,
-)
+from treadle_shapes.nodes import BoolExpr, BoolLike, IntLike, Node, Symbol, computed_sizes, free_symbols, symbol
 from treadle_shapes.printers import text
 from treadle_shapes.prove import DEFAULT_STEPS, follows, prove, settle
 from treadle_shapes.ranges import Range, to_range
@@ -356,7 +344,7 @@ class ShapeEnv:
         bounds = [at_least(e, 2) for e in computed_sizes(self.simplify(condition)) if (self.hint(e) or 0) >= 2]
         if not bounds or self.specialize_zero_one:
             return None
-        facts = self._generic.copy() if self._generic is not None else self._facts_without_ones()
+        facts = self._without_ones().copy()
         try:
             for bound in bounds:
                 facts.add(bound)
@@ -373,9 +361,15 @@ class ShapeEnv:
         broadcasts than this answer says, and a caller that gives a default accepts that."""
         if isinstance(condition, bool) or self.specialize_zero_one:
             return condition if isinstance(condition, bool) else None
+        facts = self._without_ones()
+        return self._settle(facts.simplify(condition), facts, self.steps)
+
+    def _without_ones(self) -> Facts:
         if self._generic is None:
-            self._generic = self._facts_without_ones()
-        return self._settle(self._generic.simplify(condition), self._generic, self.steps)
+            sizes = (s for s, info in self.symbols.items() if info.size and info.hint is not None and info.hint > 1)
+            self._generic = self.facts.copy(keep_witness=True)
+            self._generic.raise_lower([s for s in sizes if s not in self._generic.substitutions], 2)
+        return self._generic
 
     def _answer_of_generic(self, condition: BoolLike, answer: bool) -> bool:
         """The answer that "no size is 1" gives. An equation becomes a guard: backends see only from a fact that a size is 1."""
@@ -449,12 +443,6 @@ class ShapeEnv:
             f"state that it is not: torch._check({what} > 0), or env.expect(Ne(divisor, 0))"
         )
 
-    def _facts_without_ones(self) -> Facts:
-        facts = self.facts.copy(keep_witness=True)
-        sizes = [s for s, info in self.symbols.items() if info.size and info.hint is not None and info.hint > 1]
-        facts.raise_lower([s for s in sizes if s not in facts.substitutions], 2)
-        return facts
-
     @contextmanager
     def suppress_guards(self) -> Iterator[None]:
         """Answer decisions from the hints without recording them, for code whose decisions change no result."""
@@ -513,15 +501,10 @@ class ShapeEnv:
         """Record a condition that holds at the hints. `facts` have simplified it and do not settle it."""
         assert isinstance(guard, BoolExpr), "a decided condition cannot need a guard"
         recorded = Guard(guard, self.where())
-        self._check_dynamic(recorded)
+        promises.check_equation(self, recorded)
         self._learn(guard)
         self.guards.append(recorded)
-        for s, value in self.facts.substitutions.items():
-            if isinstance(value, int):
-                self._check_specialised(s, value, recorded)
-        for s in guard.free_symbols:
-            if not isinstance(s, FloatExpr) and self.facts.known_ranges.lower(s) == self.facts.known_ranges.upper(s):
-                self._check_specialised(s, self.hints[s], recorded)
+        promises.check_ranges(self, recorded)
 
     def _learn(self, simple: BoolLike) -> None:
         """Add a fact that `facts` have already simplified."""
@@ -530,23 +513,6 @@ class ShapeEnv:
         self.learnt += 1
         self.facts.take(simple)
         self._generic = None
-
-    def _check_dynamic(self, guard: Guard) -> None:
-        """Refuse a guard that fixes a dimension declared dynamic, before it becomes a fact.
-
-        An equation of polynomials has finitely many roots and fixes the dimension. `s % 8 == 0` and `max(s, 4) == s` leave many
-        sizes. Whether the range has shrunk to one size shows only after the guard has become a fact.
-        """
-        if guard.expr.op == "eq0" and len(guard.expr.free_symbols) == 1 and is_polynomial(guard.expr.args[0]):
-            (s,) = guard.expr.free_symbols
-            info = self.symbols.get(s)
-            if info is not None and info.policy == "dynamic":
-                raise ConstraintError(explain.specialised(self, info, self.hints[s], guard))
-
-    def _check_specialised(self, s: Symbol, value: int, guard: Guard) -> None:
-        info = self.symbols.get(s)
-        if info is not None and info.policy == "dynamic":
-            raise ConstraintError(explain.specialised(self, info, value, guard))
 
     # -- facts stated by the program or the user ----------------------------------------------------------------------
 
@@ -576,7 +542,7 @@ class ShapeEnv:
         if answer is False:
             raise ContradictionError(explain.contradiction(self, condition))
         if answer is None:
-            self._check_at_hand(condition)
+            promises.check_hints(self, condition)
             self._accept(condition, self.facts.simplify(condition))
 
     def declare(self, condition: BoolLike, reason: str = "") -> None:
@@ -591,16 +557,9 @@ class ShapeEnv:
             raise ContradictionError(explain.contradiction(self, condition))
         if declared is None or answer:
             return
-        self._check_at_hand(condition)
+        promises.check_hints(self, condition)
         self._accept(condition, self.facts.simplify(condition))
         self.declared.append(declared)
-
-    def _check_at_hand(self, condition: BoolLike) -> None:
-        if self.hint(condition) is False:
-            raise ConstraintError(
-                f"{self.describe(condition)} is declared ({explain.place(self)}) but does not hold for the given sizes: "
-                + ", ".join(f"{self.source_of(s)} == {self.hints.get(s)}" for s in explain.symbols_in_order(condition))
-            )
 
     def _accept(self, condition: BoolLike, simple: BoolLike) -> None:
         """Add a stated condition as a fact. On ContradictionError the facts stay as they were."""
@@ -617,34 +576,17 @@ class ShapeEnv:
 
     def validate(self) -> None:
         """Raise ConstraintError when a guard excludes sizes that were declared dynamic."""
-        found = self.violations()
-        if found:
-            raise ConstraintError("\n".join(found))
+        promises.check_guards(self)
 
     def check_declared(self, values: Mapping[Symbol, int]) -> None:
         """Raise ConstraintError when values of a later call break a declared range or promise."""
-        for s, value in values.items():
-            if not isinstance(s, Symbol):
-                raise UsageError(f"check_declared: values by symbols are needed, got {s!r}")
-            if value not in s.range:
-                raise ConstraintError(explain.outside(self, s, value))
-        for promise in self.declared:
-            missing = [s for s in explain.symbols_in_order(promise.expr) if s not in values]
-            if missing:
-                raise MissingValueError(
-                    f"check_declared: {self.describe(promise.expr)} is promised, and there is no value for {self.source_of(missing[0])}"
-                )
-            if not evaluate(promise.expr, values):
-                given = ", ".join(f"{self.source_of(s)} == {values[s]}" for s in explain.symbols_in_order(promise.expr))
-                raise ConstraintError(
-                    f"{self.describe(promise.expr)}, promised at {promise.where}, does not hold for {given}"
-                )
+        promises.check_values(self, values)
 
     # -- guards and explanations --------------------------------------------------------------------------------------
 
     def minimal_guards(self) -> tuple[list[Guard], list[Dropped]]:
         """Return (guards to check, dropped guards with the guards that imply them)."""
-        return guards_module.minimal([*self.declared, *self.guards], self.hints)
+        return minimal([*self.declared, *self.guards], self.hints)
 
     def compile_guards(self, symbols: Iterable[Symbol] | None = None) -> GuardFunction:
         """Compile one check: a function of the values of `symbols` -> bool. Default: all symbols with hints, in order of creation."""
