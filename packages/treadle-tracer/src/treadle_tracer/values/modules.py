@@ -154,9 +154,9 @@ class ModuleValue(ObjectValue):
         if setter is not MODULE_SETATTR:
             super().set_attr(tx, name, value)
             return
-        why_not = self.why_not_plain_store(tx, value, name)
-        if why_not is not None:
-            raise Unsupported("module-attribute-store", f"{self.describe()}.{name}: {why_not}")
+        if self.why_not_plain_store(tx, value, name) is not None:
+            tx.inline(tx.wrap_known(setter), [self, Constant(name), value], {})
+            return
         if name in self.members(tx, "_buffers"):
             _replaced_buffers.setdefault(self.obj, set()).add(name)
             buffers = self.get_attr(tx, "_buffers")
@@ -170,9 +170,7 @@ class ModuleValue(ObjectValue):
             if name in self.members(tx, dict_name):
                 return f"the name of a {what}"
             tx.guards.add(self.member_dict(dict_name), "lacks_key", name)
-        if isinstance(value, (ModuleValue,)) or (
-            isinstance(value, TensorValue) and issubclass(value.python_type(), torch.nn.Parameter)
-        ):
+        if issubclass(value.python_type(), (torch.nn.Module, torch.nn.Parameter)):
             return "stores a module or parameter"
         if name not in self.members(tx, "_buffers"):
             tx.guards.add(self.member_dict("_buffers"), "lacks_key", name)

@@ -239,6 +239,10 @@ class ObjectValue(Value):
         if isinstance(deleter, types.FunctionType):
             tx.inline(tx.wrap_known(deleter), [self, Constant(name)], {})
             return
+        self.generic_del_attr(tx, name)
+
+    def generic_del_attr(self, tx: TraceContext, name: str) -> None:
+        """`object.__delattr__`."""
         raw = lookup(tx, self.cls, name)
         if raw is not MISSING and is_data_descriptor(tx, raw) and not isinstance(raw, types.MemberDescriptorType):
             if isinstance(raw, property) and raw.fdel is not None:
@@ -427,7 +431,7 @@ _OBJECT_METHODS: dict[str, Callable[[ObjectValue, Any, list[Value]], Value]] = {
     "__post_init__": lambda self, tx, args: NONE,
     "__getattribute__": lambda self, tx, args: _getattribute(self, tx, args[0].constant()),
     "__setattr__": lambda self, tx, args: _returns_none(self.generic_set_attr(tx, args[0].constant(), args[1])),
-    "__delattr__": lambda self, tx, args: _returns_none(self.del_attr(tx, args[0].constant())),
+    "__delattr__": lambda self, tx, args: _returns_none(self.generic_del_attr(tx, args[0].constant())),
     "__hash__": _object_hash,
     "__repr__": _object_repr,
     "__eq__": lambda self, tx, args: object_equal(tx, self, args[0]),
