@@ -3,7 +3,8 @@
 It uses the standard library only, and any Python 3 can parse it, so that an old Python can be told that it is too old.
 `ensure_main()` gives the interpreter of `.venv` (all six packages editable, torch, transformers, timm);
 `ensure_plain(python)` gives that of `.venv-<x.y>` (frame, shapes and tracer without torch) for one more interpreter,
-`ensure_torch(version)` that of `.venv-torch-<version>` (everything, beside another torch).
+`ensure_torch(version)` that of `.venv-torch-<version>` (everything, beside another torch), `ensure_python(version)` that of
+`.venv-all-<x.y>` (everything, for one more interpreter).
 All do nothing if the environment is up to date: a stamp file holds a hash of its inputs.
 """
 
@@ -303,13 +304,31 @@ def ensure_torch(version):
     return set_up(Environment(directory, base_interpreter(), requirements, PACKAGES, constraints=""))
 
 
-def requirements_beside(torch_version):
-    """The pinned requirements of the development environment, without those that depend on the release of torch."""
+def ensure_python(version):
+    """Make or update `.venv-all-<x.y>`, which is `.venv` for another interpreter, and return its interpreter. Raises SetupError.
+
+    Where the index has no CPU build of torch for it, this installs the build for CUDA (5 GB), which runs without a GPU.
+    """
+    base = find_interpreter(version)
+    if base is None:
+        raise SetupError("There is no CPython %s on this machine (PATH, pyenv)." % version)
+    directory = os.path.join(ROOT, ".venv-all-" + version)
+    requirements = requirements_beside(pins()["torch"])
+    return set_up(Environment(directory, base, requirements, PACKAGES, constraints=""))
+
+
+def pins():
+    """Name -> version of everything that is pinned."""
     with open(CONSTRAINTS) as file:
-        pins = dict(line.strip().split("==") for line in file if "==" in line and not line.startswith("#"))
-    free = [name for name in requirement_lines() if name in BOUND_TO_TORCH or name not in pins]
-    pinned = ["%s==%s" % (name, pins[name]) for name in requirement_lines() if name not in free]
-    return pinned + [name for name in free if name != "torch"] + ["torch==" + torch_version]
+        return dict(line.strip().split("==") for line in file if "==" in line and not line.startswith("#"))
+
+
+def requirements_beside(torch_version):
+    """The pinned requirements of the development environment, without those that depend on the build of torch."""
+    versions = pins()
+    free = [line for line in requirement_lines() if line in BOUND_TO_TORCH or line not in versions]
+    pinned = ["%s==%s" % (name, versions[name]) for name in requirement_lines() if name not in free]
+    return pinned + [line for line in free if line != "torch"] + ["torch==" + torch_version]
 
 
 def base_interpreter():

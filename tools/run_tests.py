@@ -4,6 +4,7 @@
     python3 tools/check.py --list           the names of the steps
     python3 tools/check.py --only shapes    the steps whose name contains "shapes" (may be given several times)
     python3 tools/check.py --torch 2.11.0   the tests that use torch, with that release, in an environment of its own
+    python3 tools/check.py --python 3.13    the tests that use torch, on that CPython, in an environment of its own
 
 Each step is a process of its own with its output in .treadle/check/<step>.log; two run at a time. The closing line has
 pytest's format and counts all steps; a step other than pytest counts as one test. Exit status: 0 if nothing failed.
@@ -124,19 +125,21 @@ def all_steps(python: str, other_pythons: dict[str, str]) -> list[Step]:
     ]
 
 
-def torch_steps(python: str, version: str) -> list[Step]:
-    """The steps that depend on torch, in an environment with another release of it."""
+def torch_steps(python: str, what: str) -> list[Step]:
+    """The steps that depend on torch, in an environment with another release of it or another CPython: `what` ("torch 2.11.0")."""
     with_torch = [name for name in reversed(bootstrap.PACKAGES) if name != "treadle-frame"]
     return [
-        pytest_step(f"integration tests, torch {version}", python, "integration-tests"),
-        *(pytest_step(f"{name} tests, torch {version}", python, f"packages/{name}/tests") for name in with_torch),
+        pytest_step(f"integration tests, {what}", python, "integration-tests"),
+        *(pytest_step(f"{name} tests, {what}", python, f"packages/{name}/tests") for name in with_torch),
     ]
 
 
 def prepare(options: argparse.Namespace) -> list[Step]:
     """Set up the environments of the chosen steps and return the steps. --list sets up none. Raises bootstrap.SetupError."""
     if options.torch:
-        return torch_steps("" if options.list else bootstrap.ensure_torch(options.torch), options.torch)
+        return torch_steps("" if options.list else bootstrap.ensure_torch(options.torch), f"torch {options.torch}")
+    if options.python:
+        return torch_steps("" if options.list else bootstrap.ensure_python(options.python), f"Python {options.python}")
     others = dict.fromkeys(OTHER_PYTHONS, "") if options.list else prepare_other_pythons()
     return all_steps(sys.executable, others)
 
@@ -190,7 +193,9 @@ def main(arguments: Sequence[str]) -> int:
         prog="tools/check.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", action="append", metavar="TEXT", help="run the steps whose name holds this text")
-    parser.add_argument("--torch", metavar="VERSION", help="run what uses torch beside this release of it, and no more")
+    other = parser.add_mutually_exclusive_group()
+    other.add_argument("--torch", metavar="VERSION", help="run what uses torch beside this release of it, and no more")
+    other.add_argument("--python", choices=OTHER_PYTHONS, help="run what uses torch on this CPython, and no more")
     parser.add_argument("--list", action="store_true", help="name the steps and stop")
     parser.add_argument("--jobs", type=int, default=min(2, os.cpu_count() or 1), help="steps at a time (default 2)")
     options = parser.parse_args(arguments)

@@ -88,25 +88,30 @@ def test_every_package_has_a_step() -> None:
     assert "treadle-frame tests, Python 3.12" in names
 
 
-def test_another_torch_runs_what_depends_on_torch() -> None:
-    names = [step.name for step in run_tests.torch_steps("/env/bin/python", "2.11.0")]
+@pytest.mark.parametrize("what", ["torch 2.11.0", "Python 3.13"])
+def test_another_torch_or_python_runs_what_depends_on_torch(what: str, capsys) -> None:
     with_torch = [f"{name} tests" for name in reversed(bootstrap.PACKAGES) if name != "treadle-frame"]
-    assert names == [f"{name}, torch 2.11.0" for name in ["integration tests", *with_torch]]
+    wanted = [f"{name}, {what}" for name in ["integration tests", *with_torch]]
+    assert [step.name for step in run_tests.torch_steps("/env/bin/python", what)] == wanted
+    option, version = what.split()
+    assert run_tests.main([f"--{option.lower()}", version, "--list"]) == 0
+    assert capsys.readouterr().out.splitlines() == wanted
 
 
 def test_an_environment_that_cannot_be_made_is_said_and_no_traceback(monkeypatch, capsys) -> None:
     def fail(version: str) -> str:
         raise bootstrap.SetupError(f"no torch {version} here")
 
-    monkeypatch.setattr(bootstrap, "ensure_torch", fail)
-    assert run_tests.main(["--torch", "2.11.0"]) == 2
-    assert "no torch 2.11.0 here" in capsys.readouterr().err
+    for option, version in (("torch", "2.11.0"), ("python", "3.13")):
+        monkeypatch.setattr(bootstrap, f"ensure_{option}", fail)
+        assert run_tests.main([f"--{option}", version]) == 2
+        assert f"no torch {version} here" in capsys.readouterr().err
 
 
 def test_every_named_path_exists() -> None:
     for step in [
         *run_tests.all_steps(sys.executable, {"3.12": sys.executable}),
-        *run_tests.torch_steps(sys.executable, "2.11.0"),
+        *run_tests.torch_steps(sys.executable, "torch 2.11.0"),
     ]:
         for word in step.command:
             if word.startswith(("packages/", "tools/", "integration-tests")):
