@@ -30,7 +30,7 @@ MORE_CASES: dict[str, tuple[Any, Shapes]] = {
     "rows by number": (lambda x, y: F.embedding((y.abs() * 2).long().clamp(max=1), x), lambda n, c: [(n, c), (n, 3)]),
     "nearest": (lambda x: F.interpolate(x, scale_factor=2.0) + 1, IMAGE),
     "fractions": (lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear"), IMAGE),
-    "positions": (lambda x: x * torch.arange(x.shape[1]).sin() + x.shape[0] / 7, PLAIN),
+    "positions": (lambda x: x * (torch.arange(x.shape[1]) * 0.1).sinh() + x.shape[0] / 7, PLAIN),
     "size in a power": (lambda x: x.abs() ** x.shape[0] + (x * x.shape[1]).cos(), PLAIN),
     "group norm": (lambda x: F.group_norm(x, 4), IMAGE),
     "triangle": (lambda x: x.tril(1).cumsum(1), PLAIN),

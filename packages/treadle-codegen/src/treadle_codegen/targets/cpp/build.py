@@ -20,6 +20,7 @@ from treadle_codegen.cache import FileCache, content_key
 from treadle_codegen.errors import CodegenUnavailable, CompilerFailed
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.cpp.load import load_library
+from treadle_codegen.targets.cpp.vector_math import bind
 
 # No -ffast-math: NaN and infinity must behave as in eager. No contraction to fma: with it a maximum minus itself, both the product
 # of x and a scale, need not be 0. errno and trapping exceptions are not observable from Python.
@@ -140,13 +141,19 @@ def build_library(
     library = cache.read("cpp", key, ".so")
     if library is not None:
         with contextlib.suppress(OSError):  # built for a system that is no more: build again
-            return load_library(library), True
+            return _loaded(library), True
     library = compile_to_bytes(source, compiler, flags, background=background)
     cache.store("cpp", key, library, ".so")
     try:
-        return load_library(library), False
+        return _loaded(library), False
     except OSError as error:
         raise CodegenUnavailable(f"the system does not load the libraries that {compiler} makes: {error}") from error
+
+
+def _loaded(library: bytes) -> ctypes.CDLL:
+    loaded = load_library(library)
+    bind(loaded)
+    return loaded
 
 
 def compile_to_bytes(source: str, compiler: Compiler, flags: tuple[str, ...], *, background: bool = False) -> bytes:

@@ -1,0 +1,118 @@
+"""Elementary functions of SLEEF: values as eager's, special values included, whatever a loop's length and dtype."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+from aten_capture import capture
+
+from treadle_codegen import compile_graph
+from treadle_codegen.options import CodegenOptions
+from treadle_codegen.targets.cpp import vector_math
+from treadle_codegen.targets.cpp.build import build_library
+
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+    1e-310,
+    -1e-310,
+    1e300,
+    710.0,
+    -745.0,
+    1e5,
+]
+ONE = [
+    *(
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log2",
+        "log10",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+    ),
+    *("tanh", "asinh", "acosh", "atanh", "erf", "erfc", "lgamma", "sigmoid"),
+]
+
+
+def arguments(dtype: torch.dtype, n: int = 203) -> torch.Tensor:
+    torch.manual_seed(0)
+    return torch.cat(
+        [torch.randn(n - len(SPECIAL), dtype=torch.float64) * 2, torch.tensor(SPECIAL, dtype=torch.float64)]
+    ).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=lambda t: str(t)[6:])
+@pytest.mark.parametrize("name", ONE)
+def test_functions_of_one_argument(name: str, dtype: torch.dtype) -> None:
+    x, function = arguments(dtype), getattr(torch, name)
+    (found,) = compile_graph(capture(function, (x,)), (x,))(x)
+    torch.testing.assert_close(found, function(x), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=lambda t: str(t)[6:])
+@pytest.mark.parametrize("name", ["pow", "atan2", "hypot"])
+def test_functions_of_two_arguments(name: str, dtype: torch.dtype) -> None:
+    x = arguments(dtype)
+    y, function = x.flip(0).contiguous(), getattr(torch, name)
+    (found,) = compile_graph(capture(function, (x, y)), (x, y))(x, y)
+    torch.testing.assert_close(found, function(x, y), equal_nan=True)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 7, 8, 9, 15, 17, 31, 100])
+def test_a_value_does_not_depend_on_its_place(n: int) -> None:
+    x = torch.full((n,), 0.7371, dtype=torch.float64)
+    (found,) = compile_graph(capture(lambda x: torch.exp(x) + torch.tanh(x), (x,)), (x,))(x)
+    assert found.unique().numel() == 1
+
+
+def test_where_both_sides_are_computed() -> None:
+    x = arguments(torch.float64)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.where(x > 0, torch.log(x), torch.expm1(x)).sum(0) + torch.where(
+            x > 0, torch.log(x), torch.expm1(x)
+        )
+
+    (found,) = compile_graph(capture(function, (x,)), (x,))(x)
+    torch.testing.assert_close(found, function(x), equal_nan=True)
+
+
+def test_the_c_library_serves_where_torch_has_no_such_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vector_math, "_instruction_sets", lambda: ())
+    x = arguments(torch.float64)
+    compiled = compile_graph(capture(torch.cosh, (x,)), (x,))
+    assert "sleef" not in compiled.kernel_source
+    torch.testing.assert_close(compiled(x)[0], torch.cosh(x), equal_nan=True)
+
+
+@pytest.mark.skipif(not vector_math._instruction_sets(), reason="the processor has no AVX2")
+def test_a_library_that_names_an_unknown_function_is_refused() -> None:
+    source = 'extern "C" { char treadle_sleef_names[] = "Sleef_nothing"; void* treadle_sleef[1]; }\n'
+    with pytest.raises(Exception, match="Sleef_nothing"):
+        build_library(source, CodegenOptions())
+
+
+@pytest.mark.skipif(not vector_math._instruction_sets(), reason="the processor has no AVX2")
+def test_vector_loops_call_the_widest_form() -> None:
+    x = torch.randn(64, dtype=torch.float64)
+    compiled = compile_graph(capture(torch.sin, (x,)), (x,))
+    assert "sleef_sin_d(" in compiled.kernel_source
+    library, _ = build_library(compiled.source, CodegenOptions())
+    assert all((ctypes.c_void_p * len(vector_math._instruction_sets())).in_dll(library, "treadle_sleef"))
