@@ -25,6 +25,8 @@ class Costs:
     max_serial: ... unless one worker has at most so many points to compute.
     select_in_cat: at most so many tensors are concatenated by choosing for each element, in the expression that reads the result.
     split_work: a reduction is split among workers that would have nothing to do otherwise, so many elements for each; 0: never.
+    scatters_in_order: whether a loop that writes at positions that are data visits its points one after the other, and checks the positions
+        before it writes; only then are scatters loops.
     alignment: bytes to which buffers in the arena are aligned.
     seconds_per_kernel: what compiling one kernel takes, where it was not measured.
     """
@@ -41,5 +43,6 @@ class Costs:
     max_serial: int = 1 << 14
     select_in_cat: int = 0
     split_work: int = 0
+    scatters_in_order: bool = False
     alignment: int = 64
     seconds_per_kernel: float = 0.1

@@ -20,7 +20,7 @@ from treadle_codegen.ir.verify import verify
 from treadle_codegen.lower.program import lower_graph
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.passes import Passes, require
-from treadle_codegen.rewrite.pipeline import relayout_graph, rewrite_graph
+from treadle_codegen.rewrite.pipeline import rewrite_early, rewrite_graph
 from treadle_codegen.rewrite.static import Prologue
 from treadle_codegen.schedule.fuse import Node, fuse
 from treadle_codegen.schedule.in_place import updates_in_place, verify_in_place, without_copies
@@ -134,9 +134,9 @@ def compile_graph(
     probe = record.probe
     phase = Passes(options)
     prologue = None
-    if record.layouts:
+    if record.early_rewrites:
         with phase("rewrite"):
-            gm = relayout_graph(gm, record.layouts, phase.check)
+            gm = rewrite_early(gm, record.early_rewrites, phase.check)
     if options.pack_weights and (probe is not None or options.frozen_weights):
         with phase("rewrite"):
             rewrites = [r for r in record.rewrites if options.frozen_weights or r not in record.frozen_rewrites]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import fx
@@ -30,13 +30,22 @@ class GraphView:
 
     def __init__(self, graph: fx.Graph, owner: fx.GraphModule) -> None:
         self.graph = graph
-        self._owner = owner
+        self.owner = owner
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._owner, name)
+        return getattr(self.owner, name)
 
 
 Rewrite = Callable[[fx.Graph, FakeTensorMode], int]
+
+
+class EarlyRewrite(NamedTuple):
+    """A rewrite that needs no static inputs. It runs on graphs with a node that `concerns` it; others are not copied for it."""
+
+    run: Rewrite
+    concerns: Callable[[fx.Node], bool]
+
+
 Rewritten = tuple[fx.GraphModule, tuple[fx.GraphModule, tuple[int, ...]] | None]
 
 
@@ -69,7 +78,8 @@ def rewrite_graph(
     view = cast(fx.GraphModule, GraphView(graph, gm))
     if hoisted is None:
         return view, None
-    prologue = fx.GraphModule(gm, hoisted[0]), tuple(hoisted[1])
+    owner = gm.owner if isinstance(gm, GraphView) else gm
+    prologue = fx.GraphModule(owner, hoisted[0]), tuple(hoisted[1])
     before = sum(node.op == "placeholder" for node in gm.graph.nodes)
     check(
         "hoist_static",
@@ -79,18 +89,19 @@ def rewrite_graph(
     return view, prologue
 
 
-def relayout_graph(gm: fx.GraphModule, rewrites: Sequence[Rewrite], check: Check = _unchecked) -> fx.GraphModule:
-    """A copy of the graph with the layouts that a target's convolutions prefer, or `gm` itself if nothing changes."""
+def rewrite_early(gm: fx.GraphModule, rewrites: Sequence[EarlyRewrite], check: Check = _unchecked) -> fx.GraphModule:
+    """A copy of the graph with the layouts and dtypes that a target's operators prefer, or `gm` itself if nothing changes."""
     mode = fake_mode_of(gm.graph)
-    if mode is None or not rewrites or not any(map(_convolves, gm.graph.nodes)):
+    wanted = [rewrite for rewrite in rewrites if any(map(rewrite.concerns, gm.graph.nodes))]
+    if mode is None or not wanted:
         return gm
     graph = fx.Graph()
     graph.output(graph.graph_copy(gm.graph, {}))
     changed = 0
-    for rewrite in rewrites:
-        changed += rewrite(graph, mode)
+    for rewrite in wanted:
+        changed += rewrite.run(graph, mode)
         check(
-            rewrite.__name__,
+            rewrite.run.__name__,
             lambda: format_graph(graph),
             lambda: verify_graph(graph, mode, {}) + verify_rewrite(gm.graph, graph),
         )
@@ -102,14 +113,14 @@ def _may_gain(graph: fx.Graph) -> bool:
     return any(map(_gains, graph.nodes)) or bool(static_frontier(graph, static_nodes(graph)))
 
 
-def _convolves(node: fx.Node) -> bool:
+def convolves(node: fx.Node) -> bool:
     record = operator_record(node.target) if node.op == "call_function" else None
     return record is not None and record.kind is Kind.CONVOLUTION
 
 
 def _gains(node: fx.Node) -> bool:
     record = operator_record(node.target) if node.op == "call_function" else None
-    return _convolves(node) or (record is not None and record.right_operand is not None)
+    return convolves(node) or (record is not None and record.right_operand is not None)
 
 
 def why_not_rewrite(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str | None:

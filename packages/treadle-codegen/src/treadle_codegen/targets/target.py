@@ -15,7 +15,7 @@ import torch
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.options import CodegenOptions
-from treadle_codegen.rewrite.pipeline import Rewrite
+from treadle_codegen.rewrite.pipeline import EarlyRewrite, Rewrite
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import Renderer
 from treadle_codegen.tune.clock import Clock
@@ -129,7 +129,7 @@ class Target:
     allocation: where memory comes from, for a graph on the given device.
     probe: how bits of static inputs are sampled; None where that costs more than it saves, and only frozen weights are laid out.
     costs: the numbers by which lowering, fusion and memory planning choose.
-    layouts: rewrites that change layouts inside a graph, with static inputs or without; run first.
+    early_rewrites: rewrites that change layouts or dtypes inside a graph, with static inputs or without; run first.
     rewrites: graph rewrites that pay off on it, run in this order after those that always pay off.
     frozen_rewrites: those of them that pay off only with `frozen_weights`: a checksum of the weights takes as long as they save.
     fake_rules: fake implementations of what its rewrites call and PyTorch has no fake kernel for.
@@ -150,7 +150,7 @@ class Target:
     probe: Probe | None
     costs: Costs
     operator_devices: tuple[str, ...] = ()
-    layouts: tuple[Rewrite, ...] = ()
+    early_rewrites: tuple[EarlyRewrite, ...] = ()
     rewrites: tuple[Rewrite, ...] = ()
     frozen_rewrites: frozenset[Rewrite] = frozenset()
     fake_rules: Mapping[Any, Callable[..., Any]] = field(default_factory=dict)

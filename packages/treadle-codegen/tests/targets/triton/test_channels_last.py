@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from aten_capture import capture
 from torch import fx
 
-from treadle_codegen.rewrite.pipeline import relayout_graph
+from treadle_codegen.rewrite.pipeline import EarlyRewrite, convolves, rewrite_early
 from treadle_codegen.targets.triton import channels_last
 
 Function = Callable[..., tuple[torch.Tensor, ...]]
@@ -26,8 +26,10 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def relaid(function: Function, inputs: list[torch.Tensor]) -> tuple[fx.GraphModule, fx.GraphModule]:
     gm = capture(function, inputs)
     problems: list[str] = []
-    new = relayout_graph(
-        gm, (channels_last.convolve_channels_last,), lambda name, text, found: problems.extend(found())
+    new = rewrite_early(
+        gm,
+        (EarlyRewrite(channels_last.convolve_channels_last, convolves),),
+        lambda name, text, found: problems.extend(found()),
     )
     assert problems == []
     return gm, new

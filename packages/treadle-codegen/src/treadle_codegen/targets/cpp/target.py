@@ -6,12 +6,14 @@ import torch
 
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES
+from treadle_codegen.rewrite.pipeline import EarlyRewrite
 from treadle_codegen.targets.cpp.build import stop_background_compilers
 from treadle_codegen.targets.cpp.entries import PointerTable
 from treadle_codegen.targets.cpp.pack_convolution import FAKE_RULES, pack_convolutions
 from treadle_codegen.targets.cpp.probe import PROBE
 from treadle_codegen.targets.cpp.renderer import CppRenderer
 from treadle_codegen.targets.cpp.weight_layout import lay_out_weights, release_biases
+from treadle_codegen.targets.cpp.wide_products import compute_in_float32, is_slow_product
 from treadle_codegen.targets.target import Allocation, Target
 
 _ALLOCATION = Allocation(torch.empty_strided, torch.empty)  # on the CPU, torch's default device
@@ -33,10 +35,12 @@ CPP = Target(
         fusion_window=24,  # what a kernel further back wrote has left the caches anyway
         max_row=1 << 16,  # the next section should still find the row in the second-level cache
         max_serial=1 << 14,  # more points than this are worth waking threads for
+        scatters_in_order=True,
         alignment=64,  # bytes: a cache line, and the widest vector
         min_reordered=1024,  # a smaller result is in the first-level cache whatever its order
         seconds_per_kernel=0.1,  # g++ -O3, header-free
     ),
+    early_rewrites=(EarlyRewrite(compute_in_float32, is_slow_product),),
     rewrites=(pack_convolutions, lay_out_weights, release_biases),
     # One thread of an EPYC, torch 2.13, a whole call with weights laid out and checked, laid out and frozen, as they are: BERT (13 MB)
     # 12.7, 11.5, 11.8 ms; mixer_s16 (72 MB) 89, 86, 88 ms. Packed convolutions gain more: resnet18 (47 MB) 38, 35, 41 ms.

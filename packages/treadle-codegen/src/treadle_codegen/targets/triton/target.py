@@ -8,6 +8,7 @@ from typing import Any
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES
 from treadle_codegen.options import CodegenOptions
+from treadle_codegen.rewrite.pipeline import EarlyRewrite, convolves
 from treadle_codegen.targets.target import Target
 from treadle_codegen.targets.tensor_table import TensorTable
 from treadle_codegen.targets.triton.channels_last import convolve_channels_last
@@ -59,7 +60,7 @@ TRITON = Target(
     allocation=allocation,
     probe=None,  # a checksum of the weights would make the host wait for the device
     costs=COSTS,
-    layouts=(convolve_channels_last,),
+    early_rewrites=(EarlyRewrite(convolve_channels_last, convolves),),
     why_not_local_row=why_not_registers,
     interrupt_builds=_stop_background_builds,
     recorder=cuda_graphs,
