@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treadle_codegen.lower import (
     activation,
+    batch_norm,
     cat,
     create,
     gather,
@@ -13,6 +14,7 @@ from treadle_codegen.lower import (
     pointwise_int,
     pool,
     reduce,
+    scatter,
     upsample,
     view,
 )
@@ -20,6 +22,7 @@ from treadle_codegen.lower.registry import LOWERINGS
 
 MODULES = (
     activation,
+    batch_norm,
     cat,
     create,
     gather,
@@ -29,6 +32,7 @@ MODULES = (
     pointwise_int,
     pool,
     reduce,
+    scatter,
     upsample,
     view,
 )

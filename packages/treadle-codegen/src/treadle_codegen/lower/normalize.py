@@ -23,7 +23,7 @@ from treadle_shapes.torch import operator as operator_record
 HARD = int(Cost.TRANSCENDENTAL)
 
 
-def _converted(lw: Lowering, x: TensorExpr, dtype: torch.dtype) -> TensorExpr:
+def converted(lw: Lowering, x: TensorExpr, dtype: torch.dtype) -> TensorExpr:
     return x if x.dtype == dtype else lw.pointwise(lambda o, v: v, [x], dtype, shape=x.shape, compute=dtype)
 
 
@@ -50,7 +50,7 @@ def softmax(lw: Lowering, x: TensorExpr, dim: int, half_to_float: bool) -> Tenso
     dtype = compute_dtype(lw.val.dtype)
     if dtype not in FLOATS:
         return None
-    x = lw.realize_for_reuse(_converted(lw, x, dtype))
+    x = lw.realize_for_reuse(converted(lw, x, dtype))
     dims = [normalize_dim(dim, x.dim)] if x.dim else []
     top = extremum(lw, "max", x, dims, True)
     smallest = math.log(torch.finfo(dtype).tiny) if _only_multiplied(lw.node) else None
@@ -79,7 +79,7 @@ def safe_softmax(lw: Lowering, x: TensorExpr, dim: int, dtype: torch.dtype | Non
     if lw.val.dtype not in FLOATS or any(size == 0 for size in x.shape):
         return None
     result_dtype = lw.val.dtype
-    x = lw.realize_for_reuse(_converted(lw, x, result_dtype))
+    x = lw.realize_for_reuse(converted(lw, x, result_dtype))
     dims = [normalize_dim(dim, x.dim)] if x.dim else []
     plain = softmax(lw, x, dim, False)
     top = extremum(lw, "max", x, dims, True)
@@ -96,7 +96,7 @@ def log_softmax(lw: Lowering, x: TensorExpr, dim: int, half_to_float: bool) -> T
     dtype = compute_dtype(lw.val.dtype)
     if dtype not in FLOATS:
         return None
-    x = lw.realize_for_reuse(_converted(lw, x, dtype))
+    x = lw.realize_for_reuse(converted(lw, x, dtype))
     dims = [normalize_dim(dim, x.dim)] if x.dim else []
     top = extremum(lw, "max", x, dims, True)
     powers = lw.pointwise(lambda o, v, m: o.op("exp", o.op("sub", v, m)), [x, top], dtype, shape=x.shape, cost=HARD + 1)
@@ -159,7 +159,7 @@ def native_layer_norm(
     lw.realize_for_reuse(x)
     mean, rstd = _moments(lw, x, dims, eps, dtype)
     result = _affine(lw, x, mean, rstd, weight, bias, out.dtype)
-    return result, _converted(lw, mean, mean_val.dtype), _converted(lw, rstd, mean_val.dtype)
+    return result, converted(lw, mean, mean_val.dtype), converted(lw, rstd, mean_val.dtype)
 
 
 @lowering("aten.native_group_norm.default")
@@ -188,86 +188,8 @@ def native_group_norm(
         return None if p is None else p.view(reshape(p.shape, (1, group, channels // group, 1)))
 
     result = _affine(lw, grouped, mean, rstd, per_channel(weight), per_channel(bias), out.dtype)
-    flat = [_converted(lw, p.view(reshape(p.shape, (split[0], group))), mean_val.dtype) for p in (mean, rstd)]
+    flat = [converted(lw, p.view(reshape(p.shape, (split[0], group))), mean_val.dtype) for p in (mean, rstd)]
     return result.view(reshape(split, x.shape)), flat[0], flat[1]
-
-
-def _channelwise(x: TensorExpr, p: TensorExpr) -> TensorExpr:
-    """A vector over dimension 1, shaped for broadcasting."""
-    return p.view(reshape(p.shape, (1, x.shape[1], *[1] * (x.dim - 2))))
-
-
-def batch_norm_inference(
-    lw: Lowering,
-    x: TensorExpr,
-    weight: TensorExpr | None,
-    bias: TensorExpr | None,
-    mean: TensorExpr,
-    var: TensorExpr,
-    eps: float,
-    dtype: torch.dtype,
-) -> TensorExpr:
-    """x * scale + shift, with scale and shift stored per channel (as ATen computes it)."""
-    compute = compute_dtype(dtype)
-    if any(size == 0 for size in x.shape):
-        return lw.full(x.shape, 0, dtype)
-
-    def scale_of(o: LoopBuilder, v: int, *rest: int) -> int:
-        inverse = o.op("rsqrt", o.op("add", v, o.const(eps, compute)))
-        return o.op("mul", inverse, rest[0]) if rest else inverse
-
-    def shift_of(o: LoopBuilder, m: int, s: int, *rest: int) -> int:
-        moved = o.op("mul", m, s)
-        return o.op("sub", rest[0], moved) if rest else o.op("neg", moved)
-
-    optional = [] if weight is None else [weight]
-    scale = lw.pointwise(scale_of, [var, *optional], compute, shape=var.shape, compute=compute, cost=8)
-    lw.realize(scale)
-    optional = [] if bias is None else [bias]
-    shift = lw.pointwise(shift_of, [mean, scale, *optional], compute, shape=mean.shape, compute=compute, cost=2)
-    lw.realize(shift)
-    return lw.pointwise(
-        lambda o, v, s, t: o.op("add", o.op("mul", v, s), t),
-        [x, _channelwise(x, scale), _channelwise(x, shift)], dtype, shape=x.shape, compute=compute, cost=2,
-    )  # fmt: skip
-
-
-@lowering("aten._native_batch_norm_legit_no_training.default")
-def batch_norm_no_training(
-    lw: Lowering,
-    x: TensorExpr,
-    weight: TensorExpr | None,
-    bias: TensorExpr | None,
-    mean: TensorExpr,
-    var: TensorExpr,
-    momentum: float,
-    eps: float,
-) -> tuple[TensorExpr | None, ...] | None:
-    out, *saved = lw.val
-    if compute_dtype(out.dtype) not in FLOATS:
-        return None
-    is_empty = all(0 in tuple(v.shape) for v in saved)
-    if not is_empty and not lw.used_results <= {0}:
-        return None  # on GPUs the statistics have values, which gradients need
-    result = batch_norm_inference(lw, x, weight, bias, mean, var, eps, out.dtype)
-    return result, *[lw.full(tuple(v.shape), 0, v.dtype) if is_empty else None for v in saved]
-
-
-@lowering("aten.native_batch_norm.default", "aten._native_batch_norm_legit.default", "aten.cudnn_batch_norm.default")
-def native_batch_norm(
-    lw: Lowering,
-    x: TensorExpr,
-    weight: TensorExpr | None,
-    bias: TensorExpr | None,
-    mean: TensorExpr | None,
-    var: TensorExpr | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[TensorExpr | None, ...] | None:
-    if training or mean is None or var is None:
-        return None
-    return batch_norm_no_training(lw, x, weight, bias, mean, var, momentum, eps)
 
 
 @lowering("aten._fused_rms_norm.default")
@@ -302,4 +224,4 @@ def fused_rms_norm(
         return o.op("mul", v, rest[0]) if rest else v
 
     result = lw.pointwise(fn, [x, rstd, *optional], out.dtype, shape=x.shape, compute=dtype, cost=2)
-    return result, _converted(lw, rstd, rstd_val.dtype)
+    return result, converted(lw, rstd, rstd_val.dtype)
