@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import Bind, Buffer, BufferKind, Check, Define, Extern, Instr, Loop, Program, View
-from treadle_codegen.ir.ops import OPS, PRODUCTS, reduced_dtype
+from treadle_codegen.ir.ops import OPS, PRODUCTS, SCATTERS, reduced_dtype
 from treadle_codegen.lower.dead_steps import step_writes
 from treadle_shapes.expr import BoolExpr, Expr, Fn, Product, Sum, Symbol, evaluate
 from treadle_shapes.floats import FloatExpr
@@ -178,7 +178,11 @@ def _run_instr(instr: Instr, args: list[torch.Tensor], grid: _Grid, memory: dict
     if op == "indirect_store":
         buffer, strides, extents = attr[:3]
         index = _outer(_checked(args[1:], strides, extents, grid), grid)
-        _put(memory[buffer], index, _outer(args[0], grid), attr[3] if len(attr) > 3 else None)
+        mode = attr[3] if len(attr) > 3 else None
+        if mode == "overwrite":
+            _put_in_order(memory[buffer], index, _outer(args[0], grid))
+        else:
+            _put(memory[buffer], index, _outer(args[0], grid), mode)
         return None
     if op == "const":
         return torch.full([1] * len(grid.shape), attr, dtype=dtype)
@@ -225,8 +229,21 @@ def _outer(value: torch.Tensor, grid: _Grid) -> torch.Tensor:
     return value.reshape(value.shape[: grid.outer]).broadcast_to(outer)
 
 
+def _put_in_order(tensor: torch.Tensor, index: torch.Tensor, value: torch.Tensor) -> None:
+    """Of several values for one element, the last remains."""
+    flat = _flat(tensor)
+    for place, item in zip(index.reshape(-1).tolist(), value.reshape(-1), strict=True):
+        flat[place] = item
+
+
 def _put(tensor: torch.Tensor, index: torch.Tensor, value: torch.Tensor, mode: str | None) -> None:
     flat = _flat(tensor)
+    if mode in SCATTERS:  # one point after the other
+        fn = OPS[SCATTERS[mode]].torch
+        assert fn is not None
+        for place, item in zip(index.reshape(-1).tolist(), value.reshape(-1), strict=True):
+            flat[place] = fn(flat[place], item)
+        return
     flat.index_put_((index.reshape(-1),), value.reshape(-1), accumulate=mode == "add")
     if mode != "add" and index.numel() != index.unique().numel():
         raise AssertionError("two points of a loop store to the same element")

@@ -30,7 +30,11 @@ def make_plan(program: Program, nodes: Sequence[Node], renderer: Renderer) -> Ex
     run: list[RenderedKernel] = []
     start = 0
     for k, node in enumerate([*nodes, None]):
-        if node is not None and isinstance(node.item, Kernel):
+        updates = node is not None and not node.writes.isdisjoint(program.in_place)
+        ends = updates and any(
+            kernel.checks_bounds for kernel in run
+        )  # the host looks for errors before an input is written
+        if node is not None and isinstance(node.item, Kernel) and not ends:
             start = start if run else k
             run.append(renderer.render_kernel(node.item, program, node.choice))
         elif run:
@@ -38,6 +42,8 @@ def make_plan(program: Program, nodes: Sequence[Node], renderer: Renderer) -> Ex
             segments.append(segment)
             segment_at[start] = segment
             run = []
+            if ends and node is not None and isinstance(node.item, Kernel):
+                start, run = k, [renderer.render_kernel(node.item, program, node.choice)]
     known = {*program.size_symbols, *program.bound_symbols}
     slots: dict[str, int] = {}
     for segment in segments:

@@ -111,6 +111,8 @@ def write_body(writer: HostWriter) -> list[str]:
             end = k + len(segment.kernels)
             _allocate(writer, [name for n in plan.nodes[k:end] for name in sorted(n.writes)], k)
             _write_segment(writer, segment)
+            if program.in_place:  # before anything of the caller's is written
+                _write_index_check(writer, [segment])
             _release(writer, range(k, end))
         elif isinstance(node.item, Extern):
             if node.item.out_variant:
@@ -165,8 +167,8 @@ def write_host(
         if symbol not in sizes.symbols:
             _to_table(writer, symbol)
     writer.lines += head + body
-    if any(kernel.checks_bounds for s in plan.segments for kernel in s.kernels):
-        writer.line("if w.error.value: fail(w, 'IndexError', 'index out of range in self')")
+    if not program.in_place:
+        _write_index_check(writer, plan.segments)
     writer.line(f"result = [{', '.join(outputs)}]")
     writer.line("free.append(w)")
     writer.line("return result")
@@ -293,6 +295,11 @@ def _write_segment(writer: HostWriter, segment: Segment) -> None:
             table = "pf" if isinstance(number, FloatExpr) else "p"
             writer.line(f"{table}[{writer.plan.slots[key]}] = {writer.number(number)}")
     writer.line(f"{segment.name}(w.argument)  # {labels}")
+
+
+def _write_index_check(writer: HostWriter, segments: Sequence[Segment]) -> None:
+    if any(kernel.checks_bounds for segment in segments for kernel in segment.kernels):
+        writer.line("if w.error.value: fail(w, 'IndexError', 'index out of range in self')")
 
 
 def _variable(writer: HostWriter, buffer: str) -> str:

@@ -13,7 +13,7 @@ Contract of a `Loop` (checked by `ir.verify`):
 - Index expressions use the symbols of `axes` and `reduce_axes` and size symbols only, and stay inside the buffer.
 - At most the instructions up to and including the last `reduce` may depend on `reduce_axes`; instructions after it run
   once per point of `axes`. A loop without `reduce_axes` has no `reduce`.
-- Two points of the iteration space never store to the same element, except with `mode="add"` (scatter).
+- Two points of the iteration space never store to the same element, except with `mode="add"` and in an `indirect_store` with a mode.
 - A buffer that a loop stores to is loaded there only with `mode="overwrite"`, and no point loads what another one stores.
 - dtypes of arguments and results agree with `ir.ops.OPS`.
 
@@ -109,7 +109,9 @@ class Instr:
     `scalar` a FloatExpr over symbols (a float that the host computes once per call of the kernel),
     `reduce` the kind ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", or "dot" and "dot_tf32", which sum the products
     of two arguments: `ir.product`), `indirect_load`/`indirect_store` a
-    `(buffer, strides, sizes)` triple whose args are the per-dimension indices (bounds are checked at run time where eager checks them),
+    `(buffer, strides, sizes)` triple whose args are the per-dimension indices (bounds are checked at run time where eager checks them);
+    a store's may have a fourth item, "overwrite" or a key of `ir.ops.SCATTERS`: points come in row-major order, and may
+    meet,
     `masked_load` (Load, condition BoolExpr, other number) for padding and cat: reads memory only where the condition holds,
     `cast` the target dtype (also in `dtype`), else None.
     """

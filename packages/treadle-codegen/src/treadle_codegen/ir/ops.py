@@ -198,6 +198,8 @@ def _table() -> dict[str, OpInfo]:
 OPS: dict[str, OpInfo] = _table()
 
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
+# How an `indirect_store` with a mode makes of the old element and the value the new element.
+SCATTERS = {"add": "add", "max": "maximum", "min": "minimum", "mul": "mul"}
 # Reductions of two arguments: sums of products, in float32. With "dot_tf32" the arguments may be rounded to TF32 first.
 PRODUCTS = frozenset({"dot", "dot_tf32"})
 

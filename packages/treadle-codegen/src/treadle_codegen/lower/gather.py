@@ -36,7 +36,7 @@ def _read(o: LoopBuilder, view: View, indices: Sequence[int], dtype: torch.dtype
     return o.indirect_load(view.buffer, view.strides, view.shape, tuple(indices), dtype)
 
 
-def _position(o: LoopBuilder, index: TensorExpr, at: Index, size: Any, wrap: bool) -> int:
+def position(o: LoopBuilder, index: TensorExpr, at: Index, size: Any, wrap: bool) -> int:
     """A position read from an index tensor; negative ones count from the end where eager allows it."""
     value = o.cast(index.element(o, at), torch.int64)
     if not wrap:
@@ -45,7 +45,7 @@ def _position(o: LoopBuilder, index: TensorExpr, at: Index, size: Any, wrap: boo
     return o.op("where", o.op("lt", value, o.const(0, torch.int64)), wrapped, value)
 
 
-def _is_index(x: Any) -> bool:
+def is_index(x: Any) -> bool:
     return isinstance(x, TensorExpr) and x.dtype in INTS and x.dtype != torch.uint8
 
 
@@ -62,13 +62,13 @@ def embedding(
     scale_grad_by_freq: bool = False,
     sparse: bool = False,
 ) -> TensorExpr | None:
-    if not _is_index(indices):
+    if not is_index(indices):
         return None
     view = _stored(lw, weight)
     lw.realize_for_reuse(indices)
 
     def element(o: LoopBuilder, index: Index) -> int:
-        row = _position(o, indices, index[:-1], None, wrap=False)
+        row = position(o, indices, index[:-1], None, wrap=False)
         return _read(o, view, (row, o.index(index[-1])), weight.dtype)
 
     return TensorExpr.computed(as_shape(lw.val.shape), weight.dtype, element, _gather_cost(lw), _reads(view, [indices]))
@@ -76,19 +76,19 @@ def embedding(
 
 @lowering("aten.gather.default")
 def gather(lw: Lowering, x: TensorExpr, dim: int, index: TensorExpr, *, sparse_grad: bool = False) -> TensorExpr | None:
-    if not _is_index(index) or x.dim == 0 or index.dim == 0:
+    if not is_index(index) or x.dim == 0 or index.dim == 0:
         return None
     d = normalize_dim(dim, x.dim)
     if why_not_indirect(lw, x, d, product(index.shape)) is None:
 
         def computed(o: LoopBuilder, at: Index) -> int:
-            return element_at(lw, o, x, at, d, _position(o, index, at, None, wrap=False))
+            return element_at(lw, o, x, at, d, position(o, index, at, None, wrap=False))
 
         return TensorExpr.computed(index.shape, x.dtype, computed, _gather_cost(lw) + x.cost, x.reads | index.reads)
     view = _stored(lw, x)
 
     def element(o: LoopBuilder, at: Index) -> int:
-        positions = [_position(o, index, at, None, wrap=False) if k == d else o.index(i) for k, i in enumerate(at)]
+        positions = [position(o, index, at, None, wrap=False) if k == d else o.index(i) for k, i in enumerate(at)]
         return _read(o, view, positions, x.dtype)
 
     return TensorExpr.computed(index.shape, x.dtype, element, _gather_cost(lw), _reads(view, [index]))
@@ -96,13 +96,13 @@ def gather(lw: Lowering, x: TensorExpr, dim: int, index: TensorExpr, *, sparse_g
 
 @lowering("aten.index_select.default")
 def index_select(lw: Lowering, x: TensorExpr, dim: int, index: TensorExpr) -> TensorExpr | None:
-    if not _is_index(index) or x.dim == 0 or index.dim != 1:
+    if not is_index(index) or x.dim == 0 or index.dim != 1:
         return None
     d = normalize_dim(dim, x.dim)
     view = _stored(lw, x)
 
     def element(o: LoopBuilder, at: Index) -> int:
-        positions = [_position(o, index, (i,), None, wrap=False) if k == d else o.index(i) for k, i in enumerate(at)]
+        positions = [position(o, index, (i,), None, wrap=False) if k == d else o.index(i) for k, i in enumerate(at)]
         return _read(o, view, positions, x.dtype)
 
     return TensorExpr.computed(as_shape(lw.val.shape), x.dtype, element, _gather_cost(lw), _reads(view, [index]))
@@ -111,7 +111,7 @@ def index_select(lw: Lowering, x: TensorExpr, dim: int, index: TensorExpr) -> Te
 @lowering("aten.index.Tensor", "aten._unsafe_index.Tensor")
 def index_tensor(lw: Lowering, x: TensorExpr, indices: Sequence[TensorExpr | None]) -> TensorExpr | None:
     given = {d: i for d, i in enumerate(indices) if i is not None}
-    if not given or not all(_is_index(i) for i in given.values()) or any(size == 0 for size in x.shape):
+    if not given or not all(is_index(i) for i in given.values()) or any(size == 0 for size in x.shape):
         return None
     dims = sorted(given)
     shape = as_shape(lw.val.shape)
@@ -130,7 +130,7 @@ def index_tensor(lw: Lowering, x: TensorExpr, indices: Sequence[TensorExpr | Non
         for d in range(x.dim):
             if d in given:
                 tensor = given[d]
-                positions.append(_position(o, tensor, broadcast_index(common, tensor.shape), x.shape[d], wrap=True))
+                positions.append(position(o, tensor, broadcast_index(common, tensor.shape), x.shape[d], wrap=True))
             else:
                 positions.append(o.index(next(others)))
         return _read(o, view, positions, x.dtype)

@@ -76,6 +76,10 @@ class LoopBuilder:
             return value
         if source.op == "const" and dtype not in LOW_FLOATS and not (source.dtype in FLOATS and dtype in INTS):
             return self.const(source.attr, dtype)
+        if dtype in LOW_FLOATS and source.op == "cast" and source.dtype == torch.float32:
+            (narrow,) = source.args
+            if self.body[narrow].dtype == dtype:  # back to where it came from: nothing was rounded
+                return narrow
         if source.dtype in FLOATS and dtype in _NARROW_INTS:
             # Out of range, ATen goes through a wider integer and wraps; a direct conversion is undefined in most languages.
             wide = torch.int64 if dtype == torch.uint8 else torch.int32

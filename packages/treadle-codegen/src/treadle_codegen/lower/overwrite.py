@@ -202,15 +202,8 @@ def _stored_over(lw: Lowering, x: TensorExpr, region: ViewMap, src: TensorExpr) 
     if before is not None and whole is not None and src.storage is not None and _same_view(src.storage, whole):
         return x.view(identity(x.shape))  # y[a:b] = y[a:b], with which Python ends y[a:b] += x
     patched = src.patch is not None and src.storage is None and whole is not None and _same_view(src.patch.old, whole)
-    updated = _updated_input(lw, x)
-    own = _own_memory(lw, x)
-    if own is None:
-        if updated is not None:
-            _settle_readers(lw, updated)
-        layout = before.strides if before is not None and is_dense(x.shape, before.strides) else x.layout
-        own = lw.copy(x, layout, mode=None if updated is None else "overwrite").storage
-        assert own is not None
-        patched = patched and before is not None and same_strides(x.shape, own.strides, before.strides)
+    own, changed = changeable(lw, x)
+    patched = patched and before is not None and same_strides(x.shape, own.strides, before.strides)
     target = region.strided(own)
     assert target is not None
     if patched:
@@ -218,8 +211,21 @@ def _stored_over(lw: Lowering, x: TensorExpr, region: ViewMap, src: TensorExpr) 
         part = src.patch.part
         target = replace(part, buffer=own.buffer, offset=part.offset - before.offset + own.offset)
         src = src.patch.source
-    _store(lw, target, src, {own.buffer} | ({updated} if updated is not None else set()))
+    _store(lw, target, src, changed)
     return TensorExpr.stored(own, x.dtype)
+
+
+def changeable(lw: Lowering, x: TensorExpr) -> tuple[View, set[str]]:
+    """Memory with the value of `x` that may be written over, a copy where `x` is needed later; and the buffers that change with it."""
+    updated, before = _updated_input(lw, x), x.storage
+    own = _own_memory(lw, x)
+    if own is None:
+        if updated is not None:
+            _settle_readers(lw, updated)
+        layout = before.strides if before is not None and is_dense(x.shape, before.strides) else x.layout
+        own = lw.copy(x, layout, mode=None if updated is None else "overwrite").storage
+        assert own is not None
+    return own, {own.buffer} | ({updated} if updated is not None else set())
 
 
 def _store(lw: Lowering, target: View, src: TensorExpr, memory: set[str]) -> None:

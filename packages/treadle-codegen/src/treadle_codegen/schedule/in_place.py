@@ -24,7 +24,7 @@ def updates_in_place(program: Program, nodes: Sequence[Node]) -> dict[str, str]:
     """Output buffer -> input buffer, for every wanted update (`Program.updates`) that may happen in the input's memory."""
     if not program.updates:
         return {}
-    last_raising = max((k for k, node in enumerate(nodes) if _may_raise(node)), default=-1)
+    raising = [k for k, node in enumerate(nodes) if _may_raise(node)]
     returned = [out.buffer for out in program.outputs if isinstance(out, View)]
     touching: dict[str, list[int]] = {}
     for k, node in enumerate(nodes):
@@ -37,7 +37,9 @@ def updates_in_place(program: Program, nodes: Sequence[Node]) -> dict[str, str]:
             del writers[0]  # nothing to do where the two are one memory
         elif len(writers) > 1 and not _is_alone(nodes[writers[0]]):
             continue
-        if not writers or writers[0] <= last_raising or returned.count(output) != 1 or updated in found.values():
+        if not writers or any(k >= writers[0] for k in raising if k != writers[0] or not checks_first(nodes[k])):
+            continue
+        if returned.count(output) != 1 or updated in found.values():
             continue
         node = nodes[writers[0]]
         if max(touching.get(updated, [-1])) > writers[0] or not isinstance(node.item, Kernel):
@@ -47,6 +49,14 @@ def updates_in_place(program: Program, nodes: Sequence[Node]) -> dict[str, str]:
         if _same_memory(program.buffers[output], program.buffers[updated]) and _reads_first(node.item, output, updated):
             found[output] = updated
     return found
+
+
+def checks_first(node: Node) -> bool:
+    """Whether the node is one loop that writes at positions that are data: then it writes nothing unless all of them are in range."""
+    if not _is_alone(node):
+        return False
+    assert isinstance(node.item, Kernel)
+    return any(instr.op == "indirect_store" for instr in node.item.loops[0].body)
 
 
 def is_copy(node: Node, output: str, updated: str) -> bool:
@@ -107,6 +117,8 @@ def _reads_first(kernel: Kernel, output: str, updated: str) -> bool:
             return not any(may_meet(load, stores[0].index, loop.axes) for load in loads) and not loads_of(
                 loop.body[stores[0].position :], updated
             )
+    if len(kernel.loops) == 1 and any(instr.op == "indirect_store" for instr in kernel.loops[0].body):
+        return not loads_of(kernel.loops[0].body, updated)
     place: tuple[tuple[Axis, ...], int | object] | None = None
     for loop in reversed(kernel.loops):
         for store in loop_writes(loop):
@@ -138,7 +150,7 @@ def verify_in_place(program: Program, nodes: Sequence[Node], found: Mapping[str,
     """All violations of the contract of updates in place; empty for a valid choice.
 
     - Each was wanted, and no input is updated twice.
-    - Nothing that stands behind the write touches the input, and nothing behind it may raise.
+    - Nothing that stands behind the write touches the input, and nothing behind it may raise. The write itself may if it checks first.
     """
     problems = [
         f"nobody wants {output} in {name}" for output, name in found.items() if program.updates.get(output) != name
@@ -151,6 +163,6 @@ def verify_in_place(program: Program, nodes: Sequence[Node], found: Mapping[str,
         for node in nodes[at + 1 :]:
             if updated in node.reads | node.writes:
                 problems.append(f"{updated} is read after {output} has been written over it")
-        if any(_may_raise(node) for node in nodes[at:]):
+        if any(_may_raise(node) and not (k == 0 and checks_first(node)) for k, node in enumerate(nodes[at:])):
             problems.append(f"the call may raise after {updated} has been written over")
     return problems

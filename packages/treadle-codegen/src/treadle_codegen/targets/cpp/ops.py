@@ -129,6 +129,15 @@ def read_memory(place: str, dtype: torch.dtype) -> str:
     return f"{place} != 0" if dtype is torch.bool else place
 
 
+_UNPACKED = {torch.bfloat16: "from_bf16(", torch.float16: "from_f16("}
+
+
+def packed(text: str, dtype: torch.dtype) -> str | None:
+    """The 16 bits behind a value that `read_memory` or `cast` has spelled; None for what is no such value."""
+    head = _UNPACKED.get(dtype)
+    return text[len(head) : -1] if head is not None and text.startswith(head) else None
+
+
 def write_memory(value: str, dtype: torch.dtype) -> str:
     """What is stored for a value."""
     if dtype is torch.bfloat16:

@@ -21,6 +21,7 @@ from treadle_codegen.targets.cpp.entries import ERROR_SLOT, entry_point
 from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import SectionPrinter
 from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
+from treadle_codegen.targets.cpp.vector_math import definitions
 from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
 from treadle_shapes.expr import Range, Symbol, to_cpp
 
@@ -50,6 +51,8 @@ class KernelWriter:
     names: dict[Any, str] = field(
         default_factory=dict
     )  # parameters for the numbers, the same for any numbering of symbols
+    packed: set[str] = field(default_factory=set)  # values whose 16 bits in memory have a name: theirs with an h
+    positions: dict[str, IntLike] = field(default_factory=dict)  # values that are index expressions
     outer_values: dict[Any, str] = field(default_factory=dict)  # value numbering at the outer level
     outer_stored: dict[tuple[str, IntLike], str] = field(default_factory=dict)  # buffer element -> name of its value
 
@@ -159,6 +162,7 @@ class CppRenderer:
                 if kernel.function not in seen:
                     seen.add(kernel.function)
                     parts.append(f"KERNEL void {kernel.function}{kernel.text}")
+        parts.insert(1, definitions("".join(parts[1:])))
         for segment in segments:
             calls = "".join(f"  {_call(kernel, slots, buffers)}  // {kernel.label}\n" for kernel in segment.kernels)
             parts.append(f'extern "C" void {segment.name}(void** p) {{\n{calls}}}\n')

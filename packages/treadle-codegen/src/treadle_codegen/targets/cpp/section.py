@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treadle_codegen.ir.loops import Axis, Instr, IntLike, Loop
-from treadle_codegen.schedule.access import split_index
+from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop, symbols_of
+from treadle_codegen.ir.ops import OPS, SCATTERS
+from treadle_codegen.schedule.access import loop_writes, split_index
 from treadle_codegen.schedule.kernel import Section
 from treadle_codegen.targets.cpp.ops import (
     C_TYPES,
+    MEMORY_TYPES,
     calls_c_library,
     cast,
     constant,
     expression,
+    packed,
     read_memory,
     write_memory,
 )
+from treadle_codegen.targets.cpp.vector_math import sleef_call
 from treadle_codegen.targets.instructions import InstructionWriter
 from treadle_codegen.targets.renderer import split_at_reduce
+from treadle_shapes.expr import And, Ge, Lt, Range, Symbol, simplify
 
 if TYPE_CHECKING:
     from treadle_codegen.targets.cpp.renderer import KernelWriter
@@ -55,19 +61,28 @@ class SectionPrinter(InstructionWriter):
         self.later_reads = later_reads
         self.parallel = parallel
         self.accumulators: dict[tuple[int, int], Accumulator] = {}
-        self.checks = False
+        self.checks = self.checks_inside = False  # whether positions may be out of range, found in the innermost loop
+        self.all_checked = False  # whether that has been found out before the loops
+        self.checked: dict[
+            tuple[str, IntLike], str
+        ] = {}  # positions checked before the innermost loop: (value, size) -> name
         # With one axis the last block, mostly the only one, stays in the accumulator: short sums never become double.
         self.last_block = len(section.axes) == 1
 
     def write(self) -> None:
         writer, axes = self.writer, self.section.axes
-        self.checks = any(i.op in ("indirect_load", "indirect_store") for m in self.section.members for i in m.body)
+        self.checks = self.checks_inside = any(
+            i.op in ("indirect_load", "indirect_store") for m in self.section.members for i in m.body
+        )
         self._declare()
         if not axes:
             for m, loop in enumerate(self.section.members):
                 self._instructions(m, loop, 0, len(loop.body), outer=True)
             return
+        if any(i.op == "indirect_store" for member in self.section.members for i in member.body):
+            self._check_all()
         opened = self._open_outer()
+        self._check_rows()
         blocked = self._open_innermost(axes[-1])
         for m, loop in enumerate(self.section.members):
             end = split_at_reduce(loop) if loop.reduce_axes else len(loop.body)
@@ -96,9 +111,68 @@ class SectionPrinter(InstructionWriter):
             self.writer.open_loop(axis)
         return len(axes)
 
+    def _check_all(self) -> None:
+        """Loops that check all positions, and leave the kernel if one is out of range: nothing is written then."""
+        writer = self.writer
+        for m, loop in enumerate(self.section.members):
+            wanted: dict[int, None] = {}
+            for instr in loop.body:
+                if instr.op in ("indirect_load", "indirect_store"):
+                    positions = zip(instr.args[instr.op == "indirect_store" :], instr.attr[2], strict=True)
+                    for k, size in positions:
+                        if not is_position_inside(loop.body[k], size, writer.ranges):
+                            wanted.setdefault(k, None)
+            symbols = frozenset().union(*[_symbols_behind(loop, k) for k in wanted])
+            axes = [axis for axis in self.section.axes if axis.symbol in symbols]
+            writer.line("{")
+            writer.depth += 1
+            for axis in axes:
+                writer.open_loop(axis)
+            names: dict[int, str] = {}
+            for instr in loop.body:
+                if instr.op in ("indirect_load", "indirect_store"):
+                    for k, size in zip(instr.args[instr.op == "indirect_store" :], instr.attr[2], strict=True):
+                        if k in wanted:
+                            writer.checks_bounds = True
+                            self._check(self._value(m, loop, k, names, outer=False), size)
+            writer.close(len(axes) + 1)
+            self.inner_values.clear()
+            self.inner_stored.clear()
+        if writer.checks_bounds:
+            writer.line("if (bad) { *err = 1; return; }")
+        self.all_checked, self.checks = True, False
+
+    def _check_rows(self) -> None:
+        """Check positions that are data, and the same all along the innermost loop, before that loop."""
+        if self.all_checked:
+            self.checks_inside = False
+            return
+        inner = self.section.axes[-1]
+        shared = self.parallel and len(self.section.axes) == 1  # then threads keep their own `bad` inside of the loop
+        self.checks_inside = False
+        written = {access.buffer for member in self.section.members for access in loop_writes(member)}
+        for m, loop in enumerate(self.section.members):
+            names: dict[int, str] = {}
+            for instr in loop.body:
+                if instr.op not in ("indirect_load", "indirect_store"):
+                    continue
+                for k, size in zip(instr.args[instr.op == "indirect_store" :], instr.attr[2], strict=True):
+                    if is_position_inside(loop.body[k], size, self.writer.ranges):
+                        continue
+                    if shared or not self._runs(inner) or why_varies(loop, k, inner.symbol, written) is not None:
+                        self.checks_inside = True
+                        continue
+                    index = self._value(m, loop, k, names, outer=False)
+                    if (index, size) not in self.checked:
+                        self.checked[(index, size)] = self._check(index, size)
+
+    def _runs(self, axis: Axis) -> bool:
+        """Whether a loop over an axis certainly runs."""
+        return simplify(Ge(axis.extent, 1), self.writer.ranges) is True
+
     def _share(self) -> None:
         """Let threads share the loop that follows."""
-        if self.parallel:
+        if self.parallel and why_in_order(self.section, self.section.axes[0]) is None:
             self.writer.line(f"#pragma omp parallel for num_threads({self.writer.threads}){self._bad_clause()}")
 
     def _bounds(self, axis: Axis, *, blocked: bool) -> tuple[str, str]:
@@ -155,6 +229,8 @@ class SectionPrinter(InstructionWriter):
             writer.line(f"const i64 {name}e = {name}b + {BLOCK} < {extent} ? {name}b + {BLOCK} : {extent};")
         if any(acc.kind in ("argmax", "argmin") for acc in self.accumulators.values()):
             pass  # positions are found one by one
+        elif why_in_order(self.section, axis) is not None:
+            pass
         elif self.parallel and len(self.section.axes) == 1:
             writer.line(f"#pragma omp parallel for simd num_threads({writer.threads}){self._bad_clause()}")
         else:
@@ -178,7 +254,7 @@ class SectionPrinter(InstructionWriter):
                 self.writer.why_not_constant = "the compiler chooses the order in which something is added up"
             if acc.kind in ("max", "min") and acc.dtype.is_floating_point:
                 by_operator.setdefault("|", []).append(acc.name + "n")
-        if self.checks:
+        if self.checks_inside:
             by_operator.setdefault("|", []).append("bad")
         return "".join(f" reduction({op}:{', '.join(names)})" for op, names in by_operator.items())
 
@@ -234,8 +310,19 @@ class SectionPrinter(InstructionWriter):
     def _define(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
         text = self._text(loop, instr, args, outer=outer)
         name = self.writer.fresh()
+        bits = packed(text, instr.dtype) if instr.op in ("load", "indirect_load", "cast") else None
+        if bits is not None:  # rounded once, however often it is stored
+            self.writer.packed.add(name)
+            self.writer.line(f"const {MEMORY_TYPES[instr.dtype]} {name}h = {bits};")
+            text = read_memory(f"{name}h", instr.dtype)
+        if instr.op in ("index", "const"):
+            self.writer.positions[name] = instr.attr
         self.writer.line(f"const {C_TYPES[instr.dtype]} {name} = {text};")
         return name
+
+    def _in_memory(self, value: str, dtype: torch.dtype) -> str:
+        """What is stored for a named value."""
+        return f"{value}h" if value in self.writer.packed else write_memory(value, dtype)
 
     def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
         op, dtype = instr.op, instr.dtype
@@ -258,6 +345,9 @@ class SectionPrinter(InstructionWriter):
             return cast(args[0], loop.body[instr.args[0]].dtype, dtype)
         arg_dtype = loop.body[instr.args[0]].dtype
         if calls_c_library(op, arg_dtype):
+            name = sleef_call("exp" if op == "sigmoid" else op, arg_dtype)
+            if name is not None:
+                return f"1.0 / (1.0 + {name}(-{args[0]}))" if op == "sigmoid" else f"{name}({', '.join(args)})"
             self.writer.why_not_constant = f"{op} is the C library's, or the compiler's where its argument is constant"
         return expression(op, args, dtype, arg_dtype)
 
@@ -274,18 +364,42 @@ class SectionPrinter(InstructionWriter):
         terms = []
         self.writer.checks_bounds = True
         for index, stride, size in zip(indices, strides, sizes, strict=True):
-            name = self.writer.fresh()
-            self.writer.line(f"bad |= (u64){index} >= (u64)({self.writer.index(size)});")
-            self.writer.line(f"const i64 {name} = (u64){index} >= (u64)({self.writer.index(size)}) ? 0 : {index};")
+            if self.all_checked:
+                terms.append(f"{index} * ({self.writer.index(stride)})")
+                continue
+            if self._is_inside(index, size):
+                terms.append(f"({self.writer.index(self.writer.positions[index])}) * ({self.writer.index(stride)})")
+                continue
+            name = self.checked.get((index, size)) or self._check(index, size)
             terms.append(f"{name} * ({self.writer.index(stride)})")
         return f"{self.writer.param(buffer)}[{' + '.join(terms) or '0'}]"
+
+    def _is_inside(self, index: str, size: IntLike) -> bool:
+        """Whether a value is known to be a position in a dimension of that size."""
+        e = self.writer.positions.get(index)
+        return e is not None and _lies_inside(e, size, self.writer.ranges)
+
+    def _check(self, index: str, size: IntLike) -> str:
+        """The name of a position that is in range; the call fails if `index` was not."""
+        name = self.writer.fresh()
+        self.writer.line(f"bad |= (u64){index} >= (u64)({self.writer.index(size)});")
+        self.writer.line(f"const i64 {name} = (u64){index} >= (u64)({self.writer.index(size)}) ? 0 : {index};")
+        return name
 
     def _store(self, instr: Instr, args: tuple[str, ...], *, outer: bool) -> None:
         line = self.writer.line
         if instr.op == "indirect_store":
             place = self._indirect(instr.attr, args[1:])
             mode = instr.attr[3] if len(instr.attr) > 3 else None
-            line(f"{place} {'+=' if mode == 'add' else '='} {write_memory(args[0], instr.dtype)};")
+            if mode not in SCATTERS:
+                line(f"{place} = {self._in_memory(args[0], instr.dtype)};")
+                return
+            name = self.writer.fresh()
+            line(f"{MEMORY_TYPES[instr.dtype]}& {name} = {place};")
+            arguments = (f"({read_memory(name, instr.dtype)})", args[0])
+            line(
+                f"{name} = {write_memory(f'({expression(SCATTERS[mode], arguments, instr.dtype, instr.dtype)})', instr.dtype)};"
+            )
             return
         buffer, index, mode = instr.attr.buffer, instr.attr.index, instr.attr.mode
         local = self.writer.kernel.locals.get(buffer)
@@ -297,7 +411,57 @@ class SectionPrinter(InstructionWriter):
         stored = self.writer.outer_stored if outer else self.inner_stored
         stored[(buffer, index)] = args[0]
         if local is None or (local.is_row and buffer in self.later_reads):
-            line(f"{self._place(buffer, index)} = {write_memory(args[0], instr.dtype)};")
+            line(f"{self._place(buffer, index)} = {self._in_memory(args[0], instr.dtype)};")
+
+
+def is_position_inside(instr: Instr, size: IntLike, ranges: Mapping[Symbol, Range]) -> bool:
+    """Whether an instruction's value is known to be a position in a dimension of that size."""
+    return instr.op in ("index", "const") and _lies_inside(instr.attr, size, ranges)
+
+
+def _lies_inside(e: IntLike, size: IntLike, ranges: Mapping[Symbol, Range]) -> bool:
+    return simplify(And(Ge(e, 0), Lt(e, size)), ranges) is True
+
+
+def _symbols_behind(loop: Loop, k: int) -> frozenset[Any]:
+    """The symbols that the value of instruction `k` depends on."""
+    instr = loop.body[k]
+    attr = instr.attr.index if isinstance(instr.attr, Load) else instr.attr
+    if instr.op == "masked_load":
+        attr = (attr[0].index, attr[1])
+    return symbols_of(attr).union(*[_symbols_behind(loop, a) for a in instr.args])
+
+
+def why_in_order(section: Section, axis: Axis) -> str | None:
+    """Why the points along an axis must come one after the other, or None: no two of them store to the same element."""
+    for loop in section.members:
+        for instr in loop.body:
+            if instr.op == "indirect_store":
+                positions = [loop.body[k] for k in instr.args[1:]]
+                if not any(_steps_along(p, axis.symbol) for p in positions):
+                    return "two points may store to the same element"
+    return None
+
+
+def _steps_along(position: Instr, symbol: Symbol) -> bool:
+    """Whether a position is another one at each point of an axis."""
+    split = split_index(position.attr, [symbol]) if position.op == "index" else None
+    return (
+        split is not None and isinstance(split[0][0], int) and split[0][0] != 0 and symbol not in symbols_of(split[1])
+    )
+
+
+def why_varies(loop: Loop, k: int, symbol: Symbol, written: set[str]) -> str | None:
+    """Why the value of instruction `k` may change along the axis of a symbol; `written`: buffers that change meanwhile."""
+    instr = loop.body[k]
+    if not OPS[instr.op].pure or instr.op in ("masked_load", "indirect_load", "reduce"):
+        return f"it depends on {instr.op}"
+    attr = instr.attr.index if isinstance(instr.attr, Load) else instr.attr
+    if symbol in symbols_of(attr):
+        return "it is read along the axis"
+    if isinstance(instr.attr, Load) and instr.attr.buffer in written:
+        return "its memory is written meanwhile"
+    return next((reason for a in instr.args if (reason := why_varies(loop, a, symbol, written)) is not None), None)
 
 
 def worst(acc: Accumulator) -> str:

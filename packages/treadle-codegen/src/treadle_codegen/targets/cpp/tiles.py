@@ -34,6 +34,8 @@ def why_not_tiles(kernel: Kernel, section: Section) -> str | None:
         return "outer loops, or nothing to exchange"
     if any(member.reduce_axes for member in section.members):
         return "the order of a reduction would change"
+    if any(instr.op == "indirect_store" for member in section.members for instr in member.body):
+        return "points that may store to the same element have an order"
     if _crossing(section) is None:
         return "everything is read along the innermost axis"
     return None
