@@ -245,7 +245,9 @@ def _tune(program: Program, record: Target, options: CodegenOptions) -> tuple[Tu
         return Host(plan, record, entries).run
 
     measurer = Measurer(record.clock(device), compiled, kernel_cache(options), device)
-    tuned = tune_products(program, fused, renderer, measurer, record.allows_tf32())
+    tuned = Tuned(program)
+    if record.product_loops:
+        tuned = tune_products(program, fused, renderer, measurer, record.allows_tf32())
     tune_kernels(tuned, fused(tuned.program), renderer, measurer)
     return tuned, measurer.trials
 

@@ -31,7 +31,7 @@ class KnownTimes:
 
     def __init__(self, **times: Any) -> None:
         self.times, self.asked = times, list[str]()
-        self.identity = "first device"
+        self.identity, self.noise = "first device", 0.0
 
     def seconds(self, run: Callable[[], Any], label: str) -> float:
         self.asked.append(label)
@@ -68,6 +68,25 @@ def test_the_fastest_is_chosen(tmp_path: Path) -> None:
 
 def test_at_equal_times_the_first_stays(tmp_path: Path) -> None:
     assert measurer(KnownTimes(a=1.0, b=1.0), tmp_path).choose("it", variants("a", "b")).label == "a"
+
+
+def test_where_times_are_noisy_the_first_must_be_beaten_clearly_and_twice(tmp_path: Path) -> None:
+    clock = KnownTimes(a=1.0, b=0.98, c=0.5)
+    clock.noise = 0.03
+    assert measurer(clock, tmp_path).choose("it", variants("a", "b")).label == "a"
+    assert measurer(clock, tmp_path).choose("it", variants("a", "b", "c")).label == "c"
+
+    slow_at_first = [1.0]
+
+    class Lucky(KnownTimes):
+        def seconds(self, run: Callable[[], Any], label: str) -> float:
+            if label == "a":
+                return slow_at_first.pop() if slow_at_first else 0.9
+            return 0.9
+
+    clock = Lucky()
+    clock.noise, clock.identity = 0.03, "third"
+    assert measurer(clock, tmp_path).choose("it", variants("a", "b")).label == "a"
 
 
 def test_out_of_memory_refusals_and_wrong_values_are_no_candidates(tmp_path: Path) -> None:

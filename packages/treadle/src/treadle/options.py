@@ -175,7 +175,7 @@ OPTIONS: tuple[Option, ...] = (
 
 BY_NAME: Mapping[str, Option] = {option.name: option for option in OPTIONS}
 
-# Mode -> options that it sets. They do not differ on the CPU.
+# Mode -> options that it sets. On the CPU there is nothing to record.
 MODES: Mapping[str, Mapping[str, Any]] = {
     "default": {},
     "reduce-overhead": {"cuda_graphs": True},

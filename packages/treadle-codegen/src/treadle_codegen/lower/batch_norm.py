@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from treadle_codegen.ir.ops import FLOATS, compute_dtype
+from treadle_codegen.ir.ops import FLOATS, LOW_FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.normalize import converted
@@ -160,6 +160,8 @@ def _of_the_batch(
         return None
     if any(p is not None and p.dtype != x.dtype for p in (weight, bias, old_mean, old_var)):
         return None  # a fake kernel's statistics have x's dtype, eager's that of the weights
+    if out.dtype in LOW_FLOATS and lw.used_results & {1, 2}:
+        return None  # saved in 16 bits they are too coarse for gradients; ATen saves them in float32, whatever the fake kernel says
     dims = [d for d in range(x.dim) if d != 1]
     count = count_of(x, dims)
     lw.realize_for_reuse(x)

@@ -14,6 +14,11 @@ class Clock(Protocol):
         """A text that changes with whatever may change times: the device, its driver, the compilers."""
         ...
 
+    @property
+    def noise(self) -> float:
+        """The share of its time by which a variant must be faster than the first to be chosen."""
+        ...
+
     def seconds(self, run: Callable[[], Any], label: str) -> float:
         """What one run takes on the device. `label` names what is measured. Raises torch.OutOfMemoryError as `run` does."""
         ...

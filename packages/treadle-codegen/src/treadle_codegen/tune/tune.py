@@ -28,7 +28,7 @@ _SPLIT_TILINGS = 4  # that are measured for each number of parts
 class Choices(Protocol):
     """The renderer of a target that can be tuned."""
 
-    def candidates(self, kernel: Kernel) -> Sequence[Any]:
+    def candidates(self, kernel: Kernel, program: Program) -> Sequence[Any]:
         """The tilings of a kernel that are worth measuring; first the one that is taken without measuring."""
         ...
 
@@ -85,7 +85,7 @@ def _with_parts(alone: Program, parts: int, fuse: Fuse, renderer: Choices, tf32:
     first = fuse(looped)[0].item
     if not isinstance(first, Kernel):
         return []
-    tilings = renderer.candidates(first)
+    tilings = renderer.candidates(first, looped)
     if parts > 1:
         tilings = tilings[:_SPLIT_TILINGS]
     what = "template" if is_product(first.loops[0]) else "kernel"
@@ -119,7 +119,7 @@ def tune_kernels(tuned: Tuned, nodes: Sequence[Node], renderer: Choices, measure
         chain = [steps[name] for name in names]
         if is_product(node.item.loops[0]) or why_not_region(chain, tuned.program) is not None:
             continue
-        tilings = list(dict.fromkeys(renderer.candidates(node.item)))
+        tilings = list(dict.fromkeys(renderer.candidates(node.item, tuned.program)))
         if len(tilings) < 2:
             continue
         alone = region(tuned.program, chain)

@@ -44,7 +44,7 @@ def test_no_tiling_spills_or_needs_too_much_shared_memory(dtype: str, dot: str, 
     (node,) = fuse(program)
     assert isinstance(node.item, Kernel)
     renderer = TritonRenderer(CodegenOptions(), lambda *args, **kwargs: ({}, False))
-    tilings = renderer.candidates(node.item)
+    tilings = renderer.candidates(node.item, program)
     assert len(tilings) > 8
     rendered = {tiling: renderer.render_kernel(node.item, program, tiling) for tiling in tilings}
     assert not any("int64" in kernel.text for kernel in rendered.values())

@@ -18,7 +18,9 @@ template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
 // (ivopts rewrites the addresses of a nest of two loops of length 2, and ipa-pure-const no longer sees the store).
 #if defined(__clang__)
 #define KERNEL static __attribute__((noinline))
+#define PREFER_VECTORS(width)
 #else
+#define PREFER_VECTORS(width) __attribute__((target(width)))
 #define KERNEL static __attribute__((noipa))
 #endif
 

@@ -14,13 +14,14 @@ from treadle_codegen.ir.loops import Axis, Buffer, FloatExpr, IntLike, Program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import axis_ranges, loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel, LocalBuffer, Section
-from treadle_codegen.targets.cpp.build import build_library
+from treadle_codegen.targets.cpp.build import build_library, compile_flags
 from treadle_codegen.targets.cpp.chunks import LANES, ChunkPrinter, rows_with_tails, why_not_chunks
 from treadle_codegen.targets.cpp.columns import column_printer, why_not_columns
 from treadle_codegen.targets.cpp.entries import ERROR_SLOT, entry_point
 from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import SectionPrinter
 from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
+from treadle_codegen.targets.cpp.tiling import DEFAULT, CppTiling, candidates
 from treadle_codegen.targets.cpp.vector_math import definitions
 from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
 from treadle_shapes.expr import Range, Symbol, to_cpp
@@ -36,6 +37,8 @@ class KernelWriter:
     kernel: Kernel
     buffers: dict[str, Buffer]
     threads: int
+    tiling: CppTiling = DEFAULT
+    uses: set[str] = field(default_factory=set)  # choices of the tiling that the text depends on
     lines: list[str] = field(default_factory=list)
     params: dict[str, str] = field(default_factory=dict)
     rows: dict[str, str] = field(
@@ -95,6 +98,7 @@ class Parts(NamedTuple):
 
     parameters: tuple[str, ...]
     body: str
+    attributes: str = ""
 
 
 class CppRenderer:
@@ -107,15 +111,9 @@ class CppRenderer:
         self.prelude = _prelude()
 
     def render_kernel(self, kernel: Kernel, program: Program, choice: Any = None) -> RenderedKernel:
-        """The text of one kernel."""
-        writer = KernelWriter(kernel, program.buffers, self.threads)
-        for section in kernel.sections:
-            writer.ranges.update(axis_ranges((*kernel.outer, *section.axes)))
-        writer.written = {a.buffer for loop in kernel.loops for a in loop_writes(loop)}
-        numbers = numbers_of(kernel)
-        for number in numbers:
-            writer.names[number] = f"{'d' if isinstance(number, FloatExpr) else 'n'}{len(writer.names)}"
-        _write_body(writer)
+        """The text of one kernel. `choice`: a `CppTiling`."""
+        writer = self._written(kernel, program, choice or DEFAULT)
+        numbers = tuple(writer.names)
         parameters = {b: p for b, p in writer.params.items() if b not in kernel.locals} | writer.rows
         memory = tuple(parameters)
         shared = _shared(program, memory)
@@ -127,10 +125,27 @@ class CppRenderer:
             writer.lines.append("  if (bad) *err = 1;")
         body = "\n".join(writer.lines) + "\n"
         text = _function_text(arguments, body)
+        bits = writer.tiling.vector_bits
+        attributes = f'PREFER_VECTORS("prefer-vector-width={bits}") ' if bits else ""
         return RenderedKernel(
-            *(function_name(text), text, memory, numbers, writer.checks_bounds, kernel.name),
-            *(Parts(tuple(arguments), body), writer.why_not_constant),
+            *(function_name(attributes + text), text, memory, numbers, writer.checks_bounds, kernel.name),
+            *(Parts(tuple(arguments), body, attributes), writer.why_not_constant),
         )
+
+    def _written(self, kernel: Kernel, program: Program, tiling: CppTiling) -> KernelWriter:
+        writer = KernelWriter(kernel, program.buffers, self.threads, tiling)
+        for section in kernel.sections:
+            writer.ranges.update(axis_ranges((*kernel.outer, *section.axes)))
+        writer.written = {a.buffer for loop in kernel.loops for a in loop_writes(loop)}
+        for number in numbers_of(kernel):
+            writer.names[number] = f"{'d' if isinstance(number, FloatExpr) else 'n'}{len(writer.names)}"
+        _write_body(writer)
+        return writer
+
+    def candidates(self, kernel: Kernel, program: Program) -> list[CppTiling]:
+        """The tilings of a kernel that are worth measuring; first the one that is taken without measuring."""
+        uses = frozenset(self._written(kernel, program, DEFAULT).uses)
+        return candidates(kernel, uses, "-mprefer-vector-width=512" in compile_flags(self.threads))
 
     def specialise(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
         """`i64 n0` as a parameter becomes `constexpr i64 n0 = 49;` in front of the same body."""
@@ -147,10 +162,10 @@ class CppRenderer:
         text = _function_text(parameters, body)
         return replace(
             kernel,
-            function=function_name(text),
+            function=function_name(kernel.parts.attributes + text),
             text=text,
             numbers=tuple([n for n in kernel.numbers if n not in fixed]),
-            parts=Parts(tuple(parameters), body),
+            parts=Parts(tuple(parameters), body, kernel.parts.attributes),
         )
 
     def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
@@ -161,7 +176,7 @@ class CppRenderer:
             for kernel in segment.kernels:
                 if kernel.function not in seen:
                     seen.add(kernel.function)
-                    parts.append(f"KERNEL void {kernel.function}{kernel.text}")
+                    parts.append(f"KERNEL {kernel.parts.attributes}void {kernel.function}{kernel.text}")
         parts.insert(1, definitions("".join(parts[1:])))
         for segment in segments:
             calls = "".join(f"  {_call(kernel, slots, buffers)}  // {kernel.label}\n" for kernel in segment.kernels)
@@ -225,6 +240,9 @@ def _write_body(writer: KernelWriter) -> None:
     parallel = writer.threads > 1 and _work(kernel) >= _PARALLEL_WORK
     bad = " reduction(|:bad)" if _may_check(kernel) else ""
     columns = why_not_columns(kernel) is None
+    if columns:
+        writer.uses.add("columns")
+        columns = writer.tiling.columns
     outer = kernel.outer[:-1] if columns else kernel.outer
     for k, axis in enumerate(outer):
         if k == 0 and parallel:
@@ -232,7 +250,8 @@ def _write_body(writer: KernelWriter) -> None:
             writer.line(f"#pragma omp parallel for num_threads({writer.threads}){collapse}{bad}")
         writer.open_loop(axis)
     later_reads = _read_in_later_sections(kernel)
-    writer.tails = set() if columns else rows_with_tails(kernel, parallel=parallel) & later_reads
+    tails = writer.tiling.chunks and not columns
+    writer.tails = rows_with_tails(kernel, parallel=parallel) & later_reads if tails else set()
     for name, local in kernel.locals.items():
         if name in later_reads and local.is_row:
             _declare_row(writer, name, local)
@@ -240,14 +259,20 @@ def _write_body(writer: KernelWriter) -> None:
         column_printer(writer, later_reads, parallel=parallel and not outer).write()
     for section in () if columns else kernel.sections:
         over_section = parallel and not kernel.outer and not any(m.reduce_axes for m in section.members)
-        _printer_of(kernel, section, parallel=over_section)(writer, section, later_reads, parallel=over_section).write()
+        _printer_of(writer, section, parallel=over_section)(writer, section, later_reads, parallel=over_section).write()
     writer.close(len(outer))
 
 
-def _printer_of(kernel: Kernel, section: Section, *, parallel: bool) -> type[SectionPrinter]:
-    if why_not_chunks(kernel, section, parallel=parallel) is None:
-        return ChunkPrinter
-    return TilePrinter if why_not_tiles(kernel, section) is None else SectionPrinter
+def _printer_of(writer: KernelWriter, section: Section, *, parallel: bool) -> type[SectionPrinter]:
+    if why_not_chunks(writer.kernel, section, parallel=parallel) is None:
+        writer.uses.add("chunks")
+        if writer.tiling.chunks:
+            return ChunkPrinter
+    if why_not_tiles(writer.kernel, section) is None:
+        writer.uses.add("tile")
+        if writer.tiling.tile:
+            return TilePrinter
+    return SectionPrinter
 
 
 def _declare_row(writer: KernelWriter, buffer: str, local: LocalBuffer) -> None:

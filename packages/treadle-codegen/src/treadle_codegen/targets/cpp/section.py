@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop, symbols_of
-from treadle_codegen.ir.ops import OPS, SCATTERS
+from treadle_codegen.ir.ops import OPS, SCATTERS, Cost
 from treadle_codegen.schedule.access import loop_writes, split_index
 from treadle_codegen.schedule.kernel import Section
 from treadle_codegen.targets.cpp.ops import (
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from treadle_codegen.targets.cpp.renderer import KernelWriter
 
 BLOCK = 4096  # longest run summed in one go; float sums of longer runs add up blocks in double
+
+_LONG_ROW = 256
+_LIGHT_BODY = 8  # instructions
 
 IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
 _CLAUSE = {"sum": "+", "prod": "*", "max": "max", "min": "min", "any": "|", "all": "&"}
@@ -62,6 +65,7 @@ class SectionPrinter(InstructionWriter):
         self.parallel = parallel
         self.accumulators: dict[tuple[int, int], Accumulator] = {}
         self.checks = self.checks_inside = False  # whether positions may be out of range, found in the innermost loop
+        self.streams = writer.tiling.streams
         self.all_checked = False  # whether that has been found out before the loops
         self.checked: dict[
             tuple[str, IntLike], str
@@ -83,12 +87,18 @@ class SectionPrinter(InstructionWriter):
             self._check_all()
         opened = self._open_outer()
         self._check_rows()
-        blocked = self._open_innermost(axes[-1])
-        for m, loop in enumerate(self.section.members):
-            end = split_at_reduce(loop) if loop.reduce_axes else len(loop.body)
-            self._instructions(m, loop, 0, end, outer=False)
-        writer.close(1)
-        if blocked:
+        within, blocked = self._open_blocks(axes[-1])
+        bounds = self._bounds(axes[-1], blocked=blocked)
+        in_streams = why_not_streams(self.section, self.parallel) is None
+        if in_streams:
+            writer.uses.add("streams")
+        if in_streams and self.streams > 1:
+            self._write_streams(axes[-1], *bounds)
+        else:
+            self._open_innermost(axes[-1], *bounds)
+            self._write_bodies()
+            writer.close(1)
+        if within:
             if self.last_block:
                 writer.line(f"if ({axes[-1].symbol.name}e >= {writer.index(axes[-1].extent)}) break;")
             for acc in self.accumulators.values():
@@ -209,8 +219,9 @@ class SectionPrinter(InstructionWriter):
         else:
             line(f"{acc.c_type} {acc.name} = {constant(IDENTITY[acc.kind], acc.dtype)};")
 
-    def _open_innermost(self, axis: Axis) -> bool:
-        """Open the innermost loop as a SIMD loop; True when it was split into blocks for the sake of long sums."""
+    def _open_blocks(self, axis: Axis) -> tuple[bool, bool]:
+        """Open a scope for the sums of one block of the innermost axis where long sums need it, and a loop over blocks where there are
+        several; whether each was done."""
         writer = self.writer
         name, extent = axis.symbol.name, writer.index(axis.extent)
         totals = [acc for acc in self.accumulators.values() if acc.total is not None]
@@ -227,6 +238,11 @@ class SectionPrinter(InstructionWriter):
             for acc in totals:
                 writer.line(f"{'' if self.last_block else acc.c_type + ' '}{acc.name} = 0;")
             writer.line(f"const i64 {name}e = {name}b + {BLOCK} < {extent} ? {name}b + {BLOCK} : {extent};")
+        return bool(totals), blocked
+
+    def _open_innermost(self, axis: Axis, first: str, end: str) -> None:
+        """Open the innermost loop, as a SIMD loop where its points need no order."""
+        writer, name = self.writer, axis.symbol.name
         if any(acc.kind in ("argmax", "argmin") for acc in self.accumulators.values()):
             pass  # positions are found one by one
         elif why_in_order(self.section, axis) is not None:
@@ -235,10 +251,51 @@ class SectionPrinter(InstructionWriter):
             writer.line(f"#pragma omp parallel for simd num_threads({writer.threads}){self._bad_clause()}")
         else:
             writer.line(f"#pragma omp simd{self._simd_clauses()}")
-        first, end = self._bounds(axis, blocked=blocked)
         writer.line(f"for (i64 {name} = {first}; {name} < {end}; ++{name}) {{")
         writer.depth += 1
-        return bool(totals)
+
+    def _write_bodies(self) -> None:
+        for m, loop in enumerate(self.section.members):
+            end = split_at_reduce(loop) if loop.reduce_axes else len(loop.body)
+            self._instructions(m, loop, 0, end, outer=False)
+
+    def _write_streams(self, axis: Axis, first: str, end: str) -> None:
+        """The innermost loop of a light reduction in several streams, each a part of the axis with accumulators of its own.
+
+        One accumulator makes every addition wait for the one before: sum of 65536 floats, 4.5 us; in four streams 1.7 us.
+        """
+        writer, name = self.writer, axis.symbol.name
+        length, at = writer.fresh(), writer.fresh()
+        writer.line(f"const i64 {length} = ({end} - {first}) / {self.streams};")
+        own = dict(self.accumulators)
+        copies = [own]
+        for k in range(1, self.streams):
+            copies.append({key: replace(acc, name=f"{acc.name}s{k}", total=None) for key, acc in own.items()})
+            for acc in copies[-1].values():
+                self._declare_accumulator(acc)
+        everything = {(k, *key): acc for k, stream in enumerate(copies) for key, acc in stream.items()}
+        self.accumulators = everything  # type: ignore[assignment]
+        writer.line(f"#pragma omp simd{self._simd_clauses()}")
+        writer.line(f"for (i64 {at} = 0; {at} < {length}; ++{at}) {{")
+        writer.depth += 1
+        for k, stream in enumerate(copies):
+            self.accumulators = stream
+            writer.line(f"{{ const i64 {name} = {first} + {k} * {length} + {at};")
+            writer.depth += 1
+            self.inner_values.clear()
+            self._write_bodies()
+            writer.close(1)
+        writer.close(1)
+        self.accumulators = own
+        self.inner_values.clear()
+        for stream in copies[1:]:
+            for key, acc in stream.items():
+                self._accumulate(own[key], acc.name)
+                if own[key].kind in ("max", "min") and acc.dtype.is_floating_point:
+                    writer.line(f"{own[key].name}n |= {acc.name}n;")
+        self._open_innermost(axis, f"{first} + {self.streams} * {length}", end)
+        self._write_bodies()
+        writer.close(1)
 
     def _block_step(self, name: str, extent: str) -> str:
         return ";" if self.last_block else f" {name}b < {extent}; {name}b += {BLOCK}"
@@ -421,6 +478,24 @@ def is_position_inside(instr: Instr, size: IntLike, ranges: Mapping[Symbol, Rang
 
 def _lies_inside(e: IntLike, size: IntLike, ranges: Mapping[Symbol, Range]) -> bool:
     return simplify(And(Ge(e, 0), Lt(e, size)), ranges) is True
+
+
+def why_not_streams(section: Section, parallel: bool) -> str | None:
+    """Why the innermost loop is not split into streams, or None."""
+    extent = section.axes[-1].extent
+    if isinstance(extent, int) and extent < _LONG_ROW:
+        return "too short"
+    if parallel or not all(member.reduce_axes for member in section.members):
+        return "not all members reduce, or threads share the loop"
+    bodies = [member.body[: split_at_reduce(member)] for member in section.members]
+    if sum(map(len, bodies)) > _LIGHT_BODY:
+        return "enough to do while an addition waits"
+    for instr in (instr for body in bodies for instr in body):
+        if instr.op in ("store", "indirect_store", "indirect_load") or OPS[instr.op].cost >= Cost.DIVIDE:
+            return "a store, a read at positions that are data, or an expensive operation"
+        if instr.op == "reduce" and instr.attr in ("argmax", "argmin"):
+            return "positions are found one by one"
+    return None
 
 
 def _symbols_behind(loop: Loop, k: int) -> frozenset[Any]:

@@ -8,6 +8,7 @@ from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES
 from treadle_codegen.rewrite.pipeline import EarlyRewrite
 from treadle_codegen.targets.cpp.build import stop_background_compilers
+from treadle_codegen.targets.cpp.clock import CpuClock
 from treadle_codegen.targets.cpp.entries import PointerTable
 from treadle_codegen.targets.cpp.pack_convolution import FAKE_RULES, pack_convolutions
 from treadle_codegen.targets.cpp.probe import PROBE
@@ -47,4 +48,6 @@ CPP = Target(
     frozen_rewrites=frozenset((lay_out_weights,)),
     fake_rules=FAKE_RULES,
     interrupt_builds=stop_background_compilers,
+    clock=CpuClock,
+    product_loops=False,
 )

@@ -77,6 +77,7 @@ class TilePrinter(SectionPrinter):
     def __init__(self, writer: KernelWriter, section: Section, later_reads: set[str], *, parallel: bool) -> None:
         super().__init__(writer, section, later_reads, parallel=parallel)
         self.turned: dict[Load, str] = {}
+        self.side = writer.tiling.tile
 
     def _open_outer(self) -> int:
         section, writer = self.section, self.writer
@@ -89,9 +90,9 @@ class TilePrinter(SectionPrinter):
             writer.open_loop(axis)
         for axis in (tall, wide):
             name, extent = axis.symbol.name, writer.index(axis.extent)
-            writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {_TILE}) {{")
+            writer.line(f"for (i64 {name}b = 0; {name}b < {extent}; {name}b += {self.side}) {{")
             writer.depth += 1
-            writer.line(f"const i64 {name}e = {name}b + {_TILE} < {extent} ? {name}b + {_TILE} : {extent};")
+            writer.line(f"const i64 {name}e = {name}b + {self.side} < {extent} ? {name}b + {self.side} : {extent};")
         self._turn(tall, wide)
         self._open_within(tall)
         return len(others) + 3
@@ -113,7 +114,7 @@ class TilePrinter(SectionPrinter):
                     continue
                 name = writer.fresh()
                 place = f"{name}[{tall.symbol.name} - {tall.symbol.name}b][{wide.symbol.name} - {wide.symbol.name}b]"
-                writer.line(f"alignas(64) {MEMORY_TYPES[instr.dtype]} {name}[{_TILE}][{_TILE}];")
+                writer.line(f"alignas(64) {MEMORY_TYPES[instr.dtype]} {name}[{self.side}][{self.side}];")
                 self._open_within(wide)
                 writer.line("#pragma omp simd")
                 self._open_within(tall)

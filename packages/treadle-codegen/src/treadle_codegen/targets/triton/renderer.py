@@ -70,7 +70,7 @@ class TritonRenderer:
         self.prelude = head
         self.device: torch.device | None = None
 
-    def candidates(self, kernel: Kernel) -> list[Tiling | MatmulTiling]:
+    def candidates(self, kernel: Kernel, program: Program) -> list[Tiling | MatmulTiling]:
         """The tilings of a kernel that are worth measuring; first the one that is taken without measuring."""
         found = product_in(kernel)
         return candidates(kernel) if found is None else matmul_candidates(*found)
