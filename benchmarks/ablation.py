@@ -1,8 +1,8 @@
 """What each optimisation is worth: Treadle's speed-up over eager with everything, and with one thing left out.
 
-    python benchmarks/ablation.py                                    the twelve models and the kernels (about 25 minutes)
-    python benchmarks/ablation.py --models bert resnet18 --kernels   two models, no kernels (about 3 minutes)
-    python benchmarks/ablation.py --models --without fusion reuse    the kernels, two rows (about 4 minutes)
+    python benchmarks/ablation.py                                    the twelve models and the kernels (about 9 minutes)
+    python benchmarks/ablation.py --models bert resnet18 --kernels   two models, no kernels (about 1 minute)
+    python benchmarks/ablation.py --models --without fusion reuse    the kernels, two rows (about 1.5 minutes)
 
 fusion         every loop is a kernel of its own
 inlining       every value is stored, also those that are cheaper to compute again
@@ -134,7 +134,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--kernels", nargs="*", choices=list(KERNELS), default=list(KERNELS), metavar="KERNEL")
     parser.add_argument("--without", nargs="+", choices=list(ROWS)[1:], default=list(ROWS)[1:])
-    parser.add_argument("--seconds", type=float, default=1.0, help="measuring time of each row of each program")
+    parser.add_argument("--seconds", type=float, default=0.2, help="measuring time of each row of each program")
     parser.add_argument("--clock", choices=list(kernels.CLOCKS), default="wall")
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="where the JSON goes")
     return parser.parse_args(arguments)

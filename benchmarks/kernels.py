@@ -1,11 +1,11 @@
 """Single kernels: eager, torch.compile and Treadle in one process, against the bandwidth of a copy of the same size.
 
-    python benchmarks/kernels.py                                     everything (about 15 minutes on a CPU), to results/kernels.json
+    python benchmarks/kernels.py                                     everything (about 9 minutes on a quiet CPU), to results/kernels.json
     python benchmarks/kernels.py --only softmax cumsum               some kernels
-    python benchmarks/kernels.py --sizes cache --dtypes float32      a part: about 2 minutes
+    python benchmarks/kernels.py --sizes cache --dtypes float32      a part: about 1.5 minutes
     python benchmarks/kernels.py --device cuda                       on a GPU
-    python benchmarks/kernels.py --plot kernels.svg                  also a roofline plot, where matplotlib is installed
 
+Beside the JSON lies a plot: bandwidth over bytes moved, with copies as the roofline.
 Seconds are medians of interleaved calls, on one thread. `share` is bytes that the kernel has to move, over its seconds, over the bandwidth
 of `copy_` between two tensors of as many bytes. Beside `--clock wall` there is `--clock cpu`: the processor's time, for a machine that is
 shared with others.
@@ -130,10 +130,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--seconds", type=float, default=0.5, help="measuring time of each variant of each kernel")
+    parser.add_argument("--seconds", type=float, default=0.2, help="measuring time of each variant of each kernel")
     parser.add_argument("--clock", choices=list(CLOCKS), default="wall")
-    parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="where the JSON goes")
-    parser.add_argument("--plot", type=Path, help="where a plot goes")
+    parser.add_argument(
+        "--output", type=Path, default=DEFAULT_OUTPUT, help="where the JSON goes, and the plot beside it"
+    )
     return parser.parse_args(arguments)
 
 
@@ -171,20 +172,50 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
     return markdown(headings, lines)
 
 
-def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Bandwidth of each kernel and of copies over the bytes moved."""
-    from matplotlib import pyplot  # pyright: ignore[reportMissingImports]
+_COLOURS = {"eager": "#999999", "torch.compile": "#d95f02", "treadle": "#1b9e77"}
+_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM = 720, 440, 60, 40, 48
 
-    figure, axes = pyplot.subplots(figsize=(8, 5))
-    for variant, marker in zip((*VARIANTS, "copy"), "x+o-", strict=True):
-        points = [
-            (row["bytes"], row["bytes"] / row["seconds"][variant] / 1e9) for row in rows if variant in row["seconds"]
-        ]
-        if points:
-            axes.plot(*zip(*sorted(points), strict=True), marker if variant != "copy" else "k-", label=variant)
-    axes.set(xscale="log", yscale="log", xlabel="bytes moved", ylabel="GB/s")
-    axes.legend()
-    figure.savefig(path)
+
+def plot(rows: Sequence[Mapping[str, Any]]) -> str:
+    """An SVG: bandwidth of each kernel over the bytes that it moves, both logarithmic, under the line of copies of as many bytes."""
+    points = [
+        (variant, row["bytes"], row["bytes"] / taken / 1e9, f"{row['kernel']}, {row['size']}, {row['dtype']}")
+        for row in rows
+        for variant, taken in row["seconds"].items()
+    ]
+    least, most = [limit(math.log10(p[1]) for p in points) for limit in (min, max)]
+    low = math.floor(min(math.log10(p[2]) for p in points))
+    high = math.ceil(max(math.log10(p[2]) for p in points))
+
+    def place(n_bytes: float, bandwidth: float) -> tuple[float, float]:
+        across = (math.log10(n_bytes) - least) / max(most - least, 1e-9)
+        up = (math.log10(bandwidth) - low) / max(high - low, 1e-9)
+        return _LEFT + across * (_WIDTH - _LEFT - 20), _HEIGHT - _BOTTOM - up * (_HEIGHT - _BOTTOM - _TOP)
+
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" font-family="sans-serif" font-size="12">',
+        "<title>bandwidth of kernels and of copies</title>",
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>',
+    ]
+    for exponent in range(low, high + 1):
+        _, y = place(10**least, 10.0**exponent)
+        lines.append(f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - 20}" stroke="#dddddd"/>')
+        lines.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{10.0**exponent:g}</text>')
+    for exponent in range(math.ceil(least), math.floor(most) + 1):
+        x, _ = place(10.0**exponent, 10.0**low)
+        lines.append(f'<text x="{x:.1f}" y="{_HEIGHT - _BOTTOM + 18}" text-anchor="middle">{10**exponent:,}</text>')
+    copies = sorted(place(n_bytes, bandwidth) for variant, n_bytes, bandwidth, _ in points if variant == "copy")
+    path = "L".join(f"{x:.1f} {y:.1f}" for x, y in copies)
+    lines.append(f'<path d="M{path}" stroke="black" fill="none"><title>copy</title></path>')
+    for variant, n_bytes, bandwidth, label in points:
+        if variant in _COLOURS:
+            x, y = place(n_bytes, bandwidth)
+            circle = f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{_COLOURS[variant]}" fill-opacity="0.7">'
+            lines.append(f"{circle}<title>{label}: {variant}, {bandwidth:.1f} GB/s</title></circle>")
+    for k, (variant, colour) in enumerate({**_COLOURS, "copy": "black"}.items()):
+        lines.append(f'<text x="{_LEFT + 120 * k}" y="20" fill="{colour}">{variant}</text>')
+    lines.append(f'<text x="{_WIDTH // 2}" y="{_HEIGHT - 10}" text-anchor="middle">bytes moved; upwards: GB/s</text>')
+    return "\n".join([*lines, "</svg>", ""])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -204,8 +235,7 @@ def main(arguments: Sequence[str]) -> int:
                 text = json.dumps({**results, "kernels": rows}, indent=1)
                 options.output.write_text(text + "\n", encoding="utf-8")
     print(table(rows))
-    if options.plot is not None:
-        plot(rows, options.plot)
+    options.output.with_suffix(".svg").write_text(plot(rows), encoding="utf-8")
     return 0
 
 

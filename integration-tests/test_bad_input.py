@@ -1,0 +1,137 @@
+"""Inputs at the edges of what kernels address: the result is eager's, or the error that eager gives."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import treadle
+
+
+def outcome(function: Callable[..., Any], *arguments: Any) -> tuple[str, Any]:
+    """What a call returns or the class of what it raises."""
+    try:
+        return "returns", function(*arguments)
+    except Exception as error:  # whatever eager raises
+        return "raises", type(error)
+
+
+def same(function: Callable[..., Any], make: Callable[[], tuple[Any, ...]]) -> tuple[str, Any]:
+    """Compare eager and compiled calls, results and arguments afterwards, on the first call and on the next; eager's outcome."""
+    compiled = treadle.compile(function)
+    wanted: tuple[str, Any] = "", None
+    for _ in range(2):
+        given, mine = make(), make()
+        wanted, found = outcome(function, *given), outcome(compiled, *mine)
+        assert found[0] == wanted[0], (found, wanted)
+        if wanted[0] == "raises":
+            assert found[1] is wanted[1]
+        else:
+            torch.testing.assert_close(found[1], wanted[1], equal_nan=True)
+        torch.testing.assert_close(mine, given, equal_nan=True)
+    return wanted
+
+
+def memory() -> torch.Tensor:
+    return torch.arange(24.0)
+
+
+OVERLAPPING: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
+    "windows are read": (lambda x: torch.sin(x) + 1, lambda: (memory().as_strided((5, 6), (3, 1)),)),
+    "an expanded row is read": (lambda x: (x * 2).sum(0), lambda: (memory()[:4].expand(7, 4),)),
+    "windows are written": (lambda x: x.add_(1), lambda: (memory().as_strided((5, 6), (3, 1)),)),
+    "an expanded row is written": (lambda x: x.mul_(2), lambda: (memory()[:4].expand(7, 4),)),
+    "rows added to an expanded row": (
+        lambda x: x.index_add_(0, torch.tensor([0, 1]), torch.ones(2, 4)),
+        lambda: (memory()[:4].expand(7, 4),),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OVERLAPPING)
+def test_inputs_that_overlap_themselves(case: str) -> None:
+    same(*OVERLAPPING[case])
+
+
+@pytest.mark.parametrize("step", [1, 2, 8])
+def test_inputs_that_overlap_each_other(step: int) -> None:
+    def shifted() -> tuple[torch.Tensor, torch.Tensor]:
+        x = memory()
+        return x[step:], x[:-step]
+
+    same(lambda a, b: a * 2 + b, shifted)
+    same(lambda a, b: (a.mul_(2), b + 1), shifted)
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 5), (5, 0), (3, 0, 4)])
+def test_nothing_to_compute(shape: tuple[int, ...]) -> None:
+    same(lambda x: torch.exp(x) + 1, lambda: (torch.empty(shape),))
+    same(lambda x: x.sum(-1), lambda: (torch.empty(shape),))
+    same(lambda x: x.amax(-1), lambda: (torch.empty(shape),))
+    same(lambda x: torch.softmax(x, -1), lambda: (torch.empty(shape),))
+    same(lambda x: x.t().contiguous() if x.dim() == 2 else x.clone(), lambda: (torch.empty(shape),))
+
+
+@pytest.mark.parametrize("wrong", [7, -1])
+def test_nothing_is_added_at_a_wrong_position(wrong: int) -> None:
+    index = torch.tensor([0, 2, wrong])
+    for function in (
+        lambda x, i, y: x.scatter_add_(0, i[:, None].expand(3, 5), y),
+        lambda x, i, y: x.scatter_reduce(0, i[:, None].expand(3, 5), y, "amax"),
+        lambda x, i, y: x.index_put((i,), y, accumulate=True),
+        lambda x, i, y: x.index_copy(0, i, y),
+    ):
+        same(function, lambda: (torch.zeros(5, 5), index, torch.ones(3, 5)))
+
+
+def test_rows_of_nothing_are_added() -> None:
+    empty = torch.empty(0, dtype=torch.long)
+    same(lambda x, i, y: x.index_add_(0, i, y) + 1, lambda: (torch.zeros(5, 3), empty, torch.empty(0, 3)))
+    same(lambda x, i, y: x.index_add(0, i, y), lambda: (torch.zeros(5, 0), torch.tensor([1]), torch.empty(1, 0)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int32])
+def test_unaligned_memory(dtype: torch.dtype) -> None:
+    def make() -> tuple[torch.Tensor]:
+        content = bytearray(bytes([17, 60, 3, 61, 44, 62]) * 200)
+        return (torch.frombuffer(content, dtype=dtype, count=100, offset=1),)
+
+    same(lambda x: (x + 1, x.sum(), x.view(10, 10).t().contiguous()), make)
+    same(lambda x: x.add_(1), make)
+
+
+def test_more_than_two_to_the_31_elements() -> None:
+    n = 2**31 + 17
+    row = torch.ones(1, dtype=torch.int8).expand(n)
+    assert treadle.compile(lambda x: x.sum(dtype=torch.int64))(row).item() == n
+
+
+def test_elements_further_than_two_to_the_31_from_the_first() -> None:
+    memory = torch.empty(2**31 + 4096, dtype=torch.int8)  # pages that nobody touches take no memory
+    far = memory[:: 2**20]
+    far.copy_(torch.arange(len(far)) % 100)
+    same(lambda x: x + 1, lambda: (far,))
+    same(lambda x, i: x[i] * 2, lambda: (memory, torch.tensor([0, 2**20, 2**31, -4096])))
+
+
+def test_memory_that_cannot_be_had() -> None:
+    assert same(lambda x: x.expand(2**50, 8) * 2, lambda: (torch.ones(8),)) == ("raises", RuntimeError)
+
+
+def test_devices_that_do_not_mix() -> None:
+    on_meta = torch.ones(4, device="meta")
+    wanted = outcome(lambda a, b: a + b, torch.ones(4), on_meta)
+    assert wanted[0] == "raises"
+    assert outcome(treadle.compile(lambda a, b: a + b), torch.ones(4), on_meta) == wanted
+
+
+def test_modules_stay_as_they_are() -> None:
+    layer = torch.nn.Linear(3, 3)
+    before = copy.deepcopy(layer.state_dict())
+    compiled = treadle.compile(layer)
+    assert outcome(compiled, torch.ones(2, 4))[0] == "raises"
+    torch.testing.assert_close(dict(layer.state_dict()), dict(before))
