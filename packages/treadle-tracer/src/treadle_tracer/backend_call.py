@@ -29,7 +29,7 @@ def call_backend(backend: Backend, gm: torch.fx.GraphModule, inputs: Sequence[An
         raise BackendError(f"backend {name!r} raised {type(error).__name__}: {error}") from error
     if not callable(compiled):
         raise BackendError(f"backend {name!r} must return a callable, it returned {compiled!r}")
-    return compiled if runs_only_treadle(compiled) else outside_the_hook(compiled)
+    return compiled if runs_only_treadle(compiled) and not calls_custom_operators(gm) else outside_the_hook(compiled)
 
 
 def runs_only_treadle(compiled: Any) -> bool:
@@ -38,6 +38,17 @@ def runs_only_treadle(compiled: Any) -> bool:
     code = getattr(function, "__code__", None)
     skip = None if code is None else why_not_trace_file(code.co_filename)
     return skip is not None and skip.kind is SkipKind.TREADLE
+
+
+def calls_custom_operators(gm: torch.fx.GraphModule) -> bool:
+    """Whether the graph calls operators that may be written in Python: what they do is their own, and none of it is traced."""
+    overloads = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+    targets = (node.target for node in gm.graph.nodes if node.op == "call_function")
+    return any(isinstance(target, overloads) and _namespace(target) not in ("aten", "prims") for target in targets)
+
+
+def _namespace(target: Any) -> str:
+    return str(getattr(target, "namespace", None) or target._qualified_op_name.partition("::")[0])
 
 
 def outside_the_hook(compiled: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ import torch
 from torch import fx
 
 import treadle_frame
+import treadle_tracer
 from treadle_tracer import BackendError, InternalError
 from treadle_tracer.backend_call import call_backend, outside_the_hook, runs_only_treadle
 from treadle_tracer.output.deferred_asserts import raising_typed
@@ -51,3 +52,22 @@ def test_the_hook_is_off_while_a_compiled_graph_runs():
 def test_treadles_own_code_needs_no_switch():
     assert runs_only_treadle(raising_typed(len, ()))
     assert not runs_only_treadle(GRAPH.forward) and not runs_only_treadle(len)
+
+
+def test_the_body_of_a_custom_operator_is_not_traced():
+    @torch.library.custom_op("treadle_tests::plus_one_in_python", mutates_args=())
+    def plus_one(x: torch.Tensor) -> torch.Tensor:
+        assert treadle_frame.get_handler() is None
+        return x + 1
+
+    plus_one.register_fake(torch.empty_like)
+    graphs = []
+
+    def backend(gm, inputs):
+        graphs.append(gm)
+        return raising_typed(gm.forward, ())  # of Treadle, so that nothing else turns the hook off
+
+    for operator in (plus_one, torch.ops.treadle_tests.plus_one_in_python):
+        compiled = treadle_tracer.optimize(lambda x, operator=operator: operator(x * 2), backend)
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
+    assert len(graphs) == 2
