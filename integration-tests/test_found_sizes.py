@@ -97,3 +97,40 @@ def test_the_run_of_python_compiles_nothing():
     for x in (torch.ones(3), -torch.ones(3)):
         torch.testing.assert_close(compiled(x), chosen(x))
     assert treadle.stats().graphs == 1
+
+
+def _gradients(function, arguments):
+    """(the type of what is raised or None, gradients of the sum of the results' elements)"""
+    arguments = [a.clone().requires_grad_() if a.is_floating_point() else a.clone() for a in arguments]
+    try:
+        results = function(*arguments)
+    except Exception as error:  # the program's own: its type is compared
+        return type(error), ()
+    results = results if isinstance(results, (tuple, list)) else (results,)
+    results = [result for result in results if isinstance(result, torch.Tensor) and result.requires_grad]
+    if results:
+        sum(result.sum() for result in results).backward()
+    return None, tuple(torch.zeros(0) if a.grad is None else a.grad for a in arguments)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients(name):
+    program, calls = PROGRAMS[name]
+    compiled = treadle.compile(program, options={"capture_scalars": True})
+    for arguments in calls:
+        (raised, got), (expected, want) = (_gradients(f, arguments) for f in (compiled, program))
+        assert raised is expected
+        _assert_same(got, want)
+
+
+def _mean_of_nearest(x, c):
+    return x[torch.cdist(x, c).argmin(1) == 0].mean(0)
+
+
+def test_a_number_that_the_backward_graph_is_given_by_another_name():
+    compiled = treadle.compile(_mean_of_nearest, options={"capture_scalars": True})
+    for seed in range(3):
+        torch.manual_seed(seed)
+        arguments = (torch.randn(6, 4), torch.randn(2, 4))
+        (_, got), (_, want) = (_gradients(f, arguments) for f in (compiled, _mean_of_nearest))
+        _assert_same(got, want)

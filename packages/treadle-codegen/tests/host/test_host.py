@@ -127,6 +127,21 @@ def test_as_few_inputs_as_possible_are_asked() -> None:
         sources_of(Program(buffers, ("x", "y"), (), [], ()), (symbol("u9"),))
 
 
+def test_sizes_that_symbols_follow_from() -> None:
+    a, b, n = symbol("a"), symbol("b"), symbol("n")
+    buffers = {
+        "x": Buffer("x", torch.float32, (a * 2 - b + n + 8,), (1,), BufferKind.INPUT),
+        "y": Buffer("y", torch.float32, (b + 1, 4), (4, 1), BufferKind.INPUT),
+    }
+    sources = sources_of(Program(buffers, ("n", "x", "y"), (), [], (a, b, n)), (a, b, n))
+    x, y = torch.ones(2 * 5 - 3 + 7 + 8), torch.ones(3 + 1, 4)
+    for unknown, value in ((a, 5), (b, 3), (n, 7)):
+        assert eval(reading(sources[unknown]), {"a0": 7, "a1": x, "a2": y}) == value
+        assert comparing(sources[unknown]) == reading(sources[unknown])
+    with pytest.raises(ValueError, match="no input has a size or stride b, n"):
+        sources_of(Program({"x": buffers["x"]}, ("x",), (), [], ()), (b, n))
+
+
 # -- externs
 
 

@@ -43,3 +43,10 @@ def test_results_that_autograd_records_are_left_to_the_kernel(fake):
     assert infer(F.linear, (x, w), {}) is None
     with torch.no_grad():
         assert infer(F.linear, (x, w), {}) is not None
+
+
+def test_tensors_in_sequences_are_recorded_too(fake):
+    x, y = fake(2, 3), fake(2, 3)
+    assert infer(torch.cat, ([x, y],), {}) == Fresh([4, 3], torch.float32)
+    y.requires_grad_()
+    assert infer(torch.cat, ([x, y],), {}) is None and infer(torch.cat, (), {"tensors": (x, y)}) is None

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from treadle_shapes import UnbackedError
+
 _PROGRAM = '''"""Reproduces an internal error of treadle in the pass {pass_name!r}:
 {message}
 """
@@ -105,10 +107,19 @@ def _attributes(gm: fx.GraphModule) -> list[str]:
     return lines
 
 
+def _number(value: Any) -> int:
+    """A size; 1 for one that only the data can tell."""
+    try:
+        return int(value)
+    except UnbackedError:
+        return 1
+
+
 def _literal(value: Any) -> str:
     """A Python expression for `value`. Tensors keep their metadata and get random data."""
     if not isinstance(value, torch.Tensor):
-        return repr(int(value)) if isinstance(value, torch.SymInt) else repr(value)
-    make = f"torch.empty_strided({tuple(value.size())}, {tuple(value.stride())}, dtype={value.dtype}, device={str(value.device)!r})"
+        return repr(_number(value)) if isinstance(value, torch.SymInt) else repr(value)
+    sizes, strides = (tuple(map(_number, numbers)) for numbers in (value.size(), value.stride()))
+    make = f"torch.empty_strided({sizes}, {strides}, dtype={value.dtype}, device={str(value.device)!r})"
     filled = f"{make}.normal_()" if value.dtype.is_floating_point else f"{make}.zero_()"
     return f"{filled}.requires_grad_()" if value.requires_grad else filled

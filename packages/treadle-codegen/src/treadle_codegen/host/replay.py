@@ -175,7 +175,11 @@ class ReplayedGraph:
 def _key_function(program: Program) -> Callable[..., tuple[Any, ...]]:
     """A function of the inputs: the values of all sizes and numbers that the program's work depends on."""
     sources = sources_of(program, program.size_symbols)
-    texts = [reading(source) if source[1] else f"repr({reading(source)})" for source in sources.values()]
+    # Numbers among the inputs may be floats: 0.0 is not -0.0.
+    texts = [
+        f"repr({reading(source)})" if isinstance(source, tuple) and not source[1] else reading(source)
+        for source in sources.values()
+    ]
     inputs = ", ".join(f"a{k}" for k in range(len(program.inputs)))
     scope: dict[str, Any] = {}
     exec(f"def key({inputs}): return ({''.join(f'{text}, ' for text in texts)})", scope)  # our own text

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treadle_codegen.host.plan import ExecutionPlan, lifetimes
-from treadle_codegen.ir.loops import BoolExpr, Expr, Extern, FloatExpr, NumberLike, Program, View, symbols_of
-from treadle_shapes.expr import to_python
+from treadle_codegen.ir.loops import BoolExpr, Buffer, Expr, Extern, FloatExpr, NumberLike, Program, View, symbols_of
+from treadle_shapes.expr import linear_coefficients, to_python
 
 
 @dataclass(slots=True)
@@ -94,12 +94,23 @@ def _views(value: Any) -> list[View]:
     return [view for item in items for view in _views(item)]
 
 
-def sources_of(program: Program, symbols: Sequence[Any]) -> dict[Any, tuple[int, str, int]]:
-    """Where a call reads the values of symbols: (input, "", 0) for a number, else (input, "shape" or "stride", dimension).
+Place = tuple[int, str, int]
+"""Where a call reads a number: (input, "", 0) for a number among the inputs, else (input, "shape" or "stride", dimension)."""
 
-    The shapes of as few inputs as possible are read.
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A symbol that follows from a size, as u0 does from the size u0 + 1. text: computes it from the inputs."""
+
+    text: str
+
+
+def sources_of(program: Program, symbols: Sequence[Any]) -> dict[Any, Place | Solved]:
+    """Where a call reads the values of symbols.
+
+    The shapes of as few inputs as possible are read. Raises ValueError if a symbol does not follow from the inputs.
     """
-    found: dict[Any, tuple[int, str, int]] = {}
+    found: dict[Any, Place | Solved] = {}
     for symbol in symbols:
         if symbol.name in program.inputs:
             found[symbol] = (program.inputs.index(symbol.name), "", 0)
@@ -110,19 +121,43 @@ def sources_of(program: Program, symbols: Sequence[Any]) -> dict[Any, tuple[int,
         for at in sorted(range(len(tensors)), key=lambda at: -len(places[at])):
             for symbol, d in places[at].items():
                 found.setdefault(symbol, (tensors[at][0], kind, d))
+    _solve(symbols, tensors, found)
     missing = [symbol.name for symbol in symbols if symbol not in found]
     if missing:
         raise ValueError(f"no input has a size or stride {', '.join(missing)}")
     return found
 
 
-def reading(source: tuple[int, str, int]) -> str:
+def _solve(symbols: Sequence[Any], tensors: Sequence[tuple[int, Buffer]], found: dict[Any, Place | Solved]) -> None:
+    """Find the symbols that sizes are linear in, one after the other: a size may hold several."""
+    sizes = [(k, d, e) for k, buffer in tensors for d, e in enumerate(buffer.shape) if isinstance(e, Expr)]
+    while True:
+        known = {symbol: f"({reading(source)})" for symbol, source in found.items()}
+        for k, d, size in sizes:
+            unknown = symbols_of(size) - found.keys()
+            if len(unknown) != 1 or not unknown <= set(symbols):
+                continue
+            (symbol,) = unknown
+            split = linear_coefficients(size, [symbol])
+            if split is None or not isinstance(factor := split[0].get(symbol), int):
+                continue
+            found[symbol] = Solved(f"({reading((k, 'shape', d))} - ({to_python(split[1], known)})) // {factor}")
+            break
+        else:
+            return
+
+
+def reading(source: Place | Solved) -> str:
     """The text that reads a symbol's value."""
+    if isinstance(source, Solved):
+        return source.text
     k, kind, d = source
     return {"": f"a{k}", "shape": f"a{k}.size({d})", "stride": f"a{k}.stride({d})"}[kind]
 
 
-def comparing(source: tuple[int, str, int]) -> str:
+def comparing(source: Place | Solved) -> str:
     """The text that is compared with its value at the last call. Comparing a whole shape takes as long as one size (0.1 µs)."""
+    if isinstance(source, Solved):
+        return source.text
     k, kind, d = source
     return {"": f"a{k}", "shape": f"a{k}.shape", "stride": f"a{k}.stride()[{d}]"}[kind]

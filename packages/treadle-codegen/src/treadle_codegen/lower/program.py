@@ -47,6 +47,7 @@ from treadle_codegen.lower.read_in_full import is_read_in_full
 from treadle_codegen.lower.registry import why_not_float
 from treadle_codegen.lower.tensor_expr import TensorExpr
 from treadle_codegen.lower.view import identity, narrow
+from treadle_shapes.expr import Symbol
 from treadle_shapes.torch import operator as operator_record
 
 
@@ -127,13 +128,26 @@ def _placeholder(lowering: Lowering, node: torch.fx.Node, inputs: list[str]) -> 
         x.layout = None if buffer.opaque else buffer.strides
         return x
     # A plain number is baked into the graph (the caller guards it); its slot in the arguments is kept.
-    value: Any = raw_number(val) if isinstance(val, SYMBOLIC) else val
+    value: Any = _input_number(node, val, inputs) if isinstance(val, SYMBOLIC) else val
     symbol = value in symbols_of(value)
     if symbol:
         lowering.symbols.add(value)
         lowering.input_symbols = frozenset(lowering.symbols)
     inputs.append(value.name if symbol else lowering.fresh(node.name))
     return as_intlike(val) if isinstance(val, torch.SymInt) else value
+
+
+def _input_number(node: torch.fx.Node, val: Any, inputs: Sequence[str]) -> Any:
+    """The number of a slot as it was computed; or, where facts learnt since have given it another name, that name.
+
+    Sizes are written with the new name. A backward graph may be given the number by its old name only.
+    """
+    raw, simple = raw_number(val), as_intlike(val) if isinstance(val, torch.SymInt) else None
+    if not isinstance(simple, Symbol) or simple == raw or simple.name in inputs:
+        return raw
+    others = (n.meta.get("val") for n in node.graph.find_nodes(op="placeholder") if n is not node)
+    is_given = any(isinstance(other, torch.SymInt) and raw_number(other) == simple for other in others)
+    return raw if is_given else simple
 
 
 def _attribute(lowering: Lowering, gm: torch.fx.GraphModule, node: torch.fx.Node) -> Any:

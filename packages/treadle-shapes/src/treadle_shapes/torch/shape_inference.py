@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -37,10 +37,18 @@ def infer(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Fresh 
     except NotAnswered:
         return None
     if torch.is_grad_enabled() and not isinstance(found, torch.Tensor):
-        tensors = [t for t in (*args, *kwargs.values()) if isinstance(t, torch.Tensor)]
-        if isinstance(found, Alias) or any(t.requires_grad for t in tensors):
+        if isinstance(found, Alias) or any(t.requires_grad for t in _tensors((*args, *kwargs.values()))):
             return None
     return found
+
+
+def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """The tensors among arguments and in their sequences, as `torch.cat` takes them."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
 
 
 _signature = functools.cache(inspect.signature)
