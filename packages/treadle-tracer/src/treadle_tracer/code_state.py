@@ -35,6 +35,7 @@ class CodeState:
     dynamic           what earlier calls have shown to change
     constants         changing numbers that a trace could not have as symbols
     declared          the marks that the user has set on its inputs
+    gone              how many entries have been dropped because the module at this source is gone
     """
 
     is_root: bool = False
@@ -48,6 +49,7 @@ class CodeState:
     dynamic: DynamicSources = field(default_factory=DynamicSources)
     constants: set[Source] = field(default_factory=set)
     declared: dict[Source, dict[int, Mark]] = field(default_factory=dict)
+    gone: Counter[Source] = field(default_factory=Counter)
 
     def forget_calls(self) -> None:
         """Forget what earlier calls have shown; keep what is true of the code itself."""
@@ -64,7 +66,7 @@ class CodeState:
         known = self.dynamic
         exchanged = Counter(source for entry in missed for source in exchanged_tensors(entry.payload, frame))
         modules = [item for entry in missed for item in exchanged_modules(entry.payload, frame).items()]
-        replaced = Counter(source for source, _ in modules)
+        replaced = self.gone + Counter(source for source, _ in modules)
         known.modules |= {source for source, is_volatile in modules if is_volatile or replaced[source] > 1}
         # An argument soon changes again. What a module holds may have been replaced once and be constant from then on.
         known.inputs |= {s for s, times in exchanged.items() if times > 1 or isinstance(s, LocalSource)}
@@ -83,6 +85,16 @@ class CodeState:
             inputs=known.inputs,
             modules=known.modules,
         )
+
+    def note_dropped(self, entries: Sequence[Any]) -> None:
+        """Remember what entries for modules that are gone have shown, when they are dropped."""
+        self.gone.update(source for entry in entries for source in entry.payload.modules_gone)
+
+    @property
+    def in_vain(self) -> int:
+        """How many entries have been dropped although their modules were to be guarded by structure: something needs their identity."""
+        times = sum(times for source, times in self.gone.items() if self.dynamic.is_structural(source))
+        return max(times - _COMPILED_MODULES, 0)
 
     def learn_owners(self, frame: treadle_frame.FrameInfo, entries: Sequence[Any]) -> None:
         """Learn from entries for other modules in the first argument whether to guard that module by its structure.

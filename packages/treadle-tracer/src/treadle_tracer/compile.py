@@ -136,7 +136,8 @@ class FrameCompiler:
             serves_all = owner_of(frame, state.dynamic) is None
             missed = treadle_frame.entries(code) if serves_all else existing
             dynamic = state.learn_changes(frame, missed, self.options.dynamic)
-            skip = self._why_no_more_entries(frame, existing, dynamic)
+            self._drop_dead_entries(code, state)
+            skip = self._why_no_more_entries(frame, existing, dynamic, state.in_vain)
             if skip is not None:
                 return self._skip(code, skip, warn=not starts_in_loop(code))
             with _torch_state_kept(), room_to_recurse():
@@ -168,8 +169,15 @@ class FrameCompiler:
                 return with_accepted_sizes(entry)
         return None
 
+    def _drop_dead_entries(self, code: CodeType, state: CodeState) -> None:
+        """Drop entries made for modules that are gone. Their graphs hold parameters."""
+        dead = [entry for entry in treadle_frame.entries(code) if getattr(entry.payload, "modules_gone", ())]
+        state.note_dropped(dead)
+        for entry in dead:
+            treadle_frame.remove_entry(code, entry)
+
     def _why_no_more_entries(
-        self, frame: treadle_frame.FrameInfo, existing: list[Any], dynamic: DynamicSources
+        self, frame: treadle_frame.FrameInfo, existing: list[Any], dynamic: DynamicSources, in_vain: int
     ) -> Skip | None:
         if not existing:
             total = len(treadle_frame.entries(frame.code))
@@ -180,7 +188,7 @@ class FrameCompiler:
         limit = self.options.recompile_limit
         if starts_in_loop(frame.code):
             limit = min(limit, _LOOP_ENTRIES)
-        if len(existing) < limit:
+        if len(existing) + in_vain < limit:
             return None
         return Skip(SkipKind.ENTRY_LIMIT, f"the limit of {limit} recompiles is reached; last misses: {reason}")
 

@@ -8,8 +8,11 @@ import weakref
 
 import pytest
 import torch
-from compile_runs import compiled, item
+from compile_runs import compiled, item, run_graph
 from torch import nn
+
+import treadle_frame
+from treadle_tracer import TracerOptions, compile_handler
 
 
 class Layer(nn.Module):
@@ -378,3 +381,55 @@ def test_which_module_it_is_is_guarded_where_the_program_asks():
         for module in (Layer(), Layer(), known, Layer(), known):
             x = torch.ones(2)
             assert torch.equal(fast(module, x), ask(module, x))
+
+
+def test_entries_of_modules_that_are_gone_are_dropped_at_the_next_miss():
+    parameters = []
+    for _ in range(6):
+        module = Layer()
+        parameters.append(weakref.ref(module.linear.weight))
+        fast, _ = compiled_again(module.forward)
+        fast(torch.randn(2, 4))
+        del module, fast
+        gc.collect()
+    assert len(treadle_frame.entries(Layer.forward.__code__)) == 1
+    assert [reference() for reference in parameters[:-1]] == [None] * 5
+
+
+def compiled_again(function):
+    """As `compiled`, without forgetting the entries that there are."""
+    handler = compile_handler(run_graph, TracerOptions(raise_internal_errors=True))
+    handler.add_root(function.__code__)
+    return treadle_frame.dispatcher(function, handler), handler
+
+
+def test_a_global_module_that_is_replaced_again_and_again():
+    scope = {"layer": None}
+
+    def program(x):
+        return scope["layer"](x) * 2
+
+    fast, said = compiled(program)
+    for _ in range(8):
+        scope["layer"] = Layer()
+        gc.collect()
+        x = torch.randn(2, 4)
+        assert torch.equal(fast(x), program(x))
+    assert len(said.graphs) <= 3
+    assert said.skips == []
+
+
+def test_what_needs_the_identity_of_a_module_is_not_compiled_for_ever():
+    """A module that is compiled on its own stands for its original, and so is always guarded by identity."""
+
+    def fresh():
+        module = Layer()
+        module.__dict__["_treadle_original"] = Layer()
+        return module
+
+    fast, said = compiled(call, recompile_limit=4)
+    with pytest.warns(RuntimeWarning, match="runs uncompiled"):
+        for _ in range(40):
+            module, x = fresh(), torch.randn(3, 4)
+            fast(module, x)
+    assert len(said.graphs) <= 24

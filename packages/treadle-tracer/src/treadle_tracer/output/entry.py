@@ -57,6 +57,11 @@ class Payload:
     dynamic: DynamicNumbers | None = None
     inputs: tuple[Source, ...] = ()
 
+    @property
+    def modules_gone(self) -> tuple[Source, ...]:
+        """Where there was a module that is gone. Then the entry's guard never holds again."""
+        return tuple(source for source, module in self.modules if module() is None)
+
 
 class FramePlan:
     """A replacement whose graph is not compiled yet. A dry run over the same code finds what the graph must return.
