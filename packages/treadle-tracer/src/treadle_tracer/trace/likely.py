@@ -15,6 +15,7 @@ from treadle_shapes.expr import Not
 from treadle_shapes.torch import raw_expr
 from treadle_tracer.bytecode import successors
 from treadle_tracer.errors import OtherPath
+from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.tensor_numbers import truth_value
@@ -59,6 +60,8 @@ def likely_truth(frame: Frame, value: Value, when: bool, target: int) -> bool | 
 
 
 def _is_unknown(frame: Frame, value: Value) -> bool:
+    if isinstance(value, ArrayValue):
+        return value.ndim == 0
     if isinstance(value, TensorValue):
         count = value.fake.numel()
         return isinstance(count, int) and count == 1

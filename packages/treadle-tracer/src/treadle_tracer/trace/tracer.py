@@ -31,7 +31,19 @@ from treadle_tracer.source import (
     InstanceDictSource,
     Source,
 )
-from treadle_tracer.values import aliases, module_attributes, objects, originals, protocol, torch_calls, unbacked
+from treadle_tracer.values import (
+    aliases,
+    array_functions,
+    array_items,
+    array_methods,
+    array_ufuncs,
+    module_attributes,
+    objects,
+    originals,
+    protocol,
+    torch_calls,
+    unbacked,
+)
 from treadle_tracer.values import construct as construction
 from treadle_tracer.values import wrap as wrapping
 from treadle_tracer.values.base import Constant
@@ -119,6 +131,7 @@ class Tracer:
         self.generators: list[GeneratorValue] = []
         self.root_globals: dict[str, Any] | None = None
         self.exception: Value | None = None
+        self.numpy_flags: list[TensorValue] = []
         self.caller_handles = caller_handles
         self.protected = 0
         self.was_protected = False
@@ -153,6 +166,11 @@ class Tracer:
     tensor_method = torch_calls.tensor_method
     tensor_item = torch_calls.get_item
     store_tensor_item = torch_calls.set_item
+    numpy_call = array_functions.call_function
+    array_attribute = array_methods.attribute
+    array_method = array_methods.method
+    array_item = array_items.get_item
+    store_array_item = array_items.set_item
     specialise = unbacked.specialise
     decide = unbacked.decide
 
@@ -310,6 +328,7 @@ class Tracer:
 
     def close_writes(self) -> None:
         """At the end of the program: settle what it has written to outside objects."""
+        array_ufuncs.write_checks(self)
         self.forget_restored()
         aliases.guard_changed_objects(self)
         aliases.guard_hashed_objects(self)

@@ -145,6 +145,15 @@ class Constant(ConcreteValue):
     def get_item(self, tx: TraceContext, key: Value) -> Value:
         return tx.fold(_subscript, [self, key], {})
 
+    def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
+        if type(self) is not Constant:
+            super().set_item(tx, key, value)
+            return
+        try:
+            self.obj[None] = None  # raises: the object is immutable
+        except TypeError as error:
+            tx.raise_real(error)
+
     def iterate(self, tx: TraceContext) -> Value:
         try:
             items = list(self.obj)

@@ -12,6 +12,8 @@ import torch
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.arity import why_not_callable_with
+from treadle_tracer.values.array_ufuncs import call_ufunc_method, is_ufunc
+from treadle_tracer.values.arrays import is_numpy_function
 from treadle_tracer.values.base import NONE, ConcreteValue, Method
 from treadle_tracer.values.constants import is_constant_object
 from treadle_tracer.values.construct import call_new
@@ -59,19 +61,6 @@ class DisabledFunction(ConcreteValue):
         raise Unsupported("disabled", self.describe())
 
 
-_PURE_NUMPY = frozenset(
-    "prod sum mean max amax min amin cumsum cumprod dot linspace around round clip isclose allclose array_equal sort argsort argmax "
-    "argmin concatenate stack ndim shape size log2 result_type can_cast promote_types".split()
-)
-"""Functions of NumPy, besides ufuncs, whose results follow from their arguments."""
-
-
-def is_pure_numpy_function(obj: Any) -> bool:
-    """Whether a callable of NumPy may be called while tracing."""
-    kind = type(obj)
-    return kind.__module__ == "numpy" and (kind.__name__ == "ufunc" or getattr(obj, "__name__", "") in _PURE_NUMPY)
-
-
 class CallableValue(ConcreteValue):
     """A callable that is one known object, `obj`."""
 
@@ -100,8 +89,8 @@ class CallableValue(ConcreteValue):
             return call_new(tx, obj, args, kwargs)
         if getattr(obj, "__module__", None) in _PURE_MODULES:
             return tx.fold(obj, args, kwargs)
-        if is_pure_numpy_function(obj) and all(arg.is_constant() for arg in (*args, *kwargs.values())):
-            return tx.fold(obj, args, kwargs)
+        if is_numpy_function(obj):
+            return tx.numpy_call(obj, args, kwargs)
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, type):
             return tx.class_method(ClassValue(owner), obj.__name__, args, kwargs)
@@ -158,6 +147,8 @@ class CallableValue(ConcreteValue):
             raise Unsupported("attribute", f"{args[0].describe()}.{self.obj.__name__} by its descriptor")
         if name == "__get__":
             return tx.bind(args[0], self.obj, self.obj.__name__)
+        if is_ufunc(self.obj):
+            return call_ufunc_method(tx, self.obj, name, args, kwargs)
         if name == "__call__":
             return self.call(tx, args, kwargs)
         return super().builtin_method(tx, name, args, kwargs)

@@ -25,6 +25,8 @@ def is_constant_object(obj: Any) -> bool:
     cls = type(obj)
     if cls in CONSTANT_TYPES or isinstance(obj, enum.Enum) or is_numpy_scalar(obj):
         return True
+    if is_numpy_dtype(obj):
+        return True
     if cls is slice:
         return all(is_constant_object(part) for part in (obj.start, obj.stop, obj.step))
     return False
@@ -33,6 +35,11 @@ def is_constant_object(obj: Any) -> bool:
 def is_numpy_scalar(obj: Any) -> bool:
     """Whether the object is a number of NumPy's."""
     return type(obj).__module__ == "numpy" and hasattr(obj, "item") and getattr(obj, "shape", None) == ()
+
+
+def is_numpy_dtype(obj: Any) -> bool:
+    """Whether the object is a dtype of NumPy's own, of plain numbers."""
+    return type(type(obj)).__name__ == "_DTypeMeta" and obj.isbuiltin == 1 and obj.metadata is None
 
 
 def is_trusted_name(module: Any) -> bool:

@@ -20,6 +20,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import disjoint
 from treadle_tracer.values import numpy_numbers, tensor_numbers
 from treadle_tracer.values.arity import why_not_callable_with
+from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import FALSE, NONE, Constant, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.containers import init_container
@@ -56,6 +57,8 @@ def construct(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwargs
     if isinstance(cls, enum.EnumMeta):
         return tx.fold(cls, args, kwargs)
     if cls.__module__ == "numpy" and "generic" in (base.__name__ for base in cls.__mro__):
+        return _new_numpy_scalar(tx, cls, args, kwargs)
+    if cls.__module__ == "numpy" and cls.__name__ in ("dtype", "finfo", "iinfo"):
         return tx.fold(cls, args, kwargs)
     if issubclass(cls, tuple) and cls is not tuple:
         return _construct_tuple(tx, cls, args, kwargs)
@@ -191,12 +194,20 @@ def _new_tuple(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) ->
     return TupleValue(args[0].unpack(tx))
 
 
+def _new_numpy_scalar(tx: TraceContext, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if len(args) == 1 and not kwargs and isinstance(args[0], ArrayValue) and args[0].ndim == 0:
+        return tx.array_method(ArrayValue(args[0].tensor, is_scalar=True), "astype", [tx.wrap_known(cls)], {})
+    return tx.fold(cls, args, kwargs)
+
+
 def _new_number(cls: type) -> _Constructor:
     special = {int: "__int__", float: "__float__", complex: "__complex__"}[cls]
 
     def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if len(args) == 1 and not kwargs:
             (value,) = args if cls is complex else numpy_numbers.plain_numbers(args)
+            if isinstance(value, ArrayValue) and value.ndim == 0:
+                value = value.tensor
             if isinstance(value, TensorValue):
                 return tensor_numbers.to_number(tx, value, cls)
             if isinstance(value, SymbolicValue):

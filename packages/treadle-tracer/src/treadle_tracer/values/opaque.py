@@ -15,7 +15,7 @@ from treadle_tracer.values.value import Value
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
 
-OPAQUE_CODES = frozenset({"script-module", "tensor-kind"})
+OPAQUE_CODES = frozenset({"array-kind", "script-module", "tensor-kind"})
 """Reasons to refuse an object that say nothing but that its kind is not known."""
 
 

@@ -6,6 +6,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.known_elements import known_elements, known_number
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue, make_slice
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 def truth_value(tx: TraceContext, value: Value) -> Value | None:
     """`bool(value)` as a number of the graph if it is unbacked, else None."""
+    if isinstance(value, ArrayValue) and value.ndim == 0:
+        value = value.tensor
     if isinstance(value, TensorValue) and tx.symbols.takes_numbers:
         return to_bool(tx, value)
     if not is_unbacked(tx, value):

@@ -27,6 +27,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values import assumptions, differentiation, floats, gradients, tensor_numbers, unbacked
+from treadle_tracer.values.arrays import ArrayValue, array_of
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_numpy_scalar
@@ -76,6 +77,8 @@ class _Arguments:
             return value.node(self.tx), value.sym
         if isinstance(value, LazyValue):
             return self.pair(value.force(self.tx))
+        if isinstance(value, ArrayValue):
+            raise Unsupported("graph-argument", value.describe())
         if isinstance(value, Sequence):
             return self.sequence(value)
         if isinstance(value, SliceValue):
@@ -448,6 +451,12 @@ def _requires_grad_(tx: TraceContext, owner: TensorValue, args: list[Value], kwa
     return owner
 
 
+def _to_numpy(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if args or kwargs:
+        raise Unsupported("tensor-method", owner.describe())
+    return array_of(owner)
+
+
 def _set_item(tx: TraceContext, owner: TensorValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     owner.set_item(tx, args[0], args[1])
     return NONE
@@ -468,10 +477,11 @@ _TENSOR_METHODS: dict[str, Callable[..., Value | None]] = by_name(
     ("__complex__ __index__", _unsupported("data-dependent")),
     ("__contains__", _unsupported("branch-on-tensor")),
     (
-        "numpy __array__ data_ptr storage untyped_storage share_memory_ __reduce_ex__ __deepcopy__ register_hook "
+        "data_ptr storage untyped_storage share_memory_ __reduce_ex__ __deepcopy__ register_hook "
         "retain_grad set_ __repr__ __str__ __format__ apply_ map_ is_shared pin_memory __torch_function__",
         _unsupported("tensor-method"),
     ),
+    ("numpy __array__", _to_numpy),
     ("backward", differentiation.tensor_backward),
     ("size", _size),
     ("__len__", _length),

@@ -163,6 +163,8 @@ def _rename(tx: TraceContext, places: dict[Any, tuple[Value, int | None]]) -> No
 
 def result_name(frame: FrameView) -> str:
     """The variable that the result of the present instruction is stored in, else the text of its expression."""
+    if frame.at + 1 == len(frame.instructions):  # the program returns
+        return "result"
     following = frame.instructions[frame.at + 1]
     if following.opname in _STORES and isinstance(following.argval, str):
         return following.argval

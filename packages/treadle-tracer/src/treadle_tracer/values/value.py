@@ -357,6 +357,7 @@ class TraceContext(LooksUp, Protocol):
     exception: Value | None  # the exception being handled
     hashed: dict[int, Any]  # outside objects that are keys or members by their identity, by id
     scopes: dict[int, dict[str, Any]]  # globals that the program has read or written, by id
+    numpy_flags: list[Any]  # tensors with a true element where NumPy warns
     autocast_nesting: int
     grad_mode_uses: int  # how often the program has asked for grad mode or set it
     deleted: Any  # stands for a deleted attribute, global or cell content
@@ -501,6 +502,30 @@ class TraceContext(LooksUp, Protocol):
     def store_tensor_item(self, owner: Any, key: Value, value: Value) -> None:
         """`owner[key] = value` of a tensor."""
         ...
+
+    # arrays of NumPy
+
+    def numpy_call(self, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """`function(*args, **kwargs)` of a function of NumPy."""
+        ...
+
+    def array_attribute(self, owner: Any, name: str) -> Value:
+        """`owner.name` of an array."""
+        ...
+
+    def array_method(self, owner: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """`owner.name(*args, **kwargs)` of an array."""
+        ...
+
+    def array_item(self, owner: Any, key: Value) -> Value:
+        """`owner[key]` of an array."""
+        ...
+
+    def store_array_item(self, owner: Any, key: Value, value: Value) -> None:
+        """`owner[key] = value` of an array."""
+        ...
+
+    # numbers
 
     def number(self, value: Any, node: fx.Node | None) -> Value:
         """The Value of a number, SymInt, SymFloat or SymBool."""

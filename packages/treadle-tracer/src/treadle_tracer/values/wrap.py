@@ -24,11 +24,18 @@ from treadle_tracer.source import (
     Source,
     TupleItemSource,
 )
+from treadle_tracer.values.arrays import constant_array, wrap_array
 from treadle_tracer.values.base import FALSE, NONE, TRUE, ConcreteValue, Constant, LazyValue, Method
 from treadle_tracer.values.callables import CallableValue, DisabledFunction
 from treadle_tracer.values.class_lookup import find_in_mro, lookup, own_dict
 from treadle_tracer.values.constant_objects import ConstantObject
-from treadle_tracer.values.constants import CONSTANT_TYPES, is_constant_object, is_numpy_scalar, may_be_another
+from treadle_tracer.values.constants import (
+    CONSTANT_TYPES,
+    is_constant_object,
+    is_numpy_dtype,
+    is_numpy_scalar,
+    may_be_another,
+)
 from treadle_tracer.values.functions import (
     BoundMethod,
     ClassValue,
@@ -407,7 +414,11 @@ def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
         return WRAPPERS[type]
     if goes_into_graph(obj) or (getattr(cls, "__hash__", None) is not None and rule_of(obj) is not None):
         return _known(CallableValue)
+    if is_numpy_dtype(obj):
+        return wrap_constant
     if cls.__module__ == "numpy":
+        if cls.__name__ == "ndarray":
+            return wrap_array
         if is_numpy_scalar(obj) and not isinstance(obj, type):
             return wrap_numpy_number
         if callable(obj):
@@ -494,6 +505,8 @@ def from_constant(tx: TraceContext, obj: Any) -> Value:
         return constant_object(tx, obj)
     if is_numpy_scalar(obj):
         return Constant(obj)
+    if cls.__module__ == "numpy" and cls.__name__ == "ndarray":
+        return constant_array(tx, obj)
     if isinstance(obj, torch.Tensor):
         raise Unsupported("graph-result", "a tensor made while tracing")
     if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):

@@ -11,6 +11,7 @@ import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import protocol
+from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, Constant, boolean
 from treadle_tracer.values.identity import is_identical
 from treadle_tracer.values.numpy_numbers import NumpyNumber
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 def _abs(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], (TensorValue, SymbolicValue)):
         return operator_in_graph(tx, operator.abs, args)
+    if isinstance(args[0], ArrayValue):
+        return tx.array_method(args[0], "__abs__", [], {})
     return call_special(tx, args[0], "__abs__", []) if isinstance(args[0], ObjectValue) else tx.fold(abs, args, {})
 
 

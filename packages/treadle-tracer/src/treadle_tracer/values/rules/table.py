@@ -12,6 +12,7 @@ from treadle_tracer.errors import InternalError
 from treadle_tracer.values.rules import (
     copying,
     foreach,
+    numpy_arrays,
     operators,
     optimizers,
     output,
@@ -28,6 +29,7 @@ ALL_RULES: tuple[Rule, ...] = (
     *operators.RULES,
     *copying.RULES,
     *foreach.RULES,
+    *numpy_arrays.RULES,
     *optimizers.RULES,
     *output.RULES,
     *torch_state.RULES,

@@ -12,9 +12,11 @@ from torch import fx
 from treadle_shapes.torch import Operator, operator
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import differentiation, unbacked
+from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.floats import is_float
 from treadle_tracer.values.rules import autograd_functions
+from treadle_tracer.values.rules.numpy_arrays import tensor_of_array
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, members
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.unbacked import check
@@ -126,6 +128,9 @@ def _tensor_of_numbers(function: Callable[..., Any]) -> Apply:
     """torch.tensor(f) -> torch.full((), f);  torch.tensor([f, 2.0]) -> torch.stack of such"""
 
     def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+        array = args[0].force(tx) if args and isinstance(args[0], LazyValue) else args[0] if args else None
+        if isinstance(array, ArrayValue):
+            return tensor_of_array(tx, function, array, args[1:], kwargs)
         items = args[0].unpack(tx) if len(args) == 1 and isinstance(args[0], (ListValue, TupleValue)) else args
         items = [item.force(tx) if isinstance(item, LazyValue) else item for item in items]
         kinds = {item.python_type() for item in items}

@@ -197,7 +197,7 @@ _LEFT_TO_PYTHON = [
     *members(
         "torch",
         "manual_seed seed initial_seed set_rng_state get_rng_state save load set_default_dtype set_num_threads compile "
-        "from_numpy frombuffer",
+        "frombuffer",
     ),
     *members("torch", "is_anomaly_enabled is_anomaly_check_nan_enabled"),  # switched off while tracing
     *members("torch.cuda", "manual_seed synchronize"),

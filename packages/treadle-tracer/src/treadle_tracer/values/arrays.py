@@ -1,0 +1,244 @@
+"""Arrays of NumPy whose elements only the graph knows: each is a tensor of the graph with the same memory.
+
+    a = x.numpy()          # an ArrayValue of the tensor x: writes through either are seen by both
+    b = np.sin(a)          # an ArrayValue of a new tensor; outside the graph it is `tensor.numpy()`
+    c = b[0, 0]            # a scalar of NumPy: an ArrayValue of a tensor without dimensions, outside the graph `tensor.numpy()[()]`
+
+An outside array is an input of the graph by `torch.from_numpy`, guarded like a tensor. What NumPy's functions do with arrays is in
+`array_ufuncs` and `array_functions`.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ApplySource
+from treadle_tracer.values.base import Constant
+from treadle_tracer.values.tensor import TensorValue, shape_of
+from treadle_tracer.values.value import NotConstant, Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.source import Source
+    from treadle_tracer.values.value import TraceContext
+
+_DTYPES = "bool int8 int16 int32 int64 uint8 float16 float32 float64 complex64 complex128".split()
+
+
+@functools.cache
+def numpy_module() -> Any:
+    """NumPy, which programs without arrays do not need."""
+    import numpy
+
+    return numpy
+
+
+@functools.cache
+def torch_dtype(dtype: Any) -> torch.dtype:
+    """PyTorch's dtype for one of NumPy's. Raises Unsupported where there is none."""
+    if dtype.name not in _DTYPES or not dtype.isnative or dtype.metadata is not None:
+        raise Unsupported("numpy", f"dtype {dtype}")
+    return getattr(torch, dtype.name)
+
+
+@functools.cache
+def numpy_dtype(dtype: torch.dtype) -> Any:
+    """NumPy's dtype for one of PyTorch's. Raises Unsupported where there is none."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise Unsupported("numpy", f"{dtype}")
+    return numpy_module().dtype(name)
+
+
+def is_numpy_function(obj: Any) -> bool:
+    """Whether a callable is a function of NumPy that is not written in Python, or is dispatched."""
+    if type(obj).__module__ == "numpy":
+        return True
+    return type(obj) is types.BuiltinFunctionType and str(obj.__module__).partition(".")[0] == "numpy"
+
+
+class ArrayValue(Value):
+    """An ndarray, or where `is_scalar` a scalar of NumPy, with the memory of `tensor`. `obj` is the outside array."""
+
+    __slots__ = ("is_scalar", "obj", "tensor")
+
+    def __init__(self, tensor: TensorValue, is_scalar: bool = False, obj: Any = None, source: Source | None = None):
+        self.source = source
+        self.tensor = tensor
+        self.is_scalar = is_scalar
+        self.obj = obj
+
+    @property
+    def dtype(self) -> Any:
+        """NumPy's dtype."""
+        return numpy_dtype(self.tensor.fake.dtype)
+
+    @property
+    def ndim(self) -> int:
+        return self.tensor.fake.dim()
+
+    def python_type(self) -> type:
+        return self.dtype.type if self.is_scalar else numpy_module().ndarray
+
+    def describe(self) -> str:
+        kind = "NumPy scalar" if self.is_scalar else "array"
+        what = f"{kind} {self.tensor.fake.dtype} {tuple(self.tensor.fake.shape)}"
+        return f"{self.source.text} ({what})" if self.source is not None else what
+
+    def constant(self) -> Any:
+        raise NotConstant(self)
+
+    def hash_key(self, tx: TraceContext) -> Any:
+        if self.is_scalar:
+            raise Unsupported("hash", self.describe())
+        return tx.raise_exception(TypeError, "unhashable type: 'numpy.ndarray'")
+
+    # ---- attributes and calls
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
+        return tx.array_attribute(self, name)
+
+    def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.array_method(self, name, args, kwargs)
+
+    # ---- protocols
+
+    def truth(self, tx: TraceContext) -> bool:
+        return self.tensor.truth(tx)
+
+    def length(self, tx: TraceContext) -> int:
+        if self.is_scalar:
+            tx.raise_exception(TypeError, f"object of type '{self.dtype.type.__name__}' has no len()")
+        if self.ndim == 0:
+            tx.raise_exception(TypeError, "len() of unsized object")
+        return self.tensor.length(tx)
+
+    def length_value(self, tx: TraceContext) -> Value:
+        return shape_of(tx, self.tensor).items[0] if self.ndim else Constant(self.length(tx))
+
+    def as_index(self, tx: TraceContext) -> int:
+        if self.ndim:
+            tx.raise_exception(TypeError, "only integer scalar arrays can be converted to a scalar index")
+        return self.tensor.as_index(tx)
+
+    def get_item(self, tx: TraceContext, key: Value) -> Value:
+        return tx.array_item(self, key)
+
+    def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
+        tx.store_array_item(self, key, value)
+
+    def iterate(self, tx: TraceContext) -> Value:
+        if self.ndim == 0:
+            tx.raise_exception(TypeError, "iteration over a 0-d array")
+        rows = [tx.array_item(self, Constant(position)) for position in range(self.length(tx))]
+        return tx.list_iterator(rows)
+
+    def contains(self, tx: TraceContext, item: Value) -> bool:
+        raise Unsupported("branch-on-tensor", f"in {self.describe()}")
+
+    def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+        else:
+            cg.call_const(_scalar_of_tensor if self.is_scalar else _array_of_tensor, self.tensor)
+
+
+def _array_of_tensor(tensor: torch.Tensor) -> Any:
+    return tensor.detach().numpy()
+
+
+def _scalar_of_tensor(tensor: torch.Tensor) -> Any:
+    return tensor.detach().numpy()[()]
+
+
+# ---- from outside
+
+
+def why_not_input(array: Any) -> str | None:
+    """Why an outside array cannot be an input of a graph, or None."""
+    if array.dtype.name not in _DTYPES or not array.dtype.isnative:
+        return f"of dtype {array.dtype}"
+    if not array.flags.writeable:
+        return "read-only"
+    if not array.flags.aligned or any(stride < 0 or stride % array.itemsize for stride in array.strides):
+        return "laid out as no tensor can be"
+    return None
+
+
+def tensor_of_array(array: Any) -> torch.Tensor:
+    """A tensor with the memory of an outside array. Raises TypeError where PyTorch has no such tensor."""
+    if type(array).__name__ != "ndarray" or why_not_input(array) is not None:
+        raise TypeError("no tensor has this memory")
+    return torch.from_numpy(array)
+
+
+def wrap_array(tx: TraceContext, obj: Any, source: Source) -> Value:
+    """The Value of an outside array."""
+    why = why_not_input(obj)
+    if why is not None:
+        raise Unsupported("array-kind", f"{source.text} is {why}")
+    tx.guards.add(source, "type_is", type(obj))
+    tensor = tx.wrap_tensor(tensor_of_array(obj), ApplySource(source, tensor_of_array))
+    assert isinstance(tensor, TensorValue)
+    return ArrayValue(tensor, obj=obj, source=source)
+
+
+# ---- from inside
+
+
+def why_no_array(tensor: TensorValue) -> str | None:
+    """Why `tensor.numpy()` is not an array that shares the tensor's memory, or None."""
+    fake = tensor.fake
+    if fake.requires_grad:
+        return "a tensor that requires a gradient"
+    if fake.device.type != "cpu" or fake.layout is not torch.strided or fake.is_conj() or fake.is_neg():
+        return "no plain tensor of the CPU"
+    if tensor.python_type() is not torch.Tensor and not issubclass(tensor.python_type(), torch.nn.Parameter):
+        return f"a {tensor.python_type().__name__}"
+    return None
+
+
+def array_of(tensor: TensorValue) -> ArrayValue:
+    """`tensor.numpy()`"""
+    why = why_no_array(tensor)
+    if why is not None:
+        raise Unsupported("numpy", f"the array of {why}")
+    numpy_dtype(tensor.fake.dtype)
+    return ArrayValue(tensor)
+
+
+def in_graph(tx: TraceContext, function: Callable[..., Any], *args: Any, **kwargs: Any) -> TensorValue:
+    """A call of a torch function on tensors, other Values and constants, as a tensor of the graph."""
+    if torch.is_autocast_enabled("cpu"):
+        raise Unsupported("numpy", "a call under autocast, which NumPy knows nothing of")
+    given = [arg if isinstance(arg, Value) else Constant(arg) for arg in args]
+    named = {name: arg if isinstance(arg, Value) else Constant(arg) for name, arg in kwargs.items()}
+    found = tx.run_in_graph("call_function", function, given, named)
+    assert isinstance(found, TensorValue)
+    return found
+
+
+def fresh(tx: TraceContext, array: ArrayValue) -> TensorValue:
+    """The tensor of an array, in memory of its own and with the elements in the order of C."""
+    return in_graph(tx, torch.clone, array.tensor, memory_format=torch.contiguous_format)
+
+
+_MOST_CONSTANTS = 4096
+
+
+def constant_array(tx: TraceContext, real: Any) -> ArrayValue:
+    """An array that the program makes from constants: a new one at every call."""
+    dtype = torch_dtype(real.dtype)
+    if real.size > _MOST_CONSTANTS:
+        raise Unsupported("numpy", f"an array of {real.size} constants")
+    if real.size and bool((real == real.flat[0]).all()):
+        value = real.flat[0].item()
+        return ArrayValue(in_graph(tx, torch.full, tuple(real.shape), value, dtype=dtype, device="cpu"))
+    if real.size == 0:
+        return ArrayValue(in_graph(tx, torch.zeros, tuple(real.shape), dtype=dtype, device="cpu"))
+    return ArrayValue(in_graph(tx, torch.tensor, real.tolist(), dtype=dtype, device="cpu"))

@@ -1,0 +1,228 @@
+"""NumPy's arrays in compiled functions: results, dtypes, types, warnings and exceptions as in eager, in one graph where it matters."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+
+import pytest
+import torch
+from array_programs import EXPRESSIONS, KINDS, arrays, look, outcome, program
+from compile_runs import compiled
+
+np = pytest.importorskip("numpy", "2.0")
+
+DTYPES = "bool int8 int32 int64 uint8 float32 float64 complex64".split()
+
+
+def _seen(function, given):
+    found, messages = outcome(function, *given)
+    return found, [message for message in messages if "treadle" not in message.lower()]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("group", EXPRESSIONS)
+def test_expressions_are_eagers(group, kind):
+    """Each expression with another dtype: expressions times kinds times dtypes would be twenty thousand compiles."""
+    wrong = []
+    number = KINDS.index(kind)
+    for position, expression in enumerate(
+        EXPRESSIONS[group] if kind == "plain" else EXPRESSIONS[group][number % 2 :: 2]
+    ):
+        dtype = DTYPES[(position + number) % len(DTYPES)]
+        function = program(expression)
+        expected = _seen(function, arrays(dtype, kind))
+        found = _seen(compiled(function)[0], arrays(dtype, kind))
+        if found != expected:
+            wrong.append((expression, dtype, expected, found))
+    assert not wrong
+    gc.collect()
+
+
+CAPTURED = """
+a + b ; a - 2 ; 2.5 * a ; a / b ; a // b ; a % b ; a ** 2 ; a == b ; a < 2 ; -a ; abs(a) ; np.sqrt(a) ; np.exp(a)
+np.sin(a) ; np.maximum(a, b) ; np.sum(a) ; a.sum(axis=0) ; np.mean(a, axis=-1, keepdims=True) ; a.max() ; a.std()
+np.var(a, axis=0) ; a.argmax(axis=1) ; np.cumsum(a, axis=0) ; np.stack([a, b]) ; np.concatenate([a, b], axis=1) ; a.T
+a.reshape(-1) ; np.transpose(a) ; np.expand_dims(a, 0) ; np.tile(a, 2) ; np.roll(a, 1) ; a[0, 1] ; a[:, ::2]
+a[[0, 1], [1, 2]] ; a[None] ; np.where(a > 1, a, b) ; np.clip(a, 1, 2) ; a.astype(np.float64) ; a @ b.T ; np.dot(a, b.T)
+np.einsum('ij,kj->ik', a, b) ; np.linalg.norm(a) ; np.meshgrid(a[0], b[1]) ; np.zeros_like(a) + 1
+np.linspace(0, 1, 3) + a ; np.diff(a) ; np.split(a, 2) ; np.pad(a, 1) ; np.outer(a, b) ; np.round(a, 1)
+(a - a.mean(0)) / (a.std(0) + 1) ; np.array(a) ; np.sort(a)
+"""
+
+
+@pytest.mark.parametrize("expression", CAPTURED.replace("\n", " ; ").strip(" ;").split(" ; "))
+def test_common_expressions_are_one_graph(expression):
+    function = program(expression)
+    run, said = compiled(function, fullgraph=True)
+    assert look(run(*arrays("float32"))) == look(function(*arrays("float32")))
+    assert len(said.graphs) == 1 and not said.breaks
+
+
+def test_an_array_of_a_tensor_shares_its_memory():
+    def run(x):
+        a = x.numpy()
+        a[0] = 7
+        x.add_(1)
+        return a, torch.from_numpy(a)
+
+    x, y = (torch.arange(4) for _ in range(2))
+    (a, t), (b, u) = compiled(run, fullgraph=True)[0](x), run(y)
+    assert x.tolist() == y.tolist() and a.tolist() == b.tolist() and t.tolist() == u.tolist()
+    a[1] = 50
+    x[2] = 60
+    assert a.tolist() == x.tolist() == t.tolist() == [8, 50, 60, 4]
+
+
+def test_an_outside_array_is_written_in_place():
+    def run(a):
+        a[1:] = a[:-1]
+        a += 1
+        return a
+
+    a, b = (np.arange(6) for _ in range(2))
+    result = compiled(run, fullgraph=True)[0](a)
+    assert result is a
+    run(b)
+    assert a.tolist() == b.tolist()
+
+
+def test_arrays_of_overlapping_memory():
+    def run(a, b):
+        a[:] = 1
+        return b + 0
+
+    run_compiled = compiled(run, fullgraph=True)[0]
+    for start in (0, 2):
+        base, other = np.arange(6), np.arange(6)
+        assert run_compiled(base[:4], base[start:]).tolist() == run(other[:4], other[start:]).tolist()
+
+
+def test_a_function_of_arrays_alone_is_compiled():
+    def run(a, b):
+        return np.sin(a) + b
+
+    run_compiled, said = compiled(run)
+    a = np.ones((2, 3))
+    assert np.allclose(run_compiled(a, a), run(a, a)) and len(said.graphs) == 1
+
+
+def test_other_dtypes_shapes_and_kinds_of_arrays_are_other_entries():
+    def run(a):
+        return a * 2 + 1
+
+    run_compiled = compiled(run)[0]
+    read_only = np.arange(3.0)
+    read_only.flags.writeable = False
+    given = [
+        np.arange(3),
+        np.arange(3.0),
+        np.arange(6.0).reshape(2, 3).T,
+        np.arange(6.0)[::2],
+        np.arange(6.0)[::-1],
+        np.arange(3, dtype=">f4"),
+        np.arange(3, dtype=np.uint16),
+        read_only,
+        np.float64(3),
+        3,
+        np.ma.masked_array([1.0, 2.0], [True, False]),
+        np.array([1, 2], dtype=object),
+    ]
+    for array in given * 2:
+        expected, found = run(array), run_compiled(array)
+        assert type(found) is type(expected) and str(found) == str(expected)
+        assert getattr(found, "dtype", None) == getattr(expected, "dtype", None)
+
+
+def test_sizes_that_change_recompile_once():
+    def run(a):
+        return (a - a.mean(axis=0)) * np.sqrt(a.shape[0]) + np.arange(a.shape[1])
+
+    run_compiled, said = compiled(run)
+    for rows in (3, 4, 5, 6, 7):
+        a = np.random.default_rng(0).random((rows, rows + 1))
+        assert np.allclose(run_compiled(a), run(a))
+    assert len(said.graphs) <= 3
+
+
+def test_numpy_warns_as_in_eager():
+    def run(a):
+        return 1 / a, np.log(a)
+
+    run_compiled = compiled(run)[0]
+    for numbers in ([1.0, 2.0], [0.0, 1.0], [-1.0, 2.0], [0.0, 1.0], [0.0, 0.0], [3.0, 1.0]):
+        with warnings.catch_warnings(record=True) as expected:
+            warnings.simplefilter("always")
+            run(np.array(numbers))
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            run_compiled(np.array(numbers))
+        texts = [str(w.message) for w in found if "treadle" not in str(w.message).lower()]
+        assert texts == [str(w.message) for w in expected]
+
+
+def test_floating_point_errors_that_raise():
+    def run(a):
+        return a / 0.0
+
+    run_compiled = compiled(run)[0]
+    with np.errstate(all="raise"), pytest.raises(FloatingPointError, match="divide by zero"):
+        run_compiled(np.ones(2))
+    with np.errstate(all="ignore"):
+        assert run_compiled(np.ones(2)).tolist() == [np.inf, np.inf]
+
+
+def test_random_numbers_of_numpy_are_never_frozen():
+    def run(x):
+        return x * np.random.rand() + torch.from_numpy(np.random.standard_normal(2))
+
+    run_compiled = compiled(run)[0]
+    x = torch.ones(2, dtype=torch.float64)
+    for seed in (0, 1):
+        np.random.seed(seed)
+        expected = run(x), run(x), np.random.get_state()[1].tolist()
+        np.random.seed(seed)
+        found = run_compiled(x), run_compiled(x), np.random.get_state()[1].tolist()
+        assert [torch.equal(a, b) for a, b in zip(found[:2], expected[:2], strict=True)] == [True, True]
+        assert found[2] == expected[2]
+
+
+def test_a_tensor_with_a_gradient_raises_as_in_eager():
+    def run(x):
+        return (x + 1).numpy()
+
+    with pytest.raises(RuntimeError, match="requires grad"):
+        compiled(run)[0](torch.ones(2, requires_grad=True))
+
+
+def test_arrays_that_the_program_makes_are_new_at_every_call():
+    def run(x):
+        table = np.array([1.0, 2.0])
+        table += 1
+        return table, x + 1
+
+    run_compiled = compiled(run)[0]
+    first, second = run_compiled(torch.ones(2))[0], run_compiled(torch.ones(2))[0]
+    assert first is not second and first.tolist() == second.tolist() == [2.0, 3.0]
+
+
+def test_tensors_of_arrays():
+    def run(x):
+        a = x.numpy() * 2
+        return torch.tensor(a), torch.as_tensor(a), torch.from_numpy(a), torch.tensor(a, dtype=torch.float64)
+
+    x = torch.arange(3)
+    found, expected = compiled(run, fullgraph=True)[0](x), run(x)
+    assert [(t.dtype, t.tolist()) for t in found] == [(t.dtype, t.tolist()) for t in expected]
+    found[1][0] = 9
+    assert found[2][0] == 9 and found[0][0] == 0
+
+
+@pytest.mark.parametrize(
+    "call", ["np.sin(x)", "x + x.numpy()", "x.numpy() + x", "np.add(x, 1)", "np.sum(x)", "np.stack([x, x])"]
+)
+def test_tensors_among_arrays(call):
+    function = eval(f"lambda x: {call}", {"np": np})
+    x = torch.arange(3.0)
+    expected, found = outcome(function, x), outcome(compiled(function)[0], x)
+    assert found == expected
