@@ -440,7 +440,9 @@ dispatcher_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, 
     PyObject *result = NULL;
     if (follow(self) == 0) {
         PyObject *code = Py_NewRef(PyFunction_GET_CODE(self->function));
-        result = dispatch(self, (PyCodeObject *)code, args, nargsf, keyword_names);
+        result = tf_leaves_to_other_evaluator(self->handler)
+                     ? PyObject_Vectorcall(self->callable, args, nargsf, keyword_names)
+                     : dispatch(self, (PyCodeObject *)code, args, nargsf, keyword_names);
         Py_DECREF(code);
     }
     Py_DECREF(self);

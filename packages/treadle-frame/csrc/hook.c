@@ -50,6 +50,20 @@ uninstall(void)
     }
 }
 
+bool
+tf_leaves_to_other_evaluator(PyObject *handler)
+{
+    _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
+    if (current == _PyEval_EvalFrameDefault || current == evaluate_frame) {
+        return false;
+    }
+    PyObject *answer = PyObject_CallMethod(handler, "expects_evaluator", NULL);
+    int expected = answer == NULL ? 0 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    PyErr_Clear();
+    return expected > 0;
+}
+
 /* ---- deep recursion ---------------------------------------------------------------------------------------------------- */
 
 /* Under an installed evaluator each call of a Python function takes C stack, which CPython alone does not need. Where little is left

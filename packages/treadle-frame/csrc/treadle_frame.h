@@ -301,6 +301,10 @@ typedef struct {
 ThreadHook *tf_thread(void);                                    /* this thread's, or NULL if it never set a handler */
 ThreadHook *tf_thread_create(void);                             /* this thread's, made if need be; NULL with an error */
 int tf_thread_set(ThreadHook *, PyObject *state);               /* steals `state` (NULL = off) also on failure; -1, error */
+/* Whether another evaluator is active to which the handler leaves the calls of its functions: it has a method `expects_evaluator`, and
+ * that gives a true object. */
+bool tf_leaves_to_other_evaluator(PyObject *handler);
+
 /* Turns the hook off for this thread and back on; cheap, the evaluator stays installed. */
 PyObject *tf_thread_pause(ThreadHook *);
 int tf_thread_unpause(ThreadHook *, PyObject *paused);

@@ -9,6 +9,7 @@ import pickle
 import sys
 import threading
 import types
+import warnings
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -528,6 +529,32 @@ def test_foreign_evaluator_in_the_way(compile_c: Callable[..., Path]) -> None:
     finally:
         library.go()
     assert set_handler(None) is None
+
+
+def test_foreign_evaluator_that_the_handler_expects(compile_c: Callable[..., Path]) -> None:
+    import ctypes
+
+    from frame_helpers import FOREIGN_EVALUATOR
+
+    class Expecting(Recorder):
+        def expects_evaluator(self) -> bool:
+            return True
+
+    def f(x: int) -> str:
+        return "original"
+
+    handler = Expecting()
+    fast = dispatcher(f, handler)
+    add_entry(f, with_fast_path(f, lambda x: "fast path", ("x",)))
+    library = ctypes.PyDLL(str(compile_c(FOREIGN_EVALUATOR)))
+    library.come()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert fast(1) == "original"
+    finally:
+        library.go()
+    assert fast(1) == "fast path" and handler.asked == []
 
 
 # ---- random signatures and calls against plain calls --------------------------------------------------------------------------------

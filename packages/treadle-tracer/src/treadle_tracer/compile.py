@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, MutableMapping
@@ -100,6 +101,11 @@ class FrameCompiler:
         skip = why_not_trace(code, is_root=True)
         if skip is not None and self.options.fullgraph:
             raise _frame_skipped(code, skip)
+
+    @staticmethod
+    def expects_evaluator() -> bool:
+        """Whether another frame evaluator is no surprise: torch.compile's, which then compiles our functions, too."""
+        return "torch._dynamo" in sys.modules
 
     def reset(self) -> None:
         """Forget what earlier calls have shown (sizes that change, frames without tensors). `treadle_frame.reset` drops the entries."""

@@ -162,8 +162,11 @@ def skips_callees(code: CodeType) -> bool:
 
     Imports: finders, loaders and the bodies of modules run once, and compiling them is lost time. Checkpointing without re-entering
     autograd: it counts the tensors that its function saves, in forward and again in backward, where no compiled frame is active.
+    Functions compiled by torch.compile: its own evaluator is at work below them.
     """
     if code.co_filename.startswith("<frozen importlib"):
+        return True
+    if code.co_filename == _torch_directory() + os.path.join("_dynamo", "eval_frame.py"):
         return True
     return code.co_name == "checkpoint" and code.co_filename == _torch_directory() + os.path.join(
         "utils", "checkpoint.py"
