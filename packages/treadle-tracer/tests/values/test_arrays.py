@@ -46,7 +46,7 @@ np.var(a, axis=0) ; a.argmax(axis=1) ; np.cumsum(a, axis=0) ; np.stack([a, b]) ;
 a.reshape(-1) ; np.transpose(a) ; np.expand_dims(a, 0) ; np.tile(a, 2) ; np.roll(a, 1) ; a[0, 1] ; a[:, ::2]
 a[[0, 1], [1, 2]] ; a[None] ; np.where(a > 1, a, b) ; np.clip(a, 1, 2) ; a.astype(np.float64) ; a @ b.T ; np.dot(a, b.T)
 np.einsum('ij,kj->ik', a, b) ; np.linalg.norm(a) ; np.meshgrid(a[0], b[1]) ; np.zeros_like(a) + 1
-np.linspace(0, 1, 3) + a ; np.diff(a) ; np.split(a, 2) ; np.pad(a, 1) ; np.outer(a, b) ; np.round(a, 1)
+np.linspace(0, 1, 3) + a ; np.diff(a) ; np.split(a, 2) ; np.outer(a, b) ; np.round(a, 1)
 (a - a.mean(0)) / (a.std(0) + 1) ; np.array(a) ; np.sort(a)
 """
 

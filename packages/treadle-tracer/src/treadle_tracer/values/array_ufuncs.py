@@ -20,6 +20,7 @@ from treadle_shapes.expr import Not
 from treadle_shapes.torch import raw_expr
 from treadle_tracer.errors import OtherPath, PathEnds, Unsupported
 from treadle_tracer.tables import by_name
+from treadle_tracer.values import numpy_numbers
 from treadle_tracer.values.array_options import is_no_value
 from treadle_tracer.values.arrays import ArrayValue, array_of, constant_array, in_graph, numpy_module, torch_dtype
 from treadle_tracer.values.base import NONE, Constant, LazyValue
@@ -53,6 +54,8 @@ def operand(tx: TraceContext, value: Value) -> Operand:
     if isinstance(value, LazyValue):
         value = value.force(tx)
     if isinstance(value, NumpyNumber):
+        if value.obj.dtype.name in ("int64", "float64"):
+            return Operand(value.number, value.obj.dtype, 0)
         value = value.fixed(tx)
     if isinstance(value, ArrayValue):
         return Operand(value.tensor, value.dtype, value.ndim)
@@ -201,7 +204,8 @@ def _of_numbers(tx: TraceContext, ufunc: Any, args: list[Value], out: ArrayValue
     """A universal function of numbers that are no arrays: a constant, as the numbers are then."""
     if out is not None or wanted is not None:
         raise Unsupported("numpy", f"numpy.{ufunc.__name__} of numbers")
-    return tx.fold(ufunc, args, {})
+    found = numpy_numbers.universal(tx, ufunc.__name__, args)
+    return tx.fold(ufunc, args, {}) if found is None else found
 
 
 def _output(tx: TraceContext, outs: list[Value]) -> ArrayValue | None:

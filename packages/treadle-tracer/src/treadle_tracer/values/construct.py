@@ -34,6 +34,7 @@ from treadle_tracer.values.sets import SetValue, copy_set
 from treadle_tracer.values.symbolic_arithmetic import convert
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.text import to_str
+from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import Value, call_special
 
 if TYPE_CHECKING:
@@ -197,6 +198,9 @@ def _new_tuple(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) ->
 def _new_numpy_scalar(tx: TraceContext, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
     if len(args) == 1 and not kwargs and isinstance(args[0], ArrayValue) and args[0].ndim == 0:
         return tx.array_method(ArrayValue(args[0].tensor, is_scalar=True), "astype", [tx.wrap_known(cls)], {})
+    if len(args) == 1 and not kwargs and isinstance(args[0], SymbolicValue) and not is_unbacked(tx, args[0]):
+        if (cls.__name__, args[0].python_type()) in (("int64", int), ("float64", float)):
+            return numpy_numbers.scalar_of(tx, cls, args[0])
     return tx.fold(cls, args, kwargs)
 
 

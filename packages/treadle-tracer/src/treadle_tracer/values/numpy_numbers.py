@@ -86,6 +86,8 @@ class NumpyNumber(Value):
         return self.fixed(tx).as_index(tx)
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
+        if name in _OF_TYPE:
+            return tx.from_constant(getattr(self.obj, name))
         return Method(self, name, getattr(self.obj, name)) if name in _ITEM else self.fixed(tx).get_attr(tx, name)
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -101,6 +103,7 @@ class NumpyNumber(Value):
 
 
 _ITEM = ("item", "tolist")
+_OF_TYPE = ("dtype", "ndim", "shape", "size", "itemsize", "nbytes")  # the same for all numbers of a type
 
 
 def fix_all(tx: TraceContext, args: list[Value]) -> list[Value]:
@@ -136,6 +139,25 @@ def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -
         if getattr(function, "__module__", None) == "math":
             return tx.fold(function, numbers, {})
     return tx.fold(function, fix_all(tx, args), {})
+
+
+def universal(tx: TraceContext, name: str, args: list[Value]) -> Value | None:
+    """A universal function of numbers some of which are symbols; None: they have to be constants."""
+    numbers = plain_numbers(args)
+    if not all(map(_is_exact, args)) or not any(isinstance(number, SymbolicValue) for number in numbers):
+        return None
+    if name == "sqrt":  # rounded correctly by both
+        return scalar_of(tx, sys.modules["numpy"].float64, tx.wrap_known(math.sqrt).call(tx, numbers, {}))
+    if name in ("maximum", "minimum") and all(number.python_type() is int for number in numbers):
+        first = tx.compare(">=" if name == "maximum" else "<=", *numbers).truth(tx)
+        return scalar_of(tx, sys.modules["numpy"].int64, numbers[0 if first else 1])
+    return None
+
+
+def scalar_of(tx: TraceContext, cls: Any, number: Value) -> Value:
+    """`cls(number)`, where `cls` is NumPy's float64 or int64 and the number one of Python's that fits."""
+    obj = cls(_hint(tx, number))
+    return NumpyNumber(obj, number) if isinstance(number, SymbolicValue) else Constant(obj)
 
 
 def _is_exact(value: Value) -> bool:

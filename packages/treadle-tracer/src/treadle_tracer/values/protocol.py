@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import operator
 import types
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -87,10 +88,23 @@ def fold(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwar
             name = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
             raise Unsupported("call", f"{name} of {error.value.describe()}") from None
     try:
-        result = function(*plain, **named)
+        quiet = any(map(is_numpy_scalar, (*plain, *named.values(), getattr(function, "__self__", None))))
+        result = _call_quietly(function, plain, named) if quiet else function(*plain, **named)
+    except Unsupported:
+        raise
     except Exception as error:
         raise_real(tx, error)
     return tx.from_constant(result)
+
+
+def _call_quietly(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Call a function of NumPy's scalars. What NumPy warns of, the program is to see when it runs."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        result = function(*args, **kwargs)
+    if seen:
+        raise Unsupported("numpy", f"{getattr(function, '__name__', function)} warns: {seen[0].message}")
+    return result
 
 
 # ---- identity

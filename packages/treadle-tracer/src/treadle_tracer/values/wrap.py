@@ -146,7 +146,9 @@ def _function(tx: TraceContext, obj: types.FunctionType, source: Source) -> Valu
     if own.get("_treadle_disabled") or own.get("_torchdynamo_disable"):
         _guard_identity(tx, obj, source)
         return DisabledFunction(obj, source)
-    if "_torchdynamo_orig_callable" in own:  # compiled by torch.compile: traced into this graph, as torch.compile does itself
+    if (
+        "_torchdynamo_orig_callable" in own
+    ):  # compiled by torch.compile: traced into this graph, as torch.compile does itself
         _guard_identity(tx, obj, source)
         return tx.wrap_known(own["_torchdynamo_orig_callable"])
     if "_treadle_original" in own:  # compiled by treadle on its own: traced into this graph
