@@ -36,7 +36,7 @@ from treadle_tracer.values import (
     array_functions,
     array_items,
     array_methods,
-    array_ufuncs,
+    array_warnings,
     module_attributes,
     objects,
     originals,
@@ -131,7 +131,7 @@ class Tracer:
         self.generators: list[GeneratorValue] = []
         self.root_globals: dict[str, Any] | None = None
         self.exception: Value | None = None
-        self.numpy_flags: list[TensorValue] = []
+        self.numpy_flags: list[array_warnings.Flag] = []
         self.caller_handles = caller_handles
         self.protected = 0
         self.was_protected = False
@@ -328,7 +328,7 @@ class Tracer:
 
     def close_writes(self) -> None:
         """At the end of the program: settle what it has written to outside objects."""
-        array_ufuncs.write_checks(self)
+        array_warnings.write_checks(self)
         self.forget_restored()
         aliases.guard_changed_objects(self)
         aliases.guard_hashed_objects(self)

@@ -32,9 +32,9 @@ from treadle_tracer.values.array_ufuncs import (
     converted,
     in_dtype,
     is_ufunc,
-    note_not_finite,
     operand,
 )
+from treadle_tracer.values.array_warnings import note_not_finite
 from treadle_tracer.values.arrays import ArrayValue, fresh, in_graph, numpy_module, torch_dtype
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.class_lookup import MISSING, lookup

@@ -1,35 +1,29 @@
 """NumPy's universal functions on arrays of the graph: which loop NumPy would run, and the torch calls that compute what it computes.
 
 NumPy itself says which dtypes a call computes with (`ufunc.resolve_dtypes`), so promotion is NumPy's. Arrays are converted to these dtypes,
-one torch function computes, and the result is converted to the loop's dtype. Whether NumPy warned of overflow, of a division by zero or of
-an invalid value shows in results that are not finite although the operands are numbers. The graph asserts that there are none; where the
-assert fails Python runs the program, and NumPy warns.
+one torch function computes, and the result is converted to the loop's dtype. What NumPy warns of: `array_warnings`.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from treadle_shapes.expr import Not
-from treadle_shapes.torch import raw_expr
-from treadle_tracer.errors import OtherPath, PathEnds, Unsupported
+from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.values import numpy_numbers
 from treadle_tracer.values.array_options import is_no_value
+from treadle_tracer.values.array_warnings import note_flag, note_not_finite
 from treadle_tracer.values.arrays import ArrayValue, array_of, constant_array, in_graph, numpy_module, torch_dtype
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.sequences import ListValue, Sequence
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
-from treadle_tracer.values.tensor_numbers import truth_value
-from treadle_tracer.values.unbacked import state_fact
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -135,42 +129,6 @@ def converted(tx: TraceContext, tensor: TensorValue, dtype: Any) -> TensorValue:
         if target is not torch.bool:
             note_not_finite(tx, found, [tensor])
     return found
-
-
-def note_flag(tx: TraceContext, flag: TensorValue) -> None:
-    """NumPy warns where an element of `flag` is true."""
-    if tx.speculation is not None:
-        raise PathEnds("an operation of NumPy that may warn")
-    if not tx.symbols.guesses or not tx.symbols.takes_numbers:
-        raise Unsupported("numpy", "an operation that may warn")
-    tx.numpy_flags.append(in_graph(tx, torch.any, flag) if flag.fake.dim() else flag)
-
-
-def note_not_finite(tx: TraceContext, result: TensorValue, operands: Iterable[Value]) -> None:
-    """Note where a result is not finite although no operand is NaN."""
-    flag = in_graph(tx, torch.logical_not, in_graph(tx, torch.isfinite, result))
-    for given in operands:
-        dtype = given.fake.dtype if isinstance(given, TensorValue) else torch.int64
-        if dtype.is_floating_point or dtype.is_complex:
-            is_number = in_graph(tx, torch.logical_not, in_graph(tx, torch.isnan, given))
-            flag = in_graph(tx, torch.logical_and, flag, is_number)
-    note_flag(tx, flag)
-
-
-def write_checks(tx: TraceContext) -> None:
-    """At the end of the program: the graph asserts that NumPy has nothing to warn of."""
-    flags, tx.numpy_flags = tx.numpy_flags, []
-    if not flags:
-        return
-    total = functools.reduce(lambda a, b: in_graph(tx, torch.logical_or, a, b), flags)
-    number = truth_value(tx, total)
-    assert number is not None
-    if isinstance(number, Constant):
-        if number.obj:
-            raise Unsupported("numpy", "an operation that warns")
-        return
-    tx.symbols.unbacked.write_asserts(tx, complete=True)
-    state_fact(tx, Not(raw_expr(number.sym)), "NumPy warns of nothing", OtherPath)  # type: ignore[attr-defined]
 
 
 # ---- calls
@@ -506,7 +464,7 @@ def _reduce(tx: TraceContext, ufunc: Any, given: dict[str, Any]) -> Value:
     tensor = converted(tx, array.tensor, dtype)
     result = _REDUCTIONS[name](tx, tensor, axes, keepdims)
     if dtype.kind in "fc" and name in ("add", "multiply"):
-        _note_not_finite_sum(tx, result, tensor)
+        note_not_finite(tx, result, ())
     if out is not None:
         return store_result(tx, out, result)
     return ArrayValue(result, result.fake.dim() == 0 and not keeps_array)
@@ -519,11 +477,6 @@ def _reduced_dtype(name: str, dtype: Any, wanted: Any) -> Any:
     if found.name not in _COMPUTED and not (name == "add" and found.name in _COMPLEX):
         raise Unsupported("numpy", f"numpy.{name}.reduce of {found}")
     return found
-
-
-def _note_not_finite_sum(tx: TraceContext, result: TensorValue, tensor: TensorValue) -> None:
-    """NumPy may warn where a sum is not finite; a NaN among the elements is no reason, but rare."""
-    note_flag(tx, in_graph(tx, torch.logical_not, in_graph(tx, torch.isfinite, result)))
 
 
 def _is_empty(tensor: TensorValue, axes: list[int]) -> bool:
@@ -580,7 +533,7 @@ def _accumulate(tx: TraceContext, ufunc: Any, given: dict[str, Any]) -> Value:
     tensor = converted(tx, array.tensor, dtype)
     result = in_graph(tx, function, tensor, axis, dtype=tensor.fake.dtype)
     if dtype.kind in "fc":
-        _note_not_finite_sum(tx, result, tensor)
+        note_not_finite(tx, result, ())
     out = None if given["out"] is None else _output(tx, [given["out"]])
     return ArrayValue(result) if out is None else store_result(tx, out, result)
 

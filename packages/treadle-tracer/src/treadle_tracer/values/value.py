@@ -357,7 +357,7 @@ class TraceContext(LooksUp, Protocol):
     exception: Value | None  # the exception being handled
     hashed: dict[int, Any]  # outside objects that are keys or members by their identity, by id
     scopes: dict[int, dict[str, Any]]  # globals that the program has read or written, by id
-    numpy_flags: list[Any]  # tensors with a true element where NumPy warns
+    numpy_flags: list[Any]  # where NumPy warns: see `values.array_warnings`
     autocast_nesting: int
     grad_mode_uses: int  # how often the program has asked for grad mode or set it
     deleted: Any  # stands for a deleted attribute, global or cell content
