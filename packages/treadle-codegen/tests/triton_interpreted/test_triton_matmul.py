@@ -21,7 +21,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 class PreferredLabels:
     """A clock by which variants whose labels hold a certain text are the fastest."""
 
-    identity = "preferred labels"
+    identity, noise = "preferred labels", 0.0
 
     def __init__(self, text: str) -> None:
         self.text = text

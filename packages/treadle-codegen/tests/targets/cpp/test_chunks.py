@@ -39,6 +39,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 REASONS = {
     "nothing is left over": (softmax, torch.randn(8, 48), "nothing is left over, or all of it"),
     "all of it": (softmax, torch.randn(8, 9), "nothing is left over, or all of it"),
+    "a long row of exponentials": (softmax, torch.randn(3, 1021), "a long row of expensive elements"),
     "elements alone": (lambda x: x[:, 1:].exp() + 1, torch.randn(8, 18), None),
     "doubles": (softmax, torch.randn(8, 49).double(), "elements of other widths"),
     "strided": (lambda x: x.t().sum(1), torch.randn(49, 8), "elements that lie apart"),

@@ -21,7 +21,7 @@ class CppTiling:
     columns: bool = True
     chunks: bool = True
     tile: int = 64
-    streams: int = 4
+    streams: int = 1
 
     def __str__(self) -> str:
         changed = [
@@ -45,5 +45,5 @@ def candidates(kernel: Kernel, uses: frozenset[str], wide_vectors: bool) -> list
     if "tile" in uses:
         found += [replace(DEFAULT, tile=side) for side in (0, 16, 32, 128)]
     if "streams" in uses:
-        found += [replace(DEFAULT, streams=n) for n in (1, 2, 8)]
+        found += [replace(DEFAULT, streams=n) for n in (2, 4)]
     return found
