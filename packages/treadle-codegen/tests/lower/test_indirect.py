@@ -46,6 +46,17 @@ def test_elements_are_computed_at_their_positions(name: str) -> None:
     assert buffers_of_size(function, X.numel(), X, POSITIONS) == 0
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", COMPUTED)
+def test_elements_of_16_bits(name: str, dtype: torch.dtype) -> None:
+    function, x = COMPUTED[name], X.to(dtype)
+    exact, unit = function(x.double(), POSITIONS), torch.finfo(dtype).eps
+    found = compiled(function, x, POSITIONS)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found.double(), exact, rtol=2 * unit, atol=2 * unit)
+    assert buffers_of_size(function, X.numel(), x, POSITIONS) == 0
+
+
 @pytest.mark.parametrize("position", [50, -1, 10**6])
 @pytest.mark.parametrize("name", [name for name in COMPUTED if name not in ("part", "reshaped")])
 def test_positions_are_checked(name: str, position: int) -> None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from treadle_codegen.ir.loops import Instr, IntLike, Load, symbols_of
+from treadle_codegen.ir.ops import FLOATS, LOW_FLOATS
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import axis_symbol, linear, product
 from treadle_codegen.lower.loop_builder import LoopBuilder
@@ -27,7 +26,7 @@ def why_not_indirect(lw: Lowering, x: TensorExpr, d: int, elements: IntLike) -> 
         return "it is in memory"
     if not (isinstance(total, int) and isinstance(elements, int) and 2 * elements <= total):
         return "most of it is read"
-    if x.cost > lw.costs.recompute or x.dtype not in (torch.float32, torch.float64):
+    if x.cost > lw.costs.recompute or x.dtype not in FLOATS | LOW_FLOATS:
         return "it is expensive"
     trial, position = LoopBuilder(), _position_symbol(x.shape[d])
     at = [axis_symbol(f"i{k}", size) for k, size in enumerate(x.shape)]
