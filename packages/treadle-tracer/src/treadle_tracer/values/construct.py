@@ -21,7 +21,7 @@ from treadle_tracer.tables import disjoint
 from treadle_tracer.values import numpy_numbers, tensor_numbers
 from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.arrays import ArrayValue
-from treadle_tracer.values.base import FALSE, NONE, Constant, boolean
+from treadle_tracer.values.base import FALSE, NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValue
@@ -29,7 +29,7 @@ from treadle_tracer.values.iterators import CLASS_ITERATORS
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue, SuperValue
 from treadle_tracer.values.rules.table import rule_of
-from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
+from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue, copy_set
 from treadle_tracer.values.symbolic_arithmetic import convert
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
@@ -62,7 +62,9 @@ def construct(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwargs
     if cls.__module__ == "numpy" and cls.__name__ in ("dtype", "finfo", "iinfo"):
         return tx.fold(cls, args, kwargs)
     if issubclass(cls, tuple) and cls is not tuple:
-        return _construct_tuple(tx, cls, args, kwargs)
+        return _construct_tuple(tx, cls_value, args, kwargs)
+    if type(cls).__name__ == "tensortype" and cls.__module__ == "torch" and not kwargs:
+        return _new_legacy_tensor(tx, cls, args)
     meta_call = lookup(tx, type(cls), "__call__")
     if isinstance(meta_call, types.FunctionType) and type(cls) not in _PLAIN_METACLASSES:
         return tx.inline(tx.wrap_known(meta_call), [cls_value, *args], kwargs)
@@ -132,8 +134,9 @@ def _solid_base(cls: type) -> type:
     return object
 
 
-def _construct_tuple(tx: TraceContext, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _construct_tuple(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A named tuple (its `__new__` is generated), or another subclass of tuple."""
+    cls = cls_value.obj
     fields = getattr(cls, "_fields", None)
     if not isinstance(fields, tuple):
         if cls is torch.Size:
@@ -153,6 +156,8 @@ def _construct_tuple(tx: TraceContext, cls: type, args: list[Value], kwargs: dic
             else:
                 tx.raise_exception(TypeError, f"{cls.__name__}.__new__() missing required argument: {name!r}")
         return TupleValue(items, cls)
+    if isinstance(new, types.FunctionType):  # torch's PackedSequence
+        return instantiate(tx, cls_value, args, kwargs)
     raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} has a __new__ of its own")
 
 
@@ -304,6 +309,45 @@ def _new_tensor(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -
     return tx.run_in_graph("call_function", torch.Tensor, args, kwargs)
 
 
+_LEGACY_DTYPES = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "LongTensor": torch.int64,
+    "IntTensor": torch.int32,
+}
+
+
+def _new_legacy_tensor(tx: TraceContext, cls: type, args: list[Value]) -> Value:
+    """`torch.FloatTensor(2, 3)`, uninitialised, and `torch.FloatTensor([1, 2])`, of numbers"""
+    dtype = _LEGACY_DTYPES.get(cls.__name__)
+    given = [arg.force(tx) if isinstance(arg, LazyValue) else arg for arg in args]
+    if dtype is None:
+        raise Unsupported("new-builtin-subclass", f"torch.{cls.__name__}")
+    options: dict[str, Value] = {"dtype": Constant(dtype), "device": Constant("cpu")}
+    sizes = given[0].unpack(tx) if len(given) == 1 and given[0].python_type() is torch.Size else given
+    if all(size.python_type() is int for size in sizes):
+        return tx.run_in_graph("call_function", torch.empty, [TupleValue(sizes or [Constant(0)])], options)
+    if len(given) == 1 and isinstance(given[0], Sequence):
+        numbers = _numbers_in(tx, given[0])
+        kinds = (int, float) if dtype.is_floating_point else (int,)
+        if all(isinstance(number, Constant) and type(number.obj) in kinds for number in numbers):
+            return tx.run_in_graph("call_function", torch.tensor, [given[0]], options)
+    raise Unsupported("new-builtin-subclass", f"torch.{cls.__name__} of {given[0].describe()}")
+
+
+def _numbers_in(tx: TraceContext, value: Value) -> list[Value]:
+    """All items of nested lists and tuples."""
+    value = value.force(tx) if isinstance(value, LazyValue) else value
+    return [n for item in value.unpack(tx) for n in _numbers_in(tx, item)] if isinstance(value, Sequence) else [value]
+
+
+def _new_variable(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`torch.autograd.Variable(tensor)`: the tensor without history"""
+    if len(args) != 1 or kwargs or not isinstance(args[0], TensorValue):
+        raise Unsupported("new-builtin-subclass", "torch.autograd.Variable with these arguments")
+    return tx.run_in_graph("call_method", "detach", args, {})
+
+
 def _new_mapping_proxy(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A view of the dict: shares its entries."""
     mapping = args[0].as_dict(tx)
@@ -328,6 +372,7 @@ _BUILT_IN: dict[Any, _Constructor] = {
     types.SimpleNamespace: _new_namespace,
     torch.autograd.profiler.record_function: _new_null_context,
     types.MappingProxyType: _new_mapping_proxy,
+    torch.autograd.Variable: _new_variable,
     dict: _new_dict(dict),
     collections.OrderedDict: _new_dict(collections.OrderedDict),
     collections.defaultdict: _new_dict(collections.defaultdict),

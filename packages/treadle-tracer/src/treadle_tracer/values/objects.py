@@ -503,6 +503,13 @@ def _bind_slot(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
     raise Unsupported("attribute", f"{owner.describe()}.{name}")
 
 
+def _bind_field(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
+    """A field of a named tuple whose class has more than fields."""
+    if not isinstance(owner, ObjectValue) or not isinstance(owner.container, TupleValue):
+        raise Unsupported("descriptor", f"{type(raw).__name__} {name}")
+    return owner.container.item(tx, raw.__reduce__()[1][0])
+
+
 _BINDERS: dict[type, Callable[[Any, Value, Any, str], Value]] = {
     types.FunctionType: _bind_function,
     property: _bind_property,
@@ -512,6 +519,7 @@ _BINDERS: dict[type, Callable[[Any, Value, Any, str], Value]] = {
     functools._lru_cache_wrapper: lambda tx, owner, raw, name: BoundMethod(tx.wrap_known(raw), owner),
     types.GetSetDescriptorType: _bind_slot,
     types.MemberDescriptorType: _bind_slot,
+    type(collections.namedtuple("_Pair", "first second").first): _bind_field,  # type: ignore[attr-defined]
     types.MethodDescriptorType: _bind_builtin,
     types.WrapperDescriptorType: _bind_builtin,
     types.ClassMethodDescriptorType: lambda tx, owner, raw, name: Method(

@@ -100,6 +100,30 @@ def _math(function: Callable[..., Any]) -> Apply:
     return run
 
 
+class MethodCaller(Value):
+    """`operator.methodcaller(name, *args, **kwargs)`."""
+
+    __slots__ = ("args", "kwargs", "name")
+
+    def __init__(self, name: str, args: Args, kwargs: Kwargs):
+        self.source = None
+        self.name, self.args, self.kwargs = name, args, kwargs
+
+    def python_type(self) -> type:
+        return operator.methodcaller
+
+    def call(self, tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+        if len(args) != 1 or kwargs:
+            raise Unsupported("call", "operator.methodcaller with several arguments")
+        return args[0].get_attr(tx, self.name).call(tx, self.args, self.kwargs)
+
+
+def _method_caller(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    if not args or not isinstance(args[0], Constant) or type(args[0].obj) is not str:
+        raise Unsupported("call", "operator.methodcaller without the name of a method")
+    return MethodCaller(args[0].obj, args[1:], kwargs)
+
+
 class ItemGetter(Value):
     """`operator.itemgetter(*keys)` or `operator.attrgetter(*names)`."""
 
@@ -174,6 +198,7 @@ RULES = (
     Rule(operator.index, lambda tx, args, kwargs: Constant(args[0].as_index(tx))),
     Rule(operator.abs, _abs),
     Rule(operator.length_hint, lambda tx, args, kwargs: length_of(tx, args[0])),
+    Rule(operator.methodcaller, _method_caller, Effect.NONE),
     Rule(operator.itemgetter, _item_getter(operator.itemgetter), Effect.NONE),
     Rule(operator.attrgetter, _item_getter(operator.attrgetter), Effect.NONE),
 )
