@@ -1,12 +1,17 @@
 """Random programs under autograd: values, gradients, undefined gradients and errors must be those of eager.
 
+TREADLE_EXAMPLES=13 runs 5,200 programs in place of 400.
+
 After the forward pass a program may change an input or an output in place; the backward pass then succeeds or fails as eager's does.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from typing import Any
 
+import pytest
 import torch
 from gradient_oracle import run_operators
 from hypothesis import HealthCheck, given, settings
@@ -14,8 +19,8 @@ from hypothesis import strategies as st
 from test_random_programs import LAYOUTS, STEPS
 from torch import fx
 
-from treadle_autograd import aot
-from treadle_autograd.partition import min_cut, save_everything
+from treadle_autograd import aot, random_replay
+from treadle_autograd.partition import min_cut, save_everything, with_budget
 
 SMOOTH = {
     "exp": lambda a, b: torch.exp(a * 0.1),
@@ -113,14 +118,36 @@ def assert_same(mine: Any, theirs: Any) -> None:
         assert mine == theirs
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
-@given(PROGRAM, st.lists(st.integers(0, 20), min_size=1, max_size=4), INPUTS, st.integers(0, 12), st.booleans())
-def test_random_gradients(program: Any, outputs: Any, layouts: Any, changed: int, is_cut: bool) -> None:
+EXAMPLES = 400 * int(os.environ.get("TREADLE_EXAMPLES", "1"))
+PARTITIONS = {"cut": min_cut, "everything": save_everything, "half": with_budget(0.5), "nothing": with_budget(0)}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _masks_of_small_programs_are_drawn_again() -> Iterator[None]:
+    """As if they took more memory than the generator's state."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(random_replay, "_bytes_saved", lambda target, tensors: 2**20)
+        yield
+
+
+@settings(
+    max_examples=int(os.environ.get("TREADLE_RANDOM_PROGRAMS", "400")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much],
+)
+@given(
+    PROGRAM,
+    st.lists(st.integers(0, 20), min_size=1, max_size=4),
+    INPUTS,
+    st.integers(0, 12),
+    st.sampled_from(sorted(PARTITIONS)),
+)
+def test_random_gradients(program: Any, outputs: Any, layouts: Any, changed: int, partition: str) -> None:
     gm = build(program, outputs, layouts)
     if gm is None:
         return
-    partition = min_cut if is_cut else save_everything
-    compiled = aot(gm, make_inputs(layouts)[1], inference=False, forward=run_operators, partition=partition)
+    chosen = PARTITIONS[partition]
+    compiled = aot(gm, make_inputs(layouts)[1], inference=False, forward=run_operators, partition=chosen)
     mine, theirs = observe(compiled, layouts, changed), observe(gm, layouts, changed)
     if theirs[-1] is True and mine[-1] is not True:
         return  # eager had saved what was changed, and we had not: the gradients are those of the values before the change

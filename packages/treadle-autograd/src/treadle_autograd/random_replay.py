@@ -8,6 +8,7 @@ The joint graph holds the reads of states; the forward graph those of them that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -36,12 +37,16 @@ def why_not_replay(node: fx.Node) -> str | None:
     devices = {tensor.device.type for tensor in tensors}
     if len(devices) != 1 or not devices <= GENERATOR_STATE_BYTES.keys():
         return "the state of its generator is unknown"
+    if _bytes_saved(target, tensors) <= GENERATOR_STATE_BYTES[devices.pop()]:
+        return "its numbers take less memory than the generator's state"
+    return None
+
+
+def _bytes_saved(target: Any, tensors: Sequence[torch.Tensor]) -> int:
+    """What saving the results of a random operator takes: of zeros and ones a byte each."""
     record = operator(target)
     saved = sum(map(bytes_of_tensor, tensors))
-    if record is not None and record.is_zero_or_one:
-        saved //= tensors[0].dtype.itemsize  # they are saved in a byte each
-    is_smaller = saved <= GENERATOR_STATE_BYTES[devices.pop()]
-    return "its numbers take less memory than the generator's state" if is_smaller else None
+    return saved // tensors[0].dtype.itemsize if record is not None and record.is_zero_or_one else saved
 
 
 def note_states(graph: fx.Graph, mode: FakeTensorMode) -> dict[fx.Node, fx.Node]:

@@ -36,6 +36,7 @@ from .symbolic_nodes import SymbolicNodes
 from .unbacked import has_elements, offset_fact, shape_env_of, unify_symbols
 
 aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
 
 
 def storage_key(tensor: torch.Tensor) -> int:
@@ -163,6 +164,8 @@ class AtenRecorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
+        if func is _DEVICE:  # functional tensors ask their values for it after every call
+            return args[0].device if type(args[0]) is not FakeTensor else args[0].fake_device
         try:
             return self._dispatch(func, args, kwargs or {})
         except TYPED:

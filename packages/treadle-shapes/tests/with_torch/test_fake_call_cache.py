@@ -229,3 +229,50 @@ def test_everything_is_forgotten_when_something_is_learnt():
         before = setting.made
         setting.call(torch.sum, x, 0)
         assert setting.made == before + 1
+
+
+def test_views_below_autograd():
+    """In grad mode, views are recalled inside a dispatch mode only: above it, autograd relates them to what they view."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    setting = Setting()
+    x, y = (setting.fake(torch.randn(3, 4)) for _ in range(2))
+    view = torch.ops.aten.view.default
+
+    class Below(TorchDispatchMode):
+        @classmethod
+        def _should_skip_dynamo(cls):
+            return False
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return setting.call(func, *args) if func is view else func(*args, **(kwargs or {}))
+
+    for tensor in (x, y):
+        with Below():
+            assert view(tensor, [12]).shape == (12,)
+    assert setting.made <= 1
+    before = setting.made
+    above = [setting.call(view, tensor, [12]) for tensor in (x, y)]
+    assert setting.made > before and all(result._is_view() for result in above)
+
+
+def test_missing_results_and_calls_without_tensors():
+    setting = Setting()
+    aten = torch.ops.aten
+    image, kernel = setting.fake(torch.randn(2, 3, 8, 8)), setting.fake(torch.randn(4, 3, 3, 3))
+    gradient = setting.fake(torch.randn(2, 4, 6, 6))
+    arguments = (None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False])
+    for _ in range(2):
+        results = setting.call(aten.convolution_backward.default, gradient, image, kernel, *arguments)
+        assert results[2] is None and results[0].shape == image.shape
+    assert setting.made == 1
+    for _ in range(2):
+        assert setting.call(aten.empty.memory_format, [3, 4]).dtype is torch.float32
+    assert setting.made == 2
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert setting.call(aten.empty.memory_format, [3, 4]).dtype is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
+    setting.call(torch.empty, [3, 4]), setting.call(torch.empty, [3, 4])
+    assert setting.made == 5

@@ -9,8 +9,9 @@ FakeTensorMode costs 0.1 to 3 ms (a `linear` is up to 24 dispatches), a cached r
 The result of a fake kernel depends on its arguments' metadata, on a few settings and, with symbolic sizes, on the facts of their
 environment. The key holds all of these. A call is not cached where one of these conditions fails:
 
-- every result is a tensor of the arguments' own mode: an argument itself, a view of one (without gradients), or a tensor with memory of
-  its own; autograd tracks none of them, and their sizes hold no symbol that the arguments do not have (as for `nonzero`);
+- every result is None or a tensor of the mode: an argument itself, a view of one (where autograd does not see the call), or a tensor with
+  memory of its own; autograd tracks none of them, and their sizes hold no symbol that the arguments do not have (as for `nonzero`);
+- the call has a tensor among its arguments, or is one of an ATen operator;
 - the call changed no argument, neither its version nor its metadata.
 
 A new fact of the environment empties the cache.
@@ -45,6 +46,8 @@ _PLAIN = frozenset(
 _SYMBOLIC = frozenset((torch.SymInt, torch.SymFloat, torch.SymBool))
 _SEQUENCES = frozenset((tuple, list, torch.Size))
 _NUMBERS = frozenset((int, float, bool))
+# In the dispatch of a mode below autograd, the keys of all devices are excluded together.
+_AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 
 
 class _Unknown(Exception):
@@ -82,6 +85,9 @@ class _Several(NamedTuple):
     items: tuple[Any, ...]
 
 
+_NOTHING = ("no tensor",)
+
+
 class FakeCallCache:
     """Results of calls on the fake tensors of `mode`. Not thread-safe."""
 
@@ -97,11 +103,11 @@ class FakeCallCache:
             key = self._key(target, args, kwargs, tensors) if settings_are_plain() else None
         except _Unknown:
             key = None
-        if key is None or not tensors:
+        if key is None or not (tensors or isinstance(target, torch._ops.OpOverload)):
             return run()
         self._clear_if_facts_changed()
         found = self._entries.get(key)
-        if found is None:
+        if found is None and tensors:
             found = self._entries[key] = self._from_shape_function(target, args, kwargs, tensors)
         if found is not None:
             return self._make(found, tensors)
@@ -123,7 +129,8 @@ class FakeCallCache:
         """Return all that the result depends on. Adds each tensor among the arguments to `tensors` once. Raises _Unknown."""
         parts = [self._part(arg, tensors) for arg in args]
         named = [(name, self._part(arg, tensors)) for name, arg in kwargs.items()]
-        return target, torch.is_grad_enabled(), tuple(parts), tuple(named)
+        settings = torch.is_grad_enabled(), _is_differentiable(), None if tensors else torch.get_default_dtype()
+        return target, settings, tuple(parts), tuple(named)
 
     def _part(self, value: Any, tensors: list[FakeTensor]) -> Any:
         kind = type(value)
@@ -190,6 +197,8 @@ class FakeCallCache:
     def _entry_of(self, result: Any, tensors: list[FakeTensor]) -> Any:
         """Return the cache entry from which `_make` rebuilds such a result. Raises _Unknown."""
         kind = type(result)
+        if result is None:
+            return _NOTHING
         if kind in (tuple, list):
             items = tuple([self._entry_of(item, tensors) for item in result])
             # Two new results that share memory would be rebuilt in two storages.
@@ -221,7 +230,7 @@ class FakeCallCache:
                 raise _Unknown
             return _New(sizes, strides, result.dtype, result.fake_device)
         argument = storages.index(own)
-        is_plain = result.dtype == tensors[argument].dtype and not torch.is_grad_enabled()
+        is_plain = result.dtype == tensors[argument].dtype and not _is_differentiable()
         if not is_plain or len(set(storages)) < len(storages):
             raise _Unknown
         return _View(argument, sizes, strides, offset)
@@ -239,6 +248,8 @@ class FakeCallCache:
             return FakeTensor(self.mode, alias, source.fake_device)
         if kind is _Argument:
             return tensors[entry.argument]
+        if entry is _NOTHING:
+            return None
         return entry.kind([self._make(item, tensors) for item in entry.items])
 
 
@@ -255,6 +266,11 @@ def settings_are_plain() -> bool:
     return not (
         torch.is_inference_mode_enabled() or torch._C._is_any_autocast_enabled() or torch._C._len_torch_function_stack()
     )
+
+
+def _is_differentiable() -> bool:
+    """Whether autograd sees calls, and so the relation of a view to what it views."""
+    return torch.is_grad_enabled() and not torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD)
 
 
 def _value(n: Any) -> Any:
