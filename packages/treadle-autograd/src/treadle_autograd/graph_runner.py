@@ -10,7 +10,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.types import py_sym_types
 
-from treadle_shapes.torch import answer_size_obliviously
+from treadle_shapes.torch import answer_size_obliviously, operator
 
 from .refusals import call_torch
 
@@ -78,5 +78,8 @@ def call_node(node: fx.Node, args: Any, kwargs: Any, mode: FakeTensorMode) -> An
     function: Any = node.target
     if node.op == "call_method":
         function, args = getattr(args[0], str(node.target)), args[1:]
+    record = operator(node.target)
+    if record is not None and record.fake_function is not None and node.op == "call_function":
+        function = record.fake_function
     with answer_size_obliviously(mode.shape_env, node.target):  # as in the trace that made the graph
         return call_torch(function, args, kwargs, lambda: user_line(node.meta.get("stack_trace")))

@@ -36,7 +36,9 @@ class Segment:
 def with_budget(memory_budget: float) -> Partition:
     """The partition that saves at most `memory_budget` times the bytes that `min_cut` saves, at the least cost of recomputing.
 
-    1 is `min_cut`; 0 saves inputs, and what cannot be computed again, only. Raises ValueError for a budget outside [0, 1].
+    1 is `min_cut`; 0 saves inputs, and what cannot be computed again, only. Below 1, inputs are saved
+    that eager does not save, such as biases: where the program changes one in place between forward and backward, backward raises
+    eager's error for changed tensors. Raises ValueError for a budget outside [0, 1].
     """
     if not 0 <= memory_budget <= 1:
         raise ValueError(f"memory_budget must be a number from 0 to 1, got {memory_budget!r}")

@@ -7,6 +7,7 @@ is always contiguous.
 
 from __future__ import annotations
 
+from treadle_shapes.torch import attention_backends
 from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Kind
 
@@ -14,8 +15,10 @@ family(
     "scaled_dot_product_attention",
     kind=Kind.ATTENTION,
     size_one_question="whether the mask has one row, or one for all heads",
+    fake_function=attention_backends.attention,
 )
 families(
+    "_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_attention_math _native_multi_head_attention",
     kind=Kind.ATTENTION,
 )
