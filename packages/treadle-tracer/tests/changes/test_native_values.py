@@ -233,6 +233,24 @@ def cached_functions_that_count():
     yield f, ones()
 
 
+def cached_functions_of_several_arguments():
+    calls = []
+
+    @functools.lru_cache
+    def h(k):
+        calls.append(k)
+        return k
+
+    def f(x, k):
+        return x * h(k), tuple(calls)
+
+    for k in (2, 2, 3, 2, 4):
+        yield f, ones(), k
+    h.cache_clear()
+    for k in (2, 3, 2):
+        yield f, ones(), k
+
+
 def cached_properties():
     class A:
         k = 2

@@ -19,7 +19,7 @@ from ..errors import InternalError
 from ..source import ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource, length_of_container
 from ..values.class_lookup import class_may_change, instance_may_change_class, is_descriptor
 from . import tensor_check
-from .guard_kinds import IMPLIES, KINDS, RECORDED, is_referred_to_weakly
+from .guard_kinds import IMPLIES, KINDS, RECORDED, is_asked_last, is_referred_to_weakly
 
 
 @dataclass(frozen=True, eq=False)
@@ -325,8 +325,10 @@ class GuardSet:
         """The `treadle_frame.GuardProgram` of this set. It also checks that tensors which could be one object are distinct."""
         import treadle_frame
 
-        checks = [treadle_frame.Check(g.source.path, *KINDS[g.op].compiled(g.arg), g.reason) for g in self]
-        checks += [treadle_frame.Check(*parts) for parts in self._alias_checks()]
+        ordered = sorted(self, key=is_asked_last)
+        checks = [treadle_frame.Check(g.source.path, *KINDS[g.op].compiled(g.arg), g.reason) for g in ordered]
+        behind = len(checks) - sum(map(is_asked_last, ordered))
+        checks[behind:behind] = [treadle_frame.Check(*parts) for parts in self._alias_checks()]
         return treadle_frame.GuardProgram(checks)
 
     def _alias_checks(self) -> list[tuple[Path, str, Any, str]]:

@@ -5,7 +5,7 @@ This runs only when a call misses, so it may be slow.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +15,7 @@ import treadle_frame
 from ..dynamic import DynamicSources, strides_by
 from ..source import path_key
 from .call_changes import follow
-from .guard_kinds import KINDS, short_found
+from .guard_kinds import KINDS, is_asked_last, short_found
 
 if TYPE_CHECKING:
     from .entry import Payload
@@ -45,10 +45,15 @@ def _generality(entry: Any) -> int:
 
 
 def _failing_checks(entry: Any, frame: Any) -> list[Any]:
-    """The checks of an entry's guard that do not hold, in order."""
+    """The checks of an entry's guard that do not hold, in order. Those that run code of the program are tried where all others hold."""
     cells = dict(zip(frame.code.co_freevars, frame.closure or (), strict=True))
     scope = (frame.locals, frame.globals, cells, frame.builtins)
-    return [check for check in entry.guard.checks if not treadle_frame.GuardProgram([check]).check(*scope)]
+
+    def failing(checks: Iterable[Any]) -> list[Any]:
+        return [check for check in checks if not treadle_frame.GuardProgram([check]).check(*scope)]
+
+    checks = entry.guard.checks
+    return failing(c for c in checks if not is_asked_last(c)) or failing(filter(is_asked_last, checks))
 
 
 def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: DynamicSources) -> list[str]:

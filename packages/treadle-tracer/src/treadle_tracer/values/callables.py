@@ -36,9 +36,14 @@ _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
 class _CachedAnswer:
-    """Guard callable: the cached function gives the recorded constant for these arguments."""
+    """Guard callable: the cached function gives the recorded constant for these arguments.
+
+    Where the answer is cached no more, asking runs the function, as the program would on this call if all else holds: it is asked last.
+    The check fails then, because the function may have changed what others have checked; the program finds the answer in the cache.
+    """
 
     __slots__ = ("args", "kwargs", "result")
+    is_asked_last = True
 
     def __init__(self, args: list[Any], kwargs: dict[str, Any]):
         self.args, self.kwargs = args, kwargs
@@ -47,8 +52,11 @@ class _CachedAnswer:
     def ask(self, function: Any) -> Any:
         return function(*self.args, **self.kwargs)
 
-    def __call__(self, value: Any) -> bool:
+    def __call__(self, value: Any, again: Any) -> bool:
+        misses = value.cache_info().misses
         found = self.ask(value)
+        if value.cache_info().misses != misses:
+            return False
         return type(found) is type(self.result) and repr(found) == repr(self.result) and found == self.result
 
 
@@ -109,7 +117,9 @@ class CallableValue(ConcreteValue):
             raise Unsupported("builtin-call", f"{self.describe()}, which has raised {error!r}") from None
         if not is_constant_object(answer.result):
             raise Unsupported("builtin-call", f"{self.describe()}, which has cached {type(answer.result).__name__}")
-        tx.guards.add(ConstSource(self.obj), "call", answer, f"{self.describe()} gives {answer.result!r}")
+        function = ConstSource(self.obj)
+        # A check of two sources comes behind the checks of one.
+        tx.guards.add(function, "call_many", (answer, (function,)), f"{self.describe()} gives {answer.result!r}")
         return tx.from_constant(answer.result)
 
     def log_once(self, args: list[Value], kwargs: dict[str, Value]) -> Value:
