@@ -69,6 +69,16 @@ def nested_exc(x):
         return x, type(e.__cause__).__name__, repr(str(e))
 
 
+class Several(ExceptionGroup):
+    pass
+
+
+@case(t(3), breaks=("format",))
+def exception_group(x):
+    group = Several("several", [ValueError(1), TypeError(2)])
+    return x + 1, str(group), group
+
+
 @case(t(3))
 def reraise(x):
     try:

@@ -364,7 +364,7 @@ def _new(cls: type, *args: Any) -> Any:
 
 
 _NEW_BASES = {
-    types.SimpleNamespace,object, dict, list, set, frozenset, tuple, int, float, str, BaseException, Exception,
+    types.SimpleNamespace,object, dict, list, set, frozenset, tuple, int, float, str, BaseException, Exception, OSError, BaseExceptionGroup,
               collections.OrderedDict, collections.defaultdict, collections.deque}  # fmt: skip
 
 

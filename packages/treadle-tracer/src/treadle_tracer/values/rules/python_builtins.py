@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_shapes.symbols import INT64_MAX
+from treadle_tracer.bytecode.opcodes import MINOR
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean
@@ -286,9 +288,46 @@ def _sum(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     total = kwargs.get("start", args[1] if len(args) > 1 else Constant(0))
     if total.python_type() in _NOT_SUMMED:
         tx.raise_exception(TypeError, f"sum() can't sum {_NOT_SUMMED[total.python_type()]} instead]")
-    for item in args[0].unpack(tx):
+    items = args[0].unpack(tx)
+    ints = _count_first(total, items)
+    total = _added(tx, total, items[:ints])
+    floats = 0
+    if MINOR >= 12 and total.python_type() is float:
+        floats = sum(
+            1 for _ in itertools.takewhile(lambda item: item.python_type() in (int, bool, float), items[ints:])
+        )
+        total = _corrected_sum(tx, total, items[ints : ints + floats])
+    return _added(tx, total, items[ints + floats :])
+
+
+def _count_first(total: Value, items: list[Value]) -> int:
+    """How many items `sum` adds to an int before it looks whether the total is a float: ints of 64 bits, and the item behind them."""
+    if total.python_type() is not int:
+        return 0
+    known = total.constant() if total.is_constant() else 0
+    for count, item in enumerate(items):
+        if not -INT64_MAX - 1 <= known <= INT64_MAX:
+            return count
+        if item.python_type() not in (int, bool):
+            return count + 1
+        known += item.constant() if item.is_constant() else 0
+    return len(items)
+
+
+def _added(tx: TraceContext, total: Value, items: list[Value]) -> Value:
+    for item in items:
         total = tx.binary_op("+", total, item)
     return total
+
+
+def _corrected_sum(tx: TraceContext, total: Value, items: list[Value]) -> Value:
+    """`sum` behind its first float, in 3.12 and later (bltinmodule.c, builtin_sum_impl): it carries the rounding errors of adding floats
+    along. One addition needs no correction."""
+    if len(items) < 2 or not any(item.python_type() is float for item in items):
+        return _added(tx, total, items)
+    if not all(value.is_constant() for value in (total, *items)):
+        raise Unsupported("call", "sum() of floats that are known only when it is called")
+    return tx.from_constant(sum([item.constant() for item in items], total.constant()))
 
 
 def _prod(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
