@@ -153,7 +153,7 @@ OPTIONS: tuple[Option, ...] = (
         "autotune",
         bool,
         False,
-        "True: measure matrix products and kernels in several variants on the device while compiling, and take the fastest. "
+        "True: measure kernels, and on GPUs matrix products, in several variants while compiling, and take the fastest. "
         "The results are kept in the cache",
         owner="codegen",
     ),
