@@ -1,4 +1,5 @@
-"""Random programs of loops, handlers, managers and generators, with opaque calls in every place: `program(seed)` gives the text of one.
+"""Random programs of loops, handlers, managers and generators, with opaque calls in every place: `program(seed)` gives the text of one,
+`nested_program(seed)` one of several functions that call each other.
 
 The function `note` is unknown to the tracer: it breaks the graph, and records what an opaque callee sees, the exception being handled and
 the length of the log that the program writes to.
@@ -7,6 +8,8 @@ the length of the log that the program writes to.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
 HEADER = """
 import contextlib, itertools, sys, torch
@@ -70,6 +73,39 @@ def quiet(x, k):
         raise KeyError(k)
     return x + k
 
+def deep(x, k):
+    if k > 0:
+        try:
+            x = deep(x + k, k - 1) * 0.5
+        finally:
+            log.append(k)
+    note("deep", k)
+    return x + k
+
+def with_rest(x, *rest, scale=1, **others):
+    def scaled(value):
+        nonlocal scale
+        scale += 1
+        note("scaled", scale)
+        return value * scale
+    x = scaled(x)
+    return sum((r for r in rest if isinstance(r, torch.Tensor)), x) + scaled(x) + len(others)
+
+class Holder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+    def forward(self, x, k):
+        self.calls += 1
+        with Manager("holder", ValueError):
+            x = helper(x, k)
+        return x * self.calls
+
+class Loudly(Holder):
+    def forward(self, x, k):
+        note("loudly")
+        return super().forward(x * 2, k) + 1
+
 def late(x, k):
     try:
         x = x + 1
@@ -121,6 +157,11 @@ BREAKING = [
     "out.append(next(loud(x, 2)))",
     "x = x + next(numbers(y, 3)) * note()",
     "n += x.sum().item() > 0",
+    "x = deep(x, m % 3)",
+    "x = with_rest(x, y, *out[:2], scale=n, **{'k': m})",
+    "x = Holder()(x, m % 4)",
+    "x = Loudly()(x, n % 4)",
+    "x = torch.no_grad()(deep)(x, 1)",
 ]
 RAISING = [
     "raise ValueError(n)",
@@ -168,8 +209,11 @@ EXCEPTIONS = [
 
 
 class _Program:
-    def __init__(self, seed: int):
+    """The body of a function. `calls` are statements that call functions made for this program."""
+
+    def __init__(self, seed: Any, calls: Sequence[str] = ()):
         self.random = random.Random(seed)
+        self.calls = calls
         self.lines: list[str] = []
         self.names = 0
 
@@ -183,12 +227,17 @@ class _Program:
     def statement(self, depth: int, indent: int, loop: bool, handler: bool) -> None:
         pick = self.random.choice
         kind = pick(
-            ["simple"] * 5 + ["break"] * 3 + (["if", "for", "for", "while", "try", "try", "with"] if depth < 3 else [])
+            ["simple"] * 5
+            + ["break"] * 3
+            + ["call"] * (2 if self.calls else 0)
+            + (["if", "for", "for", "while", "try", "try", "with"] if depth < 3 else [])
         )
         if kind == "simple":
             self.emit(indent, pick(SIMPLE))
         elif kind == "break":
             self.emit(indent, pick(BREAKING))
+        elif kind == "call":
+            self.emit(indent, pick(self.calls))
         elif kind == "if":
             self.emit(indent, f"if {pick(CONDITIONS)}:")
             self.block(depth + 1, indent + 1, loop, handler)
@@ -239,13 +288,15 @@ class _Program:
             self.block(depth + 1, indent + 1, False, handler)
 
 
-def program(seed: int) -> str:
-    """The text of a module with a function `program(x, y, n, m)` and the list `log`."""
-    made = _Program(seed)
+_DEPTH = 3
+
+
+def _function(name: str, seed: Any, calls: Sequence[str]) -> str:
+    made = _Program(seed, calls)
     made.block(0, 1, False, False)
     body = "\n".join(made.lines)
-    return f"""{HEADER}
-def program(x, y, n, m):
+    return f"""
+def {name}(x, y, n, m):
     out, states, d, it, total = [], (), {{0: y}}, iter([n]), 1
     def free(k):
         nonlocal total
@@ -253,3 +304,25 @@ def program(x, y, n, m):
 {body}
     return x, y, n, m, out, states, d, it, total
 """
+
+
+def program(seed: int) -> str:
+    """The text of a module with a function `program(x, y, n, m)` and the list `log`."""
+    return HEADER + _function("program", seed, ())
+
+
+def nested_program(seed: int) -> str:
+    """The same with functions `level1`, `level2`, ... that call one another, so that breaks are in every depth."""
+    text, calls = HEADER, []
+    for level in range(_DEPTH, -1, -1):
+        name = f"level{level}" if level else "program"
+        text += _function(name, f"{seed}/{level}", calls)
+        calls = [
+            f"x, n = {name}(x, y, n % 3, m)[::2][:2]",
+            f"out.append({name}(y, x, m % 3, n)[0])",
+            f"y = {name}(*[y, x], n=1, m=n)[0]",
+            f"x = [{name}(x, y, i, 2)[0] for i in range(2)][-1]",
+            f"x = x + (y if n % 2 else {name}(x, y, n, m)[1])",
+            f"return {name}(x, y, n, m)",
+        ]
+    return text

@@ -164,9 +164,13 @@ class Compilation:
         return without, fewer
 
     def _trace_once(
-        self, dynamic: DynamicSources, stop_at: int | None = None, reason: Unsupported | None = None
+        self,
+        dynamic: DynamicSources,
+        stop_at: int | None = None,
+        reason: Unsupported | None = None,
+        break_at: int | None = None,
     ) -> TraceResult:
-        """A trace to the end, or up to the first time that instruction `stop_at` is due."""
+        """A trace to the end, up to the first time that instruction `stop_at` is due, or up to step `break_at`."""
         # Nothing is assumed where Python could not run the program instead.
         options = replace(
             self.options,
@@ -174,7 +178,7 @@ class Compilation:
             guess=self.options.guess and self.state.may_guess,
             defer=self.options.defer and self.state.may_defer,
         )
-        return trace_frame(self.frame, self.model, options, dynamic, stop_at, reason, self.caller_handles)
+        return trace_frame(self.frame, self.model, options, dynamic, stop_at, reason, self.caller_handles, break_at)
 
     def _check_declared(self, result: TraceResult) -> Declared:
         """What the user has declared about the inputs of this trace. Raises ConstraintError when this call contradicts it."""
@@ -191,9 +195,9 @@ class Compilation:
     def _plan(self, result: TraceResult, dynamic: DynamicSources) -> tuple[FramePlan, torch.fx.GraphModule | None]:
         """How the frame goes on after the graph, and the graph; None when there is nothing to compute."""
 
-        def again(stop_at: int, reason: Unsupported) -> TraceResult:
+        def again(stop_at: int | None, reason: Unsupported, break_at: int | None = None) -> TraceResult:
             with self._phase("trace"):
-                return self._trace_once(dynamic, stop_at, reason)
+                return self._trace_once(dynamic, stop_at, reason, break_at)
 
         with self._phase("codegen"):
             plan = place_break(self.frame.code, self.model, result, again)

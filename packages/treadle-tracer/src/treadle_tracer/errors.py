@@ -32,7 +32,8 @@ class Unsupported(Exception):
 
     `code` is a key of `breaks.toml`, `context` names the object or call that stopped the trace, `user_stack` is the traced program's
     stack, outermost first, as (file, line, function). `made_at` is the instruction of the root frame that made the value at which the
-    frame cannot be left, -1 if not known.
+    frame cannot be left, -1 if not known. `steps`: for each frame from the root inwards that may be left there (`trace.break_depth`), the
+    step of the trace at which it carries out the instruction that failed or the call that has led to it.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Unsupported(Exception):
         self.context = context
         self.user_stack = user_stack
         self.made_at = made_at
+        self.steps: tuple[int, ...] = ()
         super().__init__(code, context)
 
     @property
@@ -68,6 +70,10 @@ class BackendError(RuntimeError):
 
 class PathEnds(Exception):
     """A speculated path reaches an effect that must not happen. `trace.speculation` catches it."""
+
+
+class BreakReached(BaseException):
+    """A called frame has come to the step before which the trace is to end. The root frame catches it; nothing else may."""
 
 
 class OtherPath(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 import weakref
@@ -21,6 +22,7 @@ from treadle_tracer.bytecode import (
     live_locals,
     read,
     restart_index,
+    resumed_call,
     stack_kinds,
     why_not_cut,
 )
@@ -137,6 +139,106 @@ def test_continuation_has_a_plain_signature():
     assert rest.code.co_filename == f.__code__.co_filename
     named = continuation(model, index, name="f at line 3")
     assert named.code.co_name == named.code.co_qualname == "f at line 3"
+
+
+def waits(called, x, log):
+    found = [x]
+    for k in range(2):
+        try:
+            found.append(10 + called(x, k, *found[:1], last=k) * 2)  # the call
+        except KeyError as error:
+            found.append(str(error))
+        finally:
+            log.append(k)
+    return found, x
+
+
+def raises(error):
+    raise error
+
+
+class Swallows:
+    def __enter__(self):
+        return 1
+
+    def __exit__(self, kind, error, trace):
+        return kind is KeyError
+
+
+def waits_while_handling(called, x, log):
+    try:
+        raise ValueError(x)
+    except ValueError:
+        with Swallows() as one:
+            x = x + called(one)
+        log.append(type(sys.exception()).__name__ if sys.version_info >= (3, 11) else None)
+    return x
+
+
+def at_the_call(function, stack, **variables):
+    """The resumed call of `called(...)`, as a function of what is called and its arguments."""
+    model = read(function.__code__)
+    index = next(
+        i
+        for i, x in enumerate(model.instructions)
+        if x.opname in ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
+        and model.instructions[i].line == _line_of(function)
+        and len(stack_kinds(model)[i + 1]) == len(stack) + 1
+    )
+    kinds = [
+        SlotKind.NULL if value is UNBOUND else SlotKind.HANDLED if isinstance(value, BaseException) else SlotKind.VALUE
+        for value in stack
+    ]
+    rest = resumed_call(model, index, variables=variables, stack=kinds)
+    assert rest.origin[rest.call] == index
+    made = types.FunctionType(rest.code, globals())
+    values = [variables[name] for name in rest.variables] + [value for value in stack if value is not UNBOUND]
+    return lambda called, *args: made(*values, called, args)
+
+
+def _line_of(function):
+    lines = inspect.getsource(function).splitlines()
+    return function.__code__.co_firstlineno + next(i for i, line in enumerate(lines[1:], 1) if "called(" in line)
+
+
+def waiting(log):
+    """`waits` in its first turn, with a callee that returns 7 in the second one."""
+    found, turns = [3], iter(range(2))
+    assert next(turns) == 0
+    method = [found.append] if sys.version_info >= (3, 13) else [UNBOUND, found.append]
+    if sys.version_info >= (3, 13):
+        method.append(UNBOUND)
+    elif sys.version_info >= (3, 12):
+        method = [UNBOUND, found.append]
+    return at_the_call(waits, [turns, *method, 10], called=lambda *a, **k: 7, x=3, log=log, found=found, k=0)
+
+
+def test_a_resumed_call_calls_what_it_is_given():
+    log = []
+    assert waiting(log)(lambda a, b: a + b, 1, 4) == ([3, 20, 24], 3) and log == [0, 1]
+
+
+def test_exceptions_of_a_resumed_call_go_to_the_handler_of_the_call():
+    log = []
+    assert waiting(log)(raises, KeyError("k")) == ([3, "'k'", 24], 3) and log == [0, 1]
+    log.clear()
+    with pytest.raises(ValueError, match="v") as caught:
+        waiting(log)(raises, ValueError("v"))
+    assert log == [0] and caught.traceback[2].name == "waits" and caught.traceback[2].lineno + 1 == _line_of(waits)
+
+
+def test_a_resumed_call_handles_what_was_handled():
+    for called, want in ((lambda: 2, 5), (lambda: raises(KeyError()), 3)):
+        log = []
+        leave = Swallows().__exit__
+        assert at_the_call(waits_while_handling, [ValueError(3), leave, 3], x=3, log=log)(called) == want
+        assert log == ["ValueError"]
+
+
+def test_where_a_call_cannot_be_resumed():
+    model = read(generator.__code__)
+    with pytest.raises(BytecodeError, match="generator"):
+        resumed_call(model, 2, stack=[])
 
 
 def generator():

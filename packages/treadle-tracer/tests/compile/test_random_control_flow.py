@@ -1,5 +1,5 @@
 """Random control flow with breaks in every place (`control_flow_programs`): results, exceptions, tracebacks' lines, writes and their order
-are Python's. `python test_random_control_flow.py FIRST COUNT` runs more of them."""
+are Python's. `python test_random_control_flow.py FIRST COUNT [nested]` runs more of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import warnings
 import pytest
 import torch
 from compile_runs import compiled, listed, load, outcome, portrait
-from control_flow_programs import HEADER, program
+from control_flow_programs import HEADER, nested_program, program
 
 ARGUMENTS = [(1.0, 1, 2), (-1.0, 2, 2), (2.0, 3, 4), (1.0, 1, 2)]
 
@@ -25,8 +25,8 @@ def runs(namespace, function):
     return seen
 
 
-def check(seed):
-    text = program(seed)
+def check(seed, make=program):
+    text = make(seed)
     eager, traced = load(text), load(text)
     want = runs(eager, eager["program"])
     fast, recorder = compiled(traced["program"])
@@ -41,13 +41,18 @@ def test_random_control_flow(seed):
     check(seed)
 
 
-def main(first, count):
+@pytest.mark.parametrize("seed", range(40))
+def test_random_control_flow_in_called_functions(seed):
+    check(seed, nested_program)
+
+
+def main(first, count, make="program"):
     failed, codes = [], {}
-    for seed in range(first, first + count):
+    for seed in range(int(first), int(first) + int(count)):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                recorder = check(seed)
+                recorder = check(seed, {"program": program, "nested": nested_program}[make])
             for _, skip in recorder.skips:
                 if not skip.is_others_code:
                     codes[skip.text.partition("\n")[0][:150]] = codes.get(skip.text.partition("\n")[0][:150], 0) + 1
@@ -62,4 +67,4 @@ def main(first, count):
 
 
 if __name__ == "__main__":
-    main(*map(int, sys.argv[1:]))
+    main(*sys.argv[1:])

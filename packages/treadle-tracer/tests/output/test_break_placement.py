@@ -42,7 +42,9 @@ def test_the_call_before_the_break_then_the_blocks_around_it_innermost_first():
 
 
 def result_at(index, kind="break"):
-    return SimpleNamespace(kind=kind, index=index, handled=None, raised=(), reason=Unsupported("output", "print"))
+    return SimpleNamespace(
+        kind=kind, index=index, handled=None, inner=(), steps=(0,), raised=(), reason=Unsupported("output", "print")
+    )
 
 
 @pytest.fixture

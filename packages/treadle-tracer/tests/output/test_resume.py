@@ -18,8 +18,8 @@ from treadle_tracer.bytecode import OPS, SlotKind, live_locals, read, stack_kind
 from treadle_tracer.bytecode.splice import why_not_cut
 from treadle_tracer.output import continuations, resume
 from treadle_tracer.output.entry import FramePlan
+from treadle_tracer.output.left_frames import why_not_resume
 from treadle_tracer.output.mutations import Mutations
-from treadle_tracer.output.resume import why_not_resume
 from treadle_tracer.values.base import NONE, NULL, ConcreteValue
 
 log = []
@@ -209,6 +209,7 @@ def leave_at(function, index):
         result = SimpleNamespace(
             kind="break",
             index=index,
+            inner=(),
             stack=stack,
             handled=handled,
             was_raised=lambda exception: False,
@@ -283,6 +284,7 @@ def test_a_break_in_a_continuation_hands_the_next_one_over():
         result = SimpleNamespace(
             kind="break",
             index=index,
+            inner=(),
             stack=[ConcreteValue(value) for value in broken.stack],
             handled=None,
             locals=dict(zip(live, map(ConcreteValue, broken.variables))),

@@ -56,6 +56,7 @@ from treadle_tracer.bytecode.splice import (
     continuation,
     prologue_end,
     restart_index,
+    resumed_call,
     suspended_generator,
     why_not_cut,
 )
@@ -88,6 +89,7 @@ __all__ = [
     "prologue_end",
     "read",
     "restart_index",
+    "resumed_call",
     "stack_depths",
     "stack_effect",
     "stack_kinds",

@@ -49,6 +49,7 @@ class Continuation:
     stack      numbers of the stack slots passed, bottom first: all that are not NULL. A HANDLED slot takes the exception
                that is being handled there.
     origin     for every instruction of ``code`` its index in the original, -1 for what was put in
+    call       the instruction of ``code`` that calls the function passed, see ``resumed_call``; -1 if there is none
     """
 
     code: types.CodeType
@@ -56,6 +57,7 @@ class Continuation:
     variables: tuple[str, ...]
     stack: tuple[int, ...]
     origin: tuple[int, ...] = ()
+    call: int = -1
 
 
 def prologue_end(model: CodeModel) -> int:
@@ -151,14 +153,39 @@ def continuation(
     return _cut(model, _check_cut(model, index), variables, stack, name)
 
 
+def resumed_call(
+    model: CodeModel, index: int, *, variables: Iterable[str] | None = None, stack: Sequence[SlotKind]
+) -> Continuation:
+    """A function in the middle of its call ``index``, as a function of its live locals, the stack below the call, and what is called.
+
+        def f(x):            resumed call:  def f(y, rest, args):
+            y = x + 1                           return rest(*args) * y
+            return g(x) * y
+
+    The parameters are the variables, the stack slots, a function, and a tuple of its arguments. The call stands where the original one
+    stood: its exceptions go to the same handler, and tracebacks show the same line. ``origin`` of the call is ``index``.
+    ``variables``: by default ``live_locals(model, index)``. ``stack``: what each slot below the callable holds.
+
+    Raises BytecodeError where ``why_not_cut`` gives a reason for the instruction after the call, or if ``stack`` does not describe the
+    stack.
+    """
+    _check(model, index + 1, why_not_cut(model, index + 1))
+    wanted = live_locals(model, index) if variables is None else variables
+    return _cut(model, index + 1, wanted, (*stack, SlotKind.VALUE), None, call=index)
+
+
 def _cut(
     model: CodeModel,
     start: int,
     variables: Iterable[str] | None,
     stack: Sequence[SlotKind] | None,
     name: str | None,
+    call: int = -1,
 ) -> Continuation:
+    """call: the instruction before ``start``, if the top of the stack is to be the result of a call in its place."""
     kinds = _known_kinds(model, start, stack)
+    if call >= 0:
+        kinds = kinds[:-1]
     wanted = set(live_locals(model, start) if variables is None else variables)
     own = model.localsplus[: len(model.localsplus) - len(model.freevars)]
     unknown = wanted.difference(own)
@@ -166,10 +193,11 @@ def _cut(
         raise BytecodeError(f"{', '.join(sorted(unknown))}: no local variable of {model.qualname}")
     passed = tuple(variable for variable in own if variable in wanted)
     slots = tuple(i for i, kind in enumerate(kinds) if kind is not SlotKind.NULL)
-    kept = _kept(model, start)
+    kept = _kept(model, start, call)
     used = {variable for i in kept for variable, _ in accesses(model.instructions[i])}.union(passed)
     stem = _stem(used)
-    parameters = passed + tuple(f"{stem}{i}" for i in slots)
+    called = (f"{stem}{len(kinds)}", f"{stem}{len(kinds) + 1}") if call >= 0 else ()
+    parameters = (*passed, *(f"{stem}{i}" for i in slots), *called)
     shape = _shape(model, parameters, used, name)
     builder = CodeBuilder(shape, prologue=False)
     builder.positions = model.instructions[start].positions
@@ -181,6 +209,9 @@ def _cut(
     builder.resume()
     for slot, kind in enumerate(kinds):
         _push_slot(builder, f"{stem}{slot}", kind)
+    if call >= 0:
+        builder.positions = model.instructions[call].positions
+        _push_call(builder, *called)
     head = builder.model().instructions
     landing = len(head) + 1 + kept.index(start)
     place = {index: len(head) + 1 + number + (index >= start) for number, index in enumerate(kept)}
@@ -189,11 +220,14 @@ def _cut(
     jump = Instruction("JUMP_FORWARD", None, landing, -1, builder.positions)
     # The NOP belongs to the range of the cut: see opcodes.RANGE_STARTS_LATE.
     covered = place | {start: landing}
-    exceptions = _moved_entries(model.exceptions, place, covered)
+    exceptions = (*_entry_of_call(model, call, len(head), place), *_moved_entries(model.exceptions, place, covered))
     code = write(shape.replace(instructions=(*head, jump, *body), exceptions=exceptions))
     origin = [*[-1] * (len(head) + 1), *kept]
     origin.insert(landing, -1)
-    return Continuation(code, start, passed, slots, _split_origin(code, (*head, jump, *body), origin))
+    if call >= 0:
+        origin[len(head) - 1] = call
+    found = _split_origin(code, (*head, jump, *body), origin)
+    return Continuation(code, start, passed, slots, found, found.index(call) if call >= 0 else -1)
 
 
 def _split_origin(code: types.CodeType, written: Sequence[Instruction], origin: Sequence[int]) -> tuple[int, ...]:
@@ -218,15 +252,16 @@ def _stem(taken: Iterable[str]) -> str:
     return stem
 
 
-def _kept(model: CodeModel, start: int) -> list[int]:
-    """The instructions a continuation needs: what can be reached, and every MAKE_CELL.
+def _kept(model: CodeModel, start: int, call: int = -1) -> list[int]:
+    """The instructions a continuation needs: what can be reached, also from the handler of ``call``, and every MAKE_CELL.
 
     A MAKE_CELL before the cut is jumped over, but frames look for it to tell a cell from a value in a cell variable's
     slot (``_PyFrame_OpAlreadyRan``, behind ``locals()``).
     """
     covering = handlers(model)
     reached: set[int] = set()
-    work = [start]
+    handler = covering[call] if call >= 0 else None
+    work = [start] if handler is None else [start, handler.target]
     while work:
         index = work.pop()
         if index in reached:
@@ -276,6 +311,26 @@ def _push_slot(builder: CodeBuilder, variable: str, kind: SlotKind) -> None:
     if kind is SlotKind.HANDLED:  # become the handler of that exception, as the original was
         builder.emit("PUSH_EXC_INFO")
         builder.pop_top()
+
+
+def _push_call(builder: CodeBuilder, function: str, arguments: str) -> None:
+    """``function(*arguments)``; the NOP is for ``opcodes.RANGE_STARTS_LATE``."""
+    builder.begin_call()
+    builder.load_fast(function)
+    builder.callable_done()
+    builder.load_fast(arguments)
+    builder.delete_fast(function)
+    builder.delete_fast(arguments)
+    builder.nop()
+    builder.call_ex()
+
+
+def _entry_of_call(model: CodeModel, call: int, head: int, place: dict[int, int]) -> tuple[ExceptionEntry, ...]:
+    """The handler of the instruction ``call`` for the call that ends a head of so many instructions."""
+    entry = model.handler_at(call) if call >= 0 else None
+    if entry is None:
+        return ()
+    return (ExceptionEntry(head - 2, head - 1, place[entry.target], entry.depth, entry.lasti),)
 
 
 def _moved(

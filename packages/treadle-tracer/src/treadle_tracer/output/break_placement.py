@@ -15,9 +15,9 @@ A frame that handles an exception of the trace is left at the instruction that r
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ..bytecode import CodeModel
 from ..errors import Unsupported
@@ -29,16 +29,26 @@ if TYPE_CHECKING:
 _CALLS = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
 # Each candidate costs a trace.
 _MAX_TRIES = 6
+# So many calls are tried from the innermost one outwards, before the call that the frame itself makes.
+_MAX_CALLS = 2
 # An instruction's operand is made by a call at most so far before it: PRECALL, KW_NAMES and a constant may be between.
 _CALL_DISTANCE = 4
 # Break codes of a frame that cannot be left at an instruction.
 _NOT_LEAVABLE = ("reconstruct", "no-continuation")
 
 
-def place_break(
-    code: CodeType, model: CodeModel, result: TraceResult, again: Callable[[int, Unsupported], TraceResult]
-) -> FramePlan:
-    """The plan of a trace, or of a shorter one. `again(stop_at, reason)` traces up to the first time that instruction `stop_at` is due.
+class TracesAgain(Protocol):
+    """Traces the frame once more, up to a place, as if it broke there for `reason`."""
+
+    def __call__(self, stop_at: int | None, reason: Unsupported, break_at: int | None = None) -> TraceResult:
+        """stop_at: the first time that this instruction of the frame is due. break_at: this step of the trace."""
+        ...
+
+
+def place_break(code: CodeType, model: CodeModel, result: TraceResult, again: TracesAgain) -> FramePlan:
+    """The plan of a trace, or of a shorter one.
+
+    A break inside called functions that cannot be resumed there is put before the call of the last function, or of those around it.
 
     Raises the Unsupported of the first plan when no candidate works.
     """
@@ -48,12 +58,26 @@ def place_break(
         if error.code not in _NOT_LEAVABLE:
             raise
         reason = result.reason or error
+        for step in _outer_steps(result):
+            outer = again(None, reason, step)
+            try:
+                return FramePlan(code, model, outer)
+            except Unsupported as other:
+                if other.code not in _NOT_LEAVABLE:
+                    raise
+                error, result = other, outer
         places = (*_made(error), *_raising(result), *candidates(model, result.index))
         for place in itertools.islice(places, _MAX_TRIES):
             plan = _plan_up_to(code, model, again, place, reason)
             if plan is not None:
                 return plan
         raise
+
+
+def _outer_steps(result: TraceResult) -> list[int]:
+    """The steps of the frames around the one that breaks, innermost first: some of the last, and the first."""
+    outer = result.steps[-2::-1]
+    return [*outer[:_MAX_CALLS], *outer[_MAX_CALLS:][-1:]]
 
 
 def _made(error: Unsupported) -> Iterator[int]:
@@ -69,7 +93,7 @@ def _raising(result: TraceResult) -> Iterator[int]:
 
 
 def _plan_up_to(
-    code: CodeType, model: CodeModel, again: Callable[[int, Unsupported], TraceResult], place: int, reason: Unsupported
+    code: CodeType, model: CodeModel, again: TracesAgain, place: int, reason: Unsupported
 ) -> FramePlan | None:
     try:
         result = again(place, reason)

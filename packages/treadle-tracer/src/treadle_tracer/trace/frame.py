@@ -5,27 +5,35 @@ from __future__ import annotations
 import builtins
 import contextlib
 import types
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_shapes import UnbackedError
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
-from treadle_tracer.errors import Unsupported
+from treadle_tracer.errors import BreakReached, Unsupported
+from treadle_tracer.trace.break_depth import steps_to_leave
 from treadle_tracer.values.base import NULL, Constant, LazyValue
 from treadle_tracer.values.functions import BoundMethod, CellValue, ClassValue
 from treadle_tracer.values.objects import SuperValue
+from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.unbacked import refusal
 from treadle_tracer.values.value import NotConstant, Raised, Value
 
 if TYPE_CHECKING:
-    from treadle_tracer.bytecode import CodeModel
+    from treadle_tracer.bytecode import CodeModel, Instruction
     from treadle_tracer.trace.program import Program
     from treadle_tracer.trace.tracer import Tracer
+    from treadle_tracer.values.functions import FunctionValue
 
 _CO_GENERATOR = 0x20
 
 
 class Frame:
-    """One function being evaluated."""
+    """One function being evaluated.
+
+    function  what has been called; None in the root frame
+    step      the number of the present instruction among all that the trace has evaluated, in all frames
+    """
 
     def __init__(self, tx: Tracer, program: Program, function_code: types.CodeType, globals_: dict[str, Any]):
         self.tx = tx
@@ -37,8 +45,10 @@ class Frame:
         self.cells: dict[str, CellValue] = {}
         self.cell_names = frozenset((*program.model.cellvars, *program.model.freevars))
         self.stack: list[Value] = []
+        self.function: FunctionValue | None = None
         self.pc = 0
         self.at = 0
+        self.step = 0
         self.keyword_names: tuple[str, ...] = ()
         self.stop_at: int | None = None
         self.result: Value | None = None
@@ -143,13 +153,19 @@ class Frame:
     # ---- the loop
 
     def run(self) -> None:
-        """Evaluate up to the next return or yield."""
-        if self.tx.speculation is not None:
-            self.tx.speculation.run(self)
+        """Evaluate up to the next return or yield. Raises BreakReached before step `break_at` of the trace."""
+        tx = self.tx
+        if tx.speculation is not None:
+            tx.speculation.run(self)
             return
-        steps = self.program.steps
+        steps, last = self.program.steps, tx.break_at
         while True:
             at = self.at = self.pc
+            self.step = step = tx.step
+            if step == last:
+                tx.note_break()
+                raise BreakReached
+            tx.step = step + 1
             self.pc = at + 1
             handler, instruction = steps[at]
             try:
@@ -157,14 +173,31 @@ class Frame:
                     return
             except Raised as raised:
                 self.handle(raised, at)
+                if not raises_again(instruction):
+                    tx.caught.append(raised.value)
             except Unsupported as error:
-                if not error.user_stack:
-                    error.user_stack = self.tx.user_stack()
+                self.located(error)
                 raise
             except UnbackedError as error:
-                raise refusal(self.tx, error) from None
+                raise self.located(refusal(tx, error)) from None
             except NotConstant as error:
-                raise Unsupported("not-constant", error.value.describe(), self.tx.user_stack()) from None
+                raise self.located(Unsupported("not-constant", error.value.describe())) from None
+
+    def located(self, error: Unsupported) -> Unsupported:
+        """The error with the place in the program, where it has none yet: this frame has carried out the instruction that failed."""
+        tx = self.tx
+        if not error.user_stack:
+            error.user_stack = tx.user_stack()
+        if not error.steps and tx.speculation is None:
+            error.steps = steps_to_leave(tx.frames, _LOOPS)  # type: ignore[arg-type]
+        return error
+
+    def break_step(self) -> int:
+        """The step to stop before: the present one, or that of the KW_NAMES or PRECALL that began its call."""
+        step, at = self.step, self.at
+        while at > 0 and self.instructions[at - 1].opname in ("KW_NAMES", "PRECALL"):
+            step, at = step - 1, at - 1
+        return step
 
     def handle(self, raised: Raised, at: int) -> None:
         """Continue in the exception handler that covers instruction `at`, or let the exception leave the frame."""
@@ -178,6 +211,7 @@ class Frame:
         self.stack.append(raised.value)
         self.pc = entry.target
 
+    @tail_call
     def call(self) -> Value:
         """Evaluate the whole frame as a call."""
         tx = self.tx
@@ -188,6 +222,9 @@ class Frame:
         try:
             self.run()
             self.check_restored(before)
+        except BreakReached:
+            self.check_restored(before)
+            raise
         finally:
             tx.frames.pop()
             tx.exception = handled
@@ -253,6 +290,20 @@ class Frame:
             self.tx.frames.pop()
 
 
+def raises_again(instruction: Instruction) -> bool:
+    """Whether an exception that the instruction raises keeps the traceback it has: RERAISE, and `raise` alone."""
+    return instruction.opname == "RERAISE" or (instruction.opname == "RAISE_VARARGS" and not instruction.arg)
+
+
 def _only_restores_state(manager: type) -> bool:
     """Whether leaving the context manager by an exception does no more than restore PyTorch's state."""
     return manager is contextlib.nullcontext or manager.__module__.partition(".")[0] == "torch"
+
+
+_LOOPS = {Frame.run.__code__}
+
+
+def evaluates_frames(run: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Mark the method of a subclass that evaluates the instructions of a frame in place of `Frame.run`."""
+    _LOOPS.add(run.__code__)
+    return run

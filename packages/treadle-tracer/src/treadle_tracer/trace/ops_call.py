@@ -14,6 +14,7 @@ from treadle_tracer.values.base import NULL
 from treadle_tracer.values.functions import CellValue, FunctionValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -25,16 +26,19 @@ def _kw_names(frame: Frame, i: Instruction) -> None:
     frame.keyword_names = i.argval
 
 
+@tail_call
 def _call(frame: Frame, i: Instruction) -> None:
     names, frame.keyword_names = frame.keyword_names, ()
     _call_with(frame, i.arg or 0, names)
 
 
+@tail_call
 def _call_kw(frame: Frame, i: Instruction) -> None:
     names = tuple(name.constant() for name in frame.stack.pop().unpack(frame.tx))
     _call_with(frame, i.arg or 0, names)
 
 
+@tail_call
 def _call_with(frame: Frame, count: int, names: tuple[str, ...]) -> None:
     """Call what stands under `count` arguments, the last of them named."""
     args = frame.pop_many(count)
@@ -55,6 +59,7 @@ def _call_with(frame: Frame, count: int, names: tuple[str, ...]) -> None:
     frame.stack.append(function.call(frame.tx, args, kwargs))
 
 
+@tail_call
 def _call_function_ex(frame: Frame, i: Instruction) -> None:
     tx = frame.tx
     keywords = frame.stack.pop() if (i.arg or 0) & 1 else None

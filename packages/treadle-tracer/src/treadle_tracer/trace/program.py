@@ -11,7 +11,7 @@ from treadle_tracer.bytecode import CodeModel, ExceptionEntry, joins, live_names
 class Program:
     """A code model with its handlers looked up: what the loop of a frame runs."""
 
-    __slots__ = ("_joins", "_live", "handled_at", "model", "steps")
+    __slots__ = ("_cells_passed", "_joins", "_live", "handled_at", "model", "steps")
 
     def __init__(self, model: CodeModel, handlers: Mapping[str, Callable[..., Any]]):
         self.model = model
@@ -19,6 +19,7 @@ class Program:
         self.handled_at: list[ExceptionEntry | None] = [None] * len(self.steps)
         self._live: list[frozenset[str]] | None = None
         self._joins: list[int | None] | None = None
+        self._cells_passed: tuple[str, ...] | None = None
         for entry in model.exceptions:
             for index in range(entry.start, entry.end + 1):
                 self.handled_at[index] = entry
@@ -34,6 +35,16 @@ class Program:
         if self._joins is None:
             self._joins = joins(self.model)
         return self._joins[index]
+
+    @property
+    def cells_passed(self) -> tuple[str, ...]:
+        """Cell variables whose cells are arguments, as those of a continuation are: it jumps over the prologue of its function."""
+        if self._cells_passed is None:
+            made = _cells_made_at_entry(self.model) if self.model.cellvars else set()
+            self._cells_passed = tuple(
+                name for name in self.model.cellvars if name not in made and name in self.model.arguments
+            )
+        return self._cells_passed
 
     def outer(self, entry: ExceptionEntry) -> ExceptionEntry | None:
         """The entry that covers the handler of `entry`, other than the handler's own cleanup."""
@@ -53,3 +64,14 @@ class Program:
 _ENDS_OF_HANDLERS = frozenset(
     {"CHECK_EXC_MATCH", "CHECK_EG_MATCH", "POP_EXCEPT", "WITH_EXCEPT_START", "RETURN_VALUE", "RETURN_CONST"}
 )
+
+
+def _cells_made_at_entry(model: CodeModel) -> set[str]:
+    """Cell variables whose cells the prologue makes."""
+    made: set[str] = set()
+    at = 0
+    while (instruction := model.instructions[at]).opname in ("MAKE_CELL", "COPY_FREE_VARS", "NOP", "JUMP_FORWARD"):
+        if instruction.opname == "MAKE_CELL":
+            made.add(instruction.argval)
+        at = instruction.argval if instruction.opname == "JUMP_FORWARD" else at + 1
+    return made

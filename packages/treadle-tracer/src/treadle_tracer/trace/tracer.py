@@ -55,6 +55,7 @@ from treadle_tracer.values.iteration import FixedIterator, SequenceIterator
 from treadle_tracer.values.joined import JoinedTensor
 from treadle_tracer.values.sequences import ListValue
 from treadle_tracer.values.symbols import Symbols
+from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.value import FrameView, Value
 
@@ -135,6 +136,11 @@ class Tracer:
         self.caller_handles = caller_handles
         self.protected = 0
         self.was_protected = False
+        self.step = 0  # of the next instruction, counted over all frames
+        self.break_at: int | None = None
+        self.broken_frames: tuple[Any, ...] = ()
+        self.handled_at_break: Value | None = None
+        self.caught: list[Value] = []
         self.autocast_nesting = 0
         self.grad_mode_uses = 0
         self.speculation: Speculates | None = None
@@ -174,6 +180,7 @@ class Tracer:
     specialise = unbacked.specialise
     decide = unbacked.decide
 
+    @tail_call
     def inline(self, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Evaluate a Python function in place."""
         if not isinstance(function, FunctionValue):
@@ -196,6 +203,10 @@ class Tracer:
     def fixed_iterator(self, owner: Value, items: list[Value], cls: type) -> Value:
         """`iter(owner)`, of this class, of an object that has these items."""
         return FixedIterator(owner, items, cls)
+
+    def note_break(self) -> None:
+        """The trace ends here: keep the frames as they are, which are left now."""
+        self.broken_frames, self.handled_at_break = tuple(self.frames), self.exception
 
     # ---- values of known things
 

@@ -29,6 +29,7 @@ from treadle_tracer.values.constants import is_trusted_function
 from treadle_tracer.values.instance_dict import InstanceDict
 from treadle_tracer.values.mappings import dict_of
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -195,6 +196,7 @@ class FunctionValue(Value):
     def truth(self, tx: TraceContext) -> bool:
         return True
 
+    @tail_call
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.inline(self, args, kwargs)
 
@@ -342,6 +344,7 @@ class BoundMethod(Value):
     def truth(self, tx: TraceContext) -> bool:
         return True
 
+    @tail_call
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.function.call(tx, [self.instance, *args], kwargs)
 
@@ -378,6 +381,7 @@ class PartialValue(Value):
     def truth(self, tx: TraceContext) -> bool:
         return True
 
+    @tail_call
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         bound = [item.force(tx) if isinstance(item, LazyValue) else item for item in self.args]
         keywords = {k: item.force(tx) if isinstance(item, LazyValue) else item for k, item in self.keywords.items()}

@@ -22,6 +22,7 @@ from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.originals import MODULE_CALL_IMPL, MODULE_GETATTR, MODULE_SETATTR
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import Value
 
@@ -120,6 +121,7 @@ class ModuleValue(ObjectValue):
                 tx.guards.add(dict_source, "lacks_key", name)
         return None
 
+    @tail_call
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         raw = lookup(tx, self.cls, "__call__")
         if raw in _STANDARD_CALLS and self.has_no_hooks(tx):

@@ -39,6 +39,7 @@ from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.native_values import call_native
 from treadle_tracer.values.outputs import stream_method
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
 
 if TYPE_CHECKING:
@@ -274,6 +275,7 @@ class ObjectValue(Value):
     def as_index(self, tx: TraceContext) -> int:
         return call_special(tx, self, "__index__", []).as_index(tx)
 
+    @tail_call
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if self.obj is not None and isinstance(self.obj, weakref.ReferenceType):
             assert self.source is not None

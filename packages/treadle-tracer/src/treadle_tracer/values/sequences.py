@@ -198,7 +198,7 @@ class TupleValue(Sequence):
 
 @functools.lru_cache(maxsize=512)
 def field_names(cls: type) -> tuple[str, ...]:
-    """Names of the positions of a named tuple or structseq class, () for other tuples."""
+    """Names of the positions of a named tuple or structseq class, () for other tuples; "" where one has no name (`os.stat_result[7]`)."""
     fields = getattr(cls, "_fields", None)
     if isinstance(fields, tuple):
         return fields
@@ -208,7 +208,7 @@ def field_names(cls: type) -> tuple[str, ...]:
     probe = cls(range(getattr(cls, "n_fields")))  # a structseq takes any objects
     members = [name for name, value in vars(cls).items() if type(value).__name__ == "member_descriptor"]
     by_index = {getattr(probe, name): name for name in members}
-    return tuple(by_index[index] for index in range(count))
+    return tuple(by_index.get(index, "") for index in range(count))
 
 
 def field_index(cls: type, name: str) -> int | None:
