@@ -141,9 +141,11 @@ class FrameCompiler:
                 return entry
             serves_all = owner_of(frame, state.dynamic) is None
             missed = treadle_frame.entries(code) if serves_all else existing
+            known = state.dynamic.size
             dynamic = state.learn_changes(frame, missed, self.options.dynamic)
             self._drop_dead_entries(code, state)
-            skip = self._why_no_more_entries(frame, existing, dynamic, state.in_vain)
+            has_learnt = state.dynamic.size > known
+            skip = self._why_no_more_entries(frame, existing, dynamic, state.in_vain, has_learnt)
             if skip is not None:
                 return self._skip(code, skip, warn=not starts_in_loop(code))
             with _torch_state_kept(), room_to_recurse():
@@ -183,8 +185,14 @@ class FrameCompiler:
             treadle_frame.remove_entry(code, entry)
 
     def _why_no_more_entries(
-        self, frame: treadle_frame.FrameInfo, existing: list[Any], dynamic: DynamicSources, in_vain: int
+        self,
+        frame: treadle_frame.FrameInfo,
+        existing: list[Any],
+        dynamic: DynamicSources,
+        in_vain: int,
+        has_learnt: bool,
     ) -> Skip | None:
+        """has_learnt: the next entry will be more general than those that exist."""
         if not existing:
             total = len(treadle_frame.entries(frame.code))
             text = f"{total} entries for different modules"
@@ -192,7 +200,7 @@ class FrameCompiler:
         reason = recompile_reason(existing, frame, dynamic)
         self.observer.on_recompile(frame.code, reason)
         limit = self.options.recompile_limit
-        if starts_in_loop(frame.code):
+        if starts_in_loop(frame.code) and not has_learnt:
             limit = min(limit, _LOOP_ENTRIES)
         if len(existing) + in_vain < limit:
             return None

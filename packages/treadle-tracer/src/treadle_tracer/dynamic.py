@@ -62,6 +62,11 @@ class DynamicSources(dict[Source, dict[int, int]]):
         return source in self.inputs or self.is_structural(source)
 
     @property
+    def size(self) -> int:
+        """The number of things that are known to change; it grows with what is learnt."""
+        return len(self) + sum(map(len, self.values())) + len(self.inputs) + len(self.modules)
+
+    @property
     def numbers(self) -> set[Source]:
         """The sources of ints and floats."""
         return {source for source, dims in self.items() if not dims}
