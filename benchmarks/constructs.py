@@ -1,7 +1,7 @@
 """Which constructs of Python and PyTorch are captured in one graph: Treadle beside PyTorch's own tools.
 
     python benchmarks/constructs.py                                   to benchmarks/results/constructs.json and constructs.md
-    python benchmarks/constructs.py --tools treadle torch.compile     only these tools
+    python benchmarks/constructs.py --tools treadle --keep            Treadle again; the rows of the other tools stay as they are
     python benchmarks/constructs.py --modules numpy_values --names tensor_to_numpy --output /tmp/some.json
 
 A construct is a function of `benchmarks/construct_programs` that takes a tensor. Each tool runs all of them in a process of its own, with a
@@ -283,6 +283,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--modules", choices=modules, nargs="+", default=modules)
     parser.add_argument("--names", nargs="+", metavar="NAME", help="only these programs")
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="where the JSON goes; the table beside it")
+    parser.add_argument("--keep", action="store_true", help="keep the rows of the other tools that stand in the output")
     parser.add_argument("--one", nargs=2, metavar=("TOOL", "PROGRAMS"), help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -301,6 +302,10 @@ def main(arguments: Sequence[str]) -> int:
         if options.names is None or name in options.names
     ]
     rows = [row for tool in options.tools for row in rows_of(tool, programs)]
+    if options.keep:
+        before = json.loads(options.output.read_text(encoding="utf-8"))["rows"]
+        rows += [row for row in before if row["tool"] not in options.tools]
+        options.tools = [tool for tool in TOOLS if any(row["tool"] == tool for row in rows)]
     head = {"command": " ".join(["python benchmarks/constructs.py", *arguments]), "machine": machine.describe()}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
