@@ -92,6 +92,16 @@ def test_decompositions_and_composites(parts):
     ]
 
 
+@pytest.mark.parametrize(("dtype", "expected"), [(torch.float32, torch.float32), (None, torch.float64)])
+def test_a_copy_of_a_wrapped_number_is_a_tensor(parts, dtype, expected):
+    """Batching rules call `_to_copy` of wrapped numbers, which a dispatch mode sees as numbers."""
+    mode, recorder, _ = parts
+    with mode, recorder:
+        found = recorder._dispatch(aten._to_copy.default, (0.5,), {} if dtype is None else {"dtype": dtype})
+    (node,) = calls(recorder)
+    assert (node.target, node.args, found.dtype, found.dim()) == (aten.full.default, ([], 0.5), expected, 0)
+
+
 def test_storages():
     base = torch.ones(4)
     assert storage_key(base) == storage_key(base[1:]) != storage_key(base.clone())

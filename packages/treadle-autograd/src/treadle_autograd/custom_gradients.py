@@ -18,11 +18,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from .bodies import RunCall, body_runner
 from .errors import UnsupportedGraph
-from .graph_runner import GraphRunner
 from .recorder import AtenRecorder
-
-RunCall = Callable[[fx.Node, Any, Any], Any]
 
 
 def is_custom_gradient(node: fx.Node) -> bool:
@@ -69,15 +67,7 @@ def call_custom_gradient(node: fx.Node, args: Any, recorder: AtenRecorder, run_c
     """Carry out the node's call on functional tensors, and note it. The graph of its backward body is run with `run_call`."""
     target: Any = node.target
 
-    def run_body(graph: fx.GraphModule, arguments: Sequence[Any]) -> Sequence[Any]:
-        outer, function, inherited = recorder.meta, recorder.function, recorder.inherited
-        recorder.inherited = {key: outer[key] for key in ("of_backward", "checkpoint") if key in outer}
-        try:
-            return GraphRunner(graph, {}, run_call).run(*arguments, enable_io_processing=False)
-        finally:
-            recorder.meta, recorder.function, recorder.inherited = outer, function, inherited
-
-    results = target(*args, run=run_body)
+    results = target(*args, run=body_runner(recorder, run_call))
     if recorder.for_training:
         functions = frozenset(result.grad_fn for result in results if result.grad_fn is not None)
         inputs, *others = (tuple(recorder.node_of_value(value) for value in group) for group in args)

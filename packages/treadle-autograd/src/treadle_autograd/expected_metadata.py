@@ -16,9 +16,10 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from treadle_shapes.torch import symbolic_dispatch
+from treadle_shapes.torch import symbolic_dispatch, unwrapped
 
 from .asserts import is_assert
+from .bodies import call_function_transform, is_function_transform
 from .errors import Refusal, UnsupportedGraph
 from .functionalise import Layouts
 from .graph_runner import GraphRunner, call_node, user_line
@@ -42,10 +43,16 @@ def run_as_eager(
     """
     shape_env = shape_env_of(mode)
 
+    def run_body(graph: fx.GraphModule, values: Sequence[Any]) -> Sequence[Any]:
+        return GraphRunner(graph, {}, run_call).run(*values, enable_io_processing=False)
+
     def run_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
         if is_assert(node):
             return None
-        overlapping = [(t, t._version) for t in _tensors_in((args, kwargs)) if _shares_elements(t)]
+        if is_function_transform(node):
+            return call_function_transform(node, args, run_body)
+        tensors = map(unwrapped, _tensors_in((args, kwargs)))
+        overlapping = [(t, t._version) for t in tensors if _shares_elements(t)]
         result = _call_like_eager(node, args, kwargs, mode)
         line = user_line(node.meta.get("stack_trace"))
         if shape_env is not None:

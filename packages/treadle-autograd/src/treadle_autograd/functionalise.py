@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from torch import fx
 
-from treadle_shapes.torch import raw_expr
+from treadle_shapes.torch import is_transforming, raw_expr, unwrapped
 
 from .asserts import is_assert
+from .bodies import body_runner, call_function_transform, is_function_transform
 from .custom_gradients import call_custom_gradient, is_custom_gradient, note_values_without_gradients
 from .errors import UnsupportedGraph
 from .graph_runner import GraphRunner, call_node
@@ -88,7 +89,9 @@ def run_functional(
             return None
         if is_custom_gradient(node):
             return call_custom_gradient(node, args, recorder, run_call)
-        if has_dirty:
+        if is_function_transform(node):
+            return call_function_transform(node, args, body_runner(recorder, run_call))
+        if has_dirty and not is_transforming():
             note_values_without_gradients(args, kwargs, recorder)
         result = call_node(node, args, kwargs, recorder.mode)
         recorder.finish_call(node.meta.get("example_value"), result)
@@ -117,6 +120,7 @@ def _conditions_of_asserts(graph: fx.Graph) -> Iterator[Any]:
 
 
 def _is_changed(tensor: torch.Tensor) -> bool:
+    tensor = unwrapped(tensor)
     return torch._is_functional_tensor(tensor) and torch._functionalize_mutation_counter(tensor) > 0
 
 

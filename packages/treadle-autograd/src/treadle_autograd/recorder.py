@@ -194,6 +194,8 @@ class AtenRecorder(TorchDispatchMode):
             func, args, kwargs = aten.copy.default, args[:2], {}
         if func is aten._efficientzerotensor.default:
             func = aten.zeros.default  # the same values in memory, which kernels read
+        if func is aten._to_copy.default and isinstance(args[0], (bool, int, float, complex, *py_sym_types)):
+            func, args, kwargs = aten.full.default, ([], args[0]), _of_scalar(args[0], kwargs)
         composite = decompose_composite(func)
         if composite is not None:
             with self:
@@ -342,6 +344,22 @@ class AtenRecorder(TorchDispatchMode):
             )
         self.stat_updates += [(mean, new_mean), (var, new_var)]
         return out, saved_mean, saved_invstd
+
+
+def _of_scalar(number: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of `full` for `_to_copy` of a wrapped number, which PyTorch hands to a dispatch mode as the number itself."""
+    options = {name: value for name, value in given.items() if name in ("dtype", "layout", "device", "pin_memory")}
+    if options.get("dtype") is None:
+        options["dtype"] = next(dtype for kinds, dtype in _DTYPES_OF_NUMBERS.items() if isinstance(number, kinds))
+    return options
+
+
+_DTYPES_OF_NUMBERS = {
+    (bool, torch.SymBool): torch.bool,
+    (int, torch.SymInt): torch.int64,
+    (float, torch.SymFloat): torch.float64,
+    (complex,): torch.complex128,
+}
 
 
 def _is_zero(number: Any) -> bool:

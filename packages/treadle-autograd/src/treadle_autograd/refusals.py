@@ -6,7 +6,7 @@ torch into a `Refusal`. Any other exception of these types comes from our own co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from treadle_shapes import ShapesError
-from treadle_shapes.torch import operator
+from treadle_shapes.torch import operator, unwrapped
 
 from .errors import InternalError, Refusal, UnsupportedGraph
 
@@ -39,8 +39,9 @@ _REFUSES = (RuntimeError, IndexError, ValueError, OverflowError)
 
 
 def why_not_functional(gm: fx.GraphModule) -> str | None:
-    """Why the graph has no functional form, as far as its nodes alone tell."""
-    for node in gm.graph.nodes:
+    """Why the graph has no functional form, as far as its nodes alone tell, those in bodies of transformed functions included."""
+    nodes = [node for graph in graphs_of(gm.graph) for node in graph.nodes]
+    for node in nodes:
         record = operator(node.target) if node.op in ("call_method", "call_function") else None
         if record is not None and record.why_not_functional is not None:
             name = node.target if node.op == "call_method" else getattr(node.target, "__name__", record.name)
@@ -52,12 +53,20 @@ def why_not_functional(gm: fx.GraphModule) -> str | None:
                 return f"{record.name} raises for some values of {name}, which no operator that it consists of does"
         if node.op == "call_module":
             return f"call_module nodes ({node.target}) are not part of the contract"
-    return _why_not_written(gm)
+    return _why_not_written(nodes)
 
 
-def _why_not_written(gm: fx.GraphModule) -> str | None:
+def graphs_of(graph: fx.Graph) -> Iterator[fx.Graph]:
+    """The graph, and those of the functions that its transforms call, all levels of them."""
+    yield graph
+    for node in graph.nodes:
+        for body in getattr(node.target, "calls", ()) if node.op == "call_function" else ():
+            yield from graphs_of(body.graph.graph)
+
+
+def _why_not_written(nodes: Sequence[fx.Node]) -> str | None:
     """Why a write to the memory of a view has no functional form."""
-    found = [(node, operator(node.target)) for node in gm.graph.nodes if node.op in ("call_method", "call_function")]
+    found = [(node, operator(node.target)) for node in nodes if node.op in ("call_method", "call_function")]
     views = [(node, record) for node, record in found if record is not None and record.why_not_written is not None]
     if not views:
         return None
@@ -73,7 +82,8 @@ def _why_not_written(gm: fx.GraphModule) -> str | None:
 def _memory(node: fx.Node) -> set[int]:
     values = node.meta.get("example_value")
     tensors = values if isinstance(values, (tuple, list)) else (values,)
-    return {t.untyped_storage()._cdata for t in tensors if isinstance(t, torch.Tensor) and t.layout is torch.strided}
+    plain = [unwrapped(tensor) for tensor in tensors if isinstance(tensor, torch.Tensor)]
+    return {tensor.untyped_storage()._cdata for tensor in plain if tensor.layout is torch.strided}
 
 
 def call_torch(

@@ -14,6 +14,14 @@ import torch
 from torch import fx
 
 
+def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    return target.clone().copy_(source)
+
+
+_DIFFERENTIABLE = {torch.ops.aten.copy.default: _copy}
+"""The same result with a derivative, by the functional operator that has none."""
+
+
 class DifferentiableRun(fx.Interpreter):
     """Runs a forward graph under autograd as the traced program ran: what it computed without gradients gets none.
 
@@ -41,6 +49,9 @@ class DifferentiableRun(fx.Interpreter):
             for value in values
         ]
         return self.inputs
+
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+        return super().call_function(_DIFFERENTIABLE.get(target, target), args, kwargs)
 
     def run_node(self, n: fx.Node) -> Any:
         if n.op == "output":

@@ -14,6 +14,12 @@ from treadle_shapes.sym_node import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT
 from treadle_shapes.torch.autograd_state import undisturbed
 from treadle_shapes.torch.fake_call_cache import FakeCallCache, fake_calls
 from treadle_shapes.torch.fake_tensors import fake_like, fake_mode
+from treadle_shapes.torch.function_transforms import (
+    dispatch_keys_restored,
+    is_transforming,
+    outside_transforms,
+    unwrapped,
+)
 from treadle_shapes.torch.graph_calls import NUMBER_FUNCTIONS, build_calls, call_on_symbolic
 from treadle_shapes.torch.operators import (
     Cost,
@@ -57,6 +63,7 @@ __all__ = [
     "answer_size_obliviously",
     "build_calls",
     "call_on_symbolic",
+    "dispatch_keys_restored",
     "env_of",
     "expr_of",
     "fake_calls",
@@ -65,7 +72,9 @@ __all__ = [
     "fake_shape_env",
     "fake_tensor",
     "families_with",
+    "is_transforming",
     "operator",
+    "outside_transforms",
     "preserved_operators",
     "raw_expr",
     "run_for_metadata",
@@ -78,4 +87,5 @@ __all__ = [
     "generator_state",
     "replay_of",
     "why_not_replay",
+    "unwrapped",
 ]

@@ -1,8 +1,10 @@
-"""Fake kernels of batch norm that give the results' metadata directly, and checks that fake kernels of products leave out. Needs torch.
+"""Fake kernels of batch norm that give the results' metadata directly, of zeros, and checks that those of products leave out. Needs torch.
 
 PyTorch's fake tensors decompose a batch norm (torch/_decomp/decompositions.py, native_batch_norm_helper). That takes about 25 dispatches,
 5 ms, and gives a transposed input's layout to the result, where eager's result is always row-major or channels-last
 (aten/src/ATen/native/Normalization.cpp, batch_norm_cpu: `empty_like` with the suggested memory format).
+
+`_efficientzerotensor` gives zeros that have memory.
 
 The fake kernels of `mm`, `addmm`, `mv` and `addbmm` accept matrices of different dtypes, for which eager raises (torch 2.11 to 2.13).
 
@@ -102,6 +104,16 @@ def _check_one_dtype(mode: Any, *matrices: Any, **numbers: Any) -> Any:
     return NotImplemented
 
 
+def _zeros(mode: Any, size: Any, **options: Any) -> torch.Tensor:
+    """Return zeros with memory of their own.
+
+    Kernels for zeros without memory, which derivatives make, ask for sizes as Python numbers, and raise where the other operand is a tensor
+    that several transforms of `torch.func` have wrapped (aten/src/ATen/native/BinaryOps.cpp, mul_zerotensor: `self.to(device)`).
+    """
+    with mode:
+        return torch.zeros(size, **options)
+
+
 KERNELS: dict[Any, Callable[..., Any]] = {
     aten.native_batch_norm.default: _native,
     aten._native_batch_norm_legit_no_training.default: _inference,
@@ -110,5 +122,6 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: _check_one_dtype,
     aten.mv.default: _check_one_dtype,
     aten.addbmm.default: _check_one_dtype,
+    aten._efficientzerotensor.default: _zeros,
 }
 """Overload -> kernel(mode, *args, **kwargs), for all sizes."""

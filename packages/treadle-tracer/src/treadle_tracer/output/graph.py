@@ -125,8 +125,12 @@ class GraphBuilder:
     def stand_in(self, name: str, example_value: Any) -> fx.Node:
         """A placeholder behind all calls, for an argument of calls that `take_out` will take out of the graph."""
         node = self.graph.placeholder(self._fresh(name))
-        node.meta["example_value"] = example_value
+        node.meta.update(example_value=example_value, stand_in=True)
         return node
+
+    def why_not_move(self, before: fx.Node) -> str | None:
+        """Why the calls behind `before` cannot be the body of a function that the graph calls."""
+        return subgraph.why_not_move(before)
 
     def why_not_take_out(self, before: fx.Node, results: Sequence[fx.Node | None]) -> str | None:
         """Why the calls behind `before`, a backward body that computes `results`, cannot run later."""

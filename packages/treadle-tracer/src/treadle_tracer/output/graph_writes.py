@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from treadle_shapes.torch import Kind, Raises, operator
+from treadle_shapes.torch import Kind, Raises, operator, unwrapped
 
 _INDEXED = frozenset({Kind.GATHER, Kind.SCATTER})
 # Operators of these kinds raise for no element unless their record says so. The other kinds have composite operators, whose records do
@@ -155,10 +155,13 @@ def _nodes_in(value: Any) -> Iterator[torch.fx.Node]:
 
 
 def storages(value: Any) -> set[int]:
-    """Identities of the storages of a tensor, or of those in a tuple or list; none of what has no storage (a sparse tensor)."""
+    """Identities of the storages of a tensor, or of those in a tuple or list; none of what has no storage (a sparse tensor).
+
+    A tensor that a transform of `torch.func` passes to its function has the storage of the tensor that it wraps.
+    """
     if isinstance(value, (tuple, list)):
         return {storage for item in value for storage in storages(item)}
     try:
-        return {value.untyped_storage()._cdata}
-    except (AttributeError, NotImplementedError, RuntimeError):
+        return {unwrapped(value).untyped_storage()._cdata}
+    except (AttributeError, TypeError, NotImplementedError, RuntimeError):
         return set()

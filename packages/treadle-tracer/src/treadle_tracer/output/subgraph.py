@@ -1,4 +1,4 @@
-"""Take the calls of a backward body out of a graph under construction and make a graph module of them.
+"""Take the calls of a body (backward's, or that of a transformed function) out of a graph under construction; make a graph module of them.
 
 %g = placeholder (a stand-in);  %m = mul(%g, %x)       ==>     graph of its own: (g, x) -> mul(g, x)
                                                                what stays behind does not know of %g and %m
@@ -21,12 +21,14 @@ _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def moved_nodes(before: fx.Node) -> list[fx.Node]:
-    """The nodes behind `before`, in order, without those that compute numbers from what stands earlier: others may use these, too."""
+    """The calls and stand-ins behind `before`, in order, without those that compute numbers from what stands earlier: others may use
+    these, too."""
     moved: dict[fx.Node, None] = {}
     node = before.next
     while node.op != "root":
         is_number = isinstance(node.meta.get("example_value"), _NUMBERS)
-        if not is_number or any(used in moved for used in node.all_input_nodes):
+        is_input = node.op == "get_attr" or (node.op == "placeholder" and "stand_in" not in node.meta)
+        if not is_input and (not is_number or any(used in moved for used in node.all_input_nodes)):
             moved[node] = None
         node = node.next
     return list(moved)
@@ -56,6 +58,20 @@ def why_not_take_out(before: fx.Node, results: Sequence[fx.Node | None]) -> str 
         for written in _changed(node):
             if storages(written.meta.get("example_value")) & shared:
                 return f"its backward changes {written.name} in place"
+    return None
+
+
+def why_not_move(before: fx.Node) -> str | None:
+    """Why the calls behind `before` cannot be the body of a function that the graph calls."""
+    moved = moved_nodes(before)
+    given = [*outside_nodes(moved, ()), *[node for node in moved if node.op == "placeholder"]]
+    shared = {storage for node in given for storage in storages(node.meta.get("example_value"))}
+    for node in moved:
+        if any(map(_is_unbacked, _numbers_in(node.meta.get("example_value")))):
+            return f"depends on values of tensors ({node.name})"
+        for written in [] if node.op == "placeholder" else _changed(node):
+            if storages(written.meta.get("example_value")) & shared:
+                return f"changes {written.name} in place"
     return None
 
 
@@ -110,4 +126,4 @@ def take_out(
             node.graph.erase_node(node)
         else:
             erase(node)
-    return LazyGraphModule(torch.nn.Module(), graph, class_name="BackwardBody"), others, set(moved)
+    return LazyGraphModule(torch.nn.Module(), graph, class_name="Body"), others, set(moved)

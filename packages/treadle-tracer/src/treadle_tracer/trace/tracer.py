@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_shapes import Frame as SizeFrame
-from treadle_shapes.torch import fake_calls, fake_mode
+from treadle_shapes.torch import fake_calls, fake_mode, outside_transforms
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.options import TracerOptions
 from treadle_tracer.output.graph import GraphBuilder
@@ -53,6 +53,7 @@ from treadle_tracer.values.functions import FunctionValue, ModuleObject
 from treadle_tracer.values.generators import GeneratorValue
 from treadle_tracer.values.iteration import FixedIterator, SequenceIterator
 from treadle_tracer.values.joined import JoinedTensor
+from treadle_tracer.values.rules import function_transforms
 from treadle_tracer.values.sequences import ListValue
 from treadle_tracer.values.symbols import Symbols
 from treadle_tracer.values.tail_calls import tail_call
@@ -151,6 +152,7 @@ class Tracer:
         self._stores_globals = False
         self._trace_lines: dict[tuple[str, int, str], str] = {}
         self._states: dict[Any, tuple[Any, Any]] = {}
+        self._outer_states: tuple[dict[Any, tuple[Any, Any]], ...] = ()
         self.guards.add_global_state()
 
     # ---- operations that a module of values/ needs of a higher one: see TraceContext
@@ -187,6 +189,8 @@ class Tracer:
             return function.call(self, args, kwargs)
         if len(self.frames) >= _MAX_DEPTH:
             raise Unsupported("recursion", function.describe())
+        if function_transforms.is_transformed(function):
+            return function_transforms.call_transformed(self, function, args, kwargs)
         return self._inline(self, function, args, kwargs)
 
     def guard_no_exception(self) -> None:
@@ -285,7 +289,8 @@ class Tracer:
         static = (static or isinstance(obj, torch.nn.Parameter)) and not self.symbols.dynamic.is_input(source)
         dims = () if static else self.symbols.dynamic_dims(source, obj)
         self.guards.add_tensor(source, obj, dims, by_identity=static)
-        fake = self.symbols.fake_like(source, obj, dims)
+        with outside_transforms():
+            fake = self.symbols.fake_like(source, obj, dims)
         made = TensorValue(None, fake, obj, source, static)
         self._fakes[id(fake)] = made
         return made
@@ -407,9 +412,33 @@ class Tracer:
             torch._C._set_grad_enabled(outer)
             self._states = states
 
+    @contextmanager
+    def as_transformed(self) -> Iterator[None]:
+        """Inside, a function is traced that a transform of `torch.func` calls, in the state that the transform has set.
+
+        Raises Unsupported where the function does not restore what it sets.
+        """
+        outer, self._outer_states, self._states = self._outer_states, (*self._outer_states, self._states), {}
+        try:
+            yield
+            if self.state_changes():
+                raise Unsupported("function-transform", "the function that a transform calls sets state of PyTorch")
+        except BaseException:
+            self.abandon()
+            raise
+        finally:
+            self._states, self._outer_states = self._outer_states[-1], outer
+
+    def forget_tensors(self, gone: set[fx.Node]) -> None:
+        """The nodes of these tensors have been taken out of the graph: nothing can use the tensors any more."""
+        for key, value in list(self._fakes.items()):
+            if value.known_node in gone:
+                value.leave_graph()
+                del self._fakes[key]
+
     def has_set_state(self, setter: Any, keys: tuple[Any, ...]) -> bool:
         """Whether the trace has called this setter of torch's state, and has so read what was before."""
-        return (setter, keys) in self._states
+        return any((setter, keys) in states for states in (*self._outer_states, self._states))
 
     def state_changes(self) -> list[tuple[Any, tuple[Any, ...]]]:
         """The setter calls that lead from the state before the frame to the present state of the trace."""

@@ -56,8 +56,14 @@ class TensorValue(Value):
 
     def node(self, tx: TraceContext) -> fx.Node:
         if self._node is None:
+            if self.source is None:
+                raise Unsupported("function-transform", f"{self.describe()} is used outside the function that made it")
             self._node = tx.input_node(self)
         return self._node
+
+    def leave_graph(self) -> None:
+        """The node has been taken out of the graph, with the function that made it."""
+        self._node = None
 
     def follow(self, node: fx.Node) -> None:
         """`node` gives the tensor from here on: the same object, with another history."""
@@ -186,7 +192,8 @@ class TensorValue(Value):
 
     def _push_result(self, cg: Any) -> None:
         """Push what the graph has computed, with a history where eager's has one."""
-        assert self._node is not None
+        if self._node is None:
+            raise Unsupported("reconstruct", f"{self.describe()}, which a transformed function has made")
         if self._history is None:
             self._history = history_at_exit(self._node, self.fake)
         node, restore = self._history

@@ -21,8 +21,8 @@ from torch._subclasses.fake_tensor import (
 )
 
 from treadle_shapes import ShapesError, UnbackedError
+from treadle_shapes.torch import is_transforming, run_for_metadata, unwrapped
 from treadle_shapes.torch import operator as operator_record
-from treadle_shapes.torch import run_for_metadata
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.tables import by_name
@@ -110,6 +110,11 @@ class _Arguments:
             return tuple(nodes), tuple(fakes)
         maker: Callable[..., Any] = getattr(value.cls, "_make", value.cls)
         return maker(nodes), maker(fakes)
+
+
+def argument(tx: TraceContext, value: Value) -> tuple[Any, Any]:
+    """Graph argument and fake argument. Raises Unsupported for what no graph can pass."""
+    return _Arguments(tx).pair(value)
 
 
 def _sizes_one_by_one(args: list[Value]) -> list[Value]:
@@ -274,7 +279,7 @@ _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 def run_fake(tx: TraceContext, op: str, target: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Make the call on fake tensors. Where that raises, the real call raises too, or nobody knows: the graph breaks."""
-    if tx.symbols.unbacked.allowed or not _is_cacheable(target):
+    if tx.symbols.unbacked.allowed or is_transforming() or not _is_cacheable(target):
         return _run_fake(tx, op, target, args, kwargs)
     return tx.fake_calls.call(target, lambda: _run_fake(tx, op, target, args, kwargs), args, kwargs)
 
@@ -354,7 +359,7 @@ def constant_result(
 def wrap_result(tx: TraceContext, result: Any, node: fx.Node) -> Value:
     """The Value of what a node gives: a tensor, a number, or nested tuples, lists and dicts of them through `getitem` nodes."""
     if isinstance(result, torch.Tensor):
-        if not isinstance(result, FakeTensor):
+        if not isinstance(unwrapped(result), FakeTensor):
             raise Unsupported("graph-result", f"{_name(node.target)} gave a {type(result).__name__}")
         known = tx.tensor_of_fake(result)
         return known if known is not None else tx.new_tensor(node, result)

@@ -263,6 +263,10 @@ class Graph(Protocol):
         """The last node."""
         ...
 
+    def why_not_move(self, before: fx.Node) -> str | None:
+        """Why the calls behind `before` cannot be the body of a function that the graph calls."""
+        ...
+
     def why_not_take_out(self, before: fx.Node, results: Sequence[fx.Node | None]) -> str | None:
         """Why the calls behind `before` cannot run later, in a backward pass."""
         ...
@@ -575,6 +579,14 @@ class TraceContext(LooksUp, Protocol):
 
     def as_in_backward(self, grad_mode: bool) -> AbstractContextManager[None]:
         """Inside, code is traced that a backward pass will run, in this grad mode."""
+        ...
+
+    def as_transformed(self) -> AbstractContextManager[None]:
+        """Inside, a function is traced that a transform of `torch.func` calls."""
+        ...
+
+    def forget_tensors(self, gone: set[fx.Node]) -> None:
+        """The nodes of these tensors have been taken out of the graph."""
         ...
 
     def has_set_state(self, setter: Any, keys: tuple[Any, ...]) -> bool:

@@ -1,0 +1,290 @@
+"""Transforms of `torch.func`: the real transform runs on fake tensors, and each call of its function is traced into a graph of its own.
+
+The tensors that a transform passes to the function (batched, or followed for gradients) become stand-ins at the end of the graph. The
+calls that the function makes of them are taken out of the graph again: they are the body of a `FunctionTransform`, the target of one node.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.func
+import torch.utils._pytree as pytree
+from torch import fx
+from torch._dispatch.python import enable_python_dispatcher
+
+from treadle_shapes import ShapesError
+from treadle_shapes.torch import dispatch_keys_restored
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.values import torch_calls
+from treadle_tracer.values.base import Constant, LazyValue
+from treadle_tracer.values.function_transform import Body, FunctionTransform, PullbackCall, call_transform
+from treadle_tracer.values.mappings import DictValue, dict_of
+from treadle_tracer.values.rules.rule import Effect, Rule
+from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.value import Raised, Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.functions import FunctionValue
+    from treadle_tracer.values.value import TraceContext
+
+_MAKERS = ("vmap", "grad", "grad_and_value", "jacrev", "jacfwd")
+"""Transforms that return a function of their own."""
+_NO_OPTIONS = ("func", "eager_transforms")  # other free variables of these functions
+_REFUSALS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError, ShapesError)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+@functools.cache
+def _made_by() -> dict[CodeType, str]:
+    """The name of the transform, by the code of the function that it returns."""
+    return {getattr(torch.func, name)(lambda x: x).__code__: name for name in _MAKERS}
+
+
+def is_transformed(function: FunctionValue) -> bool:
+    """Whether the function is what `torch.func.vmap(f, ...)` and the like return."""
+    return function.code in _made_by()
+
+
+def call_transformed(tx: TraceContext, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A call of what a transform has returned. The transform's arguments stand in its cells."""
+    free = {name: cell.load(tx) for name, cell in zip(function.code.co_freevars, function.closure, strict=True)}
+    options = {name: value for name, value in free.items() if name not in _NO_OPTIONS}
+    return _apply(tx, _made_by()[function.code], options, free["func"], args, kwargs)
+
+
+def _jvp(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`torch.func.jvp(func, primals, tangents, *, strict, has_aux)`"""
+    given = dict(zip(("func", "primals", "tangents"), args, strict=False)) | kwargs
+    options = {name: value for name, value in kwargs.items() if name in ("strict", "has_aux")}
+    return _apply(tx, "jvp", options, given["func"], [given["primals"], given["tangents"]], {})
+
+
+def _vjp(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`torch.func.vjp(func, *primals, has_aux)`"""
+    return _apply(tx, "vjp", kwargs, args[0], args[1:], {})
+
+
+def _apply(
+    tx: TraceContext,
+    name: str,
+    options: Mapping[str, Value | None],
+    function: Value | None,
+    args: list[Value],
+    kwargs: dict[str, Value],
+) -> Value:
+    if tx.speculation is not None:
+        raise Unsupported("function-transform", f"{name} on a path that the program may not take")
+    plain = {key: _option(tx, name, value) for key, value in options.items()}
+    if plain.get("randomness") == "same" and plain.get("chunk_size") is not None:
+        raise Unsupported("function-transform", "vmap in chunks that draw the same random numbers")
+    assert function is not None
+    return _Call(tx, name, plain, function).run(args, kwargs)
+
+
+def _option(tx: TraceContext, name: str, value: Value | None) -> Any:
+    leaves, spec = pytree.tree_flatten(_tree_of(tx, value if value is not None else Constant(None)))
+    plain = [torch_calls.argument(tx, leaf)[1] for leaf in leaves]
+    if any(isinstance(leaf, (torch.Tensor, *_SYMBOLIC)) for leaf in plain):
+        raise Unsupported("function-transform", f"an option of {name} that depends on a tensor")
+    return pytree.tree_unflatten(plain, spec)
+
+
+class _Call:
+    """One call of a transformed function.
+
+    bodies: what the transform's calls of the function have been traced to. lifted: nodes outside that they read.
+    """
+
+    def __init__(self, tx: TraceContext, name: str, options: Mapping[str, Any], function: Value):
+        self.tx, self.name, self.options, self.function = tx, name, options, function
+        self.bodies: list[Body] = []
+        self.lifted: list[fx.Node] = []
+        self.failure: BaseException | None = None
+
+    def run(self, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        """Run the transform on fake tensors, and make the node."""
+        tx = self.tx
+        nodes, fakes, spec = _flat_arguments(tx, args, kwargs)
+        fake_args, fake_kwargs = pytree.tree_unflatten(fakes, spec)
+        with _fake_run(tx, self.name, self):
+            found = call_transform(self.name, self.options, self.traced, fake_args, fake_kwargs)
+        target = FunctionTransform(self.name, self.options, spec, tuple(self.bodies))
+        return _make_node(tx, target, (nodes, list(self.lifted)), found)
+
+    def traced(self, *args: Any, **kwargs: Any) -> Any:
+        """What the transform gets in place of the function."""
+        try:
+            return self.trace(args, kwargs)
+        except BaseException as failure:
+            self.failure = failure  # goes through torch's frames, which may turn it into another
+            raise
+
+    def trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the function, and take its nodes out of the graph. Returns what the fake function returns."""
+        tx, before = self.tx, self.tx.graph.last()
+        given: list[fx.Node | None] = []
+        values = [_value_of(item, lambda leaf: self.value_of(leaf, given)) for item in args]
+        named = {name: _value_of(item, lambda leaf: self.value_of(leaf, given)) for name, item in kwargs.items()}
+        with tx.as_transformed():
+            try:
+                result = self.function.call(tx, values, named)
+            except Raised as raised:
+                cls = raised.value.python_type().__name__
+                raise Unsupported("function-transform", f"the function that {self.name} calls raises {cls}") from None
+            leaves, spec = pytree.tree_flatten(_tree_of(tx, result))
+            pairs = [_leaf_pair(tx, leaf) for leaf in leaves]
+        results = [node for node, _ in pairs if isinstance(node, fx.Node)]
+        place = iter(range(len(results)))
+        positions = tuple((next(place), None) if isinstance(node, fx.Node) else (None, node) for node, _ in pairs)
+        why_not = tx.graph.why_not_move(before)
+        if why_not is not None:
+            raise Unsupported("function-transform", f"the function that {self.name} calls {why_not}")
+        graph, others, removed = tx.graph.take_out(before, given, results)
+        tx.symbols.forget_nodes(removed)
+        tx.forget_tensors(removed)
+        self.lifted += [node for node in others if node not in self.lifted]
+        self.bodies.append(Body(graph, tuple(self.lifted.index(node) for node in others), spec, positions))
+        return pytree.tree_unflatten([fake for _, fake in pairs], spec)
+
+    def value_of(self, leaf: Any, given: list[fx.Node | None]) -> Value:
+        """The Value of a leaf of the function's arguments. `given` gets its node, or None: the body does not read the argument."""
+        tx, number = self.tx, len(given)
+        given.append(None)
+        if isinstance(leaf, Value):
+            return leaf
+        if isinstance(leaf, torch.Tensor):
+            known = tx.tensor_of_fake(leaf)
+            if known is not None:
+                return known  # type: ignore[no-any-return]
+            given[number] = node = tx.graph.stand_in(f"argument_{number}", leaf)
+            return tx.new_tensor(node, leaf)  # type: ignore[no-any-return]
+        return tx.number(leaf, None) if isinstance(leaf, _SYMBOLIC) else tx.from_constant(leaf)
+
+
+@contextmanager
+def _fake_run(tx: TraceContext, name: str, call: _Call | None = None) -> Iterator[None]:
+    """Inside, PyTorch runs on fake tensors. What it raises breaks the graph; what the trace of a body raises comes out as it is."""
+    python_kernels = enable_python_dispatcher() if tx.symbols.env is not None else nullcontext()
+    try:
+        with tx.fake_mode, python_kernels, dispatch_keys_restored():
+            yield
+    except Exception as error:
+        if call is not None and call.failure is not None:
+            raise call.failure from None
+        if not isinstance(error, _REFUSALS):
+            raise
+        raise Unsupported("torch-call-raises", f"{name}: {type(error).__name__}: {error}") from error
+
+
+def _make_node(tx: TraceContext, target: Callable[..., Any], args: tuple[Any, ...], found: Any) -> Value:
+    """Make the node of a call that has given `found`, and the Value of that structure. The node gives its leaves."""
+    leaves, trace = pytree.tree_leaves(found), tx.stack_trace()
+    node = tx.graph.call("call_function", target, args, {}, leaves, trace)
+    places = iter(range(len(leaves)))
+
+    def value_of(leaf: Any) -> Value:
+        place = next(places)
+        if isinstance(leaf, Value):
+            return leaf
+        if not isinstance(leaf, (torch.Tensor, *_SYMBOLIC)) and not callable(leaf):
+            return tx.from_constant(leaf)
+        known = tx.tensor_of_fake(leaf) if isinstance(leaf, torch.Tensor) else None
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+        part = tx.graph.call("call_function", operator.getitem, (node, place), {}, leaf, trace)
+        if isinstance(leaf, torch.Tensor):
+            return tx.new_tensor(part, leaf)  # type: ignore[no-any-return]
+        return tx.number(leaf, part) if isinstance(leaf, _SYMBOLIC) else Pullback(part, leaf)
+
+    return _value_of(found, value_of)
+
+
+# ---- structures
+
+
+def _flat_arguments(
+    tx: TraceContext, args: list[Value], kwargs: dict[str, Value]
+) -> tuple[list[Any], list[Any], pytree.TreeSpec]:
+    """Graph arguments and fake arguments for the leaves of (args, kwargs), and the structure."""
+    leaves, spec = pytree.tree_flatten((tuple(_tree_of(tx, arg) for arg in args), _tree_of(tx, dict_of(kwargs))))
+    pairs = [_leaf_pair(tx, leaf) for leaf in leaves]
+    return [node for node, _ in pairs], [fake for _, fake in pairs], spec
+
+
+def _tree_of(tx: TraceContext, value: Value) -> Any:
+    """The containers of a value as pytree knows them, with Values as leaves."""
+    value = value.force(tx) if isinstance(value, LazyValue) else value
+    if isinstance(value, DictValue) and value.cls in (dict, OrderedDict):
+        return value.cls((key.constant(), _tree_of(tx, item)) for key, item in value.items(tx))
+    if isinstance(value, ListValue) and value.python_type() is list:
+        return [_tree_of(tx, item) for item in value.unpack(tx)]
+    if isinstance(value, TupleValue) and (value.cls is tuple or pytree.is_namedtuple_class(value.cls)):
+        items = [_tree_of(tx, item) for item in value.unpack(tx)]
+        return tuple(items) if value.cls is tuple else value.cls(*items)
+    return value
+
+
+def _value_of(tree: Any, value_of: Callable[[Any], Value]) -> Value:
+    """The Value of a structure. `value_of` is called for its leaves in their order."""
+    if isinstance(tree, Value) or pytree.tree_is_leaf(tree):
+        return value_of(tree)
+    if isinstance(tree, dict):
+        return DictValue({key: (Constant(key), _value_of(item, value_of)) for key, item in tree.items()}, type(tree))
+    if isinstance(tree, (tuple, list)):
+        items = [_value_of(item, value_of) for item in tree]
+        return ListValue(items) if isinstance(tree, list) else TupleValue(items, type(tree))
+    raise Unsupported("function-transform", f"a structure of type {type(tree).__name__}")
+
+
+def _leaf_pair(tx: TraceContext, leaf: Value) -> tuple[Any, Any]:
+    """Graph argument and fake argument. What no graph can pass goes through the transform as the Value that it is, None in the graph."""
+    try:
+        return torch_calls.argument(tx, leaf)
+    except Unsupported as error:
+        if error.code != "graph-argument":
+            raise
+        return None, leaf
+
+
+# ---- functions that transforms return
+
+
+class Pullback(Value):
+    """The function that `torch.func.vjp` has returned. Its calls are nodes of the graph, which it cannot leave."""
+
+    __slots__ = ("function", "node")
+
+    def __init__(self, node: fx.Node, function: Callable[..., Any]):
+        self.source = None
+        self.node = node
+        self.function = function
+
+    def python_type(self) -> type:
+        return type(self.function)
+
+    def truth(self, tx: TraceContext) -> bool:
+        return True
+
+    def describe(self) -> str:
+        return "the function that vjp has returned"
+
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        nodes, fakes, spec = _flat_arguments(tx, args, kwargs)
+        fake_args, fake_kwargs = pytree.tree_unflatten(fakes, spec)
+        with _fake_run(tx, "vjp_fn"):
+            found = self.function(*fake_args, **fake_kwargs)
+        return _make_node(tx, PullbackCall(spec), (self.node, nodes), found)
+
+
+RULES = (
+    Rule(torch.func.jvp, _jvp, Effect.GRAPH),
+    Rule(torch.func.vjp, _vjp, Effect.GRAPH),
+)
