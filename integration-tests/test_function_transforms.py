@@ -20,11 +20,13 @@ from torch.func import (
     jacfwd,
     jacrev,
     jvp,
+    linearize,
     stack_module_state,
     vjp,
     vmap,
 )
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import treadle
 
@@ -101,10 +103,13 @@ PROGRAMS: dict[str, Program] = {
     "jvp with aux": lambda x, w: jvp(lambda a: (a.sin(), a * 3), (x,), (x,), has_aux=True),
     "vjp": lambda x, w: _vjp(x, w),
     "jacobian by vjp": lambda x, w: vmap(vjp(torch.sin, w)[1])(torch.eye(16).reshape(16, 4, 4)),
+    "linearize": lambda x, w: _linearize(x, w),
     "hessian-vector, forward over reverse": lambda x, w: jvp(grad(scalar), (x,), (x + 1,))[1],
     "hessian-vector, reverse over reverse": lambda x, w: vjp(grad(scalar), x)[1](x + 1)[0],
 }
-SMALL = {"hessian of each row"}  # forward-mode derivatives ask for sizes: PyTorch makes them constants
+
+
+EAGER_IN_TRAINING = {"linearize"}  # eager folds what follows from the primals to constants, whose gradients end there
 
 
 def _under_no_grad(x):
@@ -115,6 +120,11 @@ def _under_no_grad(x):
 def _detached_mean(x):
     with torch.no_grad():
         return x.mean()
+
+
+def _linearize(x, w):
+    output, push = linearize(lambda p: linear(p["x"], p["w"]), {"x": x, "w": w})
+    return output, push({"x": x, "w": w + 1}), push({"x": x * 2, "w": w})
 
 
 def _vjp(x, w):
@@ -144,7 +154,8 @@ def gradients(result: Any, inputs: list[torch.Tensor]) -> tuple[torch.Tensor | N
 @pytest.mark.parametrize("requires_grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_is_one_graph_that_gives_what_eager_gives(name, requires_grad):
-    compiled = treadle.compile(PROGRAMS[name], fullgraph=True)
+    is_whole = not (requires_grad and name in EAGER_IN_TRAINING)
+    compiled = treadle.compile(PROGRAMS[name], fullgraph=is_whole)
     for rows in (3, 5, 6):
         x = torch.randn(rows, 4, requires_grad=requires_grad)
         w = torch.randn(4, 4, requires_grad=requires_grad)
@@ -435,6 +446,82 @@ def test_weights_that_change_between_calls():
         assert_same(compiled(x), program(x))
         with torch.no_grad():
             net.weight.add_(0.5)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: grad(lambda a: checkpoint(lambda b: b.sin().sum(), a, use_reentrant=False))(x),
+        lambda x: vmap(Cube.apply)(x),
+        lambda x: grad(lambda a: Cube.apply(a).sum())(x),
+    ],
+)
+def test_what_transforms_have_rules_of_their_own_for(program):
+    x = torch.randn(3, 4)
+
+    def outcome(function):
+        try:
+            return function(x)
+        except RuntimeError as error:
+            return str(error)
+
+    assert_same(outcome(treadle.compile(program)), outcome(program))
+
+
+class Cube(torch.autograd.Function):
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x**3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 5 * ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_a_backward_pass_that_is_mapped_over(batched):
+    def f(x):
+        return torch.tanh(x) * x.sum()
+
+    def jacobian(function, x):
+        y = function(x)
+        basis = torch.eye(12).reshape(12, 3, 4)
+        if batched:
+            return torch.autograd.grad(y, x, basis, is_grads_batched=True)[0]
+        return vmap(lambda v: torch.autograd.grad(y, x, v, retain_graph=True)[0])(basis)
+
+    x = torch.randn(3, 4, requires_grad=True)
+    compiled = treadle.compile(f)
+    assert_same(jacobian(compiled, x), jacobian(f, x))
+
+
+@pytest.mark.parametrize("vectorize", [False, True])
+@pytest.mark.parametrize("strategy", ["reverse-mode", "forward-mode"])
+def test_functions_of_autograd_functional(vectorize, strategy):
+    w = torch.randn(4, 4)
+
+    def program(x):
+        AF = torch.autograd.functional
+        jacobian = AF.jacobian(lambda a: torch.tanh(a @ w), x, vectorize=vectorize, strategy=strategy)
+        hessian = AF.hessian(lambda a: torch.tanh(a @ w).pow(2).sum(), x, vectorize=vectorize)
+        pairs = [
+            f(lambda a: torch.tanh(a @ w).sum(), x, *rest)
+            for f, *rest in ((AF.vjp,), (AF.hvp, x), (AF.vhp, x), (AF.jvp, x))
+        ]
+        return jacobian, hessian, pairs
+
+    x = torch.randn(3, 4)
+    if strategy == "forward-mode" and not vectorize:
+        with pytest.raises(NotImplementedError):
+            treadle.compile(program)(x)
+        return
+    assert_same(treadle.compile(program)(x), program(x))
 
 
 def test_a_function_that_changes_its_argument():

@@ -23,6 +23,7 @@ from treadle_shapes.torch import is_transforming, raw_expr, unwrapped
 
 from .asserts import is_assert
 from .bodies import body_runner, call_function_transform, is_function_transform
+from .control_flow import call_control_flow, is_control_flow
 from .custom_gradients import call_custom_gradient, is_custom_gradient, note_values_without_gradients
 from .errors import UnsupportedGraph
 from .graph_runner import GraphRunner, call_node
@@ -89,6 +90,8 @@ def run_functional(
             return None
         if is_custom_gradient(node):
             return call_custom_gradient(node, args, recorder, run_call)
+        if is_control_flow(node):
+            return call_control_flow(node, args)
         if is_function_transform(node):
             return call_function_transform(node, args, body_runner(recorder, run_call))
         if has_dirty and not is_transforming():

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from treadle_shapes.torch import undisturbed
+from treadle_shapes.torch import outside_transforms, undisturbed, unwrapped
 
 from .check_results import check_callable, check_results
 from .effects import is_random
@@ -142,7 +142,7 @@ class Call:
         cuts = self.program.joint.cuts if is_cut else {}
         twice = torch.is_grad_enabled()
         run = DifferentiableRun(self.program.halves.reference, cuts, self.observers.alive() if cuts and twice else {})
-        with random_state(self.random_state), torch.enable_grad():
+        with outside_transforms(), random_state(self.random_state), torch.enable_grad():
             run.run(*run.gated([value for value, _ in self.primals]), enable_io_processing=False)
         self._rerun = (task, run) if is_cut and not twice else None  # kept for the other outputs of this pass
         return run
@@ -208,7 +208,8 @@ class CompiledBackward(torch.autograd.Function):
             return tuple(gradients)
         is_cut = call.observers.were_there()
         is_computed = all(custom.is_computed(defined) for custom in joint.custom)
-        if is_cut or not is_computed or torch.is_grad_enabled() or torch.is_anomaly_enabled():
+        is_plain = not (torch.is_grad_enabled() or torch.is_anomaly_enabled() or any(map(_is_wrapped, given)))
+        if is_cut or not is_computed or not is_plain:
             saved = ctx.saved_tensors  # raises what eager raises when they are gone, or have been changed
             found = _rerun_gradients(call, given, wanted, is_cut)
             del saved
@@ -230,6 +231,13 @@ def _rerun_gradients(
     pairs = [(run.outputs[k], tangent) for k, tangent in zip(joint.tangents, given, strict=True) if tangent is not None]
     inputs = [run.inputs[joint.gradients[k]] for k in wanted]
     return run.gradients([output for output, _ in pairs], inputs, [tangent for _, tangent in pairs])
+
+
+def _is_wrapped(tangent: torch.Tensor | None) -> bool:
+    """Whether a transform of `torch.func`, or `is_grads_batched=True`, maps over the backward pass."""
+    if tangent is None:
+        return False
+    return unwrapped(tangent) is not tangent or torch._C._functorch.is_legacy_batchedtensor(tangent)
 
 
 def _laid_out(

@@ -24,6 +24,7 @@ from treadle_tracer.source import (
     Source,
     TupleItemSource,
 )
+from treadle_tracer.values import control_flow
 from treadle_tracer.values.arrays import constant_array, wrap_array
 from treadle_tracer.values.base import FALSE, NONE, TRUE, ConcreteValue, Constant, LazyValue, Method
 from treadle_tracer.values.callables import CallableValue, DisabledFunction
@@ -157,6 +158,10 @@ def _function(tx: TraceContext, obj: types.FunctionType, source: Source) -> Valu
     if obj.__code__ is _DYNAMO_EXCLUDED:
         _guard_identity(tx, obj, source)
         return tx.wrap_known(own["__wrapped__"])
+    plain = control_flow.in_place_of(obj)
+    if plain is not None:
+        _guard_identity(tx, obj, source)
+        return tx.wrap_known(plain)
     if rule_of(obj) is not None or goes_into_graph(obj):
         _guard_identity(tx, obj, source)
         if goes_into_graph(obj):

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 from torch.autograd.function import once_differentiable
 
+from treadle_shapes.torch import is_transforming
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import torch_calls
 from treadle_tracer.values.base import NONE, Constant, LazyValue
@@ -103,6 +104,10 @@ def apply(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Valu
     cls_value, *rest = args
     rest = [_forced(tx, arg) for arg in rest]
     cls: Any = cls_value.constant()
+    if is_transforming():
+        raise Unsupported(
+            "autograd-function", f"{cls.__name__} inside a transform of torch.func, for which it has rules of its own"
+        )
     has_setup = lookup(tx, cls, "setup_context") is not _NO_SETUP_CONTEXT
     if kwargs or (has_setup and len(inspect.signature(cls.forward).parameters) != len(rest)):
         raise Unsupported("autograd-function", f"{cls.__name__}: arguments by name or by default")

@@ -11,7 +11,7 @@ import operator
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +22,7 @@ from torch._dispatch.python import enable_python_dispatcher
 
 from treadle_shapes import ShapesError
 from treadle_shapes.torch import dispatch_keys_restored
+from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import torch_calls
 from treadle_tracer.values.base import Constant, LazyValue
@@ -29,6 +30,7 @@ from treadle_tracer.values.function_transform import Body, FunctionTransform, Pu
 from treadle_tracer.values.mappings import DictValue, dict_of
 from treadle_tracer.values.rules.rule import Effect, Rule
 from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import Raised, Value
 
 if TYPE_CHECKING:
@@ -72,6 +74,32 @@ def _vjp(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value
     return _apply(tx, "vjp", kwargs, args[0], args[1:], {})
 
 
+def _linearize(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`torch.func.linearize(func, *primals)`: `jvp` once for the output, and once for each call of the function that it returns.
+
+    The function is traced once, and both nodes have its body.
+    """
+    if tx.speculation is not None or kwargs:
+        raise Unsupported("function-transform", "linearize with keywords, or on a path that the program may not take")
+    leaves, spec = pytree.tree_flatten(tuple(tree_of(tx, arg) for arg in args[1:]))
+    zeros = [tx.run_in_graph("call_function", torch.zeros_like, [leaf], {}) for leaf in leaves]
+    primals = [value_of_tree(item, lambda leaf: leaf) for item in pytree.tree_unflatten(leaves, spec)]
+    tangents = [value_of_tree(item, lambda leaf: leaf) for item in pytree.tree_unflatten(zeros, spec)]
+    call = _Call(tx, "jvp", {}, args[0])
+    output = call.run([TupleValue(primals), TupleValue(tangents)], {}).unpack(tx)[0]
+    known = [leaf.fake for leaf in leaves] + [node.meta["example_value"] for node in call.lifted]
+    if torch.is_grad_enabled() and any(getattr(tensor, "requires_grad", False) for tensor in known):
+        raise Unsupported("function-transform", "linearize, whose derivatives have no gradients of primals themselves")
+    if any(map(_is_random, call.calls())):
+        raise Unsupported("function-transform", "linearize of a function that draws random numbers")
+    return TupleValue([output, Linearised(tx, call, TupleValue(primals), leaves, spec)])
+
+
+def _is_random(node: fx.Node) -> bool:
+    record = operator_record(node.target)
+    return record is not None and record.is_random
+
+
 def _apply(
     tx: TraceContext,
     name: str,
@@ -90,7 +118,7 @@ def _apply(
 
 
 def _option(tx: TraceContext, name: str, value: Value | None) -> Any:
-    leaves, spec = pytree.tree_flatten(_tree_of(tx, value if value is not None else Constant(None)))
+    leaves, spec = pytree.tree_flatten(tree_of(tx, value if value is not None else Constant(None)))
     plain = [torch_calls.argument(tx, leaf)[1] for leaf in leaves]
     if any(isinstance(leaf, (torch.Tensor, *_SYMBOLIC)) for leaf in plain):
         raise Unsupported("function-transform", f"an option of {name} that depends on a tensor")
@@ -108,6 +136,8 @@ class _Call:
         self.bodies: list[Body] = []
         self.lifted: list[fx.Node] = []
         self.failure: BaseException | None = None
+        self.target: FunctionTransform | None = None
+        self.result: pytree.TreeSpec | None = None
 
     def run(self, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Run the transform on fake tensors, and make the node."""
@@ -116,8 +146,27 @@ class _Call:
         fake_args, fake_kwargs = pytree.tree_unflatten(fakes, spec)
         with _fake_run(tx, self.name, self):
             found = call_transform(self.name, self.options, self.traced, fake_args, fake_kwargs)
-        target = FunctionTransform(self.name, self.options, spec, tuple(self.bodies))
-        return _make_node(tx, target, (nodes, list(self.lifted)), found)
+        self.target = FunctionTransform(self.name, self.options, spec, tuple(self.bodies))
+        self.result = pytree.tree_structure(found)
+        return _make_node(tx, self.target, (nodes, list(self.lifted)), found)
+
+    def run_again(self, args: list[Value]) -> Value:
+        """Another node with the same bodies, for arguments of the same kinds."""
+        nodes, fakes, spec = _flat_arguments(self.tx, args, {})
+        assert self.target is not None and self.result is not None
+        if spec != self.target.spec:
+            raise Unsupported("torch-call-raises", f"{self.name} of arguments of another structure")
+        with _fake_run(self.tx, self.name):
+            found = self.target(fakes, [node.meta["example_value"] for node in self.lifted])
+        return _make_node(self.tx, self.target, (nodes, list(self.lifted)), pytree.tree_unflatten(found, self.result))
+
+    def calls(self) -> Iterator[fx.Node]:
+        """The calls in the bodies, all levels of them."""
+        pending = list(self.bodies)
+        while pending:
+            for node in pending.pop().graph.graph.nodes:
+                yield node
+                pending += getattr(node.target, "calls", ())
 
     def traced(self, *args: Any, **kwargs: Any) -> Any:
         """What the transform gets in place of the function."""
@@ -131,15 +180,15 @@ class _Call:
         """Call the function, and take its nodes out of the graph. Returns what the fake function returns."""
         tx, before = self.tx, self.tx.graph.last()
         given: list[fx.Node | None] = []
-        values = [_value_of(item, lambda leaf: self.value_of(leaf, given)) for item in args]
-        named = {name: _value_of(item, lambda leaf: self.value_of(leaf, given)) for name, item in kwargs.items()}
+        values = [value_of_tree(item, lambda leaf: self.value_of(leaf, given)) for item in args]
+        named = {name: value_of_tree(item, lambda leaf: self.value_of(leaf, given)) for name, item in kwargs.items()}
         with tx.as_transformed():
             try:
                 result = self.function.call(tx, values, named)
             except Raised as raised:
                 cls = raised.value.python_type().__name__
                 raise Unsupported("function-transform", f"the function that {self.name} calls raises {cls}") from None
-            leaves, spec = pytree.tree_flatten(_tree_of(tx, result))
+            leaves, spec = pytree.tree_flatten(tree_of(tx, result))
             pairs = [_leaf_pair(tx, leaf) for leaf in leaves]
         results = [node for node, _ in pairs if isinstance(node, fx.Node)]
         place = iter(range(len(results)))
@@ -204,7 +253,7 @@ def _make_node(tx: TraceContext, target: Callable[..., Any], args: tuple[Any, ..
             return tx.new_tensor(part, leaf)  # type: ignore[no-any-return]
         return tx.number(leaf, part) if isinstance(leaf, _SYMBOLIC) else Pullback(part, leaf)
 
-    return _value_of(found, value_of)
+    return value_of_tree(found, value_of)
 
 
 # ---- structures
@@ -214,32 +263,34 @@ def _flat_arguments(
     tx: TraceContext, args: list[Value], kwargs: dict[str, Value]
 ) -> tuple[list[Any], list[Any], pytree.TreeSpec]:
     """Graph arguments and fake arguments for the leaves of (args, kwargs), and the structure."""
-    leaves, spec = pytree.tree_flatten((tuple(_tree_of(tx, arg) for arg in args), _tree_of(tx, dict_of(kwargs))))
+    leaves, spec = pytree.tree_flatten((tuple(tree_of(tx, arg) for arg in args), tree_of(tx, dict_of(kwargs))))
     pairs = [_leaf_pair(tx, leaf) for leaf in leaves]
     return [node for node, _ in pairs], [fake for _, fake in pairs], spec
 
 
-def _tree_of(tx: TraceContext, value: Value) -> Any:
+def tree_of(tx: TraceContext, value: Value) -> Any:
     """The containers of a value as pytree knows them, with Values as leaves."""
     value = value.force(tx) if isinstance(value, LazyValue) else value
     if isinstance(value, DictValue) and value.cls in (dict, OrderedDict):
-        return value.cls((key.constant(), _tree_of(tx, item)) for key, item in value.items(tx))
+        return value.cls((key.constant(), tree_of(tx, item)) for key, item in value.items(tx))
     if isinstance(value, ListValue) and value.python_type() is list:
-        return [_tree_of(tx, item) for item in value.unpack(tx)]
+        return [tree_of(tx, item) for item in value.unpack(tx)]
     if isinstance(value, TupleValue) and (value.cls is tuple or pytree.is_namedtuple_class(value.cls)):
-        items = [_tree_of(tx, item) for item in value.unpack(tx)]
+        items = [tree_of(tx, item) for item in value.unpack(tx)]
         return tuple(items) if value.cls is tuple else value.cls(*items)
     return value
 
 
-def _value_of(tree: Any, value_of: Callable[[Any], Value]) -> Value:
+def value_of_tree(tree: Any, value_of: Callable[[Any], Value]) -> Value:
     """The Value of a structure. `value_of` is called for its leaves in their order."""
     if isinstance(tree, Value) or pytree.tree_is_leaf(tree):
         return value_of(tree)
     if isinstance(tree, dict):
-        return DictValue({key: (Constant(key), _value_of(item, value_of)) for key, item in tree.items()}, type(tree))
+        return DictValue(
+            {key: (Constant(key), value_of_tree(item, value_of)) for key, item in tree.items()}, type(tree)
+        )
     if isinstance(tree, (tuple, list)):
-        items = [_value_of(item, value_of) for item in tree]
+        items = [value_of_tree(item, value_of) for item in tree]
         return ListValue(items) if isinstance(tree, list) else TupleValue(items, type(tree))
     raise Unsupported("function-transform", f"a structure of type {type(tree).__name__}")
 
@@ -284,7 +335,51 @@ class Pullback(Value):
         return _make_node(tx, PullbackCall(spec), (self.node, nodes), found)
 
 
+class Linearised(Value):
+    """The second function that `torch.func.linearize` has returned: derivatives at the primals in the direction of its arguments.
+
+    versions: of the tensors that were there. It cannot be called in the graph after one of them has been changed in place.
+    """
+
+    __slots__ = ("leaves", "linearised", "primals", "spec", "versions")
+
+    def __init__(
+        self, tx: TraceContext, linearised: _Call, primals: TupleValue, leaves: list[Any], spec: pytree.TreeSpec
+    ):
+        self.source = None
+        self.linearised = linearised
+        self.primals = primals
+        self.leaves = leaves
+        self.spec = spec
+        self.versions = [(value, value.fake._version) for value in tx.known_tensors()]
+
+    def python_type(self) -> type:
+        return FunctionType
+
+    def truth(self, tx: TraceContext) -> bool:
+        return True
+
+    def describe(self) -> str:
+        return "the function that linearize has returned"
+
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if kwargs or any(value.fake._version != version for value, version in self.versions):
+            raise Unsupported("function-transform", f"{self.describe()}, after a tensor has been changed in place")
+        tangents, spec = pytree.tree_flatten(tuple(tree_of(tx, arg) for arg in args))
+        if spec != self.spec or any(map(self.is_other, self.leaves, tangents)):
+            raise Unsupported("torch-call-raises", f"{self.describe()} of tangents unlike the primals")
+        return self.linearised.run_again([self.primals, TupleValue(list(args))]).unpack(tx)[1]
+
+    @staticmethod
+    def is_other(primal: Any, tangent: Any) -> bool:
+        if not isinstance(tangent, TensorValue):
+            return True
+        a, b = primal.fake, tangent.fake
+        return bool((a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device))
+
+
 RULES = (
+    Rule(torch.func.linearize, _linearize, Effect.GRAPH),
     Rule(torch.func.jvp, _jvp, Effect.GRAPH),
     Rule(torch.func.vjp, _vjp, Effect.GRAPH),
 )

@@ -10,10 +10,11 @@ from typing import Any
 
 from treadle_tracer.errors import InternalError
 from treadle_tracer.values.rules import (
+    control_flow_operators,
     copying,
     foreach,
-    numpy_arrays,
     function_transforms,
+    numpy_arrays,
     operators,
     optimizers,
     output,
@@ -28,6 +29,7 @@ from treadle_tracer.values.rules.rule import Rule, folds
 ALL_RULES: tuple[Rule, ...] = (
     *python_builtins.RULES,
     *operators.RULES,
+    *control_flow_operators.RULES,
     *copying.RULES,
     *foreach.RULES,
     *numpy_arrays.RULES,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from treadle_shapes.torch import Operator, operator
+from treadle_shapes.torch import Operator, is_transforming, operator
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import differentiation, unbacked
 from treadle_tracer.values.arrays import ArrayValue
@@ -63,6 +63,8 @@ def _checkpoint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
     Eager runs the function twice. A function that writes to something outside would do so twice, which no graph does.
     """
+    if is_transforming():
+        raise Unsupported("function-transform", "checkpoint, whose hooks on saved tensors a transform refuses")
     own = ("use_reentrant", "preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop")
     given = {name: value for name, value in kwargs.items() if name not in own}
     if not torch.is_grad_enabled() or tx.graph.checkpoint is not None:
