@@ -350,6 +350,41 @@ def test_gradients_of_each_sample():
         assert_same(compiled(params, x, y), program(params, x, y))
 
 
+def test_gradients_of_each_sample_with_batch_norm_in_evaluation():
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten(), nn.LazyLinear(3)
+    ).eval()
+    net(torch.randn(1, 1, 6, 6))
+    params, buffers = {n: p.detach() for n, p in net.named_parameters()}, dict(net.named_buffers())
+
+    def loss(params, buffers, x, y):
+        return F.cross_entropy(functional_call(net, (params, buffers), (x.unsqueeze(0),)), y.unsqueeze(0))
+
+    def program(params, x, y):
+        return vmap(grad(loss), in_dims=(None, None, 0, 0))(params, buffers, x, y)
+
+    x, y = torch.randn(4, 1, 6, 6), torch.randint(3, (4,))
+    assert_same(treadle.compile(program, fullgraph=True)(params, x, y), program(params, x, y))
+
+
+def test_gradients_of_each_sample_of_bert():
+    pytest.importorskip("torchvision_schemas").define_missing_schemas()
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    net = BertModel(config).eval()
+    params = {name: p.detach() for name, p in net.named_parameters()}
+
+    def loss(params, ids):
+        return functional_call(net, params, (ids.unsqueeze(0),)).last_hidden_state.pow(2).mean()
+
+    def program(params, ids):
+        return vmap(grad(loss), in_dims=(None, 0))(params, ids)
+
+    ids = torch.randint(50, (3, 6))
+    assert_same(treadle.compile(program, fullgraph=True)(params, ids), program(params, ids))
+
+
 def test_ensemble():
     models = [nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2)) for _ in range(3)]
     params, buffers = stack_module_state(models)  # type: ignore[arg-type]

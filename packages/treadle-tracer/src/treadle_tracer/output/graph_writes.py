@@ -86,7 +86,7 @@ def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The arguments that a call may write to."""
     record = operator(node.target)
     if record is not None and record.hides_writes:
-        return list(node.all_input_nodes)
+        return _hidden_writes(node, record.writes)
     names = _schema_writes(node.target) if record is None else record.writes
     written = [_argument(node, name) for name in names]
     if "out" not in names:
@@ -94,6 +94,18 @@ def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
     if "self" not in names and _is_in_place(node):
         written.append(_argument(node, "self"))
     return list(_nodes_in(written))
+
+
+def _hidden_writes(node: torch.fx.Node, names: tuple[str, ...]) -> list[torch.fx.Node]:
+    """The statistics that a normalisation may write to; all arguments where names are not known."""
+    function: Any = node.target
+    if not (names and inspect.isfunction(function)):
+        return list(node.all_input_nodes)
+    given = inspect.signature(function).bind(*node.args, **node.kwargs)
+    given.apply_defaults()
+    if given.arguments.get("training") is False:
+        return []
+    return [value for name in names if isinstance(value := given.arguments.get(name), torch.fx.Node)]
 
 
 def _schema_writes(target: Any) -> tuple[str, ...]:
