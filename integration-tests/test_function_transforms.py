@@ -30,6 +30,8 @@ from torch.utils.checkpoint import checkpoint
 
 import treadle
 
+pytestmark = pytest.mark.filterwarnings("error:.*treadle")  # a graph that runs in eager
+
 Program = Callable[[torch.Tensor, torch.Tensor], Any]
 Pair = namedtuple("Pair", "first second")
 
@@ -74,6 +76,7 @@ PROGRAMS: dict[str, Program] = {
         in_dims=({"a": 0, "b": None}, None),
     )({"a": x, "b": w}, 2.0),
     "ordered dict": lambda x, w: vmap(lambda d: OrderedDict(y=d["a"] + 1))(OrderedDict(a=x)),
+    "result of torch": lambda x, w: vmap(lambda a: a.topk(2))(x),
     "keyword": lambda x, w: vmap(lambda a, *, k: a @ k, in_dims=0)(x, k=w),
     "negative dimension": lambda x, w: vmap(lambda a: a.cumsum(0), in_dims=-1, out_dims=-1)(x),
     "vmap in vmap": lambda x, w: vmap(lambda row: vmap(lambda c: row @ c, in_dims=1)(w))(x),
@@ -192,6 +195,17 @@ def test_one_graph_serves_all_batch_sizes():
     for rows in (3, 5, 7, 9, 12):
         compiled(torch.randn(rows, 4), torch.randn(4, 4))
     assert len(treadle.stats().recompiles) == 1
+
+
+def test_options_that_change_between_calls():
+    def program(x, in_dim, out_dim, argnums):
+        mapped = vmap(lambda a: a.cumsum(0) * 2, in_dims=in_dim, out_dims=out_dim)(x)
+        return mapped, grad(lambda a, b: (a @ b).sin().sum(), argnums=argnums)(x, x)
+
+    compiled = treadle.compile(program)
+    x = torch.randn(4, 4)
+    for options in ((0, 0, 0), (1, 0, 1), (-1, 1, (1, 0)), ((0,), 1, (1,))):
+        assert_same(compiled(x, *options), program(x, *options))
 
 
 # ---- what breaks the graph, or raises

@@ -21,6 +21,9 @@ _library.define(
     "control_flow_backward(int program, Tensor[] tensors, SymInt[] numbers, Tensor[] gradients, bool[] wanted) -> Tensor[]"
 )
 
+with torch._C._AutoDispatchBelowAutograd():
+    _AUTOGRAD: Any = torch._C._dispatch_tls_local_exclude_set()
+_AUTOGRAD = _AUTOGRAD - torch._C._dispatch_tls_local_exclude_set()
 _programs: dict[int, _Program] = {}
 _numbers = itertools.count()
 
@@ -87,12 +90,14 @@ def _run_backward(
 ) -> list[torch.Tensor]:
     given = [t.detach().requires_grad_(wants) for t, wants in zip(tensors, wanted, strict=True)]
     leaves = [t for t in given if t.requires_grad]
-    with torch.enable_grad():
+    # The dispatcher calls kernels behind autograd, which is to record here.
+    keys = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set() - _AUTOGRAD
+    with torch._C._ForceDispatchKeyGuard(*keys), torch.enable_grad():
         results = _programs[program].run(given, numbers)
-    pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if r.requires_grad]
-    if not pairs:
-        return [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in leaves]
-    found = torch.autograd.grad([r for r, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True)
+        pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if r.requires_grad]
+        if not pairs:
+            return [torch.zeros_like(t, memory_format=torch.contiguous_format) for t in leaves]
+        found = torch.autograd.grad([r for r, _ in pairs], leaves, [g for _, g in pairs], allow_unused=True)
     return [
         torch.zeros_like(t, memory_format=torch.contiguous_format) if g is None else _own(g, given)
         for t, g in zip(leaves, found, strict=True)
@@ -130,7 +135,7 @@ def _differentiate(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Any:
     found = iter(
         torch.ops.treadle.control_flow_backward.default(ctx.program, tensors, ctx.given_numbers, given, wanted)
     )
-    return None, [next(found) if wants else None for wants in wanted], None
+    return None, [next(found) if wants else None for wants in wanted], [None] * len(ctx.given_numbers)
 
 
 _KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {

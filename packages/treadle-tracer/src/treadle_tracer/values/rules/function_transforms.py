@@ -30,7 +30,7 @@ from treadle_tracer.values.function_transform import Body, FunctionTransform, Pu
 from treadle_tracer.values.mappings import DictValue, dict_of
 from treadle_tracer.values.rules.rule import Effect, Rule
 from treadle_tracer.values.sequences import ListValue, TupleValue
-from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.value import Raised, Value
 
 if TYPE_CHECKING:
@@ -119,9 +119,11 @@ def _apply(
 
 def _option(tx: TraceContext, name: str, value: Value | None) -> Any:
     leaves, spec = pytree.tree_flatten(tree_of(tx, value if value is not None else Constant(None)))
-    plain = [torch_calls.argument(tx, leaf)[1] for leaf in leaves]
-    if any(isinstance(leaf, (torch.Tensor, *_SYMBOLIC)) for leaf in plain):
-        raise Unsupported("function-transform", f"an option of {name} that depends on a tensor")
+    plain = [
+        tx.specialise(leaf) if isinstance(leaf, SymbolicValue) else torch_calls.argument(tx, leaf)[1] for leaf in leaves
+    ]
+    if any(isinstance(leaf, torch.Tensor) for leaf in plain):
+        raise Unsupported("function-transform", f"an option of {name} that is a tensor")
     return pytree.tree_unflatten(plain, spec)
 
 
@@ -278,6 +280,8 @@ def tree_of(tx: TraceContext, value: Value) -> Any:
     if isinstance(value, TupleValue) and (value.cls is tuple or pytree.is_namedtuple_class(value.cls)):
         items = [tree_of(tx, item) for item in value.unpack(tx)]
         return tuple(items) if value.cls is tuple else value.cls(*items)
+    if isinstance(value, TupleValue) and value.cls in pytree.SUPPORTED_NODES:  # `torch.return_types.topk`
+        return value.cls([tree_of(tx, item) for item in value.unpack(tx)])
     return value
 
 
@@ -298,7 +302,10 @@ def value_of_tree(tree: Any, value_of: Callable[[Any], Value]) -> Value:
 def _leaf_pair(tx: TraceContext, leaf: Value) -> tuple[Any, Any]:
     """Graph argument and fake argument. What no graph can pass goes through the transform as the Value that it is, None in the graph."""
     try:
-        return torch_calls.argument(tx, leaf)
+        pair = torch_calls.argument(tx, leaf)
+        if isinstance(pair[0], (tuple, list, dict, slice)) and fx.node.map_arg(pair[0], lambda node: None) != pair[0]:
+            raise Unsupported("function-transform", f"tensors in {leaf.describe()}")
+        return pair
     except Unsupported as error:
         if error.code != "graph-argument":
             raise
