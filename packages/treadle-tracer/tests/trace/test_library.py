@@ -188,12 +188,12 @@ def sdpa(x):
     )
 
 
-@case(t(4, 4), breaks=("builtin-method",))
+@case(t(4, 4))
 def vmap_(x):
     return torch.vmap(lambda a: a * 2)(x)
 
 
-@case(t(4), breaks=("builtin-call",))
+@case(t(4))
 def func_grad(x):
     return torch.func.grad(lambda a: (a**2).sum())(x)
 
