@@ -11,7 +11,7 @@ from typing import Any
 from treadle_shapes import And, Ge, Le, ShapeEnv
 from treadle_shapes.expr import Expr, Fn, Symbol, as_powers, as_terms
 
-_MAX = 2**63 - 1
+LARGEST = 2**63 - 1
 _NUMBER = 2**31
 _SIZES = 2**47
 _UNKNOWN = 2**64
@@ -19,10 +19,10 @@ _UNKNOWN = 2**64
 
 def fits(env: ShapeEnv, expr: Any) -> bool:
     """Whether compiled code computes an expression as Python does; a guard makes sure where that depends on the numbers."""
-    if not isinstance(expr, Expr) or env.is_unbacked(expr) or _magnitude(env, expr) <= _MAX:
+    if not isinstance(expr, Expr) or env.is_unbacked(expr) or _magnitude(env, expr) <= LARGEST:
         return True
-    inner = [part for part in _parts(expr) if _magnitude(env, part) > _MAX]
-    return all(env.decide(And(Le(part, _MAX), Ge(part, -_MAX))) for part in inner)
+    inner = [part for part in _parts(expr) if _magnitude(env, part) > LARGEST]
+    return all(env.decide(And(Le(part, LARGEST), Ge(part, -LARGEST))) for part in inner)
 
 
 def _parts(expr: Any) -> list[Any]:
@@ -58,7 +58,7 @@ def _of_monomial(env: ShapeEnv, monomial: Any) -> int:
             result *= _SIZES**power
         else:
             result *= (_NUMBER if isinstance(atom, Symbol) else _of_function(env, atom)) ** power
-        if result > _MAX:
+        if result > LARGEST:
             return _UNKNOWN
     return result
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treadle_shapes.symbols import INT64_MAX
 from treadle_tracer.bytecode.opcodes import MINOR
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
+from treadle_tracer.values import int64
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_trusted_name
@@ -306,7 +306,7 @@ def _count_first(total: Value, items: list[Value]) -> int:
         return 0
     known = total.constant() if total.is_constant() else 0
     for count, item in enumerate(items):
-        if not -INT64_MAX - 1 <= known <= INT64_MAX:
+        if not -int64.LARGEST - 1 <= known <= int64.LARGEST:
             return count
         if item.python_type() not in (int, bool):
             return count + 1
