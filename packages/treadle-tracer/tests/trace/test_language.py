@@ -35,6 +35,16 @@ def train_fwd(x):
     return LIN(x).sum()
 
 
+@case(t(2))
+def locals_again(x):
+    first, seen = 1, locals()
+    names = sorted(seen)
+    second, again = x + first, locals()  # the same dict up to 3.12
+    seen["extra"] = 3
+    del first
+    return second, seen is again, names, sorted(again), sorted(locals())
+
+
 class Sin(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from treadle_tracer.trace.program import Program
     from treadle_tracer.trace.tracer import Tracer
     from treadle_tracer.values.functions import FunctionValue
+    from treadle_tracer.values.mappings import DictValue
 
 _CO_GENERATOR = 0x20
 
@@ -54,6 +55,7 @@ class Frame:
         self.result: Value | None = None
         self.yielded: Value | None = None
         self.name = program.model.name
+        self.locals_dict: DictValue | None = None  # what `locals()` has given
         self.restores = False  # a graph call was traced under a `finally` that is expected to restore state
 
     # ---- for handlers
@@ -84,6 +86,11 @@ class Frame:
             if value is not None:
                 bound[name] = value.force(self.tx) if isinstance(value, LazyValue) else value
         return bound
+
+    @property
+    def local_names(self) -> tuple[str, ...]:
+        """The names of all variables of the function, cells included."""
+        return tuple(self.program.model.localsplus)
 
     def implicit_super(self) -> Value:
         """`super()` without arguments."""

@@ -192,7 +192,18 @@ def _frame_dependent(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _locals(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    return dict_of(tx.frames[-1].named_locals())
+    frame = tx.frames[-1]
+    bound = frame.named_locals()
+    if MINOR >= 13 or frame.locals_dict is None:  # PEP 667: a new dict at every call
+        frame.locals_dict = dict_of(bound)
+        return frame.locals_dict
+    for name in frame.local_names:
+        key, known = Constant(name), frame.locals_dict
+        if name in bound:
+            known.set_item(tx, key, bound[name])
+        elif known.contains(tx, key):
+            known.del_item(tx, key)
+    return frame.locals_dict
 
 
 def _exc_info(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
