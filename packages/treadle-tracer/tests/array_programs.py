@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import warnings
 
-import numpy as np
+import pytest
 import torch
+
+np = pytest.importorskip("numpy", "2.0")
 
 _EXPRESSIONS = """
 [operators]

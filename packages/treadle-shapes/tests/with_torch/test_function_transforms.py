@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
-from torch.func import grad, hessian, vmap
 
-from treadle_shapes.torch import (
+torch = pytest.importorskip("torch")
+
+from torch.func import grad, hessian, vmap  # noqa: E402
+
+from treadle_shapes.torch import (  # noqa: E402
     dispatch_keys_restored,
     fake_like,
     fake_mode,

@@ -5,9 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
 
-from treadle_shapes.torch import GENERATOR_STATE_BYTES, fake_mode, generator_state, operator, replay_of, why_not_replay
+torch = pytest.importorskip("torch")
+
+from treadle_shapes.torch import (  # noqa: E402
+    GENERATOR_STATE_BYTES,
+    fake_mode,
+    generator_state,
+    operator,
+    replay_of,
+    why_not_replay,
+)
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
