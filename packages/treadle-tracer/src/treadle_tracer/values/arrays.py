@@ -11,6 +11,7 @@ An outside array is an input of the graph by `torch.from_numpy`, guarded like a 
 from __future__ import annotations
 
 import functools
+import sys
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -32,10 +33,18 @@ _DTYPES = "bool int8 int16 int32 int64 uint8 float16 float32 float64 complex64 c
 
 @functools.cache
 def numpy_module() -> Any:
-    """NumPy, which programs without arrays do not need."""
-    import numpy
-
+    """NumPy, which programs without arrays do not need. Raises Unsupported where it is missing or older than 2.0."""
+    try:
+        import numpy
+    except ImportError as error:
+        raise Unsupported("numpy", f"NumPy cannot be imported: {error}") from None
+    if _is_old(numpy):
+        raise Unsupported("numpy", f"NumPy {numpy.__version__} promotes dtypes by other rules than NumPy 2 (NEP 50)")
     return numpy
+
+
+def _is_old(numpy: Any) -> bool:
+    return int(numpy.__version__.partition(".")[0]) < 2
 
 
 @functools.cache
@@ -161,6 +170,8 @@ def _scalar_of_tensor(tensor: torch.Tensor) -> Any:
 
 def why_not_input(array: Any) -> str | None:
     """Why an outside array cannot be an input of a graph, or None."""
+    if _is_old(sys.modules["numpy"]):
+        return "an array of NumPy 1"
     if array.dtype.name not in _DTYPES or not array.dtype.isnative:
         return f"of dtype {array.dtype}"
     if not array.flags.writeable:
