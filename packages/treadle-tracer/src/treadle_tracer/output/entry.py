@@ -17,6 +17,7 @@ from .deferred_asserts import asserts_of, raising_as_program, raising_typed
 from .deoptimise import Deoptimisation, emit_deoptimisation
 from .dropped import check_dropped_generators
 from .emit import FrameCode
+from .escaping_leaves import check_leaves
 from .graph_writes import draws_random_numbers, why_not_deoptimise
 from .replacement import Effects, ReplacementBuilder, Usage, emit_graph_call, emit_state_changes, settled
 from .resume import Break
@@ -75,6 +76,7 @@ class FramePlan:
         self.leaving = Break(code, model, result) if result.kind == "break" else None
         self._give_back(ReplacementBuilder(result.mutations, self.usage))
         check_dropped_generators(result, self.usage)
+        check_leaves(self.usage)
 
     @property
     def outputs(self) -> list[Any]:

@@ -30,6 +30,8 @@ from ..values.value import Value
 from .mutations import DELETED, Mutations
 
 if TYPE_CHECKING:
+    import torch
+
     from ..source import Source
 
 
@@ -44,12 +46,17 @@ class _Nothing:
 
 
 class Usage:
-    """The results of a dry run: how often each object is needed, which objects contain themselves, which graph nodes are needed."""
+    """The results of a dry run: how often each object is needed, which objects contain themselves, which graph nodes are needed.
+
+    leaves: tensors that the program has made leaves of autograd and that leave the graph, as fake tensors, each with the instruction of
+    the root frame that made it one.
+    """
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.cyclic: set[int] = set()
         self.outputs: dict[Any, int] = {}
+        self.leaves: list[tuple[torch.Tensor, int]] = []
 
     def has(self, value: Value) -> bool:
         """Whether the replacement makes the object of this value."""

@@ -6,17 +6,20 @@ pushes the result of that function and does nothing else (`values.tail_calls`). 
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Sequence, Set
 from types import CodeType
 from typing import Protocol
 
+import torch
+
+from treadle_tracer.skips import why_not_trace
 from treadle_tracer.values.tail_calls import TAIL_CALLS
 
 # Deeper calls are left before the first one: each frame that is left inside costs a function call at every break.
 _MOST_FRAMES = 40
-_NO_FUNCTION = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+# The wrapper that `@torch.no_grad()` puts around a function.
+_CONTEXTS = torch.utils._contextlib.__file__
 
 
 class Leavable(Protocol):
@@ -44,12 +47,11 @@ def steps_to_leave(frames: Sequence[Leavable], loops: Set[CodeType]) -> tuple[in
 
 def why_not_left_inside(frame: Leavable) -> str | None:
     """Why the frame of a called function cannot go on in a continuation."""
-    flags = frame.function_code.co_flags
-    if flags & _NO_FUNCTION:
-        return "a generator or coroutine keeps its frame"
-    if not flags & inspect.CO_OPTIMIZED:
-        return "a class body keeps its variables in a namespace"
-    return None
+    if frame.function_code.co_filename == _CONTEXTS:
+        return None
+    # A library's function is split no more than it is compiled when Python calls it: steps of optimizers, hooks of modules.
+    skip = why_not_trace(frame.function_code)
+    return None if skip is None else skip.text
 
 
 def _called_directly(count: int, loops: Set[CodeType]) -> list[bool]:

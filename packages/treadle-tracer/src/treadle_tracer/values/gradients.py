@@ -47,6 +47,7 @@ def set_requires_grad(tx: TraceContext, owner: Any, value: Value) -> None:
     if owner.obj is not None and not owner.obj.is_leaf:
         raise Unsupported("tensor-method", f"requires_grad_ of {owner.describe()}, which is no leaf")
     tx.run_in_graph("call_method", "requires_grad_", [owner, Constant(wanted)], {})
+    owner.leaf_made_at = tx.frames[0].at
     if owner.source is not None:
         tx.mutations.store_attr(owner, "requires_grad", Constant(wanted))
 

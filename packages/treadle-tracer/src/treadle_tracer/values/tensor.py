@@ -37,7 +37,7 @@ class TensorValue(Value):
     fake: a FakeTensor with its metadata; static: stands in the graph as attribute, guarded by identity.
     """
 
-    __slots__ = ("_history", "_node", "fake", "obj", "static")
+    __slots__ = ("_history", "_node", "fake", "leaf_made_at", "obj", "static")
 
     def __init__(
         self,
@@ -50,6 +50,9 @@ class TensorValue(Value):
         self.source = source
         self._node = node
         self._history: tuple[fx.Node, Callable[..., Any] | None] | None = None
+        self.leaf_made_at = (
+            -1
+        )  # the instruction of the root frame at which the program made it a leaf that requires gradients
         self.fake = fake
         self.obj = obj
         self.static = static
@@ -197,6 +200,8 @@ class TensorValue(Value):
         if self._history is None:
             self._history = history_at_exit(self._node, self.fake)
         node, restore = self._history
+        if restore is torch.Tensor.requires_grad_:
+            cg.usage.leaves.append((self.fake, self.leaf_made_at))
         if restore is None:
             cg.graph_output(node)
             return
