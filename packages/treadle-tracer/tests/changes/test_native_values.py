@@ -233,6 +233,66 @@ def cached_functions_that_count():
     yield f, ones()
 
 
+def cached_objects():
+    """As einops keeps its recipes."""
+
+    class Recipe:
+        def __init__(self, k):
+            self.k = k
+
+    @functools.lru_cache
+    def make(k):
+        return Recipe(k)
+
+    @functools.lru_cache
+    def apply(recipe, shape):
+        return recipe.k * len(shape), [shape, recipe]
+
+    def f(x, k):
+        recipe = make(k)
+        n, parts = apply(recipe, x.shape)
+        return x * n + len(parts), recipe.k, parts[0] == x.shape
+
+    yield f, ones(), 1
+    yield f, ones(), 2
+    make(1).k = 5
+    yield f, ones(), 1
+    apply.cache_clear()
+    yield f, ones(), 1
+    apply(make(1), ones().shape)[1].append(3)
+    yield f, ones(), 1
+    make.cache_clear()
+    yield f, ones(), 1
+    yield f, ones(), 2
+
+
+def cached_functions_of_objects_with_an_equality():
+    class Key:
+        def __init__(self, k):
+            self.k = k
+
+        def __eq__(self, other):
+            return True
+
+        def __hash__(self):
+            return 1
+
+    @functools.lru_cache
+    def h(key):
+        return key.k
+
+    first, second = Key(2), Key(3)
+
+    def f(x, key):
+        return x * h(key)
+
+    yield f, ones(), first
+    yield f, ones(), second
+    h.cache_clear()
+    yield f, ones(), second
+    yield f, ones(), first
+
+
 def cached_functions_of_several_arguments():
     calls = []
 

@@ -15,12 +15,14 @@ from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.array_ufuncs import call_ufunc_method, is_ufunc
 from treadle_tracer.values.arrays import is_numpy_function
 from treadle_tracer.values.base import NONE, ConcreteValue, Method
+from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.constants import is_constant_object
 from treadle_tracer.values.construct import call_new
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.graph_functions import goes_into_graph
 from treadle_tracer.values.rules.table import rule_of
-from treadle_tracer.values.tensor import TensorValue
+from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
 class _CachedAnswer:
-    """Guard callable: the cached function gives the recorded constant for these arguments.
+    """Guard callable: the cached function gives the recorded answer for these arguments: an equal constant, or the very object.
 
     Where the answer is cached no more, asking runs the function, as the program would on this call if all else holds: it is asked last.
     The check fails then, because the function may have changed what others have checked; the program finds the answer in the cache.
@@ -57,6 +59,8 @@ class _CachedAnswer:
         found = self.ask(value)
         if value.cache_info().misses != misses:
             return False
+        if not is_constant_object(self.result):
+            return found is self.result
         return type(found) is type(self.result) and repr(found) == repr(self.result) and found == self.result
 
 
@@ -106,21 +110,32 @@ class CallableValue(ConcreteValue):
 
     def call_cached(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function under `functools.lru_cache`: asked now, and again by the guard. It runs where the program would run it."""
-        if not all(arg.is_constant() for arg in (*args, *kwargs.values())):
-            raise Unsupported(
-                "builtin-call", f"{self.describe()}, whose results are cached, of something that is no constant"
-            )
-        answer = _CachedAnswer([arg.constant() for arg in args], {k: arg.constant() for k, arg in kwargs.items()})
+        plain = [self.cached_argument(tx, arg) for arg in args]
+        answer = _CachedAnswer(plain, {name: self.cached_argument(tx, arg) for name, arg in kwargs.items()})
         try:
             answer.result = answer.ask(self.obj)
         except Exception as error:
             raise Unsupported("builtin-call", f"{self.describe()}, which has raised {error!r}") from None
-        if not is_constant_object(answer.result):
-            raise Unsupported("builtin-call", f"{self.describe()}, which has cached {type(answer.result).__name__}")
         function = ConstSource(self.obj)
         # A check of two sources comes behind the checks of one.
         tx.guards.add(function, "call_many", (answer, (function,)), f"{self.describe()} gives {answer.result!r}")
-        return tx.from_constant(answer.result)
+        if is_constant_object(answer.result):
+            return tx.from_constant(answer.result)
+        return tx.wrap(answer.result, ConstSource(answer.result))
+
+    def cached_argument(self, tx: TraceContext, arg: Value) -> Any:
+        """An argument of a cached function: a constant, a number as it is at this call, or an object that is hashed by identity."""
+        if arg.is_constant():
+            return arg.constant()
+        if isinstance(arg, SymbolicValue):
+            return tx.specialise(arg)
+        if isinstance(arg, TupleValue) and arg.cls in (tuple, torch.Size):
+            return tuple(self.cached_argument(tx, item) for item in arg.unpack(tx))
+        obj, cls = getattr(arg, "obj", None), arg.python_type()
+        by_identity = lookup(tx, cls, "__hash__") is object.__hash__ and lookup(tx, cls, "__eq__") is object.__eq__
+        if obj is not None and isinstance(arg.source, ConstSource) and by_identity and not tx.mutations.is_mutated(arg):
+            return obj
+        raise Unsupported("builtin-call", f"{self.describe()}, whose results are cached, of {arg.describe()}")
 
     def log_once(self, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A cached method of a logger (transformers' `warning_once`): it logs once, and may as well do so now."""
