@@ -273,7 +273,9 @@ def train(name: str, compiles: bool, schedule: Any = None, **options: Any) -> li
 @pytest.mark.parametrize("name", ALL)
 def test_five_steps_of_training(name):
     torch.testing.assert_close(train(name, True), train(name, False), rtol=1e-4, atol=1e-5)
-    assert treadle.stats().graphs <= 2
+    # torch.compile, once it has run in a process, wraps these steps; Python then calls their parts, which are compiled on their own.
+    is_wrapped = hasattr(getattr(torch.optim, name).step, "_torchdynamo_orig_callable")
+    assert treadle.stats().graphs <= (4 if is_wrapped else 2)
     if name in WHOLE:
         assert not treadle.stats().breaks
 
