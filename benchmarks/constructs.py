@@ -24,9 +24,11 @@ import io
 import json
 import pkgutil
 import random
+import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import types
 import warnings
 from collections.abc import Callable, Sequence
@@ -215,14 +217,26 @@ def try_program(tool: str, module_name: str, name: str) -> dict[str, Any]:
 
 
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:240]
+    return without_paths(f"{type(error).__name__}: {' '.join(str(error).split())}")[:240]
+
+
+def without_paths(text: str) -> str:
+    """The text with files named from the repository, from their package or from the standard library on: results are read elsewhere."""
+    library = sysconfig.get_path("stdlib")
+    places = [
+        rf"{re.escape(str(ROOT))}/",
+        r"[^\s\"'(]*/site-packages/",
+        rf"{re.escape(library)}/",
+        rf"{re.escape(sys.prefix)}/",
+    ]
+    return re.sub("|".join(places), "", text)
 
 
 def _difference(expected: list[Any], found: list[Any]) -> str:
     for call, (one, other) in enumerate(zip(expected, found, strict=True), start=1):
         for what, a, b in zip(("result", "text", "argument", "random state"), one, other, strict=True):
             if a != b:
-                return f"call {call}, {what}: expected {a!r}, found {b!r}"[:240]
+                return without_paths(f"call {call}, {what}: expected {a!r}, found {b!r}")[:240]
     return ""
 
 
