@@ -266,6 +266,31 @@ def cached_objects():
     yield f, ones(), 2
 
 
+def cached_tensors_and_containers():
+    @functools.lru_cache
+    def mask(n):
+        return torch.ones(n, n).tril()
+
+    @functools.lru_cache
+    def table(n):
+        return {"scale": torch.arange(n) + 1.0, "calls": []}
+
+    def f(x):
+        found = table(len(x))
+        found["calls"].append(len(found["calls"]))
+        return x @ mask(len(x)) * found["scale"], len(found["calls"]), mask(len(x)) is mask(len(x))
+
+    x = torch.ones(3, 3)
+    yield f, x
+    yield f, x
+    mask(3).mul_(2)
+    yield f, x
+    table(3)["scale"] = torch.zeros(3)
+    yield f, x
+    mask.cache_clear()
+    yield f, x
+
+
 def cached_functions_of_objects_with_an_equality():
     class Key:
         def __init__(self, k):

@@ -116,10 +116,11 @@ class CallableValue(ConcreteValue):
             answer.result = answer.ask(self.obj)
         except Exception as error:
             raise Unsupported("builtin-call", f"{self.describe()}, which has raised {error!r}") from None
-        function = ConstSource(self.obj)
+        function, is_constant = ConstSource(self.obj), is_constant_object(answer.result)
+        what = repr(answer.result) if is_constant else f"the same {type(answer.result).__name__}"
         # A check of two sources comes behind the checks of one.
-        tx.guards.add(function, "call_many", (answer, (function,)), f"{self.describe()} gives {answer.result!r}")
-        if is_constant_object(answer.result):
+        tx.guards.add(function, "call_many", (answer, (function,)), f"{self.describe()} gives {what}")
+        if is_constant:
             return tx.from_constant(answer.result)
         return tx.wrap(answer.result, ConstSource(answer.result))
 
