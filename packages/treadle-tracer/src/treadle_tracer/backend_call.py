@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 import treadle_frame
+from treadle_shapes.torch import operator
 
 from .errors import BackendError, InternalError
 from .room import is_out_of_room
@@ -41,14 +42,9 @@ def runs_only_treadle(compiled: Any) -> bool:
 
 
 def calls_custom_operators(gm: torch.fx.GraphModule) -> bool:
-    """Whether the graph calls operators that may be written in Python: what they do is their own, and none of it is traced."""
+    """Whether the graph calls operators that PyTorch does not define. Their bodies may be Python code, none of which is traced."""
     overloads = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
-    targets = (node.target for node in gm.graph.nodes if node.op == "call_function")
-    return any(isinstance(target, overloads) and _namespace(target) not in ("aten", "prims") for target in targets)
-
-
-def _namespace(target: Any) -> str:
-    return str(getattr(target, "namespace", None) or target._qualified_op_name.partition("::")[0])
+    return any(isinstance(node.target, overloads) and operator(node.target) is None for node in gm.graph.nodes)
 
 
 def outside_the_hook(compiled: Callable[..., Any]) -> Callable[..., Any]:
