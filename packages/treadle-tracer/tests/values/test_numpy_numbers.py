@@ -116,3 +116,13 @@ def test_a_warning_of_numpy_comes_at_every_call():
     for _ in range(2):
         with pytest.warns(RuntimeWarning, match="overflow"):
             assert fast(torch.ones(1), np.float64(1e200))[1] == math.inf
+
+
+def test_ints_are_compared_and_divided_as_floats():
+    def run(n, x):
+        return n == x, n < x, n > x, n / np.int64(3), x >= n
+
+    run_compiled = compiled(run)[0]
+    for n, x in ((1, 2.0), (3, 3.0), (2**53 + 1, 2.0**53), (2**53 + 3, 2.0**53 + 4), (2**62 + 1, 2.0**62), (4, 4.5)):
+        given = np.int64(n), np.float64(x)
+        assert _look(run_compiled(*given)) == _look(run(*given))

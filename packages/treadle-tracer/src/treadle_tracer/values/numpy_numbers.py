@@ -129,6 +129,11 @@ def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -
     """An operator or a pure function of numbers, one of which is a scalar with a symbol, and none a tensor."""
     if all(map(_is_exact, args)):
         numbers = plain_numbers(args)
+        as_floats = function is operator.truediv or (
+            function in _COMPARISONS and len({n.python_type() for n in numbers}) > 1
+        )
+        if as_floats and not all(_is_exact_float(tx, number) for number in numbers):
+            return tx.fold(function, fix_all(tx, args), {})
         if function in _COMPARISONS:
             found = tx.compare(_COMPARISONS[function], *numbers).truth(tx)
             return Constant(sys.modules["numpy"].bool_(found))
@@ -166,6 +171,12 @@ def _is_exact(value: Value) -> bool:
     if isinstance(value, Constant) and type(value.obj) in (int, float):
         return type(value.obj) is float or abs(value.obj) < 2**53
     return value.python_type().__name__ in _EXACT and isinstance(value, (NumpyNumber, Constant))
+
+
+def _is_exact_float(tx: TraceContext, number: Value) -> bool:
+    """Whether a number is the same as a float: NumPy compares and divides floats where Python's ints are exact."""
+    limits = (("<=", Constant(2**53)), (">=", Constant(-(2**53))))
+    return number.python_type() is float or all(tx.compare(text, number, limit).truth(tx) for text, limit in limits)
 
 
 def plain_numbers(args: list[Value]) -> list[Value]:
