@@ -21,6 +21,7 @@ import torch
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource
 from treadle_tracer.values.base import Constant
+from treadle_tracer.values.iteration import ItemIterator
 from treadle_tracer.values.tensor import TensorValue, shape_of
 from treadle_tracer.values.value import NotConstant, Value
 
@@ -94,6 +95,10 @@ class ArrayValue(Value):
     def python_type(self) -> type:
         return self.dtype.type if self.is_scalar else numpy_module().ndarray
 
+    def type_name(self) -> str:
+        """The name of the type in messages of exceptions."""
+        return f"numpy.{self.python_type().__name__}"
+
     def describe(self) -> str:
         kind = "NumPy scalar" if self.is_scalar else "array"
         what = f"{kind} {self.tensor.fake.dtype} {tuple(self.tensor.fake.shape)}"
@@ -122,7 +127,7 @@ class ArrayValue(Value):
 
     def length(self, tx: TraceContext) -> int:
         if self.is_scalar:
-            tx.raise_exception(TypeError, f"object of type '{self.dtype.type.__name__}' has no len()")
+            tx.raise_exception(TypeError, f"object of type {self.type_name()!r} has no len()")
         if self.ndim == 0:
             tx.raise_exception(TypeError, "len() of unsized object")
         return self.tensor.length(tx)
@@ -143,9 +148,9 @@ class ArrayValue(Value):
 
     def iterate(self, tx: TraceContext) -> Value:
         if self.ndim == 0:
-            tx.raise_exception(TypeError, "iteration over a 0-d array")
-        rows = [tx.array_item(self, Constant(position)) for position in range(self.length(tx))]
-        return tx.list_iterator(rows)
+            text = f"{self.type_name()!r} object is not iterable" if self.is_scalar else "iteration over a 0-d array"
+            tx.raise_exception(TypeError, text)
+        return ItemIterator(self, self.length(tx))
 
     def contains(self, tx: TraceContext, item: Value) -> bool:
         raise Unsupported("branch-on-tensor", f"in {self.describe()}")
@@ -247,7 +252,7 @@ def constant_array(tx: TraceContext, real: Any) -> ArrayValue:
     dtype = torch_dtype(real.dtype)
     if real.size > _MOST_CONSTANTS:
         raise Unsupported("numpy", f"an array of {real.size} constants")
-    if real.size and bool((real == real.flat[0]).all()):
+    if real.size and real.tobytes() == real.flat[0].tobytes() * real.size:  # -0.0 equals 0.0
         value = real.flat[0].item()
         return ArrayValue(in_graph(tx, torch.full, tuple(real.shape), value, dtype=dtype, device="cpu"))
     if real.size == 0:

@@ -138,6 +138,42 @@ def _reversed_at(sequence: Any, position: int) -> Any:
     return iterator
 
 
+class ItemIterator(IteratorValue):
+    """`iter(owner)`, or where `step` is -1 `reversed(owner)`, of an object of known length: each item is looked up when it is asked for."""
+
+    __slots__ = ("length", "owner", "position", "step")
+
+    def __init__(self, owner: Value, length: int, step: int = 1):
+        self.source = None
+        self.owner = owner
+        self.length = length
+        self.step = step
+        self.position = 0 if step > 0 else length - 1
+
+    def python_type(self) -> type:
+        return _ITEM_ITERATOR if self.step > 0 else reversed
+
+    def next(self, tx: TraceContext) -> Value | None:
+        if not 0 <= self.position < self.length:
+            return None
+        self.position += self.step
+        return self.owner.get_item(tx, Constant(self.position - self.step))
+
+    def reconstruct(self, cg: Any) -> None:
+        cg.cb.push_null()
+        cg.const(_iterator_at if self.step > 0 else _reversed_at)
+        cg.value(self.owner)
+        cg.const(self.position)
+        cg.cb.call(2)
+
+
+class _HasItems:
+    def __getitem__(self, position: int) -> Any: ...
+
+
+_ITEM_ITERATOR = type(iter(_HasItems()))
+
+
 class FixedIterator(IteratorValue):
     """`iter(owner)` of an object that has these items: a string, a range."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.tables import disjoint
 from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.class_lookup import MISSING, lookup
-from treadle_tracer.values.iteration import IteratorValue, ReversedIterator
+from treadle_tracer.values.iteration import ItemIterator, IteratorValue, ReversedIterator
 from treadle_tracer.values.itertools_iterators import ITERTOOLS
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.value import Value, special_method
@@ -155,6 +155,8 @@ def _reversed(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> 
     if any(lookup(tx, args[0].python_type(), name) is MISSING for name in ("__len__", "__getitem__")):
         tx.raise_exception(TypeError, f"{args[0].python_type().__name__!r} object is not reversible")
     length = args[0].length(tx)
+    if lookup(tx, args[0].python_type(), "__reversed__") is MISSING:
+        return ItemIterator(args[0], length, step=-1)
     return tx.list_iterator([args[0].get_item(tx, Constant(position)) for position in range(length - 1, -1, -1)])
 
 
