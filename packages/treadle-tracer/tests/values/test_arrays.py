@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import warnings
 
 import pytest
 import torch
 from array_programs import EXPRESSIONS, KINDS, arrays, look, outcome, program
-from compile_runs import compiled
+from compile_runs import compiled, item
 
 np = pytest.importorskip("numpy", "2.0")
 
@@ -226,3 +227,101 @@ def test_tensors_among_arrays(call):
     x = torch.arange(3.0)
     expected, found = outcome(function, x), outcome(compiled(function)[0], x)
     assert found == expected
+
+
+def _same(function, *given):
+    """The outcome of a function compiled and in eager, each with copies of these arrays, and what it leaves in them."""
+    sides = []
+    for run in (function, compiled(function)[0]):
+        arrays = [copy.deepcopy(array) for array in given]
+        sides.append((_seen(run, arrays), look(arrays)))
+    assert sides[1] == sides[0]
+
+
+KEYS = "0, :, [0, 1]; 0, ..., [0, 1]; [0, 1], :, 0; :, 0, [0, 1]; 0, None, [1, 2]; -1, :, [[0, 1], [2, 3]]; 0, [0, 1], None, 1"
+
+
+@pytest.mark.parametrize("key", KEYS.split("; "))
+def test_arrays_and_whole_numbers_in_a_key(key):
+    """A whole number is one of the arrays of the key: what stands between them decides on the order of the dimensions."""
+    array = np.arange(24).reshape(2, 3, 4)
+    namespace: dict[str, object] = {}
+    exec(f"def read(a):\n    return a[{key}]\ndef write(a):\n    a[{key}] += a[{key}]\n    return a", namespace)
+    _same(namespace["read"], array)
+    _same(namespace["write"], array)
+
+
+def test_iteration_sees_what_the_loop_writes():
+    def run(a):
+        for i, v in enumerate(a[:-1]):
+            a[i + 1] += v
+        for i, v in enumerate(reversed(a)):
+            a[0] += v * i
+        return a, [x + y for x, y in zip(a, reversed(a), strict=True)]
+
+    _same(run, np.arange(1, 6))
+
+
+def test_an_iterator_goes_on_after_a_graph_break():
+    def run(a):
+        forward, backward = iter(a), reversed(a)
+        seen = [next(forward), next(backward)]
+        item(torch.ones(1))
+        a += 10
+        return seen, list(forward), list(backward), type(forward), type(backward)
+
+    _same(run, np.arange(5))
+
+
+def test_what_is_taken_is_a_copy():
+    def run(a):
+        b = a.take(0, axis=0)
+        b += 1
+        return a, b
+
+    _same(run, np.arange(6).reshape(2, 3))
+
+
+def test_zeros_of_both_signs_are_no_array_of_one_number():
+    def run(a):
+        return np.copysign(a, np.array([0.0, -0.0])), np.copysign(a, np.array([-0.0, -0.0]))
+
+    _same(run, np.ones(2))
+
+
+@pytest.mark.parametrize(
+    "expression", ["a[0] + a[1]", "a[1] - a[0]", "a[0] * a[1]", "-a[0]", "np.square(a[0])", "a[1] - a[1]"]
+)
+def test_unsigned_scalars_warn_where_they_wrap_around(expression):
+    _same(eval(f"lambda a: {expression}", {"np": np}), np.array([200, 100], np.uint8))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "np.arange(0, len(a), 0.5)",
+        "np.zeros((len(a), 1.5))",
+        "a.astype('no dtype')",
+        "a.transpose('x')",
+        "a.sum(axis=0.5)",
+        "a[::0.5]",
+        "len(a[0])",
+        "list(a[0])",
+        "a.foo",
+    ],
+)
+def test_options_that_numpy_refuses(call):
+    function = eval(f"lambda a: {call}", {"np": np})
+    run = compiled(function)[0]
+    for size in (3, 4, 5):
+        assert outcome(run, np.arange(size)) == outcome(function, np.arange(size))
+
+
+def test_an_array_of_a_scalar_has_memory_of_its_own():
+    def run(a):
+        x = a[0]
+        for copied in (np.asarray(x), np.atleast_1d(x), np.array(x), np.array(x, copy=None)):
+            copied += 1
+        return x, a
+
+    _same(run, np.arange(3))

@@ -110,12 +110,12 @@ def _is_overriding(tx: TraceContext, value: Value) -> bool:
 def _array(tx: TraceContext, given: Value, dtype: Value | None = None, *, copy: Value | None = None, **options: Value):
     if set(options) - {"order", "subok", "ndmin"}:
         raise Unsupported("numpy", "numpy.array with these options")
-    if plain(options.get("order"), "K") not in ("K", "C"):
+    order, must_copy = plain(options.get("order"), "K"), plain(copy, True)
+    if order not in ("K", "C"):
         raise Unsupported("numpy", "numpy.array in another order")
-    must_copy = plain(copy, True)
     if must_copy is False:
         raise Unsupported("numpy", "numpy.array(copy=False)")
-    if plain(options.get("order"), "K") == "C":
+    if order == "C":
         return ArrayValue(fresh(tx, _asarray(tx, given, dtype)))
     found = _asarray(tx, given, dtype)
     is_same = isinstance(given, TensorValue) or (isinstance(given, ArrayValue) and found.tensor is given.tensor)
@@ -129,7 +129,11 @@ def _asarray(tx: TraceContext, given: Value, dtype: Value | None = None, order: 
         raise Unsupported("numpy", "numpy.asarray with these options")
     array = as_array(tx, given)
     wanted = dtype_option(dtype, array.dtype)
-    return array if wanted == array.dtype else ArrayValue(converted(tx, array.tensor, wanted))
+    if wanted != array.dtype:
+        return ArrayValue(converted(tx, array.tensor, wanted))
+    if isinstance(given, ArrayValue) and given.is_scalar:  # scalars never change, and arrays may be written to
+        return ArrayValue(in_graph(tx, torch.clone, array.tensor))
+    return array
 
 
 def _ascontiguousarray(tx: TraceContext, given: Value, dtype: Value | None = None):
@@ -183,7 +187,7 @@ def eye(
 ):
     if plain(k, 0) != 0:
         raise Unsupported("numpy", "numpy.eye with an offset")
-    sizes = [size_option(tx, rows), size_option(tx, rows if columns is None or is_none(columns) else columns)]
+    sizes = [size_option(tx, rows), size_option(tx, rows if is_none(columns) else columns)]
     wanted = torch_dtype(dtype_option(dtype, numpy_module().dtype(float)))
     return ArrayValue(in_graph(tx, torch.eye, *sizes, dtype=wanted, device="cpu"))
 
@@ -196,7 +200,7 @@ def _concatenate(
 ):
     parts = [as_array(tx, part) for part in arrays.unpack(tx)]
     casting = plain(options.get("casting"), "same_kind")
-    if (out is not None and not is_none(out)) or not parts or options.keys() - {"dtype", "casting"}:
+    if not is_none(out) or not parts or options.keys() - {"dtype", "casting"}:
         raise Unsupported("numpy", "numpy.concatenate with these options")
     wanted = dtype_option(options.get("dtype"), numpy_module().result_type(*[part.dtype for part in parts]))
     if not all(numpy_module().can_cast(part.dtype, wanted, casting) for part in parts):
@@ -204,9 +208,11 @@ def _concatenate(
     tensors: list[Value] = [converted(tx, part.tensor, wanted) for part in parts]
     if len({part.ndim for part in parts}) != 1 or parts[0].ndim == 0:
         raise Unsupported("numpy", "numpy.concatenate of arrays of different dimensions")
+    where = 0
     if axis is not None and is_none(axis):
         tensors = [in_graph(tx, torch.reshape, tensor, (-1,)) for tensor in tensors]
-    (where,) = axes_of(tx, axis, 1 if axis is not None and is_none(axis) else parts[0].ndim) if axis else (0,)
+    elif axis is not None:
+        (where,) = axes_of(tx, axis, parts[0].ndim)
     return ArrayValue(in_graph(tx, torch.cat, ListValue(tensors), where))
 
 
@@ -271,7 +277,7 @@ def _roll(tx: TraceContext, given: Value, shift: Value, axis: Value | None = Non
     array, places = as_array(tx, given), plain(shift)
     if type(places) is not int or array.ndim == 0:
         raise Unsupported("numpy", "numpy.roll with these arguments")
-    if axis is None or is_none(axis):
+    if is_none(axis):
         return ArrayValue(in_graph(tx, torch.roll, array.tensor, places))
     (dim,) = axes_of(tx, axis, array.ndim)
     return ArrayValue(in_graph(tx, torch.roll, array.tensor, places, dim))
@@ -281,17 +287,13 @@ def _copyto(tx: TraceContext, target: Value, given: Value, casting: Value | None
     if not isinstance(target, ArrayValue):
         raise Unsupported("numpy", "numpy.copyto of something that is no array")
     side = operand(tx, given)
-    if not numpy_module().can_cast(_representative(side.kind), target.dtype, plain(casting, "same_kind")):
+    if not numpy_module().can_cast(numpy_module().dtype(side.kind), target.dtype, plain(casting, "same_kind")):
         raise Unsupported("numpy", "numpy.copyto of another kind")
     mask = None if where is None or (isinstance(where, Constant) and where.obj is True) else as_array(tx, where)
     if mask is not None and mask.dtype.kind != "b":
         raise Unsupported("numpy", "numpy.copyto where something is no truth value")
     store(tx, target.tensor, given, target.dtype, None if mask is None else mask.tensor)
     return NONE
-
-
-def _representative(kind: Any) -> Any:
-    return numpy_module().dtype(kind)
 
 
 def _result_type(tx: TraceContext, *given: Value):
@@ -305,14 +307,6 @@ def _dtype_like(tx: TraceContext, value: Value) -> Any:
     if isinstance(value, SymbolicValue):
         return _weak(value.python_type())
     return plain(value)
-
-
-def _shape_of(tx: TraceContext, array: Value):
-    return TupleValue(shape_of(tx, as_array(tx, array).tensor).items)
-
-
-def _flag(value: bool) -> Callable[..., Value]:
-    return lambda tx, *args: Constant(value)
 
 
 _FUNCTIONS: dict[str, Callable[..., Value]] = by_name(

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.array_options import (
-    plain,
-)
+from treadle_tracer.values.array_options import index_option, plain
 from treadle_tracer.values.array_ufuncs import (
     as_array,
     converted,
@@ -32,15 +29,13 @@ if TYPE_CHECKING:
 # ---- items
 
 
-def get_item(tx: TraceContext, owner: ArrayValue, key: Value) -> Value:
+def get_item(tx: TraceContext, owner: ArrayValue, key: Value) -> ArrayValue:
     """`owner[key]`: a view for slices and whole numbers, a copy for arrays, a scalar for a single element."""
     if owner.is_scalar:
         raise Unsupported("numpy", "an item of a scalar")
     keys = [_key(tx, part) for part in _parts(tx, key)]
-    positions = sum(_is_position(part) for part in keys)
-    is_element = positions == len(keys) == owner.ndim
-    tensors = [part.tensor if isinstance(part, ArrayValue) else part for part in keys]
-    found = tx.tensor_item(owner.tensor, TupleValue(tensors) if len(tensors) != 1 else tensors[0])
+    is_element = len(keys) == owner.ndim and all(map(_is_position, keys))
+    found = tx.tensor_item(owner.tensor, _tensor_key(tx, keys))
     assert isinstance(found, TensorValue)
     if is_element:
         return ArrayValue(in_graph(tx, torch.clone, found), is_scalar=True)
@@ -52,9 +47,8 @@ def set_item(tx: TraceContext, owner: ArrayValue, key: Value, value: Value) -> N
     if owner.is_scalar:
         tx.raise_exception(TypeError, f"'numpy.{owner.python_type().__name__}' object does not support item assignment")
     keys = [_key(tx, part) for part in _parts(tx, key)]
-    tensors = [part.tensor if isinstance(part, ArrayValue) else part for part in keys]
     given = _value_to_store(tx, owner.tensor, value, owner.dtype)
-    tx.store_tensor_item(owner.tensor, TupleValue(tensors) if len(tensors) != 1 else tensors[0], given)
+    tx.store_tensor_item(owner.tensor, _tensor_key(tx, keys), given)
 
 
 def _parts(tx: TraceContext, key: Value) -> list[Value]:
@@ -62,6 +56,28 @@ def _parts(tx: TraceContext, key: Value) -> list[Value]:
     if isinstance(key, TupleValue):
         return [part.force(tx) if isinstance(part, LazyValue) else part for part in key.items]
     return [key]
+
+
+def _tensor_key(tx: TraceContext, keys: list[Value]) -> Value:
+    """The key of a tensor that selects what these parts select of an array."""
+    if any(isinstance(part, ArrayValue) and not part.is_scalar for part in keys) and _are_separated(keys):
+        keys = [_index_of_position(tx, part) if _is_position(part) else part for part in keys]
+    tensors = [part.tensor if isinstance(part, ArrayValue) else part for part in keys]
+    return TupleValue(tensors) if len(tensors) != 1 else tensors[0]
+
+
+def _are_separated(keys: list[Value]) -> bool:
+    """Whether a slice, Ellipsis or None stands between arrays and whole numbers. The dimensions of the arrays then come first in NumPy's
+    result. PyTorch does so only where it stands between arrays."""
+    found = [place for place, part in enumerate(keys) if isinstance(part, ArrayValue) or _is_position(part)]
+    return found[-1] - found[0] >= len(found)
+
+
+def _index_of_position(tx: TraceContext, part: Value) -> TensorValue:
+    """A whole number as an array of one index, which is broadcast with the other arrays."""
+    if isinstance(part, ArrayValue):
+        return in_graph(tx, torch.reshape, part.tensor, (1,))
+    return in_graph(tx, torch.full, (1,), part, dtype=torch.int64, device="cpu")
 
 
 def _key(tx: TraceContext, part: Value) -> Value:
@@ -89,7 +105,7 @@ def _key(tx: TraceContext, part: Value) -> Value:
 
 
 def _forward(part: Value, step: Any) -> Value:
-    if step is not None and operator.index(step) < 0:
+    if step is not None and index_option(Constant(step)) < 0:
         raise Unsupported("numpy", "a slice that goes backwards, of which a tensor has no view")
     return part
 

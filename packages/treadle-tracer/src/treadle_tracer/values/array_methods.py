@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import sys
 import types
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from treadle_tracer.values.array_functions import dot
 from treadle_tracer.values.array_items import get_item, set_item, store
 from treadle_tracer.values.array_options import (
     dtype_option,
+    index_option,
     is_no_value,
     is_none,
     plain,
@@ -52,15 +52,10 @@ def attribute(tx: TraceContext, owner: ArrayValue, name: str) -> Value:
         return apply(tx, owner)
     raw = lookup(tx, owner.python_type(), name)
     if raw is MISSING:
-        return tx.raise_exception(AttributeError, f"{_class_name(owner)!r} object has no attribute {name!r}")
+        return tx.raise_exception(AttributeError, f"{owner.type_name()!r} object has no attribute {name!r}")
     if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
         raise Unsupported("numpy", f".{name} of {owner.describe()}")
     return Method(owner, name, raw)
-
-
-def _class_name(owner: ArrayValue) -> str:
-    cls = owner.python_type()
-    return f"numpy.{cls.__name__}"
 
 
 def _transposed(tx: TraceContext, owner: ArrayValue) -> Value:
@@ -110,7 +105,6 @@ def method(tx: TraceContext, owner: ArrayValue, name: str, args: list[Value], kw
     kwargs = {key: value for key, value in kwargs.items() if not is_no_value(value)}
     if name in _IN_PYTHON:
         body = getattr(sys.modules["numpy._core._methods"], _IN_PYTHON[name])
-        # What NumPy passes on is an array, also of a scalar.
         return tx.inline(tx.wrap_known(body), [owner, *args], kwargs)
     if name in _OPERATORS:
         return _operator_method(tx, owner, name, args)
@@ -182,9 +176,7 @@ def _is_number(obj: Any) -> bool:
 def _power(tx: TraceContext, left: Value, right: Constant, kwargs: dict[str, Value]) -> Value:
     """`array ** number`, of which NumPy computes some powers in other ways."""
     exponent = right.obj
-    array = as_array(tx, left) if isinstance(left, ArrayValue) else left
-    is_whole = isinstance(array, ArrayValue) and array.dtype.kind in "iu"
-    if exponent == 2 and isinstance(left, ArrayValue) and not (is_whole and type(exponent) is float):
+    if exponent == 2 and isinstance(left, ArrayValue) and not (left.dtype.kind in "iu" and type(exponent) is float):
         return call_ufunc(tx, _ufunc("square"), [left], kwargs)
     return call_ufunc(tx, _ufunc("power"), [left, right], kwargs)
 
@@ -207,7 +199,7 @@ def _transpose(tx: TraceContext, owner: ArrayValue, *axes: Value):
     if not axes or (len(axes) == 1 and is_none(axes[0])):
         return _transposed(tx, owner)
     given = axes[0].unpack(tx) if len(axes) == 1 and isinstance(axes[0], Sequence) else list(axes)
-    order = tuple(operator.index(plain(one)) for one in given)
+    order = tuple(index_option(one) for one in given)
     return ArrayValue(in_graph(tx, torch.permute, owner.tensor, order))
 
 
@@ -233,7 +225,7 @@ def _ravel(tx: TraceContext, owner: ArrayValue, order: Value | None = None):
 
 def _squeeze(tx: TraceContext, owner: ArrayValue, axis: Value | None = None):
     sizes = owner.tensor.fake.shape
-    if axis is None or is_none(axis):
+    if is_none(axis):
         axes = [position for position, size in enumerate(sizes) if size == 1]
     else:
         axes = axes_of(tx, axis, owner.ndim)
@@ -282,7 +274,7 @@ def _extreme_position(function: Callable[..., Any]) -> Callable[..., Value]:
         *,
         keepdims: Value | None = None,
     ):
-        if (out is not None and not is_none(out)) or owner.dtype.kind == "c":
+        if not is_none(out) or owner.dtype.kind == "c":
             raise Unsupported("numpy", "argmax with these options")
         if owner.ndim == 0 or any(size == 0 for size in owner.tensor.fake.shape):
             raise Unsupported("numpy", "argmax of no elements")
@@ -292,7 +284,7 @@ def _extreme_position(function: Callable[..., Any]) -> Callable[..., Value]:
         keeps = plain(keepdims, False)
         if type(keeps) is not bool:
             raise Unsupported("numpy", "argmax with these options")
-        if axis is None or is_none(axis):
+        if is_none(axis):
             if keeps:
                 raise Unsupported("numpy", "argmax with these options")
             return ArrayValue(in_graph(tx, function, tensor), is_scalar=True)
@@ -311,8 +303,7 @@ def _accumulated(name: str) -> Callable[..., Value]:
         dtype: Value | None = None,
         out: Value | None = None,
     ):
-
-        if axis is None or is_none(axis):
+        if is_none(axis):
             owner, axis = ArrayValue(in_graph(tx, torch.reshape, owner.tensor, (-1,))), Constant(0)
         return call_ufunc_method(tx, _ufunc(name), "accumulate", [owner, axis, dtype or NONE, out or NONE], {})
 
@@ -327,7 +318,7 @@ def _item(tx: TraceContext, owner: ArrayValue, *where: Value):
 
 def _round(tx: TraceContext, owner: ArrayValue, decimals: Value | None = None, out: Value | None = None):
     places = plain(decimals, 0)
-    if (out is not None and not is_none(out)) or owner.dtype.kind not in "fiu" or places < 0:
+    if not is_none(out) or owner.dtype.kind not in "fiu" or places < 0:
         raise Unsupported("numpy", "round with these arguments")
     if owner.dtype.kind != "f":
         return ArrayValue(in_graph(tx, torch.clone, owner.tensor), owner.ndim == 0)
@@ -355,7 +346,7 @@ def _repeat(tx: TraceContext, owner: ArrayValue, repeats: Value, axis: Value | N
     times = plain(repeats)
     if type(times) is not int or times < 0 or owner.is_scalar:
         raise Unsupported("numpy", "repeat with these arguments")
-    if axis is None or is_none(axis):
+    if is_none(axis):
         owner, dims = ArrayValue(in_graph(tx, torch.reshape, owner.tensor, (-1,))), [0]
     else:
         dims = axes_of(tx, axis, owner.ndim)
@@ -367,12 +358,15 @@ def _take(tx: TraceContext, owner: ArrayValue, indices: Value, axis: Value | Non
         raise Unsupported("numpy", "take with these options")
     if options.keys() - {"out", "mode"} or plain(options.get("mode"), "raise") != "raise" or owner.is_scalar:
         raise Unsupported("numpy", "take with these options")
-    if axis is None or is_none(axis):
+    if is_none(axis):
         flat = ArrayValue(in_graph(tx, torch.reshape, owner.tensor, (-1,)))
         return get_item(tx, flat, _as_index_array(tx, indices))
     (dim,) = axes_of(tx, axis, owner.ndim)
-    key = [Constant(slice(None))] * dim + [_as_index_array(tx, indices)]
-    return get_item(tx, owner, TupleValue(key))
+    position = _as_index_array(tx, indices)
+    found = get_item(tx, owner, TupleValue([Constant(slice(None))] * dim + [position]))
+    if isinstance(position, Constant) and not found.is_scalar:  # an item is a view, what is taken is a copy
+        return ArrayValue(in_graph(tx, torch.clone, found.tensor))
+    return found
 
 
 def _as_index_array(tx: TraceContext, indices: Value) -> Value:
@@ -390,7 +384,6 @@ def _conjugated(tx: TraceContext, owner: ArrayValue):
 
 def _number(cls: type) -> Callable[..., Value]:
     def apply(tx: TraceContext, owner: ArrayValue) -> Value:
-
         if owner.ndim:
             raise Unsupported("numpy", f"{cls.__name__}() of an array")
         return to_number(tx, owner.tensor, cls)

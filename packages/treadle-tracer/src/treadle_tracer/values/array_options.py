@@ -31,10 +31,21 @@ def plain(value: Value | None, default: Any = None) -> Any:
     return value.constant()
 
 
-def dtype_option(value: Value | None, default: Any) -> Any:
-    """A dtype of NumPy; `default` where the argument is missing or None."""
+def dtype_option(value: Value | None, default: Any = None) -> Any:
+    """A dtype of NumPy; `default` where the argument is missing or None. Raises Unsupported for what is no dtype."""
     found = plain(value)
-    return default if found is None else numpy_module().dtype(found)
+    try:
+        return default if found is None else numpy_module().dtype(found)
+    except TypeError as error:
+        raise Unsupported("numpy", str(error)) from None
+
+
+def index_option(value: Value) -> int:
+    """A whole number. Raises Unsupported for anything else, of which NumPy raises TypeError."""
+    try:
+        return operator.index(plain(value))
+    except TypeError as error:
+        raise Unsupported("numpy", str(error)) from None
 
 
 def shape_option(tx: TraceContext, value: Value) -> Value:
@@ -51,7 +62,7 @@ def size_option(tx: TraceContext, value: Value) -> Value:
         value = value.number
     if isinstance(value, SymbolicValue) and value.python_type() is int:
         return value
-    return Constant(operator.index(plain(value)))
+    return Constant(index_option(value))
 
 
 def is_c_order(order: Value | None) -> bool:
@@ -59,9 +70,9 @@ def is_c_order(order: Value | None) -> bool:
     return plain(order, "C") in ("C", None, "K", "A")
 
 
-def is_none(value: Value) -> bool:
-    """Whether the value is None."""
-    return isinstance(value, Constant) and value.obj is None
+def is_none(value: Value | None) -> bool:
+    """Whether an argument is missing or None."""
+    return value is None or (isinstance(value, Constant) and value.obj is None)
 
 
 def is_no_value(value: Value) -> bool:

@@ -7,7 +7,6 @@ one torch function computes, and the result is converted to the loop's dtype. Wh
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +15,7 @@ import torch
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.values import numpy_numbers
-from treadle_tracer.values.array_options import is_no_value
+from treadle_tracer.values.array_options import dtype_option, index_option, is_no_value, is_none
 from treadle_tracer.values.array_warnings import note_flag, note_not_finite
 from treadle_tracer.values.arrays import ArrayValue, array_of, constant_array, in_graph, numpy_module, torch_dtype
 from treadle_tracer.values.base import NONE, Constant, LazyValue
@@ -147,7 +146,7 @@ def call_ufunc(tx: TraceContext, ufunc: Any, args: list[Value], kwargs: dict[str
     if not _is_true(kwargs.pop("where", None)) or kwargs.keys() - {"casting", "dtype"}:
         raise Unsupported("numpy", f"numpy.{ufunc.__name__} with where= or other options")
     casting = kwargs["casting"].constant() if "casting" in kwargs else "same_kind"
-    wanted = _dtype_argument(kwargs.get("dtype"))
+    wanted = dtype_option(kwargs.get("dtype"))
     if not any(isinstance(each.value, TensorValue) for each in given):
         return _of_numbers(tx, ufunc, args, out, wanted)
     loop = _loop(ufunc, [each.kind for each in given], out, wanted, casting)
@@ -182,12 +181,6 @@ def _is_true(value: Value | None) -> bool:
     return value is None or (isinstance(value, Constant) and value.obj is True)
 
 
-def _dtype_argument(value: Value | None) -> Any:
-    if value is None or (isinstance(value, Constant) and value.obj is None):
-        return None
-    return numpy_module().dtype(value.constant())
-
-
 def _loop(ufunc: Any, kinds: list[Any], out: ArrayValue | None, wanted: Any, casting: str) -> tuple[Any, ...]:
     """The dtypes that NumPy computes with: of the operands and of the result. Raises Unsupported where NumPy raises."""
     options: dict[str, Any] = {} if wanted is None else {"signature": (*(None for _ in kinds), wanted)}
@@ -217,7 +210,7 @@ def _computed(
         result = in_graph(tx, torch.Tensor.to, result, torch_dtype(result_dtype))
     if ufunc.__name__ not in _NEVER_WARNS and result_dtype.kind in "fc":
         note_not_finite(tx, result, values if ufunc.signature is None else ())
-    if result_dtype.kind == "i" and all(each.ndim == 0 for each in given) and ufunc.__name__ in _MAY_OVERFLOW:
+    if result_dtype.kind in "iu" and all(each.ndim == 0 for each in given) and ufunc.__name__ in _MAY_OVERFLOW:
         _note_overflow(tx, compute, values, result_dtype)
     return result
 
@@ -250,8 +243,11 @@ def store_result(tx: TraceContext, out: ArrayValue, result: TensorValue) -> Arra
 def _note_overflow(tx: TraceContext, compute: _Compute, values: list[TensorValue], dtype: Any) -> None:
     """Scalars of integers warn where the result wraps around."""
     numbers = [in_graph(tx, torch.Tensor.to, value, torch.float64) for value in values]
-    size = in_graph(tx, torch.abs, compute(tx, numbers, numpy_module().dtype("float64")))  # type: ignore[arg-type]
-    note_flag(tx, in_graph(tx, torch.ge, size, float(numpy_module().iinfo(dtype).max)))
+    exact = compute(tx, numbers, numpy_module().dtype("float64"))
+    wraps = in_graph(tx, torch.ge, in_graph(tx, torch.abs, exact), float(numpy_module().iinfo(dtype).max))
+    if dtype.kind == "u":
+        wraps = in_graph(tx, torch.logical_or, wraps, in_graph(tx, torch.lt, exact, 0))
+    note_flag(tx, wraps)
 
 
 # ---- what computes each
@@ -280,10 +276,6 @@ def _of_floats(function: Callable[..., Any], **named: Any) -> _Compute:
         return in_graph(tx, function, *values, **named)
 
     return compute
-
-
-def _of_integers(function: Callable[..., Any], logical: Callable[..., Any]) -> _Compute:
-    return lambda tx, values, dtype: in_graph(tx, logical if dtype.kind == "b" else function, *values)
 
 
 def _divided(function: Callable[..., Any], **named: Any) -> _Compute:
@@ -326,10 +318,6 @@ def _matrix_product(tx: TraceContext, values: list[Any], dtype: Any) -> TensorVa
     return in_graph(tx, torch.matmul, *values)
 
 
-def _truths(function: Callable[..., Any]) -> _Compute:
-    return lambda tx, values, dtype: in_graph(tx, function, *values)
-
-
 _COMPUTE: dict[str, _Compute] = by_name(
     ("add", _or_logical(torch.add, torch.logical_or)),
     ("multiply", _or_logical(torch.mul, torch.logical_and)),
@@ -366,11 +354,11 @@ _COMPUTE: dict[str, _Compute] = by_name(
             "isinf": torch.isinf,
         }.items()
     ],
-    *[(name, _truths(getattr(torch, name))) for name in "logical_and logical_or logical_xor logical_not".split()],
-    ("bitwise_and", _of_integers(torch.bitwise_and, torch.logical_and)),
-    ("bitwise_or", _of_integers(torch.bitwise_or, torch.logical_or)),
-    ("bitwise_xor", _of_integers(torch.bitwise_xor, torch.logical_xor)),
-    ("invert bitwise_not", _of_integers(torch.bitwise_not, torch.logical_not)),
+    *[(name, _calls(getattr(torch, name))) for name in "logical_and logical_or logical_xor logical_not".split()],
+    ("bitwise_and", _or_logical(torch.bitwise_and, torch.logical_and)),
+    ("bitwise_or", _or_logical(torch.bitwise_or, torch.logical_or)),
+    ("bitwise_xor", _or_logical(torch.bitwise_xor, torch.logical_xor)),
+    ("invert bitwise_not", _or_logical(torch.bitwise_not, torch.logical_not)),
 )  # fmt: skip
 """Name of a universal function -> the torch calls for operands in the dtype of the loop."""
 
@@ -434,9 +422,8 @@ def axes_of(tx: TraceContext, axis: Value | int | None, ndim: int) -> list[int]:
 
 def _plain_axis(tx: TraceContext, axis: Value) -> Any:
     if isinstance(axis, Sequence):
-        return tuple(operator.index(_plain(tx, item)) for item in axis.items)
-    found = axis.constant()
-    return found if found is None else operator.index(found)
+        return tuple(index_option(Constant(_plain(tx, item))) for item in axis.items)
+    return None if is_none(axis) else index_option(axis)
 
 
 def _dtype_of_sum(dtype: Any) -> Any:
@@ -455,7 +442,7 @@ def _reduce(tx: TraceContext, ufunc: Any, given: dict[str, Any]) -> Value:
     array = as_array(tx, given["array"])
     keepdims = given["keepdims"] is not False and bool(given["keepdims"].constant())
     axes = axes_of(tx, given["axis"], array.ndim)
-    wanted = _dtype_argument(given["dtype"])
+    wanted = dtype_option(given["dtype"])
     keeps_array = isinstance(given["out"], Constant) and given["out"].obj is Ellipsis
     out = None if given["out"] is None or keeps_array else _output(tx, [given["out"]])
     if array.ndim == 0 and (keepdims or given["axis"] == 0):
@@ -529,7 +516,7 @@ def _accumulate(tx: TraceContext, ufunc: Any, given: dict[str, Any]) -> Value:
     if function is None or array.ndim == 0:
         raise Unsupported("numpy", f"numpy.{ufunc.__name__}.accumulate")
     (axis,) = axes_of(tx, given["axis"], array.ndim)
-    dtype = _reduced_dtype(ufunc.__name__, array.dtype, _dtype_argument(given["dtype"]))
+    dtype = _reduced_dtype(ufunc.__name__, array.dtype, dtype_option(given["dtype"]))
     tensor = converted(tx, array.tensor, dtype)
     result = in_graph(tx, function, tensor, axis, dtype=tensor.fake.dtype)
     if dtype.kind in "fc":
