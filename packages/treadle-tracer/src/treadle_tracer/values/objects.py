@@ -83,20 +83,15 @@ class ObjectValue(Value):
         if hasher is None:
             tx.raise_exception(TypeError, f"unhashable type: {self.cls.__name__!r}")
         by_identity = hasher in _IDENTITY_HASHES and equal is object.__eq__
-        if not by_identity:
-            if (
-                self.obj is None
-                or self.source is None
-                or isinstance(hasher, types.FunctionType)
-                or class_may_change(self.cls)
-            ):
-                raise Unsupported("hash", self.describe())
-        if self.obj is None:
-            return self
         if by_identity:
+            if self.obj is None:
+                return self
             tx.hashed[id(self.obj)] = self
-        elif self.source is not None:
-            tx.guards.add(self.source, "is", self.obj)
+            return self.obj
+        is_fixed = not isinstance(hasher, types.FunctionType) and not class_may_change(self.cls)
+        if self.obj is None or self.source is None or not is_fixed:
+            raise Unsupported("hash", self.describe())
+        tx.guards.add(self.source, "is", self.obj)
         return self.obj
 
     def is_known_object(self, tx: TraceContext) -> bool:
