@@ -34,7 +34,6 @@ from treadle_tracer.source import (
 from treadle_tracer.values import (
     aliases,
     array_functions,
-    array_items,
     array_methods,
     array_warnings,
     module_attributes,
@@ -177,8 +176,6 @@ class Tracer:
     numpy_call = array_functions.call_function
     array_attribute = array_methods.attribute
     array_method = array_methods.method
-    array_item = array_items.get_item
-    store_array_item = array_items.set_item
     specialise = unbacked.specialise
     decide = unbacked.decide
 

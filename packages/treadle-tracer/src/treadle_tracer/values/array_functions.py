@@ -15,7 +15,7 @@ import torch
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
-from treadle_tracer.values.array_items import store
+from treadle_tracer.values.array_items import get_item, store
 from treadle_tracer.values.array_options import (
     dtype_option,
     is_c_order,
@@ -121,7 +121,7 @@ def _array(tx: TraceContext, given: Value, dtype: Value | None = None, *, copy: 
     is_same = isinstance(given, TensorValue) or (isinstance(given, ArrayValue) and found.tensor is given.tensor)
     array = ArrayValue(in_graph(tx, torch.clone, found.tensor)) if is_same and must_copy else found
     missing = plain(options.get("ndmin"), 0) - array.ndim
-    return array if missing <= 0 else tx.array_item(array, TupleValue([NONE] * missing + [Constant(Ellipsis)]))
+    return array if missing <= 0 else get_item(tx, array, TupleValue([NONE] * missing + [Constant(Ellipsis)]))
 
 
 def _asarray(tx: TraceContext, given: Value, dtype: Value | None = None, order: Value | None = None, **options: Value):

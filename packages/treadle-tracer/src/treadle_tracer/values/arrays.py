@@ -141,10 +141,10 @@ class ArrayValue(Value):
         return self.tensor.as_index(tx)
 
     def get_item(self, tx: TraceContext, key: Value) -> Value:
-        return tx.array_item(self, key)
+        return tx.array_method(self, "__getitem__", [key], {})
 
     def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
-        tx.store_array_item(self, key, value)
+        tx.array_method(self, "__setitem__", [key, value], {})
 
     def iterate(self, tx: TraceContext) -> Value:
         if self.ndim == 0:

@@ -526,14 +526,6 @@ class TraceContext(LooksUp, Protocol):
         """`owner.name(*args, **kwargs)` of an array."""
         ...
 
-    def array_item(self, owner: Any, key: Value) -> Value:
-        """`owner[key]` of an array."""
-        ...
-
-    def store_array_item(self, owner: Any, key: Value, value: Value) -> None:
-        """`owner[key] = value` of an array."""
-        ...
-
     # numbers
 
     def number(self, value: Any, node: fx.Node | None) -> Value:
