@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import torch
+from aten_runner import run_aten
 from torch import fx
 
+from treadle_autograd import aot
 from treadle_autograd.rerun import DifferentiableRun
 
 aten = torch.ops.aten
@@ -21,3 +23,30 @@ def test_a_functional_copy_has_derivatives():
     (first,) = torch.autograd.grad(found.sum(), leaf, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), leaf)
     assert first.tolist() == [4.0, 6.0] and second.tolist() == [2.0, 2.0]
+
+
+def test_custom_operators_keep_their_derivatives():
+    """Their formulas call them with gradients off."""
+
+    @torch.library.custom_op("treadle_rerun_test::cube", mutates_args=())
+    def cube(x: torch.Tensor) -> torch.Tensor:
+        return x * x * x
+
+    cube.register_fake(torch.empty_like)
+    cube.register_autograd(
+        lambda ctx, gradient: gradient * 3 * ctx.saved_tensors[0] ** 2,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    graph.output(
+        (graph.call_function(torch.ops.treadle_rerun_test.cube.default, (graph.call_function(torch.sin, (x,)),)),)
+    )
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    leaf = torch.tensor([0.5, 0.7], requires_grad=True)
+    run = aot(module, [leaf], inference=False, forward=run_aten)
+    found = []
+    for function in (run, module):
+        (first,) = torch.autograd.grad(function(leaf)[0].sum(), leaf, create_graph=True)
+        found.append(torch.autograd.grad(first.sum(), leaf))
+    torch.testing.assert_close(*found)

@@ -85,6 +85,7 @@ def run_functional(
         own = {key: node.meta[key] for key in ("stack_trace", "checkpoint") if node.meta.get(key) is not None}
         recorder.meta = {**recorder.inherited, **own}
         recorder.function = node.target
+        recorder.calls_with_gradients = torch.is_grad_enabled()
         if is_assert(node):
             recorder.add_assert(raw_expr(args[0]), args[1])
             return None

@@ -80,6 +80,7 @@ class AtenRecorder(TorchDispatchMode):
     """Writes one node of `recorded` per functional ATen operator and lets the fake mode compute the result.
 
     meta, function: what the traced graph's current node says; set by whoever runs that graph. inherited: what all nodes of that graph say.
+    calls_with_gradients: whether gradients were enabled when the current node's call began; set likewise.
     values_before_no_grad: tensor identities -> nodes of the values from which on calls without gradients use them (`custom_gradients`).
     custom_calls: calls of custom autograd functions, in order (`custom_gradients`).
     for_training: whether a backward pass follows.
@@ -101,6 +102,7 @@ class AtenRecorder(TorchDispatchMode):
         self.custom_calls: list[Any] = []
         self.values_before_no_grad: dict[int, fx.Node] = {}
         self.function: Any = None
+        self.calls_with_gradients = False
         self.input_storages: set[int] = set()
         self.stat_updates: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.symbolic = SymbolicNodes(recorded.graph)
@@ -243,7 +245,7 @@ class AtenRecorder(TorchDispatchMode):
         node.meta["val"] = result
         if may_raise(func, args, result):
             node.meta["may_raise"] = True
-        if not torch.is_grad_enabled():
+        if not self._has_gradients(func):
             node.meta["no_grad"] = True
         if isinstance(result, torch.Tensor):
             if id(result) in self._nodes:  # the operator returned its argument, which has a node
@@ -257,6 +259,10 @@ class AtenRecorder(TorchDispatchMode):
         elif isinstance(result, py_sym_types):
             self.symbolic.bind(result, node)
         return result
+
+    def _has_gradients(self, func: Any) -> bool:
+        """Whether autograd differentiates the call. The formulas of custom operators call them with gradients off."""
+        return torch.is_grad_enabled() or (self.calls_with_gradients and func.namespace != "aten")
 
     def _require_fit(self, func: Any, value: Any, dtype: torch.dtype, result: torch.Tensor) -> None:
         """Assert that `dtype` can hold a number of the call. Eager raises where it cannot; kernels would round or wrap the number."""
