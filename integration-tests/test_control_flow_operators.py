@@ -129,6 +129,52 @@ def test_random_numbers_in_a_branch():
         assert torch.equal(following, torch.rand(1))
 
 
+RANDOM = {
+    "that is used once": lambda ops, x, w: ops[0](x.sum() > 0, lambda a: a + torch.rand_like(a), lambda a: a, (x,)),
+    "that backward needs": lambda ops, x, w: (
+        ops[0](x.sum() > 0, lambda a: a + torch.rand_like(a), lambda a: a, (x,)) * w
+    ).sin(),
+    "that is not used": lambda ops, x, w: (
+        ops[0](x.sum() > 0, lambda a: a + torch.rand_like(a), lambda a: a, (x,)) is None or torch.rand_like(x) * w
+    ),
+    "of a branch in a branch": lambda ops, x, w: ops[0](
+        x.sum() > 0,
+        lambda a: ops[0](a.mean() > 0.5, lambda b: torch.rand_like(b), lambda b: b * 2, (a,)) * w,
+        lambda a: a * w,
+        (x,),
+    ),
+}
+
+
+@pytest.mark.parametrize("memory_budget", [1.0, 0.0])
+@pytest.mark.parametrize("name", RANDOM)
+def test_gradients_beside_random_numbers_of_a_branch(name, memory_budget):
+    program = RANDOM[name]
+    compiled = treadle.compile(lambda x, w: program(OPERATORS, x, w), options={"memory_budget": memory_budget})
+    x, found = torch.ones(3000), []
+    for run in (compiled, lambda x, w: program(PLAIN, x, w)):
+        w = torch.linspace(0, 1, 3000).requires_grad_()
+        torch.manual_seed(0)
+        result = run(x, w)
+        if result.requires_grad:
+            result.sum().backward()
+        found.append((result.detach(), w.grad, torch.rand(1)))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_gradients_of_gradients(name):
+    program, found = PROGRAMS[name], []
+    for run in (treadle.compile(lambda x, w: program(OPERATORS, x, w)), lambda x, w: program(PLAIN, x, w)):
+        x, w = (torch.linspace(0.1, 0.9, n).view(-1, 4).requires_grad_() for n in (12, 16))
+        options = {"allow_unused": True, "materialize_grads": True}
+        loss = sum(t.pow(2).sum() for t in leaves(run(x, w)) if t.requires_grad)
+        first = torch.autograd.grad(loss, [x, w], create_graph=True, **options)
+        norm = sum(t.pow(2).sum() for t in first)
+        found.append(torch.autograd.grad(norm, [x, w], **options))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     "program",
     [

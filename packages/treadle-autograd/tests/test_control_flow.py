@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import operator
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from aten_runner import run_aten
 from torch import fx
 
-from treadle_autograd import aot
+from treadle_autograd import aot, control_flow
 
 
 class Choice:
@@ -53,3 +54,58 @@ def test_gradients_are_those_of_the_branch_that_ran(sign):
     torch.testing.assert_close(
         torch.autograd.grad(found.sum(), [x, w], **options), torch.autograd.grad(expected.sum(), [x, w], **options)
     )
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_gradients_of_gradients(sign):
+    x, w = torch.full((3,), float(sign)).requires_grad_(), torch.randn(3).requires_grad_()
+    run = aot(module(), [x, w], inference=False, forward=run_aten)
+    options = {"allow_unused": True, "materialize_grads": True}
+    found = []
+    for function in (run, module()):
+        first = torch.autograd.grad(function(x, w)[0].sum(), [x, w], create_graph=True, **options)
+        found.append(torch.autograd.grad(sum(g.pow(2).sum() for g in first), [x, w], **options))
+    torch.testing.assert_close(*found)
+
+
+def test_gradients_share_no_memory():
+    class Sum(Choice):
+        def __call__(self, leaves, lifted):
+            return [leaves[1] + lifted[0]]
+
+    graph = module().graph
+    next(node for node in graph.nodes if isinstance(node.target, Choice)).target = Sum()
+    gradients = []
+
+    def compile_backward(gm, example_inputs):
+        compiled = run_aten(gm, example_inputs)
+
+        def run(*args):
+            gradients.extend(compiled(*args))
+            return gradients
+
+        return run
+
+    x, w = torch.ones(3).requires_grad_(), torch.ones(3).requires_grad_()
+    gm = fx.GraphModule(torch.nn.Module(), graph)
+    run = aot(gm, [x, w], inference=False, forward=run_aten, backward=compile_backward)
+    run(x, w)[0].sum().backward()
+    assert len({gradient.data_ptr() for gradient in gradients}) == 2
+
+
+@pytest.mark.parametrize("inference", [True, False])
+def test_bodies_live_as_long_as_the_callable_and_its_results(inference):
+    gc.collect()
+    before = len(control_flow._programs)
+    x, w = torch.ones(3).requires_grad_(not inference), torch.randn(3)
+    run = aot(module(), [x, w], inference=inference, forward=run_aten)
+    gc.collect()
+    (result,) = run(x, w)
+    del run
+    gc.collect()
+    if not inference:
+        result.sum().backward()
+        torch.testing.assert_close(x.grad, w * w.cos())
+    del result
+    gc.collect()
+    assert len(control_flow._programs) == before

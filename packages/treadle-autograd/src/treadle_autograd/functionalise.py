@@ -92,7 +92,7 @@ def run_functional(
         if is_custom_gradient(node):
             return call_custom_gradient(node, args, recorder, run_call)
         if is_control_flow(node):
-            return call_control_flow(node, args)
+            return call_control_flow(node, args, recorder)
         if is_function_transform(node):
             return call_function_transform(node, args, body_runner(recorder, run_call))
         if has_dirty and not is_transforming():

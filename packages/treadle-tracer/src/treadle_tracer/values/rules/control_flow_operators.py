@@ -141,6 +141,8 @@ class _Call:
 
 
 def _is_random(node: fx.Node) -> bool:
+    if isinstance(node.target, ControlFlow):
+        return any(_is_random(inner) for body in node.target.bodies_of for inner in body.graph.graph.nodes)
     record = operator_record(node.target)
     return record is not None and record.is_random
 
