@@ -50,3 +50,18 @@ def test_custom_operators_keep_their_derivatives():
         (first,) = torch.autograd.grad(function(leaf)[0].sum(), leaf, create_graph=True)
         found.append(torch.autograd.grad(first.sum(), leaf))
     torch.testing.assert_close(*found)
+
+
+def test_a_leaky_unit_with_random_slopes_has_derivatives():
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    sloped = graph.call_function(torch.nn.functional.rrelu, (graph.call_function(torch.sin, (x,)),), {"training": True})
+    graph.output((sloped,))
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    leaf = torch.linspace(-3, 3, 50).requires_grad_()
+    found = []
+    for function in (aot(module, [leaf], inference=False, forward=run_aten), module):
+        torch.manual_seed(0)
+        (first,) = torch.autograd.grad(function(leaf)[0].sum(), leaf, create_graph=True)
+        found.append((first.detach(), *torch.autograd.grad(first.sum(), leaf)))
+    torch.testing.assert_close(*found)

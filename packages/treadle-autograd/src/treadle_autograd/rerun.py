@@ -18,8 +18,17 @@ def _copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False
     return target.clone().copy_(source)
 
 
-_DIFFERENTIABLE = {torch.ops.aten.copy.default: _copy}
-"""The same result with a derivative, by the functional operator that has none."""
+def _rrelu_with_noise(x: torch.Tensor, noise: torch.Tensor, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    drawn = noise.clone()
+    return torch.ops.aten.rrelu_with_noise.default(x, drawn, *args, **kwargs), drawn
+
+
+_DIFFERENTIABLE = {
+    torch.ops.aten.copy.default: _copy,
+    # PyTorch's derivative reads the noise that the operator is given, which nobody has written.
+    torch.ops.aten.rrelu_with_noise_functional.default: _rrelu_with_noise,
+}
+"""The same result with its derivative, by the functional operator that has none or a wrong one."""
 
 
 class DifferentiableRun(fx.Interpreter):
