@@ -28,6 +28,7 @@ from torch.nn import functional as F
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tools"))
 
+import compare  # noqa: E402
 import machine  # noqa: E402
 import measure  # noqa: E402
 from markdown_table import markdown, number, times  # noqa: E402
@@ -153,8 +154,7 @@ def main(arguments: Sequence[str]) -> int:
         "cases": {},
     }
     with tempfile.TemporaryDirectory(prefix="treadle-optimizers-") as cache:
-        os.environ["TREADLE_CACHE_DIR"] = f"{cache}/treadle"
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{cache}/inductor"
+        os.environ.update(compare.worker_environment(Path(cache)))
         for case in options.cases:
             results["cases"][case] = measure_case(case, options.tensors)
             print(f"{case}: {results['cases'][case]}", file=sys.stderr, flush=True)

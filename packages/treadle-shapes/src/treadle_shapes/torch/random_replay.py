@@ -57,7 +57,7 @@ def replay_of(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
     `op` is an operator for which `why_not_replay` is None.
     """
     assert why_not_replay(op) is None, f"{op} cannot be replayed: {why_not_replay(op)}"
-    name, _, overload = op._schema.name.removeprefix("aten::"), "", op._schema.overload_name
+    name, overload = op._schema.name.removeprefix("aten::"), op._schema.overload_name
     arguments = str(op._schema).split("(", 1)[1]
     separator = "" if arguments.startswith(")") else ", "
     full = f"replay_{name}.{overload}" if overload else f"replay_{name}"

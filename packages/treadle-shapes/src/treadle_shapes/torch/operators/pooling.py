@@ -12,10 +12,8 @@ from treadle_shapes.torch.operators.record import Kind, Raises
 
 families("avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d", kind=Kind.POOLING)
 families("max_pool2d_with_indices max_pool3d_with_indices", kind=Kind.POOLING)
-for _name in (
-    "fractional_max_pool2d",
-    "fractional_max_pool3d",
-):  # the functions draw the samples that the operators are given
+# The functions draw the samples that the operators are given.
+for _name in ("fractional_max_pool2d", "fractional_max_pool3d"):
     family(_name, kind=Kind.POOLING, call_forms={getattr(F, _name): {"is_random": True, "is_pure": False}})
 families("adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d", kind=Kind.POOLING)
 families(
