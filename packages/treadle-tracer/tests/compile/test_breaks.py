@@ -103,6 +103,18 @@ def with_around(x):
     return y, z, w, torch.is_grad_enabled()
 
 
+def tensors_made_on_another_device(x):
+    with torch.device("meta"):
+        y = torch.ones(3)
+        n = item(x.sum())
+        z = torch.ones(2)
+    entered = torch.device("meta")
+    entered.__enter__()
+    w = torch.ones(3)
+    entered.__exit__(None, None, None)
+    return [made.device.type for made in (y, z, w, torch.ones(2))], x * n
+
+
 def uncaught(x):
     y = x + 1
     item(y.sum())
@@ -193,6 +205,7 @@ BREAKS = [
     (loop_break, t(2), 1),
     (try_around, t(3)),
     (with_around, t(3, requires_grad=True)),
+    (tensors_made_on_another_device, t(3)),
     (uncaught, t(3)),
     (raises, t(3)),
     (locals_alive, t(3), 2),

@@ -6,6 +6,7 @@ import operator
 import types
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.class_lookup import MISSING
 from treadle_tracer.values.constants import is_constant_object
@@ -136,6 +137,8 @@ class Constant(ConcreteValue):
         return self.get_attr(tx, name).call(tx, args, kwargs)
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if name in ("__enter__", "__exit__"):  # `with torch.device(...):` changes where tensors are made
+            raise Unsupported("global-state", f"{self.describe()}.{name}")
         args = [Constant(tuple(item.constant() for item in a.unpack(tx))) if name == "join" else a for a in args]
         return tx.fold(getattr(self.obj, name), args, kwargs)
 
