@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -121,9 +121,8 @@ _COMPILED_MODULES = 8
 
 
 def _is_method(code: CodeType, module: torch.nn.Module) -> bool:
-    return any(
-        getattr(member, "__code__", None) is code for cls in type(module).__mro__ for member in vars(cls).values()
-    )
+    members = (member for cls in type(module).__mro__ for member in vars(cls).values())
+    return any(isinstance(member, FunctionType) and member.__code__ is code for member in members)
 
 
 def _first_module(payload: Any, source: Source) -> torch.nn.Module | None:

@@ -156,6 +156,25 @@ def test_instances_that_are_compiled_each_have_their_parameters_as_constants():
         assert len(said.graphs[-1].graph.find_nodes(op="get_attr")) == 3
 
 
+class Unasked:
+    """What a class may hold besides functions: it is asked for nothing."""
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+
+def test_what_a_class_of_compiled_instances_holds_is_not_asked():
+    class Holding(Layer):
+        held = Unasked()
+
+        def forward(self, x):
+            return self.linear(x) * 2
+
+    x = torch.randn(2, 4)
+    for module in (Holding(), Holding()):
+        assert torch.equal(compiled(module.forward)[0](x), module.linear(x) * 2)
+
+
 def test_the_numbers_of_modules_made_anew_are_lifted():
     fast, said = compiled(call)
     for index in (3, 5, 6, 9, 11):
