@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import random
 
 import pytest
 import torch
@@ -76,7 +77,11 @@ def test_instances():
     assert words.cls is Words and words.container.owner is words and len(words.container.entries) == 1
 
 
-@pytest.mark.parametrize("cls", [Number, torch.nn.Parameter])
+class Generator(random.Random):
+    pass
+
+
+@pytest.mark.parametrize("cls", [Number, torch.nn.Parameter, torch._C.DispatchKeySet, Generator])
 def test_classes_that_break_the_graph(cls):
     with pytest.raises(Unsupported):
         make(cls, 1)

@@ -129,7 +129,8 @@ def _solid_base(cls: type) -> type:
     for base in cls.__mro__:
         if not base.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: made by a class statement
             return base
-        if base.__module__ in ("functools", "_io", "_thread", "threading") and base.__new__ is not object.__new__:
+        made_by = vars(base).get("__new__")  # of a class made in C at run time, as pybind11's are
+        if isinstance(made_by, types.BuiltinFunctionType) and made_by is not object.__new__:
             return base
     return object
 
