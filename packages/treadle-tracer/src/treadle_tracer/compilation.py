@@ -296,7 +296,7 @@ def module_argument(frame: treadle_frame.FrameInfo) -> int | None:
 
 
 def owner_of(frame: treadle_frame.FrameInfo, dynamic: DynamicSources) -> int | None:
-    """The same; None where the entry serves other instances too."""
+    """Id of the instance that an entry for this frame is made for; None if there is none, or the entry serves other instances too."""
     name = next(iter(frame.locals), None)
     return None if name is None or dynamic.is_structural(LocalSource(name)) else module_argument(frame)
 

@@ -7,7 +7,8 @@ Reading and writing
     write(model) -> CodeType               # write(read(code)) is code, byte for byte
     CodeModel      instructions, exceptions, name, qualname, filename, firstlineno, flags, argcount, posonlyargcount,
                    kwonlyargcount, varnames, cellvars, freevars, consts, names, localsplus; .arguments,
-                   .replace(**fields), .handler_at(index) -> ExceptionEntry | None, .converts_stop_iteration(entry)
+                   .replace(**fields), .handler_at(index) -> ExceptionEntry | None, .converts_stop_iteration(entry),
+                   .ends_delegation(entry)
     Instruction    opname, arg, argval, offset, positions; .op, .target (index or None), .flag_bits, .line; ._replace(...)
     ExceptionEntry start, end (included), target, depth, lasti
     OPS[name] -> Op(name, code, kind: ArgKind, effect, jump_effect, ends, shift, caches; .jumps); stack_effect(op, arg, jump=)
@@ -27,7 +28,8 @@ Building (assemble)
 
 Cutting (splice)
     why_not_cut(model, i) -> str | None; restart_index(model, i); prologue_end(model)
-    continuation(model, i, variables=, stack=, name=) -> Continuation(code, start, variables, stack)
+    continuation(model, i, variables=, stack=, name=) -> Continuation(code, start, variables, stack, origin, call)
+    resumed_call(model, i, variables=, stack=) -> Continuation     # from the middle of call i on, with another function called in it
 
 Errors: BytecodeError (a ValueError) says which instruction of which function is wrong and why.
 """

@@ -85,4 +85,4 @@ def without_outer_entries(error: BaseException, count: int) -> BaseException:
 
 
 class Exhausted:
-    """What `next_item` gives at the end; it is not an object of the program."""
+    """What stands for the item of a FOR_ITER where there is none left. No object of the program is this class."""

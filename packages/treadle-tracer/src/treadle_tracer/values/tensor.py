@@ -34,7 +34,8 @@ INDEX_TYPES = (torch.int64, torch.int32, torch.int16, torch.int8)
 class TensorValue(Value):
     """A tensor. An outside one (`obj`) gets its placeholder or attribute node when it is first used in the graph.
 
-    fake: a FakeTensor with its metadata; static: stands in the graph as attribute, guarded by identity.
+    fake: a FakeTensor with its metadata; static: stands in the graph as attribute, guarded by identity; leaf_made_at: the instruction of
+    the root frame at which the program made it a leaf that requires gradients, -1 if it did not.
     """
 
     __slots__ = ("_history", "_node", "fake", "leaf_made_at", "obj", "static")
@@ -50,9 +51,7 @@ class TensorValue(Value):
         self.source = source
         self._node = node
         self._history: tuple[fx.Node, Callable[..., Any] | None] | None = None
-        self.leaf_made_at = (
-            -1
-        )  # the instruction of the root frame at which the program made it a leaf that requires gradients
+        self.leaf_made_at = -1
         self.fake = fake
         self.obj = obj
         self.static = static

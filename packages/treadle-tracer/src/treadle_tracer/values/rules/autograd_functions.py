@@ -86,9 +86,8 @@ class ContextValue(ObjectValue):
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         found, _ = find_in_mro(self.real.__mro__, name)
-        if hasattr(type(found), "__set__") and not hasattr(
-            FunctionContext, name
-        ):  # a method, such as `name`, is only hidden
+        is_stored = hasattr(type(found), "__set__")  # a method of that name is only hidden
+        if is_stored and not hasattr(FunctionContext, name):
             raise Unsupported("autograd-function", f"assignment to ctx.{name}")
         super().set_attr(tx, name, value)
 
