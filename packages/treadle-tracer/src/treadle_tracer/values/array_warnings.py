@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from treadle_shapes.expr import Not
-from treadle_shapes.torch import raw_expr
+from treadle_shapes.torch import Kind, operator, raw_expr
 from treadle_tracer.errors import OtherPath, PathEnds, Unsupported
 from treadle_tracer.values.arrays import in_graph
 from treadle_tracer.values.base import Constant
@@ -86,12 +86,21 @@ def _needed(flags: list[Flag]) -> list[TensorValue]:
     covered: set[fx.Node] = set()
     covering: set[fx.Node] = set()
     for node in checked:
-        if all(user.target in _COMPUTES for user in node.users):  # no view, and nothing written
+        if all(map(_computes, node.users)):  # no view, and nothing written
             later = [user for user in node.users if user in checked and _shows_in(node, user)]
             if later:
                 covered.add(node)
                 covering.add(later[0])
     return [flag.strict if flag.result in covering else flag.lenient for flag in flags if flag.result not in covered]
+
+
+def _computes(user: fx.Node) -> bool:
+    """Whether a call computes a result in memory of its own and writes nothing."""
+    known = operator(user.target)
+    return known is not None and known.kind in _COMPUTING and not known.writes and not known.aliases
+
+
+_COMPUTING = (Kind.POINTWISE, Kind.REDUCTION, Kind.MATMUL)
 
 
 def _shows_in(node: fx.Node, user: fx.Node) -> bool:
@@ -120,8 +129,3 @@ _SPREADS = frozenset(
         torch.cos,
     }
 )
-_COMPUTES = _SPREADS | {
-    torch.div, torch.exp, torch.pow, torch.where, torch.matmul, torch.isfinite, torch.isnan, torch.tanh, torch.maximum, torch.minimum,
-    torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne,
-}  # fmt: skip
-"""Functions whose result has memory of its own."""
