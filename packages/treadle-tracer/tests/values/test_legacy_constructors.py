@@ -21,6 +21,9 @@ class Pair(collections.namedtuple("Pair", "first second")):
 PAIR = Pair(1, 2)
 CAPTURED = {
     "numbers": lambda x: x + torch.FloatTensor([1, 2.5, 3]) + torch.LongTensor([1, 2, 3]),
+    "half and short": lambda x: x + torch.HalfTensor([1, 2.5, 3]) + torch.ShortTensor([1, 2, 3]),
+    "bytes": lambda x: x + torch.ByteTensor([1, 255, 3]) + torch.CharTensor([-1, 2, 3]),
+    "numbers as truth values": lambda x: x + torch.BoolTensor([1, 0, 3]),
     "nested lists": lambda x: x + torch.DoubleTensor([[1, 2, 3], [4, 5, 6]]),
     "a tuple of numbers": lambda x: x + torch.FloatTensor((1, 2, 3)),
     "sizes": lambda x: torch.FloatTensor(2, 3).zero_() + x,
@@ -35,6 +38,7 @@ CAPTURED = {
 OTHER = {
     "a tensor": lambda x: torch.FloatTensor(x) + 1,
     "truth values": lambda x: torch.FloatTensor([True, False, True]) + x,
+    "numbers that do not fit": lambda x: x + torch.ByteTensor([1, 256, -1]),
     "floats as integers": lambda x: torch.LongTensor([1.5]) + x,
     "text": lambda x: torch.FloatTensor("abc"),
     "methodcaller of a number": lambda x: operator.methodcaller(3)(x),

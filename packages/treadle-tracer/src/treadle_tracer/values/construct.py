@@ -310,20 +310,10 @@ def _new_tensor(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -
     return tx.run_in_graph("call_function", torch.Tensor, args, kwargs)
 
 
-_LEGACY_DTYPES = {
-    "FloatTensor": torch.float32,
-    "DoubleTensor": torch.float64,
-    "LongTensor": torch.int64,
-    "IntTensor": torch.int32,
-}
-
-
 def _new_legacy_tensor(tx: TraceContext, cls: type, args: list[Value]) -> Value:
     """`torch.FloatTensor(2, 3)`, uninitialised, and `torch.FloatTensor([1, 2])`, of numbers"""
-    dtype = _LEGACY_DTYPES.get(cls.__name__)
+    dtype: torch.dtype = cls.dtype  # type: ignore[attr-defined]
     given = [arg.force(tx) if isinstance(arg, LazyValue) else arg for arg in args]
-    if dtype is None:
-        raise Unsupported("new-builtin-subclass", f"torch.{cls.__name__}")
     options: dict[str, Value] = {"dtype": Constant(dtype), "device": Constant("cpu")}
     sizes = given[0].unpack(tx) if len(given) == 1 and given[0].python_type() is torch.Size else given
     if all(size.python_type() is int for size in sizes):
