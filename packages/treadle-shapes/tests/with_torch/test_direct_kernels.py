@@ -97,3 +97,16 @@ def test_running_statistics_keep_their_dtype(dtype, parameters):
     with mode:
         found = call(*fakes, True, 0.1, 1e-5)
     assert [t.dtype for t in found] == [t.dtype for t in call(x, *tensors, True, 0.1, 1e-5)]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("parameters", ["low", "float32", "none"])
+def test_statistics_of_a_batch_have_the_dtype_of_eager(dtype, parameters):
+    x, own = torch.randn(4, 5, 6, 7, dtype=dtype), dtype if parameters == "low" else torch.float32
+    weights = [None if parameters == "none" else torch.rand(5, dtype=own) for _ in range(2)]
+    mode = fake_mode()
+    fakes = [None if t is None else fake_like(mode, t) for t in (x, *weights)]
+    call = aten.native_batch_norm.default
+    with mode:
+        found = call(*fakes, None, None, True, 0.1, 1e-5)
+    assert metadata(found) == metadata(call(x, *weights, None, None, True, 0.1, 1e-5))

@@ -159,9 +159,9 @@ def _of_the_batch(
     if dtype not in FLOATS or x.dim < 2 or any(size == 0 for size in x.shape):
         return None
     if any(p is not None and p.dtype != x.dtype for p in (weight, bias, old_mean, old_var)):
-        return None  # a fake kernel's statistics have x's dtype, eager's that of the weights
+        return None  # some overloads' fake statistics have x's dtype, eager's that of the weights
     if out.dtype in LOW_FLOATS and lw.used_results & {1, 2}:
-        return None  # saved in 16 bits they are too coarse for gradients; ATen saves them in float32, whatever the fake kernel says
+        return None  # statistics of 16 bits that gradients need are left to ATen
     dims = [d for d in range(x.dim) if d != 1]
     count = count_of(x, dims)
     lw.realize_for_reuse(x)

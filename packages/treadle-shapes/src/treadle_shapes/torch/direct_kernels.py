@@ -51,7 +51,7 @@ def _training(
 ) -> tuple[Any, Any, Any] | None:
     """Return (result, saved mean, saved deviation) inside the mode, or None."""
     parameters = (weight, bias, mean, var)
-    if x.dtype in _LOW_FLOATS and mean is not None and var is not None:
+    if x.dtype in _LOW_FLOATS and (mean is None) == (var is None):
         return _training_low(x, *parameters, momentum, eps)
     if x.dtype not in (torch.float32, torch.float64) or not _is_plain(x, parameters):
         return None
@@ -68,7 +68,8 @@ def _training_low(
     PyTorch's decomposition gives the saved statistics another dtype where the parameters are float32, and computes running
     statistics of low precision in float32.
     """
-    rule = decomposition_table[aten._native_batch_norm_legit_functional.default]
+    functional = aten._native_batch_norm_legit_functional.default
+    rule = decomposition_table[aten.native_batch_norm.default if mean is None else functional]
     out, *saved = rule(x, weight, bias, mean, var, True, momentum, eps)[:3]
     given = [p for p in (weight, bias, mean, var) if p is not None]
     in_float32 = x.device.type == "cuda" or any(p.dtype == torch.float32 for p in given)
