@@ -111,7 +111,7 @@ INLINE float f_tanh(float x) {
   q = mul_add(q, s, -3.333332837e-01f);
   float small = mul_add(x, s * q, x);
   float big = 1.0f - 2.0f / (f_exp(2.0f * a) + 1.0f);
-  return a >= 0.625f ? __builtin_copysignf(big, x) : small;
+  return __builtin_copysignf(a >= 0.625f ? big : small, x);  // small loses the sign of -0
 }
 INLINE float f_sigmoid(float x) { return 1.0f / (1.0f + f_exp(-x)); }
 INLINE float f_erf(float x) {

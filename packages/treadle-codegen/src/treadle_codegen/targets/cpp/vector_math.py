@@ -20,34 +20,14 @@ from pathlib import Path
 import torch
 
 # Not the hyperbolic functions that grow: SLEEF's overflow too early (sinh of 710, asinh of 1e300).
-# Operation -> SLEEF's name, number of arguments, and suffix: the error in tenths of the last place. ATen's `Vectorized` has the same.
-_FUNCTIONS: dict[str, tuple[str, int, str]] = {
-    **{
-        op: (op, 1, "_u10")
-        for op in (
-            *(
-                "exp",
-                "exp2",
-                "expm1",
-                "log",
-                "log2",
-                "log10",
-                "log1p",
-                "sin",
-                "cos",
-                "tan",
-                "asin",
-                "acos",
-                "atan",
-                "tanh",
-            ),
-            *("atanh", "erf", "lgamma"),
-        )
-    },
-    "erfc": ("erfc", 1, "_u15"),
-    "pow": ("pow", 2, "_u10"),
-    "atan2": ("atan2", 2, "_u10"),
-    "hypot": ("hypot", 2, "_u05"),
+# Operation, with SLEEF's name -> number of arguments, and suffix: the error in tenths of the last place. ATen's `Vectorized` has the same.
+_ONE = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan tanh atanh erf lgamma"
+FUNCTIONS: dict[str, tuple[int, str]] = {
+    **dict.fromkeys(_ONE.split(), (1, "_u10")),
+    "erfc": (1, "_u15"),
+    "pow": (2, "_u10"),
+    "atan2": (2, "_u10"),
+    "hypot": (2, "_u05"),
 }
 _WIDTHS = {"d": {"avx512f": 8, "avx2": 4}, "f": {"avx512f": 16, "avx2": 8}}
 _LETTERS = {torch.float64: "d", torch.float32: "f", torch.float16: "f", torch.bfloat16: "f"}
@@ -64,7 +44,7 @@ _HEAD = """
 def sleef_call(op: str, dtype: torch.dtype) -> str | None:
     """The name of the function that computes `op`, or None where the processor, the compiler or torch has none."""
     letter, sets = _LETTERS.get(dtype), _instruction_sets()
-    if op not in _FUNCTIONS or letter is None or not sets:
+    if op not in FUNCTIONS or letter is None or not sets:
         return None
     return f"sleef_{op}_{letter}" if all(_symbol(op, letter, isa) in _symbols() for isa in sets) else None
 
@@ -100,8 +80,8 @@ def bind(library: ctypes.CDLL) -> None:
 
 
 def _symbol(op: str, letter: str, isa: str) -> str:
-    name, _, suffix = _FUNCTIONS[op]
-    return f"Sleef_{name}{letter}{_WIDTHS[letter][isa]}{suffix}{isa}"
+    _, suffix = FUNCTIONS[op]
+    return f"Sleef_{op}{letter}{_WIDTHS[letter][isa]}{suffix}{isa}"
 
 
 def _function(op: str, letter: str, slots: dict[str, int]) -> str:
@@ -110,7 +90,7 @@ def _function(op: str, letter: str, slots: dict[str, int]) -> str:
     The scalar form takes a vector of equal elements, so an element's value does not depend on where it lies.
     """
     scalar, size = ("double", 8) if letter == "d" else ("float", 4)
-    arguments, name = _FUNCTIONS[op][1], f"sleef_{op}_{letter}"
+    arguments, name = FUNCTIONS[op][0], f"sleef_{op}_{letter}"
     values = ["x", "y"][:arguments]
     widest = next(iter(slots))
     lanes = _WIDTHS[letter][widest]
@@ -174,7 +154,7 @@ def _symbols() -> dict[str, int]:
     except OSError:
         return {}
     found: dict[str, int] = {}
-    for op in _FUNCTIONS:
+    for op in FUNCTIONS:
         for letter, widths in _WIDTHS.items():
             for isa in widths:
                 function = getattr(library, _symbol(op, letter, isa), None)
