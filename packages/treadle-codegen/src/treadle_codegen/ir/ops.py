@@ -131,71 +131,67 @@ def _floor_div(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.div(a, b, rounding_mode="floor")
 
 
-def _table() -> dict[str, OpInfo]:
-    free, cheap, divide, hard = Cost.FREE, Cost.CHEAP, Cost.DIVIDE, Cost.TRANSCENDENTAL
-    rows = [
-        # memory and structure
-        OpInfo("load", 0, _load, cheap),
-        OpInfo("masked_load", 0, _load, cheap),
-        OpInfo("indirect_load", None, _indices, divide),
-        OpInfo("store", 1, _stored, cheap, pure=False),
-        OpInfo("indirect_store", None, _indirect_stored, divide, pure=False),
-        OpInfo("const", 0, _load, free),
-        OpInfo("index", 0, _indices, free),
-        OpInfo("scalar", 0, _number, free),
-        OpInfo("cast", 1, _cast, cheap),
-        OpInfo("reduce", None, _reduce, cheap),
-        OpInfo("where", 3, _where, cheap, torch.where),
-        # arithmetic on integers and floats
-        OpInfo("add", 2, _ARITH, cheap, torch.add),
-        OpInfo("sub", 2, _ARITH, cheap, torch.sub),
-        OpInfo("mul", 2, _ARITH, cheap, torch.mul),
-        OpInfo("neg", 1, _ARITH, cheap, torch.neg),
-        OpInfo("abs", 1, _ARITH, cheap, torch.abs),
-        OpInfo("sign", 1, _ARITH, cheap, torch.sign),
-        OpInfo("maximum", 2, _ARITH, cheap, torch.maximum),  # NaN if either is NaN
-        OpInfo("minimum", 2, _ARITH, cheap, torch.minimum),
-        OpInfo("truncdiv", 2, _ARITH, divide, _trunc_div),  # integers: divisor not 0
-        OpInfo("floordiv", 2, _ARITH, divide, _floor_div),  # integers: divisor not 0
-        OpInfo("remainder", 2, _ARITH, divide, torch.remainder),  # sign of the divisor; integers: divisor not 0
-        OpInfo("fmod", 2, _ARITH, divide, torch.fmod),  # sign of the dividend; integers: divisor not 0
-        # integers and bool
-        OpInfo("bitwise_and", 2, _BITS, cheap, torch.bitwise_and),
-        OpInfo("bitwise_or", 2, _BITS, cheap, torch.bitwise_or),
-        OpInfo("bitwise_xor", 2, _BITS, cheap, torch.bitwise_xor),
-        OpInfo("bitwise_not", 1, _BITS, cheap, torch.bitwise_not),  # bool: logical not
-        OpInfo("shl", 2, _INT, cheap, torch.bitwise_left_shift),  # 0 <= amount < bits
-        OpInfo("shr", 2, _INT, cheap, torch.bitwise_right_shift),  # arithmetic; 0 <= amount < bits
-        # comparisons
-        OpInfo("eq", 2, _compare, cheap, torch.eq),
-        OpInfo("ne", 2, _compare, cheap, torch.ne),
-        OpInfo("lt", 2, _compare, cheap, torch.lt),
-        OpInfo("le", 2, _compare, cheap, torch.le),
-        OpInfo("gt", 2, _compare, cheap, torch.gt),
-        OpInfo("ge", 2, _compare, cheap, torch.ge),
-        OpInfo("isnan", 1, _float_test, cheap, torch.isnan),
-        OpInfo("isinf", 1, _float_test, cheap, torch.isinf),
-        OpInfo("signbit", 1, _float_test, cheap, torch.signbit),
-        # floats only
-        OpInfo("div", 2, _FLOAT, divide, torch.div),
-        OpInfo("reciprocal", 1, _FLOAT, divide, torch.reciprocal),
-        OpInfo("sqrt", 1, _FLOAT, divide, torch.sqrt),
-        OpInfo("rsqrt", 1, _FLOAT, divide, torch.rsqrt),
-        OpInfo("floor", 1, _FLOAT, cheap, torch.floor),
-        OpInfo("ceil", 1, _FLOAT, cheap, torch.ceil),
-        OpInfo("round", 1, _FLOAT, cheap, torch.round),  # half to even
-        OpInfo("trunc", 1, _FLOAT, cheap, torch.trunc),
-        OpInfo("copysign", 2, _FLOAT, cheap, torch.copysign),
-        OpInfo("hypot", 2, _FLOAT, hard, torch.hypot),
-        OpInfo("pow", 2, _FLOAT, hard, torch.pow),
-        OpInfo("atan2", 2, _FLOAT, hard, torch.atan2),
-    ]
-    unary = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf erfc lgamma"
-    rows += [OpInfo(name, 1, _FLOAT, hard, getattr(torch, name)) for name in unary.split()]
-    return {row.name: row for row in rows}
-
-
-OPS: dict[str, OpInfo] = _table()
+_FREE, _CHEAP, _DIVIDE, _HARD = Cost.FREE, Cost.CHEAP, Cost.DIVIDE, Cost.TRANSCENDENTAL
+_FUNCTIONS = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh sigmoid erf erfc lgamma"
+_ROWS = (
+    # memory and structure
+    OpInfo("load", 0, _load, _CHEAP),
+    OpInfo("masked_load", 0, _load, _CHEAP),
+    OpInfo("indirect_load", None, _indices, _DIVIDE),
+    OpInfo("store", 1, _stored, _CHEAP, pure=False),
+    OpInfo("indirect_store", None, _indirect_stored, _DIVIDE, pure=False),
+    OpInfo("const", 0, _load, _FREE),
+    OpInfo("index", 0, _indices, _FREE),
+    OpInfo("scalar", 0, _number, _FREE),
+    OpInfo("cast", 1, _cast, _CHEAP),
+    OpInfo("reduce", None, _reduce, _CHEAP),
+    OpInfo("where", 3, _where, _CHEAP, torch.where),
+    # arithmetic on integers and floats
+    OpInfo("add", 2, _ARITH, _CHEAP, torch.add),
+    OpInfo("sub", 2, _ARITH, _CHEAP, torch.sub),
+    OpInfo("mul", 2, _ARITH, _CHEAP, torch.mul),
+    OpInfo("neg", 1, _ARITH, _CHEAP, torch.neg),
+    OpInfo("abs", 1, _ARITH, _CHEAP, torch.abs),
+    OpInfo("sign", 1, _ARITH, _CHEAP, torch.sign),
+    OpInfo("maximum", 2, _ARITH, _CHEAP, torch.maximum),  # NaN if either is NaN
+    OpInfo("minimum", 2, _ARITH, _CHEAP, torch.minimum),
+    OpInfo("truncdiv", 2, _ARITH, _DIVIDE, _trunc_div),  # integers: divisor not 0
+    OpInfo("floordiv", 2, _ARITH, _DIVIDE, _floor_div),  # integers: divisor not 0
+    OpInfo("remainder", 2, _ARITH, _DIVIDE, torch.remainder),  # sign of the divisor; integers: divisor not 0
+    OpInfo("fmod", 2, _ARITH, _DIVIDE, torch.fmod),  # sign of the dividend; integers: divisor not 0
+    # integers and bool
+    OpInfo("bitwise_and", 2, _BITS, _CHEAP, torch.bitwise_and),
+    OpInfo("bitwise_or", 2, _BITS, _CHEAP, torch.bitwise_or),
+    OpInfo("bitwise_xor", 2, _BITS, _CHEAP, torch.bitwise_xor),
+    OpInfo("bitwise_not", 1, _BITS, _CHEAP, torch.bitwise_not),  # bool: logical not
+    OpInfo("shl", 2, _INT, _CHEAP, torch.bitwise_left_shift),  # 0 <= amount < bits
+    OpInfo("shr", 2, _INT, _CHEAP, torch.bitwise_right_shift),  # arithmetic; 0 <= amount < bits
+    # comparisons
+    OpInfo("eq", 2, _compare, _CHEAP, torch.eq),
+    OpInfo("ne", 2, _compare, _CHEAP, torch.ne),
+    OpInfo("lt", 2, _compare, _CHEAP, torch.lt),
+    OpInfo("le", 2, _compare, _CHEAP, torch.le),
+    OpInfo("gt", 2, _compare, _CHEAP, torch.gt),
+    OpInfo("ge", 2, _compare, _CHEAP, torch.ge),
+    OpInfo("isnan", 1, _float_test, _CHEAP, torch.isnan),
+    OpInfo("isinf", 1, _float_test, _CHEAP, torch.isinf),
+    OpInfo("signbit", 1, _float_test, _CHEAP, torch.signbit),
+    # floats only
+    OpInfo("div", 2, _FLOAT, _DIVIDE, torch.div),
+    OpInfo("reciprocal", 1, _FLOAT, _DIVIDE, torch.reciprocal),
+    OpInfo("sqrt", 1, _FLOAT, _DIVIDE, torch.sqrt),
+    OpInfo("rsqrt", 1, _FLOAT, _DIVIDE, torch.rsqrt),
+    OpInfo("floor", 1, _FLOAT, _CHEAP, torch.floor),
+    OpInfo("ceil", 1, _FLOAT, _CHEAP, torch.ceil),
+    OpInfo("round", 1, _FLOAT, _CHEAP, torch.round),  # half to even
+    OpInfo("trunc", 1, _FLOAT, _CHEAP, torch.trunc),
+    OpInfo("copysign", 2, _FLOAT, _CHEAP, torch.copysign),
+    OpInfo("hypot", 2, _FLOAT, _HARD, torch.hypot),
+    OpInfo("pow", 2, _FLOAT, _HARD, torch.pow),
+    OpInfo("atan2", 2, _FLOAT, _HARD, torch.atan2),
+    *[OpInfo(name, 1, _FLOAT, _HARD, getattr(torch, name)) for name in _FUNCTIONS.split()],
+)
+OPS: dict[str, OpInfo] = {row.name: row for row in _ROWS}
 
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
 # How an `indirect_store` with a mode makes of the old element and the value the new element.

@@ -189,17 +189,10 @@ class Lowering:
         """
         kept = tuple([1 if d in dims else s for d, s in enumerate(x.shape)])
         shape = kept if keepdim else tuple([s for d, s in enumerate(x.shape) if d not in dims])
-        position = 0
-        out_of: dict[int, int] = {}
-        for d in range(x.dim):
-            if d not in dims:
-                out_of[d] = position
-                position += 1
-            elif keepdim:
-                position += 1
+        remaining = [d for d in range(x.dim) if keepdim or d not in dims]
 
         def operand(o: LoopBuilder, index: Index, reduced: dict[int, IntLike]) -> int:
-            at = tuple([reduced[d] if d in reduced else index[out_of[d]] for d in range(x.dim)])
+            at = tuple([reduced[d] if d in reduced else index[remaining.index(d)] for d in range(x.dim)])
             value = o.cast(x.element(o, at), accumulate)
             return value if before is None else before(o, value, at)
 
