@@ -179,10 +179,8 @@ def _run_instr(instr: Instr, args: list[torch.Tensor], grid: _Grid, memory: dict
         buffer, strides, extents = attr[:3]
         index = _outer(_checked(args[1:], strides, extents, grid), grid)
         mode = attr[3] if len(attr) > 3 else None
-        if mode == "overwrite":
-            _put_in_order(memory[buffer], index, _outer(args[0], grid))
-        else:
-            _put(memory[buffer], index, _outer(args[0], grid), mode)
+        put = _put if mode is None else _put_in_order
+        put(memory[buffer], index, _outer(args[0], grid), mode)
         return None
     if op == "const":
         return torch.full([1] * len(grid.shape), attr, dtype=dtype)
@@ -229,21 +227,15 @@ def _outer(value: torch.Tensor, grid: _Grid) -> torch.Tensor:
     return value.reshape(value.shape[: grid.outer]).broadcast_to(outer)
 
 
-def _put_in_order(tensor: torch.Tensor, index: torch.Tensor, value: torch.Tensor) -> None:
-    """Of several values for one element, the last remains."""
-    flat = _flat(tensor)
+def _put_in_order(tensor: torch.Tensor, index: torch.Tensor, value: torch.Tensor, mode: str) -> None:
+    """One point after the other: with "overwrite", the last of several values for one element remains."""
+    flat, combine = _flat(tensor), OPS[SCATTERS[mode]].torch if mode in SCATTERS else None
     for place, item in zip(index.reshape(-1).tolist(), value.reshape(-1), strict=True):
-        flat[place] = item
+        flat[place] = item if combine is None else combine(flat[place], item)
 
 
 def _put(tensor: torch.Tensor, index: torch.Tensor, value: torch.Tensor, mode: str | None) -> None:
     flat = _flat(tensor)
-    if mode in SCATTERS:  # one point after the other
-        fn = OPS[SCATTERS[mode]].torch
-        assert fn is not None
-        for place, item in zip(index.reshape(-1).tolist(), value.reshape(-1), strict=True):
-            flat[place] = fn(flat[place], item)
-        return
     flat.index_put_((index.reshape(-1),), value.reshape(-1), accumulate=mode == "add")
     if mode != "add" and index.numel() != index.unique().numel():
         raise AssertionError("two points of a loop store to the same element")

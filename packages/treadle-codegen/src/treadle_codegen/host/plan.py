@@ -30,20 +30,18 @@ def make_plan(program: Program, nodes: Sequence[Node], renderer: Renderer) -> Ex
     run: list[RenderedKernel] = []
     start = 0
     for k, node in enumerate([*nodes, None]):
-        updates = node is not None and not node.writes.isdisjoint(program.in_place)
-        ends = updates and any(
-            kernel.checks_bounds for kernel in run
-        )  # the host looks for errors before an input is written
-        if node is not None and isinstance(node.item, Kernel) and not ends:
-            start = start if run else k
-            run.append(renderer.render_kernel(node.item, program, node.choice))
-        elif run:
+        ends = node is None or not isinstance(node.item, Kernel)
+        if node is not None and not node.writes.isdisjoint(program.in_place):
+            # The host looks for errors before an input is written.
+            ends = ends or any(kernel.checks_bounds for kernel in run)
+        if run and ends:
             segment = Segment(f"segment_{len(segments)}", tuple(run))
             segments.append(segment)
             segment_at[start] = segment
             run = []
-            if ends and node is not None and isinstance(node.item, Kernel):
-                start, run = k, [renderer.render_kernel(node.item, program, node.choice)]
+        if node is not None and isinstance(node.item, Kernel):
+            start = start if run else k
+            run.append(renderer.render_kernel(node.item, program, node.choice))
     known = {*program.size_symbols, *program.bound_symbols}
     slots: dict[str, int] = {}
     for segment in segments:
