@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ import torch
 
 from treadle_codegen.ir.loops import Axis, Instr, IntLike, Load, Loop, symbols_of
 from treadle_codegen.ir.ops import OPS, SCATTERS, Cost
+from treadle_codegen.ir.product import varies_along
 from treadle_codegen.schedule.access import loop_writes, split_index
 from treadle_codegen.schedule.kernel import Section
 from treadle_codegen.targets.cpp.ops import (
@@ -125,26 +126,17 @@ class SectionPrinter(InstructionWriter):
         """Loops that check all positions, and leave the kernel if one is out of range: nothing is written then."""
         writer = self.writer
         for m, loop in enumerate(self.section.members):
-            wanted: dict[int, None] = {}
-            for instr in loop.body:
-                if instr.op in ("indirect_load", "indirect_store"):
-                    positions = zip(instr.args[instr.op == "indirect_store" :], instr.attr[2], strict=True)
-                    for k, size in positions:
-                        if not is_position_inside(loop.body[k], size, writer.ranges):
-                            wanted.setdefault(k, None)
-            symbols = frozenset().union(*[_symbols_behind(loop, k) for k in wanted])
+            positions = positions_to_check(loop, writer.ranges)
+            symbols = frozenset[Symbol]().union(*[varies_along(loop, k) for k, _ in positions])
             axes = [axis for axis in self.section.axes if axis.symbol in symbols]
             writer.line("{")
             writer.depth += 1
             for axis in axes:
                 writer.open_loop(axis)
             names: dict[int, str] = {}
-            for instr in loop.body:
-                if instr.op in ("indirect_load", "indirect_store"):
-                    for k, size in zip(instr.args[instr.op == "indirect_store" :], instr.attr[2], strict=True):
-                        if k in wanted:
-                            writer.checks_bounds = True
-                            self._check(self._value(m, loop, k, names, outer=False), size)
+            for k, size in positions:
+                writer.checks_bounds = True
+                self._check(self._value(m, loop, k, names, outer=False), size)
             writer.close(len(axes) + 1)
             self.inner_values.clear()
             self.inner_stored.clear()
@@ -163,18 +155,13 @@ class SectionPrinter(InstructionWriter):
         written = {access.buffer for member in self.section.members for access in loop_writes(member)}
         for m, loop in enumerate(self.section.members):
             names: dict[int, str] = {}
-            for instr in loop.body:
-                if instr.op not in ("indirect_load", "indirect_store"):
+            for k, size in positions_to_check(loop, self.writer.ranges):
+                if shared or not self._runs(inner) or why_varies(loop, k, inner.symbol, written) is not None:
+                    self.checks_inside = True
                     continue
-                for k, size in zip(instr.args[instr.op == "indirect_store" :], instr.attr[2], strict=True):
-                    if is_position_inside(loop.body[k], size, self.writer.ranges):
-                        continue
-                    if shared or not self._runs(inner) or why_varies(loop, k, inner.symbol, written) is not None:
-                        self.checks_inside = True
-                        continue
-                    index = self._value(m, loop, k, names, outer=False)
-                    if (index, size) not in self.checked:
-                        self.checked[(index, size)] = self._check(index, size)
+                index = self._value(m, loop, k, names, outer=False)
+                if (index, size) not in self.checked:
+                    self.checked[(index, size)] = self._check(index, size)
 
     def _runs(self, axis: Axis) -> bool:
         """Whether a loop over an axis certainly runs."""
@@ -243,14 +230,13 @@ class SectionPrinter(InstructionWriter):
     def _open_innermost(self, axis: Axis, first: str, end: str) -> None:
         """Open the innermost loop, as a SIMD loop where its points need no order."""
         writer, name = self.writer, axis.symbol.name
-        if any(acc.kind in ("argmax", "argmin") for acc in self.accumulators.values()):
-            pass  # positions are found one by one
-        elif why_in_order(self.section, axis) is not None:
+        one_by_one = any(acc.kind in ("argmax", "argmin") for acc in self.accumulators.values())
+        if one_by_one or why_in_order(self.section, axis) is not None:
             pass
         elif self.parallel and len(self.section.axes) == 1:
             writer.line(f"#pragma omp parallel for simd num_threads({writer.threads}){self._bad_clause()}")
         else:
-            writer.line(f"#pragma omp simd{self._simd_clauses()}")
+            writer.line(f"#pragma omp simd{self._simd_clauses(self.accumulators.values())}")
         writer.line(f"for (i64 {name} = {first}; {name} < {end}; ++{name}) {{")
         writer.depth += 1
 
@@ -274,9 +260,8 @@ class SectionPrinter(InstructionWriter):
             copies.append({key: replace(acc, name=f"{acc.name}s{k}", total=None) for key, acc in own.items()})
             for acc in copies[-1].values():
                 self._declare_accumulator(acc)
-        everything = {(k, *key): acc for k, stream in enumerate(copies) for key, acc in stream.items()}
-        self.accumulators = everything  # type: ignore[assignment]
-        writer.line(f"#pragma omp simd{self._simd_clauses()}")
+        everything = [acc for stream in copies for acc in stream.values()]
+        writer.line(f"#pragma omp simd{self._simd_clauses(everything)}")
         writer.line(f"for (i64 {at} = 0; {at} < {length}; ++{at}) {{")
         writer.depth += 1
         for k, stream in enumerate(copies):
@@ -304,9 +289,9 @@ class SectionPrinter(InstructionWriter):
     def _bad_clause(self) -> str:
         return " reduction(|:bad)" if self.checks else ""
 
-    def _simd_clauses(self) -> str:
+    def _simd_clauses(self, accumulators: Iterable[Accumulator]) -> str:
         by_operator: dict[str, list[str]] = {}
-        for acc in self.accumulators.values():
+        for acc in accumulators:
             by_operator.setdefault(_CLAUSE[acc.kind], []).append(acc.name)
             if acc.kind in ("sum", "prod") and acc.dtype.is_floating_point:
                 self.writer.why_not_constant = "the compiler chooses the order in which something is added up"
@@ -472,9 +457,16 @@ class SectionPrinter(InstructionWriter):
             line(f"{self._place(buffer, index)} = {self._in_memory(args[0], instr.dtype)};")
 
 
-def is_position_inside(instr: Instr, size: IntLike, ranges: Mapping[Symbol, Range]) -> bool:
-    """Whether an instruction's value is known to be a position in a dimension of that size."""
-    return instr.op in ("index", "const") and _lies_inside(instr.attr, size, ranges)
+def positions_to_check(loop: Loop, ranges: Mapping[Symbol, Range]) -> list[tuple[int, IntLike]]:
+    """The instructions whose values are positions that may be out of range, each with the size of the dimension."""
+    found: dict[tuple[int, IntLike], None] = {}
+    for instr in loop.body:
+        if instr.op in ("indirect_load", "indirect_store"):
+            for k, size in zip(instr.args[instr.op == "indirect_store" :], instr.attr[2], strict=True):
+                position = loop.body[k]
+                if position.op not in ("index", "const") or not _lies_inside(position.attr, size, ranges):
+                    found[(k, size)] = None
+    return list(found)
 
 
 def _lies_inside(e: IntLike, size: IntLike, ranges: Mapping[Symbol, Range]) -> bool:
@@ -497,15 +489,6 @@ def why_not_streams(section: Section, parallel: bool) -> str | None:
         if instr.op == "reduce" and instr.attr in ("argmax", "argmin"):
             return "positions are found one by one"
     return None
-
-
-def _symbols_behind(loop: Loop, k: int) -> frozenset[Any]:
-    """The symbols that the value of instruction `k` depends on."""
-    instr = loop.body[k]
-    attr = instr.attr.index if isinstance(instr.attr, Load) else instr.attr
-    if instr.op == "masked_load":
-        attr = (attr[0].index, attr[1])
-    return symbols_of(attr).union(*[_symbols_behind(loop, a) for a in instr.args])
 
 
 def why_in_order(section: Section, axis: Axis) -> str | None:
