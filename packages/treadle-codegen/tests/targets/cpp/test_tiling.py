@@ -18,7 +18,6 @@ from treadle_codegen.lower import lower_graph
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.fuse import fuse
 from treadle_codegen.schedule.kernel import Kernel
-from treadle_codegen.targets.cpp import clock as clock_module
 from treadle_codegen.targets.cpp.clock import CpuClock
 from treadle_codegen.targets.cpp.renderer import CppRenderer
 from treadle_codegen.targets.cpp.target import CPP
@@ -111,12 +110,12 @@ def test_an_equal_variant_does_not_replace_the_default(tmp_path: Path, monkeypat
 
 
 def test_memory_that_cannot_be_had_while_measuring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(run: Callable[[], Any]) -> float:
+    def fails(clock: CpuClock, run: Callable[[], Any], label: str) -> float:
         raise RuntimeError(
             "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried to allocate 1 bytes."
         )
 
-    monkeypatch.setattr(clock_module, "_shortest", fails)
+    monkeypatch.setattr(CpuClock, "seconds", fails)
     (trial,) = tuned(tmp_path).trials
     assert trial.chosen == "default" and set(trial.failures.values()) == {"out of memory"}
 

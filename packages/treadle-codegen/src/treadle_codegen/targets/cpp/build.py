@@ -20,6 +20,7 @@ from treadle_codegen.cache import FileCache, content_key
 from treadle_codegen.errors import CodegenUnavailable, CompilerFailed
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.cpp.load import load_library
+from treadle_codegen.targets.cpp.processor import processor_line
 from treadle_codegen.targets.cpp.vector_math import bind
 
 # No -ffast-math: NaN and infinity must behave as in eager. No contraction to fma: with it a maximum minus itself, both the product
@@ -60,13 +61,7 @@ class Compiler:
 @functools.lru_cache(maxsize=1)
 def _cpu_identity() -> str:
     """The instruction sets of this processor: `-march=native` code must not travel to another one."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith(("flags", "Features")):
-                return line
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    return processor_line("flags", "Features") or platform.processor() or platform.machine()
 
 
 def _commands(cxx: str | None) -> list[list[str]]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from treadle_codegen.targets.cpp.build import find_compiler
+from treadle_codegen.targets.cpp.processor import processor_line
 
 _SAMPLES = 9
 _LEAST_SECONDS = 1e-3  # of one sample; shorter runs are repeated
@@ -27,20 +26,16 @@ class CpuClock:
 
     @property
     def identity(self) -> str:
-        parts = (_processor(), torch.__version__, torch.get_num_threads(), find_compiler().identity)
-        return repr(parts)
+        name = processor_line("model name")  # the same instruction sets may come with other caches
+        return repr((name, torch.__version__, torch.get_num_threads(), find_compiler().identity))
 
     def seconds(self, run: Callable[[], Any], label: str) -> float:
         """The shortest of several samples."""
-        return _shortest(run)
-
-
-def _shortest(run: Callable[[], Any]) -> float:
-    run()
-    once = _timed(run, 1)
-    repeats = max(1, int(_LEAST_SECONDS / max(once, 1e-7)))
-    samples = max(3, min(_SAMPLES, int(_MOST_SECONDS / max(once * repeats, 1e-7))))
-    return min(_timed(run, repeats) for _ in range(samples))
+        run()
+        once = _timed(run, 1)
+        repeats = max(1, int(_LEAST_SECONDS / max(once, 1e-7)))
+        samples = max(3, min(_SAMPLES, int(_MOST_SECONDS / max(once * repeats, 1e-7))))
+        return min(_timed(run, repeats) for _ in range(samples))
 
 
 def _timed(run: Callable[[], Any], repeats: int) -> float:
@@ -48,12 +43,3 @@ def _timed(run: Callable[[], Any], repeats: int) -> float:
     for _ in range(repeats):
         run()
     return (time.perf_counter() - start) / repeats
-
-
-def _processor() -> str:
-    """The processor's name: the same instruction sets may come with other caches."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    return next((line for line in lines if line.startswith("model name")), platform.machine())

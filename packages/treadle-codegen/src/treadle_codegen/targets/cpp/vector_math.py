@@ -19,6 +19,8 @@ from pathlib import Path
 
 import torch
 
+from treadle_codegen.targets.cpp.processor import processor_line
+
 # Not the hyperbolic functions that grow: SLEEF's overflow too early (sinh of 710, asinh of 1e300).
 # Operation, with SLEEF's name -> number of arguments, and suffix: the error in tenths of the last place. ATen's `Vectorized` has the same.
 _ONE = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan tanh atanh erf lgamma"
@@ -135,11 +137,7 @@ def _instruction_sets() -> tuple[str, ...]:
     """The instruction sets, widest first, of which this processor runs SLEEF's functions; none where they are not used."""
     if platform.machine() != "x86_64" or platform.system() != "Linux":
         return ()
-    try:
-        line = next(row for row in Path("/proc/cpuinfo").read_text().splitlines() if row.startswith("flags"))
-    except (OSError, StopIteration):
-        return ()
-    flags = set(line.split())
+    flags = set((processor_line("flags") or "").split())
     if not {"avx2", "fma"} <= flags:
         return ()
     return ("avx512f", "avx2") if "avx512f" in flags else ("avx2",)
