@@ -41,12 +41,14 @@ def value_of(arg: Any) -> Any:
     return tree_map(lambda a: a.meta["val"] if isinstance(a, fx.Node) else a, arg)
 
 
-def insert_call(graph: fx.Graph, mode: FakeTensorMode, like: fx.Node, op: Callable[..., Any], *args: Any) -> fx.Node:
-    """A new call at the graph's insertion point with its fake value; user line and trace come from `like`."""
-    node = graph.call_function(op, args)
+def insert_call(
+    graph: fx.Graph, mode: FakeTensorMode, like: fx.Node, op: Callable[..., Any], *args: Any, **options: Any
+) -> fx.Node:
+    """A new call at the graph's insertion point with its fake value; user line and trace come from `like`. `options` are no nodes."""
+    node = graph.call_function(op, args, options)
     values = value_of(list(args))
     with running(mode):
-        node.meta["val"] = fake_calls(mode).call(op, lambda: op(*values), values, {})
+        node.meta["val"] = fake_calls(mode).call(op, lambda: op(*values, **options), values, options)
     if "stack_trace" in like.meta:
         node.meta["stack_trace"] = like.meta["stack_trace"]
     return node

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import Any
 
 import torch
 from torch import fx
@@ -105,7 +104,7 @@ def _widened(graph: fx.Graph, mode: FakeTensorMode, node: fx.Node, wide: dict[fx
         return node
     if node not in wide:
         with graph.inserting_after(_last_of_its_kind(node)):
-            wide[node] = _converted(graph, mode, node, node, torch.float32)
+            wide[node] = insert_call(graph, mode, node, _TO_COPY, node, dtype=torch.float32)
     return wide[node]
 
 
@@ -116,34 +115,13 @@ def _last_of_its_kind(node: fx.Node) -> fx.Node:
     return node
 
 
-def _converted(graph: fx.Graph, mode: FakeTensorMode, like: fx.Node, node: fx.Node, dtype: torch.dtype) -> fx.Node:
-    made = insert_call(graph, mode, like, _CONVERSIONS[dtype], node)
-    made.target, made.kwargs = _TO_COPY, {"dtype": dtype}
-    return made
-
-
 def _replace(graph: fx.Graph, mode: FakeTensorMode, old: fx.Node, new: fx.Node) -> None:
     """Put `new`, converted to the dtype of `old`, in its place."""
     dtype = old.meta["val"].dtype
     if new.meta["val"].dtype != dtype:
         with graph.inserting_after(new):
-            new = _converted(graph, mode, old, new, dtype)
+            new = insert_call(graph, mode, old, _TO_COPY, new, dtype=dtype)
     if "mutates" in old.meta:
         new.meta["mutates"] = old.meta["mutates"]
     old.replace_all_uses_with(new)
     graph.erase_node(old)
-
-
-def _to_float32(x: Any) -> Any:
-    return _TO_COPY(x, dtype=torch.float32)
-
-
-def _to_float16(x: Any) -> Any:
-    return _TO_COPY(x, dtype=torch.float16)
-
-
-def _to_bfloat16(x: Any) -> Any:
-    return _TO_COPY(x, dtype=torch.bfloat16)
-
-
-_CONVERSIONS = {torch.float32: _to_float32, torch.float16: _to_float16, torch.bfloat16: _to_bfloat16}
