@@ -189,13 +189,11 @@ def _from_program(program: Program, choices: Mapping[tuple[str, ...], Any], buil
     )
     nodes = without_copies(nodes, program.in_place)
     with phase("render"):
-        plan = make_plan(program, nodes, renderer)
+        plan, source = _rendered(program, nodes, renderer, probed.text if probed else "")
         kernels = [kernel for segment in plan.segments for kernel in segment.kernels]
-        source = renderer.render_unit(plan.segments, plan.slots, program.buffers) + (probed.text if probed else "")
     phase.check("render", lambda: source, lambda: verify_plan(plan))
     with phase("build"):
-        names = [segment.name for segment in plan.segments] + ([probed.entry] if probed and probed.entry else [])
-        entries, cached = renderer.load(source, names) if names else ({}, False)
+        entries, cached = _loaded(renderer, source, plan, [probed.entry] if probed and probed.entry else [])
     with phase("host"):
         sampler = probed.sampler(entries.pop(probed.entry, None)) if probed else None
         derived = Prologue(*prologue, sampler) if prologue else None
@@ -224,6 +222,20 @@ def _fused(program: Program, record: Target, renderer: Renderer, options: Codege
     )
 
 
+def _rendered(program: Program, nodes: Sequence[Node], renderer: Renderer, more: str = "") -> tuple[ExecutionPlan, str]:
+    """The plan, and the text of its kernels with `more` behind it."""
+    plan = make_plan(program, nodes, renderer)
+    return plan, renderer.render_unit(plan.segments, plan.slots, program.buffers) + more
+
+
+def _loaded(
+    renderer: Renderer, source: str, plan: ExecutionPlan, more: Sequence[str] = ()
+) -> tuple[dict[str, Callable[[Any], None]], bool]:
+    """Entry points of the plan's segments and of those named in `more`, and whether they came from the cache."""
+    names = [*(segment.name for segment in plan.segments), *more]
+    return renderer.load(source, names) if names else ({}, False)
+
+
 def _tune(program: Program, record: Target, options: CodegenOptions) -> tuple[Tuned, list[Trial]]:
     """What is the fastest on the graph's device, and what was measured to know."""
     assert record.clock is not None
@@ -238,11 +250,8 @@ def _tune(program: Program, record: Target, options: CodegenOptions) -> tuple[Tu
         nodes = fused(variant.program)
         first = next(node for node in nodes if isinstance(node.item, Kernel) or variant.choice is None)
         first.choice = variant.choice
-        plan = make_plan(variant.program, nodes, own)
-        names = [segment.name for segment in plan.segments]
-        source = own.render_unit(plan.segments, plan.slots, variant.program.buffers)
-        entries = own.load(source, names)[0] if names else {}
-        return Host(plan, record, entries).run
+        plan, source = _rendered(variant.program, nodes, own)
+        return Host(plan, record, _loaded(own, source, plan)[0]).run
 
     measurer = Measurer(record.clock(device), compiled, kernel_cache(options), device)
     tuned = Tuned(program)
