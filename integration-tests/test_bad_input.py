@@ -88,6 +88,28 @@ def test_nothing_is_added_at_a_wrong_position(wrong: int) -> None:
         same(function, lambda: (torch.zeros(5, 5), index, torch.ones(3, 5)))
 
 
+SCATTERS: dict[str, Callable[..., Any]] = {
+    "index_add": lambda x, i, y: x.index_add(0, i, y),
+    "index_copy": lambda x, i, y: x.index_copy(0, i, y),
+    "index_put": lambda x, i, y: x.index_put((i,), y),
+    "index_put that adds": lambda x, i, y: x.index_put((i,), y, accumulate=True),
+    "scatter": lambda x, i, y: x.scatter(0, i[:, None].expand(3, 4), y),
+    "index_select": lambda x, i, y: x.index_select(0, i),
+}
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (3, 1), (1, 4), (2, 4), (4,), (3, 5), (2, 3, 4)])
+@pytest.mark.parametrize("name", SCATTERS)
+def test_values_of_a_wrong_shape(name: str, shape: tuple[int, ...]) -> None:
+    same(SCATTERS[name], lambda: (torch.zeros(5, 4), torch.tensor([0, 2, 1]), torch.ones(shape)))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int16, torch.int8, torch.float32])
+@pytest.mark.parametrize("name", SCATTERS)
+def test_positions_of_a_wrong_dtype(name: str, dtype: torch.dtype) -> None:
+    same(SCATTERS[name], lambda: (torch.zeros(5, 4), torch.tensor([0, 2, 1], dtype=dtype), torch.ones(3, 4)))
+
+
 def test_rows_of_nothing_are_added() -> None:
     empty = torch.empty(0, dtype=torch.long)
     same(lambda x, i, y: x.index_add_(0, i, y) + 1, lambda: (torch.zeros(5, 3), empty, torch.empty(0, 3)))

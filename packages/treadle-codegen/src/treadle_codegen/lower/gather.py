@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import View
-from treadle_codegen.ir.ops import INTS
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape, broadcast_index, product
 from treadle_codegen.lower.indirect import element_at, why_not_indirect
@@ -46,7 +45,8 @@ def position(o: LoopBuilder, index: TensorExpr, at: Index, size: Any, wrap: bool
 
 
 def is_index(x: Any) -> bool:
-    return isinstance(x, TensorExpr) and x.dtype in INTS and x.dtype != torch.uint8
+    """Whether a tensor holds positions of a dtype that ATen takes."""
+    return isinstance(x, TensorExpr) and x.dtype in (torch.int64, torch.int32)
 
 
 def _reads(view: View, indices: Sequence[TensorExpr]) -> frozenset[str]:

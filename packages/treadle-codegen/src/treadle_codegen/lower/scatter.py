@@ -35,14 +35,14 @@ _Points = Callable[[LoopBuilder, Index], tuple[int, Sequence[int]]]
 def index_add(
     lw: Lowering, x: TensorExpr, dim: int, index: TensorExpr, source: TensorExpr, *, alpha: Any = 1
 ) -> TensorExpr | None:
-    if alpha != 1 or index.dim != 1 or source.dim != x.dim:
+    if alpha != 1:
         return None
     return _along(lw, x, dim, index, source, "add")
 
 
 @lowering("aten.index_copy.default")
 def index_copy(lw: Lowering, x: TensorExpr, dim: int, index: TensorExpr, source: TensorExpr) -> TensorExpr | None:
-    if index.dim != 1 or source.dim != x.dim:
+    if index.dtype != torch.int64:
         return None
     return _along(lw, x, dim, index, source, "overwrite")
 
@@ -54,6 +54,8 @@ def _along(
     d = normalize_dim(dim, x.dim)
     if why_not_loop(lw, x, mode) or x.dim == 0 or not is_index(index) or source.dtype != x.dtype:
         return None
+    if source.shape != (*x.shape[:d], *index.shape, *x.shape[d + 1 :]):
+        return None  # fake kernels do not compare all of it
     index, source = lw.realize_for_reuse(index), _read_in_order(lw, source)
 
     def points(o: LoopBuilder, at: Index) -> tuple[int, Sequence[int]]:
@@ -124,6 +126,8 @@ def index_put(
     if common is None:
         return None
     shape = (*x.shape[: dims[0]], *common, *x.shape[dims[-1] + 1 :])
+    if any(size not in (1, n) for size, n in zip(reversed(values.shape), reversed(shape), strict=False)):
+        return None  # fake kernels accept values that cannot be broadcast
     if values.dim > len(shape):
         return None
     for i in given.values():
