@@ -110,6 +110,33 @@ def test_positions_of_a_wrong_dtype(name: str, dtype: torch.dtype) -> None:
     same(SCATTERS[name], lambda: (torch.zeros(5, 4), torch.tensor([0, 2, 1], dtype=dtype), torch.ones(3, 4)))
 
 
+GATHERS: dict[str, Callable[..., Any]] = {
+    "index": lambda x, i: x[i],
+    "index_select": lambda x, i: x.index_select(0, i) + 1,
+    "gather": lambda x, i: x.gather(0, i[:, None]),
+    "gather of what is computed": lambda x, i: (x * 2).gather(0, i[:, None]),
+    "embedding": lambda x, i: torch.nn.functional.embedding(i, x),
+    "index_select of what was found": lambda x, i: torch.nonzero(x > 9)[:, 0].index_select(0, i),
+    "gather of what was found": lambda x, i: x[x > 9].gather(0, i) + 1,
+}
+
+
+@pytest.mark.parametrize("name", GATHERS)
+def test_nothing_to_read_at_a_position(name: str) -> None:
+    rows = 4 if "found" in name else 0
+    kind, _ = same(GATHERS[name], lambda: (torch.zeros(rows, 1), torch.tensor([0, 1])))
+    assert kind == "raises"
+
+
+def test_one_wrong_position() -> None:
+    for function in (
+        lambda x, i, y: x.index_add_(0, i, y),
+        lambda x, i, y: x.index_put_((i,), y),
+        lambda x, i, y: x.scatter_(0, i, y),
+    ):
+        assert same(function, lambda: (torch.zeros(5), torch.tensor([7]), torch.ones(1)))[0] == "raises"
+
+
 def test_rows_of_nothing_are_added() -> None:
     empty = torch.empty(0, dtype=torch.long)
     same(lambda x, i, y: x.index_add_(0, i, y) + 1, lambda: (torch.zeros(5, 3), empty, torch.empty(0, 3)))

@@ -80,12 +80,12 @@ class SectionPrinter(InstructionWriter):
             i.op in ("indirect_load", "indirect_store") for m in self.section.members for i in m.body
         )
         self._declare()
+        if any(i.op == "indirect_store" for member in self.section.members for i in member.body):
+            self._check_all()
         if not axes:
             for m, loop in enumerate(self.section.members):
                 self._instructions(m, loop, 0, len(loop.body), outer=True)
             return
-        if any(i.op == "indirect_store" for member in self.section.members for i in member.body):
-            self._check_all()
         opened = self._open_outer()
         self._check_rows()
         within, blocked = self._open_blocks(axes[-1])
@@ -156,16 +156,19 @@ class SectionPrinter(InstructionWriter):
         for m, loop in enumerate(self.section.members):
             names: dict[int, str] = {}
             for k, size in positions_to_check(loop, self.writer.ranges):
-                if shared or not self._runs(inner) or why_varies(loop, k, inner.symbol, written) is not None:
+                if (
+                    shared
+                    or not self._is_positive(inner.extent)
+                    or why_varies(loop, k, inner.symbol, written) is not None
+                ):
                     self.checks_inside = True
                     continue
                 index = self._value(m, loop, k, names, outer=False)
                 if (index, size) not in self.checked:
                     self.checked[(index, size)] = self._check(index, size)
 
-    def _runs(self, axis: Axis) -> bool:
-        """Whether a loop over an axis certainly runs."""
-        return simplify(Ge(axis.extent, 1), self.writer.ranges) is True
+    def _is_positive(self, n: IntLike) -> bool:
+        return simplify(Ge(n, 1), self.writer.ranges) is True
 
     def _share(self) -> None:
         """Let threads share the loop that follows."""
@@ -377,7 +380,9 @@ class SectionPrinter(InstructionWriter):
             value = stored or read_memory(self._place(load.buffer, load.index), dtype)
             return f"{self.writer.condition(condition)} ? {value} : {constant(other, dtype)}"
         if op == "indirect_load":
-            return read_memory(self._indirect(instr.attr, args), dtype)
+            filled = self._nonempty(instr.attr[2], args)
+            place = self._indirect(instr.attr, args)
+            return read_memory(f"({' && '.join(filled)} ? {place} : 0)" if filled else place, dtype)
         if op == "const":
             return constant(instr.attr, dtype)
         if op == "index":
@@ -416,6 +421,12 @@ class SectionPrinter(InstructionWriter):
             name = self.checked.get((index, size)) or self._check(index, size)
             terms.append(f"{name} * ({self.writer.index(stride)})")
         return f"{self.writer.param(buffer)}[{' + '.join(terms) or '0'}]"
+
+    def _nonempty(self, sizes: tuple[IntLike, ...], indices: tuple[str, ...]) -> list[str]:
+        """Conditions under which there is an element to read where a position is out of range, beside those that always hold."""
+        pairs = [] if self.all_checked else zip(indices, sizes, strict=True)
+        checked = [size for index, size in pairs if not self._is_inside(index, size)]
+        return [f"({self.writer.index(size)}) > 0" for size in checked if not self._is_positive(size)]
 
     def _is_inside(self, index: str, size: IntLike) -> bool:
         """Whether a value is known to be a position in a dimension of that size."""
