@@ -113,7 +113,13 @@ class Compilation:
             return self._attempt(wanted)
         if generalised and not self._serves_this_call(gm, result):
             return None
-        return self._finish(plan, gm, declared, generalised)
+        try:
+            return self._finish(plan, gm, declared, generalised)
+        except Unsupported as error:
+            if error.code != "write-under-handler" or self.options.fullgraph or self.state.must_separate:
+                raise
+        self.state.must_separate = True
+        return self._attempt(wanted)
 
     @property
     def _captures(self) -> bool:
@@ -177,6 +183,7 @@ class Compilation:
             assume=self.options.assume and self.state.may_assume,
             guess=self.options.guess and self.state.may_guess,
             defer=self.options.defer and self.state.may_defer,
+            separate=self.state.must_separate,
         )
         return trace_frame(self.frame, self.model, options, dynamic, stop_at, reason, self.caller_handles, break_at)
 

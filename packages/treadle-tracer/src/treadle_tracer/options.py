@@ -24,6 +24,8 @@ class TracerOptions:
                            Python runs the program where it is not. False: the jump breaks the graph
     assume                 a size that depends on data is assumed to be neither 0 nor 1 where an operator asks; the graph checks that, and
                            Python runs the program where it does not hold. False: such a question breaks the graph
+    separate               no graph both writes to outside tensors and raises under an exception handler of the program; so it must be for
+                           backends that may raise after they have written
     """
 
     fullgraph: bool = False
@@ -34,3 +36,4 @@ class TracerOptions:
     assume: bool = True
     defer: bool = True
     guess: bool = True
+    separate: bool = False

@@ -14,6 +14,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from ..source import Source
 from . import subgraph
 from .deferred_asserts import tag_asserts
+from .write_separation import WriteSeparation
 
 
 class TracedGraphModule(LazyGraphModule):
@@ -42,6 +43,7 @@ class GraphBuilder:
     Placeholders and attributes come before all calls, in the order in which the trace first used them.
 
     checkpoint: number of the checkpointed part of the program that is being traced, which its calls get as `meta["checkpoint"]`.
+    separation: keeps writes and calls under exception handlers in different graphs, where they may not be in one.
     """
 
     def __init__(self) -> None:
@@ -53,6 +55,7 @@ class GraphBuilder:
         self.calls = 0
         self.watch: Watch | None = None
         self.checkpoint: int | None = None
+        self.separation: WriteSeparation | None = None
         self._last_input: fx.Node | None = None
         self._first_call: fx.Node | None = None
         self._names: set[str] = set()
@@ -73,6 +76,8 @@ class GraphBuilder:
             node = self.graph.placeholder(self._fresh(source.text))
         self._last_input = node
         node.meta.update(example_value=example_value, source=source.text)
+        if self.separation is not None:
+            self.separation.note_input(node)
         self.input_sources.append(source)
         self.example_inputs.append(example_input)
         self.placeholders.append(node)
@@ -85,6 +90,8 @@ class GraphBuilder:
         with self._before_calls():
             node = self.graph.create_node("get_attr", name, name=name)
         node.meta.update(example_value=example_value, source=source_text)
+        if self.separation is not None:
+            self.separation.note_input(node)
         return node
 
     def call(
@@ -109,6 +116,8 @@ class GraphBuilder:
         self.calls += 1
         if self.watch is not None:
             self.watch.note_node(node)
+        if self.separation is not None:
+            self.separation.note_call(node)
         return node
 
     def erase(self, node: fx.Node) -> None:

@@ -44,12 +44,18 @@ def why_not_deoptimise(gm: torch.fx.GraphModule) -> str | None:
     for node in gm.graph.nodes:
         if node.op in ("placeholder", "get_attr"):
             outside |= storages(node.meta.get("example_value"))
-        elif node.op != "output":
-            for argument in written_arguments(node):
-                written = storages(argument.meta.get("example_value"))
-                if not written or written & outside:
-                    return f"the graph calls {_name(node.target)}, which may write to an outside tensor"
+        elif node.op != "output" and writes_to(node, outside):
+            return f"the graph calls {_name(node.target)}, which may write to an outside tensor"
     return None
+
+
+def writes_to(node: torch.fx.Node, outside: set[int]) -> bool:
+    """Whether a call may write to one of these storages. A tensor without a storage counts as one of them."""
+    for argument in written_arguments(node):
+        written = storages(argument.meta.get("example_value"))
+        if not written or written & outside:
+            return True
+    return False
 
 
 def draws_random_numbers(gm: torch.fx.GraphModule) -> bool:

@@ -275,7 +275,7 @@ class Frame:
         if not self.program.raises_again(handler):
             return False
         if self.module_name.partition(".")[0] != "torch":
-            if self.function_code.co_flags & _CO_GENERATOR:
+            if self.tx.separates or self.function_code.co_flags & _CO_GENERATOR:
                 return False
             self.restores = True
         return True

@@ -160,6 +160,7 @@ def trace_frame(
             tx.abandon()
             raise
         finally:
+            tx.graph.separation = None
             tx.frames.clear()  # frames refer to the trace: without the cycle, what a trace has seen dies with it
             tx.broken_frames = ()
     raise InternalError("trace", f"a second trace of {model.qualname} took another path than the first")
@@ -185,6 +186,7 @@ def _root_frame(tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, st
 def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceResult:
     tx.frames.append(root)
     root.run()
+    tx.graph.separation = None
     root.check_restored(tx.mutations.nothing)
     try:
         tx.close_writes()

@@ -22,6 +22,7 @@ from treadle_tracer.options import TracerOptions
 from treadle_tracer.output.graph import GraphBuilder
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.mutations import DELETED, Mutations
+from treadle_tracer.output.write_separation import WriteSeparation
 from treadle_tracer.source import (
     BuiltinSource,
     ConstSource,
@@ -146,6 +147,9 @@ class Tracer:
         self.speculation: Speculates | None = None
         self.failed_joins: collections.Counter[tuple[int, int]] = collections.Counter()
         self.deleted = DELETED
+        self.separates = (options or TracerOptions()).separate
+        if self.separates:
+            self.graph.separation = WriteSeparation(self.is_protected)
         self._inline = inline
         self._fakes: dict[int, TensorValue] = {}
         self._stores_globals = False
@@ -322,7 +326,11 @@ class Tracer:
 
     def note_protection(self) -> None:
         """Note that the graph is written to where the traced program may catch what the graph raises."""
-        self.was_protected = self.was_protected or self.protected > 0 or self.frames[-1].is_protected()
+        self.was_protected = self.was_protected or self.is_protected()
+
+    def is_protected(self) -> bool:
+        """Whether the traced program may catch what a call at the present place raises."""
+        return self.protected > 0 or self.frames[-1].is_protected()
 
     # ---- dynamic numbers
 
