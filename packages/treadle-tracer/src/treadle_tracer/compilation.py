@@ -39,6 +39,7 @@ from .output.size_ranges import size_program
 from .skips import Skip, SkipKind
 from .source import LocalSource
 from .trace.root import program_of, trace_frame
+from .values.shadows import retire_shadows
 
 if TYPE_CHECKING:
     from .trace.result import TraceResult
@@ -79,6 +80,12 @@ class Compilation:
 
         Raises Unsupported, ConstraintError, BackendError, and whatever a bug raises.
         """
+        try:
+            return self._answer(dynamic)
+        finally:
+            retire_shadows()
+
+    def _answer(self, dynamic: DynamicSources) -> Answer:
         answer = None
         try:
             answer = self._attempt(dynamic)

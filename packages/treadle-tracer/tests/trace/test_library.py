@@ -154,7 +154,7 @@ def namespace(x):
     return n.a * n.b + n.c
 
 
-@case(t(3), breaks=("class-definition", "opcode"))
+@case(t(3))
 def decor_class(x):
     class Local:
         def f(self):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..bytecode.assemble import CodeBuilder
 from ..bytecode.model import CodeModel
 from ..bytecode.opcodes import NULL_AFTER_CALLABLE
+from ..errors import Unsupported
 
 
 class FrameCode(CodeBuilder):
@@ -20,6 +22,7 @@ class FrameCode(CodeBuilder):
     def __init__(self, model: CodeModel) -> None:
         self._temporaries = 0
         self._null_pending = False
+        self.refused: Mapping[int, Any] = {}
         docstring = model.consts[:1] if model.consts and isinstance(model.consts[0], str) else (None,)
         shape = model.replace(
             instructions=(), exceptions=(), consts=docstring, names=(), varnames=model.arguments, cellvars=()
@@ -43,11 +46,20 @@ class FrameCode(CodeBuilder):
             super().push_null()
 
     def load_const(self, value: object) -> None:
-        """Push a constant; after the callable of a call, also the NULL."""
+        """Push a constant; after the callable of a call, also the NULL. Raises Unsupported for what only stands for an object."""
+        check_constant(value, self.refused)
         super().load_const(value)
         if self._null_pending:
             self._null_pending = False
             super().push_null()
+
+    @contextlib.contextmanager
+    def computed_callable(self) -> Iterator[None]:
+        """In place of one `load_const`: what is emitted inside may be the callable of a call."""
+        pending, self._null_pending = self._null_pending, False
+        yield
+        if pending:
+            self.callable_done()
 
     def callable_done(self) -> None:
         """Push the NULL of a call whose callable is no constant, after `begin_call` and the callable."""
@@ -71,3 +83,16 @@ class FrameCode(CodeBuilder):
     def load_function(self, code: types.CodeType) -> None:
         """Push a function of `code` with this frame's globals and free variables."""
         self.make_function(code, closure=self.shape.freevars)
+
+
+def check_constant(value: object, refused: Mapping[int, Any]) -> None:
+    """Raise Unsupported for a constant that is, or holds, one of the objects in `refused`, by id: those exist while a frame is compiled."""
+    if not refused:
+        return
+    if id(value) in refused:
+        raise Unsupported("reconstruct", "an object of a class that is made in the trace")
+    parts = value if isinstance(value, (tuple, frozenset)) else getattr(value, "__args__", ())
+    for part in parts if isinstance(parts, (tuple, frozenset)) else ():
+        check_constant(part, refused)
+    if isinstance(value, types.GenericAlias) or hasattr(value, "__args__"):
+        check_constant(getattr(value, "__origin__", None), refused)

@@ -17,7 +17,7 @@ import torch
 from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
 from ..source import ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource, length_of_container
-from ..values.class_lookup import class_may_change, instance_may_change_class, is_descriptor
+from ..values.class_lookup import class_may_change, find_in_mro, instance_may_change_class, is_descriptor
 from . import tensor_check
 from .guard_kinds import IMPLIES, KINDS, RECORDED, is_asked_last, is_referred_to_weakly
 
@@ -112,6 +112,16 @@ class GuardSet:
         self._lookups: dict[type, dict[tuple[str, type | None], tuple[Any, ...]]] = {}
         self._kept_alive: list[Any] = []
         self._has_global_state = False
+        self._left_out: dict[int, Any] = {}
+
+    def leave_out(self, obj: Any) -> None:
+        """Guard nothing about an object that the trace has made itself, or about what is reached from it."""
+        self._left_out[id(obj)] = obj
+
+    def is_left_out(self, source: Source) -> bool:
+        """Whether the source is, or is reached from, such an object."""
+        root = source.root
+        return isinstance(root, ConstSource) and id(root.obj) in self._left_out
 
     def add(self, source: Source, op: str, arg: Any = None, reason: str = "") -> None:
         """Rely on `op` with `arg` holding for the object at `source`.
@@ -122,6 +132,8 @@ class GuardSet:
         kind = KINDS.get(op)
         if kind is None or not kind.is_recorded:
             raise ValueError(f"op must be one of {sorted(RECORDED)}, not {op!r}")
+        if self._left_out and self.is_left_out(source):
+            return
         if kind.true_of_constants and isinstance(source, ConstSource) and not _may_differ(op, arg):
             return
         if op == "equals" and not _plain_equality_is_enough(arg):
@@ -144,6 +156,9 @@ class GuardSet:
 
         Of data it counts only in which class it is found: whoever reads the data guards its value.
         """
+        if id(cls) in self._left_out:
+            self._add_lookups_of_bases(cls, name, owner, after)
+            return
         end = () if after is None else (after,)
         if owner is None:
             fact = (name, "lacks", None, *end)
@@ -155,9 +170,20 @@ class GuardSet:
             fact = (name, "is", found, *end)
         self._lookups.setdefault(cls, {})[name, after] = fact
 
+    def _add_lookups_of_bases(self, cls: type, name: str, owner: type | None, after: type | None) -> None:
+        """Rely on what the MRO of a class that the trace has made finds, as far as it depends on other classes."""
+        for base in cls.__mro__ if after is None else cls.__mro__[cls.__mro__.index(after) + 1 :]:
+            if id(base) not in self._left_out and class_may_change(base):
+                self.add_lookup(base, name, *find_in_mro(base.__mro__, name))
+            if base is owner:
+                return
+
     def add_mro(self, cls: type) -> None:
         """Rely on the bases of a class."""
-        if class_may_change(cls):
+        if id(cls) in self._left_out:
+            for base in cls.__mro__[1:]:
+                self.add_mro(base)
+        elif class_may_change(cls):
             self._lookups.setdefault(cls, {})["", None] = ("", "mro", cls.__mro__)
 
     def _drop(self, source: Source, op: str, stronger: str) -> None:

@@ -39,6 +39,8 @@ class Mutations:
         self._cells: dict[int, Stored] = {}
         self._outputs: tuple[Output, ...] = ()
         self._values: dict[int, Value] = {}  # keeps the keys' Values alive
+        self.made: dict[int, tuple[Any, Value | None]] = {}
+        """Objects that stand for what the trace has made, by id, with their Values: see `values.shadows`."""
         self.frozen = False  # a path is traced speculatively: see trace.speculation
 
     def store_attr(self, obj: Value, name: str, value: Value) -> None:
@@ -108,6 +110,10 @@ class Mutations:
     def outputs(self) -> tuple[Output, ...]:
         """What the program has printed, warned and logged, in order."""
         return self._outputs
+
+    def begin_write(self) -> None:
+        """Before a write that is recorded elsewhere: raises PathEnds on a path that is only tried."""
+        self._check()
 
     def _check(self) -> None:
         if self.frozen:

@@ -16,9 +16,10 @@ nodes that must be outputs.
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import treadle_frame
@@ -27,6 +28,7 @@ from ..errors import InternalError, Unsupported
 from ..values.base import NULL, Constant, LazyValue
 from ..values.growing import OutsideList
 from ..values.value import Value
+from .emit import check_constant
 from .mutations import DELETED, Mutations
 
 if TYPE_CHECKING:
@@ -38,8 +40,16 @@ if TYPE_CHECKING:
 class _Nothing:
     """A CodeBuilder whose every method does nothing."""
 
+    refused: Mapping[int, Any] = {}
+
+    def load_const(self, value: object) -> None:
+        check_constant(value, self.refused)
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return self._ignore
+
+    def computed_callable(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def _ignore(self, *args: Any, **kwargs: Any) -> Any:
         return None
@@ -50,6 +60,7 @@ class Usage:
 
     leaves: tensors that the program has made leaves of autograd and that leave the graph, as fake tensors, each with the instruction of
     the root frame that made it one.
+    classes: made in the trace. They are built first: their attributes may hold instances, which need the class.
     """
 
     def __init__(self) -> None:
@@ -57,6 +68,7 @@ class Usage:
         self.cyclic: set[int] = set()
         self.outputs: dict[Any, int] = {}
         self.leaves: list[tuple[torch.Tensor, int]] = []
+        self.classes: list[Value] = []
 
     def has(self, value: Value) -> bool:
         """Whether the replacement makes the object of this value."""
@@ -71,16 +83,20 @@ class ReplacementBuilder:
         self.usage = usage
         self.dry = cb is None
         self.cb: Any = _Nothing() if cb is None else cb
+        self.cb.refused = mutations.made
         self.graph_results: str | None = None
         self.temporaries: list[str] = []
         self._names: dict[int, str | None] = {}
         self._in_progress: set[int] = set()
+        self._has_classes = False
         self._alive: list[Any] = []  # identities are compared by id()
 
     # ---- values
 
     def value(self, value: Value) -> None:
         """Push `value`; every push of one run gives the same object."""
+        if not self._has_classes and not self.dry:
+            self._build_classes()
         value = settled(value)
         if value is NULL:
             self.cb.push_null_here()
@@ -101,6 +117,12 @@ class ReplacementBuilder:
             self.usage.cyclic.add(key)
         else:
             self._build(value, key)
+
+    def _build_classes(self) -> None:
+        self._has_classes = True
+        for made in self.usage.classes:
+            self.value(made)
+            self.cb.pop_top()
 
     def _build(self, value: Value, key: int) -> None:
         self._in_progress.add(key)
@@ -154,8 +176,17 @@ class ReplacementBuilder:
         self.cb.binary_subscr()
 
     def const(self, obj: Any) -> None:
-        """Push this very object."""
-        self.cb.load_const(obj)
+        """Push this very object; for one that stands for what the trace has made, the real one."""
+        made = self.mutations.made.get(id(obj))
+        if made is None or made[1] is None:
+            self.cb.load_const(obj)
+        else:
+            around, self._in_progress = self._in_progress, set()
+            if self.dry and made[1] not in self.usage.classes:
+                self.usage.classes.append(made[1])
+            with self.cb.computed_callable():
+                self.value(made[1])
+            self._in_progress = around
 
     def call_const(self, function: Callable[..., Any], *values: Value) -> None:
         """Push `function(*values)`; the function is a constant of the code."""

@@ -8,14 +8,14 @@ from typing import Any
 from treadle_tracer.room import room_to_recurse
 from treadle_tracer.source import LocalSource, Source
 from treadle_tracer.trace.result import TraceResult
-from treadle_tracer.trace.root import inline_call
+from treadle_tracer.trace.root import inline_call, run_body
 from treadle_tracer.trace.tracer import Tracer
 from treadle_tracer.values.value import Value
 
 
 def new_tracer(dynamic: Mapping[Source, Mapping[int, int]] | None = None) -> Tracer:
     """A tracer without a frame, as `trace_function` uses it."""
-    tx = Tracer(inline_call, dynamic)
+    tx = Tracer(inline_call, run_body, dynamic)
     tx.root_globals = {}
     return tx
 

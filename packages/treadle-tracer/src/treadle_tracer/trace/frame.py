@@ -56,6 +56,7 @@ class Frame:
         self.yielded: Value | None = None
         self.name = program.model.name
         self.locals_dict: DictValue | None = None  # what `locals()` has given
+        self.namespace: Value | None = None  # holds the variables of the body of a class
         self.restores = False  # a graph call was traced under a `finally` that is expected to restore state
 
     # ---- for handlers

@@ -148,9 +148,5 @@ HANDLERS: dict[str, OpHandler] = by_name(
     ("SET_FUNCTION_ATTRIBUTE", _set_function_attribute),
     ("CALL_INTRINSIC_1", _call_intrinsic_1),
     ("CALL_INTRINSIC_2", unsupported("type parameters and except*")),
-    (
-        "LOAD_BUILD_CLASS LOAD_LOCALS LOAD_NAME STORE_NAME DELETE_NAME LOAD_FROM_DICT_OR_DEREF LOAD_FROM_DICT_OR_GLOBALS",
-        unsupported("the body of a class or module"),
-    ),
     ("IMPORT_STAR PRINT_EXPR", unsupported("statements of a module body")),
 )

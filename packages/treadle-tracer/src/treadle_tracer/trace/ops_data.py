@@ -427,7 +427,7 @@ def _return_generator(frame: Frame, i: Instruction) -> None:
 
 
 HANDLERS: dict[str, OpHandler] = by_name(
-    ("NOP RESUME PRECALL SETUP_ANNOTATIONS COPY_FREE_VARS", _nop),
+    ("NOP RESUME PRECALL COPY_FREE_VARS", _nop),
     ("POP_TOP END_FOR", _pop_top),
     ("PUSH_NULL", _push_null),
     ("COPY", _copy),
@@ -442,7 +442,7 @@ HANDLERS: dict[str, OpHandler] = by_name(
     ("DELETE_FAST", _delete_fast),
     ("MAKE_CELL", _make_cell),
     ("LOAD_CLOSURE", _load_closure),
-    ("LOAD_DEREF LOAD_CLASSDEREF", _load_deref),
+    ("LOAD_DEREF", _load_deref),
     ("STORE_DEREF", _store_deref),
     ("DELETE_DEREF", _delete_deref),
     ("LOAD_GLOBAL", _load_global),

@@ -70,6 +70,15 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
     return frame.call()
 
 
+def run_body(tx: Tracer, function: FunctionValue, namespace: Value) -> Value:
+    """Evaluate the body of a class, or what `exec` and `eval` evaluate, in place. Its variables are items of `namespace`."""
+    frame = Frame(tx, program_of(function.code), function.code, function.globals)
+    frame.function = function
+    frame.namespace = namespace
+    frame.cells = dict(zip(function.code.co_freevars, function.closure, strict=True))
+    return frame.call()
+
+
 # ---- the root frame
 
 
@@ -147,7 +156,7 @@ def trace_frame(
     caller_handles: a caller of the frame is handling an exception.
     """
     for _ in range(3):
-        tx = Tracer(inline_call, dynamic, options, caller_handles)
+        tx = Tracer(inline_call, run_body, dynamic, options, caller_handles)
         tx.break_at = break_at
         root = _root_frame(tx, frame, model, stop_at)
         try:

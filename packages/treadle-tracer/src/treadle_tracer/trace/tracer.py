@@ -112,6 +112,7 @@ class Tracer:
     def __init__(
         self,
         inline: Callable[[Tracer, FunctionValue, list[Value], dict[str, Value]], Value],
+        run_body: Callable[[Tracer, FunctionValue, Value], Value],
         dynamic: Mapping[Source, Mapping[int, int]] | None = None,
         options: TracerOptions | None = None,
         caller_handles: bool = False,
@@ -150,7 +151,7 @@ class Tracer:
         self.separates = (options or TracerOptions()).separate
         if self.separates:
             self.graph.separation = WriteSeparation(self.is_protected)
-        self._inline = inline
+        self._inline, self._run_body = inline, run_body
         self._fakes: dict[int, TensorValue] = {}
         self._stores_globals = False
         self._trace_lines: dict[tuple[str, int, str], str] = {}
@@ -193,6 +194,12 @@ class Tracer:
         if function_transforms.is_transformed(function):
             return function_transforms.call_transformed(self, function, args, kwargs)
         return self._inline(self, function, args, kwargs)
+
+    def run_body(self, function: Value, namespace: Value) -> Value:
+        """Evaluate code whose variables stand in a namespace: the body of a class, the text of an `exec` or `eval`."""
+        if not isinstance(function, FunctionValue) or len(self.frames) >= _MAX_DEPTH:
+            raise Unsupported("recursion", function.describe())
+        return self._run_body(self, function, namespace)
 
     def guard_no_exception(self) -> None:
         """Rely on no caller of the compiled frame handling an exception. Raises Unsupported when one does."""

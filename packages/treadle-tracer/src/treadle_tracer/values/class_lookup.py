@@ -37,6 +37,13 @@ class Guards(Protocol):
     def add_mro(self, cls: type) -> None:
         """The bases of `cls` stay as they are."""
 
+    def leave_out(self, obj: Any) -> None:
+        """Guard nothing about an object that the trace has made."""
+
+    def is_left_out(self, source: Source) -> bool:
+        """Whether the source is, or is reached from, such an object."""
+        ...
+
     def add_integer(self, source: Source) -> None:
         """The int at `source` is a symbol."""
 

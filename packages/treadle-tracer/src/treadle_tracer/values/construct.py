@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import AttrSource, ConstSource
 from treadle_tracer.tables import disjoint
 from treadle_tracer.values import numpy_numbers, tensor_numbers
 from treadle_tracer.values.arity import why_not_callable_with
@@ -24,13 +25,15 @@ from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import FALSE, NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.containers import init_container
-from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValue
+from treadle_tracer.values.functions import BoundMethod, ClassValue, GenericAlias, PartialValue
 from treadle_tracer.values.iterators import CLASS_ITERATORS
+from treadle_tracer.values.made_classes import MadeClass, metaclass_of, new_class
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue, SuperValue
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue, copy_set
+from treadle_tracer.values.shadows import MadeDescriptor, descriptor_parts, register
 from treadle_tracer.values.symbolic_arithmetic import convert
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.text import to_str
@@ -81,8 +84,12 @@ def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwar
     if isinstance(new, (staticmethod, types.FunctionType)):  # assigned later, it is a plain function
         function = new.__func__ if isinstance(new, staticmethod) else new
         made = tx.wrap_known(function).call(tx, [cls_value, *args], kwargs)
+        if isinstance(made, MadeClass) and isinstance(made.obj, cls):
+            return _initialised_class(tx, made, args, kwargs)
         if not isinstance(made, ObjectValue) or not issubclass(made.cls, cls):
             return made
+    elif issubclass(cls, type):
+        return _initialised_class(tx, new_class(tx, cls_value, args, kwargs), args, kwargs)
     else:
         made = allocate(tx, cls, args)
     init = lookup(tx, cls, "__init__")
@@ -93,6 +100,14 @@ def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwar
     elif (args or kwargs) and not issubclass(cls, BaseException) and init is object.__init__:
         if not isinstance(new, (staticmethod, types.FunctionType)):
             tx.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
+    return made
+
+
+def _initialised_class(tx: TraceContext, made: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """The class after `__init__` of its metaclass."""
+    init = lookup(tx, made.python_type(), "__init__")
+    if isinstance(init, types.FunctionType):
+        tx.inline(tx.wrap_known(init), [made, *args], kwargs)
     return made
 
 
@@ -110,6 +125,12 @@ def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue:
             made.container.owner = made  # type: ignore[union-attr]
             return made
     base = _solid_base(cls)
+    if base is object and inspect.isabstract(cls):
+        tx.guards.add(AttrSource(ConstSource(cls), "__abstractmethods__"), "is", cls.__abstractmethods__)
+        try:
+            object.__new__(cls)
+        except TypeError as error:
+            tx.raise_real(error)
     if base is not object:
         raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} is a subclass of {base.__qualname__}")
     return ObjectValue(cls)
@@ -258,9 +279,22 @@ def _new_super(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) ->
 
 
 def _new_type(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if len(args) != 1:
-        raise Unsupported("class-definition", "type(name, bases, dict)")
-    return tx.wrap_known(args[0].python_type())
+    if len(args) == 1 and not kwargs:
+        return tx.wrap_known(args[0].python_type())
+    meta = metaclass_of(tx, tx.wrap_known(type), args[1].unpack(tx)) if len(args) == 3 else tx.wrap_known(type)
+    if meta.constant() is not type:
+        return tx.construct(meta, args, kwargs)
+    return new_class(tx, meta, args, kwargs)  # type: ignore[arg-type]
+
+
+def _new_descriptor(cls: type) -> _Constructor:
+    def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        parts = descriptor_parts(cls, args, kwargs)
+        if parts is None:
+            raise Unsupported("new-builtin-subclass", f"{cls.__name__} of these arguments")
+        return MadeDescriptor(cls, parts)
+
+    return make
 
 
 def _new_partial(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -279,6 +313,14 @@ def _new_module_type(tx: TraceContext, args: list[Value], kwargs: dict[str, Valu
 
 def _new_function(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     raise Unsupported("call", "types.FunctionType")
+
+
+def _new_type_variable(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A type variable is another one at every call: it cannot leave the trace."""
+    made = GenericAlias(tx.fold(typing.TypeVar, args, kwargs).constant())
+    register(tx, made.obj, None)
+    tx.wrapped[id(made.obj)] = (made.obj, made)
+    return made
 
 
 def _folded(cls: Any) -> _Constructor:
@@ -382,6 +424,10 @@ _BUILT_IN: dict[Any, _Constructor] = {
     slice: _new_slice,
     type: _new_type,
     super: _new_super,
+    property: _new_descriptor(property),
+    classmethod: _new_descriptor(classmethod),
+    staticmethod: _new_descriptor(staticmethod),
+    functools.cached_property: _new_descriptor(functools.cached_property),
     object: _new_object,
     functools.partial: _new_partial,
     types.MethodType: _new_module_type,
@@ -392,7 +438,7 @@ _BUILT_IN: dict[Any, _Constructor] = {
     torch.nn.Parameter: _new_parameter,
     torch.nn.Buffer: _new_parameter,
     torch.Tensor: _new_tensor,
-    typing.TypeVar: _folded(typing.TypeVar),
+    typing.TypeVar: _new_type_variable,
 }
 CONSTRUCTORS = disjoint(_BUILT_IN, CLASS_ITERATORS)
 """Classes whose instances have a kind of their own."""
@@ -417,6 +463,10 @@ def method_of_class(
         return made
     if name == "__subclasses__":
         raise Unsupported("call", f"{owner.describe()}.__subclasses__")
+    if name == "__init_subclass__":  # object's
+        if args or kwargs:
+            tx.raise_exception(TypeError, f"{cls.__name__}.__init_subclass__() takes no keyword arguments")
+        return NONE
     if name == "__instancecheck__":
         return boolean(issubclass(args[0].python_type(), cls))
     method = getattr(cls, name)
@@ -446,6 +496,8 @@ def call_new(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[st
     if not isinstance(cls_value, ClassValue):
         raise Unsupported("call", "__new__ of something that is no class")
     cls = cls_value.obj
+    if function is type.__new__ and issubclass(cls, type):
+        return new_class(tx, cls_value, rest, kwargs)
     wrong = _why_not_safe(function, cls)
     if wrong is not None:
         tx.raise_real(wrong)
@@ -453,8 +505,6 @@ def call_new(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[st
         _refuse_excess_arguments(tx, cls)
     if issubclass(cls, tuple):
         return TupleValue(rest[0].unpack(tx) if rest else (), cls)
-    if function is object.__new__ and inspect.isabstract(cls):
-        raise Unsupported("call", f"object.__new__ of the abstract class {cls.__qualname__}")
     return allocate(tx, cls, rest)
 
 

@@ -35,6 +35,7 @@ from treadle_tracer.values.functions import BoundMethod
 from treadle_tracer.values.instance_dict import InstanceDict
 from treadle_tracer.values.iteration import HostIterator
 from treadle_tracer.values.joined import is_same
+from treadle_tracer.values.keys import KeyByEquality
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.native_values import call_native
 from treadle_tracer.values.outputs import stream_method
@@ -88,6 +89,8 @@ class ObjectValue(Value):
                 return self
             tx.hashed[id(self.obj)] = self
             return self.obj
+        if self.obj is None and isinstance(hasher, types.FunctionType):
+            return KeyByEquality(tx, self)
         is_fixed = not isinstance(hasher, types.FunctionType) and not class_may_change(self.cls)
         if self.obj is None or self.source is None or not is_fixed:
             raise Unsupported("hash", self.describe())

@@ -296,6 +296,9 @@ class Writes(Protocol):
     def store_cell(self, cell: Value, value: Any) -> None: ...
     def snapshot(self) -> Any: ...
     def owner(self, key: int) -> Value: ...
+    def begin_write(self) -> None: ...
+    @property
+    def made(self) -> dict[int, tuple[Any, Value | None]]: ...
 
 
 class UnbackedSymbols(Protocol):
@@ -350,6 +353,7 @@ class FrameView(Protocol):
     def program(self) -> Any: ...
 
     locals_dict: Any
+    namespace: Any
 
     @property
     def module_name(self) -> str: ...
@@ -370,7 +374,6 @@ class TraceContext(LooksUp, Protocol):
     autocast_nesting: int
     grad_mode_uses: int  # how often the program has asked for grad mode or set it
     deleted: Any  # stands for a deleted attribute, global or cell content
-
     @property
     def graph(self) -> Graph: ...
     @property
@@ -404,7 +407,6 @@ class TraceContext(LooksUp, Protocol):
 
     def guard_globals(self, source: Source, globals_: dict[str, Any]) -> None:
         """Rely on a function's globals, at `source`, being this dict."""
-        ...
 
     def globals_source(self, globals_: dict[str, Any]) -> Source | None:
         """Where these globals are found; None for those of the frame that is compiled."""
@@ -434,7 +436,6 @@ class TraceContext(LooksUp, Protocol):
 
     def guard_no_exception(self) -> None:
         """Rely on no caller of the compiled frame handling an exception. Raises Unsupported when one does."""
-        ...
 
     def raise_exception(self, cls: type[BaseException], *args: Any) -> NoReturn:
         """Raise `cls(*args)` in the traced program."""
@@ -456,6 +457,10 @@ class TraceContext(LooksUp, Protocol):
 
     def inline(self, function: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """Evaluate a Python function in place."""
+        ...
+
+    def run_body(self, function: Value, namespace: Value) -> Value:
+        """Evaluate code whose variables stand in a namespace: the body of a class, the text of an `exec` or `eval`."""
         ...
 
     def bind(self, owner: Value, raw: Any, name: str) -> Value:
@@ -510,7 +515,6 @@ class TraceContext(LooksUp, Protocol):
 
     def store_tensor_item(self, owner: Any, key: Value, value: Value) -> None:
         """`owner[key] = value` of a tensor."""
-        ...
 
     # arrays of NumPy
 
@@ -566,13 +570,11 @@ class TraceContext(LooksUp, Protocol):
 
     def note_mutation(self, value: Any) -> None:
         """A graph call has written into a known tensor."""
-        ...
 
     # state and place
 
     def change_state(self, setter: Any, keys: tuple[Any, ...], before: Any, value: Any) -> None:
         """Set torch's state for the rest of the trace, and in the graph."""
-        ...
 
     def as_in_backward(self, grad_mode: bool) -> AbstractContextManager[None]:
         """Inside, code is traced that a backward pass will run, in this grad mode."""
@@ -584,7 +586,6 @@ class TraceContext(LooksUp, Protocol):
 
     def forget_tensors(self, gone: set[fx.Node]) -> None:
         """The nodes of these tensors have been taken out of the graph."""
-        ...
 
     def has_set_state(self, setter: Any, keys: tuple[Any, ...]) -> bool:
         """Whether the trace has set this state."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
 import functools
+import inspect
+import reprlib
 import types
 import typing
 import weakref
@@ -68,6 +71,8 @@ _Wrapper = Callable[["TraceContext", Any, Source], Value]
 def wrap(tx: TraceContext, obj: Any, source: Source | None) -> Value:
     """The Value of `obj` found at `source` (None: it needs no guard), guarded as its kind requires."""
     cls = type(obj)
+    if source is not None and tx.mutations.made and tx.guards.is_left_out(source):
+        source = None  # read of an object that the trace has made
     if cls in CONSTANT_TYPES:
         if cls is int and source is not None and tx.symbols.is_dynamic_integer(source, obj):
             return tx.symbols.integer(tx, obj, source)
@@ -155,6 +160,9 @@ def _function(tx: TraceContext, obj: types.FunctionType, source: Source) -> Valu
     if "_treadle_original" in own:  # compiled by treadle on its own: traced into this graph
         _guard_identity(tx, obj, source)
         return tx.wrap_known(own["_treadle_original"])
+    if obj.__code__ in _GUARDS_OF_REPR:
+        _guard_identity(tx, obj, source)
+        return tx.wrap_known(inspect.getclosurevars(obj).nonlocals["user_function"])
     if obj.__code__ is _DYNAMO_EXCLUDED:
         _guard_identity(tx, obj, source)
         return tx.wrap_known(own["__wrapped__"])
@@ -408,6 +416,15 @@ def _weakref(tx: TraceContext, obj: Any, source: Source) -> Value:
     return ObjectValue(type(obj), obj, source)
 
 
+def _without_recursion(wrapper: Any) -> types.CodeType:
+    return wrapper(lambda self: "").__code__
+
+
+_GUARDS_OF_REPR = frozenset(
+    _without_recursion(wrapper)
+    for wrapper in (reprlib.recursive_repr(), getattr(dataclasses, "_recursive_repr", reprlib.recursive_repr()))
+)
+"""Code of the wrappers of a `__repr__` that look whether it is running already. What contains itself nests too deeply for a trace."""
 _DYNAMO_EXCLUDED = torch._disable_dynamo(len).__code__
 """Code of the wrapper around torch functions that PyTorch's own compiler does not trace."""
 
@@ -489,6 +506,7 @@ _WRAPPERS_BY_BASE: list[tuple[Any, _Wrapper]] = [
     (weakref.ReferenceType, _weakref),
     (typing._BaseGenericAlias, _known(GenericAlias)),  # type: ignore[attr-defined]
     (typing._SpecialForm, _known(GenericAlias)),  # type: ignore[attr-defined]
+    ((typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple), _known(GenericAlias)),
 ]
 """Kind by base class, for types not in WRAPPERS; first match."""
 

@@ -183,7 +183,7 @@ def _callable(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 def _vars(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if not args:
-        raise Unsupported("call", "vars() without argument")
+        return _locals(tx, args, kwargs)
     return args[0].get_attr(tx, "__dict__")
 
 
@@ -193,6 +193,8 @@ def _frame_dependent(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 def _locals(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     frame = tx.frames[-1]
+    if frame.namespace is not None:
+        return frame.namespace
     bound = frame.named_locals()
     if MINOR >= 13 or frame.locals_dict is None:  # PEP 667: a new dict at every call
         frame.locals_dict = dict_of(bound)
@@ -456,10 +458,6 @@ def _is_dataclass(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return boolean(dataclasses.is_dataclass(cls))
 
 
-def _build_class(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    raise Unsupported("class-definition", "class statement")
-
-
 def _import(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     name = args[0].constant()
     if kwargs or name not in sys.modules or (len(args) > 4 and args[4].constant()):
@@ -515,6 +513,5 @@ RULES = (
     Rule(inspect.signature, _signature, Effect.NONE),
     Rule(dataclasses.fields, _fields, Effect.NONE),
     Rule(dataclasses.is_dataclass, _is_dataclass, Effect.NONE),
-    Rule(builtins.__build_class__, _build_class, Effect.BREAKS),
     Rule(builtins.__import__, _import, Effect.READS_STATE),
 )

@@ -10,6 +10,7 @@ from typing import Any
 
 from treadle_tracer.errors import InternalError
 from treadle_tracer.values.rules import (
+    class_statements,
     control_flow_operators,
     copying,
     foreach,
@@ -28,6 +29,7 @@ from treadle_tracer.values.rules.rule import Rule, folds
 
 ALL_RULES: tuple[Rule, ...] = (
     *python_builtins.RULES,
+    *class_statements.RULES,
     *operators.RULES,
     *control_flow_operators.RULES,
     *copying.RULES,
