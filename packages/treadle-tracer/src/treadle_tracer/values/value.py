@@ -374,6 +374,7 @@ class TraceContext(LooksUp, Protocol):
     autocast_nesting: int
     grad_mode_uses: int  # how often the program has asked for grad mode or set it
     deleted: Any  # stands for a deleted attribute, global or cell content
+
     @property
     def graph(self) -> Graph: ...
     @property
