@@ -25,6 +25,12 @@ PROGRAMS = {
     "multinomial": lambda x: torch.multinomial(torch.softmax(x, -1), 3) + 1,
     "dropout1d": lambda x: F.dropout1d(x[None], 0.5) * 2,
     "attention": lambda x: F.scaled_dot_product_attention(x[None, None], x[None, None], x[None, None], dropout_p=0.2),
+    "attention, masked": lambda x: F.scaled_dot_product_attention(
+        x[None, None], x[None, None], x[None, None], (x @ x.T > 0)[None, None], dropout_p=0.2
+    ),
+    "attention, half": lambda x: F.scaled_dot_product_attention(
+        x[None, None].half(), x[None, None].half(), x[None, None].half(), dropout_p=0.25
+    ),
     "half": lambda x: F.dropout(x.half(), 0.5) + 1,
 }
 SHAPES = ((3, 5), (257, 64), (1000, 1003))
@@ -56,6 +62,36 @@ def test_gradients_use_the_masks_of_forward(device: torch.device) -> None:
         found.append((x.grad, torch.rand(2, device=device)))
     torch.testing.assert_close(found[1], found[0])
     torch.testing.assert_close(found[2], found[0])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("mask", [None, "bool", "float"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_with_dropout_in_training(
+    dtype: torch.dtype, mask: str | None, causal: bool, device: torch.device
+) -> None:
+    """The same mask of dropout in forward and backward, at sizes for which PyTorch takes different kernels."""
+    if mask is not None and causal:
+        pytest.skip("PyTorch takes one or the other")
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return F.scaled_dot_product_attention(q * 2, k, v.sin(), bias, dropout_p=0.125, is_causal=causal)
+
+    compiled = treadle.compile(function)
+    for batch, length, keys, size in ((2, 64, 64, 32), (2, 40, 40, 32), (3, 40, 52, 24), (3, 7, 7, 20), (2, 33, 33, 9)):
+        torch.manual_seed(batch + length)
+        shapes = ((batch, 4, length, size), (batch, 4, keys, size), (batch, 4, keys, size))
+        tensors = [torch.randn(shape, device=device, dtype=dtype) for shape in shapes]
+        bias = None if mask is None else torch.randn(batch, 1, length, keys, device=device, dtype=dtype)
+        bias = bias > -1 if mask == "bool" and bias is not None else bias
+        found = []
+        for run in (function, compiled):
+            leaves = [t.clone().requires_grad_() for t in tensors]
+            torch.manual_seed(5)
+            result = run(*leaves, bias)
+            result.sum().backward()
+            found.append((result, *(leaf.grad for leaf in leaves), torch.rand(3, device=device)))
+        torch.testing.assert_close(found[1], found[0], rtol=2e-2, atol=2e-2)
 
 
 def test_state_of_the_generator(device: torch.device) -> None:

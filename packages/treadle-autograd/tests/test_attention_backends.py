@@ -14,15 +14,20 @@ from torch.nn import functional as F
 
 from treadle_autograd.contract import ViewOfFresh
 from treadle_autograd.functional_trace import trace_inference
-from treadle_shapes.torch import attention_backends, fake_mode
+from treadle_shapes import ShapeEnv
+from treadle_shapes.torch import attention_backends, fake_mode, fake_shape_env, sym_int
 
 
-def attention_graph(size: int = 32, *, causal: bool = False, dropout: float = 0.1) -> list[fx.Node]:
+def attention_graph(
+    size: int = 32, *, causal: bool = False, dropout: float = 0.1, mask: torch.dtype | None = None, keys: int = 64
+) -> list[fx.Node]:
     mode = fake_mode()
     graph = fx.Graph()
     with mode:
-        fakes = [torch.empty(2, 64, 4, size, device="cuda").transpose(1, 2) for _ in range(3)]
-    nodes = [graph.placeholder(name) for name in "qkv"]
+        fakes = [torch.empty(2, length, 4, size, device="cuda").transpose(1, 2) for length in (64, keys, keys)]
+        if mask is not None:
+            fakes.append(torch.empty(2, 1, 64, keys, device="cuda", dtype=mask))
+    nodes = [graph.placeholder(name) for name in "qkvm"[: len(fakes)]]
     for node, fake in zip(nodes, fakes, strict=True):
         node.meta["example_value"] = fake
     options = {"dropout_p": dropout, "is_causal": causal}
@@ -44,8 +49,8 @@ def targets(nodes: list[fx.Node]) -> list[str]:
 def test_the_kernel_is_eagers(monkeypatch: pytest.MonkeyPatch, choice: int, name: str, causal: bool) -> None:
     asked: list[Any] = []
 
-    def choose(tensors: Any, needs_gradients: bool, dropout_p: float, is_causal: bool, *rest: Any) -> int:
-        asked.append((tensors[0].stride(), needs_gradients, dropout_p, is_causal))
+    def choose(call: attention_backends.Attention) -> int:
+        asked.append((call.query.stride(), call.needs_gradients, call.dropout_p, call.is_causal))
         return choice
 
     monkeypatch.setattr(attention_backends, "eager_choice", choose)
@@ -62,6 +67,42 @@ def test_sizes_that_flash_attention_pads(monkeypatch: pytest.MonkeyPatch) -> Non
     (call,) = [n for n in nodes if str(n.target) == "aten._scaled_dot_product_flash_attention.default"]
     query: Any = call.args[0]
     assert query.meta["val"].shape[-1] == 32 and call.kwargs["scale"] == pytest.approx(30**-0.5)
+
+
+@pytest.mark.parametrize("choice", [2, 3])
+@pytest.mark.parametrize("mask", [torch.bool, torch.float32])
+def test_kernels_take_masks_as_numbers_to_add(monkeypatch: pytest.MonkeyPatch, choice: int, mask: torch.dtype) -> None:
+    monkeypatch.setattr(attention_backends, "eager_choice", lambda *args: choice)
+    name = {2: "efficient", 3: "cudnn"}[choice]
+    for keys in (64, 61):
+        nodes = attention_graph(mask=mask, keys=keys)
+        (call,) = [n for n in nodes if str(n.target) == f"aten._scaled_dot_product_{name}_attention.default"]
+        bias: Any = call.args[3]
+        value = bias.meta["val"]
+        assert value.dtype is torch.float32
+        if choice == 2:
+            assert value.shape == (2, 4, 64, keys) and all(step % 8 == 0 for step in value.stride()[:-1])
+
+
+def test_eagers_products_are_taken_where_it_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_backends, "eager_choice", lambda *args: 0)
+    for mask in (None, torch.bool, torch.float32):
+        assert "aten.native_dropout.default" in targets(attention_graph(mask=mask))
+
+
+def test_the_choice_holds_for_the_sizes_that_it_was_made_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another size of a head, one position, or other lengths of queries than of keys may have another kernel."""
+    monkeypatch.setattr(attention_backends, "eager_choice", lambda *args: 2)
+    env = ShapeEnv(duck_shape=False)
+    symbols = [env.create_symbol(hint, name) for hint, name in ((3, "batch"), (16, "length"), (32, "size"))]
+    with fake_mode(shape_env=fake_shape_env(env)):
+        batch, length, size = (sym_int(env, symbol) for symbol in symbols)
+        query = torch.empty(batch, 4, length, size, device="cuda")
+        attention_backends.attention(query, query, query, None, 0.1)
+    holds = env.compile_guards(symbols)
+    assert holds(5, 9, 32)
+    for batch, length, size in ((5, 9, 30), (5, 1, 32), (0, 9, 32), (70_000, 9, 32)):
+        assert not holds(batch, length, size)
 
 
 def test_without_dropout_or_where_the_choice_is_unknown_pytorch_chooses(monkeypatch: pytest.MonkeyPatch) -> None:

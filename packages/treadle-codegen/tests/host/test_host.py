@@ -67,11 +67,21 @@ def test_results_of_externs_get_the_planned_strides(cache: Path, monkeypatch: py
     assert y.stride() == (4, 1) and torch.equal(y, x.sort(1).values)
 
 
+def test_results_of_externs_get_the_planned_dtype(cache: Path) -> None:
+    x = torch.randn(3, 4)
+    graph = compiled(lambda x: x.sort(1).values * 2, x, cache=cache)
+    (position,) = re.findall(r"= c\[(\d+)\]\(", graph.host_source)
+    constants = graph._host.run.__globals__["c"]
+    sort = constants[int(position)]
+    constants[int(position)] = lambda *a: tuple(r.double() for r in sort(*a))
+    assert torch.equal(graph(x)[0], x.sort(1).values * 2)
+
+
 def test_strides_that_differ_at_sizes_of_one_cost_no_copy(cache: Path) -> None:
     host = compiled(lambda x: x + 1, torch.ones(3), cache=cache)._host
     x = torch.empty_strided((1, 3), (99, 1))
-    assert host.with_strides(x, (1, 3), (3, 1), torch.float32).data_ptr() == x.data_ptr()
-    assert host.with_strides(x, (1, 3), (6, 2), torch.float32).data_ptr() != x.data_ptr()
+    assert host.with_layout(x, (1, 3), (3, 1), torch.float32).data_ptr() == x.data_ptr()
+    assert host.with_layout(x, (1, 3), (6, 2), torch.float32).data_ptr() != x.data_ptr()
 
 
 def test_parameters_and_constants_are_never_handed_out(cache: Path) -> None:

@@ -91,12 +91,13 @@ def test_products_of_different_dtypes_raise_as_in_eager(name):
 def test_running_statistics_keep_their_dtype(dtype, parameters):
     x, own = torch.randn(4, 5, 6, 7, dtype=dtype), dtype if parameters == "low" else torch.float32
     tensors = [torch.rand(5, dtype=own) for _ in range(4)]
-    call = torch.ops.aten._native_batch_norm_legit_functional.default
-    mode = fake_mode()
-    fakes = [fake_like(mode, t) for t in (x, *tensors)]
-    with mode:
-        found = call(*fakes, True, 0.1, 1e-5)
-    assert [t.dtype for t in found] == [t.dtype for t in call(x, *tensors, True, 0.1, 1e-5)]
+    updating = aten._batch_norm_with_update_functional.default
+    for call, rest in ((aten._native_batch_norm_legit_functional.default, (True, 0.1, 1e-5)), (updating, (0.1, 1e-5))):
+        mode = fake_mode()
+        fakes = [fake_like(mode, t) for t in (x, *tensors)]
+        with mode:
+            found = call(*fakes, *rest)
+        assert [t.dtype for t in found] == [t.dtype for t in call(x, *tensors, *rest)]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -106,7 +107,26 @@ def test_statistics_of_a_batch_have_the_dtype_of_eager(dtype, parameters):
     weights = [None if parameters == "none" else torch.rand(5, dtype=own) for _ in range(2)]
     mode = fake_mode()
     fakes = [None if t is None else fake_like(mode, t) for t in (x, *weights)]
-    call = aten.native_batch_norm.default
+    without = aten._native_batch_norm_legit.no_stats
+    for call, rest in ((aten.native_batch_norm.default, (None, None, True, 0.1, 1e-5)), (without, (True, 0.1, 1e-5))):
+        with mode:
+            found = call(*fakes, *rest)
+        assert metadata(found) == metadata(call(x, *weights, *rest))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_on_cuda_statistics_of_low_precision_are_saved_in_float32(dtype):
+    mode = fake_mode()
     with mode:
-        found = call(*fakes, None, None, True, 0.1, 1e-5)
-    assert metadata(found) == metadata(call(x, *weights, None, None, True, 0.1, 1e-5))
+        x, own = torch.empty(4, 5, 6, dtype=dtype, device="cuda"), torch.empty(5, dtype=dtype, device="cuda")
+        parameters = (own, own, own, own)
+        results = [
+            aten.native_batch_norm.default(x, *parameters, False, 0.1, 1e-5),
+            aten._native_batch_norm_legit_no_training.default(x, *parameters, 0.1, 1e-5),
+            aten.native_batch_norm.default(x, *parameters, True, 0.1, 1e-5),
+            aten._native_batch_norm_legit_functional.default(x, *parameters, True, 0.1, 1e-5),
+            aten._batch_norm_with_update_functional.default(x, *parameters, 0.1, 1e-5),
+        ]
+    for out, mean, deviation, *rest in results:
+        assert out.dtype is dtype and [(t.dtype, t.shape) for t in (mean, deviation)] == [(torch.float32, (5,))] * 2
+        assert [t.dtype for t in rest[-2:]] == [dtype] * len(rest[-2:])

@@ -101,7 +101,7 @@ class Host:
             "sv": self.static_views,
             "sp": self.static_pointers,
             "refresh": self.refresh,
-            "with_strides": self.with_strides,
+            "with_layout": self.with_layout,
             "empty_strided": self.allocation.empty_strided,
             "as_strided": torch.as_strided,
             "t_constants": self.plan.program.constants,
@@ -157,10 +157,10 @@ class Host:
                 self.static_views[k] = plain.as_strided(key.shape, key.strides, offset)  # type: ignore[arg-type]
         self.static_pointers[position] = tensor.data_ptr()
 
-    def with_strides(
+    def with_layout(
         self, x: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        """`x` with these strides: a copy, or another view of it if strides differ only along dimensions of size 1."""
-        if all(n == 1 or a == b for n, a, b in zip(shape, x.stride(), strides, strict=True)):
+        """`x` with these strides and this dtype: a copy, or a view of it if strides differ only along dimensions of size 1."""
+        if x.dtype is dtype and all(n == 1 or a == b for n, a, b in zip(shape, x.stride(), strides, strict=True)):
             return x.as_strided(shape, strides)
         return torch.empty_strided(shape, strides, dtype=dtype, device=x.device).copy_(x)

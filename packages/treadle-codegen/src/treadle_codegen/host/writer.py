@@ -406,14 +406,15 @@ def _write_bind(writer: HostWriter, bind: Bind, variable: str) -> None:
 
 
 def _fix_result(writer: HostWriter, name: str) -> None:
-    """Give a functional operator's result the planned strides if the operator chose others."""
+    """Give a functional operator's result the planned strides and dtype if the operator chose others."""
     buffer, variable = writer.plan.program.buffers[name], _variable(writer, name)
     if buffer.opaque:
         return
     shape, strides = writer.tuple_of(buffer.shape), writer.tuple_of(buffer.strides)
     dtype = writer.constant(buffer.dtype)
     writer.line(
-        f"if {variable}.stride() != {strides}: {variable} = with_strides({variable}, {shape}, {strides}, {dtype})"
+        f"if {variable}.stride() != {strides} or {variable}.dtype is not {dtype}: "
+        f"{variable} = with_layout({variable}, {shape}, {strides}, {dtype})"
     )
 
 

@@ -39,11 +39,19 @@ def _result(x: torch.Tensor) -> torch.Tensor:
 
 
 def _inference(mode: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> Any:
-    """Return (result, saved mean, saved deviation). On the CPU, the saved statistics of eval mode are empty tensors."""
-    if mean is None or var is None or not _is_plain(x, (weight, bias, mean, var)):
+    """Return (result, saved mean, saved deviation).
+
+    On the CPU, the saved statistics of eval mode are empty tensors. On CUDA, those of 16 bits are kept in float32
+    (aten/src/ATen/native/cuda/Normalization.cu, batch_norm_cuda); PyTorch's decomposition gives them x's dtype in some releases.
+    """
+    if mean is None or var is None:
         return NotImplemented
     with mode:
-        return _result(x), x.new_empty(0), x.new_empty(0)
+        if _is_plain(x, (weight, bias, mean, var)):
+            return _result(x), x.new_empty(0), x.new_empty(0)
+        if type(x) is FakeTensor and x.device.type == "cuda" and x.dtype in _LOW_FLOATS and x.dim() >= 2:
+            return _result(x), *(x.new_empty(x.shape[1], dtype=torch.float32) for _ in range(2))
+    return NotImplemented
 
 
 def _training(
@@ -71,10 +79,14 @@ def _training_low(
     functional = aten._native_batch_norm_legit_functional.default
     rule = decomposition_table[aten.native_batch_norm.default if mean is None else functional]
     out, *saved = rule(x, weight, bias, mean, var, True, momentum, eps)[:3]
-    given = [p for p in (weight, bias, mean, var) if p is not None]
-    in_float32 = x.device.type == "cuda" or any(p.dtype == torch.float32 for p in given)
-    saved = [t.to(torch.float32 if in_float32 else x.dtype) for t in saved]
-    return out, saved[0], saved[1]
+    dtype = _saved_dtype(x, weight, bias, mean, var)
+    return out, saved[0].to(dtype), saved[1].to(dtype)
+
+
+def _saved_dtype(x: Any, *parameters: Any) -> torch.dtype:
+    """The dtype of the statistics that a batch norm of 16 bits saves for its gradients."""
+    in_float32 = x.device.type == "cuda" or any(p is not None and p.dtype == torch.float32 for p in parameters)
+    return torch.float32 if in_float32 else x.dtype
 
 
 def _native(
@@ -98,6 +110,23 @@ def _functional(
         return NotImplemented if found is None else (*found, torch.empty_like(mean), torch.empty_like(var))
 
 
+def _with_update(mode: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, momentum: float, eps: float) -> Any:
+    """PyTorch's decomposition gives running statistics of low precision as float32, and saved ones x's dtype."""
+    if x.dtype not in _LOW_FLOATS:
+        return NotImplemented
+    with mode:
+        rule = decomposition_table[aten._batch_norm_with_update_functional.default]
+        out, *saved, reserve, new_mean, new_var = rule(x, weight, bias, mean, var, momentum, eps)
+        dtype = _saved_dtype(x, weight, bias, mean, var)
+        return out, *(t.to(dtype) for t in saved), reserve, new_mean.to(mean.dtype), new_var.to(var.dtype)
+
+
+def _without_statistics(mode: Any, x: Any, weight: Any, bias: Any, training: bool, momentum: float, eps: float) -> Any:
+    with mode:
+        found = _training(x, weight, bias, None, None, momentum, eps)
+        return NotImplemented if found is None else found
+
+
 def _check_one_dtype(mode: Any, *matrices: Any, **numbers: Any) -> Any:
     dtypes = [t.dtype for t in matrices if isinstance(t, torch.Tensor)]
     if any(dtype != dtypes[0] for dtype in dtypes):
@@ -119,6 +148,8 @@ KERNELS: dict[Any, Callable[..., Any]] = {
     aten.native_batch_norm.default: _native,
     aten._native_batch_norm_legit_no_training.default: _inference,
     aten._native_batch_norm_legit_functional.default: _functional,
+    aten._native_batch_norm_legit.no_stats: _without_statistics,
+    aten._batch_norm_with_update_functional.default: _with_update,
     aten.mm.default: _check_one_dtype,
     aten.addmm.default: _check_one_dtype,
     aten.mv.default: _check_one_dtype,
