@@ -40,7 +40,9 @@ def attention(
     kernel = None
     if dropout_p > 0 and all(t.device.type == "cuda" for t in call.tensors):
         choice = eager_choice(call)
-        kernel = None if choice == _EFFICIENT and enable_gqa else _KERNELS.get(choice)  # releases group heads differently
+        kernel = (
+            None if choice == _EFFICIENT and enable_gqa else _KERNELS.get(choice)
+        )  # releases group heads differently
     if kernel is None:
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
