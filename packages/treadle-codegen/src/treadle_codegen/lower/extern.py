@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Bind, Extern, View
+from treadle_codegen.ir.loops import Bind, Extern, IntLike, View
 from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.indexing import (
+    Shape,
     as_intlike,
     as_shape,
     contiguous,
@@ -18,12 +19,16 @@ from treadle_codegen.lower.indexing import (
     exact_strides,
     is_dense,
     is_plain,
+    not_smaller,
     same_strides,
+    slowest_first,
 )
 from treadle_codegen.lower.tensor_expr import TensorExpr
+from treadle_codegen.lower.view import narrow
 from treadle_shapes.torch import operator as operator_record
 
 aten = torch.ops.aten
+_LARGEST_GAP = 16  # elements behind a row that is shorter than that; longer rows may have gaps of their own size
 
 
 def lower_extern(
@@ -115,12 +120,34 @@ def _exact_argument(lowering: Lowering, x: TensorExpr) -> View:
     view = x.storage
     if view is None:
         view = lowering.realize(x)
-    wanted = x.layout
-    if wanted is not None and not same_strides(x.shape, view.strides, wanted) and is_dense(x.shape, wanted):
+    wanted = x.layout or x.gaps
+    if wanted is None or same_strides(x.shape, view.strides, wanted):
+        return view
+    if is_dense(x.shape, wanted):
         copied = lowering.copy(x, wanted).storage
         assert copied is not None
         return copied
-    return view
+    return _with_gaps(lowering, x, wanted) or view
+
+
+def _with_gaps(lowering: Lowering, x: TensorExpr, wanted: Shape) -> View | None:
+    """A copy of `x` whose rows begin some elements apart, as where attention's mask was padded; None if gaps are most of it.
+
+    Some kernels take aligned rows only. Dimensions of stride 0 stand for one element.
+    """
+    spread = x
+    for dim, stride in enumerate(wanted):
+        if stride == 0:
+            spread = spread.view(narrow(spread.shape, dim, 0, 1))
+    room: IntLike = 1
+    dims = [d for d, size in enumerate(spread.shape) if size != 1]
+    for d in reversed(slowest_first(dims, wanted)):
+        has_gaps = not_smaller(wanted[d], room) and not_smaller(2 * room + _LARGEST_GAP, wanted[d])
+        if wanted[d] != room and not has_gaps:
+            return None  # elements overlap, or gaps are most of it, or either may be so
+        room = wanted[d] * spread.shape[d]
+    copied = lowering.copy(spread, wanted).storage
+    return None if copied is None else replace(copied, shape=x.shape)
 
 
 def _blas_argument(lowering: Lowering, x: TensorExpr) -> View:

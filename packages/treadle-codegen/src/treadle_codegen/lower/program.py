@@ -290,8 +290,8 @@ def _settle(lowering: Lowering, node: torch.fx.Node, x: TensorExpr, val: torch.T
         raise AssertionError(f"lowering gave {x.dtype}{list(x.shape)}, expected {val.dtype}{list(shape)}")
     x.relabel(shape)
     x.origin = node.name
-    if is_plain(val) and is_dense(shape, strides):
-        x.layout = strides
+    if is_plain(val):
+        x.layout, x.gaps = (strides, None) if is_dense(shape, strides) else (None, strides)
     if users > 1 and lowering.why_store_for_reuse(x):
         lowering.realize(x)
 

@@ -43,8 +43,9 @@ class TensorExpr:
     """See the module docstring.
 
     `cost` estimates the arithmetic of one element (ir.ops.Cost) and `reads` names the buffers it loads from; both
-    steer realisation only. `layout` are the strides it gets when it is stored, if not contiguous. `patch` says how it
-    differs from something in memory, where it was made of that (`lower.overwrite`).
+    steer realisation only. `layout` are the strides it gets when it is stored, if not contiguous; `gaps` are the strides
+    that it has in eager, where they are not dense. `patch` says how it differs from something in memory, where it was made
+    of that (`lower.overwrite`).
     """
 
     __slots__ = (
@@ -54,6 +55,7 @@ class TensorExpr:
         "base",
         "cost",
         "dtype",
+        "gaps",
         "layout",
         "origin",
         "patch",
@@ -67,6 +69,7 @@ class TensorExpr:
         self.cost = 0
         self.reads = NOTHING
         self.layout: Shape | None = None
+        self.gaps: Shape | None = None
         self.origin = ""
         self.base: TensorExpr | None = None
         self.patch: Patch | None = None
