@@ -55,6 +55,10 @@ def test_steps_of_training(name: str, device: torch.device) -> None:
     """Dropout included: losses follow eager's with the same seed, and the generator ends where eager's does."""
     scenario = zoo.SCENARIOS[name]
     inputs = zoo.moved(scenario.inputs(2), device)
+    if name == "bert":
+        # A mask that hides nothing is dropped by some releases of transformers, but not where they are traced: another kernel.
+        inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+        inputs["attention_mask"][0, -3:] = 0
     runs = []
     for wrap in (lambda model: model, treadle.compile):
         model = scenario.build().to(device).train()
