@@ -380,3 +380,19 @@ def test_gradients_behind_a_pooled_norm(batch: int) -> None:
     for one, other in zip(model.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-6)
     assert_compiled()
+
+
+@pytest.mark.parametrize("number", [1j, 2 - 3j])
+def test_complex_numbers_beside_parameters(number: complex) -> None:
+    """The derivative conjugates the number, which PyTorch hands to the trace as it is; kernels take tensors only."""
+
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (number * x.exp() + y * number).real.sum() + (y / (number * x)).imag.sum()
+
+    gradients = []
+    for run in (function, treadle.compile(function)):
+        leaves = [torch.linspace(0.5, 2, 6).requires_grad_(), torch.full((6,), 1 + 2j).requires_grad_()]
+        run(*leaves).backward()
+        gradients.append([leaf.grad for leaf in leaves])
+    torch.testing.assert_close(gradients[1], gradients[0])
+    assert_compiled()

@@ -196,8 +196,12 @@ class AtenRecorder(TorchDispatchMode):
             func, args, kwargs = aten.copy.default, args[:2], {}
         if func is aten._efficientzerotensor.default:
             func = aten.zeros.default  # the same values in memory, which kernels read
-        if func is aten._to_copy.default and isinstance(args[0], (bool, int, float, complex, *py_sym_types)):
+        if func is aten._to_copy.default and isinstance(args[0], _NUMBERS):
             func, args, kwargs = aten.full.default, ([], args[0]), _of_scalar(args[0], kwargs)
+        if _takes_number_for_tensor(func, args):
+            with self:
+                number = aten.full.default([], args[0], **_of_scalar(args[0], {}))
+                return call_torch(func, (number, *args[1:]), kwargs, self.line)
         composite = decompose_composite(func)
         if composite is not None:
             with self:
@@ -360,6 +364,13 @@ def _of_scalar(number: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return options
 
 
+def _takes_number_for_tensor(func: Any, args: Sequence[Any]) -> bool:
+    """Whether a wrapped number is the call's only tensor, as in `conj(1j)` of a derivative: kernels take no number there."""
+    tensors = [k for k, parameter in enumerate(func._schema.arguments) if isinstance(parameter.type, torch.TensorType)]
+    return tensors == [0] and bool(args) and isinstance(args[0], _NUMBERS)
+
+
+_NUMBERS = (bool, int, float, complex, *py_sym_types)
 _DTYPES_OF_NUMBERS = {
     (bool, torch.SymBool): torch.bool,
     (int, torch.SymInt): torch.int64,
