@@ -2,6 +2,7 @@
 
     python benchmarks/sweep.py                               all of them, to benchmarks/results/sweep.json and sweep.md
     python benchmarks/sweep.py --every 12                    each twelfth
+    python benchmarks/sweep.py --resume --most 25            the next 25 of which the output has no row yet
     python benchmarks/sweep.py --library timm --names vit_tiny_patch16_224 resnet18
     python benchmarks/sweep.py --limit 120                   seconds for one architecture
 
@@ -304,11 +305,17 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _rows_of(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text(encoding="utf-8"))["rows"] if path.exists() else []
+
+
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", choices=sorted(BUILDERS), nargs="+", default=sorted(BUILDERS))
     parser.add_argument("--names", nargs="+", metavar="NAME", help="only these architectures")
     parser.add_argument("--every", type=int, default=1, help="only each n-th architecture")
+    parser.add_argument("--resume", action="store_true", help="keep the rows that the output has")
+    parser.add_argument("--most", type=int, help="new rows, at most")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds for one architecture")
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="where the JSON goes; the table beside it")
     parser.add_argument("--one", nargs=2, metavar=("LIBRARY", "NAME"), help=argparse.SUPPRESS)
@@ -322,16 +329,22 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     import machine
 
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = _rows_of(options.output) if options.resume else []
+    known = {(row["library"], row["name"]) for row in rows}
+    wanted = [
+        (library, name)
+        for library in options.library
+        for name in options.names or names_of(library)[:: options.every]
+        if (library, name) not in known
+    ]
     head = {"command": " ".join(["python benchmarks/sweep.py", *arguments]), "machine": machine.describe()}
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    for library in options.library:
-        for name in options.names or names_of(library)[:: options.every]:
-            rows.append(row_of(library, name, options.limit))
-            print(library, name, rows[-1]["outcome"], file=sys.stderr, flush=True)
-            # After every row, so that an interrupted run leaves results.
-            options.output.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
-            options.output.with_suffix(".md").write_text(table(rows), encoding="utf-8")
+    for library, name in wanted[: options.most]:
+        rows.append(row_of(library, name, options.limit))
+        print(library, name, rows[-1]["outcome"], file=sys.stderr, flush=True)
+        # After every row, so that an interrupted run leaves results.
+        options.output.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+        options.output.with_suffix(".md").write_text(table(rows), encoding="utf-8")
     return int(any(row["outcome"] == "wrong" for row in rows))
 
 

@@ -29,7 +29,12 @@ def compiler(seed: int, backend: str) -> Any:
 
     def compile_function(function: Any) -> Any:
         treadle.reset()
-        return treadle.compile(function, backend=backend, dynamic=dynamic, options={"raise_internal_errors": True})
+        return treadle.compile(
+            function,
+            backend=backend,
+            dynamic=dynamic,
+            options={"raise_internal_errors": True, "leave_unprofitable": False},
+        )
 
     return compile_function
 

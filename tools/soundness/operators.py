@@ -157,7 +157,9 @@ def fuzz_operator(op: Any, steps: int, seed: int, backend: str) -> Iterator[str]
     treadle.reset()
     rng = random.Random(f"{op.name} {seed}")
     compiled = treadle.compile(
-        lambda *args, **kwargs: op.op(*args, **kwargs), backend=backend, options={"raise_internal_errors": True}
+        lambda *args, **kwargs: op.op(*args, **kwargs),
+        backend=backend,
+        options={"raise_internal_errors": True, "leave_unprofitable": False},
     )
     for step, arguments in zip(range(steps), samples(op, rng), strict=False):
         make = vary(rng, arguments)

@@ -38,3 +38,14 @@ def test_symbols_that_the_graph_returns(env):
     reader = SizeReader([], {expr_of(number): 1})
     assert reader.knows_symbol(expr_of(number))
     assert reader.reader(number + 1)([], [None, 4]) == 5
+
+
+def test_a_number_is_the_same_when_it_is_evaluated_often(env):
+    rows = sym_int(env, env.create_symbol(3, "rows"))
+    reader = SizeReader([rows], {}).reader(rows * 4 + 1)
+    assert [reader([n], []) for n in range(30)] == [4 * n + 1 for n in range(30)]
+
+
+def test_a_symbol_alone_is_read(env):
+    count = sym_int(env, env.create_symbol(3, "count", size=False))
+    assert SizeReader([torch.ones(2), count], {}).reader(count)([torch.ones(2), 7], []) == 7

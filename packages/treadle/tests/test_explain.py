@@ -60,6 +60,7 @@ graph 0: 2 operations
 graph 1: 1 operation
 break 0: builtin-call at {__file__}:{line}
     The program calls a function implemented in C that is no torch operation and is not known to be pure. (time.sleep)
+left to Python: graphs this small cost more than they save (option leave_unprofitable)
 x.size()[0]: static, 2
 x.size()[1]: static, 3
 y.size()[0]: static, 2
@@ -83,3 +84,14 @@ y.size()[0]: dynamic, 1 or more
 y.size()[1]: static, it must be 2
     y.size()[1] == 2, decided at {where}"""
     )
+
+
+def test_functions_with_breaks_that_gain_something_are_not_left_to_python():
+    def f(x):
+        for _ in range(30):
+            x = torch.sin(x) * 2
+        time.sleep(0)
+        return x + 1
+
+    assert not treadle.explain(f)(torch.ones(2)).is_unprofitable
+    assert treadle.explain(breaking)(torch.ones(2)).is_unprofitable

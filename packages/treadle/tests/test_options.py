@@ -83,3 +83,14 @@ def test_options_of_a_compile_override_the_process(tmp_path):
 def test_errors_name_what_was_given_and_what_is_allowed(arguments, message):
     with pytest.raises(ValueError, match=message):
         compile_options(*arguments, own_backend=True)
+
+
+def test_unprofitable_functions_are_left_to_python_where_the_costs_are_known():
+    def leaves(fullgraph, is_codegen, **given):
+        options = compile_options(fullgraph, None, None, given, own_backend=True)
+        return options.for_tracer(is_codegen=is_codegen).leave_unprofitable
+
+    assert leaves(False, True, leave_unprofitable=True)
+    assert not leaves(True, True, leave_unprofitable=True)
+    assert not leaves(False, False, leave_unprofitable=True)
+    assert not leaves(False, True, leave_unprofitable=False)

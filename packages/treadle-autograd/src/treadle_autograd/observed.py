@@ -93,6 +93,10 @@ class OutputNode(torch.autograd.Function):
         return (None, None, None, tangent, *others)
 
 
+# `Function.apply` without what only transforms of `torch.func` need: under those, no compiled graph runs.
+_apply_output_node = super(torch.autograd.Function, OutputNode).apply
+
+
 def edge_for(output: torch.Tensor) -> torch.Tensor:
     """A tensor without memory of its own, of the shape and dtype of `output`."""
     return torch.empty((), dtype=output.dtype, device=output.device).expand(output.shape)
@@ -104,7 +108,7 @@ def connect(call: Any, results: Sequence[Any], values: Mapping[int, torch.Tensor
     sources = call.program.joint.sources
     for position in sorted(sources, key=lambda k: len(sources[k])):  # each has more sources than any of its sources
         below = [_PROBE, *[outputs[k] for k in sources[position]]] if sources[position] else []
-        outputs[position] = OutputNode.apply(call, position, [values[position]], outputs[position], *below)
+        outputs[position] = _apply_output_node(call, position, [values[position]], outputs[position], *below)
     for position in call.program.joint.cuts:
         call.observers.watch(position, outputs[position])
     return tuple(outputs)

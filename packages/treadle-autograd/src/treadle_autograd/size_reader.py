@@ -8,11 +8,15 @@ from typing import Any
 import torch
 from torch.types import py_sym_types
 
+from treadle_shapes import python_function
 from treadle_shapes.expr import Node, Symbol, evaluate, free_symbols
 from treadle_shapes.floats import FloatSymbol
 from treadle_shapes.torch import expr_of
 
 from .errors import UnsupportedGraph
+
+# After so many evaluations an expression becomes a Python function.
+_INTERPRETED = 8
 
 # (inputs of the graph, outputs of the graph) -> number
 Read = Callable[[Sequence[Any], Sequence[Any]], Any]
@@ -57,6 +61,25 @@ class SizeReader:
         missing = free_symbols(expression) - self._read.keys()
         if missing:
             raise UnsupportedGraph(f"no input has the size {', '.join(map(str, missing))}")
-        readers = {free: self._read[free] for free in free_symbols(expression)}
-        number: Any = expression
-        return lambda inputs, fresh: evaluate(number, {free: read(inputs, fresh) for free, read in readers.items()})
+        if expression in self._read:
+            return self._read[expression]
+        return _Evaluation(expression, {free: self._read[free] for free in free_symbols(expression)})
+
+
+class _Evaluation:
+    """Evaluates an expression for a call. The first calls interpret it, because few graphs are called often; then it is compiled."""
+
+    def __init__(self, expression: Any, readers: dict[Any, Read]) -> None:
+        self._expression = expression
+        self._readers = readers
+        self._interpreted = 0
+        self._function: Callable[..., Any] | None = None
+
+    def __call__(self, inputs: Sequence[Any], fresh: Sequence[Any]) -> Any:
+        values = [read(inputs, fresh) for read in self._readers.values()]
+        if self._function is not None:
+            return self._function(*values)
+        self._interpreted += 1
+        if self._interpreted == _INTERPRETED:
+            self._function = python_function(self._expression, list(self._readers))
+        return evaluate(self._expression, dict(zip(self._readers, values, strict=True)))

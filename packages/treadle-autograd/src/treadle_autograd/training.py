@@ -51,7 +51,7 @@ class TrainingProgram:
     def __call__(self, *primals: Any) -> Sequence[Any]:
         call, values = Call(self, primals), dict[int, torch.Tensor]()
         try:
-            results = CompiledBackward.apply(call, values, *primals)
+            results = _apply(call, values, primals)
         except Exception as error:
             # Behind the kernels, only the program's own saved-tensor hooks can raise (checkpoint ends a recomputation in this way).
             if call.has_run:
@@ -62,8 +62,13 @@ class TrainingProgram:
     def run_forward(self, primals: Sequence[Any]) -> Sequence[Any]:
         """The forward graph's results, computed as eager's kernels compute: without a record, and in grad mode, which some of them look
         at to decide whether they return what only their backward pass needs (oneDNN's LSTM)."""
-        with torch._C._AutoDispatchBelowADInplaceOrView(), torch.enable_grad():
-            results = self.forward(*primals)
+        grad = torch.is_grad_enabled()
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            torch._C._set_grad_enabled(True)  # a context manager of PyTorch's takes as long as an operator
+            try:
+                results = self.forward(*primals)
+            finally:
+                torch._C._set_grad_enabled(grad)
         if not self._is_checked:
             check_results(results, self.halves.forward.graph.output_node().args[0], "forward")  # type: ignore[arg-type]
             self._is_checked = True
@@ -219,6 +224,19 @@ class CompiledBackward(torch.autograd.Function):
         for k, gradient in zip(wanted, found, strict=True):
             gradients[2 + joint.gradients[k]] = gradient
         return tuple(gradients)
+
+
+_apply_node = super(torch.autograd.Function, CompiledBackward).apply
+_unwrap = torch._C._functorch.unwrap_if_dead
+
+
+def _apply(call: Call, values: dict[int, torch.Tensor], primals: Sequence[Any]) -> Sequence[Any]:
+    """`CompiledBackward.apply`, without what it looks up in every call for functions that have `setup_context`.
+
+    A tensor that a transform of `torch.func` has left behind is unwrapped, as there."""
+    if torch._C._are_functorch_transforms_active():
+        return CompiledBackward.apply(call, values, *primals)  # type: ignore[no-any-return]
+    return _apply_node(call, values, *[_unwrap(p) if isinstance(p, torch.Tensor) else p for p in primals])  # type: ignore[no-any-return]
 
 
 def _rerun_gradients(

@@ -53,6 +53,7 @@ from treadle_shapes.facts import Facts
 from treadle_shapes.fork import held_during_fork
 from treadle_shapes.guards import Dropped, Frame, Guard, GuardFunction
 from treadle_shapes.prove import prove
+from treadle_shapes.python_functions import python_function
 
 __all__ = [
     "POLICIES",
@@ -93,6 +94,7 @@ __all__ = [
     "__version__",
     "bounds",
     "ceildiv",
+    "python_function",
     "evaluate",
     "exactdiv",
     "from_sympy",

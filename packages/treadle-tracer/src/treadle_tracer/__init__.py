@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .observer import Observer, SilentObserver
     from .options import TracerOptions
     from .output.entry import Payload
+    from .output.profitability import profit_of
     from .room import is_out_of_room
     from .skips import Skip, SkipKind
 
@@ -34,6 +35,7 @@ _PLACES = {
     "SkipKind": "skips",
     "is_out_of_room": "room",
     "paused": "collector",
+    "profit_of": "output.profitability",
     "set_mark": "marks",
 }
 
@@ -54,6 +56,7 @@ __all__ = [
     "is_out_of_room",
     "optimize",
     "paused",
+    "profit_of",
     "set_mark",
 ]
 

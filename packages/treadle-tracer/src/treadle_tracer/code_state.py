@@ -36,6 +36,7 @@ class CodeState:
     dynamic           what earlier calls have shown to change
     constants         changing numbers that a trace could not have as symbols
     declared          the marks that the user has set on its inputs
+    on_trial          the entries, if the next call decides whether they are worth their cost (`unprofitable`)
     gone              how many entries have been dropped because the module at this source is gone
     """
 
@@ -52,6 +53,7 @@ class CodeState:
     constants: set[Source] = field(default_factory=set)
     declared: dict[Source, dict[int, Mark]] = field(default_factory=dict)
     gone: Counter[Source] = field(default_factory=Counter)
+    on_trial: list[Any] = field(default_factory=list)
 
     def forget_calls(self) -> None:
         """Forget what earlier calls have shown; keep what is true of the code itself."""

@@ -34,6 +34,7 @@ from .output.call_changes import follow
 from .output.deferred_asserts import asserts_of
 from .output.entry import FramePlan, Payload, finish_entry, with_accepted_sizes
 from .output.graph_writes import may_raise_by_value, why_not_deoptimise
+from .output.profitability import profit_of
 from .output.size_one import check_size_one, why_not_served
 from .output.size_ranges import size_program
 from .skips import Skip, SkipKind
@@ -242,6 +243,11 @@ class Compilation:
             check_still_dynamic(declared, result.env)
         with self._phase("codegen"):
             payload = Payload(gm, result.guards.tensors, result.reason, owner_of(self.frame, self.state.dynamic))
+            if self.options.leave_unprofitable:
+                is_eager = getattr(compiled, "why_eager", None) is not None
+                payload.profit = profit_of(gm, torch.is_grad_enabled(), is_eager)
+                payload.goes_on = plan.goes_on
+                payload.inlined = tuple([weakref.ref(code) for code in result.inlined])
             entry = finish_entry(
                 plan,
                 compiled,

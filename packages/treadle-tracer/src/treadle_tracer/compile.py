@@ -38,6 +38,7 @@ from .output.size_ranges import size_program
 from .output.tensor_check import why_global_state_unfit
 from .room import is_out_of_room, room_to_recurse
 from .skips import Skip, SkipKind, skips_callees, why_no_tensors, why_not_trace
+from .unprofitable import end_trial, judge, put_on_trial
 
 # After so many calls without a tensor, a code object is left alone for good.
 _TENSORLESS_CALLS = 16
@@ -134,6 +135,12 @@ class FrameCompiler:
             state.tensorless_calls += 1
             return treadle_frame.RUN_ONCE if state.tensorless_calls < _TENSORLESS_CALLS else treadle_frame.SKIP
         with self._lock:
+            if state.on_trial:
+                entry, skip = end_trial(frame, state, self._state_of)
+                if skip is not None:
+                    self.observer.on_skip(code, skip)
+                if entry is not None:
+                    return entry
             state.learn_owners(frame, treadle_frame.entries(code))
             existing = self._entries_like(frame, state)
             entry = self._accepting_one_more_size(frame, existing)
@@ -147,6 +154,8 @@ class FrameCompiler:
             has_learnt = state.dynamic.size > known
             skip = self._why_no_more_entries(frame, existing, dynamic, state.in_vain, has_learnt)
             if skip is not None:
+                if self.options.leave_unprofitable:
+                    put_on_trial(code, self._state_of)
                 return self._skip(code, skip, warn=not starts_in_loop(code))
             with _torch_state_kept(), room_to_recurse():
                 return self._compile(frame, state, dynamic)
@@ -239,7 +248,13 @@ class FrameCompiler:
             if self.options.raise_internal_errors:
                 raise failure from error
             return self._skip(code, Skip(SkipKind.INTERNAL_ERROR, f"a bug of treadle, {failure}"), warn=True)
-        return self._skip(code, answer) if isinstance(answer, Skip) else answer
+        if isinstance(answer, Skip):
+            return self._skip(code, answer)
+        if self.options.leave_unprofitable:
+            answer, skip = judge(code, answer, state.is_root, self._state_of)
+            if skip is not None:
+                self.observer.on_skip(code, skip)
+        return answer
 
 
 def _frame_skipped(code: CodeType, skip: Skip) -> Unsupported:

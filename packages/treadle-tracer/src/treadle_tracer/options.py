@@ -26,6 +26,8 @@ class TracerOptions:
                            Python runs the program where it does not hold. False: such a question breaks the graph
     separate               no graph both writes to outside tensors and raises under an exception handler of the program; so it must be for
                            backends that may raise after they have written
+    leave_unprofitable     a function whose graphs cost more than they save against eager is left to Python. The costs are those of
+                           treadle_codegen on the CPU
     """
 
     fullgraph: bool = False
@@ -37,3 +39,4 @@ class TracerOptions:
     defer: bool = True
     guess: bool = True
     separate: bool = False
+    leave_unprofitable: bool = False

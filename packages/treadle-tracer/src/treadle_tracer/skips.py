@@ -31,6 +31,7 @@ class SkipKind(enum.Enum):
     NO_TENSOR = enum.auto()  # no tensor is computed
     ENTRY_LIMIT = enum.auto()  # the limit of recompiles or of entries is reached
     UNSUPPORTED = enum.auto()  # the tracer cannot trace or leave the frame
+    UNPROFITABLE = enum.auto()  # its graphs cost more than they save
     INTERNAL_ERROR = enum.auto()  # a bug of treadle
 
 

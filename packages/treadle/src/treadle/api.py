@@ -91,7 +91,7 @@ def compile(  # noqa: A001 (the name users expect)
     _require_callable(fn_or_module)
     if disable:
         return fn_or_module
-    handler = compile_handler(backend_function, chosen.for_tracer(), Reporter())
+    handler = compile_handler(backend_function, chosen.for_tracer(is_codegen=backend == "codegen"), Reporter())
     return attach(fn_or_module, handler)
 
 

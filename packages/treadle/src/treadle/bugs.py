@@ -58,10 +58,12 @@ def warn_once(message: str) -> None:
 
 
 def run_in_eager(gm: fx.GraphModule, reason: str) -> Compiled:
-    """`gm` itself as the compiled callable. Counts and logs the reason."""
+    """`gm` itself as the compiled callable, with the reason as `why_eager`. Counts and logs the reason."""
     stats.add(eager_graph=EagerGraph(reason))
     logs.emit("eager", reason)
-    return without_hook(gm.forward)
+    run: Any = without_hook(gm.forward)
+    run.why_eager = reason
+    return run
 
 
 def compile_or_eager(

@@ -11,7 +11,7 @@ from torch import fx
 
 import treadle_autograd
 from treadle_autograd import aot
-from treadle_tracer import Payload, compile_handler, paused
+from treadle_tracer import Payload, compile_handler, paused, profit_of
 
 from .api import attach
 from .backends import eager, needs_gradients
@@ -30,6 +30,7 @@ class Explanation:
     sizes: one line per dimension of an input, static or dynamic with its range, followed by the program's lines that constrain it.
     partitions: for every graph that gradients flow through, what would be saved for backward, and what computed again. Their text is
         not part of that of the explanation.
+    profits: for every graph, the calls of operators that it is expected to save against eager (negative: to cost); None if that is unknown.
     """
 
     graphs: list[fx.GraphModule] = field(default_factory=list)
@@ -37,7 +38,14 @@ class Explanation:
     guards: list[str] = field(default_factory=list)
     sizes: list[str] = field(default_factory=list)
     partitions: list[PartitionReport] = field(default_factory=list)
+    profits: list[float | None] = field(default_factory=list)
     result: Any = None
+
+    @property
+    def is_unprofitable(self) -> bool:
+        """Whether the graphs cost more than they save, so that `treadle.compile` leaves a function with graph breaks to Python."""
+        known = [profit for profit in self.profits if profit is not None]
+        return bool(self.breaks) and len(known) == len(self.profits) and sum(known) < 0
 
     @property
     def graph_count(self) -> int:
@@ -56,6 +64,8 @@ class Explanation:
             lines.append(f"graph {number}: {_count(len(calls), 'operation')}")
         for number, found in enumerate(self.breaks):
             lines.append(f"break {number}: {found.code} at {found.where}\n    {found.reason}")
+        if self.is_unprofitable:
+            lines.append("left to Python: graphs this small cost more than they save (option leave_unprofitable)")
         for partition in self.partitions:
             lines.append(
                 f"saved for backward: {_count(len(partition.saved), 'tensor')}, {partition.saved_bytes} bytes without inputs"
@@ -91,6 +101,7 @@ def explain(fn: Callable[..., Any], *, dynamic: bool | None = None) -> Callable[
         run_graph = eager(options)
 
         def backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+            explanation.profits.append(profit_of(gm, torch.is_grad_enabled()))
             explanation.partitions += describe_partition(gm, example_inputs, options)
             return run_graph(gm, example_inputs)
 

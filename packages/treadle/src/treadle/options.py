@@ -91,6 +91,14 @@ OPTIONS: tuple[Option, ...] = (
         environment="TREADLE_CAPTURE_SCALARS",
     ),
     Option(
+        "leave_unprofitable",
+        bool,
+        True,
+        "True: a function whose graphs are so small that they cost more than they save is left to Python, unless fullgraph=True. "
+        "False: it is compiled. On the CPU, with the backend codegen",
+        environment="TREADLE_LEAVE_UNPROFITABLE",
+    ),
+    Option(
         "memory_budget",
         float,
         1.0,
@@ -243,11 +251,17 @@ class CompileOptions:
     def _of(self, owner: str) -> dict[str, Any]:
         return {o.name: self.values[o.name] for o in OPTIONS if o.owner == owner and self.values[o.name] is not None}
 
-    def for_tracer(self) -> TracerOptions:
+    def for_tracer(self, is_codegen: bool = False) -> TracerOptions:
+        """is_codegen: the backend is "codegen", whose costs the tracer knows."""
         from treadle_tracer import TracerOptions
 
-        raising = self.values["raise_internal_errors"]
-        return TracerOptions(self.fullgraph, self.dynamic, raise_internal_errors=raising, **self._of("tracer"))
+        return TracerOptions(
+            self.fullgraph,
+            self.dynamic,
+            raise_internal_errors=self.values["raise_internal_errors"],
+            leave_unprofitable=is_codegen and self.values["leave_unprofitable"] and not self.fullgraph,
+            **self._of("tracer"),
+        )
 
     def for_codegen(self) -> CodegenOptions:
         from treadle_codegen import CodegenOptions

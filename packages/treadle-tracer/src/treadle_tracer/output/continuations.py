@@ -26,7 +26,8 @@ class Family:
     skipped   the hook leaves the function alone, and so its continuations
     """
 
-    def __init__(self, model: CodeModel, skipped: bool):
+    def __init__(self, code: CodeType, model: CodeModel, skipped: bool):
+        self.code = weakref.ref(code)
         self.model = model
         self.skipped = skipped
         self.made: dict[_Key, Continuation] = {}
@@ -124,8 +125,23 @@ def family_of(code: CodeType, model: CodeModel) -> Family | None:
         return known.family()
     family = _families.get(code)
     if family is None:
-        family = _families[code] = Family(model, treadle_frame.is_skipped(code))
+        family = _families[code] = Family(code, model, treadle_frame.is_skipped(code))
     return family
+
+
+def original_of(code: CodeType) -> CodeType | None:
+    """The function that a continuation belongs to, None when it is gone; other code belongs to itself."""
+    known = _known.get(code)
+    if known is None:
+        return code
+    family = known.family()
+    return None if family is None else family.code()
+
+
+def continuations_of(code: CodeType) -> list[CodeType]:
+    """The continuations of a function."""
+    family = _families.get(code)
+    return [] if family is None else [made.code for made in family.made.values()]
 
 
 def index_in_original(code: CodeType, model: CodeModel, index: int) -> int:

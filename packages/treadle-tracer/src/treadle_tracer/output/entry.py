@@ -46,6 +46,10 @@ class Payload:
     modules       the modules that are guarded by their identity, referred to weakly
     dynamic       the dynamic sizes, ints and floats; None when there are none
     inputs        where the inputs of the graph come from
+    profit        what a run of the graph saves against eager, in calls of operators (`profitability`); None if that is not known
+    inlined       the codes of the functions that the trace has called in place; kept where `profit` is estimated
+    goes_on       continuations follow
+    is_left       the entry runs the original code, because its graphs are not worth their cost (`unprofitable`)
     """
 
     graph_module: torch.fx.GraphModule | None
@@ -57,6 +61,10 @@ class Payload:
     modules: tuple[tuple[Source, weakref.ref[torch.nn.Module]], ...] = ()
     dynamic: DynamicNumbers | None = None
     inputs: tuple[Source, ...] = ()
+    profit: float | None = 0.0
+    inlined: tuple[weakref.ref[CodeType], ...] = ()
+    goes_on: bool = False
+    is_left: bool = False
 
     @property
     def modules_gone(self) -> tuple[Source, ...]:
@@ -82,6 +90,11 @@ class FramePlan:
     def outputs(self) -> list[Any]:
         """The graph nodes that the compiled graph must return, in order."""
         return list(self.usage.outputs)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the replacement calls continuations."""
+        return self.leaving is not None and bool(self.leaving.exits or self.leaving.on_exception)
 
     def _give_back(self, builder: ReplacementBuilder) -> None:
         if self.leaving is not None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from treadle_tracer.bytecode import CodeModel
     from treadle_tracer.errors import Unsupported
     from treadle_tracer.output.graph import GraphBuilder
@@ -50,6 +52,7 @@ class TraceResult:
     handled         the exception that the frame is handling; None if there is none
     raised          exceptions that the trace has raised and the frame has caught, with the instruction of the frame
     caught          exceptions that the trace has raised and a called frame has caught
+    inlined         the codes of the functions that the trace has called in place
     env             the `treadle_shapes.ShapeEnv` of the dynamic sizes, None when all sizes are static
     """
 
@@ -72,6 +75,7 @@ class TraceResult:
     caught: tuple[Value, ...] = ()
     inner: tuple[InnerFrame, ...] = ()
     steps: tuple[int, ...] = ()
+    inlined: tuple[CodeType, ...] = ()
     env: Any = None
 
     def was_raised(self, exception: Value) -> bool:

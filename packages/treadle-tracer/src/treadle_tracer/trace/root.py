@@ -53,6 +53,7 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
     if code.co_flags & _CO_ASYNC:
         raise Unsupported("async", function.describe())
     bound = bind_arguments(tx, function, args, kwargs)
+    tx.inlined[id(code)] = code
     frame = Frame(tx, program_of(code), code, function.globals)
     frame.function = function
     frame.locals = bound
@@ -207,6 +208,7 @@ def _run_root(tx: Tracer, root: RootFrame, reason: Unsupported | None) -> TraceR
     result = TraceResult("return", tx.graph, tx.guards, tx.mutations, state_changes=changes)
     result.protected = tx.was_protected
     result.env = tx.symbols.env
+    result.inlined = tuple(tx.inlined.values())
     result.generators, result.index = tuple(tx.generators), root.at
     result.arguments, result.locals = root.arguments, root.locals
     if not root.broken:

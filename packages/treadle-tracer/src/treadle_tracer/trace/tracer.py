@@ -132,6 +132,7 @@ class Tracer:
         self.scopes: dict[int, dict[str, Any]] = {}
         self.frames: list[TracedFrame] = []
         self.generators: list[GeneratorValue] = []
+        self.inlined: dict[int, types.CodeType] = {}
         self.root_globals: dict[str, Any] | None = None
         self.exception: Value | None = None
         self.numpy_flags: list[array_warnings.Flag] = []

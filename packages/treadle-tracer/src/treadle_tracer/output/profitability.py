@@ -1,0 +1,174 @@
+"""What a run of a compiled graph is expected to save against eager: a cost model over facts of the graph.
+
+The unit is one call of an operator in eager: what Python and PyTorch's dispatcher take for one operator on a small tensor, about a
+microsecond. Both sides consist of such work, so the unit cancels differences between machines. A compiled graph saves the calls that it
+fuses, and the memory traffic between them. It costs a call of its own, and more where autograd records it or where it writes to its
+inputs.
+
+The figures are measured on the CPU (`benchmarks/broken_programs.py`). For graphs on other devices the model knows nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.types import py_sym_types
+
+from treadle_shapes.torch import Kind, operator
+
+from .deferred_asserts import asserts_of
+from .graph_writes import draws_random_numbers, why_not_deoptimise, written_arguments
+
+# Calls that eager makes for an operator and that a compiled graph does not.
+_FUSED: dict[Kind, float] = {
+    Kind.VIEW: 0.8,
+    Kind.POINTWISE: 1.0,
+    Kind.REDUCTION: 1.5,
+    Kind.GATHER: 1.5,
+    Kind.SCATTER: 1.5,
+    Kind.NORMALISATION: 3.0,
+    Kind.POOLING: 1.0,
+    Kind.CREATION: 1.0,
+    Kind.COPY: 1.0,
+    Kind.LOSS: 3.0,
+    Kind.SCAN: 0.5,
+    Kind.QUERY: 0.5,
+    Kind.RANDOM: 1.0,
+}
+# A function without a record is made of operators that have one.
+_UNKNOWN = 1.0
+# An operator that autograd records is called again, as its derivative, and its node is made and freed: so much more for each fused call.
+_RECORDED = 3.0
+# Kernels of PyTorch that the graph calls: what that saves, first without autograd. Products have short ways; others are called through the
+# operator's overload, which takes longer than eager's binding, and so does each operator of their derivatives.
+_KERNEL = {Kind.MATMUL: (0.0, 2.0), Kind.CONVOLUTION: (0.0, 2.0)}
+_OTHER_KERNEL = (-1.0, -5.0)
+# Bytes that are written and read in the time of one call.
+_BYTES = 1 << 14
+
+# What a call of a compiled graph costs: guards, the host, the continuation; a node of autograd and its backward pass;
+_CALL = 3.0
+_CALL_RECORDED = 32.0
+# the result and the tangent of each output;
+_OUTPUT = 6.0
+# a node of its own for each recorded output that another one is computed from, or that is computed from another one;
+_OBSERVED = 8.0
+# a test whether the inputs share memory, and copies; states of random generators; a handler for failing asserts; guards of numbers.
+_WRITES = 8.0
+_DRAWS = 3.0
+_ASSERTS = 1.0
+_NUMBER = 1.0
+# A break where there is nothing to compute costs the continuation alone.
+CONTINUATION = 1.0
+
+
+def profit_of(gm: torch.fx.GraphModule | None, grad: bool, is_eager: bool = False) -> float | None:
+    """The calls of operators that one run of the compiled graph saves, negative if it costs more; None where the model knows nothing.
+
+    gm: None for a piece of a function that computes nothing. is_eager: the backend runs the graph as it is.
+    grad: grad mode at the time of the call. The fake tensors in `meta["example_value"]` say the rest.
+    """
+    if gm is None:
+        return -CONTINUATION
+    if is_eager:
+        return -2 * _CALL  # more than a function that the user has asked to compile may cost
+    tensors = list(_tensors(gm))
+    if any(tensor.device.type != "cpu" for _, tensor in tensors):
+        return None
+    recorded = _recorded(gm) if grad else set[torch.fx.Node]()
+    saved = sum(_saved(node, node in recorded) for node in gm.graph.nodes if node.op.startswith("call_"))
+    return saved - _overhead(gm, recorded)
+
+
+def _recorded(gm: torch.fx.GraphModule) -> set[torch.fx.Node]:
+    """The calls that a backward pass from the outputs goes through."""
+    found: set[torch.fx.Node] = set()
+    pending = list(gm.graph.output_node().all_input_nodes)
+    pending += [node for node in gm.graph.nodes if node.op.startswith("call_") and written_arguments(node)]
+    while pending:
+        node = pending.pop()
+        if node not in found and node.op.startswith("call_") and _requires_grad(node):
+            found.add(node)
+            pending += node.all_input_nodes
+    return found
+
+
+def _overhead(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> float:
+    overhead = _CALL
+    if recorded:
+        outputs = recorded.intersection(gm.graph.output_node().all_input_nodes)
+        overhead = _CALL_RECORDED + _OUTPUT * (len(outputs) - 1) + _OBSERVED * _observed(gm, recorded)
+    inputs = [node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")]
+    overhead += _NUMBER * sum(isinstance(value, py_sym_types) for value in inputs)
+    if why_not_deoptimise(gm) is not None:
+        overhead += _WRITES
+    if draws_random_numbers(gm):
+        overhead += _DRAWS * (2 if recorded else 1)
+    return overhead + (_ASSERTS if asserts_of(gm) else 0.0)
+
+
+def _observed(gm: torch.fx.GraphModule, recorded: set[torch.fx.Node]) -> int:
+    """How many recorded outputs are computed from others, or others from them."""
+    outputs = set(gm.graph.output_node().all_input_nodes)
+    below: dict[torch.fx.Node, set[torch.fx.Node]] = {}
+    found: set[torch.fx.Node] = set()
+    for node in gm.graph.nodes:
+        if node not in recorded:
+            continue
+        sources = set().union(*[below.get(used, ()) for used in node.all_input_nodes])
+        if node in outputs:
+            found |= {node, *sources} if sources else set()
+            sources = {node}
+        below[node] = sources
+    return len(found)
+
+
+def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
+    record = operator(node.target)
+    calls = _UNKNOWN if record is None else _FUSED.get(record.kind, 0.0)
+    values = list(_tensors_in(node.meta.get("example_value")))
+    if not values:
+        return 0.0
+    if not calls:
+        return _KERNEL.get(record.kind if record else Kind.OTHER, _OTHER_KERNEL)[is_recorded]
+    is_view = record is not None and record.kind is Kind.VIEW
+    saved = calls + (0.0 if is_view else sum(map(_bytes, values)) / _BYTES)
+    return saved * (1 + _RECORDED) if is_recorded else saved
+
+
+def _requires_grad(node: torch.fx.Node) -> bool:
+    return any(value.requires_grad for value in _tensors_in(node.meta.get("example_value")))
+
+
+def _bytes(tensor: torch.Tensor) -> float:
+    count = 1
+    for size in tensor.size():
+        count *= _hint(size)
+    return count * tensor.element_size()
+
+
+def _hint(size: Any) -> int:
+    """A size, or what a symbolic size is in this call; 1 where only the run tells."""
+    if isinstance(size, int):
+        return size
+    hint = getattr(size.node, "hint", None)
+    return hint if isinstance(hint, int) else 1
+
+
+def _tensors(gm: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, torch.Tensor]]:
+    for node in gm.graph.nodes:
+        for tensor in _tensors_in(node.meta.get("example_value")):
+            yield node, tensor
+
+
+def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _tensors_in(part)
+
+
+__all__ = ["CONTINUATION", "profit_of"]

@@ -1,0 +1,164 @@
+"""Functions whose graphs cost more than they save are left to Python (`TracerOptions.leave_unprofitable`).
+
+A function that breaks into small graphs pays for every piece: guards, the call of the graph, the continuation. `output.profitability`
+estimates the profit of one run of each graph, entries count their runs.
+
+    first call       compiles the function and its continuations. As soon as one of them has a negative profit, the function's entries are
+                     taken out, so that its next call misses ("trial")
+    next call        weighs each profit with the number of runs. Negative: the entries are replaced by ones with the same guards that run
+                     the original code, and the entries of the continuations are dropped. Else the entries are put back
+    another call     that these guards do not accept compiles again, and is judged again
+
+A function that is one graph is judged when it is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+import treadle_frame
+
+from .output.continuations import continuations_of, original_of, starts_in_loop
+from .output.size_ranges import size_program
+from .skips import Skip, SkipKind
+from .source import path_key
+
+if TYPE_CHECKING:
+    from .code_state import CodeState
+    from .output.entry import Payload
+
+# How often a loop turns, where that is not known.
+_TURNS = 4
+# What a turn costs in a continuation that has been given up: the graph before it was not what the loop needed.
+_SKIPPED = 4.0
+# A dynamic size may grow by this factor until the decision is made again.
+_GROWTH = 8
+# In calls of operators: a function that is one graph is left alone if its profit is less. The first is for functions that the user has
+# asked to compile, so that these stay compiled where little is lost. The second pays for the frame of all others.
+_LEAST_OF_ROOT = -2.0
+_LEAST = 1.0
+
+
+def judge(
+    code: CodeType, entry: Any, is_root: bool, state_of: Callable[[CodeType], CodeState]
+) -> tuple[Any, Skip | None]:
+    """The entry to install for `code`, which has just been compiled to `entry`, and why that runs the original code, if it does.
+
+    is_root: the user asked to compile it. state_of: the record of a code object.
+    """
+    original = original_of(code)
+    profit = entry.payload.profit
+    if original is code and not entry.payload.goes_on:
+        if profit is None or profit >= (_LEAST_OF_ROOT if is_root else _LEAST) or entry.payload.graph_module is None:
+            return entry, None
+        skip = Skip(SkipKind.UNPROFITABLE, f"its graph is too small to gain anything ({_profit_text(profit)})")
+        _leave_inlined([entry], state_of)
+        return left_to_python(code, entry), skip
+    if original is not None and original is not code:
+        profits = [e.payload.profit for e in (*treadle_frame.entries(original), entry)]
+        if None not in profits and min(profits) < 0:
+            put_on_trial(code, state_of)
+    return entry, None
+
+
+def put_on_trial(code: CodeType, state_of: Callable[[CodeType], CodeState]) -> None:
+    """Have the next call of a function decide whether it is left to Python. code: a continuation of it that has cost something."""
+    original = original_of(code)
+    if original is None or original is code:
+        return
+    installed = [entry for entry in treadle_frame.entries(original) if not entry.payload.is_left]
+    state_of(original).on_trial += [entry for entry in installed if treadle_frame.remove_entry(original, entry)]
+
+
+def end_trial(
+    frame: treadle_frame.FrameInfo, state: CodeState, state_of: Callable[[CodeType], CodeState]
+) -> tuple[Any, Skip | None]:
+    """The entry that serves this call of a function on trial, None if there is none; and why the function is left to Python, if it is.
+
+    All entries are put back, as they were or without their graphs.
+    """
+    code = frame.code
+    entries, state.on_trial = state.on_trial, []
+    skip = _why_leave(entries, continuations_of(code))
+    if skip is not None:
+        pieces = _pieces(continuations_of(code))
+        _leave_inlined([*entries, *[piece for _, piece in pieces]], state_of)
+        for member, piece in pieces:
+            treadle_frame.remove_entry(member, piece)
+        entries = [left_to_python(code, entry) for entry in entries]
+    cells = dict(zip(code.co_freevars, frame.closure or (), strict=True))
+    serving = None
+    for entry in entries:
+        if serving is None and entry.guard.check(frame.locals, frame.globals, cells, frame.builtins):
+            serving = entry
+        else:
+            treadle_frame.add_entry(code, entry)
+    return serving, skip
+
+
+def _leave_inlined(pieces: Sequence[Any], state_of: Callable[[CodeType], CodeState]) -> None:
+    """Leave the functions alone that these entries have called in place: in smaller pieces they would cost more. Where another function
+    that is compiled calls them, they are still traced as a part of it."""
+    codes = [code for piece in pieces for reference in piece.payload.inlined if (code := reference()) is not None]
+    for code in codes:
+        if not (state_of(code).is_root or treadle_frame.entries(code)):
+            treadle_frame.skip(code)
+
+
+def left_to_python(code: CodeType, entry: Any) -> Any:
+    """An entry with the guard of `entry` that runs the original code. Sizes that are dynamic may not grow without end."""
+    payload = replace(entry.payload, graph_module=None, inputs=(), profit=0.0, is_left=True)
+    program = entry.guard
+    if payload.dynamic is not None:
+        payload.dynamic = payload.dynamic._replace(box=_bounded(payload))
+        program = size_program(entry.guard.checks, payload.dynamic)
+    return treadle_frame.Entry(code, program, payload)
+
+
+def _bounded(payload: Payload) -> tuple[tuple[int | None, int | None], ...]:
+    """The intervals of an entry's dynamic numbers; those of sizes end at a multiple of what they were."""
+    assert payload.dynamic is not None
+    sizes = {
+        path_key((*guard.source.path, ("attr", "shape"), ("tuple_item", dim))): guard.sizes[dim]
+        for guard in payload.tensors
+        for dim in guard.dynamic_dims
+    }
+    found = []
+    for source, (lower, upper) in zip(payload.dynamic.sources, payload.dynamic.box, strict=True):
+        size = sizes.get(path_key(source.path))
+        most = upper if size is None else _GROWTH * max(size, lower or 0)
+        found.append((lower, most if upper is None or most is None else min(upper, most)))
+    return tuple(found)
+
+
+def _pieces(members: Sequence[CodeType]) -> list[tuple[CodeType, Any]]:
+    """The entries of continuations, each with its continuation."""
+    return [(member, entry) for member in members for entry in treadle_frame.entries(member)]
+
+
+def _why_leave(entries: Sequence[Any], members: Sequence[CodeType]) -> Skip | None:
+    """Why a function with these entries and continuations is left to Python; None if it is not."""
+    pieces = [*entries, *[piece for _, piece in _pieces(members)]]
+    if any(piece.payload.profit is None for piece in pieces):
+        return None
+    profit = sum(piece.payload.profit * (piece.hits + 1) for piece in pieces)
+    calls = sum(entry.hits + 1 for entry in entries)
+    # The runs of a continuation that has reached the limit of entries are not counted.
+    skipped = sum(_TURNS if starts_in_loop(member) else 1 for member in members if treadle_frame.is_skipped(member))
+    profit -= _SKIPPED * calls * skipped
+    if profit >= 0:
+        return None
+    graphs = sum(piece.payload.graph_module is not None for piece in pieces)
+    what = "graph that is" if graphs == 1 else "graphs that are"
+    text = f"it breaks into {graphs} {what} too small to gain anything ({_profit_text(profit)})"
+    return Skip(SkipKind.UNPROFITABLE, text)
+
+
+def _profit_text(profit: float) -> str:
+    return f"estimated to cost as much as {-profit:.0f} more calls of operators"
+
+
+__all__ = ["end_trial", "judge", "left_to_python", "put_on_trial"]

@@ -1,0 +1,95 @@
+"""The cost model: what a run of a compiled graph saves against eager, in calls of operators."""
+
+from __future__ import annotations
+
+import torch
+from compile_runs import compiled
+
+from treadle_tracer.output.profitability import profit_of
+
+
+def profit(function, *args, grad=False):
+    """The profit of the one graph of a function."""
+    fn, recorder = compiled(function)
+    with torch.set_grad_enabled(grad):
+        fn(*args)
+    (gm,) = recorder.graphs
+    return profit_of(gm, grad)
+
+
+def chain(n):
+    def f(x):
+        for _ in range(n):
+            x = torch.sin(x)
+        return x
+
+    return f
+
+
+def test_fused_operators_save_and_a_call_costs():
+    x = torch.ones(4)
+    assert profit(chain(1), x) < 0 < profit(chain(8), x) < profit(chain(16), x)
+
+
+def test_traffic_between_operators_counts():
+    assert profit(chain(1), torch.ones(4)) < 0 < profit(chain(1), torch.ones(1 << 20))
+
+
+def test_autograd_makes_calls_dearer_and_operators_too():
+    x = torch.ones(4, requires_grad=True)
+    assert profit(chain(4), x, grad=True) < profit(chain(4), x) < profit(chain(16), x) < profit(chain(16), x, grad=True)
+
+
+def test_what_no_gradient_reaches_counts_once():
+    def f(x):
+        for _ in range(8):
+            x = torch.sin(x)
+        return x.detach()
+
+    x = torch.ones(4, requires_grad=True)
+    assert profit(f, x, grad=True) == profit(f, x)
+
+
+def test_kernels_of_pytorch_save_nothing():
+    def f(x):
+        for _ in range(8):
+            x = x @ x
+        return x
+
+    assert profit(f, torch.ones(4, 4)) < 0
+
+
+def test_writes_random_numbers_and_asserts_cost():
+    x = torch.ones(4)
+    assert profit(lambda x: x.add_(1), x) < profit(lambda x: x + 1, x)
+    assert profit(lambda x: torch.rand_like(x) + 1, x) < profit(lambda x: torch.sin(x) + 1, x)
+
+
+def test_outputs_that_are_computed_from_each_other_cost():
+    def f(x):
+        y = torch.sin(x)
+        return y, torch.cos(y)
+
+    def g(x):
+        return torch.sin(x), torch.cos(x)
+
+    x = torch.ones(4, requires_grad=True)
+    assert profit(f, x, grad=True) < profit(g, x, grad=True)
+
+
+def test_other_devices_are_unknown():
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_function(torch.sin, (x,))
+    graph.output((y,))
+    for node in (x, y):
+        node.meta["example_value"] = torch.ones(2, device="meta")
+    assert profit_of(torch.fx.GraphModule({}, graph), grad=False) is None
+
+
+def test_pieces_without_a_graph_and_graphs_in_eager_only_cost():
+    fn, recorder = compiled(chain(20))
+    fn(torch.ones(4))
+    (gm,) = recorder.graphs
+    assert profit_of(None, grad=False) < 0
+    assert profit_of(gm, grad=False, is_eager=True) < 0 < profit_of(gm, grad=False)

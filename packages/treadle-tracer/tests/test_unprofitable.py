@@ -1,0 +1,197 @@
+"""Functions whose graphs cost more than they save are left to Python, with the results of eager before and after."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+from compile_runs import compiled, item
+
+import treadle_frame
+from treadle_tracer import SkipKind
+
+
+def small(x):
+    x = x + 1
+    if item(x.sum()) > 0:
+        x = x * 2
+    return x - 1
+
+
+def large(x):
+    for _ in range(20):
+        x = torch.sin(x) * 2
+    if item(x.sum()) > 1e9:
+        x = x * 2
+    for _ in range(20):
+        x = torch.cos(x) + 1
+    return x
+
+
+def run(function, *sets, **options):
+    """The recorder of a function that has been called with each set of arguments; results are eager's."""
+    fn, recorder = compiled(function, leave_unprofitable=True, **options)
+    for args in sets:
+        torch.testing.assert_close(fn(*args), function(*args))
+    return recorder
+
+
+def left(recorder):
+    return [name for name, skip in recorder.skips if skip.kind is SkipKind.UNPROFITABLE]
+
+
+def test_small_pieces_are_left_to_python():
+    x = torch.ones(4)
+    recorder = run(small, *[(x,)] * 4)
+    assert left(recorder) == ["small"]
+    assert "too small" in str(recorder.skips[-1][1])
+    assert len(recorder.graphs) == 2  # those of the first call
+
+
+def test_the_original_code_runs_afterwards():
+    fn, recorder = compiled(small, leave_unprofitable=True)
+    x = torch.ones(4)
+    for _ in range(3):
+        fn(x)
+    before = treadle_frame.counters()["handler_calls"]
+    for _ in range(5):
+        assert torch.equal(fn(x), small(x))
+    assert treadle_frame.counters()["handler_calls"] == before
+    assert [entry.payload.graph_module for entry in treadle_frame.entries(small)] == [None]
+
+
+def test_without_the_option_all_is_compiled():
+    fn, recorder = compiled(small)
+    for _ in range(4):
+        fn(torch.ones(4))
+    assert not left(recorder)
+
+
+def test_large_pieces_stay():
+    x = torch.ones(4)
+    recorder = run(large, *[(x,)] * 4)
+    assert not left(recorder)
+
+
+def test_a_piece_that_saves_much_pays_for_others():
+    def f(x):
+        x = x + 1
+        if item(x.sum()) > 1e9:
+            return x
+        for _ in range(30):
+            x = torch.sin(x) * 2
+        return x
+
+    assert not left(run(f, *[(torch.ones(4),)] * 4))
+
+
+def test_pieces_are_weighed_by_their_runs():
+    """One graph that is worth much runs once; a small one runs in every turn."""
+
+    def f(x):
+        for _ in range(3):
+            x = torch.sin(x)
+        for _ in range(40):
+            x = x + 1
+            item(x.sum())
+        return x
+
+    assert "f" in left(run(f, *[(torch.ones(4),)] * 4))
+
+
+def test_larger_sizes_are_compiled():
+    small_set, large_set = (torch.ones(4),), (torch.ones(1 << 20),)
+    recorder = run(small, *[small_set] * 3, *[large_set] * 3, dynamic=False)
+    assert left(recorder) == ["small"]
+    assert len(recorder.graphs) == 4
+    entries = treadle_frame.entries(small)
+    assert sorted(entry.payload.is_left for entry in entries) == [False, True]
+
+
+def test_dynamic_sizes_may_grow_up_to_a_factor_only():
+    sizes = [4, 5, 6, 7, 20, 1 << 20, 1 << 20]
+    recorder = run(small, *[(torch.ones(n),) for n in sizes])
+    assert "small" in left(recorder)
+    newest = treadle_frame.entries(small)[0]
+    assert newest.payload.graph_module is not None
+
+
+def test_functions_that_were_traced_in_place_are_left_as_well():
+    def helper(x):
+        return x * 3
+
+    def f(x):
+        x = helper(x)
+        item(x.sum())
+        return helper(x)
+
+    run(f, *[(torch.ones(4),)] * 4)
+    assert treadle_frame.is_skipped(helper)
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_gradients(leave):
+    fn, recorder = compiled(small, leave_unprofitable=leave)
+    for _ in range(4):
+        a, b = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
+        fn(a).sum().backward()
+        small(b).sum().backward()
+        assert torch.equal(a.grad, b.grad)
+    assert left(recorder) == (["small"] if leave else [])
+
+
+def test_a_function_in_one_graph_is_left_where_autograd_records_little():
+    def f(x):
+        return x + 1
+
+    x = torch.ones(4, requires_grad=True)
+    assert left(run(f, (x,), (x,))) == ["f"]
+    with torch.no_grad():
+        assert left(run(f, (x,), (x,))) == []
+
+
+def test_effects_are_made_once():
+    seen = []
+
+    def f(x):
+        seen.append(1)
+        x = x + 1
+        item(x.sum())
+        seen.append(2)
+        return x
+
+    fn, _ = compiled(f, leave_unprofitable=True)
+    for calls in range(1, 6):
+        fn(torch.ones(2))
+        assert seen == [1, 2] * calls
+
+
+def test_recursion_during_a_trial():
+    def f(x, n):
+        x = x + 1
+        item(x.sum())
+        return f(x, n - 1) * 2 if n else x
+
+    recorder = run(f, *[(torch.ones(2), n) for n in (2, 2, 3, 1, 0, 2, 2)])
+    assert recorder.graphs
+
+
+def test_continuations_that_are_left_die():
+    def make():
+        weight = torch.ones(4)
+
+        def f(x):
+            x = x + weight
+            item(x.sum())
+            return x * weight
+
+        return f, weakref.ref(weight)
+
+    f, weight = make()
+    run(f, *[(torch.ones(4),)] * 4)
+    del f
+    treadle_frame.reset()
+    gc.collect()
+    assert weight() is None
