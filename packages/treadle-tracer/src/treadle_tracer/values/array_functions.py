@@ -36,6 +36,7 @@ from treadle_tracer.values.array_ufuncs import (
 )
 from treadle_tracer.values.array_warnings import note_not_finite
 from treadle_tracer.values.arrays import ArrayValue, fresh, in_graph, numpy_module, torch_dtype
+from treadle_tracer.values.backwards_view import BackwardsView
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.objects import ObjectValue
@@ -134,6 +135,12 @@ def _asarray(tx: TraceContext, given: Value, dtype: Value | None = None, order: 
     if isinstance(given, ArrayValue) and given.is_scalar:  # scalars never change, and arrays may be written to
         return ArrayValue(in_graph(tx, torch.clone, array.tensor))
     return array
+
+
+def _asarray_or_itself(tx: TraceContext, given: Value, dtype: Value | None = None, **options: Value):
+    found = _asarray(tx, given, dtype, **options)
+    given = given.force(tx) if isinstance(given, LazyValue) else given
+    return given if isinstance(given, BackwardsView) and found.dtype == given.dtype else found
 
 
 def _ascontiguousarray(tx: TraceContext, given: Value, dtype: Value | None = None):
@@ -302,7 +309,7 @@ def _result_type(tx: TraceContext, *given: Value):
 
 def _dtype_like(tx: TraceContext, value: Value) -> Any:
     value = value.force(tx) if isinstance(value, LazyValue) else value
-    if isinstance(value, ArrayValue):
+    if isinstance(value, (ArrayValue, BackwardsView)):
         return value.dtype
     if isinstance(value, SymbolicValue):
         return _weak(value.python_type())
@@ -311,7 +318,7 @@ def _dtype_like(tx: TraceContext, value: Value) -> Any:
 
 _FUNCTIONS: dict[str, Callable[..., Value]] = by_name(
     ("array", _array),
-    ("asarray asanyarray", _asarray),
+    ("asarray asanyarray", _asarray_or_itself),
     ("ascontiguousarray", _ascontiguousarray),
     ("zeros empty", _filled(0)),
     ("ones", _filled(1)),

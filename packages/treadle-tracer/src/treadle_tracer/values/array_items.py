@@ -16,6 +16,7 @@ from treadle_tracer.values.array_ufuncs import (
     operand,
 )
 from treadle_tracer.values.arrays import ArrayValue, in_graph, numpy_module
+from treadle_tracer.values.backwards_view import BackwardsView, backwards_view
 from treadle_tracer.values.base import Constant, LazyValue
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.numpy_numbers import NumpyNumber
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
 # ---- items
 
 
-def get_item(tx: TraceContext, owner: ArrayValue, key: Value) -> ArrayValue:
+def get_item(tx: TraceContext, owner: ArrayValue, key: Value) -> ArrayValue | BackwardsView:
     """`owner[key]`: a view for slices and whole numbers, a copy for arrays, a scalar for a single element."""
     if owner.is_scalar:
         raise Unsupported("numpy", "an item of a scalar")
-    keys = [_key(tx, part) for part in _parts(tx, key)]
+    parts = _parts(tx, key)
+    if any(map(_runs_backwards, parts)):
+        return backwards_view(tx, owner, [part.obj if isinstance(part, Constant) else part for part in parts])
+    keys = [_key(tx, part) for part in parts]
     is_element = len(keys) == owner.ndim and all(map(_is_position, keys))
     found = tx.tensor_item(owner.tensor, _tensor_key(tx, keys))
     assert isinstance(found, TensorValue)
@@ -56,6 +60,11 @@ def _parts(tx: TraceContext, key: Value) -> list[Value]:
     if isinstance(key, TupleValue):
         return [part.force(tx) if isinstance(part, LazyValue) else part for part in key.items]
     return [key]
+
+
+def _runs_backwards(part: Value) -> bool:
+    step = part.obj.step if isinstance(part, Constant) and type(part.obj) is slice else None
+    return type(step) is int and step < 0
 
 
 def _tensor_key(tx: TraceContext, keys: list[Value]) -> Value:

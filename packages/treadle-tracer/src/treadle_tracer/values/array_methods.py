@@ -30,6 +30,7 @@ from treadle_tracer.values.array_ufuncs import (
     converted,
 )
 from treadle_tracer.values.arrays import ArrayValue, fresh, in_graph, numpy_module
+from treadle_tracer.values.backwards_view import BackwardsView, forwards
 from treadle_tracer.values.base import NONE, Constant, Method
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_numpy_scalar
@@ -156,6 +157,9 @@ def binary(tx: TraceContext, text: str, left: Value, right: Value) -> Value:
     """An operator one of whose operands is an array; in place where the text ends in `=` and is no comparison."""
     in_place = text.endswith("=") and text not in _BINARY
     name = _BINARY.get(text.removesuffix("=") if in_place else text)
+    if in_place and isinstance(left, BackwardsView):
+        raise Unsupported("numpy", f"a write to {left.describe()}")
+    left, right = forwards(tx, left), forwards(tx, right)
     for one in (left, right):
         if isinstance(one, (TensorValue, ObjectValue)) or name is None:
             raise Unsupported("numpy", f"{left.describe()} {text} {right.describe()}")
@@ -181,7 +185,7 @@ def _power(tx: TraceContext, left: Value, right: Constant, kwargs: dict[str, Val
     return call_ufunc(tx, _ufunc("power"), [left, right], kwargs)
 
 
-def unary(tx: TraceContext, text: str, owner: ArrayValue) -> Value:
+def unary(tx: TraceContext, text: str, owner: ArrayValue | BackwardsView) -> Value:
     """`-owner`, `+owner`, `~owner`"""
     return call_ufunc(tx, _ufunc({"-": "negative", "+": "positive", "~": "invert"}[text]), [owner], {})
 

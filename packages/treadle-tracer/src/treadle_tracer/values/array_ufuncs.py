@@ -18,6 +18,7 @@ from treadle_tracer.values import numpy_numbers
 from treadle_tracer.values.array_options import dtype_option, index_option, is_no_value, is_none
 from treadle_tracer.values.array_warnings import note_flag, note_not_finite
 from treadle_tracer.values.arrays import ArrayValue, array_of, constant_array, in_graph, numpy_module, torch_dtype
+from treadle_tracer.values.backwards_view import BackwardsView, forwards
 from treadle_tracer.values.base import NONE, Constant, LazyValue
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.numpy_numbers import NumpyNumber
@@ -44,8 +45,7 @@ class Operand(NamedTuple):
 
 def operand(tx: TraceContext, value: Value) -> Operand:
     """An argument of a universal function."""
-    if isinstance(value, LazyValue):
-        value = value.force(tx)
+    value = forwards(tx, value.force(tx) if isinstance(value, LazyValue) else value)
     if isinstance(value, NumpyNumber):
         if value.obj.dtype.name in ("int64", "float64"):
             return Operand(value.number, value.obj.dtype, 0)
@@ -67,15 +67,14 @@ def operand(tx: TraceContext, value: Value) -> Operand:
 
 
 def as_array(tx: TraceContext, value: Value) -> ArrayValue:
-    """`np.asanyarray(value)`"""
-    if isinstance(value, LazyValue):
-        value = value.force(tx)
+    """`np.asanyarray(value)`, of which nothing but the elements matters."""
+    value = forwards(tx, value.force(tx) if isinstance(value, LazyValue) else value)
     if isinstance(value, ArrayValue):
         return ArrayValue(value.tensor) if value.is_scalar else value
     if isinstance(value, TensorValue):
         return array_of(value)
     if isinstance(value, Sequence):
-        if any(isinstance(item, ArrayValue) for item in value.items):
+        if any(isinstance(item, (ArrayValue, BackwardsView)) for item in value.items):
             return _stacked(tx, [as_array(tx, item) for item in value.items])
         value = Constant([_plain(tx, item) for item in value.items])
     if isinstance(value, NumpyNumber):

@@ -16,6 +16,7 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.values import array_methods, floats, numpy_numbers, tensor_numbers
 from treadle_tracer.values.arity import why_not_method_with
 from treadle_tracer.values.arrays import ArrayValue
+from treadle_tracer.values.backwards_view import BackwardsView
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method, special_methods_are_built_in
@@ -149,6 +150,7 @@ UNARY: dict[str, tuple[Callable[..., Any], str]] = {
     "~": (operator.invert, "__invert__"),
 }
 _SYMBOLIC = (TensorValue, SymbolicValue, NumpyNumber)
+_ARRAYS = (ArrayValue, BackwardsView)
 _GRAPH_OPERANDS = (Constant, TensorValue, SymbolicValue, NumpyNumber)
 
 
@@ -156,7 +158,7 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     """`a <text> b`, in place when the text ends in '='."""
     if a.__class__ is Constant and b.__class__ is Constant:
         return fold(tx, BINARY[text][0] if text in BINARY else IN_PLACE[text], [a, b], {})
-    if a.__class__ is ArrayValue or b.__class__ is ArrayValue:
+    if a.__class__ in _ARRAYS or b.__class__ in _ARRAYS:
         return array_methods.binary(tx, text, a, b)
     combined = _combined_text(tx, text.removesuffix("=") if text not in BINARY else text, a, b)
     if combined is not None:
@@ -354,7 +356,7 @@ def _are_graph_operands(a: Value, b: Value) -> bool:
 
 def unary_op(tx: TraceContext, text: str, a: Value) -> Value:
     function, name = UNARY[text]
-    if isinstance(a, ArrayValue):
+    if isinstance(a, _ARRAYS):
         return array_methods.unary(tx, text, a)
     if isinstance(a, Constant):
         return fold(tx, function, [a], {})
@@ -375,7 +377,7 @@ def not_(tx: TraceContext, a: Value) -> Value:
 def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     """`a <text> b` for the six comparisons."""
     function, forward, backward = COMPARE[text]
-    if isinstance(a, ArrayValue) or isinstance(b, ArrayValue):
+    if isinstance(a, _ARRAYS) or isinstance(b, _ARRAYS):
         return array_methods.binary(tx, text, a, b)
     if has_python_method(tx, a, (forward, "__eq__")) or has_python_method(tx, b, (backward, "__eq__")):
         return _compare_objects(tx, text, a, b, forward, backward)
