@@ -63,13 +63,14 @@ def _assert_same(got, want):
         assert got == want
 
 
+@pytest.mark.parametrize("capture", [None, True])
 @pytest.mark.parametrize(("backend", "examples"), [("eager", 15), ("aot_eager", 15), ("codegen", 8)])
-def test_random_programs(backend, examples):
+def test_random_programs(backend, examples, capture):
     @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     @given(programs())
     def check(program: Program):
         treadle.reset()
-        compiled = treadle.compile(program.run, backend=backend)
+        compiled = treadle.compile(program.run, backend=backend, options={"capture_scalars": capture})
         for which in range(len(_ROWS)):
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message="treadle: .*a bug of")

@@ -132,7 +132,7 @@ class Compilation:
     @property
     def _captures(self) -> bool:
         """Whether the user has asked for graphs that rely on asserts."""
-        return self.options.fullgraph or self.options.capture_scalars
+        return self.options.fullgraph or bool(self.options.capture_scalars)
 
     def _relies_on_too_much(self, gm: torch.fx.GraphModule, result: TraceResult) -> bool:
         """Whether Python may have to run the program after the graph, and cannot. Then the next trace relies on less."""

@@ -15,8 +15,9 @@ class TracerOptions:
     raise_internal_errors  raise InternalError at a bug of the tracer, instead of a warning and eager execution
     recompile_limit        the number of entries of one code object (per module instance, if the first argument is a module) after which it
                            runs uncompiled
-    capture_scalars        sizes that depend on data (`nonzero`, boolean masks) stay in the graph instead of breaking it, and assumptions
-                           may be made about them; always so under `fullgraph`
+    capture_scalars        True, and always under `fullgraph`: sizes that depend on data (`nonzero`, boolean masks) stay in the graph, and
+                           assumptions may be made about them. None: only where Python can run the program instead when the graph finds
+                           that they do not hold, and as long as they hold. False: such sizes break the graph
     defer                  single numbers from tensors (`.item()`, `int(t)`) stay in the graph, unless it cannot check what they must be;
                            output waits until the graph has run. False: both break the graph, unless `capture_scalars` says otherwise for
                            the numbers
@@ -34,7 +35,7 @@ class TracerOptions:
     dynamic: bool | None = None
     raise_internal_errors: bool = False
     recompile_limit: int = 8
-    capture_scalars: bool = False
+    capture_scalars: bool | None = None
     assume: bool = True
     defer: bool = True
     guess: bool = True

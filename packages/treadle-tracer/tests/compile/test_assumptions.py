@@ -197,3 +197,49 @@ def test_one_hot_refuses_what_eager_refuses(labels):
     else:
         for found, want in zip(fast(*arguments), expected, strict=True):
             assert torch.equal(found, want) and found.dtype == want.dtype
+
+
+# ---- without being asked: `capture_scalars=None`
+
+
+def test_sizes_stay_in_the_graph_by_default():
+    fast, recorder = compiled(lambda x: (x[x > 0] * 2, (x > 0).nonzero(), torch.unique(x)))
+    for x in (SOME, ALL, NONE, ONE, SOME):
+        for one, other in zip(fast(x), (x[x > 0] * 2, (x > 0).nonzero(), torch.unique(x)), strict=True):
+            assert torch.equal(one, other) and one.stride() == other.stride()
+    assert len(recorder.graphs) == 1 and not recorder.breaks
+
+
+def test_what_fails_often_is_not_assumed_any_more_and_nobody_is_told():
+    fast, recorder = compiled(rolled)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(4):
+            for x in (SOME, NONE, ONE):
+                assert torch.equal(fast(x), rolled(x))
+    assert len(recorder.graphs) > 1 and recorder.breaks
+
+
+def test_by_default_nothing_is_checked_where_python_cannot_run_the_program():
+    def written(x, n):
+        x.add_(1)
+        torch._check(n.item() > 1)
+        return x.new_ones(n.item()), x[x > 0]
+
+    fast, _ = compiled(written)
+    for n in (3, 2, 5):
+        mine, own = SOME.clone(), SOME.clone()
+        for one, other in zip(fast(mine, torch.tensor(n)), written(own, torch.tensor(n)), strict=True):
+            assert torch.equal(one, other)
+        assert torch.equal(mine, own)
+    for function in (fast, written):
+        x = SOME.clone()
+        with pytest.raises(RuntimeError):
+            function(x, torch.tensor(0))
+        assert torch.equal(x, SOME + 1)
+
+
+def test_captured_sizes_can_be_turned_off():
+    fast, recorder = compiled(lambda x: x[x > 0] * 2, capture_scalars=False)
+    assert torch.equal(fast(SOME), SOME[SOME > 0] * 2)
+    assert recorder.codes() == ["data-dependent"]

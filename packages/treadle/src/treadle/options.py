@@ -84,9 +84,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "capture_scalars",
         bool,
-        False,
-        "True: keep nonzero, boolean masks and other data-dependent sizes in the graph, as fullgraph=True does. "
-        "False: break the graph there",
+        None,
+        "True: keep nonzero, boolean masks and other data-dependent sizes in the graph, as fullgraph=True does. None: where Python can run "
+        "the function instead when the graph finds that an assumption about them does not hold. False: break the graph there",
         owner="tracer",
         environment="TREADLE_CAPTURE_SCALARS",
     ),

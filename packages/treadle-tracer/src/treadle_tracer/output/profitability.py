@@ -10,13 +10,14 @@ The figures are measured on the CPU (`benchmarks/broken_programs.py`). For graph
 
 from __future__ import annotations
 
+import operator as operator_module
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.types import py_sym_types
 
-from treadle_shapes.torch import Kind, operator
+from treadle_shapes.torch import Kind, operator, raw_expr
 
 from .deferred_asserts import asserts_of
 from .graph_writes import draws_random_numbers, why_not_deoptimise, written_arguments
@@ -60,6 +61,8 @@ _WRITES = 8.0
 _DRAWS = 3.0
 _ASSERTS = 1.0
 _NUMBER = 1.0
+# Sizes that an operator finds when the graph runs: the host reads them and lays out what follows anew.
+_FOUND_SIZES = 3.0
 # A break where there is nothing to compute costs the continuation alone.
 CONTINUATION = 1.0
 
@@ -129,8 +132,10 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
     record = operator(node.target)
     calls = _UNKNOWN if record is None else _FUSED.get(record.kind, 0.0)
     values = list(_tensors_in(node.meta.get("example_value")))
-    if not values:
+    if not values or _is_part(node):
         return 0.0
+    if _finds_sizes(node):
+        return -_FOUND_SIZES
     if not calls:
         return _KERNEL.get(record.kind if record else Kind.OTHER, _OTHER_KERNEL)[is_recorded]
     is_view = record is not None and record.kind is Kind.VIEW
@@ -140,6 +145,25 @@ def _saved(node: torch.fx.Node, is_recorded: bool) -> float:
 
 def _requires_grad(node: torch.fx.Node) -> bool:
     return any(value.requires_grad for value in _tensors_in(node.meta.get("example_value")))
+
+
+def _is_part(node: torch.fx.Node) -> bool:
+    """Whether the node takes one of several results of a call."""
+    given = node.args[0] if node.target is operator_module.getitem else None
+    return isinstance(given, torch.fx.Node) and isinstance(given.meta.get("example_value"), (tuple, list))
+
+
+def _finds_sizes(node: torch.fx.Node) -> bool:
+    """Whether the node has sizes that only the run tells and that its arguments do not have."""
+    found = _unknown_symbols(node)
+    return bool(found) and not found <= set[Any]().union(*map(_unknown_symbols, node.all_input_nodes))
+
+
+def _unknown_symbols(node: torch.fx.Node) -> set[Any]:
+    """The symbols in the sizes of a node that have no value in this call."""
+    values = _tensors_in(node.meta.get("example_value"))
+    sizes = [size for value in values for size in value.size() if not isinstance(size, int)]
+    return {s for size in sizes if _hint_of(size) is None for s in raw_expr(size).free_symbols}
 
 
 def _bytes(tensor: torch.Tensor) -> float:
@@ -153,8 +177,13 @@ def _hint(size: Any) -> int:
     """A size, or what a symbolic size is in this call; 1 where only the run tells."""
     if isinstance(size, int):
         return size
+    hint = _hint_of(size)
+    return 1 if hint is None else hint
+
+
+def _hint_of(size: Any) -> int | None:
     hint = getattr(size.node, "hint", None)
-    return hint if isinstance(hint, int) else 1
+    return hint if isinstance(hint, int) else None
 
 
 def _tensors(gm: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, torch.Tensor]]:

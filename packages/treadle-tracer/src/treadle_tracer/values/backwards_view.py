@@ -3,8 +3,8 @@
     order = np.arange(n)[::-1]        # a BackwardsView
     torch.from_numpy(order.copy())    # a tensor of the flipped elements
 
-Whoever reads the view gets the elements that the array has then, in a tensor of their own. Outside the graph the view is made from the array.
-Whatever would write to the view or make a view of it breaks the graph.
+Whoever reads the view gets the elements that the array has then, in a tensor of their own. Outside the graph the view is made from the
+array. Whatever would write to the view or make a view of it breaks the graph.
 """
 
 from __future__ import annotations

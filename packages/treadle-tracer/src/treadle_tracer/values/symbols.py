@@ -48,7 +48,9 @@ class Symbols:
         self.where = where
         self.env: Any = None
         self.sources: dict[Any, tuple[Source, int]] = {}
-        self.captures = options.capture_scalars or options.fullgraph
+        asked = options.capture_scalars or options.fullgraph
+        # Else only where the graph may check what it relies on, and Python runs the program where that does not hold.
+        self.captures = asked or (options.capture_scalars is None and options.defer and options.guess)
         self.defers = options.defer
         self.guesses = options.guess
         self.takes_numbers = self.captures or options.defer
