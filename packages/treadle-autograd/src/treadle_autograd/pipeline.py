@@ -99,11 +99,17 @@ def _aot_training(
     decompositions: Decompositions,
 ) -> Callable[..., Sequence[Any]]:
     # Imported here: programs that do not train need none of it, and it takes 4 ms of every start.
+    from .early_leaves import early_leaves, without_first_calls
     from .joint import trace_joint
     from .partition import classify, min_cut, report, split
     from .rerun import run_with_lines
     from .training import TrainingProgram
 
+    leaves = early_leaves(gm, example_inputs)
+    if leaves:
+        given = [v.detach().requires_grad_() if k in leaves else v for k, v in enumerate(example_inputs)]
+        rest = without_first_calls(gm, leaves)
+        return _beginning_with(leaves, _aot_training(rest, given, forward, backward, partition, decompositions))
     try:
         joint = trace_joint(gm, example_inputs, decompositions)
     except UnsupportedGraph as declined:
@@ -122,6 +128,17 @@ def _aot_training(
         return run_with_lines(gm, args) if torch.is_anomaly_enabled() else wrapped(*args)
 
     return _annotated(run, joint.contract, halves.forward, None, lambda: report(halves))
+
+
+def _beginning_with(leaves: Sequence[int], run: Any) -> Callable[..., Sequence[Any]]:
+    """`run`, after the inputs at these positions have been told to require gradients."""
+
+    def mark_and_run(*args: Any) -> Sequence[Any]:
+        for k in leaves:
+            args[k].requires_grad_()
+        return run(*args)
+
+    return _annotated(mark_and_run, run.contract, run.aten_graph, run.why_eager, run.partition_report)
 
 
 def _without_gradients(compiler: Compiler) -> Compiler:
