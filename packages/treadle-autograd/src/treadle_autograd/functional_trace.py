@@ -73,7 +73,7 @@ class FunctionalTrace:
         self.computes_gradients = computes_gradients(gm)
         self.differentiable: set[int] = set()  # identities of the wrappers that require gradients from the start
         self.placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-        self.mode = _mode_of(self.placeholders) or fake_mode()
+        self.mode = _mode_of(self.placeholders) or _mode_of(gm.graph.nodes) or fake_mode()
         self.recorded = RecordedGraph()
         self.recorder = AtenRecorder(self.recorded, self.mode, decompositions)
         self.inputs = Inputs([], [], [])

@@ -304,6 +304,8 @@ class AtenRecorder(TorchDispatchMode):
         for new, old in unify_symbols(shape_env, expected, result).items():
             self.symbolic.alias(new, old)
             self._renamed[new] = old
+            if isinstance(expected, torch.SymFloat):  # `tracers_float`: what follows is written with the tracer's
+                self.symbolic.node_of_expression(old).meta["val"] = expected
         found = shape_env.env.runtime_asserts[self._n_asserts :]
         self._n_asserts += len(found)
         for needed in found:

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributions.utils as lazy_properties
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource, ConstSource
@@ -428,6 +429,8 @@ _BUILT_IN: dict[Any, _Constructor] = {
     classmethod: _new_descriptor(classmethod),
     staticmethod: _new_descriptor(staticmethod),
     functools.cached_property: _new_descriptor(functools.cached_property),
+    # What `getattr(type(distribution), "probs")` gives: distributions ask which of their parameters are lazy.
+    lazy_properties._lazy_property_and_property: _new_descriptor(lazy_properties._lazy_property_and_property),
     object: _new_object,
     functools.partial: _new_partial,
     types.MethodType: _new_module_type,

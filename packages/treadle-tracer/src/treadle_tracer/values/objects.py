@@ -223,12 +223,12 @@ class ObjectValue(Value):
         return self.cls.__dictoffset__ != 0
 
     def set_descriptor(self, tx: TraceContext, raw: Any, name: str, value: Value) -> None:
-        if isinstance(raw, property):
+        setter = lookup(tx, type(raw), "__set__")
+        if setter is _PROPERTY["__set__"]:
             if raw.fset is None:
                 tx.raise_exception(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
             tx.wrap_known(raw.fset).call(tx, [self, value], {})
             return
-        setter = lookup(tx, type(raw), "__set__")
         if not isinstance(setter, types.FunctionType):
             raise Unsupported("attribute-store", f"{self.describe()}.{name} through {type(raw).__name__}")
         tx.inline(tx.wrap_known(setter), [tx.wrap_known(raw), self, value], {})
@@ -244,7 +244,7 @@ class ObjectValue(Value):
         """`object.__delattr__`."""
         raw = lookup(tx, self.cls, name)
         if raw is not MISSING and is_data_descriptor(tx, raw) and not isinstance(raw, types.MemberDescriptorType):
-            if isinstance(raw, property) and raw.fdel is not None:
+            if lookup(tx, type(raw), "__delete__") is _PROPERTY["__delete__"] and raw.fdel is not None:
                 tx.wrap_known(raw.fdel).call(tx, [self], {})
                 return
             raise Unsupported("attribute-store", f"del {self.describe()}.{name}")
@@ -463,11 +463,16 @@ def bind(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
     if getter is MISSING:
         source = class_attribute_source(lookup_owner(tx, owner.python_type(), name) or owner.python_type(), name)
         return tx.wrap(raw, source)
+    if getter is _PROPERTY["__get__"]:  # of a subclass that leaves it as it is
+        return _bind_property(tx, owner, raw, name)
     if isinstance(getter, types.FunctionType):
         descriptor = tx.wrap_known(raw)
         cls = tx.wrap(owner.python_type(), ConstSource(owner.python_type()))
         return tx.inline(tx.wrap_known(getter), [descriptor, owner, cls], {})
     raise Unsupported("descriptor", f"{type(raw).__name__} {name}")
+
+
+_PROPERTY = vars(property)
 
 
 def _bind_function(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:

@@ -52,7 +52,7 @@ class MadeDescriptor(Value):
         return True
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
-        names = _PARTS[self.cls]
+        names = _PARTS if issubclass(self.cls, property) else ()
         if name in names:
             position = names.index(name)
             return self.parts[position] if position < len(self.parts) else NONE
@@ -86,7 +86,7 @@ class MadeDescriptor(Value):
             cg.cb.pop_top()
 
 
-_PARTS: dict[type, tuple[str, ...]] = {property: ("fget", "fset", "fdel")}
+_PARTS = ("fget", "fset", "fdel")  # of a property
 
 
 def descriptor_parts(cls: type, args: list[Value], kwargs: dict[str, Value]) -> list[Value] | None:

@@ -120,9 +120,24 @@ class UnbackedNumbers:
             return tx.graph.call("call_function", function, args, {}, sym_float(tx.symbols.env, e), tx.stack_trace())
 
         call = functools.partial(_number_call, tx)
+        self._find_bools(tx, condition)
         node = build_calls(condition, lambda s: self._node_of(tx, s), call, self._done, call_float)
+        # A later trace takes what stands here: a condition that is true already would check nothing.
+        assert not isinstance(node.meta["example_value"], bool), condition
         check = tx.graph.call("call_function", aten._assert_scalar.default, (node, message), {}, None, tx.stack_trace())
         check.meta["raises"] = error
+
+    def _find_bools(self, tx: TraceContext, condition: Any) -> None:
+        """Note the nodes of `u != 0` and `u == 0` where a bool was read. Python asks a SymBool for its truth to compare it with 0."""
+        from treadle_shapes.expr import Eq, Ne
+
+        for symbol in condition.free_symbols:
+            place = self._places.get(symbol)
+            value = None if place is None else place[0]
+            if isinstance(value, SymbolicValue) and isinstance(value.sym, torch.SymBool):
+                node = value.node(tx)
+                self._done.setdefault(Ne(symbol, 0), node)
+                self._done.setdefault(Eq(symbol, 0), _number_call(tx, torch.sym_not, (node,)))
 
     def _node_of(self, tx: TraceContext, symbol: Any) -> fx.Node:
         place = self._places.get(symbol)
