@@ -106,7 +106,7 @@ def test_a_step_is_one_graph(name, options, kind):
     assert len(stats.recompiles) == graphs[-1] - 1
 
 
-@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad", "RMSprop"])
+@pytest.mark.parametrize("name", WHOLE)
 def test_a_learning_rate_that_changes_is_no_recompile(name):
     graphs = run_steps(name, {}, schedule=True)
     assert graphs[1] == graphs[-1] <= 2

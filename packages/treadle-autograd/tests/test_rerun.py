@@ -65,3 +65,16 @@ def test_a_leaky_unit_with_random_slopes_has_derivatives():
         (first,) = torch.autograd.grad(function(leaf)[0].sum(), leaf, create_graph=True)
         found.append((first.detach(), *torch.autograd.grad(first.sum(), leaf)))
     torch.testing.assert_close(*found)
+
+
+def test_a_tensor_that_is_changed_with_gradients_off_keeps_its_history():
+    graph = fx.Graph()
+    x, y = graph.placeholder("x"), graph.placeholder("y")
+    graph.output((graph.call_function(torch.nn.functional.cosine_similarity, (x, y)),))
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    leaves = [torch.linspace(0.5, 3, 12).view(3, 4).requires_grad_(), torch.ones(3, 4).requires_grad_()]
+    found = []
+    for function in (aot(module, leaves, inference=False, forward=run_aten), module):
+        first = torch.autograd.grad(function(*leaves)[0].sum(), leaves, create_graph=True)
+        found.append(torch.autograd.grad(sum(g.pow(2).sum() for g in first), leaves))
+    torch.testing.assert_close(*found)

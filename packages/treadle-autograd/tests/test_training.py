@@ -24,3 +24,44 @@ def test_an_output_written_in_place_may_be_saved(partition):
         assert output._version == 1
         output.sum().backward()
     assert given.grad is not None and given.grad.equal(expected.grad)
+
+
+def _product(compiled_graphs: list[fx.GraphModule]) -> tuple[fx.GraphModule, object, list[torch.Tensor]]:
+    graph = fx.Graph()
+    inputs = [graph.placeholder(name) for name in ("x", "w", "v")]
+    product = graph.call_function(torch.matmul, (graph.call_function(torch.matmul, tuple(inputs[:2])), inputs[2]))
+    graph.output((graph.call_function(torch.tanh, (product,)),))
+    gm = fx.GraphModule(torch.nn.Module(), graph)
+
+    def note(gm: fx.GraphModule, inputs: object) -> object:
+        compiled_graphs.append(gm)
+        return gm.forward
+
+    leaves = [torch.randn(3, 3, requires_grad=True) for _ in range(3)]
+    return gm, aot(gm, leaves, inference=False, forward=note), leaves
+
+
+def test_gradients_that_nobody_asks_for_are_not_computed():
+    graphs: list[fx.GraphModule] = []
+    gm, run, (x, w, v) = _product(graphs)
+    for asked in ([x], [w, v], [x, w, v]):
+        (found,) = run(x, w, v)
+        (expected,) = gm(x, w, v)
+        mine, theirs = (torch.autograd.grad(out.sum(), asked) for out in (found, expected))
+        torch.testing.assert_close(mine, theirs)
+    run(x * 1, w, v)[0].sum().backward(inputs=[v])
+    assert w.grad is None and x.grad is None and v.grad is not None
+    products = [sum(n.target is torch.ops.aten.mm.default for n in g.graph.nodes) for g in graphs[1:]]
+    assert products == [2, 3, 4, 1]
+
+
+def test_few_sets_of_gradients_get_graphs_of_their_own(monkeypatch):
+    from treadle_autograd import training
+
+    monkeypatch.setattr(training, "_MOST_SETS", 2)
+    graphs: list[fx.GraphModule] = []
+    gm, run, leaves = _product(graphs)
+    for leaf in leaves * 2:
+        found, expected = (torch.autograd.grad(f(*leaves)[0].sum(), leaf) for f in (run, gm))
+        torch.testing.assert_close(found, expected)
+    assert len(graphs) == 1 + 3  # forward; x; w; all of them

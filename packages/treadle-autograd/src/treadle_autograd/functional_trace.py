@@ -73,7 +73,7 @@ class FunctionalTrace:
         self.computes_gradients = computes_gradients(gm)
         self.differentiable: set[int] = set()  # identities of the wrappers that require gradients from the start
         self.placeholders = [node for node in gm.graph.nodes if node.op == "placeholder"]
-        self.mode = _mode_of(self.placeholders) or _mode_of(gm.graph.nodes) or fake_mode()
+        self.mode = mode_of(self.placeholders) or mode_of(gm.graph.nodes) or fake_mode()
         self.recorded = RecordedGraph()
         self.recorder = AtenRecorder(self.recorded, self.mode, decompositions)
         self.inputs = Inputs([], [], [])
@@ -214,7 +214,7 @@ def symbolic_kernels(mode: FakeTensorMode) -> Iterator[None]:
         yield
 
 
-def _mode_of(placeholders: Sequence[fx.Node]) -> FakeTensorMode | None:
+def mode_of(placeholders: Sequence[fx.Node]) -> FakeTensorMode | None:
     for node in placeholders:
         value = node.meta.get("example_value")
         if isinstance(value, FakeTensor):

@@ -97,7 +97,11 @@ def run_functional(
             return call_function_transform(node, args, body_runner(recorder, run_call))
         if has_dirty and not is_transforming():
             note_values_without_gradients(args, kwargs, recorder)
+        if recorder.for_training:
+            recorder.histories.before_call(node, args, kwargs)
         result = call_node(node, args, kwargs, recorder.mode)
+        if recorder.for_training:
+            recorder.histories.after_call(result)
         recorder.finish_call(node.meta.get("example_value"), result)
         result = tracers_float(node, result)
         if recorder.stat_updates:

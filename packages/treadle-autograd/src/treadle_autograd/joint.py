@@ -25,12 +25,13 @@ from .asserts import hoist_asserts
 from .contract import Contract, FreshOutput, InputItself, OutputDescription, SameAsOutput, ViewOfFresh, ViewOfInput
 from .custom_gradients import CustomCall, note_tangents
 from .decompositions import Decompositions
-from .describe import GraphOutputs
+from .describe import GraphOutputs, describe_outputs, output_numbers
 from .effects import remove_dead_nodes
 from .errors import UnsupportedGraph
 from .functional_trace import FunctionalTrace
-from .functionalise import FunctionalRun, wrap
+from .functionalise import wrap
 from .inner_gradients import differentiable_outputs
+from .lost_histories import why_history_is_lost
 from .random_replay import note_states
 from .refusals import call_torch, why_not_functional
 
@@ -47,6 +48,7 @@ class JointTrace:
     sources    where there are several differentiable outputs, for each the positions of those that autograd computes it from
     custom     calls of custom autograd functions in the forward part
     cuts       for every output in `sources`' values, the name of the node that the others are computed from
+    lossy      why the forward part, run under autograd, has another history than the program (`lost_histories`), or None
     states     random nodes that backward can replay -> the node that reads the generator's state in front of each
     """
 
@@ -60,10 +62,25 @@ class JointTrace:
     cuts: Mapping[int, str]
     custom: tuple[CustomCall, ...]
     states: Mapping[fx.Node, fx.Node]
+    lossy: str | None = None
 
     @property
     def n_primals(self) -> int:
         return len(self.input_values)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Gradients of a program's results, which become the results of another program: its arguments are the tangents as well.
+
+    outputs        positions of the results among the outputs of the functional graph
+    inputs         positions of the primals that the gradients belong to
+    requires_grad  for each tangent, whether autograd records what is computed from it
+    """
+
+    outputs: tuple[int, ...]
+    inputs: tuple[int, ...]
+    requires_grad: tuple[bool, ...]
 
 
 class _Joint(FunctionalTrace):
@@ -79,27 +96,13 @@ class _Joint(FunctionalTrace):
 
     def differentiate(self, positions: Sequence[int], primals: Sequence[int]) -> list[fx.Node | None]:
         """Record the backward pass from the outputs at `positions`; returns one gradient node, or None, for each of `primals`."""
-        outs = [self.outputs.wrappers[position] for position in positions]
         tangents = [self._tangent(number, position) for number, position in enumerate(positions)]
-        gradients = GraphOutputs(self.recorder)
-        for placeholder in self.recorded.graph.find_nodes(op="placeholder"):
-            if isinstance(placeholder.meta["val"], torch.Tensor):
-                gradients.forbid_storage_of(placeholder.meta["val"])
+        gradients = self._outputs_apart()
         for node in self.outputs.nodes:
             if isinstance(node, fx.Node) and isinstance(node.meta["val"], torch.Tensor):
                 gradients.forbid_storage_of(node.meta["val"])
-        inputs = [self.inputs.wrappers[index] for index in primals]
         self.recorder.meta = {"of_backward": True}
-        # Backward formulas run in the dtypes of forward, whatever autocast is in force there.
-        with self.recording(), torch._C._DisableAutocast():
-            found = call_torch(
-                torch.autograd.grad, (outs, inputs, tangents), {"allow_unused": True}, self.recorder.line
-            )
-        for gradient in found:
-            if gradient is not None and (
-                gradient.layout is not torch.strided or gradient.is_conj() or gradient.is_neg()
-            ):
-                raise UnsupportedGraph("a gradient is sparse, or a lazily conjugated or negated view")
+        found = self._gradients(positions, primals, tangents)
         places: dict[int, int] = {}  # one output for a gradient that several inputs share
         nodes: list[fx.Node | None] = []
         with self.mode:
@@ -111,6 +114,60 @@ class _Joint(FunctionalTrace):
                     places[id(gradient)] = gradients.add(gradients.value_of(gradient))
                 nodes.append(gradients.nodes[places[id(gradient)]])
         return nodes
+
+    def become_gradients(self, wanted: Gradients) -> tuple[list[Any], Contract]:
+        """Make gradients of the outputs the results of the trace. Returns them, and what surrounds the graph that computes them alone."""
+        tangents: list[torch.Tensor] = []
+        n_arguments = len(self.inputs.wrappers) - self.recorded.n_static
+        for number, (position, requires_grad) in enumerate(zip(wanted.outputs, wanted.requires_grad, strict=True)):
+            fake = fake_like(self.mode, self.outputs.nodes[position].meta["val"])
+            node = self.recorded.add_call_input(f"given_{n_arguments + number}", n_arguments + number, fake)
+            self.recorder.bind(fake, node)
+            with self.mode:
+                tangents.append(wrap(fake))
+            self.let_require_gradients(tangents[-1], requires_grad)
+            self._append_input(tangents[-1], fake)
+        self.recorder.meta = {}
+        found = self._gradients(wanted.outputs, wanted.inputs, tangents, create_graph=True)
+        self.outputs = self._outputs_apart()
+        return list(found), self.describe_values(found)
+
+    def describe_values(self, values: Sequence[Any]) -> Contract:
+        """Describe `values`, computed from the trace's inputs, as the only results; what the program writes to its inputs is left out."""
+        self._make_room_for_constants()
+        self.inputs.expected_metadata = self.inputs.fakes
+        with self.mode:
+            described = describe_outputs(values, values, self.inputs, self.outputs)
+            numbers = output_numbers(self.inputs, described, self.outputs)
+        return Contract(tuple(self.recorded.inputs), (), described, numbers)
+
+    def _outputs_apart(self) -> GraphOutputs:
+        """Outputs that share no memory with the graph's placeholders."""
+        outputs = GraphOutputs(self.recorder)
+        for placeholder in self.recorded.graph.find_nodes(op="placeholder"):
+            if isinstance(placeholder.meta["val"], torch.Tensor):
+                outputs.forbid_storage_of(placeholder.meta["val"])
+        return outputs
+
+    def _gradients(
+        self,
+        positions: Sequence[int],
+        primals: Sequence[int],
+        tangents: Sequence[torch.Tensor],
+        create_graph: bool = False,
+    ) -> Sequence[torch.Tensor | None]:
+        outs = [self.outputs.wrappers[position] for position in positions]
+        inputs = [self.inputs.wrappers[index] for index in primals]
+        options = {"allow_unused": True, "create_graph": create_graph}
+        # Backward formulas run in the dtypes of forward, whatever autocast is in force there.
+        with self.recording(), torch._C._DisableAutocast():
+            found: Any = call_torch(torch.autograd.grad, (outs, inputs, tangents), options, self.recorder.line)
+        for gradient in found:
+            if gradient is not None and (
+                gradient.layout is not torch.strided or gradient.is_conj() or gradient.is_neg()
+            ):
+                raise UnsupportedGraph("a gradient is sparse, or a lazily conjugated or negated view")
+        return found  # type: ignore[no-any-return]
 
     def _tangent(self, number: int, position: int) -> torch.Tensor:
         output = self.outputs.nodes[position].meta["val"]
@@ -147,6 +204,21 @@ def why_not_differentiable(
     return None
 
 
+def why_not_differentiable_twice(values: Sequence[Any]) -> str | None:
+    """Why autograd raises where gradients that are differentiated are not to be. A trace does not meet the node that does so: it has no
+    successor, so nothing that gradients are wanted of is behind it."""
+    pending: list[Any] = [value.grad_fn for value in values if isinstance(value, torch.Tensor)]
+    seen: set[Any] = set()
+    while pending:
+        function = pending.pop()
+        if function is not None and function not in seen:
+            seen.add(function)
+            pending += [following for following, _ in function.next_functions]
+            if function.name() == "torch::autograd::Error":
+                return "a function is differentiated twice that may be differentiated once"
+    return None
+
+
 def sources_of_outputs(wrappers: Mapping[int, torch.Tensor], positions: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """For each output at `positions`, the positions of those of them that autograd computes it from. Empty for a single output."""
     edges = {(wrappers[p].grad_fn, wrappers[p].output_nr): p for p in positions if wrappers[p].grad_fn is not None}
@@ -167,8 +239,15 @@ def sources_of_outputs(wrappers: Mapping[int, torch.Tensor], positions: Sequence
     return found
 
 
-def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[Any], decompositions: Decompositions) -> JointTrace | None:
+def trace_joint(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    decompositions: Decompositions,
+    orders: Sequence[Gradients] = (),
+) -> JointTrace | None:
     """The joint graph of `gm`; None where no output depends on an input that requires gradients.
+
+    orders: instead of the program itself, the program of these gradients of its results; behind the first, of gradients of gradients.
 
     Raises `UnsupportedGraph` where there is no functional form, or autograd could not see what eager's sees.
     """
@@ -180,16 +259,22 @@ def trace_joint(gm: fx.GraphModule, example_inputs: Sequence[Any], decomposition
         job.recorder.for_training = True
         try:
             run = job.run()
-            contract = job.describe(run)
-            return _differentiated(job, run, contract)
+            values, contract = run.outputs, job.describe(run)
+            for wanted in orders:
+                values, contract = job.become_gradients(wanted)
+            return _differentiated(job, values, contract, is_of_gradients=bool(orders))
         except ShapesError as error:
             raise UnsupportedGraph(
                 f"a number must be known before the graph runs: {error}", job.recorder.line()
             ) from error
 
 
-def _differentiated(job: _Joint, run: FunctionalRun, contract: Contract) -> JointTrace | None:
-    reason = why_not_differentiable(contract.outputs, run.outputs, job, contract)
+def _differentiated(
+    job: _Joint, values: Sequence[Any], contract: Contract, *, is_of_gradients: bool
+) -> JointTrace | None:
+    reason = why_not_differentiable(contract.outputs, values, job, contract)
+    if reason is None and (is_of_gradients or job.computes_gradients):
+        reason = why_not_differentiable_twice(values)
     if reason is not None:
         raise UnsupportedGraph(reason)
     positions = tuple(p for p, wrapper in sorted(job.outputs.wrappers.items()) if wrapper.requires_grad)
@@ -210,4 +295,5 @@ def _differentiated(job: _Joint, run: FunctionalRun, contract: Contract) -> Join
     remove_dead_nodes(graph, {node for call in custom for node in call.nodes()})
     states = note_states(graph, job.mode)
     fakes = tuple(job.inputs.fakes)
-    return JointTrace(graph, contract, fakes, n_outputs, positions, primals, sources, cuts, custom, states)
+    lossy = why_history_is_lost(graph, primals, job.recorder.histories)
+    return JointTrace(graph, contract, fakes, n_outputs, positions, primals, sources, cuts, custom, states, lossy)

@@ -117,6 +117,6 @@ def connect(call: Any, results: Sequence[Any], values: Mapping[int, torch.Tensor
 def gradients_of_sources(call: Any, position: int, tangent: torch.Tensor) -> Sequence[Any]:
     """What the output at `position` sends to each of its sources, without what goes on from there to others of them."""
     joint = call.program.joint
-    run = call.rerun(is_cut=True)
+    run = call.rerun_cut()
     ends = [run.ends[joint.cuts[source]] for source in joint.sources[position]]
     return run.gradients([run.outputs[position]], ends, [tangent])  # type: ignore[no-any-return]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .partition import Partition, PartitionReport
 
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Callable[..., Sequence[Any]]]
+Late = Callable[[Callable[[], Any]], Any]
 
 
 def aot(
@@ -31,6 +32,7 @@ def aot(
     backward: Compiler | None = None,
     partition: Partition | None = None,
     decompositions: Decompositions | None = None,
+    late: Late | None = None,
 ) -> Callable[..., Sequence[Any]]:
     """Compile `gm` ahead of time: `forward` gets a functional ATen graph and its example inputs, and returns a callable.
 
@@ -47,11 +49,15 @@ def aot(
     (`min_cut`, the default, `save_everything` or `with_budget(b)`); `forward` compiles the forward half at once, `backward` (default:
     `forward`) the backward half when it first runs. ``aten_graph`` is the forward half.
 
+    `late(build)` is called, in a backward pass, to run `build`, which traces and compiles a program for gradients that are differentiable
+    themselves; it returns the result of `build`, or None, and then the traced graph runs in eager. Default: `build()`.
+
     Raises ValueError when `backward` or `partition` is given for inference. Raises `InternalError` for a bug of this package.
     Exceptions of the compilers pass through.
     """
     if not inference:
-        return _aot_training(gm, example_inputs, forward, backward or forward, partition, decompositions or {})
+        late = late or (lambda build: build())
+        return _aot_training(gm, example_inputs, forward, backward or forward, partition, decompositions or {}, late)
     if backward is not None or partition is not None:
         given = "backward" if backward is not None else "partition"
         raise ValueError(
@@ -97,19 +103,23 @@ def _aot_training(
     backward: Compiler,
     partition: Partition | None,
     decompositions: Decompositions,
+    late: Late,
 ) -> Callable[..., Sequence[Any]]:
     # Imported here: programs that do not train need none of it, and it takes 4 ms of every start.
+    from .ambient import Ambient
     from .early_leaves import early_leaves, without_first_calls
+    from .gradient_programs import GradientPrograms, Recipe
     from .joint import trace_joint
     from .partition import classify, min_cut, report, split
     from .rerun import run_with_lines
+    from .traced_run import Traced
     from .training import TrainingProgram
 
     leaves = early_leaves(gm, example_inputs)
     if leaves:
         given = [v.detach().requires_grad_() if k in leaves else v for k, v in enumerate(example_inputs)]
         rest = without_first_calls(gm, leaves)
-        return _beginning_with(leaves, _aot_training(rest, given, forward, backward, partition, decompositions))
+        return _beginning_with(leaves, _aot_training(rest, given, forward, backward, partition, decompositions, late))
     try:
         joint = trace_joint(gm, example_inputs, decompositions)
     except UnsupportedGraph as declined:
@@ -117,9 +127,13 @@ def _aot_training(
     if joint is None:  # nothing to differentiate
         return _aot_inference(gm, example_inputs, forward, decompositions, has_history=True)
     classes = classify(joint)
-    halves = split(classes, (partition or min_cut)(classes))
+    divide = partition or min_cut
+    halves = split(classes, divide(classes))
+    if joint.cuts and joint.lossy is not None:
+        return _eager(gm, f"an output is computed from another, and {joint.lossy}")
+    recipe = Recipe(decompositions, divide, backward, late, Ambient.current())
     compiled = forward(halves.forward, [*joint.contract.static_tensors, *example_inputs])
-    program = TrainingProgram(joint, halves, compiled, backward)
+    program = TrainingProgram(joint, halves, compiled, backward, GradientPrograms(Traced(gm), recipe))
     # The program counts the versions of its outputs itself, before it saves them.
     wrapped = wrap_compiled(program, replace(joint.contract, versions=()), joint.input_values, gm)
 

@@ -19,6 +19,7 @@ from treadle_shapes.torch import GENERATOR_STATE_BYTES, generator_state, operato
 from treadle_shapes.torch import why_not_replay as why_no_operator
 
 from .effects import is_random
+from .graph_nodes import copy_node
 from .node_sizes import bytes_of_tensor
 
 
@@ -68,6 +69,6 @@ def note_states(graph: fx.Graph, mode: FakeTensorMode) -> dict[fx.Node, fx.Node]
 
 def replay(graph: fx.Graph, node: fx.Node, state: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx.Node:
     """Append to `graph` the node that draws again what `node`, of another graph, has drawn from `state`, a node of `graph`."""
-    made = graph.node_copy(node, copies.__getitem__)
+    made = copy_node(graph, node, copies.__getitem__)
     made.target, made.args = replay_of(made.target), (state, *made.args)  # type: ignore[arg-type]
     return made

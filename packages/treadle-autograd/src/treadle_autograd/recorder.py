@@ -28,8 +28,10 @@ from .contract import CallInput, InputDescription, StaticInput
 from .decompositions import Decompositions, decompose_composite
 from .effects import may_raise
 from .errors import InternalError, UnsupportedGraph
+from .graph_nodes import append_call
 from .graph_runner import user_line
 from .layouts import like_first_argument, memory_order
+from .lost_histories import Histories
 from .overflow import fits_dtype, numbers_that_must_fit, overflow_message
 from .refusals import TYPED, call_torch
 from .symbolic_nodes import SymbolicNodes
@@ -83,7 +85,7 @@ class AtenRecorder(TorchDispatchMode):
     calls_with_gradients: whether gradients were enabled when the current node's call began; set likewise.
     values_before_no_grad: tensor identities -> nodes of the values from which on calls without gradients use them (`custom_gradients`).
     custom_calls: calls of custom autograd functions, in order (`custom_gradients`).
-    for_training: whether a backward pass follows.
+    for_training: whether a backward pass follows. histories: what may be lost for a second run of the forward part under autograd.
     stat_updates: (old, new) running statistics of batch norms, which the functionalisation layer has not seen yet.
     """
 
@@ -113,6 +115,7 @@ class AtenRecorder(TorchDispatchMode):
         self._renamed: dict[Any, Any] = {}
         self._offsets: set[Any] = set()
         self.for_training = False
+        self.histories = Histories()
         self._n_asserts = 0 if self.shape_env is None else len(self.shape_env.env.runtime_asserts)
 
     def bind(self, value: Any, node: fx.Node) -> None:
@@ -244,13 +247,15 @@ class AtenRecorder(TorchDispatchMode):
         result = like_first_argument(record, args, kwargs, result)
         for value, dtype in numbers_that_must_fit(func, record, args, kwargs, result):
             self._require_fit(func, value, dtype, result)
-        node = self.recorded.graph.call_function(func, node_args, node_kwargs)
+        node = append_call(self.recorded.graph, func, node_args, node_kwargs)
         node.meta.update(self.meta)
         node.meta["val"] = result
         if may_raise(func, args, result):
             node.meta["may_raise"] = True
         if not self._has_gradients(func):
             node.meta["no_grad"] = True
+        if self.for_training and self._is_hidden(func):
+            node.meta["inside_call"] = True
         if isinstance(result, torch.Tensor):
             if id(result) in self._nodes:  # the operator returned its argument, which has a node
                 node.graph.erase_node(node)
@@ -267,6 +272,15 @@ class AtenRecorder(TorchDispatchMode):
     def _has_gradients(self, func: Any) -> bool:
         """Whether autograd differentiates the call. The formulas of custom operators call them with gradients off."""
         return torch.is_grad_enabled() or (self.calls_with_gradients and func.namespace != "aten")
+
+    def _is_hidden(self, func: Any) -> bool:
+        """Whether a call of the traced graph, made with gradients on, turns them off, or detaches a tensor, inside. Backward formulas
+        run without gradients, and their results have no history."""
+        if self.meta.get("of_backward") or self.function is torch.autograd.grad:
+            return False
+        if not torch.is_grad_enabled():
+            return self.calls_with_gradients and func.namespace == "aten"
+        return func is aten.detach.default and operator(self.function) is None
 
     def _require_fit(self, func: Any, value: Any, dtype: torch.dtype, result: torch.Tensor) -> None:
         """Assert that `dtype` can hold a number of the call. Eager raises where it cannot; kernels would round or wrap the number."""
@@ -288,7 +302,7 @@ class AtenRecorder(TorchDispatchMode):
     def _bind_items(self, node: fx.Node, result: Sequence[Any]) -> None:
         for position, item in enumerate(result):
             if isinstance(item, torch.Tensor):
-                item_node = self.recorded.graph.call_function(getitem, (node, position))
+                item_node = append_call(self.recorded.graph, getitem, (node, position), {})
                 item_node.meta.update(self.meta)
                 item_node.meta["val"] = item
                 self._bind_result(item_node, item)

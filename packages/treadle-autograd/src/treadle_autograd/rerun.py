@@ -44,7 +44,7 @@ class DifferentiableRun(fx.Interpreter):
         self.extra_traceback = False  # exceptions keep their own messages
         self.ends: dict[str, torch.Tensor] = {}
         self.inputs: list[Any] = []
-        self._gates = _Gates()
+        self._gates = Gates()
         self.outputs: list[Any] = []
         self._cuts = cuts
         self._names = frozenset(cuts.values())
@@ -53,10 +53,7 @@ class DifferentiableRun(fx.Interpreter):
 
     def gated(self, values: Sequence[Any]) -> list[Any]:
         """The values to run with. One may be computed from another, and its gradient must not flow on into the other's."""
-        self.inputs = [
-            _Gate.apply(self._gates, value, None) if isinstance(value, torch.Tensor) and value.requires_grad else value
-            for value in values
-        ]
+        self.inputs = list(map(self._gates.gate, values))
         return self.inputs
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -78,7 +75,21 @@ class DifferentiableRun(fx.Interpreter):
 
     def gradients(self, outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
         """Gradients in which nothing flows on behind a cut. They are differentiable in grad mode, all the way to the inputs."""
-        self._gates.are_closed = True
+        return self._gates.gradients(outputs, inputs, tangents)
+
+
+class Gates:
+    """The state of all gates of one run. It knows nothing of the run, which would be a cycle through autograd's graph."""
+
+    are_closed = False
+
+    def gate(self, value: Any) -> Any:
+        """A tensor that requires gradients behind a gate; any other value itself."""
+        return _Gate.apply(self, value, None) if isinstance(value, torch.Tensor) and value.requires_grad else value
+
+    def gradients(self, outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+        """Gradients that end at the gates, differentiable in grad mode."""
+        self.are_closed = True
         try:
             return torch.autograd.grad(
                 outputs,
@@ -89,20 +100,14 @@ class DifferentiableRun(fx.Interpreter):
                 allow_unused=True,
             )
         finally:
-            self._gates.are_closed = False
-
-
-class _Gates:
-    """The state of all gates of one run. It knows nothing of the run, which would be a cycle through autograd's graph."""
-
-    are_closed = False
+            self.are_closed = False
 
 
 class _Gate(torch.autograd.Function):
     """Hands its argument on. Gradients pass backwards, to `real` if there is one, unless the gates of its run are closed."""
 
     @staticmethod
-    def forward(ctx: Any, gates: _Gates, value: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
+    def forward(ctx: Any, gates: Gates, value: torch.Tensor, real: torch.Tensor | None) -> torch.Tensor:
         ctx.gates, ctx.has_real = gates, real is not None
         return value.view_as(value)
 

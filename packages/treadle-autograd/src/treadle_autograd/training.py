@@ -9,8 +9,9 @@ operations autograd records as it records eager's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
@@ -19,30 +20,48 @@ from treadle_shapes.torch import outside_transforms, undisturbed, unwrapped
 
 from .check_results import check_callable, check_results
 from .effects import is_random
-from .joint import JointTrace
+from .joint import Gradients, JointTrace
 from .observed import Observers, connect, edge_for
 from .partition import Halves
 from .rerun import DifferentiableRun, random_state
+from .traced_run import TracedRun
 from .wrapper import count_versions
+
+if TYPE_CHECKING:
+    from .gradient_programs import GradientPrograms
 
 Compiled = Callable[..., Sequence[Any]]
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
+
+
+_MOST_SETS = 8  # of gradients with a backward graph of their own
 
 
 class TrainingProgram:
     """The compiled halves of one joint graph. Backward graphs are compiled when they are first needed, one for each set of gradients that
     is asked for: an output that the loss does not depend on has no tangent, and what follows from it no gradient."""
 
-    def __init__(self, joint: JointTrace, halves: Halves, forward: Compiled, compile_backward: Compiler) -> None:
+    def __init__(
+        self,
+        joint: JointTrace,
+        halves: Halves,
+        forward: Compiled,
+        compile_backward: Compiler,
+        gradient_programs: GradientPrograms,
+    ) -> None:
         outputs: Any = joint.graph.output_node().args[0][: joint.n_outputs]  # type: ignore[index]
         tensors = [k for k, node in enumerate(outputs) if isinstance(node, fx.Node) and _is_tensor(node)]
         self.joint = joint
         self.halves = halves
         self.forward = forward
         self.not_differentiable = tuple(k for k in tensors if k not in joint.tangents)
-        self.why_not_twice = why_not_differentiable_again(joint)
-        self.draws_random = any(map(is_random, halves.reference.graph.nodes))
+        self.gradient_programs = gradient_programs
+        self.read_and_written = inputs_read_and_written(joint)
+        self.draws_random = any(map(is_random, halves.forward.graph.nodes))
         self._compile_backward = compile_backward
+        tensors_in = [k for k, value in enumerate(joint.input_values) if isinstance(value, torch.Tensor)]
+        self.edges = {primal: place for place, primal in enumerate(tensors_in)}  # in autograd's graph
+        self._chosen: set[tuple[int, ...]] = set()
         self._backwards: dict[tuple[int, ...], Compiled] = {}
         self._is_checked = False
         self._checked: set[tuple[int, ...]] = set()
@@ -85,6 +104,12 @@ class TrainingProgram:
             self._checked.add(wanted)
         return results
 
+    def choose(self, asked: tuple[int, ...], possible: tuple[int, ...]) -> tuple[int, ...]:
+        """The gradients to compute where those `asked` for are enough: all that are `possible` once many sets have graphs of their own."""
+        if len(self._chosen) < _MOST_SETS:
+            self._chosen.add(asked)
+        return asked if asked in self._chosen else possible
+
     def backward(self, wanted: tuple[int, ...]) -> Compiled:
         """The compiled backward graph that computes the gradients at these positions."""
         found = self._backwards.get(wanted)
@@ -102,22 +127,20 @@ class TrainingProgram:
 _BATCH_NORM = torch.ops.aten._native_batch_norm_legit_functional.default
 
 
-def why_not_differentiable_again(joint: JointTrace) -> str | None:
-    """Why the forward graph must not run again for gradients of gradients: it has changed an input that its gradients depend on."""
+def inputs_read_and_written(joint: JointTrace) -> frozenset[int]:
+    """The inputs that the program changes in place and that its gradients depend on: running it again takes their old values."""
     placeholders = [node for node in joint.graph.nodes if node.op == "placeholder"]
-    written = {placeholders[mutation.input] for mutation in joint.contract.mutations}
+    written = {placeholders[mutation.input]: mutation.input for mutation in joint.contract.mutations}
     results: Any = joint.graph.output_node().args[0]
     pending = [node for node in results[joint.n_outputs :] if isinstance(node, fx.Node)]
     seen: set[fx.Node] = set()
-    while pending:
+    while pending and written:
         node = pending.pop()
-        if node in written:
-            return f"its gradients depend on {node.name}, which it changes in place"
         if node not in seen:
             seen.add(node)
             ignored = set(node.args[3:5]) if node.target is _BATCH_NORM else set()
             pending += [used for used in node.all_input_nodes if used not in ignored]
-    return None
+    return frozenset(place for node, place in written.items() if node in seen)
 
 
 def _is_tensor(node: fx.Node) -> bool:
@@ -129,38 +152,52 @@ class Call:
 
     def __init__(self, program: TrainingProgram, primals: Sequence[Any]) -> None:
         self.program = program
-        self.primals = [(p, p._version) if isinstance(p, torch.Tensor) else (p, 0) for p in primals]
+        old = program.read_and_written
+        kept = [p.detach().clone() if k in old else p for k, p in enumerate(primals)] if old else primals
+        self.primals = [(p, p._version) if isinstance(p, torch.Tensor) else (p, 0) for p in kept]
         self.random_state = torch.get_rng_state() if program.draws_random else None
         self.observers = Observers()
         self.has_run = False
         self._rerun: tuple[int, DifferentiableRun] | None = None
 
-    def rerun(self, is_cut: bool) -> DifferentiableRun:
-        """The forward graph, run once more under autograd. With `is_cut`, gradients end at outputs that others are computed from.
+    def rerun(self) -> DifferentiableRun | TracedRun:
+        """The program, run once more under autograd.
 
         Raises RuntimeError when an input that matters has been changed in place since the forward pass.
         """
+        self.raise_if_changed()
+        programs = self.program.gradient_programs
+        traced = TracedRun(programs.traced, self.program.joint)
+        with outside_transforms(), self.as_in_forward(), torch.enable_grad(), programs.recipe.ambient.in_force():
+            traced.run([value for value, _ in self.primals])
+        return traced if traced.why_not_found() is None else self._run_functional(cuts={})
+
+    def rerun_cut(self) -> DifferentiableRun:
+        """The functional graph, run once more under autograd. Gradients end at outputs that others are computed from. Raises as `rerun`."""
         task = torch._C._current_graph_task_id()
-        if is_cut and self._rerun is not None and self._rerun[0] == task:
+        if self._rerun is not None and self._rerun[0] == task:
             return self._rerun[1]
-        self._raise_if_changed()
-        cuts = self.program.joint.cuts if is_cut else {}
-        twice = torch.is_grad_enabled()
-        run = DifferentiableRun(self.program.halves.reference, cuts, self.observers.alive() if cuts and twice else {})
-        with outside_transforms(), random_state(self.random_state), torch.enable_grad():
-            run.run(*run.gated([value for value, _ in self.primals]), enable_io_processing=False)
-        self._rerun = (task, run) if is_cut and not twice else None  # kept for the other outputs of this pass
+        self.raise_if_changed()
+        run = self._run_functional(self.program.joint.cuts)
+        self._rerun = None if torch.is_grad_enabled() else (task, run)  # kept for the other outputs of this pass
         return run
+
+    def _run_functional(self, cuts: Mapping[int, str]) -> DifferentiableRun:
+        real = self.observers.alive() if cuts and torch.is_grad_enabled() else {}
+        run = DifferentiableRun(self.program.halves.reference, cuts, real)
+        with outside_transforms(), self.as_in_forward(), torch.enable_grad():
+            run.run(*run.gated([value for value, _ in self.primals]), enable_io_processing=False)
+        return run
+
+    def as_in_forward(self) -> AbstractContextManager[None]:
+        """Inside, random numbers are those of the forward pass."""
+        return random_state(self.random_state)
 
     def forget_rerun(self) -> None:
         self._rerun = None
 
-    def _raise_if_changed(self) -> None:
-        joint = self.program.joint
-        if self.program.why_not_twice is not None:
-            what = "create_graph=True" if torch.is_grad_enabled() else "looking at gradients of intermediate outputs"
-            raise RuntimeError(f"{what} is not supported for this compiled graph: {self.program.why_not_twice}")
-        written = {mutation.input for mutation in joint.contract.mutations}
+    def raise_if_changed(self) -> None:
+        written = {mutation.input for mutation in self.program.joint.contract.mutations}
         for place, (value, version) in enumerate(self.primals):
             if isinstance(value, torch.Tensor) and value._version != version and place not in written:
                 raise RuntimeError(
@@ -203,24 +240,28 @@ class CompiledBackward(torch.autograd.Function):
         joint: JointTrace = program.joint
         given = [grad_outputs[k] for k in joint.tangents]
         defined = frozenset(k for k, tangent in enumerate(given) if tangent is not None)
-        wanted = tuple(
-            k
+        functions = ctx.next_functions
+        possible = [
+            (k, primal)
             for k, (primal, reads) in enumerate(zip(joint.gradients, program.halves.reads, strict=True))
             if reads is not None and (not reads or reads & defined) and ctx.needs_input_grad[2 + primal]
-        )
+        ]
+        asked = [k for k, primal in possible if _is_asked_for(functions[program.edges[primal]][0])]
+        wanted = program.choose(tuple(asked), tuple(k for k, _ in possible))
         gradients: list[Any] = [None] * (2 + joint.n_primals)
         if not wanted or not defined:
             return tuple(gradients)
         is_cut = call.observers.were_there()
         is_computed = all(custom.is_computed(defined) for custom in joint.custom)
-        is_plain = not (torch.is_grad_enabled() or torch.is_anomaly_enabled() or any(map(_is_wrapped, given)))
-        if is_cut or not is_computed or not is_plain:
-            saved = ctx.saved_tensors  # raises what eager raises when they are gone, or have been changed
-            found = _rerun_gradients(call, given, wanted, is_cut)
-            del saved
-        else:
+        is_plain = not (torch.is_anomaly_enabled() or any(map(_is_wrapped, given)))
+        if not (is_cut or torch.is_grad_enabled()) and is_computed and is_plain:
             tangents = [_laid_out(tangent, *data) for tangent, data in zip(given, ctx.layouts, strict=True)]
             found = program.run_backward(wanted, (*ctx.saved_tensors, *ctx.numbers, *tangents))
+        else:
+            saved = ctx.saved_tensors  # raises what eager raises when they are gone, or have been changed
+            found = _differentiable_gradients(call, given, wanted, ctx.layouts) if is_plain and not is_cut else None
+            found = _rerun_gradients(call, given, wanted, is_cut) if found is None else found
+            del saved
         for k, gradient in zip(wanted, found, strict=True):
             gradients[2 + joint.gradients[k]] = gradient
         return tuple(gradients)
@@ -239,12 +280,43 @@ def _apply(call: Call, values: dict[int, torch.Tensor], primals: Sequence[Any]) 
     return _apply_node(call, values, *[_unwrap(p) if isinstance(p, torch.Tensor) else p for p in primals])  # type: ignore[no-any-return]
 
 
+def _is_asked_for(function: Any) -> bool:
+    """Whether the engine goes on to this node in the backward pass that runs now: `torch.autograd.grad` needs some gradients only."""
+    try:
+        return torch._C._will_engine_execute_node(function)
+    except RuntimeError:
+        return True  # torch 2.11 to 2.13 raise for a leaf whose gradient is asked for
+
+
+def _differentiable_gradients(
+    call: Call, given: Sequence[torch.Tensor | None], wanted: Sequence[int], layouts: Sequence[Any]
+) -> Sequence[Any] | None:
+    """The gradients by a compiled program that can be differentiated again; None where there is none."""
+    if not torch.is_grad_enabled():
+        return None
+    joint = call.program.joint
+    pairs = [(k, t) for k, t in enumerate(given) if t is not None]
+    key = Gradients(
+        tuple(joint.tangents[k] for k, _ in pairs),
+        tuple(joint.gradients[k] for k in wanted),
+        tuple(t.requires_grad for _, t in pairs),
+    )
+    call.raise_if_changed()
+    primals = [value for value, _ in call.primals]
+    program = call.program.gradient_programs.find(joint, key, primals)
+    if program is None:
+        return None
+    tangents = [_laid_out(t, *layouts[k]) for k, t in pairs]
+    with call.as_in_forward():
+        return program(*primals[len(joint.contract.static_tensors) :], *tangents)
+
+
 def _rerun_gradients(
     call: Call, given: Sequence[torch.Tensor | None], wanted: Sequence[int], is_cut: bool
 ) -> Sequence[Any]:
-    """The gradients by PyTorch's own formulas, which autograd records under `create_graph=True`: the forward graph runs again."""
+    """The gradients by PyTorch's own formulas, which autograd records under `create_graph=True`: the program runs again."""
     joint = call.program.joint
-    run = call.rerun(is_cut)
+    run = call.rerun_cut() if is_cut else call.rerun()
     call.forget_rerun()
     pairs = [(run.outputs[k], tangent) for k, tangent in zip(joint.tangents, given, strict=True) if tangent is not None]
     inputs = [run.inputs[joint.gradients[k]] for k in wanted]

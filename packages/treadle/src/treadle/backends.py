@@ -21,7 +21,7 @@ from treadle_autograd import aot
 from treadle_tracer import paused
 
 from . import logs
-from .bugs import Compiled, compile_or_eager, run_in_eager
+from .bugs import Compiled, compile_or, compile_or_eager, run_in_eager
 from .cuda_graphs import report_refusals
 from .errors import UnknownName, WrongUse, unknown_name
 from .hook import without_hook
@@ -114,16 +114,25 @@ def _through_aot(
         with stats.phase("backend.codegen"):
             return (training if is_training else inference)(aten, inputs)
 
+    @without_hook
     def compile_backward(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         """Called from the first backward pass, which is not the place for an exception of ours."""
         with paused():
             return compile_or_eager(aten, inputs, options, lambda: compile_aten(aten, inputs))
 
+    @without_hook  # a backward pass may run where frames are compiled
+    def compile_late(build: Callable[[], Any]) -> Any:
+        examples = [
+            node.meta.get("example_value") for node in gm.graph.find_nodes(op="placeholder")
+        ]  # the real ones have gone
+        with paused():
+            return compile_or(lambda reason: None, gm, examples, options, build)
+
     def build() -> Compiled:
         found: dict[str, Any] = {}
         if is_differentiable:
             partition = treadle_autograd.with_budget(options.values["memory_budget"])
-            found = {"inference": False, "backward": compile_backward, "partition": partition}
+            found = {"inference": False, "backward": compile_backward, "partition": partition, "late": compile_late}
         compiled: Any = aot(gm, example_inputs, forward=compile_aten, decompositions=decompositions, **found)
         if compiled.why_eager is not None:
             return run_in_eager(gm, compiled.why_eager)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from torch import fx
 
@@ -26,6 +26,7 @@ from .options import CompileOptions
 from .stats import EagerGraph, stats
 
 Compiled = Callable[..., Sequence[Any]]
+T = TypeVar("T")
 
 # The packages' own reports of their bugs. They have the attributes `pass_name`, `user_line` and `dump_path`.
 _PACKAGE_ERRORS = (treadle_tracer.InternalError, treadle_autograd.InternalError, treadle_codegen.InternalError)
@@ -70,13 +71,25 @@ def compile_or_eager(
     gm: fx.GraphModule, example_inputs: Sequence[Any], options: CompileOptions, build: Callable[[], Compiled]
 ) -> Compiled:
     """The result of `build`, or `gm` in eager if no code can be generated for it here or a pass has a bug."""
+    return compile_or(lambda reason: run_in_eager(gm, reason), gm, example_inputs, options, build)
+
+
+def compile_or(
+    otherwise: Callable[[str], T],
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    options: CompileOptions,
+    build: Callable[[], T],
+) -> T:
+    """The result of `build`, which compiles `gm` or something made from it; `otherwise(reason)` if no code can be generated or a pass has
+    a bug."""
     try:
         return build()
     except OptionError:
         raise
     except CodegenUnavailable as unavailable:
         warn_once(f"Graphs run in eager: {unavailable}")
-        return run_in_eager(gm, str(unavailable))
+        return otherwise(str(unavailable))
     except Exception as bug:  # one of the two named boundaries (docs/contracts.md, section 6)
         if treadle_tracer.is_out_of_room(bug):
             raise
@@ -84,7 +97,7 @@ def compile_or_eager(
         if options.values["raise_internal_errors"]:
             raise error from bug
         warnings.warn(f"A graph runs in eager because of a bug in treadle: {error}", TreadleWarning, stacklevel=2)
-        return run_in_eager(gm, str(error))
+        return otherwise(str(error))
 
 
 def describe_bug(

@@ -7,6 +7,7 @@ joint (x, w, t): mm, gelu, backward...        saved: x, mm
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from ..ancestors import ARGUMENTS, InputsOf, ancestors
 from ..custom_gradients import CustomCall, insert_custom_calls
 from ..effects import has_effect
+from ..graph_nodes import copy_node
 from ..joint import JointTrace
 from ..node_sizes import is_number
 from ..random_replay import replay
@@ -29,19 +31,27 @@ class Halves:
     """The two graphs: forward, primals -> (*outputs, *saved tensors, *saved numbers), and backward, (*saved tensors, *saved numbers,
     *tangents) -> gradients.
 
-    reference  the forward graph without what is saved: primals -> outputs
     saved      the joint graph's nodes of the saved tensors; numbers: those of the saved numbers
     primals    of each saved tensor, the position of the primal that it is, or None: such tensors are no outputs of the forward graph
     reads      for every gradient of the joint graph, the tangents that it depends on, by number; None for a gradient that is always zero
     """
 
     classes: Classes
-    reference: fx.GraphModule
     forward: fx.GraphModule
     saved: tuple[fx.Node, ...]
     numbers: tuple[fx.Node, ...]
     primals: tuple[int | None, ...]
     reads: tuple[frozenset[int] | None, ...]
+
+    @functools.cached_property
+    def reference(self) -> fx.GraphModule:
+        """The forward graph without what is saved: primals -> outputs."""
+        joint = self.classes.joint
+        nodes = list(joint.graph.nodes)
+        outputs: Any = nodes[-1].args[0][: joint.n_outputs]  # type: ignore[index]
+        primals = [node for node in nodes if node.op == "placeholder"][: joint.n_primals]
+        graph = _graph(primals, outputs, nodes, _effects(self.classes), custom=joint.custom)
+        return LazyGraphModule(torch.nn.Module(), graph, class_name="ReferenceGraph")
 
     def backward(self, wanted: Sequence[int]) -> fx.GraphModule:
         """The backward graph that computes the gradients at the positions `wanted`, in that order."""
@@ -68,22 +78,21 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
     places = tuple(position.get(node) for node in saved)
     given = [node for node, place in zip(saved, places, strict=True) if place is None]
     outputs = results[: joint.n_outputs]
-    effects = [node for node in classes.order if node.op == "call_function" and has_effect(node)]
-    forward = _graph(primals, [*outputs, *given, *numbers], nodes, effects)
+    forward = _graph(primals, [*outputs, *given, *numbers], nodes, _effects(classes))
     forward.output_node().meta["saved_results"] = range(len(outputs), len(outputs) + len(given))
     return Halves(
         classes,
-        LazyGraphModule(
-            torch.nn.Module(),
-            _graph(primals, outputs, nodes, effects, custom=joint.custom),
-            class_name="ReferenceGraph",
-        ),
         LazyGraphModule(torch.nn.Module(), forward, class_name="ForwardGraph"),
         tuple(saved),
         tuple(numbers),
         places,
         _reads(joint, results[joint.n_outputs :]),
     )
+
+
+def _effects(classes: Classes) -> list[fx.Node]:
+    """The nodes of the forward part that must run even if nobody uses their results."""
+    return [node for node in classes.order if node.op == "call_function" and has_effect(node)]
 
 
 def _tangents(joint: JointTrace) -> list[fx.Node]:
@@ -146,7 +155,7 @@ def _graph(
         if node in states:
             copies[node] = replay(graph, node, copies[states[node]], copies)
         else:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node] = copy_node(graph, node, copies.__getitem__)
         if pending:
             insert_custom_calls(graph, copies, pending)
     graph.output(tuple(copies[node] if isinstance(node, fx.Node) else node for node in outputs))

@@ -1,0 +1,95 @@
+"""Programs of a compiled program's gradients, which are differentiable themselves: for `create_graph=True`.
+
+    (g,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)      ==>    program (x, t) -> g, compiled forward and backward
+    g.square().sum().backward()
+
+PyTorch's autograd makes the history of the gradients while they are traced, as it does for the joint graph; a second differentiation
+behind the first gives the second joint graph. Programs are compiled when they are first needed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import fx
+
+from treadle_shapes.torch import undisturbed
+
+from .ambient import Ambient
+from .decompositions import Decompositions
+from .errors import UnsupportedGraph
+from .functional_trace import mode_of
+from .joint import Gradients, JointTrace, trace_joint
+from .partition import Partition, classify, split
+from .traced_run import Traced
+from .training import TrainingProgram
+from .unbacked import shape_env_of
+from .wrapper import wrap_compiled
+
+GradientProgram = Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the programs are made.
+
+    compile: compiles the halves; late: runs what makes a program (`aot`); ambient: the settings under which the graph was traced.
+    """
+
+    decompositions: Decompositions
+    partition: Partition
+    compile: Callable[[fx.GraphModule, Sequence[Any]], Any]
+    late: Callable[[Callable[[], Any]], Any]
+    ambient: Ambient
+
+
+class GradientPrograms:
+    """The programs of gradients of one training program."""
+
+    def __init__(self, traced: Traced, recipe: Recipe) -> None:
+        self.traced = traced
+        self.recipe = recipe
+        self._programs: dict[Gradients, GradientProgram | None] = {}
+
+    def find(self, joint: JointTrace, wanted: Gradients, primals: Sequence[Any]) -> GradientProgram | None:
+        """A function (call inputs of the graph, tangents) -> gradients; None where there is none.
+
+        joint: of the program that is differentiated; primals: of the call at hand.
+        """
+        if wanted not in self._programs:
+            self._programs[wanted] = self.recipe.late(lambda: self._compile(joint, wanted, primals))
+        return self._programs[wanted]
+
+    def _compile(self, joint: JointTrace, wanted: Gradients, primals: Sequence[Any]) -> GradientProgram | None:
+        traced = Traced(self.traced.gm, (*self.traced.orders, (joint.contract, wanted)))
+        orders = [gradients for _, gradients in traced.orders]
+        contract = traced.orders[0][0]
+        n_static = len(contract.static_tensors)
+        n_inputs = len(contract.inputs) - n_static
+        start = len(joint.contract.static_tensors)
+        examples = primals[start : start + n_inputs]
+        try:
+            with self.recipe.ambient.in_force(), _without_new_facts(traced.gm):
+                second = trace_joint(traced.gm, examples, self.recipe.decompositions, orders)
+        except UnsupportedGraph:
+            return None
+        if second is None:  # the gradients depend on nothing
+            return None
+        classes = classify(second)
+        halves = split(classes, self.recipe.partition(classes))
+        examples = [node.meta["val"] for node in halves.forward.graph.find_nodes(op="placeholder")]
+        with torch.inference_mode(False), torch.no_grad(), undisturbed():
+            compiled = self.recipe.compile(halves.forward, examples)
+        program = TrainingProgram(second, halves, compiled, self.recipe.compile, GradientPrograms(traced, self.recipe))
+        return wrap_compiled(program, replace(second.contract, versions=()), second.input_values, traced.gm)
+
+
+def _without_new_facts(gm: fx.GraphModule) -> contextlib.AbstractContextManager[None]:
+    """Inside, sizes answer from the facts that guards have established: nothing will check new ones."""
+    mode = mode_of(gm.graph.nodes)
+    shape_env = None if mode is None else shape_env_of(mode)
+    return contextlib.nullcontext() if shape_env is None else shape_env.env.refusing_guards()

@@ -1,0 +1,94 @@
+"""Whether the functional graph of a program has the program's history when it runs under autograd (`rerun`).
+
+    y = x + (x.round() - x).detach()                  it has: the value of `detach` has no history in either
+    with torch.no_grad(): h.clamp_(min=1)             it has not: `h` keeps its history, the result of `clamp` has none
+
+Functionalisation replaces a tensor that is written to by the result of an operator. So a history is lost where a write is not recorded
+by autograd and a tensor with the same memory has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from treadle_shapes.torch import ElementUse, is_transforming, operator
+
+_DETACH = torch.ops.aten.detach.default
+
+
+class Histories:
+    """Notes, while a graph runs on functional tensors, the memory of tensors that have a history and writes to it without one."""
+
+    def __init__(self) -> None:
+        self.lost: str | None = None
+        self._with_history: set[int] = set()
+
+    def before_call(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Look at what the call of the traced graph's node writes to.
+
+        Views of something changed are taken again before a call without gradients uses them: taken inside, they would have no history.
+        """
+        if not torch.is_grad_enabled() and not is_transforming():
+            with torch.enable_grad():
+                for tensor in _tensors((args, kwargs)):
+                    if tensor.requires_grad:
+                        torch._sync(tensor)
+        for tensor in _written(node, args, kwargs):
+            is_recorded = torch.is_grad_enabled() and tensor.requires_grad
+            if not is_recorded and tensor.untyped_storage()._cdata in self._with_history:
+                if not (torch.is_grad_enabled() and _takes_history(args, kwargs)):
+                    self.lost = f"{node.name} changes a tensor that keeps its history"
+
+    def after_call(self, result: Any) -> None:
+        """Note the memory of the call's results."""
+        for tensor in (result,) if isinstance(result, torch.Tensor) else _tensors(result):
+            if tensor.requires_grad and not is_transforming():
+                self._with_history.add(tensor.untyped_storage()._cdata)
+
+
+def _written(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    found = operator(node.target)
+    if is_transforming():
+        return
+    if found is not None and found.writes and args and isinstance(args[0], torch.Tensor):
+        yield args[0]
+    yield from _tensors(kwargs.get("out"))
+
+
+def _takes_history(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether autograd gives what is written to a history, because another argument has one."""
+    return any(tensor.requires_grad for tensor in _tensors((args, kwargs)))
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    if values is not None:
+        yield from (value for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor))
+
+
+def why_history_is_lost(graph: fx.Graph, primals: Container[int], histories: Histories) -> str | None:
+    """Why the recorded graph has another history than the program. primals: positions of the placeholders with gradients."""
+    if histories.lost is not None:
+        return histories.lost
+    with_history: set[fx.Node] = set()
+    for place, node in enumerate(graph.nodes):
+        if node.op == "placeholder":
+            if place in primals:
+                with_history.add(node)
+        elif any(used in with_history for used in node.all_input_nodes):
+            if node.meta.get("inside_call") and _depends_on_elements(node):
+                return f"{node.name} is computed with gradients off inside a call"
+            if not node.meta.get("no_grad") and node.target is not _DETACH:
+                with_history.add(node)
+    return None
+
+
+def _depends_on_elements(node: fx.Node) -> bool:
+    """Whether the node has a result to differentiate that depends on its arguments' elements."""
+    value, found = node.meta.get("val"), operator(node.target)
+    is_number = isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
+    return not is_number and (found is None or found.element_use is not ElementUse.IGNORED)

@@ -1,0 +1,122 @@
+"""Run the traced graph again in eager, under autograd: its history is eager's, whatever the program does to its tensors.
+
+    def f(x):
+        h = x.exp()
+        with torch.no_grad(): h.clamp_(min=1)       h keeps the history of exp(x)
+        return h.sin()
+
+The functional graph (`rerun`) holds `clamp` in the place of `h`, computed with gradients off, and cannot tell that it keeps a history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import fx
+
+from .asserts import is_assert
+from .contract import Contract, FreshOutput, InputDescription, StaticInput, ViewOfFresh
+from .graph_runner import GraphRunner
+from .joint import Gradients, JointTrace
+from .rerun import Gates
+
+
+@dataclass(frozen=True)
+class Traced:
+    """What a joint graph was made from: a traced graph and, where it computes gradients of that graph's results, these by order.
+
+    orders: (contract of the functional graph, gradients of its results that are the next one's results).
+    """
+
+    gm: fx.GraphModule
+    orders: tuple[tuple[Contract, Gradients], ...] = ()
+
+
+class TracedRun:
+    """One run of a traced graph, as `rerun.DifferentiableRun` is one of its functional graph.
+
+    inputs: the primals that it ran with. outputs: the program's results by their positions among the functional graph's outputs.
+    """
+
+    def __init__(self, traced: Traced, joint: JointTrace) -> None:
+        self.inputs: list[Any] = []
+        self.outputs: dict[int, torch.Tensor] = {}
+        self._traced = traced
+        self._joint = joint
+        self._gates = Gates()
+
+    def run(self, values: Sequence[Any]) -> None:
+        """Run with `values` for the primals; what the program writes to is copied first.
+
+        `why_not_found` tells whether the outputs can be used.
+        """
+        contracts = [*(contract for contract, _ in self._traced.orders), self._joint.contract]
+        self.inputs = list(map(self._gates.gate, values))
+        given = {_key(i): value for i, value in zip(contracts[-1].inputs, self.inputs, strict=True)}
+        for mutation in contracts[0].mutations:
+            key = _key(contracts[0].inputs[mutation.input])
+            given[key] = given[key].detach().clone()
+        results = self._run_graph(contracts[0], given)
+        self.outputs = _by_position(contracts[0], results)
+        for (contract, wanted), following in zip(self._traced.orders, contracts[1:], strict=True):
+            if any(position not in self.outputs for position in wanted.outputs):
+                self.outputs = {}
+                return
+            tangents = [given[_key(i)] for i in following.inputs[len(following.inputs) - len(wanted.outputs) :]]
+            found = torch.autograd.grad(
+                [self.outputs[position] for position in wanted.outputs],
+                [given[_key(contract.inputs[place])] for place in wanted.inputs],
+                tangents,
+                create_graph=True,
+                allow_unused=True,
+            )
+            self.outputs = _by_position(following, found)
+
+    def _run_graph(self, contract: Contract, given: Mapping[tuple[bool, int], Any]) -> Sequence[Any]:
+        gm = self._traced.gm
+        attributes: dict[str, Any] = {}
+        for node in gm.graph.find_nodes(op="get_attr"):
+            found = attrgetter(str(node.target))(gm)
+            attributes[str(node.target)] = given.get((True, id(found)), found)
+        arguments = [given[_key(i)] for i in contract.inputs if not isinstance(i, StaticInput)]
+        return GraphRunner(gm, attributes, _call).run(*arguments, enable_io_processing=False)  # type: ignore[no-any-return]
+
+    def why_not_found(self) -> str | None:
+        """Why this run cannot stand for the functional graph's."""
+        values: Any = self._joint.graph.output_node().args[0]
+        for position in self._joint.tangents:
+            found, expected = self.outputs.get(position), values[position].meta["val"]
+            if found is None or found.dim() != expected.dim() or found.dtype != expected.dtype:
+                return f"output {position} of the graph is no tensor that the program has at hand"
+        return None
+
+    def gradients(self, outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
+        """Gradients that end at the inputs. They are differentiable in grad mode, all the way to what the inputs are computed from."""
+        return self._gates.gradients(outputs, inputs, tangents)
+
+
+def _key(described: InputDescription) -> tuple[bool, int]:
+    return (True, id(described.tensor)) if isinstance(described, StaticInput) else (False, described.index)
+
+
+def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
+    if is_assert(node):
+        return None  # it held when the graph ran
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    target: Any = node.target
+    return target(*args, **kwargs)
+
+
+def _by_position(contract: Contract, results: Sequence[Any]) -> dict[int, torch.Tensor]:
+    found: dict[int, torch.Tensor] = {}
+    for described, result in zip(contract.outputs, results, strict=True):
+        if isinstance(described, FreshOutput):
+            found[described.position] = result
+        elif isinstance(described, ViewOfFresh) and described.detached is None and result._base is not None:
+            found.setdefault(described.position, result._base)
+    return found

@@ -1,0 +1,115 @@
+"""Random programs differentiated twice, with hooks on their outputs or without: what is seen is what eager shows.
+
+Some steps write to tensors with gradients off, or through a detached alias: the tensors keep their histories.
+TREADLE_EXAMPLES=13 runs 3,900 programs in place of 300.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import test_random_gradients
+import torch
+from gradient_oracle import run_operators
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_random_gradients import ALL, INPUTS, assert_same, build, make_inputs
+
+from treadle_autograd import aot
+from treadle_autograd.contract import FreshOutput
+from treadle_autograd.gradient_programs import GradientPrograms
+
+
+def _clamp_without_gradients(a: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        a.clamp_(min=0.05)
+    return a
+
+
+def _write_to_detached(a: torch.Tensor) -> torch.Tensor:
+    a.detach().mul_(0.9)
+    return a
+
+
+def _write_to_part(a: torch.Tensor) -> torch.Tensor:
+    if a.dim():
+        with torch.no_grad():
+            a[..., :1].add_(0.3)
+    return a
+
+
+QUIET = {
+    "clamp_quietly_": lambda a, b: _clamp_without_gradients(a),
+    "write_to_detached": lambda a, b: _write_to_detached(a),
+    "write_to_part": lambda a, b: _write_to_part(a),
+    "straight_through": lambda a, b: a + (a.round() - a).detach(),
+    "square": lambda a, b: a * a * 0.5,
+}
+PROGRAM = st.lists(
+    st.tuples(st.sampled_from([*sorted(ALL), *sorted(QUIET) * 4]), st.integers(0, 20), st.integers(0, 20)),
+    min_size=1,
+    max_size=8,
+)
+
+
+def observe(run: Any, layouts: Any, hooks: frozenset[int]) -> list[Any]:
+    """Outputs, their gradients as hooks see them, gradients of the leaves, and gradients of the sum of their squares."""
+    torch.manual_seed(0)
+    leaves, inputs = make_inputs(layouts)
+    try:
+        outputs = list(run(*inputs))
+    except RuntimeError as error:
+        return [type(error)]
+    seen: list[Any] = [[o.detach().clone() for o in outputs], [o.requires_grad for o in outputs]]
+    hooked: list[Any] = []
+    for place, output in enumerate(outputs):
+        if place in hooks and output.requires_grad:
+            output.register_hook(lambda g, place=place: hooked.append((place, g.detach().clone())))
+    n_hooked = 0
+    results = [o * 1 for o in outputs if o.requires_grad]
+    wanted = [leaf for leaf in leaves if leaf.requires_grad]
+    if not results or not wanted:
+        return seen
+    total = sum((r * (k + 1) * 0.3).pow(2).sum() for k, r in enumerate(results))
+    try:
+        first = torch.autograd.grad(total, wanted, create_graph=True, allow_unused=True)
+        n_hooked = len(hooked)  # what a second pass sends to an output is not all seen (README, known limits)
+        defined = [g for g in first if g is not None and g.requires_grad]
+        second = torch.autograd.grad(sum(g.pow(2).sum() for g in defined), wanted, allow_unused=True) if defined else ()
+    except RuntimeError as error:
+        return [*seen, "modified by an inplace operation" in str(error)]
+    seen += [[None if g is None else g.detach() for g in (*first, *second)]]
+    seen += [[g for p, g in hooked[:n_hooked] if p == place] for place in range(len(outputs))]
+    return seen
+
+
+@pytest.mark.parametrize("compiled_again", [True, False], ids=["compiled", "eager"])
+@settings(
+    max_examples=150 * int(os.environ.get("TREADLE_EXAMPLES", "1")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
+)
+@given(PROGRAM, st.lists(st.integers(0, 20), min_size=1, max_size=4), INPUTS, st.booleans())
+def test_random_second_gradients(
+    monkeypatch: pytest.MonkeyPatch, compiled_again: bool, program: Any, outputs: Any, layouts: Any, has_hooks: bool
+) -> None:
+    monkeypatch.setattr(test_random_gradients, "ALL", {**ALL, **QUIET})
+    if not compiled_again:
+        monkeypatch.setattr(GradientPrograms, "find", lambda *_: None)
+    gm = build(program, outputs, layouts)
+    if gm is None:
+        return
+    compiled = aot(gm, make_inputs(layouts)[1], inference=False, forward=run_operators)
+    # A hook on a view sees what reaches the view from outside only (README, known limits).
+    fresh = (
+        frozenset(k for k, o in enumerate(compiled.contract.outputs) if isinstance(o, FreshOutput))
+        if compiled.contract
+        else ()
+    )
+    hooks = frozenset(fresh if has_hooks else ())
+    mine, theirs = observe(compiled, layouts, hooks), observe(gm, layouts, hooks)
+    if theirs[-1] is True and mine[-1] is not True:
+        return  # eager had saved what was changed, and we had not
+    assert_same(mine, theirs)
