@@ -20,10 +20,10 @@ from treadle_tracer.values.functions import (
     BoundMethod,
     ClassValue,
     FunctionValue,
-    GenericAlias,
     ModuleObject,
     PartialValue,
 )
+from treadle_tracer.values.generic_alias import GenericAlias
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.modules import ModuleValue

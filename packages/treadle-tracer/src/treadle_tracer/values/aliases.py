@@ -10,6 +10,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource, GlobalsSource, OwnDictSource
 from treadle_tracer.values.base import ConcreteValue
 from treadle_tracer.values.class_lookup import own_dict
+from treadle_tracer.values.generic_alias import GenericAlias
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ def guard_distinct(tx: TraceContext, a: Value, b: Value) -> None:
 
 def _is_compared_by_value(value: Value) -> bool:
     """Constants may be other objects that are equal, and tensors have guards of their own (`output.guards`)."""
+    if isinstance(value, GenericAlias):
+        return False
     return isinstance(value, ConcreteValue) or issubclass(value.python_type(), torch.Tensor)
 
 

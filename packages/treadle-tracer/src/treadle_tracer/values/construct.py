@@ -26,7 +26,8 @@ from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import FALSE, NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.containers import init_container
-from treadle_tracer.values.functions import BoundMethod, ClassValue, GenericAlias, PartialValue
+from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValue
+from treadle_tracer.values.generic_alias import GenericAlias
 from treadle_tracer.values.iterators import CLASS_ITERATORS
 from treadle_tracer.values.made_classes import MadeClass, metaclass_of, new_class
 from treadle_tracer.values.mappings import DictValue

@@ -539,24 +539,3 @@ class ModuleObject(ConcreteValue):
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         tx.store_global(vars(self.obj), name, value)
-
-
-class GenericAlias(ConcreteValue):
-    """`list[int]`, `int | None`, `typing.List` and the like: calling one calls its origin."""
-
-    __slots__ = ()
-
-    def truth(self, tx: TraceContext) -> bool:
-        return True
-
-    def get_attr(self, tx: TraceContext, name: str) -> Value:
-        value = getattr(self.obj, name, MISSING)
-        if value is MISSING:
-            tx.raise_exception(AttributeError, f"{type(self.obj).__name__!r} object has no attribute {name!r}")
-        return tx.from_constant(value) if isinstance(value, tuple) else tx.wrap(value, ConstSource(value))
-
-    def get_item(self, tx: TraceContext, key: Value) -> Value:
-        return tx.fold(_subscript_class, [self, key], {})
-
-    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return tx.wrap_known(self.obj.__origin__).call(tx, args, kwargs)

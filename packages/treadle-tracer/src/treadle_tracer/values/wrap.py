@@ -44,11 +44,11 @@ from treadle_tracer.values.functions import (
     BoundMethod,
     ClassValue,
     FunctionValue,
-    GenericAlias,
     ModuleObject,
     PartialValue,
     wrap_cell,
 )
+from treadle_tracer.values.generic_alias import GenericAlias, wrap_alias
 from treadle_tracer.values.graph_functions import goes_into_graph, rely_on_body
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
 from treadle_tracer.values.mappings import DictValue, wrap_key
@@ -117,7 +117,7 @@ def _seen_again(tx: TraceContext, obj: Any, value: Value, source: Source | None)
     """Guard that two sources lead to one object: the object was reached through another source before."""
     if source == value.source:
         return value
-    if isinstance(value, FunctionValue):
+    if isinstance(value, (FunctionValue, GenericAlias)):
         value.rely_on_identity(tx)
     if source is None or isinstance(source, ConstSource):
         if isinstance(value, ObjectValue) and value.source is not None:
@@ -468,8 +468,8 @@ WRAPPERS: dict[Any, Callable[..., Value]] = {
     functools._lru_cache_wrapper: _known(CallableValue),
     types.MethodType: _method,
     types.ModuleType: _known(ModuleObject),
-    types.GenericAlias: _known(GenericAlias),
-    types.UnionType: _known(GenericAlias),
+    types.GenericAlias: wrap_alias,
+    types.UnionType: wrap_alias,
     types.CellType: _cell,
     types.MappingProxyType: _mapping_proxy,
     type: lambda tx, obj, source: _class(tx, obj, source),

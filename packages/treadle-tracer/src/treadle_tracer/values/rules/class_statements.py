@@ -14,7 +14,8 @@ from treadle_tracer.bytecode import read
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.class_lookup import lookup_with_owner
-from treadle_tracer.values.functions import CellValue, ClassValue, FunctionValue, GenericAlias
+from treadle_tracer.values.functions import CellValue, ClassValue, FunctionValue
+from treadle_tracer.values.generic_alias import GenericAlias
 from treadle_tracer.values.made_classes import MadeClass, made_by, metaclass_of
 from treadle_tracer.values.mappings import DictValue, dict_of
 from treadle_tracer.values.rules.rule import Args, Effect, Kwargs, Rule

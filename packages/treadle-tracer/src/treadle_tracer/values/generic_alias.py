@@ -1,0 +1,61 @@
+"""Generic aliases and unions: `list[int]`, `int | None`.
+
+Programs make them anew where they evaluate an annotation (`def inner(x: list[int])`), so an outside one is guarded to be equal, if equality
+runs no code of the program. Which object it is gets guarded where the program asks.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.source import ConstSource
+from treadle_tracer.values.base import ConcreteValue
+from treadle_tracer.values.class_lookup import MISSING
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.source import Source
+    from treadle_tracer.values.value import TraceContext
+
+
+class GenericAlias(ConcreteValue):
+    """`list[int]`, `int | None`, `typing.List` and the like: calling one calls its origin."""
+
+    __slots__ = ()
+
+    def truth(self, tx: TraceContext) -> bool:
+        return True
+
+    def get_attr(self, tx: TraceContext, name: str) -> Value:
+        value = getattr(self.obj, name, MISSING)
+        if value is MISSING:
+            tx.raise_exception(AttributeError, f"{type(self.obj).__name__!r} object has no attribute {name!r}")
+        return tx.from_constant(value) if isinstance(value, tuple) else tx.wrap(value, ConstSource(value))
+
+    def get_item(self, tx: TraceContext, key: Value) -> Value:
+        return tx.fold(operator.getitem, [self, key], {})
+
+    def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return tx.wrap_known(self.obj.__origin__).call(tx, args, kwargs)
+
+    def rely_on_identity(self, tx: TraceContext) -> None:
+        """Guard which object it is, where only equality has been guarded."""
+        if self.source is not None and not isinstance(self.source, ConstSource):
+            tx.guards.add(self.source, "is", self.obj)
+
+
+def wrap_alias(tx: TraceContext, obj: Any, source: Source) -> GenericAlias:
+    """The Value of an outside alias or union."""
+    if not isinstance(source, ConstSource):
+        tx.guards.add(source, "equals" if _is_of_plain_classes(obj) else "is", obj)
+    return GenericAlias(obj, source)
+
+
+def _is_of_plain_classes(obj: Any) -> bool:
+    """Whether equality of this alias or union runs no code of the program."""
+    if type(obj) not in (types.GenericAlias, types.UnionType):
+        return isinstance(obj, type) and type(obj).__eq__ is type.__eq__
+    parts = (*obj.__args__, *([obj.__origin__] if type(obj) is types.GenericAlias else []))
+    return all(map(_is_of_plain_classes, parts))
