@@ -19,8 +19,10 @@ class Costs:
     max_unrolled: a reduction over at most so many elements becomes one expression of them.
     max_window: a pooling window with more elements than this is left to ATen.
     min_reordered: a result with fewer elements keeps its layout, in whatever order its operands are read.
+    small_reduction: reductions of up to so many elements over equal spaces share a kernel even if they read nothing in common; 0: never.
     fusion_window: how many nodes back fusion looks for a kernel that a loop can join.
     max_row: a row with more elements is not passed from one section of a kernel to the next.
+    held_row: a kernel reads a row of up to this many elements once, however many reductions and results need it; 0: as often as they do.
     min_parallel: with several workers, a kernel should have at least so many shared outer points, ...
     max_serial: ... unless one worker has at most so many points to compute.
     select_in_cat: at most so many tensors are concatenated by choosing for each element, in the expression that reads the result.
@@ -37,8 +39,10 @@ class Costs:
     max_unrolled: int = 4
     max_window: int = 25
     min_reordered: int = 1024
+    small_reduction: int = 0
     fusion_window: int = 24
     max_row: int = 1 << 16
+    held_row: int = 0
     min_parallel: int = 2
     max_serial: int = 1 << 14
     select_in_cat: int = 0

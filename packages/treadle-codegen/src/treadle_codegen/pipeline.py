@@ -25,6 +25,7 @@ from treadle_codegen.rewrite.static import Prologue
 from treadle_codegen.schedule.fuse import Node, fuse
 from treadle_codegen.schedule.in_place import updates_in_place, verify_in_place, without_copies
 from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.schedule.row_results import store_row_results
 from treadle_codegen.schedule.split_reductions import split_reductions
 from treadle_codegen.schedule.text import format_nodes
 from treadle_codegen.schedule.verify import verify_schedule
@@ -144,6 +145,7 @@ def compile_graph(
     probed = probe if prologue is not None and not options.frozen_weights else None
     with phase("lower"):
         program = lower_graph(gm, example_inputs, record.costs, record.dtypes, device)
+        store_row_results(program, record.costs)
         split_reductions(program, record.costs)
     build = _Build(record, options, phase, prologue, probed, saved)
     if not options.autotune or record.clock is None:

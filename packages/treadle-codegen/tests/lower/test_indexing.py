@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,3 +99,8 @@ def test_a_symbolic_size_taken_apart_by_floor_division() -> None:
     assert indexing.reshape_groups((n, c, 2, 2, h), (n, 4 * c, h)) == [([0], [0]), ([1, 2, 3], [1]), ([4], [2])]
     # With floors on both sides, both may be smaller than what they were taken from.
     assert indexing.reshape_groups((h // 2, 2, w), (h, 2 * (w // 2))) is None
+
+
+@pytest.mark.parametrize(("length", "parts", "even"), [(16384, 17, 32), (256, 9, 16), (1000, 30, 40), (96, 50, 96)])
+def test_parts_are_equal_where_a_divisor_is_near(length: int, parts: int, even: int) -> None:
+    assert indexing.even_parts(length, parts) == even

@@ -80,3 +80,22 @@ def test_positions_are_not_split() -> None:
     program, added = split(lambda x: x.argmax(), torch.randn(4000))
     (loop,) = [step for step in program.steps if isinstance(step, Loop)]
     assert added == 0 and why_not_split(loop) is not None and parts_of(loop, COSTS) == 1
+
+
+def test_equal_parts_need_no_masks() -> None:
+    program, added = split(lambda x: x.sum(), torch.randn(1 << 12))
+    loops = [step for step in program.steps if isinstance(step, Loop)]
+    assert added == 1 and not any(instr.op == "masked_load" for loop in loops for instr in loop.body)
+
+
+@pytest.mark.parametrize("length", [401, 512])
+def test_reductions_that_gather_are_split(length: int) -> None:
+    index = torch.randint(5, (length,))
+    assert check(lambda x, i: x[i].sum(), torch.randn(5), index) == 1
+    assert check(lambda x, i: (x[i] * 2 + 1).amax(0), torch.randn(5, 3), index) == 1
+
+
+def test_a_gather_from_nothing_still_fails() -> None:
+    program, _ = split(lambda x, i: x[i].sum(), torch.randn(5), torch.zeros(401, dtype=torch.int64))
+    with pytest.raises(IndexError):
+        interpret(program, [torch.randn(5), torch.full((401,), 9)])

@@ -9,8 +9,8 @@ import torch
 from treadle_codegen.ir.ops import FLOATS, LOW_FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.loop_builder import LoopBuilder
+from treadle_codegen.lower.moments import as_float, count_of, moments
 from treadle_codegen.lower.normalize import converted
-from treadle_codegen.lower.reduce import as_float, count_of, mean_of, squared_deviation
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import TensorExpr
 from treadle_codegen.lower.view import reshape
@@ -165,9 +165,7 @@ def _of_the_batch(
     dims = [d for d in range(x.dim) if d != 1]
     count = count_of(x, dims)
     lw.realize_for_reuse(x)
-    mean = mean_of(lw, x, dims, True, dtype)
-    total = squared_deviation(lw, x, mean, dims, dtype, None)
-    mean, total = [p.view(reshape(p.shape, (x.shape[1],))) for p in (mean, total)]
+    mean, total = [p.view(reshape(p.shape, (x.shape[1],))) for p in moments(lw, x, dims, dtype)]
 
     def inverse(o: LoopBuilder, t: int) -> int:
         variance = o.op("div", t, as_float(o, count, dtype))

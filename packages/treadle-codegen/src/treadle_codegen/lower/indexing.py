@@ -246,3 +246,14 @@ def reshape_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | None
             result[d] = step
             step = step * target[d]
     return tuple(result)
+
+
+def even_parts(length: int, parts: int) -> int:
+    """A number of equal parts of `length`: a divisor close to `parts`, where there is one between half and twice as many.
+
+    >>> even_parts(16384, 17), even_parts(1000, 30), even_parts(97, 8)
+    (32, 40, 8)
+    """
+    larger = [n for n in range(parts, min(2 * parts, length) + 1) if length % n == 0]
+    smaller = [n for n in range(parts, max(parts // 2, 1), -1) if length % n == 0]
+    return (larger or smaller or [parts])[0]

@@ -13,7 +13,8 @@ from treadle_codegen.ir.ops import FLOATS, Cost, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_intlike
 from treadle_codegen.lower.loop_builder import LoopBuilder
-from treadle_codegen.lower.reduce import as_float, count_of, extremum, mean_of, squared_deviation
+from treadle_codegen.lower.moments import as_float, count_of, moments
+from treadle_codegen.lower.reduce import extremum
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import TensorExpr, normalize_dim
 from treadle_codegen.lower.view import reshape
@@ -116,8 +117,7 @@ def _moments(
         variance = o.op("div", total, as_float(o, count, dtype))
         return o.op("rsqrt", o.op("add", variance, o.const(eps, dtype)))
 
-    mean = mean_of(lw, x, dims, True, dtype)
-    return mean, squared_deviation(lw, x, mean, dims, dtype, after)
+    return moments(lw, x, dims, dtype, after)
 
 
 def _affine(

@@ -12,7 +12,7 @@ from treadle_codegen.lower.cat import element_or
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.indexing import as_shape
 from treadle_codegen.lower.loop_builder import LoopBuilder
-from treadle_codegen.lower.reduce import mean_of
+from treadle_codegen.lower.moments import mean_of
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import Index, TensorExpr
 from treadle_codegen.lower.view import reshape

@@ -8,35 +8,13 @@ from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import IntLike
 from treadle_codegen.ir.ops import FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering
-from treadle_codegen.lower.indexing import product
 from treadle_codegen.lower.loop_builder import LoopBuilder
+from treadle_codegen.lower.moments import as_float, count_of, mean_of, moments
 from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import TensorExpr, normalize_dim, normalize_dims
 from treadle_codegen.lower.view import select
-
-
-def count_of(x: TensorExpr, dims: Sequence[int]) -> IntLike:
-    """Number of elements that go into one result."""
-    return product([x.shape[d] for d in dims])
-
-
-def as_float(o: LoopBuilder, count: IntLike, dtype: torch.dtype) -> int:
-    """A count as a float scalar."""
-    return o.const(count, dtype) if isinstance(count, int) else o.cast(o.index(count), dtype)
-
-
-def mean_of(lw: Lowering, x: TensorExpr, dims: Sequence[int], keepdim: bool, dtype: torch.dtype) -> TensorExpr:
-    """Sum divided by count, stored."""
-    accumulate = compute_dtype(dtype)
-    count = count_of(x, dims)
-
-    def after(o: LoopBuilder, total: int) -> int:
-        return o.op("div", total, as_float(o, count, accumulate))
-
-    return lw.reduce("sum", x, dims, keepdim=keepdim, dtype=dtype, accumulate=accumulate, after=after)
 
 
 @lowering("aten.sum.default", "aten.sum.dim_IntList")
@@ -182,31 +160,15 @@ def _truth(lw: Lowering, kind: str, x: TensorExpr, dim: Any, keepdim: bool) -> T
 # -- variance ----------------------------------------------------------------------------------------------------------
 
 
-def squared_deviation(
-    lw: Lowering, x: TensorExpr, mean: TensorExpr, dims: Sequence[int], dtype: torch.dtype, after: Any
-) -> TensorExpr:
-    """Stored `after(o, sum((x - mean)**2))` over `dims`, with keepdim; `mean` keeps dimensions too."""
-    accumulate = compute_dtype(dtype)
-    centred = lw.pointwise(
-        lambda o, v, m: o.op("mul", o.op("sub", v, m), o.op("sub", v, m)),
-        [x, mean],
-        dtype,
-        shape=x.shape,
-        compute=accumulate,
-    )
-    return lw.reduce("sum", centred, dims, keepdim=True, dtype=dtype, accumulate=accumulate, after=after)
-
-
 def _variance(
     lw: Lowering, x: TensorExpr, dim: Any, correction: Any, keepdim: bool, root: bool, dtype: torch.dtype
 ) -> tuple[TensorExpr, TensorExpr] | None:
-    """(variance or its root, mean), in two passes over stored `x`."""
+    """(variance or its root, mean) of stored `x`."""
     if x.dtype not in FLOATS:
         return None
     dims = normalize_dims(dim, x.dim)
     count = count_of(x, dims)
     lw.realize_for_reuse(x)
-    mean = mean_of(lw, x, dims, True, dtype)
     accumulate = compute_dtype(dtype)
     off = 1 if correction is None else correction
 
@@ -219,7 +181,7 @@ def _variance(
         value = o.op("div", total, divisor)
         return o.op("sqrt", value) if root else value
 
-    spread = squared_deviation(lw, x, mean, dims, dtype, after)
+    mean, spread = moments(lw, x, dims, dtype, after)
     if keepdim:
         return spread, mean
     return _without(spread, dims), _without(mean, dims)

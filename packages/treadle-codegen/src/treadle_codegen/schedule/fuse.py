@@ -1,7 +1,7 @@
 """Fusion: a Program's steps become nodes, each a Kernel of fused loops or an Extern, in an order that can be executed.
 
 Loops are taken in program order. Each tries to join the kernel that produces what it reads (vertical), then a
-kernel that reads the same buffers over the same space (horizontal). A producing kernel that stands before an
+kernel that reads the same buffers over the same space, or one of small reductions, as it is one (horizontal). A producing kernel that stands before an
 unrelated extern is moved behind it when nothing in between needs it.
 """
 
@@ -73,7 +73,15 @@ def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limit
     needed = reads | writes | symbols
     last_dependency = max((k for k in range(len(nodes)) if nodes[k].writes & needed), default=-1)
     producers = [k for k in range(len(nodes) - 1, first - 1, -1) if nodes[k].writes & reads]
-    sharers = [k for k in range(len(nodes) - 1, max(first, last_dependency + 1) - 1, -1) if nodes[k].reads & reads]
+    independent = range(len(nodes) - 1, max(first, last_dependency + 1) - 1, -1)
+    sharers = [k for k in independent if nodes[k].reads & reads]
+    if _is_small_reduction(loop, limits.costs):
+        kernels = [(k, nodes[k].item) for k in independent if k not in sharers]
+        sharers += [
+            k
+            for k, item in kernels
+            if isinstance(item, Kernel) and any(_is_small_reduction(other, limits.costs) for other in item.loops)
+        ]
     for k in [*producers, *sharers]:
         node = nodes[k]
         vertical = bool(node.writes & reads)
@@ -97,6 +105,10 @@ def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limit
                 reason = joined
         node.reasons[loop.name] = reason
     return False
+
+
+def _is_small_reduction(loop: Loop, costs: Costs) -> bool:
+    return bool(loop.reduce_axes) and _points((*loop.axes, *loop.reduce_axes)) <= costs.small_reduction
 
 
 def why_not_candidate(node: Node, max_members: int) -> str | None:

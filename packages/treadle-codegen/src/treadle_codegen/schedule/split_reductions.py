@@ -18,12 +18,14 @@ import torch
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.loops import Axis, Buffer, BufferKind, Instr, IntLike, Load, Loop, Program, Store
 from treadle_codegen.ir.ops import LOW_FLOATS
-from treadle_codegen.lower.indexing import axis_symbol, contiguous, product
+from treadle_codegen.lower.indexing import axis_symbol, contiguous, even_parts, product
 from treadle_codegen.schedule.access import loop_reads, rename_loop, split_index
+from treadle_codegen.schedule.row_results import reducing
 from treadle_shapes.expr import And, BoolExpr, Lt
 
 _IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
 _UNKNOWN_PARTS = 64  # of a reduction of unknown length
+_FEW_PARTS = 4  # of `split_work` elements take no longer than the second kernel that they would need
 
 
 def split_reductions(program: Program, costs: Costs) -> None:
@@ -47,8 +49,6 @@ def why_not_split(loop: Loop) -> str | None:
         return "there is no reduction, or more than one"
     if kinds[0] not in (*_IDENTITY, "max", "min"):
         return "parts of it cannot be put together: positions, or a matrix product"
-    if any(instr.op == "indirect_load" for instr in loop.body):
-        return "an index would be checked behind the end"
     return None
 
 
@@ -63,7 +63,9 @@ def parts_of(loop: Loop, costs: Costs) -> int:
     if not isinstance(length, int):
         return _UNKNOWN_PARTS if workers * 4 <= costs.min_parallel else 1
     most = min(2 * costs.min_parallel, points * length // costs.split_work)
-    return 1 if most < 2 * workers else min(-(-most // workers), max(1, length // 32))
+    if most < 2 * workers or points * length <= _FEW_PARTS * costs.split_work:
+        return 1
+    return min(-(-most // workers), max(1, length // 32))
 
 
 def _across(loop: Loop) -> bool:
@@ -102,8 +104,10 @@ def _partial_loop(loop: Loop, parts: int, *, first_axis: bool) -> Loop:
     while isinstance(slow, int) and slow < parts and merged:  # walk the slowest axes as one
         slow, merged = slow * merged[0], merged[1:]
     whole_axes = len(rest) - len(merged)
-    count = min(parts, slow) if isinstance(slow, int) else parts
+    count = even_parts(slow, min(parts, slow)) if isinstance(slow, int) else parts
     chunk = -(-slow // count)
+    if isinstance(slow, int):
+        count = -(-slow // chunk)
     part = Axis(axis_symbol(f"i{0 if first_axis else len(outer)}", count), count)
     inner = merged if chunk == 1 else [chunk, *merged]
     reduce_axes = [Axis(axis_symbol(f"r{k}", e), e) for k, e in enumerate(inner)]
@@ -128,17 +132,25 @@ def _masked(loop: Loop, position: IntLike, length: IntLike) -> Loop:
     """The loop with its reads and its reduction limited to positions below `length`."""
     inside = Lt(position, length)
     *instrs, reduction = loop.body
-    body: list[Instr] = [_masked_read(instr, inside) for instr in instrs]
-    dtype = body[reduction.args[0]].dtype
-    here = len(body)
-    body += [
+    body = [
         Instr("index", (), torch.int64, position),
         Instr("const", (), torch.int64, length) if isinstance(length, int) else Instr("index", (), torch.int64, length),
-        Instr("lt", (here, here + 1), torch.bool),
-        Instr("const", (), dtype, _identity(reduction.attr, dtype)),
-        Instr("where", (here + 2, reduction.args[0], here + 3), dtype),
-        replace(reduction, args=(here + 4,)),
+        Instr("lt", (0, 1), torch.bool),
+        Instr("const", (), torch.int64, 0),
     ]
+    moved: list[int] = []
+    for instr in instrs:
+        args = [moved[a] for a in instr.args]
+        if instr.op == "indirect_load":  # behind the end, position 0 stands for whatever was computed
+            body += [Instr("where", (2, a, 3), torch.int64) for a in args]
+            args = list(range(len(body) - len(args), len(body)))
+        body.append(replace(_masked_read(instr, inside), args=tuple(args)))
+        moved.append(len(body) - 1)
+    operand = moved[reduction.args[0]]
+    dtype = body[operand].dtype
+    body.append(Instr("const", (), dtype, _identity(reduction.attr, dtype)))
+    body.append(Instr("where", (2, operand, len(body) - 1), dtype))
+    body.append(replace(reduction, args=(len(body) - 1,)))
     return replace(loop, body=tuple(body))
 
 
@@ -183,22 +195,4 @@ def _final_loop(loop: Loop, at: int, buffer: Buffer, shape: tuple[IntLike, ...],
     axis = Axis(axis_symbol("r0", extent), extent)
     own = [a.symbol for a in loop.axes]
     index = _flat([axis.symbol, *own] if first_axis else [*own, axis.symbol], shape)
-    body: list[Instr] = []
-    moved: dict[int, int] = {}
-
-    def copy(k: int) -> int:
-        if k not in moved:
-            instr = loop.body[k]
-            args = tuple([copy(a) for a in instr.args])
-            body.append(replace(instr, args=args))
-            moved[k] = len(body) - 1
-        return moved[k]
-
-    reduction = loop.body[at]
-    body.append(Instr("load", (), reduction.dtype, Load(buffer.name, index)))
-    body.append(replace(reduction, args=(0,)))
-    moved[at] = 1
-    for k in range(at + 1, len(loop.body)):
-        copy(k)
-    # What the end of the loop needs of its beginning does not depend on the reduction, and may stand behind it.
-    return replace(loop, reduce_axes=(axis,), body=tuple(body))
+    return reducing(loop, at, Load(buffer.name, index), (axis,))

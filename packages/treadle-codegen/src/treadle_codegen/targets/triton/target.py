@@ -16,12 +16,14 @@ from treadle_codegen.targets.triton.clock import CudaClock, allows_tf32
 from treadle_codegen.targets.triton.cuda_graphs import cuda_graphs
 from treadle_codegen.targets.triton.entries import ENTRY_ABI, allocation
 from treadle_codegen.targets.triton.renderer import INTERPRETED_HEAD, TritonRenderer
-from treadle_codegen.targets.triton.tiles import why_not_registers
+from treadle_codegen.targets.triton.tiles import MAX_ROW, why_not_registers
 
 COSTS = Costs(
     recompute=16,  # a transcendental function costs less than a trip to memory
+    small_reduction=1 << 17,
     fusion_window=64,
     max_row=1 << 16,
+    held_row=MAX_ROW,
     max_serial=1 << 13,  # elements that one program may walk alone
     min_parallel=264,  # two programs for each multiprocessor of a large GPU
     select_in_cat=4,

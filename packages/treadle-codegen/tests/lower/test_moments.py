@@ -1,0 +1,79 @@
+"""Means and variances of long rows, whose chunks are read once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from aten_capture import capture
+
+from treadle_codegen.costs import Costs
+from treadle_codegen.interpret import interpret
+from treadle_codegen.ir.loops import Loop, Program
+from treadle_codegen.ir.ops import BUFFER_DTYPES
+from treadle_codegen.ir.verify import verify
+from treadle_codegen.lower import lower_graph
+from treadle_codegen.schedule.access import loop_reads
+
+COSTS = Costs(split_work=8, min_parallel=8, held_row=16, max_row=64)
+
+MOMENTS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "variance of all": lambda x: x.var(),
+    "deviation of rows": lambda x: x.flatten(1).std(1, correction=0),
+    "mean and variance of columns": lambda x: torch.var_mean(x.flatten(1), 0),
+    "of two dimensions in the middle": lambda x: torch.var_mean(x, (1, 2), keepdim=True),
+    "batch norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "group norm": lambda x: F.group_norm(x, 2),
+    "layer norm": lambda x: F.layer_norm(x, x.shape[1:]),
+}
+
+
+def lowered(fn: Callable[..., Any], x: torch.Tensor, costs: Costs = COSTS) -> Program:
+    return lower_graph(capture(fn, [x]), costs=costs, dtypes=frozenset(BUFFER_DTYPES))
+
+
+def reductions_of_input(program: Program) -> list[Loop]:
+    (x,) = program.inputs
+    loops = [step for step in program.steps if isinstance(step, Loop) and step.reduce_axes]
+    return [loop for loop in loops if x in {read.buffer for read in loop_reads(loop)}]
+
+
+@pytest.mark.parametrize("shape", [(8, 4, 6, 4), (3, 2, 16, 16), (7, 4, 11, 5), (1, 2, 64, 3)])
+@pytest.mark.parametrize("name", MOMENTS)
+@pytest.mark.parametrize("is_channels_last", [False, True])
+def test_chunks_give_the_moments_of_rows(name: str, shape: tuple[int, ...], is_channels_last: bool) -> None:
+    x = torch.randn(shape) * 2 + 50
+    x = x.contiguous(memory_format=torch.channels_last) if is_channels_last else x
+    program = lowered(MOMENTS[name], x)
+    assert verify(program) == []
+    expected = MOMENTS[name](x.double())
+    results = interpret(program, [x])
+    for result, wanted in zip(results, expected if isinstance(expected, tuple) else [expected], strict=True):
+        torch.testing.assert_close(result.double(), wanted, rtol=1e-4, atol=1e-4, equal_nan=True)
+
+
+def test_chunks_are_read_by_loops_over_the_same_chunks() -> None:
+    first, second = reductions_of_input(lowered(lambda x: x.var(), torch.randn(64, 32)))
+    assert [a.extent for a in first.axes] == [a.extent for a in second.axes] and len(first.axes) == 2
+    assert [a.extent for a in first.reduce_axes] == [a.extent for a in second.reduce_axes]
+
+
+@pytest.mark.parametrize("shape", [(2048, 8), (13, 11)])
+def test_short_rows_and_odd_lengths_stay_whole(shape: tuple[int, ...]) -> None:
+    for loop in reductions_of_input(lowered(lambda x: x.var(1), torch.randn(shape))):
+        assert [a.extent for a in loop.axes] == [shape[0]]
+
+
+def test_targets_that_hold_no_rows_do_not_cut_them() -> None:
+    program = lowered(lambda x: x.var(), torch.randn(64, 32), Costs())
+    assert all(not loop.axes for loop in reductions_of_input(program))
+
+
+def test_infinity_and_nan_reach_the_results() -> None:
+    x = torch.randn(64, 32)
+    x[3, 4] = torch.inf
+    mean, variance = lambda x: torch.var_mean(x)[1], lambda x: x.var()
+    assert interpret(lowered(mean, x), [x])[0].isinf() and interpret(lowered(variance, x), [x])[0].isnan()
