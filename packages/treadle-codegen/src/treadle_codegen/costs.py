@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from treadle_codegen.ir.ops import Cost
 
 
@@ -28,7 +30,9 @@ class Costs:
     select_in_cat: at most so many tensors are concatenated by choosing for each element, in the expression that reads the result.
     split_work: a reduction is split among workers that would have nothing to do otherwise, so many elements for each; 0: never.
     scatters_in_order: whether a loop that writes at positions that are data visits its points one after the other, and checks the positions
-        before it writes; only then are scatters loops.
+        before it writes.
+    atomic_adds: elsewhere, scatters are loops where points may come in any order, and sums only of these dtypes.
+    scans: whether loops compute running totals.
     alignment: bytes to which buffers in the arena are aligned.
     seconds_per_kernel: what compiling one kernel takes, where it was not measured.
     """
@@ -48,5 +52,7 @@ class Costs:
     select_in_cat: int = 0
     split_work: int = 0
     scatters_in_order: bool = False
+    atomic_adds: frozenset[torch.dtype] = frozenset()
+    scans: bool = False
     alignment: int = 64
     seconds_per_kernel: float = 0.1

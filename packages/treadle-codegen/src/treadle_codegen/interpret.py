@@ -194,6 +194,9 @@ def _run_instr(instr: Instr, args: list[torch.Tensor], grid: _Grid, memory: dict
         return _sum_of_products(args[0], args[1], grid)
     if op == "reduce":
         return _reduce(attr, args[0].broadcast_to(grid.shape), grid)
+    if op == "scan":
+        running = {"sum": torch.cumsum, "prod": torch.cumprod}[attr]
+        return running(args[0].broadcast_to(grid.shape), grid.outer - 1, dtype=dtype)
     fn = OPS[op].torch
     assert fn is not None, op
     result = fn(*args)

@@ -59,7 +59,7 @@ def test_the_first_part_joins_the_kernel_of_the_rows() -> None:
     kernels = [node.item for node in fuse(program, parallel=True, costs=COSTS)]
     assert all(isinstance(kernel, Kernel) for kernel in kernels)
     # The rows; parts of the sum and of the count of rows; the mean.
-    assert [kernel.outer[0].extent if kernel.outer else 1 for kernel in kernels] == [256, 16, 1]
+    assert [kernel.outer[0].extent if kernel.outer else 1 for kernel in kernels] == [256, 8, 1]
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,12 @@ SUITES = {
     "pipeline": "test_pipeline.py",
     "raising": "test_raising.py",
     "unbacked_numbers": "test_unbacked_numbers.py",
+    "scatter": "lower/test_scatter.py",
     "dynamic_kernels": "targets/cpp/test_dynamic_kernels.py",
 }
 ABOUT_CPP = set(
     """
+    test_nothing_is_written_where_a_position_is_out_of_range test_nothing_is_written_after_another_read_was_out_of_range
     test_without_a_compiler_the_error_names_what_was_looked_for test_a_second_process_finds_the_library
     test_kernels_do_not_depend_on_the_numbering_of_symbols test_rows_that_do_not_fit_the_stack
     test_a_row_of_unknown_length_is_an_array_on_the_stack test_odd_rows_of_known_length_are_walked_in_chunks

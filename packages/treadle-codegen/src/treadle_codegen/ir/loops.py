@@ -14,6 +14,7 @@ Contract of a `Loop` (checked by `ir.verify`):
 - At most the instructions up to and including the last `reduce` may depend on `reduce_axes`; instructions after it run
   once per point of `axes`. A loop without `reduce_axes` has no `reduce`.
 - Two points of the iteration space never store to the same element, except with `mode="add"` and in an `indirect_store` with a mode.
+- A loop with a `scan` has no `reduce_axes`; its last axis is the one along which values are summed up, and is visited in order.
 - A buffer that a loop stores to is loaded there only with `mode="overwrite"`, and no point loads what another one stores.
 - dtypes of arguments and results agree with `ir.ops.OPS`.
 
@@ -112,6 +113,7 @@ class Instr:
     `(buffer, strides, sizes)` triple whose args are the per-dimension indices (bounds are checked at run time where eager checks them);
     a store's may have a fourth item, "overwrite" or a key of `ir.ops.SCATTERS`: points come in row-major order, and may
     meet,
+    `scan` the kind ("sum", "prod") of the running total along the last axis, the point's own value included,
     `masked_load` (Load, condition BoolExpr, other number) for padding and cat: reads memory only where the condition holds,
     `cast` the target dtype (also in `dtype`), else None.
     """
@@ -221,6 +223,11 @@ def bound_symbols(step: Step) -> tuple[Any, ...]:
     return tuple([bind.symbol for bind in step.binds]) if isinstance(step, Extern) and step.binds else ()
 
 
+def scans(loop: Loop) -> bool:
+    """Whether the loop computes running totals along its last axis."""
+    return any(instr.op == "scan" for instr in loop.body)
+
+
 def load_of(instr: Instr) -> tuple[str, IntLike | None] | None:
     """The buffer that an instruction loads from and the index there, None for one that is data; None if it loads nothing."""
     if instr.op == "load":
@@ -262,6 +269,6 @@ def step_symbols(step: Step) -> frozenset[Any]:
 
 __all__ = [
     "Axis", "Bind", "BoolExpr", "Buffer", "BufferKind", "Check", "Define", "Expr", "Extern", "FloatExpr", "Instr", "IntLike",
-    "Load", "Loop", "NumberLike", "Program", "Step", "Store", "Symbol", "View", "bound_symbols", "has_float", "load_of", "step_symbols",
-    "symbols_of",
+    "Load", "Loop", "NumberLike", "Program", "Step", "Store", "Symbol", "View", "bound_symbols", "has_float", "load_of", "scans",
+    "step_symbols", "symbols_of",
 ]  # fmt: skip

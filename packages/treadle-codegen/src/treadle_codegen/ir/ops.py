@@ -145,6 +145,7 @@ _ROWS = (
     OpInfo("scalar", 0, _number, _FREE),
     OpInfo("cast", 1, _cast, _CHEAP),
     OpInfo("reduce", None, _reduce, _CHEAP),
+    OpInfo("scan", 1, _ARITH, _CHEAP),
     OpInfo("where", 3, _where, _CHEAP, torch.where),
     # arithmetic on integers and floats
     OpInfo("add", 2, _ARITH, _CHEAP, torch.add),
@@ -194,6 +195,7 @@ _ROWS = (
 OPS: dict[str, OpInfo] = {row.name: row for row in _ROWS}
 
 REDUCTIONS = frozenset({"sum", "prod", "max", "min", "any", "all", "argmax", "argmin"})
+SCANS = frozenset({"sum", "prod"})
 # How an `indirect_store` with a mode makes of the old element and the value the new element.
 SCATTERS = {"add": "add", "max": "maximum", "min": "minimum", "mul": "mul"}
 # Reductions of two arguments: sums of products, in float32. With "dot_tf32" the arguments may be rounded to TF32 first.

@@ -150,7 +150,7 @@ def _attribute(instr: Instr) -> str:
         return f" {attr!r}"
     if instr.op in ("index", "scalar"):
         return f" {format_expr(attr)}"
-    return f" {attr}" if instr.op == "reduce" else ""
+    return f" {attr}" if instr.op in ("reduce", "scan") else ""
 
 
 def _value(value: Any) -> str:
@@ -372,7 +372,7 @@ class _Parser:
         if op in ("const", "index"):
             return {"inf": float("inf"), "-inf": -float("inf"), "nan": float("nan")}.get(text) if text.strip("-") in (
                 "inf", "nan") else self.expr(text)  # fmt: skip
-        if op == "reduce":
+        if op in ("reduce", "scan"):
             return text
         if op in ("load", "store"):
             m = re.fullmatch(r"(\S+?)\[(.*)\]( \w+)?", text)

@@ -46,7 +46,7 @@ from treadle_codegen.ir.loops import (
     step_symbols,
     symbols_of,
 )
-from treadle_codegen.ir.ops import LOW_FLOATS, OPS, PRODUCTS, REDUCTIONS, VALUE_DTYPES, reduced_dtype
+from treadle_codegen.ir.ops import LOW_FLOATS, OPS, PRODUCTS, REDUCTIONS, SCANS, VALUE_DTYPES, reduced_dtype
 from treadle_codegen.ir.overlap import loads_of, may_meet
 from treadle_codegen.ir.product import why_not_product
 from treadle_shapes.expr import Expr, bounds
@@ -256,6 +256,8 @@ def _instr(k: int, instr: Instr, loop: Loop, program: Program, known: set[Any]) 
         yield from _access(instr, loop, program)
     if instr.op == "reduce":
         yield from _reduce(instr, loop)
+    if instr.op == "scan" and (instr.attr not in SCANS or loop.reduce_axes or not loop.axes):
+        yield f"no scan {instr.attr!r} along the last of {len(loop.axes)} axes beside {len(loop.reduce_axes)} reduce axes"
     if instr.op == "const" and instr.dtype not in VALUE_DTYPES:
         yield f"constant of {instr.dtype}"
 

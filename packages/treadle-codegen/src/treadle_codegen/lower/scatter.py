@@ -3,8 +3,9 @@
     y1 = index_add(y, 0, i, x)      y is needed no more: a loop adds x[j, c] to y[i[j], c], which is y1 from then on
                                     y is needed later:   the same in a copy of y
 
-The loop visits its points in order, so what is added to one element is added in eager's order, and of several values stored to
-one element the last remains. Before it writes anything, the kernel checks all positions.
+On CPUs the loop visits its points in order, so what is added to one element is added in eager's order, and of several values stored
+to one element the last remains. Before it writes anything, the kernel checks all positions. On GPUs points come in any order, as in
+eager unless its algorithms are to be deterministic: then, and for what has no atomic operation, ATen does it.
 """
 
 from __future__ import annotations
@@ -142,7 +143,8 @@ def index_put(
         there += [o.index(i) for i in at[first + spread :]]
         return values.element(o, broadcast_index(at, values.shape)), there
 
-    return _stored_at(lw, x, shape, points, mode, (values, *given.values()))
+    stored = _stored_at if lw.costs.scatters_in_order else _stored_wide
+    return stored(lw, x, shape, points, mode, (values, *given.values()))
 
 
 def _common_shape(shapes: Sequence[Shape]) -> Shape | None:
@@ -158,7 +160,11 @@ def _common_shape(shapes: Sequence[Shape]) -> Shape | None:
 def why_not_loop(lw: Lowering, x: TensorExpr, mode: str) -> str | None:
     """Why ATen should write to positions in `x`, or None."""
     if not lw.costs.scatters_in_order:
-        return "the points of a loop run in any order"
+        if torch.are_deterministic_algorithms_enabled() or not lw.costs.atomic_adds:
+            return "the points of a loop run in any order"
+        accumulated = torch.float32 if x.dtype in LOW_FLOATS else x.dtype
+        if mode != "overwrite" and (mode != "add" or accumulated not in lw.costs.atomic_adds):
+            return f"there is no atomic {mode} of {x.dtype}"
     if x.dtype not in lw.dtypes or (x.storage is not None and x.storage.buffer in lw.foreign):
         return "loops cannot compute it"
     if mode != "overwrite" and x.dtype not in FLOATS | LOW_FLOATS | INTS:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from treadle_codegen.ir.loops import Axis, Instr, Load, Loop, Store
+from treadle_codegen.ir.loops import Axis, Instr, Load, Loop, Store, scans
 from treadle_codegen.lower.indexing import axis_symbol
 from treadle_shapes.expr import BoolExpr, Expr, Fn, Product, Sum, Symbol, substitute
 
@@ -71,6 +71,8 @@ def _atoms(expr: Any) -> Iterator[Fn]:
 def _first_split(loop: Loop) -> tuple[int, int] | None:
     """(position among axes + reduce_axes, inner extent) of the first axis to split."""
     axes = {axis.symbol: k for k, axis in enumerate(loop.axes + loop.reduce_axes)}
+    if scans(loop):
+        del axes[loop.axes[-1].symbol]
     for instr in loop.body:
         for expr in expressions(instr):
             if isinstance(expr, (Expr, BoolExpr)):

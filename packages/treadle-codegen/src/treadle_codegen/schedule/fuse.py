@@ -1,8 +1,8 @@
 """Fusion: a Program's steps become nodes, each a Kernel of fused loops or an Extern, in an order that can be executed.
 
-Loops are taken in program order. Each tries to join the kernel that produces what it reads (vertical), then a
-kernel that reads the same buffers over the same space, or one of small reductions, as it is one (horizontal). A producing kernel that stands before an
-unrelated extern is moved behind it when nothing in between needs it.
+Loops are taken in program order. Each tries to join the kernel that produces what it reads (vertical), then a kernel over
+the same space that reads the same buffers, or that makes small reductions as it does (horizontal). A producing kernel that
+stands before an unrelated extern is moved behind it when nothing in between needs it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from treadle_codegen.costs import Costs
-from treadle_codegen.ir.loops import Axis, BufferKind, Check, Define, Extern, Loop, Program, View
+from treadle_codegen.ir.loops import Axis, BufferKind, Check, Define, Extern, Loop, Program, View, scans
 from treadle_codegen.ir.product import is_product
 from treadle_codegen.schedule.access import accumulates, step_reads, step_writes
 from treadle_codegen.schedule.kernel import Kernel, join, local_buffer, merge_axes, single
@@ -66,7 +66,7 @@ class _Limits:
 
 def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limits) -> bool:
     """Put the loop into the best kernel that takes it; False if it has to stand alone."""
-    if accumulates(loop) or is_product(loop):
+    if accumulates(loop) or is_product(loop) or scans(loop):
         return False
     reads, writes = step_reads(loop), step_writes(loop)
     first = max(0, len(nodes) - limits.costs.fusion_window)

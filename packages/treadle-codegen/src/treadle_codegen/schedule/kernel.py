@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from treadle_codegen.ir.loops import Axis, IntLike, Loop
+from treadle_codegen.ir.loops import Axis, IntLike, Loop, scans
 from treadle_codegen.lower.indexing import linear
 from treadle_codegen.schedule.access import (
     Access,
@@ -144,10 +144,10 @@ def canonical(loop: Loop, parts: list[list[IntLike]], prefix: int) -> Loop:
 
 
 def single(loop: Loop) -> Kernel:
-    """A kernel of one loop: all its axes are outer, its reduction axes the section's."""
-    prefix = len(loop.axes)
+    """A kernel of one loop: all its axes are outer, its reduction axes, or the axis of its running totals, the section's."""
+    prefix = len(loop.axes) - scans(loop)
     only = canonical(loop, [[a.extent] for a in loop.axes], prefix)
-    return Kernel(only.axes, [Section(only.reduce_axes, [only])], [only])
+    return Kernel(only.axes[:prefix], [Section(section_axes(only, prefix), [only])], [only])
 
 
 def join(kernel: Kernel, loop: Loop, *, shared_only: bool, max_row: int) -> Kernel | str:
@@ -162,8 +162,8 @@ def join(kernel: Kernel, loop: Loop, *, shared_only: bool, max_row: int) -> Kern
     refined_l = sum(map(len, parts_l))
     if loop.reduce_axes and prefix != refined_l:
         return "the reduction's own axes are deeper than the shared outer axes"
-    if prefix != refined_k and any(member.reduce_axes for member in kernel.loops):
-        return "a reduction of the kernel is deeper than the shared outer axes"
+    if prefix != refined_k and any(member.reduce_axes or scans(member) for member in kernel.loops):
+        return "a reduction or scan of the kernel is deeper than the shared outer axes"
     if shared_only and not (prefix == refined_k == refined_l):
         return "independent loops over different spaces"
     if prefix + _inner_depth(kernel, parts_k, prefix) > _MAX_AXES:
@@ -292,7 +292,7 @@ def merge_axes(kernel: Kernel) -> Kernel:
 
 def _flatten_pointwise(kernel: Kernel) -> Kernel:
     """A kernel without reductions and with one section is a single nest: make all its axes the section's."""
-    if len(kernel.sections) != 1 or not kernel.outer or any(loop.reduce_axes for loop in kernel.loops):
+    if len(kernel.sections) != 1 or not kernel.outer or any(loop.reduce_axes or scans(loop) for loop in kernel.loops):
         return kernel
     loops = []
     n_outer = len(kernel.outer)

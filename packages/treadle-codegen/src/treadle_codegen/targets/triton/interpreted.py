@@ -93,6 +93,21 @@ reduce_any = _reduction(np.any)
 reduce_all = _reduction(np.all)
 
 
+def _scan(function: Any) -> Any:
+    def scan(x: Any) -> Any:
+        return _block(function(_data(x), axis=1, dtype=_data(x).dtype), x.dtype.scalar)
+
+    return scan
+
+
+scan_sum = _scan(np.cumsum)
+scan_prod = _scan(np.cumprod)
+
+
+def last_column(x: Any) -> Any:
+    return _block(np.ascontiguousarray(_data(x)[:, -1:]), x.dtype.scalar)
+
+
 def _order(a: Any, b: Any, *, largest: bool) -> tuple[Any, Any]:
     a, b = np.broadcast_arrays(_data(a), _data(b))
     nan_a, nan_b = a != a, b != b

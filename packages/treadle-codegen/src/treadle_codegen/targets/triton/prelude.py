@@ -143,6 +143,23 @@ def reduce_all(x):
 
 
 @triton.jit
+def scan_sum(x):
+    return tl.cumsum(x, 1).to(x.dtype)
+
+
+@triton.jit
+def scan_prod(x):
+    return tl.cumprod(x, 1).to(x.dtype)
+
+
+@triton.jit
+def last_column(x):
+    """The last value of each row, whatever the others are."""
+    lane = tl.arange(0, x.shape[1])[None, :]
+    return tl.sum(tl.where(lane == x.shape[1] - 1, x, tl.zeros([1, 1], x.dtype)), 1)[:, None].to(x.dtype)
+
+
+@triton.jit
 def is_better_max(a, i, b, j):
     """Whether the value `a` at `i` comes before `b` at `j`: NaN before all, then the larger, then the earlier."""
     larger = (a > b) | ((a != a) & (b == b))

@@ -14,7 +14,7 @@ from treadle_codegen.targets.instructions import InstructionWriter
 from treadle_codegen.targets.renderer import split_at_reduce
 from treadle_codegen.targets.triton.ops import VALUE_TYPES, cast, constant, expression, literal
 from treadle_codegen.targets.triton.tiles import Tiling, is_flat, points
-from treadle_shapes.expr import Range, Symbol, to_triton
+from treadle_shapes.expr import Range, Symbol, bounds, to_triton
 
 _IDENTITY = {"sum": 0, "prod": 1, "any": False, "all": True}
 _COMBINE = {"sum": "{0} + {1}", "prod": "{0} * {1}", "any": "{0} | {1}", "all": "{0} & {1}"}
@@ -51,6 +51,7 @@ class BodyWriter:
     params: dict[str, str] = field(default_factory=dict)
     names: dict[Any, str] = field(default_factory=dict)
     ranges: dict[Symbol, Range] = field(default_factory=dict)
+    intervals: dict[str, Range] = field(default_factory=dict)
     constants: dict[str, int] = field(default_factory=dict)
     dims: dict[str, Dim] = field(default_factory=dict)
     value_dims: dict[str, Dims] = field(default_factory=dict)
@@ -176,6 +177,7 @@ class SectionWriter(InstructionWriter):
         self.known_row = row
         if row is not None:
             self.inner_values, self.inner_stored = row.inner_values, row.inner_stored
+        self.carries: dict[int, str] = {}  # the running totals of the steps before, by the identity of the scan
         self.accumulators: dict[tuple[int, int], _Accumulator] = {}
         self.dim: Dim | None = row.dim if row else None
         self.names: dict[Any, str] = row.names if row else {}
@@ -222,6 +224,7 @@ class SectionWriter(InstructionWriter):
                 running[acc.name] = (literal(_identity(acc), acc.dtype), acc.value_dtype)
                 if acc.kind in _POSITION_KINDS:
                     running[f"{acc.name}_p"] = (str((1 << 63) - 1), torch.int64)
+            self._open_scans()
             self.open_steps(running)
             self._members()
             self.close_steps()
@@ -257,7 +260,29 @@ class SectionWriter(InstructionWriter):
             end = split_at_reduce(loop) if loop.reduce_axes else len(loop.body)
             self._instructions(m, loop, 0, end, outer=False)
 
-    # -- reductions
+    # -- reductions and scans
+
+    def _open_scans(self) -> None:
+        for loop in self.section.members:
+            for instr in loop.body:
+                if instr.op == "scan":
+                    name = self.carries[id(instr)] = self.writer.fresh()
+                    first = literal(_IDENTITY[instr.attr], instr.dtype)
+                    self.writer.line(f"{name} = tl.full([XBLOCK, 1], {first}, {VALUE_TYPES[instr.dtype]})")
+
+    def _scan(self, instr: Instr, value: str) -> str:
+        """The name of the running totals of a block, those of the steps before included."""
+        writer, full = self.writer, frozenset("xr")
+        if writer.value_dims[value] != full:
+            value = f"tl.broadcast_to({value}, {writer.shape(full)})"
+        name, carry = writer.fresh(), self.carries.get(id(instr))
+        writer.value_dims[name] = full
+        writer.line(f"{name} = scan_{instr.attr}({value})")
+        if carry is not None:
+            combined = _COMBINE[instr.attr].format(carry, name)
+            writer.line(f"{name} = ({combined}).to({VALUE_TYPES[instr.dtype]})")
+            writer.line(f"{carry} = last_column({name})")
+        return name
 
     def _collect(self) -> None:
         for m, loop in enumerate(self.section.members):
@@ -314,12 +339,16 @@ class SectionWriter(InstructionWriter):
         return super()._stored(load, outer=outer)
 
     def _define(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> str:
+        if instr.op == "scan":
+            return self._scan(instr, args[0])
         text, dims = self._text(loop, instr, args, outer=outer)
         for arg in args:
             dims |= self.writer.value_dims[arg]
         name = self.writer.fresh()
         self.writer.line(f"{name} = {text}")
         self.writer.value_dims[name] = dims
+        if instr.op == "index":
+            self.writer.intervals[name] = bounds(instr.attr, self.writer.ranges)
         return name
 
     def _text(self, loop: Loop, instr: Instr, args: tuple[str, ...], *, outer: bool) -> tuple[str, Dims]:
@@ -368,9 +397,12 @@ class SectionWriter(InstructionWriter):
         buffer, strides, sizes = attr[:3]
         dims: Dims = frozenset().union(*[writer.value_dims[i] for i in indices])
         mask = writer.mask(dims)
-        writer.checks_bounds = True
         terms = []
         for index, stride, size in zip(indices, strides, sizes, strict=True):
+            if not _may_be_outside(writer.intervals.get(index), size):
+                terms.append(f"{index} * ({writer.index(stride)})")
+                continue
+            writer.checks_bounds = True
             inside = f"({index} >= 0) & ({index} < {writer.index(size)})"
             condition = f"({inside}) | ~({mask})" if mask else inside
             writer.line(f"require_index({condition})")
@@ -420,6 +452,13 @@ class SectionWriter(InstructionWriter):
             self.writer.line(f'tl.atomic_add({pointer}, {value}{extra}, sem="relaxed")')
         else:
             self.writer.line(f"tl.store({pointer}, {value}{extra})")
+
+
+def _may_be_outside(found: Range | None, size: IntLike) -> bool:
+    """Whether a position may be negative or beyond `size`; `found`: the limits of its value, if any are known."""
+    if found is None or not isinstance(found.lower, int) or not isinstance(found.upper, int):
+        return True
+    return not isinstance(size, int) or found.lower < 0 or found.upper >= size
 
 
 def _grouped(text: str) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import torch
+
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES
 from treadle_codegen.options import CodegenOptions
@@ -29,6 +31,8 @@ COSTS = Costs(
     select_in_cat=4,
     split_work=1 << 12,
     min_reordered=1024,
+    atomic_adds=frozenset({torch.float32, torch.float64, torch.int32, torch.int64}),
+    scans=True,
     alignment=128,  # bytes: a line of the second-level cache
     seconds_per_kernel=0.2,
 )

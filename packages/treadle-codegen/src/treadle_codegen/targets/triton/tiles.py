@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from treadle_codegen.ir.loops import Axis, IntLike
+from treadle_codegen.ir.loops import Axis, IntLike, scans
 from treadle_codegen.schedule.access import loop_reads, loop_writes, split_index
 from treadle_codegen.schedule.kernel import Kernel, Section
 
@@ -54,12 +54,12 @@ def points(axes: Sequence[Axis]) -> IntLike:
 
 
 def is_flat(kernel: Kernel) -> bool:
-    """Whether a kernel is one space without reductions."""
+    """Whether a kernel is one space without reductions or scans."""
     return not kernel.outer and len(kernel.sections) == 1 and not _reduces(kernel.sections[0])
 
 
 def _reduces(section: Section) -> bool:
-    return any(loop.reduce_axes for loop in section.members)
+    return any(loop.reduce_axes or scans(loop) for loop in section.members)
 
 
 def next_power_of_2(n: int) -> int:
