@@ -32,6 +32,7 @@ class Costs:
     scatters_in_order: whether a loop that writes at positions that are data visits its points one after the other, and checks the positions
         before it writes.
     atomic_adds: elsewhere, scatters are loops where points may come in any order, and sums only of these dtypes.
+    cached_bytes: what the cache that all workers share holds; larger buffers are walked to and fro (`schedule.directions`); 0: only forth.
     scans: whether loops compute running totals.
     alignment: bytes to which buffers in the arena are aligned.
     seconds_per_kernel: what compiling one kernel takes, where it was not measured.
@@ -53,6 +54,7 @@ class Costs:
     split_work: int = 0
     scatters_in_order: bool = False
     atomic_adds: frozenset[torch.dtype] = frozenset()
+    cached_bytes: int = 0
     scans: bool = False
     alignment: int = 64
     seconds_per_kernel: float = 0.1

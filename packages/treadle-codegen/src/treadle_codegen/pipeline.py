@@ -22,6 +22,7 @@ from treadle_codegen.options import CodegenOptions
 from treadle_codegen.passes import Passes, require
 from treadle_codegen.rewrite.pipeline import rewrite_early, rewrite_graph
 from treadle_codegen.rewrite.static import Prologue
+from treadle_codegen.schedule.directions import alternate_directions
 from treadle_codegen.schedule.fuse import Node, fuse
 from treadle_codegen.schedule.in_place import updates_in_place, verify_in_place, without_copies
 from treadle_codegen.schedule.kernel import Kernel
@@ -181,6 +182,7 @@ def _from_program(program: Program, choices: Mapping[tuple[str, ...], Any], buil
             require("lower", verify(program))
     with phase("fuse"):
         nodes = _fused(program, record, renderer, options)
+        alternate_directions(program, nodes, record.costs)
         for node in nodes:
             node.choice = choices.get(kernel_key(node))
         program.in_place = updates_in_place(program, nodes)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from treadle_codegen.ir.loops import BufferKind
 from treadle_codegen.ir.ops import FLOATS, LOW_FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.loop_builder import LoopBuilder
@@ -52,7 +53,8 @@ def _scaled(
     inverse_of: Callable[[LoopBuilder, int], int],
     dtype: torch.dtype,
 ) -> TensorExpr:
-    """x * scale + shift, where `inverse_of` makes 1/deviation of an element of `spread`."""
+    """x * scale + shift, where `inverse_of` makes 1/deviation of an element of `spread`; both are stored unless recomputing them is
+    cheap."""
     compute = compute_dtype(dtype)
 
     def scale_of(o: LoopBuilder, v: int, *rest: int) -> int:
@@ -65,10 +67,14 @@ def _scaled(
 
     optional = [] if weight is None else [weight]
     scale = lw.pointwise(scale_of, [spread, *optional], compute, shape=spread.shape, compute=compute, cost=8)
-    lw.realize(scale)
+    is_given = all(lw.buffers[name].kind is not BufferKind.TEMP for name in spread.reads)
+    stored = not is_given or scale.cost > lw.costs.recompute
+    if stored:
+        lw.realize(scale)
     optional = [] if bias is None else [bias]
     shift = lw.pointwise(shift_of, [mean, scale, *optional], compute, shape=mean.shape, compute=compute, cost=2)
-    lw.realize(shift)
+    if stored:
+        lw.realize(shift)
     return lw.pointwise(
         lambda o, v, s, t: o.op("add", o.op("mul", v, s), t),
         [x, _channelwise(x, scale), _channelwise(x, shift)], dtype, shape=x.shape, compute=compute, cost=2,
@@ -108,8 +114,9 @@ def native_batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[TensorExpr | None, ...] | None:
-    if training and mean is None and var is None and len(lw.val) == 3:
-        return _of_the_batch(lw, x, weight, bias, None, None, momentum, eps)
+    if training and mean is None and var is None and (len(lw.val) == 3 or lw.used_results <= {0}):
+        made = _of_the_batch(lw, x, weight, bias, None, None, momentum, eps)
+        return None if made is None else (*made, *[None] * (len(lw.val) - 3))  # cuDNN's reserve, which gradients need
     if training or mean is None or var is None:
         return None
     return batch_norm_no_training(lw, x, weight, bias, mean, var, momentum, eps)

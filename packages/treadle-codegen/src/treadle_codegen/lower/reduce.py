@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from treadle_codegen.ir.ops import FLOATS, compute_dtype
+from treadle_codegen.ir.ops import FLOATS, LOW_FLOATS, compute_dtype
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.moments import as_float, count_of, mean_of, moments
@@ -164,7 +164,7 @@ def _variance(
     lw: Lowering, x: TensorExpr, dim: Any, correction: Any, keepdim: bool, root: bool, dtype: torch.dtype
 ) -> tuple[TensorExpr, TensorExpr] | None:
     """(variance or its root, mean) of stored `x`."""
-    if x.dtype not in FLOATS:
+    if x.dtype not in FLOATS | LOW_FLOATS:
         return None
     dims = normalize_dims(dim, x.dim)
     count = count_of(x, dims)
@@ -181,7 +181,9 @@ def _variance(
         value = o.op("div", total, divisor)
         return o.op("sqrt", value) if root else value
 
-    mean, spread = moments(lw, x, dims, dtype, after)
+    mean, spread = moments(lw, x, dims, accumulate, after)
+    if dtype != accumulate:
+        spread, mean = [lw.pointwise(lambda o, v: v, [m], dtype, shape=m.shape) for m in (spread, mean)]
     if keepdim:
         return spread, mean
     return _without(spread, dims), _without(mean, dims)

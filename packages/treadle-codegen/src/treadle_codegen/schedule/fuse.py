@@ -18,6 +18,10 @@ from treadle_codegen.schedule.access import accumulates, step_reads, step_writes
 from treadle_codegen.schedule.kernel import Kernel, join, local_buffer, merge_axes, single
 from treadle_codegen.schedule.order import NOTHING, run_time_order
 
+# Producers are looked for so many times as far back as kernels that read the same: the steps of an optimizer come in rounds over all
+# parameters.
+_PRODUCER_WINDOWS = 4
+
 
 @dataclass(slots=True)
 class Node:
@@ -72,7 +76,8 @@ def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limit
     first = max(0, len(nodes) - limits.costs.fusion_window)
     needed = reads | writes | symbols
     last_dependency = max((k for k in range(len(nodes)) if nodes[k].writes & needed), default=-1)
-    producers = [k for k in range(len(nodes) - 1, first - 1, -1) if nodes[k].writes & reads]
+    farthest = max(0, len(nodes) - _PRODUCER_WINDOWS * limits.costs.fusion_window)
+    producers = [k for k in range(len(nodes) - 1, farthest - 1, -1) if nodes[k].writes & reads]
     independent = range(len(nodes) - 1, max(first, last_dependency + 1) - 1, -1)
     sharers = [k for k in independent if nodes[k].reads & reads]
     if _is_small_reduction(loop, limits.costs):

@@ -49,6 +49,9 @@ class Kernel:
     sections: list[Section]
     loops: list[Loop]
     locals: dict[str, LocalBuffer] = field(default_factory=dict)
+    is_backward: bool = (
+        False  # whether its outer points, which come in any order, should come from the last to the first
+    )
 
     @property
     def name(self) -> str:

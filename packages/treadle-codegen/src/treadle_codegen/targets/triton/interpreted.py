@@ -93,6 +93,14 @@ reduce_any = _reduction(np.any)
 reduce_all = _reduction(np.all)
 
 
+def online_step(high: Any, low: Any, x: Any, lanes: Any) -> tuple[Any, Any]:
+    values = _data(x).reshape(_data(x).shape[0], _plain(lanes), -1)
+    new = np.maximum(_data(high), values.max(axis=2))
+    base = np.where(new == -np.inf, 0, new).astype(new.dtype)
+    low = _data(low) * np.exp(_data(high) - base) + np.exp(values - base[:, :, None]).sum(axis=2)
+    return _block(new, x.dtype.scalar), _block(low.astype(new.dtype), x.dtype.scalar)
+
+
 def _scan(function: Any) -> Any:
     def scan(x: Any) -> Any:
         return _block(function(_data(x), axis=1, dtype=_data(x).dtype), x.dtype.scalar)

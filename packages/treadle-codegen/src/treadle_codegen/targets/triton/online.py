@@ -10,9 +10,14 @@ Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018, algor
 from __future__ import annotations
 
 from treadle_codegen.ir.loops import Load, Loop, Store
+from treadle_codegen.schedule.access import loop_reads
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import const_key, split_at_reduce
+from treadle_codegen.targets.triton.ops import VALUE_TYPES
 from treadle_codegen.targets.triton.section import SectionWriter
+from treadle_codegen.targets.triton.tiles import is_across
+
+_BYTES_AT_ONCE = 16  # that a thread loads from consecutive addresses
 
 
 def why_not_online(kernel: Kernel, k: int) -> str | None:
@@ -64,24 +69,34 @@ def _equal(a: Loop, i: int, b: Loop, j: int) -> bool:
 class OnlineWriter(SectionWriter):
     """Writes the section of the maximum, and all of the section that follows it (`total`, the loop of the sum)."""
 
+    def _values_of_a_lane(self) -> int:
+        """How many neighbours share a running maximum, so that one exponential scales the sum of all: those that a thread loads at once."""
+        writer = self.writer
+        assert writer.tiling is not None
+        if is_across(writer.kernel):
+            return 1
+        sizes = [writer.buffers[read.buffer].dtype.itemsize for read in loop_reads(self.section.members[0])]
+        return min(_BYTES_AT_ONCE // max(sizes, default=4), writer.tiling.steps[self.position])
+
     def write_pair(self, total: Loop) -> None:
         writer = self.writer
         (maximum,) = self.section.members
         at, end = split_at_reduce(maximum) - 1, split_at_reduce(total) - 1
         kind = maximum.body[at]
         high, low = writer.fresh(), writer.fresh()
-        self.open_steps({high: ("float('-inf')", kind.dtype), low: ("0.0", kind.dtype)})
+        together = self._values_of_a_lane()
+        lanes = f"RBLOCK{self.position} // {together}"
+        for variable, first in ((high, "float('-inf')"), (low, "0.0")):
+            writer.line(f"{variable} = tl.full([XBLOCK, {lanes}], {first}, {VALUE_TYPES[kind.dtype]})")
+        self.open_steps({})
         value = self._value(0, maximum, kind.args[0], {}, outer=False)
         assert self.dim is not None
-        inside = f"({self.dim.mask}) & " if self.dim.mask is not None else ""
-        new, here = writer.fresh(), writer.fresh()
-        here_text = f"tl.where({self.dim.mask}, {value}, float('-inf'))" if inside else value
-        writer.line(f"{here} = {here_text}")
-        writer.line(f"{new} = float_maximum({high}, {here})")
-        scaled = f"tl.where({high} == {new}, {low}, {low} * libdevice.exp({high} - {new}))"
-        term = f"tl.where({inside}({here} != float('-inf')), libdevice.exp({here} - {new}), 0.0)"
-        writer.line(f"{low} = {scaled} + {term}")
-        writer.line(f"{high} = {new}")
+        full = frozenset("xr")
+        if writer.value_dims[value] != full:
+            value = f"tl.broadcast_to({value}, {writer.shape(full)})"
+        if self.dim.mask is not None:
+            value = f"tl.where({self.dim.mask}, {value}, float('-inf'))"
+        writer.line(f"{high}, {low} = online_step({high}, {low}, {value}, {lanes})")
         self.close_steps()
         top, whole = writer.fresh(), writer.fresh()
         writer.line(f"{top} = reduce_max({high})")

@@ -67,12 +67,21 @@ def float_signbit(x):
 
 @triton.jit
 def float_maximum(a, b):
-    return tl.where((a > b) | (a != a), a, b)
+    """One instruction for float32: NaN if either is NaN, and 0 is more than -0."""
+    if a.dtype == tl.float32:
+        r = tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    else:
+        r = tl.where((a > b) | (a != a), a, b)
+    return r
 
 
 @triton.jit
 def float_minimum(a, b):
-    return tl.where((a < b) | (a != a), a, b)
+    if a.dtype == tl.float32:
+        r = tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+    else:
+        r = tl.where((a < b) | (a != a), a, b)
+    return r
 
 
 @triton.jit
@@ -140,6 +149,16 @@ def reduce_any(x):
 @triton.jit
 def reduce_all(x):
     return tl.min(x.to(tl.int32), 1)[:, None] != 0
+
+
+@triton.jit
+def online_step(high, low, x, lanes: tl.constexpr):
+    """The maximum of each lane's values, and the sum of their exponentials below it, with the values of one more step."""
+    together = tl.reshape(x, [x.shape[0], lanes, x.shape[1] // lanes])
+    new = float_maximum(high, tl.reduce(together, 2, float_maximum))
+    base = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf would be NaN
+    terms = tl.sum(libdevice.exp(together - base[:, :, None]), 2)
+    return new, low * libdevice.exp(high - base) + terms
 
 
 @triton.jit

@@ -15,6 +15,7 @@ from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
 from treadle_codegen.targets.triton.body import write_body
+from treadle_codegen.targets.triton.groups import Member, group_record, group_text, grouped, member_of, why_not_member
 from treadle_codegen.targets.triton.matmul import product_in, write_matmul
 from treadle_codegen.targets.triton.matmul_tiles import MatmulTiling, default_matmul_tiling, matmul_candidates
 from treadle_codegen.targets.triton.ops import TRITON_TYPES
@@ -25,7 +26,7 @@ from treadle_shapes.expr import TRITON_HELPERS
 _NAMES = """
 int_sign float_sign float_div float_sqrt float_reciprocal float_sigmoid float_signbit float_maximum float_minimum
 float_remainder float_floordiv reduce_sum reduce_prod reduce_max reduce_min reduce_any reduce_all is_better_max is_better_min
-reduce_argmax reduce_argmin require_index add_product scan_sum scan_prod last_column
+reduce_argmax reduce_argmin require_index add_product online_step scan_sum scan_prod last_column
 """.split()
 _HEAD = f"""\
 import triton
@@ -54,6 +55,7 @@ class KernelParts:
     num_warps: int
     num_stages: int
     grid: tuple[tuple[IntLike, int], ...]
+    kernel: Kernel
 
 
 Load = Callable[..., tuple[dict[str, Callable[..., Any]], bool]]
@@ -106,7 +108,7 @@ class TritonRenderer:
             + "\n"
         )
         parts = KernelParts(
-            tuple(signature), tuple(writer.constants.items()), tiling.num_warps, tiling.num_stages, grid
+            tuple(signature), tuple(writer.constants.items()), tiling.num_warps, tiling.num_stages, grid, kernel
         )
         return RenderedKernel(
             *(function_name(text), text, buffers, tuple(numbers), writer.checks_bounds, kernel.name),
@@ -119,11 +121,17 @@ class TritonRenderer:
 
     def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
         """A module: the imports, every distinct kernel once, and two tables."""
-        kernels = {kernel.function: kernel for segment in segments for kernel in segment.kernels}
+        texts: dict[str, str] = {}
+        table: dict[str, dict[str, Any]] = {}
+        calls: dict[str, list[dict[str, Any]]] = {}
+        for segment in segments:
+            launches = calls.setdefault(segment.name, [])
+            for group in grouped([_as_member(kernel, buffers, slots) for kernel in segment.kernels]):
+                name, text, record, call = _launch_of(group, slots)
+                texts[name], table[name] = text, record
+                launches.append(call)
         parts = [self.prelude]
-        parts += [f"\n@triton.jit\ndef {name}{kernel.text}" for name, kernel in kernels.items()]
-        table = {name: _record(kernel) for name, kernel in kernels.items()}
-        calls = {segment.name: [_call(kernel, slots) for kernel in segment.kernels] for segment in segments}
+        parts += [f"\n@triton.jit\ndef {name}{text}" for name, text in texts.items()]
         parts += [f"\nKERNELS = {pprint.pformat(table, width=120, sort_dicts=False)}\n"]
         parts += [f"\nSEGMENTS = {pprint.pformat(calls, width=120, sort_dicts=False)}\n"]
         return "".join(parts)
@@ -133,6 +141,28 @@ class TritonRenderer:
     ) -> tuple[dict[str, Callable[..., Any]], bool]:
         """Build and load: entry points by name, and whether all kernels came from the cache."""
         return self.load_unit(source, names, self.options, background=background, device=self.device)
+
+
+def _as_member(kernel: RenderedKernel, buffers: dict[str, Buffer], slots: Mapping[str, int]) -> RenderedKernel | Member:
+    parts: KernelParts = kernel.parts
+    if why_not_member(parts.kernel, kernel, buffers) is not None:
+        return kernel
+    return member_of(parts.kernel, kernel, buffers, parts.signature, slots)
+
+
+def _launch_of(
+    group: Sequence[RenderedKernel | Member], slots: dict[str, int]
+) -> tuple[str, str, dict[str, Any], dict[str, Any]]:
+    """The kernel that one launch runs: its name, its text, how it is compiled, and the launch."""
+    members = [member for member in group if isinstance(member, Member)]
+    if len(members) > 1:
+        text = group_text(members)
+        name = function_name(text)
+        places = [slot for member in members for slot in member.slots]
+        programs = sum([member.programs for member in members])
+        return name, text, group_record(members), {"kernel": name, "slots": places, "grid": [[programs, 1]]}
+    kernel = group[0].kernel if isinstance(group[0], Member) else group[0]
+    return kernel.function, kernel.text, _record(kernel), _call(kernel, slots)
 
 
 def _record(kernel: RenderedKernel) -> dict[str, Any]:

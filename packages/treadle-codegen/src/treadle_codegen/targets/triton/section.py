@@ -129,6 +129,8 @@ class BodyWriter:
 def program_id(writer: BodyWriter, axis: int) -> str:
     """The number of this program in a dimension of the grid, as an index."""
     wide = ".to(tl.int64)" if writer.index_type == "tl.int64" else ""
+    if writer.kernel.is_backward:
+        return f"(tl.num_programs({axis}) - 1 - tl.program_id({axis})){wide}"
     return f"tl.program_id({axis}){wide}"
 
 

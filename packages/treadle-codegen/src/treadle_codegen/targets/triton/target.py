@@ -32,6 +32,7 @@ COSTS = Costs(
     split_work=1 << 12,
     min_reordered=1024,
     atomic_adds=frozenset({torch.float32, torch.float64, torch.int32, torch.int64}),
+    cached_bytes=32 << 20,
     scans=True,
     alignment=128,  # bytes: a line of the second-level cache
     seconds_per_kernel=0.2,

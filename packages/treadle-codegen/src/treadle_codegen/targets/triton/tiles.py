@@ -18,6 +18,7 @@ _MAX_TILE = 1 << 14  # elements of a row tile
 _LOOPED_BLOCK = 1 << 12  # elements per step where a row is walked in steps
 _PROGRAMS = 4 * 132  # enough to fill a large GPU a few times over
 _FLAT_BLOCK = 1024
+_SCATTERED_BLOCK = 512  # where neighbouring points are not neighbours in memory: a thread's own are far apart then
 _MANY_ACCESSES = 24  # of a flat kernel; with more, eight elements per thread would not fit its registers
 _SQUARE = (32, 32)
 
@@ -78,7 +79,7 @@ def tile(kernel: Kernel) -> Tiling:
         return _flat(kernel)
     total = points(kernel.outer)
     lengths = [points(section.axes) for section in kernel.sections]
-    if _across(kernel):
+    if is_across(kernel):
         return _columnwise(total, lengths, passes_rows=_passes_rows(kernel))
     longest = max([n if isinstance(n, int) else _LOOPED_BLOCK for n in lengths], default=1)
     rows = _rows(total, max(1, 2048 // next_power_of_2(min(longest, MAX_ROW))))
@@ -143,10 +144,10 @@ def _columnwise(total: IntLike, lengths: Sequence[IntLike], *, passes_rows: bool
     most = longest if passes_rows else max(1, 4096 // rows)
     steps = [min(most, next_power_of_2(n)) if isinstance(n, int) else most for n in lengths]
     whole = [isinstance(n, int) and n <= step for n, step in zip(lengths, steps, strict=True)]
-    return Tiling(rows, tuple(steps), tuple(whole), _warps(rows * max(steps, default=1), 512))
+    return Tiling(rows, tuple(steps), tuple(whole), _warps(rows * max(steps, default=1), 1024))
 
 
-def _across(kernel: Kernel) -> bool:
+def is_across(kernel: Kernel) -> bool:
     """Whether more accesses are contiguous along the outer axes than along the sections' own."""
     if not kernel.outer:
         return False
@@ -171,13 +172,26 @@ def _flat(kernel: Kernel) -> Tiling:
     columns = _column_axes(kernel, axes)
     if columns:
         return Tiling(_SQUARE[0], (), (), 4, _SQUARE[1], columns)
-    block = _FLAT_BLOCK
+    block, per_warp = (_SCATTERED_BLOCK, 128) if _is_scattered(kernel) else (_FLAT_BLOCK, 256)
     if isinstance(total, int):
         while block > 128 and -(-total // block) < _PROGRAMS:
             block //= 2
     if _accesses(kernel) > _MANY_ACCESSES:
         return Tiling(min(block, 256), (), (), min(block, 256) // 64)
-    return Tiling(block, (), (), max(block // 256, 1))
+    return Tiling(block, (), (), max(block // per_warp, 1))
+
+
+def _is_scattered(kernel: Kernel) -> bool:
+    """Whether neighbouring points read or write in memory at a distance, or where data says."""
+    axes = kernel.sections[0].axes
+    for loop in kernel.sections[0].members:
+        for access in (*loop_reads(loop), *loop_writes(loop)):
+            if access.index is None and access in loop_writes(loop):
+                return True
+            split = None if access.index is None or not axes else split_index(access.index, [axes[-1].symbol])
+            if split is not None and split[0][0] not in (0, 1, -1):
+                return True
+    return False
 
 
 def _accesses(kernel: Kernel) -> int:
