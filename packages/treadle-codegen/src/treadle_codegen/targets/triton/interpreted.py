@@ -93,8 +93,13 @@ reduce_any = _reduction(np.any)
 reduce_all = _reduction(np.all)
 
 
-def online_step(high: Any, low: Any, x: Any, lanes: Any) -> tuple[Any, Any]:
-    values = _data(x).reshape(_data(x).shape[0], _plain(lanes), -1)
+def only_value(x: Any) -> Any:
+    return x
+
+
+def online_step(high: Any, low: Any, x: Any, lanes: Any, are_neighbours: bool) -> tuple[Any, Any]:
+    rows, count = _data(x).shape[0], _plain(lanes)
+    values = _data(x).reshape(rows, count, -1) if are_neighbours else _data(x).reshape(rows, -1, count).swapaxes(1, 2)
     new = np.maximum(_data(high), values.max(axis=2))
     base = np.where(new == -np.inf, 0, new).astype(new.dtype)
     low = _data(low) * np.exp(_data(high) - base) + np.exp(values - base[:, :, None]).sum(axis=2)

@@ -9,13 +9,13 @@ Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018, algor
 
 from __future__ import annotations
 
-from treadle_codegen.ir.loops import Load, Loop, Store
-from treadle_codegen.schedule.access import loop_reads
+from treadle_codegen.ir.loops import IntLike, Load, Loop, Store
+from treadle_codegen.schedule.access import loop_reads, split_index
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import const_key, split_at_reduce
 from treadle_codegen.targets.triton.ops import VALUE_TYPES
 from treadle_codegen.targets.triton.section import SectionWriter
-from treadle_codegen.targets.triton.tiles import is_across
+from treadle_codegen.targets.triton.tiles import is_across, points
 
 _BYTES_AT_ONCE = 16  # that a thread loads from consecutive addresses
 
@@ -69,14 +69,28 @@ def _equal(a: Loop, i: int, b: Loop, j: int) -> bool:
 class OnlineWriter(SectionWriter):
     """Writes the section of the maximum, and all of the section that follows it (`total`, the loop of the sum)."""
 
-    def _values_of_a_lane(self) -> int:
-        """How many neighbours share a running maximum, so that one exponential scales the sum of all: those that a thread loads at once."""
+    def _lanes(self, maximum: Loop) -> tuple[int, bool]:
+        """How many running maxima a row has, and whether the values of each are neighbours: those that a thread holds share one, so that
+        one exponential scales the sum of all of them."""
         writer = self.writer
         assert writer.tiling is not None
+        step = writer.tiling.steps[self.position]
         if is_across(writer.kernel):
-            return 1
-        sizes = [writer.buffers[read.buffer].dtype.itemsize for read in loop_reads(self.section.members[0])]
-        return min(_BYTES_AT_ONCE // max(sizes, default=4), writer.tiling.steps[self.position])
+            return step, True
+        sizes = [writer.buffers[read.buffer].dtype.itemsize for read in loop_reads(maximum)]
+        together = min(_BYTES_AT_ONCE // max(sizes, default=4), step)
+        if all(self._is_aligned(read.index, together) for read in loop_reads(maximum)):
+            return step // together, True
+        return min(32 * writer.tiling.num_warps, step), False
+
+    def _is_aligned(self, index: IntLike | None, elements: int) -> bool:
+        """Whether all rows begin and end at multiples of so many elements: a thread then loads as many at once."""
+        outer = [axis.symbol for axis in self.writer.kernel.outer]
+        split = None if index is None else split_index(index, [*outer, *[axis.symbol for axis in self.section.axes]])
+        if split is None:
+            return False
+        numbers = [*split[0][: len(outer)], *split[0][len(outer) : -1], split[1], points(self.section.axes)]
+        return all(isinstance(n, int) and n % elements == 0 for n in numbers)
 
     def write_pair(self, total: Loop) -> None:
         writer = self.writer
@@ -84,8 +98,7 @@ class OnlineWriter(SectionWriter):
         at, end = split_at_reduce(maximum) - 1, split_at_reduce(total) - 1
         kind = maximum.body[at]
         high, low = writer.fresh(), writer.fresh()
-        together = self._values_of_a_lane()
-        lanes = f"RBLOCK{self.position} // {together}"
+        lanes, are_neighbours = self._lanes(maximum)
         for variable, first in ((high, "float('-inf')"), (low, "0.0")):
             writer.line(f"{variable} = tl.full([XBLOCK, {lanes}], {first}, {VALUE_TYPES[kind.dtype]})")
         self.open_steps({})
@@ -96,7 +109,7 @@ class OnlineWriter(SectionWriter):
             value = f"tl.broadcast_to({value}, {writer.shape(full)})"
         if self.dim.mask is not None:
             value = f"tl.where({self.dim.mask}, {value}, float('-inf'))"
-        writer.line(f"{high}, {low} = online_step({high}, {low}, {value}, {lanes})")
+        writer.line(f"{high}, {low} = online_step({high}, {low}, {value}, {lanes}, {are_neighbours})")
         self.close_steps()
         top, whole = writer.fresh(), writer.fresh()
         writer.line(f"{top} = reduce_max({high})")

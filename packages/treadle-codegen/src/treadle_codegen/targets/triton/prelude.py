@@ -114,6 +114,17 @@ def _multiply(a, b):
 
 
 @triton.jit
+def _first(a, b):
+    return a
+
+
+@triton.jit
+def only_value(x):
+    """The value of a block of one element. Triton gives a number any layout for free, a block only through shared memory."""
+    return tl.reduce(x, None, _first)
+
+
+@triton.jit
 def reduce_sum(x):
     return tl.sum(x, 1)[:, None].to(x.dtype)
 
@@ -152,12 +163,20 @@ def reduce_all(x):
 
 
 @triton.jit
-def online_step(high, low, x, lanes: tl.constexpr):
-    """The maximum of each lane's values, and the sum of their exponentials below it, with the values of one more step."""
-    together = tl.reshape(x, [x.shape[0], lanes, x.shape[1] // lanes])
-    new = float_maximum(high, tl.reduce(together, 2, float_maximum))
-    base = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf would be NaN
-    terms = tl.sum(libdevice.exp(together - base[:, :, None]), 2)
+def online_step(high, low, x, lanes: tl.constexpr, are_neighbours: tl.constexpr):
+    """The maximum of each lane's values, and the sum of their exponentials below it, with the values of one more step.
+
+    A lane's values are next to each other in the block, or as far apart as there are lanes."""
+    if are_neighbours:
+        together = tl.reshape(x, [x.shape[0], lanes, x.shape[1] // lanes])
+        new = float_maximum(high, tl.reduce(together, 2, float_maximum))
+        base = tl.where(new == float("-inf"), 0.0, new)  # -inf - -inf would be NaN
+        terms = tl.sum(libdevice.exp(together - base[:, :, None]), 2)
+    else:
+        together = tl.reshape(x, [x.shape[0], x.shape[1] // lanes, lanes])
+        new = float_maximum(high, tl.reduce(together, 1, float_maximum))
+        base = tl.where(new == float("-inf"), 0.0, new)
+        terms = tl.sum(libdevice.exp(together - base[:, None, :]), 1)
     return new, low * libdevice.exp(high - base) + terms
 
 

@@ -26,7 +26,7 @@ from treadle_shapes.expr import TRITON_HELPERS
 _NAMES = """
 int_sign float_sign float_div float_sqrt float_reciprocal float_sigmoid float_signbit float_maximum float_minimum
 float_remainder float_floordiv reduce_sum reduce_prod reduce_max reduce_min reduce_any reduce_all is_better_max is_better_min
-reduce_argmax reduce_argmin require_index add_product online_step scan_sum scan_prod last_column
+reduce_argmax reduce_argmin require_index add_product online_step only_value scan_sum scan_prod last_column
 """.split()
 _HEAD = f"""\
 import triton

@@ -96,6 +96,13 @@ class BodyWriter:
         is_line = self.tiling is not None and is_flat(self.kernel) and not self.tiling.columns
         return 1 if is_line else 2
 
+    @property
+    def has_numbers(self) -> bool:
+        """Whether results of reductions are numbers: a program has one row, and its sections differ, and so do layouts of their blocks."""
+        if self.tiling is None or self.tiling.rows != 1:
+            return False
+        return len({section.axes for section in self.kernel.sections if section.axes}) > 1
+
     def mask(self, dims: Dims) -> str | None:
         """The condition that holds in the lanes of a block along `dims` that are points; None if all are."""
         masks = [dim.mask for name, dim in self.dims.items() if name in dims and dim.mask is not None]
@@ -234,6 +241,8 @@ class SectionWriter(InstructionWriter):
                 self._reduce(acc, acc.name, f"{acc.name}_p")
         writer.dims.pop("r", None)
         for (m, k), acc in self.accumulators.items():
+            if writer.has_numbers:
+                writer.line(f"{acc.name} = only_value({acc.name})")
             self.results[(m, k)] = acc.name
             writer.value_dims[acc.name] = frozenset("x")
         for m, loop in enumerate(self.section.members):

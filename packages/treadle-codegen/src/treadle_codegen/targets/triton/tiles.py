@@ -80,7 +80,7 @@ def tile(kernel: Kernel) -> Tiling:
     total = points(kernel.outer)
     lengths = [points(section.axes) for section in kernel.sections]
     if is_across(kernel):
-        return _columnwise(total, lengths, passes_rows=_passes_rows(kernel))
+        return _columnwise(total, lengths, passes_rows=_passes_rows(kernel), itemsize=_least_itemsize(kernel))
     longest = max([n if isinstance(n, int) else _LOOPED_BLOCK for n in lengths], default=1)
     rows = _rows(total, max(1, 2048 // next_power_of_2(min(longest, MAX_ROW))))
     steps, whole = [], []
@@ -134,17 +134,25 @@ def _warps(elements: int, per_warp: int) -> int:
     return min(max(elements // per_warp, 1), 16)
 
 
-def _columnwise(total: IntLike, lengths: Sequence[IntLike], *, passes_rows: bool) -> Tiling:
-    """For rows whose neighbours are next to each other in memory: wide in rows, narrow along the reduction."""
-    rows = _rows(total, 64)
+def _least_itemsize(kernel: Kernel) -> int:
+    """Bytes of the smallest elements that the kernel loads; 4 at most."""
+    loads = [instr for loop in kernel.loops for instr in loop.body if instr.op in ("load", "masked_load")]
+    return min([4, *[instr.dtype.itemsize for instr in loads]])
+
+
+def _columnwise(total: IntLike, lengths: Sequence[IntLike], *, passes_rows: bool, itemsize: int = 4) -> Tiling:
+    """For rows whose neighbours are next to each other in memory: wide in rows, narrow along the reduction. Elements of less than
+    4 bytes are taken two at a time: as many bytes next to each other, and as many in all."""
+    together = 1 if itemsize == 4 else 2
+    rows = _rows(total * together, 64)
     rows = max(rows, min(16, next_power_of_2(total) if isinstance(total, int) else 16))
     longest = max([next_power_of_2(n) for n in lengths if isinstance(n, int)], default=1)
     if passes_rows:
         rows = max(1, min(rows, _MAX_TILE // longest))
-    most = longest if passes_rows else max(1, 4096 // rows)
+    most = longest if passes_rows else max(1, 4096 * together // rows)
     steps = [min(most, next_power_of_2(n)) if isinstance(n, int) else most for n in lengths]
     whole = [isinstance(n, int) and n <= step for n, step in zip(lengths, steps, strict=True)]
-    return Tiling(rows, tuple(steps), tuple(whole), _warps(rows * max(steps, default=1), 1024))
+    return Tiling(rows, tuple(steps), tuple(whole), _warps(rows * max(steps, default=1), 1024 * together))
 
 
 def is_across(kernel: Kernel) -> bool:
