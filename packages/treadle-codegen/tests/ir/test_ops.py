@@ -18,6 +18,7 @@ STRUCTURE = {
     "scalar",
     "cast",
     "reduce",
+    "scan",
 }
 
 
