@@ -1,8 +1,8 @@
 """Operators that are better decomposed before lowering than called through ATen.
 
-The rules are PyTorch's own (`torch._decomp`), for the operators whose records say `decompose`: elementwise operators,
-losses, rearrangements and the backward formulas of what `lower` covers. Their parts have lowerings and fuse. An operator
-with a lowering here stays whole.
+The rules are PyTorch's own (`torch._decomp`), those of `_OWN` excepted, for the operators whose records say `decompose`:
+elementwise operators, losses, rearrangements and the backward formulas of what `lower` covers. Their parts have lowerings and
+fuse. An operator with a lowering here stays whole.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import torch
 from torch._decomp import decomposition_table
 
 from treadle_codegen.lower.lowerings import LOWERINGS
+from treadle_codegen.lower.nll_loss import nll_loss_backward
 from treadle_shapes.torch import families_with
 from treadle_shapes.torch import operator as operator_record
+
+_OWN: dict[Any, Callable[..., Any]] = {torch.ops.aten.nll_loss_backward.default: nll_loss_backward}
 
 
 @cache
@@ -30,4 +33,4 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
         record = operator_record(op)
         if record is not None and record.decompose and not op._schema.is_mutable and str(op) not in LOWERINGS:
             found[op] = rule
-    return found
+    return found | _OWN
