@@ -22,7 +22,8 @@ def compiled(fn: Callable[..., Any], *inputs: torch.Tensor) -> CompiledGraph:
 
 def launches(run: CompiledGraph) -> list[int]:
     """How many pointers each launch passes."""
-    return [len(launch.slots) for segment in parse_unit(run.source).segments.values() for launch in segment]
+    found = [launch for segment in parse_unit(run.source).segments.values() for launch in segment]
+    return [len(launch.slots) - (launch.group is not None) for launch in found]
 
 
 def of_sizes(*sizes: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -84,6 +85,8 @@ def test_updates_in_place() -> None:
     expected = [x.clone() for x in fn(*inputs)]
     run(*inputs)
     assert launches(run) == [18]  # the update is a parameter of its own
+    (launch,) = parse_unit(run.source).segments["segment_0"]
+    assert launch.group is not None and sum(launch.group.written) == 12  # as the input that it is, too
     torch.testing.assert_close(inputs[:6], expected)
 
 
@@ -97,3 +100,14 @@ def test_random_sizes(seed: int) -> None:
 def test_pointers_that_lie_at_an_offset() -> None:
     x = torch.randn(1000)
     compiled(lambda a, b, c: [v * 2 + 1 for v in (a, b, c)], x[1:301], x[301:601], x[600:900])
+
+
+def test_only_updates_of_inputs_may_overlap() -> None:
+    fresh = compiled(step, *of_sizes(64, 64))
+    (launch,) = parse_unit(fresh.source).segments["segment_0"]
+    assert launch.group is not None and not any(launch.group.written) and launch.group.bytes == (256,) * 4
+
+
+def test_kernels_that_read_elsewhere_are_launched_alone() -> None:
+    run = compiled(lambda *xs: [x.flip(0) + 1 for x in xs], *of_sizes(64, 64, 64))
+    assert launches(run) == [2, 2, 2]

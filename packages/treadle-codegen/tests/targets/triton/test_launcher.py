@@ -14,7 +14,7 @@ from treadle_codegen.errors import CodegenUnavailable
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.cpp.build import compile_to_bytes, find_compiler
 from treadle_codegen.targets.triton.launcher import GRID_TOO_LARGE, NO_DRIVER, UNALIGNED, DriverError, Launcher
-from treadle_codegen.targets.triton.unit import Dimension, Launch
+from treadle_codegen.targets.triton.unit import Dimension, Group, Launch
 
 FACTS = {"name": "k_pl", "shared": 0, "num_warps": 4, "warp_size": 32, "hidden_parameters": ["u64", "u64"]}
 STREAM = 77
@@ -174,3 +174,32 @@ def test_a_driver_that_is_too_old(tmp_path: Path) -> None:
     path.write_bytes(compile_to_bytes("extern int x; int x;", find_compiler(), ("-shared", "-fPIC")))
     with pytest.raises(CodegenUnavailable, match="has no function cuInit"):
         Launcher(CodegenOptions(), str(path))
+
+
+def members(driver: Driver, *addresses: int, written: Sequence[bool] = (False, True) * 3) -> list[int]:
+    """Launch a group of three members with two pointers of 64 bytes each; the members that its launches run, -1 for all."""
+    kernel = driver.launcher.load(0, b"", facts("k_ppppppi"), 6)
+    group = Group(3, (64,) * 6, tuple(written))
+    segment = driver.launcher.segment(
+        0, [(Launch("k_ppppppi", (*range(1, 7), 0), (Dimension(9, 1),), group), kernel)], 16
+    )
+    slots = table(*addresses)
+    driver.calls()
+    assert driver.launcher.launch(segment.address, ctypes.addressof(slots), STREAM) == 0
+    return [int(call.split()[-1]) for call in driver.calls() if call.startswith("launch")]
+
+
+def test_a_group_is_one_launch(driver: Driver) -> None:
+    apart = [0x1000 * (k + 1) for k in range(6)]
+    assert members(driver, *apart) == [-1]
+    assert members(driver, 0x1000, 0x1000, 0x1040, 0x1040, 0x1080, 0x1080) == [-1]  # updates in place of neighbours
+    assert members(driver, 0x1000, 0x2000, 0x1000, 0x3000, 0x1020, 0x4000) == [-1]  # nobody writes what all read
+
+
+@pytest.mark.parametrize("overlapping", [0x2000, 0x2030, 0x1FD0])
+@pytest.mark.parametrize("place", [2, 3, 4, 5])
+def test_members_whose_memory_overlaps_run_one_after_the_other(driver: Driver, overlapping: int, place: int) -> None:
+    addresses = [0x1000 * (k + 1) for k in range(6)]
+    addresses[place] = overlapping  # the memory that the first member writes is at 0x2000
+    assert members(driver, *addresses) == [0, 1, 2]
+    assert members(driver, *addresses, written=[False] * 6) == [-1]

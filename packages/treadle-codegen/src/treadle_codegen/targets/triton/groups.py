@@ -5,9 +5,12 @@ def k_1(b0, b1): x = tl.program_id(0) * XBLOCK + ...; tl.store(b1 + x, ...)     
 def g_2(b0_0, b1_0, b0_1, b1_1, ...):                                               once for up to 16 of them
     program = tl.program_id(0)
     member = (program >= 40).to(tl.int32) + ...                                     whose programs they are
-    n0 = tl.where(member == 1, 999, 40960) ...                                      how many points it has
+    points = tl.where(member == 1, 999, 40960) ...                                  how many points it has
     b0 = tl.where(member == 1, b0_1, b0_0) ...                                      its buffers
-    x = (program - first) * XBLOCK + ...; tl.store(b1 + x, ..., x < n0)
+    x = (program - first) * XBLOCK + ...; tl.store(b1 + x, ..., x < points)
+
+Members run beside each other. They write to different buffers, but two inputs may be overlapping parts of one tensor: where memory that one
+of them writes overlaps what another one touches, the launcher runs them one after the other, each in a launch of its own (`only`).
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from treadle_codegen.ir.loops import Axis, Buffer, BufferKind
-from treadle_codegen.schedule.access import loop_writes
+from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel, Section
 from treadle_codegen.targets.renderer import RenderedKernel
 from treadle_codegen.targets.triton.body import write_body
@@ -43,6 +46,8 @@ class Member:
     points: int
     slots: tuple[int, ...]  # of its buffers in the table: an input and its update in place are one
     written: frozenset[int]
+    may_overlap: bool  # whether what it writes may overlap other inputs: it is no memory made for the call
+    bytes_of_point: tuple[int, ...]  # for each buffer
 
     @property
     def kind(self) -> tuple[object, ...]:
@@ -65,6 +70,9 @@ def why_not_member(kernel: Kernel, rendered: RenderedKernel, buffers: Mapping[st
     points = kernel.sections[0].axes[0].extent
     if not isinstance(points, int) or not 0 < points <= _MOST_POINTS:
         return "it has many points, or an unknown number of them"
+    point = kernel.sections[0].axes[0].symbol
+    if any(access.index != point for loop in kernel.loops for access in (*loop_reads(loop), *loop_writes(loop))):
+        return "it reads or writes elsewhere than at its points"
     if len(rendered.buffers) * 2 > _MOST_ARGUMENTS:
         return "it has too many buffers"
     if any(buffers[name].kind is BufferKind.TEMP for name in rendered.buffers):
@@ -89,8 +97,11 @@ def member_of(
         [slots[write.buffer] for loop in loops for write in loop_writes(loop) if write.buffer in writer.params]
     )
     places = tuple([slots[name] for name in rendered.buffers])
+    given = {slots[name] for name in rendered.buffers if buffers[name].kind is not BufferKind.OUTPUT}
+    sizes = tuple([buffers[name].dtype.itemsize for name in rendered.buffers])
     return Member(
-        *(rendered, tuple(writer.lines), tuple(writer.params.values()), tuple(types), axis.extent, places, written)
+        *(rendered, tuple(writer.lines), tuple(writer.params.values()), tuple(types), axis.extent, places, written),
+        *(not written.isdisjoint(given), sizes),
     )
 
 
@@ -133,10 +144,11 @@ def group_text(members: Sequence[Member]) -> str:
     lines += _selected("points", [str(member.points) for member in members])
     for name in params:
         lines += _selected(name, [f"{name}_{k}" for k in range(len(members))])
+    lines.append("points = tl.where((only < 0) | (only == member), points, 0)")
     lines.append("program = program - first")
     body = [line.replace(_PROGRAM, "program") for line in members[0].lines]
     settings = f"XBLOCK={_TILING.rows}, num_warps={_TILING.num_warps}, num_stages={_TILING.num_stages}"
-    head = f"({', '.join(arguments)}, XBLOCK: tl.constexpr):\n    # {settings}\n"
+    head = f"({', '.join(arguments)}, only, XBLOCK: tl.constexpr):\n    # {settings}\n"
     return head + "".join([f"    {line}\n" for line in lines]) + "\n".join(body) + "\n"
 
 
@@ -151,9 +163,22 @@ def _selected(name: str, values: Sequence[str]) -> list[str]:
 def group_record(members: Sequence[Member]) -> dict[str, object]:
     """How the group's kernel is compiled (`targets.triton.unit`)."""
     return {
-        "signature": [type_ for member in members for type_ in member.types],
+        "signature": [*[type_ for member in members for type_ in member.types], "i32"],
         "constants": {"XBLOCK": _TILING.rows},
         "num_warps": _TILING.num_warps,
         "num_stages": _TILING.num_stages,
         "checks_bounds": False,
+    }
+
+
+def group_launch(members: Sequence[Member], name: str) -> dict[str, object]:
+    """How the group is launched (`targets.triton.unit`); the last argument is the launcher's."""
+    written = [slot in member.written and member.may_overlap for member in members for slot in member.slots]
+    return {
+        "kernel": name,
+        "slots": [*[slot for member in members for slot in member.slots], 0],
+        "grid": [[sum([member.programs for member in members]), 1]],
+        "members": len(members),
+        "bytes": [member.points * size for member in members for size in member.bytes_of_point],
+        "written": [int(flag) for flag in written],
     }

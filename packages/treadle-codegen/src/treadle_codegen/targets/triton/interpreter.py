@@ -64,6 +64,8 @@ def _entry(module: types.ModuleType, calls: Sequence[dict[str, Any]]) -> Entry:
                 continue
             record = module.KERNELS[call["kernel"]]
             arguments = [table[slot] for slot in call["slots"]]
+            if "members" in call:
+                arguments[-1] = -1  # all of them: programs run one after the other here
             try:
                 getattr(module, call["kernel"])[grid](*arguments, **record["constants"])
             except InterpreterError as error:

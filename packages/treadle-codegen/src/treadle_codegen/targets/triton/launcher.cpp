@@ -94,6 +94,9 @@ struct TreadleLaunch {
   int32_t threads;
   int32_t shared;
   TreadleDimension grid[3];
+  int32_t members;         // of a group, whose pointers come member by member, before the number of the member to run; else 0
+  const int64_t* bytes;    // that each pointer's memory spans
+  const uint8_t* written;  // whether a pointer's memory is written and may overlap what other members touch
 };
 
 struct TreadleSegment {
@@ -175,6 +178,20 @@ Result treadle_load(int ordinal, Context context, const void* cubin, const char*
   return result;
 }
 
+// Whether memory that one member of a group writes overlaps what another one touches.
+static bool treadle_overlap(const TreadleLaunch& launch, const int64_t* numbers) {
+  const int pointers = launch.arguments - 1, each = pointers / launch.members;
+  for (int w = 0; w < pointers; ++w) {
+    if (!launch.written[w]) continue;
+    const uint64_t begin = numbers[launch.slots[w]], end = begin + launch.bytes[w];
+    for (int k = 0; k < pointers; ++k) {
+      const uint64_t other = numbers[launch.slots[k]];
+      if (other < end && begin < other + launch.bytes[k] && k / each != w / each) return true;
+    }
+  }
+  return false;
+}
+
 // Launches the kernels of a segment one after the other on a stream. Alignment and grids are checked before the first launch.
 Result treadle_launch(TreadleSegment* segment, char* table, Stream stream) {
   constexpr int MOST_LAUNCHES_CHECKED_ONCE = 16;
@@ -216,12 +233,17 @@ Result treadle_launch(TreadleSegment* segment, char* table, Stream stream) {
     if (grid[0] == 0) continue;
     for (int a = 0; a < launch.arguments; ++a) parameters[a] = table + 8 * launch.slots[a];
     for (int a = 0; a < launch.hidden; ++a) parameters[launch.arguments + a] = &null;
-    const Result result = cuLaunchKernel(launch.function, grid[0], grid[1], grid[2], launch.threads, 1, 1, launch.shared, stream,
-                                         parameters, nullptr);
-    if (result != SUCCESS) {
-      segment->failed = k;
-      return result;
-    }
+    const bool apart = launch.members && treadle_overlap(launch, numbers);
+    int32_t only = apart ? 0 : -1;
+    if (launch.members) parameters[launch.arguments - 1] = &only;
+    do {
+      const Result result = cuLaunchKernel(launch.function, grid[0], grid[1], grid[2], launch.threads, 1, 1, launch.shared, stream,
+                                           parameters, nullptr);
+      if (result != SUCCESS) {
+        segment->failed = k;
+        return result;
+      }
+    } while (apart && ++only < launch.members);
   }
   return SUCCESS;
 }

@@ -35,6 +35,9 @@ class _Launch(ctypes.Structure):
         ("threads", ctypes.c_int32),
         ("shared", ctypes.c_int32),
         ("grid", _Dimension * 3),
+        ("members", ctypes.c_int32),
+        ("bytes", ctypes.POINTER(ctypes.c_int64)),
+        ("written", ctypes.POINTER(ctypes.c_uint8)),
     )
 
 
@@ -156,11 +159,19 @@ class Segment:
     def __init__(self, context: int, launches: Sequence[tuple[Launch, LoadedKernel]], alignment: int) -> None:
         self._names = [kernel.name for _, kernel in launches]
         self._slots = [(ctypes.c_int32 * len(launch.slots))(*launch.slots) for launch, _ in launches]
+        self._groups: list[Any] = []  # what the records point to
         self._launches = (_Launch * len(launches))()
         for record, slots, (launch, kernel) in zip(self._launches, self._slots, launches, strict=True):
             record.function, record.slots = kernel.function, ctypes.cast(slots, ctypes.POINTER(ctypes.c_int32))
             record.arguments, record.hidden = len(launch.slots), kernel.hidden
             record.threads, record.shared = kernel.threads, kernel.shared
+            if launch.group is not None:
+                count, record.members = len(launch.group.bytes), launch.group.members
+                sizes = (ctypes.c_int64 * count)(*launch.group.bytes)
+                written = (ctypes.c_uint8 * count)(*launch.group.written)
+                record.bytes = ctypes.cast(sizes, ctypes.POINTER(ctypes.c_int64))
+                record.written = ctypes.cast(written, ctypes.POINTER(ctypes.c_uint8))
+                self._groups += [sizes, written]
             for place in range(3):
                 dimension = launch.grid[place] if place < len(launch.grid) else None
                 record.grid[place].points = dimension.points if dimension else 1

@@ -15,7 +15,15 @@ from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
 from treadle_codegen.targets.triton.body import write_body
-from treadle_codegen.targets.triton.groups import Member, group_record, group_text, grouped, member_of, why_not_member
+from treadle_codegen.targets.triton.groups import (
+    Member,
+    group_launch,
+    group_record,
+    group_text,
+    grouped,
+    member_of,
+    why_not_member,
+)
 from treadle_codegen.targets.triton.matmul import product_in, write_matmul
 from treadle_codegen.targets.triton.matmul_tiles import MatmulTiling, default_matmul_tiling, matmul_candidates
 from treadle_codegen.targets.triton.ops import TRITON_TYPES
@@ -158,9 +166,7 @@ def _launch_of(
     if len(members) > 1:
         text = group_text(members)
         name = function_name(text)
-        places = [slot for member in members for slot in member.slots]
-        programs = sum([member.programs for member in members])
-        return name, text, group_record(members), {"kernel": name, "slots": places, "grid": [[programs, 1]]}
+        return name, text, group_record(members), group_launch(members, name)
     kernel = group[0].kernel if isinstance(group[0], Member) else group[0]
     return kernel.function, kernel.text, _record(kernel), _call(kernel, slots)
 

@@ -66,12 +66,26 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """A kernel made of several (`targets.triton.groups`), whose pointers come member by member.
+
+    bytes: what each pointer's memory spans; written: whether it is written and may overlap other members' memory. The kernel's last
+    argument, an i32, is the member that runs, or -1 for all of them beside each other.
+    """
+
+    members: int
+    bytes: tuple[int, ...]
+    written: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch: `slots` says where each run-time argument stands in the table."""
 
     kernel: str
     slots: tuple[int, ...]
     grid: tuple[Dimension, ...]
+    group: Group | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +216,17 @@ def _launch(segment: str, record: Mapping[str, Any], kernels: Mapping[str, UnitK
         raise UnitError(
             f"the grid of {kernel.name} in {segment} has {len(grid)} dimensions, not 1 to {_MOST_DIMENSIONS}"
         )
-    return Launch(kernel.name, slots, grid)
+    return Launch(kernel.name, slots, grid, _group(segment, kernel.name, record, len(slots)))
+
+
+def _group(segment: str, kernel: str, record: Mapping[str, Any], arguments: int) -> Group | None:
+    if "members" not in record:
+        return None
+    group = Group(int(record["members"]), tuple(map(int, record["bytes"])), tuple(map(bool, record["written"])))
+    pointers = arguments - 1
+    if group.members < 2 or pointers % group.members or {len(group.bytes), len(group.written)} != {pointers}:
+        raise UnitError(f"the group of {kernel} in {segment} has {pointers} pointers for {group.members} members")
+    return group
 
 
 def _dimension(segment: str, kernel: str, points: Any, block: Any) -> Dimension:
