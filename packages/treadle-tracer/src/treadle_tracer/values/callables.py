@@ -171,6 +171,9 @@ class CallableValue(ConcreteValue):
             if self.obj.__objclass__ is torch._C.TensorBase:
                 return args[0].get_attr(tx, self.obj.__name__)
             raise Unsupported("attribute", f"{args[0].describe()}.{self.obj.__name__} by its descriptor")
+        if name == "__set__" and isinstance(self.obj, types.MemberDescriptorType):
+            args[0].set_attr(tx, self.obj.__name__, args[1])
+            return NONE
         if name == "__get__":
             return tx.bind(args[0], self.obj, self.obj.__name__)
         if is_ufunc(self.obj):

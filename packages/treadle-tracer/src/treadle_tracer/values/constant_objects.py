@@ -8,6 +8,7 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource, InstanceDictSource, OwnDictSource
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import (
@@ -83,6 +84,48 @@ class ConstantObject(Constant):
             if has_python_method(tx, self, ("__getitem__",))
             else super().get_item(tx, key)
         )
+
+
+class MadeConstantObject(ConstantObject):
+    """An instance of a subclass of `base` (int, float, str, ...) that the trace has made: another object at every call."""
+
+    __slots__ = ("plain",)
+    is_computed = True
+
+    def __init__(self, obj: Any, plain: Any):
+        super().__init__(obj)
+        self.plain = plain
+
+    def reconstruct(self, cg: Any) -> None:
+        cg.cb.push_null()
+        cg.const(_new_immutable)
+        cg.const(type(self.obj))
+        cg.const(self.plain)
+        cg.cb.call(2)
+
+
+def _new_immutable(cls: Any, plain: Any) -> Any:
+    return type(plain).__new__(cls, plain)
+
+
+def new_immutable(tx: TraceContext, cls: type, base: Any, args: list[Value]) -> Value:
+    """What `base.__new__(cls, *args)` makes. Raises Unsupported where that is not known, or hashing it runs code of the program."""
+    special = [lookup(tx, cls, name) for name in ("__eq__", "__hash__")]
+    if not all(arg.is_constant() for arg in args) or any(isinstance(raw, types.FunctionType) for raw in special):
+        raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} is a subclass of {base.__qualname__}")
+    try:
+        plain = base.__new__(base, *(arg.constant() for arg in args))
+    except (TypeError, ValueError) as error:
+        tx.raise_real(error)
+    obj = _new_immutable(cls, plain)
+    made = MadeConstantObject(obj, plain)
+    tx.wrapped[id(obj)] = (obj, made)
+    tx.mutations.made[id(obj)] = (obj, made)
+    tx.guards.leave_out(obj)
+    return made
+
+
+IMMUTABLE_BASES: tuple[type, ...] = (int, float, complex, str, bytes)
 
 
 def has_python_method(tx: TraceContext, value: Value, names: tuple[str, ...]) -> bool:

@@ -25,6 +25,7 @@ from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import FALSE, NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.constant_objects import IMMUTABLE_BASES, MadeConstantObject, new_immutable
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValue
 from treadle_tracer.values.generic_alias import GenericAlias
@@ -88,7 +89,7 @@ def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwar
         made = tx.wrap_known(function).call(tx, [cls_value, *args], kwargs)
         if isinstance(made, MadeClass) and isinstance(made.obj, cls):
             return _initialised_class(tx, made, args, kwargs)
-        if not isinstance(made, ObjectValue) or not issubclass(made.cls, cls):
+        if not isinstance(made, (ObjectValue, MadeConstantObject)) or not issubclass(made.python_type(), cls):
             return made
     elif issubclass(cls, type):
         return _initialised_class(tx, new_class(tx, cls_value, args, kwargs), args, kwargs)
@@ -97,6 +98,9 @@ def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwar
     init = lookup(tx, cls, "__init__")
     if isinstance(init, types.FunctionType):
         tx.inline(tx.wrap_known(init), [made, *args], kwargs)
+    elif isinstance(made, MadeConstantObject):
+        if kwargs:
+            raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} with named arguments")
     elif made.container is not None:
         init_container(tx, made.container, args, kwargs)
     elif (args or kwargs) and not issubclass(cls, BaseException) and init is object.__init__:
@@ -113,13 +117,18 @@ def _initialised_class(tx: TraceContext, made: Value, args: list[Value], kwargs:
     return made
 
 
-def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue:
+def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue | MadeConstantObject:
     """A new instance, as `__new__` of the built-in base makes it."""
     if issubclass(cls, torch.jit.ScriptModule):
         raise Unsupported("new-module", cls.__qualname__)
     if issubclass(cls, BaseException):
         made = ObjectValue(cls)
         made.new_args = list(args)
+        return made
+    if issubclass(cls, tuple):
+        items = TupleValue(args[0].unpack(tx) if args else ())
+        made = ObjectValue(cls, container=items)
+        made.new_args = [items]
         return made
     for base, make in _CONTAINERS.items():
         if issubclass(cls, base):
@@ -133,6 +142,8 @@ def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue:
             object.__new__(cls)
         except TypeError as error:
             tx.raise_real(error)
+    if base in IMMUTABLE_BASES:
+        return new_immutable(tx, cls, base, args)
     if base is not object:
         raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} is a subclass of {base.__qualname__}")
     return ObjectValue(cls)
@@ -167,7 +178,7 @@ def _construct_tuple(tx: TraceContext, cls_value: ClassValue, args: list[Value],
             return TupleValue(args[0].unpack(tx) if args else (), torch.Size)
         if hasattr(cls, "n_sequence_fields"):
             return TupleValue(args[0].unpack(tx), cls)
-        raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} is a subclass of tuple")
+        return instantiate(tx, cls_value, args, kwargs)
     new = cls.__new__
     if isinstance(new, types.FunctionType) and new.__code__.co_filename.startswith("<"):
         defaults = getattr(cls, "_field_defaults", {})
@@ -507,8 +518,10 @@ def call_new(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[st
         tx.raise_real(wrong)
     if function is object.__new__ and (rest or kwargs):
         _refuse_excess_arguments(tx, cls)
-    if issubclass(cls, tuple):
+    if issubclass(cls, tuple) and (hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields") or cls is torch.Size):
         return TupleValue(rest[0].unpack(tx) if rest else (), cls)
+    if cls is tuple:
+        return _new_tuple(tx, rest, kwargs)
     return allocate(tx, cls, rest)
 
 

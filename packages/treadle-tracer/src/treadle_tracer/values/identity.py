@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import Constant
+from treadle_tracer.values.constant_objects import ConstantObject
 from treadle_tracer.values.constants import may_be_another
 from treadle_tracer.values.joined import is_same
 from treadle_tracer.values.numpy_numbers import NumpyNumber
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 def is_identical(tx: TraceContext, a: Value, b: Value) -> bool:
     """`a is b`, asked by the program itself. Raises Unsupported where the answer is not known: equal numbers or strings may be one
     object or two."""
+    if isinstance(a, ConstantObject) and isinstance(b, ConstantObject):
+        return a.obj is b.obj
     kind = a.python_type()
     if a is not b and kind is b.python_type() and _is_shared_at_will(a) and _is_shared_at_will(b):
         if tx.compare("==", a, b).truth(tx):

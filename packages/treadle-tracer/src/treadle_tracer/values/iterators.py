@@ -5,12 +5,14 @@ They can leave the trace in the middle of their run: they are made again around 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.tables import disjoint
 from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.grouping_iterators import group_by
 from treadle_tracer.values.iteration import ItemIterator, IteratorValue, ReversedIterator
 from treadle_tracer.values.itertools_iterators import ITERTOOLS
 from treadle_tracer.values.sequences import ListValue, TupleValue
@@ -161,6 +163,7 @@ def _reversed(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> 
 
 
 CLASS_ITERATORS: dict[Any, _Make] = disjoint(
-    {enumerate: _enumerate, zip: _zip, map: _map, filter: _filter, reversed: _reversed}, ITERTOOLS
+    {enumerate: _enumerate, zip: _zip, map: _map, filter: _filter, reversed: _reversed, itertools.groupby: group_by},
+    ITERTOOLS,
 )
 """Iterator classes, by the class that is called."""

@@ -164,6 +164,8 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     if combined is not None:
         return combined
     _refuse_deferred_text(a, b)
+    if _has_plain_result(tx, text, a, b):
+        return fold(tx, BINARY[text][0] if text in BINARY else IN_PLACE[text], [a, b], {})
     replaced = _replaced_operator(tx, text, a, b)
     if replaced is not None:
         return replaced
@@ -189,6 +191,16 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
         if not _is_not_implemented(result):
             return result
     return _by_special_methods(tx, a, b, f"__{name}__", f"__r{name}__", text)
+
+
+def _has_plain_result(tx: TraceContext, text: str, a: Value, b: Value) -> bool:
+    """Whether one of two constants is of a subclass of a built-in type, and no class of the program says what the operator does."""
+    if not (isinstance(a, Constant) and isinstance(b, Constant)) or not any(
+        isinstance(x, ConstantObject) for x in (a, b)
+    ):
+        return False
+    name = BINARY[text.removesuffix("=") if text not in BINARY else text][1]
+    return not any(has_python_method(tx, x, (f"__{name}__", f"__r{name}__", f"__i{name}__")) for x in (a, b))
 
 
 def _combined_text(tx: TraceContext, text: str, a: Value, b: Value) -> Value | None:

@@ -30,6 +30,7 @@ from treadle_tracer.values import assumptions, differentiation, floats, gradient
 from treadle_tracer.values.arrays import ArrayValue, array_of
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.constant_objects import MadeConstantObject
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
@@ -65,6 +66,8 @@ class _Arguments:
     def pair(self, value: Value) -> tuple[Any, Any]:
         if isinstance(value, TensorValue):
             return value.node(self.tx), value.fake
+        if isinstance(value, MadeConstantObject):
+            return value.plain, value.plain
         if isinstance(value, ConcreteValue):
             if isinstance(value.obj, _TENSOR_TYPE):  # torch.DoubleTensor has no name in the text of a graph
                 raise Unsupported("graph-argument", value.describe())

@@ -6,6 +6,7 @@ import copy
 from typing import TYPE_CHECKING
 
 import torch
+from torch._prims_common import is_non_overlapping_and_dense_or_false
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import ConcreteValue
@@ -73,7 +74,8 @@ def _deep(tx: TraceContext, value: Value, memo: dict[int, tuple[Value, Value]]) 
     if isinstance(value, (ConcreteValue, FunctionValue)):
         return value
     if isinstance(value, TensorValue):
-        raise Unsupported("call", "copy.deepcopy of a tensor")
+        memo[id(value)] = (value, _deep_tensor(tx, value, memo))
+        return memo[id(value)][1]
     if isinstance(value, TupleValue):
         items = [_deep(tx, item, memo) for item in value.unpack(tx)]
         unchanged = all(new is old for new, old in zip(items, value.unpack(tx), strict=True))
@@ -96,6 +98,22 @@ def _deep(tx: TraceContext, value: Value, memo: dict[int, tuple[Value, Value]]) 
             tx.mutations.store_attr(made, name, _deep(tx, item, memo))
         return made
     raise Unsupported("call", f"copy.deepcopy of {value.describe()}")
+
+
+def _deep_tensor(tx: TraceContext, value: TensorValue, memo: dict[int, tuple[Value, Value]]) -> Value:
+    """A copy with the same strides. Copies of several tensors share memory where the tensors do, which the trace does not know."""
+    fake = value.fake
+    if fake.requires_grad or value.python_type() is not torch.Tensor:
+        raise Unsupported("call", "copy.deepcopy of a tensor with gradients")
+    if any(isinstance(other, TensorValue) for other, _ in memo.values()):
+        raise Unsupported("call", "copy.deepcopy of several tensors, which may share memory")
+    if (
+        tx.mutations.attrs_of(value)
+        or getattr(value.obj, "__dict__", None)
+        or not is_non_overlapping_and_dense_or_false(fake)
+    ):
+        raise Unsupported("call", "copy.deepcopy of a tensor with gaps or attributes")
+    return tx.run_in_graph("call_method", "clone", [value], {})
 
 
 RULES = (Rule(copy.copy, _copy), Rule(copy.deepcopy, _deepcopy))

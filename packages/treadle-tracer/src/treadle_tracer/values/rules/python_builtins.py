@@ -24,6 +24,7 @@ from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_trusted_name
 from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionValue
+from treadle_tracer.values.grouping_iterators import CallIterator
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.itertools_iterators import chain_from_iterable
 from treadle_tracer.values.mappings import dict_of
@@ -174,11 +175,15 @@ def _delattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return NONE
 
 
-def _callable(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    value = args[0]
+def callable_value(tx: TraceContext, value: Value) -> bool:
+    """`callable(value)`"""
     if isinstance(value, ConcreteValue):
-        return boolean(callable(value.obj))
-    return boolean(lookup(tx, value.python_type(), "__call__") is not MISSING)
+        return callable(value.obj)
+    return lookup(tx, value.python_type(), "__call__") is not MISSING
+
+
+def _callable(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    return boolean(callable_value(tx, args[0]))
 
 
 def _vars(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -257,8 +262,10 @@ def _len(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _iter(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 1:
-        raise Unsupported("call", "iter() with a sentinel")
+    if len(args) == 2:
+        if not callable_value(tx, args[0]):
+            tx.raise_exception(TypeError, "iter(v, w): v must be callable")
+        return CallIterator(*args)
     return args[0].iterate(tx)
 
 
@@ -479,9 +486,6 @@ RULES = (
         for function in (
             dir,
             globals,
-            eval,
-            exec,
-            compile,
             input,
             breakpoint,
             open,

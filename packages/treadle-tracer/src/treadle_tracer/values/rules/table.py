@@ -19,7 +19,9 @@ from treadle_tracer.values.rules import (
     operators,
     optimizers,
     output,
+    pure_twins,
     python_builtins,
+    source_text,
     symbolic_floats,
     torch_functions,
     torch_state,
@@ -30,6 +32,8 @@ from treadle_tracer.values.rules.rule import Rule, folds
 ALL_RULES: tuple[Rule, ...] = (
     *python_builtins.RULES,
     *class_statements.RULES,
+    *pure_twins.RULES,
+    *source_text.RULES,
     *operators.RULES,
     *control_flow_operators.RULES,
     *copying.RULES,
