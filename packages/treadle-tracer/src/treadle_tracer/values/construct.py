@@ -23,12 +23,13 @@ from treadle_tracer.tables import disjoint
 from treadle_tracer.values import numpy_numbers, tensor_numbers
 from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.arrays import ArrayValue
-from treadle_tracer.values.base import FALSE, NONE, Constant, LazyValue, boolean
+from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constant_objects import IMMUTABLE_BASES, MadeConstantObject, new_immutable
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValue
 from treadle_tracer.values.generic_alias import GenericAlias
+from treadle_tracer.values.gradients import set_requires_grad
 from treadle_tracer.values.iterators import CLASS_ITERATORS
 from treadle_tracer.values.made_classes import MadeClass, metaclass_of, new_class
 from treadle_tracer.values.mappings import DictValue
@@ -358,7 +359,21 @@ def _new_object(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -
 
 
 def _new_parameter(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    raise Unsupported("new-parameter", "torch.nn.Parameter")
+    """`torch.nn.Parameter(data, requires_grad)`: a tensor with the same memory and without a history (torch/nn/parameter.py)"""
+    named = {**dict(zip(("data", "requires_grad"), args, strict=False)), **kwargs}
+    data, wanted = named.get("data", NONE), named.get("requires_grad", TRUE)
+    data = data.force(tx) if isinstance(data, LazyValue) else data
+    if not isinstance(data, TensorValue) or data.python_type() not in (torch.Tensor, torch.nn.Parameter):
+        raise Unsupported("new-parameter", f"torch.nn.Parameter of {data.describe()}")
+    made = tx.run_in_graph("call_method", "detach", [data], {})
+    assert isinstance(made, TensorValue)
+    made.kind = torch.nn.Parameter
+    set_requires_grad(tx, made, wanted)
+    return made
+
+
+def _new_buffer(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    raise Unsupported("new-parameter", "torch.nn.Buffer")
 
 
 def _new_tensor(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -451,7 +466,7 @@ _BUILT_IN: dict[Any, _Constructor] = {
     torch.finfo: _folded(torch.finfo),
     torch.iinfo: _folded(torch.iinfo),
     torch.nn.Parameter: _new_parameter,
-    torch.nn.Buffer: _new_parameter,
+    torch.nn.Buffer: _new_buffer,
     torch.Tensor: _new_tensor,
     typing.TypeVar: _new_type_variable,
 }

@@ -35,10 +35,11 @@ class TensorValue(Value):
     """A tensor. An outside one (`obj`) gets its placeholder or attribute node when it is first used in the graph.
 
     fake: a FakeTensor with its metadata; static: stands in the graph as attribute, guarded by identity; leaf_made_at: the instruction of
-    the root frame at which the program made it a leaf that requires gradients, -1 if it did not.
+    the root frame at which the program made it a leaf that requires gradients, -1 if it did not; kind: the class of a tensor that the
+    program has made.
     """
 
-    __slots__ = ("_history", "_node", "fake", "leaf_made_at", "obj", "static")
+    __slots__ = ("_history", "_node", "fake", "kind", "leaf_made_at", "obj", "static")
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class TensorValue(Value):
         self._node = node
         self._history: tuple[fx.Node, Callable[..., Any] | None] | None = None
         self.leaf_made_at = -1
+        self.kind: type[torch.Tensor] = torch.Tensor
         self.fake = fake
         self.obj = obj
         self.static = static
@@ -77,7 +79,7 @@ class TensorValue(Value):
         return self._node
 
     def python_type(self) -> type:
-        return type(self.obj) if self.obj is not None else torch.Tensor
+        return type(self.obj) if self.obj is not None else self.kind
 
     def identity(self) -> Any:
         return self
@@ -201,6 +203,8 @@ class TensorValue(Value):
         node, restore = self._history
         if restore is torch.Tensor.requires_grad_:
             cg.usage.leaves.append((self.fake, self.leaf_made_at))
+        if self.kind is torch.nn.Parameter:
+            restore = _as_parameter if self.fake.requires_grad else _as_constant_parameter
         if restore is None:
             cg.graph_output(node)
             return
@@ -208,6 +212,14 @@ class TensorValue(Value):
         cg.const(restore)
         cg.graph_output(node)
         cg.cb.call(1)
+
+
+def _as_parameter(value: torch.Tensor) -> torch.nn.Parameter:
+    return torch.nn.Parameter(value)
+
+
+def _as_constant_parameter(value: torch.Tensor) -> torch.nn.Parameter:
+    return torch.nn.Parameter(value, requires_grad=False)
 
 
 def _set_attributes(tensor: Any, attrs: dict[str, Any]) -> None:

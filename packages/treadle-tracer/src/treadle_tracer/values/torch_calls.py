@@ -148,6 +148,8 @@ def run_in_graph(
     known = operator_record(target)
     if target is torch.Tensor or (known is not None and known.is_uninitialised):
         _rely_on_uninitialised(tx, _name(target))
+    if "requires_grad" in kwargs and torch.is_grad_enabled() and _name(target) in _FACTORIES:
+        return _new_leaf(tx, op, target, args, dict(kwargs))
     arguments = _Arguments(tx)
     convert = arguments.pair
     if any(map(keyword.iskeyword, kwargs)):  # the text of a graph cannot pass `from=...`
@@ -180,6 +182,21 @@ def run_in_graph(
     if unbacked_symbols.allowed:
         unbacked_symbols.close_call(tx, value)
     return value
+
+
+_FACTORIES = frozenset(
+    "empty empty_like empty_strided zeros zeros_like ones ones_like full full_like rand rand_like randn randn_like tensor arange linspace "
+    "logspace eye normal new_empty new_zeros new_ones new_full new_tensor".split()
+)
+
+
+def _new_leaf(tx: TraceContext, op: str, target: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A new tensor that requires gradients or not."""
+    wanted = kwargs.pop("requires_grad")
+    made = run_in_graph(tx, op, target, args, kwargs)
+    if isinstance(made, TensorValue):
+        gradients.set_requires_grad(tx, made, wanted)
+    return made
 
 
 def _run_or_fix_floats(
