@@ -10,7 +10,8 @@ from .__about__ import __version__
 if TYPE_CHECKING:
     from .collector import paused
     from .compile import FrameCompiler, compile_handler, optimize
-    from .errors import BackendError, InternalError, Unsupported
+    from .errors import BackendError, ExportError, InternalError, RecompileRefused, Unsupported
+    from .exported_graph import export
     from .marks import Mark, set_mark
     from .observer import Observer, SilentObserver
     from .options import TracerOptions
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from .output.profitability import profit_of
     from .room import is_out_of_room
     from .skips import Skip, SkipKind
+    from .stance import set_stance
+    from .values.rules.registered import allow_in_graph, assume_constant_result, substitute_in_graph
 
 _PLACES = {
     "BackendError": "errors",
@@ -26,6 +29,13 @@ _PLACES = {
     "optimize": "compile",
     "InternalError": "errors",
     "Unsupported": "errors",
+    "ExportError": "errors",
+    "RecompileRefused": "errors",
+    "export": "exported_graph",
+    "set_stance": "stance",
+    "allow_in_graph": "values.rules.registered",
+    "assume_constant_result": "values.rules.registered",
+    "substitute_in_graph": "values.rules.registered",
     "Observer": "observer",
     "SilentObserver": "observer",
     "TracerOptions": "options",
@@ -41,23 +51,30 @@ _PLACES = {
 
 __all__ = [
     "BackendError",
+    "ExportError",
     "FrameCompiler",
     "InternalError",
     "Mark",
     "Observer",
     "Payload",
+    "RecompileRefused",
     "SilentObserver",
     "Skip",
     "SkipKind",
     "TracerOptions",
     "Unsupported",
     "__version__",
+    "allow_in_graph",
+    "assume_constant_result",
     "compile_handler",
+    "export",
     "is_out_of_room",
     "optimize",
     "paused",
     "profit_of",
     "set_mark",
+    "set_stance",
+    "substitute_in_graph",
 ]
 
 

@@ -23,6 +23,7 @@ import treadle_frame
 from treadle_shapes import ConstraintError, held_during_fork
 from treadle_shapes.torch import undisturbed
 
+from . import stance
 from .backend_call import Backend
 from .code_state import CodeState
 from .compilation import Compilation, module_argument, owner_of
@@ -92,6 +93,8 @@ class FrameCompiler:
         self._lock = _LOCK
         # By identity, because equal code objects are different places for entries. Weakly, because entries hold graphs and parameters.
         self._states: MutableMapping[CodeType, CodeState] = WeakIdKeyDictionary()
+        self._aside: MutableMapping[CodeType, list[Any]] = WeakIdKeyDictionary()
+        stance.register(self)
 
     def add_root(self, code: CodeType) -> None:
         """Code the user asked to compile: traced whatever its arguments look like, and not skipped silently under `fullgraph`.
@@ -115,6 +118,22 @@ class FrameCompiler:
                 state.forget_calls()
             forget_continuations()
 
+    def set_entries_aside(self) -> None:
+        """Take the entries of all code objects away."""
+        with self._lock:
+            for code in list(self._states):
+                self._aside[code] = list(treadle_frame.entries(code))
+                for entry in self._aside[code]:
+                    treadle_frame.remove_entry(code, entry)
+
+    def restore_entries(self) -> None:
+        """Give them back."""
+        with self._lock:
+            for code, entries in list(self._aside.items()):
+                for entry in entries:
+                    treadle_frame.add_entry(code, entry)
+            self._aside.clear()
+
     def _state_of(self, code: CodeType) -> CodeState:
         state = self._states.get(code)
         if state is None:
@@ -129,6 +148,8 @@ class FrameCompiler:
         if why_not_trace(code, is_root) is not None:
             return treadle_frame.SKIP_BELOW if skips_callees(code) else treadle_frame.SKIP
         if why_global_state_unfit() is not None:
+            return treadle_frame.RUN_ONCE
+        if stance.current() == "force_eager":
             return treadle_frame.RUN_ONCE
         state = self._state_of(code)
         if not is_root and why_no_tensors(code, frame.locals, frame.globals, frame.closure or ()):
@@ -150,6 +171,10 @@ class FrameCompiler:
             missed = treadle_frame.entries(code) if serves_all else existing
             known = state.dynamic.size
             dynamic = state.learn_changes(frame, missed, self.options.dynamic)
+            if existing and stance.current() != "default":
+                reason = recompile_reason(existing, frame, dynamic)
+                if not stance.check_recompile(code.co_qualname, str(reason)):
+                    return treadle_frame.RUN_ONCE
             self._drop_dead_entries(code, state)
             has_learnt = state.dynamic.size > known
             skip = self._why_no_more_entries(frame, existing, dynamic, state.in_vain, has_learnt)
@@ -255,6 +280,13 @@ class FrameCompiler:
             if skip is not None:
                 self.observer.on_skip(code, skip)
         return answer
+
+
+@contextlib.contextmanager
+def tracing_lock() -> Iterator[None]:
+    """For a trace without a frame: one at a time, and torch's state is afterwards what it was."""
+    with _LOCK, _torch_state_kept():
+        yield
 
 
 def _frame_skipped(code: CodeType, skip: Skip) -> Unsupported:

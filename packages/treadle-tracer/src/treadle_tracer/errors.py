@@ -68,6 +68,19 @@ class BackendError(RuntimeError):
     """The backend raised, or returned something that cannot be called."""
 
 
+class RecompileRefused(RuntimeError):
+    """A call of a compiled function that no entry serves, under the stance "fail_on_recompile"."""
+
+
+class ExportError(RuntimeError):
+    """A function cannot be exported. `reasons` has every graph break, or other reason, as text with lines and hints."""
+
+    def __init__(self, name: str, reasons: tuple[str, ...]) -> None:
+        self.reasons = reasons
+        numbered = "\n".join(f"{number}. {reason}" for number, reason in enumerate(reasons, 1))
+        super().__init__(f"{name} cannot be exported as one graph:\n{numbered}")
+
+
 class PathEnds(Exception):
     """A speculated path reaches an effect that must not happen. `trace.speculation` catches it."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from treadle_shapes import ConstraintError
 
+from . import compiler
 from . import logs as _logs
 from .__about__ import __version__
 from .api import compile, disable, reset, set_logs  # noqa: A004
@@ -27,6 +28,7 @@ __all__ = [
     "__version__",
     "backend_names",
     "compile",
+    "compiler",
     "config",
     "disable",
     "explain",

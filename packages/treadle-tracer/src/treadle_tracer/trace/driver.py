@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from treadle_tracer.options import TracerOptions
 from treadle_tracer.room import room_to_recurse
 from treadle_tracer.source import LocalSource, Source
 from treadle_tracer.trace.result import TraceResult
@@ -13,9 +14,11 @@ from treadle_tracer.trace.tracer import Tracer
 from treadle_tracer.values.value import Value
 
 
-def new_tracer(dynamic: Mapping[Source, Mapping[int, int]] | None = None) -> Tracer:
+def new_tracer(
+    dynamic: Mapping[Source, Mapping[int, int]] | None = None, options: TracerOptions | None = None
+) -> Tracer:
     """A tracer without a frame, as `trace_function` uses it."""
-    tx = Tracer(inline_call, run_body, dynamic)
+    tx = Tracer(inline_call, run_body, dynamic, options)
     tx.root_globals = {}
     return tx
 
@@ -25,12 +28,13 @@ def trace_function(
     args: tuple[Any, ...] = (),
     kwargs: Mapping[str, Any] | None = None,
     dynamic: Mapping[Source, Mapping[int, int]] | None = None,
+    options: TracerOptions | None = None,
 ) -> TraceResult:
     """Evaluate `function(*args, **kwargs)` symbolically, a module or bound method included.
 
     Sources of the arguments are locals named `args[0]`, ... and by keyword. Raises Unsupported where the frame would break.
     """
-    tx = new_tracer(dynamic)
+    tx = new_tracer(dynamic, options)
     with room_to_recurse():
         return _trace(tx, function, args, kwargs or {})
 

@@ -27,6 +27,7 @@ from treadle_tracer.values.rules import (
     torch_state,
     unbacked_sizes,
 )
+from treadle_tracer.values.rules.registered import REGISTERED
 from treadle_tracer.values.rules.rule import Rule, folds
 
 ALL_RULES: tuple[Rule, ...] = (
@@ -76,7 +77,7 @@ _PROBING_LIBRARIES = frozenset({"transformers", "accelerate", "diffusers", "peft
 def rule_of(obj: Any) -> Rule | None:
     """The rule of a callable, or None."""
     try:
-        found = _BY_FUNCTION.get(obj)
+        found = (REGISTERED.get(obj) if REGISTERED else None) or _BY_FUNCTION.get(obj)
     except TypeError:  # unhashable
         return None
     if found is None and isinstance(obj, types.FunctionType):

@@ -227,6 +227,7 @@ RULES = (
     always("torch.onnx._internal.torchscript_exporter.utils.is_in_onnx_export", FALSE, until=Version("torch", (2, 13))),
     always("torch.onnx.is_in_onnx_export", FALSE),
     always("torch._dynamo.external_utils.is_compiling", TRUE),
+    always("treadle.compiler.is_compiling", TRUE),
     Rule("torch._dynamo.decorators.graph_break", _graph_break, Effect.BREAKS),
     always("torch._dynamo.decorators.mark_static_address", NONE),
     always("torch._dynamo.decorators.mark_dynamic", NONE),
