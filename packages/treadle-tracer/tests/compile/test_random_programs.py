@@ -11,7 +11,28 @@ TENSORS = ("a", "b", "c")
 NUMBERS = ("n", "m")
 
 HEADER = """
+import bisect, copy, dataclasses, enum, functools, heapq, itertools
 import torch
+
+class Key:
+    def __init__(self, n):
+        self.n = n
+    def __eq__(self, other):
+        return isinstance(other, Key) and self.n == other.n
+    def __hash__(self):
+        return hash(self.n)
+
+class Scaled(int):
+    def times(self, x):
+        return x * self
+
+class Parent:
+    seen = []
+    def __init_subclass__(cls, **kw):
+        super().__init_subclass__(**kw)
+        cls.tag = len(cls.__name__)
+    def apply(self, x):
+        return x + self.tag
 
 class Box:
     def __init__(self):
@@ -139,6 +160,64 @@ SIMPLE = st.sampled_from(
         "assert {n} < 1000, 'too big'",
         "{t} = (lambda *args, **kw: args[0] + kw['y'])({u}, y={v})",
         "{t} = helper(*[{u}], **{{'k': {n} % 3}})",
+        "{n} = {{Key(1): 3, Key({n}): 4}}.get(Key({m}), 0)",
+        "{t} = Scaled({n} % 4 + 1).times({u})",
+        "xs.append(Scaled({n} % 4))",
+        "heap = [3, {n}, {m}]; heapq.heapify(heap); heapq.heappush(heap, 2); {n} = heapq.heappop(heap)",
+        "xs += [(k, len(list(g))) for k, g in itertools.groupby([{n}, {n}, {m}])]",
+        "{n} = bisect.bisect([1, 3, 5], {m})",
+        "{t} = copy.deepcopy({u}.detach()) + 1",
+        "{n} = eval('{m} * 2 + 1') % 5",
+        "{t} = {u} * torch.nn.Parameter({v}.detach())",
+        "{t} = type('Made', (), {{'k': {n}, 'f': lambda self, y: y + self.k}})().f({u})",
+        "{n} = len(list(iter(iter([1, {n}, {m}, 2]).__next__, {m})))",
+    ]
+)
+
+CLASSES = st.sampled_from(
+    [
+        """class Local:
+    k = {n}
+    held = {t}
+    def f(self, y): return y * self.k + self.held
+    @property
+    def p(self): return self.k + 1
+{u} = Local().f({v}); {m} = Local().p % 5""",
+        """class Local(Parent):
+    def apply(self, x): return super().apply(x) * 2
+{u} = Local().apply({v}); xs.append(Local.tag)""",
+        """class Local(Box):
+    items = xs
+    def bump(self, x):
+        self.items.append({n})
+        return super().bump(x + {v})
+local = Local(); {m} = local.bump({t}) % 5; {u} = local.t; box.other = local""",
+        """@dataclasses.dataclass
+class Local:
+    a: int
+    b: object = None
+    c: list = dataclasses.field(default_factory=list)
+local = Local({n}, {t}); local.c.append({m}); {u} = local.b + local.a; xs.append(repr(Local(1))); {m} = (Local(1) == Local({n})) + 1""",
+        """class Meta(type):
+    def __new__(m, name, bases, ns): return super().__new__(m, name, bases, dict(ns, extra={n}))
+class Local(metaclass=Meta):
+    def __call__(self, y): return y - self.extra
+{u} = Local()({v})""",
+        """class Failed(ValueError):
+    def __init__(self, n): super().__init__(n); self.n = n
+try:
+    if {n} % 2: raise Failed({m})
+    {u} = {v} + 1
+except Failed as failed:
+    {m} = failed.n % 5""",
+        """class Kind(enum.Enum):
+    A = 1
+    B = 2
+{n} = Kind({m} % 2 + 1).value + len(Kind)""",
+        """class Local:
+    def __init__(self, y): self.y = y; Local.last = self
+    def __add__(self, other): return Local(self.y + other.y)
+{u} = (Local({t}) + Local({v})).y; box.cls = Local""",
     ]
 )
 
@@ -211,6 +290,9 @@ def programs(draw):
         kind = draw(st.sampled_from(["simple"] * 6 + ["break"] + (KINDS if depth < 2 else [])))
         if kind == "simple":
             emit(indent, fill(draw(SIMPLE)))
+        elif kind == "class":
+            for line in fill(draw(CLASSES)).splitlines():
+                emit(indent, line)
         elif kind == "break":
             emit(indent, fill(draw(BREAKING)))
         elif kind == "if":
@@ -252,7 +334,7 @@ def programs(draw):
             emit(indent + 1, fill("free = free + {t}.sum() * 0 + k"))
             emit(indent + 1, "return k + more")
 
-    KINDS = ["if", "if", "for", "while", "try", "with", "def"]
+    KINDS = ["if", "if", "for", "while", "try", "with", "def", "class", "class"]
     block(0, 1, False)
     body = "\n".join(lines)
     return f"""{HEADER}
