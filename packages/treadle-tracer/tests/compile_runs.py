@@ -95,7 +95,13 @@ class _Portrait:
             self.numbers[id(obj)] = len(self.numbers)
             self.alive.append(obj)
             own = [(name, self.of(value)) for name, value in vars(obj).items() if not name.startswith("__")]
-            return (kind.__qualname__, obj.__qualname__, [base.__qualname__ for base in obj.__mro__], own, list(vars(obj)))
+            return (
+                kind.__qualname__,
+                obj.__qualname__,
+                [base.__qualname__ for base in obj.__mro__],
+                own,
+                list(vars(obj)),
+            )
         if obj is None or kind in (bool, int, str, bytes, type, torch.dtype, torch.device, torch.Size):
             return (kind.__name__, obj)
         if kind in (float, complex):

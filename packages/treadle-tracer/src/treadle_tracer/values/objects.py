@@ -39,6 +39,7 @@ from treadle_tracer.values.keys import KeyByEquality
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.native_values import call_native
 from treadle_tracer.values.outputs import stream_method
+from treadle_tracer.values.rebuilt_objects import FILLERS, new_instance, set_attributes
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
@@ -310,7 +311,7 @@ class ObjectValue(Value):
             self.source.emit(cg.cb)
             return
         cg.cb.push_null()
-        cg.const(_new)
+        cg.const(new_instance)
         cg.const(self.cls)
         for value in self.new_args:
             cg.value(value)
@@ -319,7 +320,7 @@ class ObjectValue(Value):
         attrs = {name: value for name, value in cg.attrs_of(self).items() if isinstance(value, Value)}
         if attrs:
             cg.cb.push_null()
-            cg.const(_set_attributes)
+            cg.const(set_attributes)
             cg.value(self)
             for name, value in attrs.items():
                 cg.const(name)
@@ -331,7 +332,7 @@ class ObjectValue(Value):
             self.reconstruct_container(cg)
 
     def reconstruct_container(self, cg: Any) -> None:
-        fill = next((fill for base, fill in _FILLERS.items() if issubclass(self.cls, base)), None)
+        fill = next((fill for base, fill in FILLERS.items() if issubclass(self.cls, base)), None)
         if fill is None:
             return
         cg.cb.push_null()
@@ -355,38 +356,6 @@ _EXCEPTION_DEFAULTS = {
     "__context__": None,
     "__traceback__": None,
     "__suppress_context__": False,
-}
-
-
-def _new(cls: type, *args: Any) -> Any:
-    base = next(b for b in cls.__mro__ if b in _NEW_BASES)
-    return base.__new__(cls, *args)
-
-
-_NEW_BASES = {
-    types.SimpleNamespace,object, dict, list, set, frozenset, tuple, int, float, str, BaseException, Exception, OSError, BaseExceptionGroup,
-              collections.OrderedDict, collections.defaultdict, collections.deque}  # fmt: skip
-
-
-def _set_attributes(obj: Any, attrs: dict[str, Any]) -> None:
-    for name, value in attrs.items():
-        slot = getattr(type(obj), name, None)
-        if isinstance(slot, types.MemberDescriptorType | types.GetSetDescriptorType):
-            slot.__set__(obj, value)
-        else:
-            obj.__dict__[name] = value
-
-
-def _fill_ordered(obj: Any, contents: dict[Any, Any]) -> None:
-    for key, value in contents.items():
-        collections.OrderedDict.__setitem__(obj, key, value)
-
-
-_FILLERS: dict[type, Callable[[Any, Any], Any]] = {
-    collections.OrderedDict: _fill_ordered,
-    dict: dict.update,
-    list: list.extend,
-    set: set.update,
 }
 
 
