@@ -134,3 +134,45 @@ def test_a_number_that_the_backward_graph_is_given_by_another_name():
         arguments = (torch.randn(6, 4), torch.randn(2, 4))
         (_, got), (_, want) = (_gradients(f, arguments) for f in (compiled, _mean_of_nearest))
         _assert_same(got, want)
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_packed_sequences(batch_first):
+    """PyTorch's fake kernel gives the packed rows another size, and the counts another dtype."""
+
+    def program(x, lengths):
+        data, counts = torch._VF._pack_padded_sequence(x, lengths, batch_first)
+        return data * 2, counts + 1, data.sum(0)
+
+    compiled = treadle.compile(program, fullgraph=True)
+    for lengths in ([5, 3, 2], [4, 4, 1], [1, 1, 1], [5, 5, 5]):
+        x = torch.randn(3, 5, 4) if batch_first else torch.randn(5, 3, 4)
+        got, want = (run(x, torch.tensor(lengths)) for run in (compiled, program))
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one, other)
+    with pytest.raises(RuntimeError, match="sorted"):
+        compiled(x, torch.tensor([1, 2, 3]))
+    assert treadle.stats().eager_graphs == ()
+
+
+@pytest.mark.parametrize("module", [torch.nn.GRU, torch.nn.LSTM])
+def test_layers_of_packed_sequences(module):
+    layer = module(4, 6, bidirectional=True, batch_first=True)
+
+    def program(x, lengths):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        result, state = layer(packed)
+        padded, lengths = torch.nn.utils.rnn.pad_packed_sequence(result, batch_first=True, padding_value=-1.0)
+        return padded, state if isinstance(state, torch.Tensor) else state[0], lengths
+
+    compiled = treadle.compile(program)
+    for lengths in ([5, 3, 2], [1, 5, 4], [2, 2, 2]):
+        x = torch.randn(3, 5, 4)
+        gradients = []
+        for run in (program, compiled):
+            layer.zero_grad()
+            found = run(x, torch.tensor(lengths))
+            (found[0].sum() + found[1].sum()).backward()
+            gradients.append([*found, *(parameter.grad.clone() for parameter in layer.parameters())])
+        for one, other in zip(*gradients, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-4, atol=1e-5)

@@ -14,6 +14,7 @@ from aten_capture import capture
 from dynamic_cases import compile_dynamic
 
 from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
+from treadle_codegen.errors import InternalError
 from treadle_codegen.host.externs import callee_of, needs_schema_call
 from treadle_codegen.host.sizes import SizeTexts, comparing, plain_text, reading, sources_of
 from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, Program
@@ -67,14 +68,19 @@ def test_results_of_externs_get_the_planned_strides(cache: Path, monkeypatch: py
     assert y.stride() == (4, 1) and torch.equal(y, x.sort(1).values)
 
 
-def test_results_of_externs_get_the_planned_dtype(cache: Path) -> None:
+@pytest.mark.parametrize("wrong", [lambda r: r.double(), lambda r: r[:2], lambda r: torch.cat([r, r])])
+def test_results_of_externs_that_the_plan_cannot_take_raise(
+    cache: Path, wrong: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    """A fake kernel may be wrong; nothing is read as another dtype, or behind the result."""
     x = torch.randn(3, 4)
     graph = compiled(lambda x: x.sort(1).values * 2, x, cache=cache)
     (position,) = re.findall(r"= c\[(\d+)\]\(", graph.host_source)
     constants = graph._host.run.__globals__["c"]
     sort = constants[int(position)]
-    constants[int(position)] = lambda *a: tuple(r.double() for r in sort(*a))
-    assert torch.equal(graph(x)[0], x.sort(1).values * 2)
+    constants[int(position)] = lambda *a: tuple(map(wrong, sort(*a)))
+    with pytest.raises(InternalError, match="planned was"):
+        graph(x)
 
 
 def test_strides_that_differ_at_sizes_of_one_cost_no_copy(cache: Path) -> None:

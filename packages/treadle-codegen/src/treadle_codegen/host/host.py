@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from treadle_codegen.errors import InternalError
 from treadle_codegen.host.plan import ExecutionPlan, last_uses, lifetimes
 from treadle_codegen.host.shape_specialisation import ShapeSpecialisation
 from treadle_codegen.host.sizes import SizeTexts, size_numbers, size_symbols
@@ -160,7 +161,12 @@ class Host:
     def with_layout(
         self, x: torch.Tensor, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
-        """`x` with these strides and this dtype: a copy, or a view of it if strides differ only along dimensions of size 1."""
-        if x.dtype is dtype and all(n == 1 or a == b for n, a, b in zip(shape, x.stride(), strides, strict=True)):
+        """`x` with these strides: a copy, or another view of it if strides differ only along dimensions of size 1.
+
+        Raises InternalError for a result of another shape or dtype than the plan counts on.
+        """
+        if x.dtype is not dtype or x.shape != shape:
+            raise InternalError("run", f"an operator gave {x.dtype}{[*x.shape]}, planned was {dtype}{[*shape]}")
+        if all(n == 1 or a == b for n, a, b in zip(shape, x.stride(), strides, strict=True)):
             return x.as_strided(shape, strides)
         return torch.empty_strided(shape, strides, dtype=dtype, device=x.device).copy_(x)

@@ -42,6 +42,7 @@ from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import Segment, slot_key
 from treadle_codegen.targets.target import Target
 from treadle_shapes.expr import Symbol
+from treadle_shapes.layouts import product
 
 _INDENT = "    "
 
@@ -406,14 +407,17 @@ def _write_bind(writer: HostWriter, bind: Bind, variable: str) -> None:
 
 
 def _fix_result(writer: HostWriter, name: str) -> None:
-    """Give a functional operator's result the planned strides and dtype if the operator chose others."""
+    """Give a functional operator's result the planned strides if the operator chose others.
+
+    What follows reads memory as the plan has it: a result of another size or dtype, which a wrong fake kernel has told, raises.
+    """
     buffer, variable = writer.plan.program.buffers[name], _variable(writer, name)
     if buffer.opaque:
         return
     shape, strides = writer.tuple_of(buffer.shape), writer.tuple_of(buffer.strides)
-    dtype = writer.constant(buffer.dtype)
+    dtype, elements = writer.constant(buffer.dtype), writer.number(product(buffer.shape))
     writer.line(
-        f"if {variable}.stride() != {strides} or {variable}.dtype is not {dtype}: "
+        f"if {variable}.stride() != {strides} or {variable}.dtype is not {dtype} or {variable}.numel() != {elements}: "
         f"{variable} = with_layout({variable}, {shape}, {strides}, {dtype})"
     )
 

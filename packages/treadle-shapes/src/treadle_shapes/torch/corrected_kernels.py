@@ -10,6 +10,8 @@
   `SymNode.has_hint`), and the result would always be contiguous. `_convolution` has a fake kernel of its own from torch 2.13 on.
 - sizes of slices: where the ends of a slice are unbacked, fake kernels make a symbol for the size (torch 2.11 for any end that may lie
   outside, 2.13 where the sign of an end is unknown). The correction defines that symbol by the ends; nothing else would.
+- packed sequences: PyTorch's fake kernel gives the packed rows the size of the padded steps, and the counts the dtype of the rows
+  (torch 2.11 to 2.13). How many rows there are, and how many counts, only the lengths tell (aten/src/ATen/native/PackedSequence.cpp).
 
 `batch_norm` corrects a decomposition, not a fake kernel. `patches` installs it.
 """
@@ -185,6 +187,19 @@ def _clamped(place: IntLike, size: IntLike) -> IntLike:
     return maximum(0, minimum(where(Lt(place, 0), place + size, place), size))
 
 
+# -- packed sequences --------------------------------------------------------------------------------------------------
+
+
+def _packed_sequence(mode: Any, func: Any, inputs: torch.Tensor, lengths: Any, batch_first: bool) -> Any:
+    adapter = mode.shape_env
+    if adapter is None or not adapter.allow_dynamic_output_shape_ops:
+        raise fake_impls.DynamicOutputShapeException(func)
+    rows, steps = adapter.create_unbacked_size(), adapter.create_unbacked_size()
+    with mode:
+        packed = inputs.new_empty((rows, *inputs.shape[2:]))
+        return packed, torch.empty((steps,), dtype=torch.int64, device="cpu")
+
+
 # -- which operator has which ------------------------------------------------------------------------------------------
 
 
@@ -199,6 +214,7 @@ def kernels() -> dict[Any, Callable[..., Any]]:
     A kernel that corrects PyTorch's result is left out where the installed release has no such kernel.
     """
     found = dict.fromkeys(corrected_by("fused encoder layer"), _encoder_layer)
+    found |= dict.fromkeys(corrected_by("packed sequences"), _packed_sequence)
     correcting = {"view strides": _view, "layouts of convolutions": _convolution, "sizes of slices": _slice}
     for name, kernel in correcting.items():
         found |= {op: kernel for op in corrected_by(name) if op in fake_impls.op_implementations_dict}

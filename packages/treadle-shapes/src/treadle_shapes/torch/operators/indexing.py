@@ -46,4 +46,4 @@ families("_unsafe_index_put _unsafe_masked_index_put_accumulate", kind=Kind.SCAT
 families("embedding_dense_backward select_backward slice_backward unfold_backward", kind=Kind.SCATTER, decompose=True)
 families("segment_reduce", kind=Kind.REDUCTION, raises=Raises.BY_VALUE)
 # Lengths of a batch must be sorted and positive.
-family("_pack_padded_sequence", kind=Kind.GATHER, raises=Raises.BY_VALUE)
+family("_pack_padded_sequence", kind=Kind.GATHER, raises=Raises.BY_VALUE, fake_correction="packed sequences")
