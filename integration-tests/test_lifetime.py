@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from lifetime_programs import PROGRAMS, make
 from torch import nn
 
 import treadle
@@ -53,3 +55,33 @@ def test_parameters_are_freed_with_the_compiled_callable(
     ):  # a tensor whose sizes are symbolic keeps Python objects from C++, which takes a pass for each layer
         gc.collect()
     assert [ref() is None for ref in alive] == [True] * 3
+
+
+def _references(objects: list[Any]) -> list[weakref.ref[Any]]:
+    return [weakref.ref(obj) for obj in objects if type(obj).__weakrefoffset__]
+
+
+def _tensor_of(result: Any) -> torch.Tensor:
+    tensor = result[0] if isinstance(result, tuple) else result
+    return tensor.as_subclass(torch.Tensor)  # `assert_close` knows no other
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_objects_die_although_the_compiled_function_lives(name: str, backend: str) -> None:
+    treadle.reset()
+    torch.manual_seed(0)
+    function, args, objects = make(name)
+    compiled = treadle.compile(function, backend=backend)
+    x = torch.arange(4.0)
+    results = [_tensor_of(compiled(x, *args)) for _ in range(3)]
+    torch.manual_seed(0)
+    eager, eager_args, _ = make(name)
+    for result in results:
+        torch.testing.assert_close(result, _tensor_of(eager(x, *eager_args)))
+    references = _references([*objects, *results, x])
+    del function, args, objects, x, results, result, eager, eager_args
+    for _ in range(4):
+        gc.collect()
+    assert [ref() for ref in references if ref() is not None] == []
+    assert callable(compiled)

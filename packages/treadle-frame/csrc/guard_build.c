@@ -294,6 +294,9 @@ peek_root(Builder *builder, GuardNode *root, const GuardView *view, GuardProgram
     case STEP_const:
         *value = root->key;
         return LINK_SOLID;
+    case STEP_referent:
+        *value = tf_referent(root->key);
+        return *value != NULL && tf_watch_word(builder, &((PyWeakReference *)root->key)->wr_object) ? LINK_SOLID : LINK_NONE;
     case STEP_globals:
         *value = view->globals;
         return *value != NULL && PyDict_CheckExact(*value) ? LINK_LOOSE : LINK_NONE;

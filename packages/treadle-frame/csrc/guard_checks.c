@@ -90,13 +90,13 @@ test_is_not(const GuardCheck *check, PyObject *value, PyObject *const *others)
 static int
 test_refers(const GuardCheck *check, PyObject *value, PyObject *const *others)
 {
-    return value != Py_None && value == PyWeakref_GET_OBJECT(check->arg);
+    return value == tf_referent(check->arg);
 }
 
 static int
 test_type_is(const GuardCheck *check, PyObject *value, PyObject *const *others)
 {
-    return (PyObject *)Py_TYPE(value) == check->arg;
+    return (PyObject *)Py_TYPE(value) == tf_referent(check->arg);
 }
 
 static int
@@ -275,7 +275,7 @@ prepare_nothing(GuardCheck *check, PyObject *where)
 static int
 prepare_type(GuardCheck *check, PyObject *where)
 {
-    return tf_check_require(PyType_Check(check->arg), check, where, "a type");
+    return tf_check_require(PyType_Check(check->arg) || PyWeakref_CheckRefExact(check->arg), check, where, "a type or a weakref.ref of one");
 }
 
 static int

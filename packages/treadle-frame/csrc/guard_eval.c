@@ -112,6 +112,8 @@ tf_root_value(GuardProgram *program, const GuardNode *root, const GuardView *vie
         return mapping_item(view->builtins, root->key);
     case STEP_const:
         return Py_NewRef(root->key);
+    case STEP_referent:
+        return Py_XNewRef(tf_referent(root->key));
     case STEP_globals:
         return Py_XNewRef(view->globals);
     case STEP_closure:
@@ -156,6 +158,12 @@ tf_step_value(const GuardNode *node, PyObject *value)
         return own_dict(value);
     case STEP_descriptor:
         return tf_descriptor_value(node->key, value);
+    case STEP_slot: {
+        PyObject *descriptor = Py_XNewRef(tf_slot_descriptor(node->key));
+        result = descriptor == NULL ? NULL : tf_descriptor_value(descriptor, value);
+        Py_XDECREF(descriptor);
+        return result;
+    }
     case STEP_dict_item:
         return PyDict_Check(value) ? Py_XNewRef(PyDict_GetItemWithError(value, node->key)) : NULL;
     case STEP_list_item:

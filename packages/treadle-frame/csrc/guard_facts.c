@@ -7,15 +7,15 @@
 
 /* ---- type_lookup ------------------------------------------------------------------------------------------------------ */
 
-typedef enum { FACT_is, FACT_in, FACT_lacks, FACT_refers, FACT_mro } FactKind;
+typedef enum { FACT_is, FACT_in, FACT_lacks, FACT_refers, FACT_made_of, FACT_mro } FactKind;
 
-static const char *const fact_kind_names[] = {"is", "in", "lacks", "refers", "mro"};
+static const char *const fact_kind_names[] = {"is", "in", "lacks", "refers", "made_of", "mro"};
 
 typedef struct {
     PyObject *name;             /* all borrowed from the check's argument */
-    PyObject *object;           /* is: what the lookup finds; refers: a reference to it; in: the class that has the name;
-                                 * mro: the tuple */
-    PyObject *after;            /* the lookup starts behind this class of the MRO; NULL: at its beginning */
+    PyObject *object;           /* is: what the lookup finds; refers: a reference to it; made_of: its type and members;
+                                 * in: the class that has the name; mro: the tuple of classes. Each class may be a reference */
+    PyObject *after;            /* the lookup starts behind this class (or reference) of the MRO; NULL: at its beginning */
     FactKind kind;
 } TypeFact;
 
@@ -34,6 +34,7 @@ start_of_lookup(PyObject *mro, PyObject *after)
     if (after == NULL) {
         return n < 0 ? -1 : 0;
     }
+    after = tf_referent(after);
     while (start < n && PyTuple_GET_ITEM(mro, start) != after) {
         start++;
     }
@@ -64,12 +65,54 @@ is_plain_data(PyObject *found)
     return !PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE) && type->tp_descr_get == NULL && type->tp_descr_set == NULL;
 }
 
+/* The classes of an MRO are those of a tuple of classes and references to classes. */
+static bool
+is_same_mro(PyObject *mro, PyObject *classes)
+{
+    Py_ssize_t n = PyTuple_GET_SIZE(classes);
+    bool same = mro != NULL && PyTuple_Check(mro) && PyTuple_GET_SIZE(mro) == n;
+    for (Py_ssize_t i = 0; i < n && same; i++) {
+        same = PyTuple_GET_ITEM(mro, i) == tf_referent(PyTuple_GET_ITEM(classes, i));
+    }
+    return same;
+}
+
+/* The member of this name of an object, borrowed; NULL where its type, which is static, has no such member that holds an object. */
+static PyObject *
+member_of(PyObject *object, PyObject *name)
+{
+    for (const PyMemberDef *member = Py_TYPE(object)->tp_members; member != NULL && member->name != NULL; member++) {
+        bool is_object = member->type == T_OBJECT || member->type == T_OBJECT_EX;
+        if (is_object && PyUnicode_CompareWithASCIIString(name, member->name) == 0) {
+            PyObject *held = *(PyObject **)((char *)object + member->offset);
+            return held == NULL ? Py_None : held;
+        }
+    }
+    return NULL;
+}
+
+/* A property or slot is told by what it consists of, since nothing refers to it weakly and it may hold its class. `parts`: its type, then
+ * pairs (name of a member, what that holds or a reference to it). */
+static bool
+is_made_of(PyObject *found, PyObject *parts)
+{
+    bool same = (PyObject *)Py_TYPE(found) == PyTuple_GET_ITEM(parts, 0);
+    for (Py_ssize_t i = 1; i < PyTuple_GET_SIZE(parts) && same; i++) {
+        PyObject *pair = PyTuple_GET_ITEM(parts, i), *held = member_of(found, PyTuple_GET_ITEM(pair, 0));
+        PyObject *wanted = PyTuple_GET_ITEM(pair, 1);
+        same = held != NULL
+               && (held == tf_referent(wanted)
+                   || (PyUnicode_CheckExact(held) && PyUnicode_CheckExact(wanted) && PyUnicode_Compare(held, wanted) == 0));
+    }
+    return same;
+}
+
 static bool
 fact_holds(PyTypeObject *type, const TypeFact *fact)
 {
     PyObject *mro = type->tp_mro, *owner = NULL, *found;
     if (fact->kind == FACT_mro) {
-        return mro == fact->object;
+        return is_same_mro(mro, fact->object);
     }
     if (fact->after == NULL && fact->kind != FACT_in) {
         found = _PyType_Lookup(type, fact->name);       /* the interpreter's own lookup, cached by it */
@@ -85,11 +128,13 @@ fact_holds(PyTypeObject *type, const TypeFact *fact)
     case FACT_is:
         return found == fact->object;
     case FACT_in:
-        return found != NULL && owner == fact->object && is_plain_data(found);
+        return found != NULL && owner == tf_referent(fact->object) && is_plain_data(found);
     case FACT_lacks:
         return found == NULL;
     case FACT_refers:
-        return found != NULL && found != Py_None && found == PyWeakref_GET_OBJECT(fact->object);
+        return found != NULL && found == tf_referent(fact->object);
+    case FACT_made_of:
+        return found != NULL && is_made_of(found, fact->object);
     case FACT_mro:
         break;
     }
@@ -118,16 +163,48 @@ tf_test_type_lookup(const GuardCheck *check, PyObject *value, PyObject *const *o
     return 1;
 }
 
+static bool
+is_class_or_reference(PyObject *given)
+{
+    return PyType_Check(given) || PyWeakref_CheckRefExact(given);
+}
+
+/* Whether an object is a tuple of a static type and pairs whose first item is a str. */
+static bool
+is_list_of_parts(PyObject *given)
+{
+    bool good = PyTuple_Check(given) && PyTuple_GET_SIZE(given) >= 1 && PyType_Check(PyTuple_GET_ITEM(given, 0))
+                && !PyType_HasFeature((PyTypeObject *)PyTuple_GET_ITEM(given, 0), Py_TPFLAGS_HEAPTYPE);
+    for (Py_ssize_t i = 1; good && i < PyTuple_GET_SIZE(given); i++) {
+        PyObject *pair = PyTuple_GET_ITEM(given, i);
+        good = PyTuple_Check(pair) && PyTuple_GET_SIZE(pair) == 2 && PyUnicode_Check(PyTuple_GET_ITEM(pair, 0));
+    }
+    return good;
+}
+
+static bool
+is_object_of_kind(int kind, PyObject *given)
+{
+    switch (kind) {
+    case FACT_in:
+        return is_class_or_reference(given);
+    case FACT_refers:
+        return PyWeakref_CheckRefExact(given);
+    case FACT_made_of:
+        return is_list_of_parts(given);
+    case FACT_mro:
+        return PyTuple_Check(given);
+    default:
+        return kind >= 0;
+    }
+}
+
 static int
 fill_fact(TypeFact *fact, PyObject *given)
 {
     Py_ssize_t n = PyTuple_Check(given) ? PyTuple_GET_SIZE(given) : 0;
     if ((n != 3 && n != 4) || !PyUnicode_CheckExact(PyTuple_GET_ITEM(given, 0)) || !PyUnicode_Check(PyTuple_GET_ITEM(given, 1))
-        || (n == 4 && !PyType_Check(PyTuple_GET_ITEM(given, 3)))) {
-        return -1;
-    }
-    bool weakly = PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(given, 1), "refers") == 0;
-    if (weakly && !PyWeakref_CheckRefExact(PyTuple_GET_ITEM(given, 2))) {
+        || (n == 4 && !is_class_or_reference(PyTuple_GET_ITEM(given, 3)))) {
         return -1;
     }
     int kind = -1;
@@ -136,7 +213,7 @@ fill_fact(TypeFact *fact, PyObject *given)
             kind = i;
         }
     }
-    if (kind < 0) {
+    if (!is_object_of_kind(kind, PyTuple_GET_ITEM(given, 2))) {
         return -1;
     }
     fact->name = PyTuple_GET_ITEM(given, 0);
@@ -162,7 +239,7 @@ tf_prepare_type_lookup(GuardCheck *check, PyObject *where)
         facts->n_facts = i + 1;
     }
     if (!good) {
-        PyErr_Format(tf_guard_error, "%U: the argument must be a tuple of facts (name, \"is\" | \"in\" | \"lacks\" | \"refers\" | \"mro\", object) or "
+        PyErr_Format(tf_guard_error, "%U: the argument must be a tuple of facts (name, \"is\" | \"in\" | \"lacks\" | \"refers\" | \"made_of\" | \"mro\", object) or "
                      "(name, kind, object, class after which the lookup starts), not %R", where, check->arg);
         return -1;
     }
@@ -211,6 +288,21 @@ tf_prepare_function_code(GuardCheck *check, PyObject *where)
     return 0;
 }
 
+/* ---- slots ------------------------------------------------------------------------------------------------------------- */
+
+PyObject *
+tf_slot_descriptor(PyObject *slot)
+{
+    if (!PyTuple_Check(slot)) {
+        return slot;
+    }
+    PyObject *cls = tf_referent(PyTuple_GET_ITEM(slot, 0));
+    PyObject *dict = cls != NULL && PyType_Check(cls) ? tf_type_dict((PyTypeObject *)cls) : NULL;
+    PyObject *found = dict == NULL ? NULL : PyDict_GetItemWithError(dict, PyTuple_GET_ITEM(slot, 1));
+    PyErr_Clear();
+    return found != NULL && (Py_TYPE(found) == &PyMemberDescr_Type || Py_TYPE(found) == &PyGetSetDescr_Type) ? found : NULL;
+}
+
 /* ---- unset ------------------------------------------------------------------------------------------------------------- */
 
 PyObject *
@@ -223,7 +315,12 @@ tf_descriptor_value(PyObject *descriptor, PyObject *owner)
 int
 tf_test_unset(const GuardCheck *check, PyObject *value, PyObject *const *others)
 {
-    PyObject *found = tf_descriptor_value(check->arg, value);
+    PyObject *descriptor = Py_XNewRef(tf_slot_descriptor(check->arg));
+    if (descriptor == NULL) {
+        return 0;
+    }
+    PyObject *found = tf_descriptor_value(descriptor, value);
+    Py_DECREF(descriptor);
     if (found != NULL) {
         Py_DECREF(found);
         return 0;
@@ -238,9 +335,10 @@ tf_test_unset(const GuardCheck *check, PyObject *value, PyObject *const *others)
 int
 tf_prepare_unset(GuardCheck *check, PyObject *where)
 {
-    if (Py_TYPE(check->arg) != &PyMemberDescr_Type && Py_TYPE(check->arg) != &PyGetSetDescr_Type) {
-        PyErr_Format(tf_guard_error, "%U: the argument must be a member or getset descriptor, not %R", where, check->arg);
-        return -1;
-    }
-    return 0;
+    PyObject *arg = check->arg;
+    bool is_pair = PyTuple_Check(arg) && PyTuple_GET_SIZE(arg) == 2 && PyWeakref_CheckRefExact(PyTuple_GET_ITEM(arg, 0))
+                   && PyUnicode_CheckExact(PyTuple_GET_ITEM(arg, 1));
+    bool good = is_pair || Py_TYPE(arg) == &PyMemberDescr_Type || Py_TYPE(arg) == &PyGetSetDescr_Type;
+    return tf_check_require(good, check, where,
+                            "a member or getset descriptor, or a pair (weakref.ref of a class, name of one in its dict)");
 }

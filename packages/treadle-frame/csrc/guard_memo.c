@@ -176,7 +176,7 @@ compare_roots(Descent *descent)
     }
     for (GuardNode *root = program->roots; root != NULL; root = root->next) {
         bool in_dict = root->kind == STEP_global || root->kind == STEP_builtin;
-        if (root->state == NODE_VOLATILE || root->kind == STEP_const || in_dict) {
+        if (root->state == NODE_VOLATILE || root->kind == STEP_const || root->kind == STEP_referent || in_dict) {
             continue;
         }
         PyObject *value = tf_root_value(program, root, view);

@@ -81,15 +81,20 @@ can_change_type(PyObject *value)
     return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 || PyModule_Check(value);
 }
 
-/* Whether the type lives as long as the program, so that no other type can be at its address. */
+/* Whether no other type can be at the address of this one: it lives as long as the program, or a reference that tells of its death
+ * is watched. */
 static bool
-is_kept_type(const GuardNode *node, PyTypeObject *type)
+watch_life_of_type(Builder *builder, const GuardNode *node, PyTypeObject *type)
 {
-    bool kept = (type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0;
-    for (const GuardCheck *check = node->checks; check != NULL && !kept; check = check->next) {
-        kept = check->kind->reads == READS_TYPE && check->arg == (PyObject *)type;
+    if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) {
+        return true;
     }
-    return kept;
+    for (const GuardCheck *check = node->checks; check != NULL; check = check->next) {
+        if (check->kind->reads == READS_TYPE && tf_referent(check->arg) == (PyObject *)type) {
+            return !PyWeakref_CheckRefExact(check->arg) || tf_watch_word(builder, &((PyWeakReference *)check->arg)->wr_object);
+        }
+    }
+    return false;
 }
 
 /* The value's type is what it is. */
@@ -101,7 +106,7 @@ watch_type_of(Builder *builder, GuardNode *node, PyObject *value)
         return true;
     }
     node->pinned = true;
-    return tf_watch_word(builder, &value->ob_type) && (is_kept_type(node, type) || tf_watch_type(builder, type));
+    return tf_watch_word(builder, &value->ob_type) && (watch_life_of_type(builder, node, type) || tf_watch_type(builder, type));
 }
 
 static bool
@@ -373,10 +378,31 @@ word_of_slot(PyObject *descriptor, PyObject *value)
 }
 
 static Link
-peek_slot(Builder *builder, GuardNode *node, PyObject *owner, PyObject **value)
+peek_slot(Builder *builder, GuardNode *node, PyObject *descriptor, PyObject *owner, PyObject **value)
 {
-    PyObject *const *word = word_of_slot(node->key, owner);
+    PyObject *const *word = word_of_slot(descriptor, owner);
     return word != NULL && watch_type_of(builder, node->parent, owner) ? peek_word(builder, node, word, value) : LINK_NONE;
+}
+
+/* The descriptor that an argument (reference to a class, name) means, watched; NULL where it cannot be. Borrowed from the class. */
+static PyObject *
+watch_named_slot(Builder *builder, PyObject *slot)
+{
+    PyObject *descriptor = tf_slot_descriptor(slot);
+    if (!PyTuple_Check(slot)) {
+        return descriptor;
+    }
+    PyWeakReference *reference = (PyWeakReference *)PyTuple_GET_ITEM(slot, 0);
+    bool watched = descriptor != NULL && tf_watch_word(builder, &reference->wr_object)
+                   && tf_watch_type(builder, (PyTypeObject *)reference->wr_object);
+    return watched ? descriptor : NULL;
+}
+
+static Link
+peek_named_slot(Builder *builder, GuardNode *node, PyObject *owner, PyObject **value)
+{
+    PyObject *descriptor = watch_named_slot(builder, node->key);
+    return descriptor != NULL ? peek_slot(builder, node, descriptor, owner, value) : LINK_NONE;
 }
 
 /* ---- all steps ----------------------------------------------------------------------------------------------------------- */
@@ -446,7 +472,9 @@ tf_peek_step(Builder *builder, GuardNode *node, PyObject **value)
     case STEP_own_dict:
         return peek_own_dict(builder, node, owner, value);
     case STEP_descriptor:
-        return peek_slot(builder, node, owner, value);
+        return peek_slot(builder, node, node->key, owner, value);
+    case STEP_slot:
+        return peek_named_slot(builder, node, owner, value);
     case STEP_dict_item:
         return PyDict_Check(owner) ? peek_dict_item(builder, owner, node->key, value) : LINK_NONE;
     case STEP_list_item:
@@ -549,7 +577,8 @@ peek_function(Builder *builder, GuardNode *node, GuardCheck *check, PyObject *va
 static bool
 peek_unset(Builder *builder, GuardNode *node, GuardCheck *check, PyObject *value)
 {
-    PyObject *const *word = word_of_slot(check->arg, value);
+    PyObject *descriptor = watch_named_slot(builder, check->arg);
+    PyObject *const *word = descriptor == NULL ? NULL : word_of_slot(descriptor, value);
     return word != NULL && *word == NULL && watch_type_of(builder, node, value) && tf_watch_word(builder, word);
 }
 

@@ -10,7 +10,15 @@
  */
 #include "treadle_frame.h"
 
-typedef enum { ARGUMENT_NONE, ARGUMENT_NAME, ARGUMENT_INDEX, ARGUMENT_OBJECT, ARGUMENT_CALLABLE } ArgumentKind;
+typedef enum {
+    ARGUMENT_NONE,
+    ARGUMENT_NAME,
+    ARGUMENT_INDEX,
+    ARGUMENT_OBJECT,
+    ARGUMENT_CALLABLE,
+    ARGUMENT_REFERENCE,
+    ARGUMENT_SLOT,
+} ArgumentKind;
 
 static const struct {
     const char *name;
@@ -104,7 +112,11 @@ step_matches(GuardNode *node, StepKind kind, PyObject *key, Py_ssize_t index)
     case ARGUMENT_NAME:
         return node->key == key || PyUnicode_Compare(node->key, key) == 0;
     case ARGUMENT_CALLABLE:
+    case ARGUMENT_REFERENCE:        /* comparing references would compare what they refer to */
         return node->key == key;
+    case ARGUMENT_SLOT:
+        return PyTuple_GET_ITEM(node->key, 0) == PyTuple_GET_ITEM(key, 0)
+               && PyUnicode_Compare(PyTuple_GET_ITEM(node->key, 1), PyTuple_GET_ITEM(key, 1)) == 0;
     case ARGUMENT_OBJECT:
         if (node->key == key) {
             return 1;
@@ -164,11 +176,20 @@ parse_step(PyObject *step, Py_ssize_t position, PyObject *where, StepKind *kind,
     }
     PyObject *argument = PyTuple_GET_ITEM(step, 1);
     const char *problem = NULL;
+    bool is_pair = PyTuple_Check(argument) && PyTuple_GET_SIZE(argument) == 2;
     if (wanted == ARGUMENT_NAME && !PyUnicode_CheckExact(argument)) {
         problem = "a str";
     }
     else if (wanted == ARGUMENT_CALLABLE && !PyCallable_Check(argument)) {
         problem = "a callable";
+    }
+    else if (wanted == ARGUMENT_REFERENCE && !PyWeakref_CheckRefExact(argument)) {
+        problem = "a weakref.ref";
+    }
+    else if (wanted == ARGUMENT_SLOT
+             && !(is_pair && PyWeakref_CheckRefExact(PyTuple_GET_ITEM(argument, 0))
+                  && PyUnicode_CheckExact(PyTuple_GET_ITEM(argument, 1)))) {
+        problem = "a pair (weakref.ref of a class, str)";
     }
     else if (wanted == ARGUMENT_INDEX) {
         *index = PyLong_CheckExact(argument) ? PyLong_AsSsize_t(argument) : -1;

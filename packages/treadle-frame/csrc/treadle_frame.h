@@ -221,6 +221,20 @@ int tf_prepare_unset(GuardCheck *, PyObject *where);
 int tf_test_unset(const GuardCheck *, PyObject *value, PyObject *const *others);
 PyObject *tf_descriptor_value(PyObject *descriptor, PyObject *owner);   /* `descriptor.__get__(owner)`: new reference or NULL */
 
+/* What a weak reference refers to, or NULL when it is dead; what is no reference stands for itself. Borrowed. */
+static inline PyObject *
+tf_referent(PyObject *object)
+{
+    if (!PyWeakref_CheckRefExact(object)) {
+        return object;
+    }
+    PyObject *referent = ((PyWeakReference *)object)->wr_object;
+    return referent == Py_None ? NULL : referent;
+}
+
+PyObject *tf_slot_descriptor(PyObject *slot);                   /* that a pair (reference to a class, name) means, borrowed, or NULL without an
+                                                                 * error; of a descriptor itself */
+
 static inline bool
 tf_check_is_cross(const GuardCheck *check)
 {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import sys
 import types
@@ -475,6 +476,13 @@ class Base:
 
     def method(self) -> None: ...
 
+    @property
+    def computed(self) -> int:
+        return 3
+
+    @staticmethod
+    def static() -> None: ...
+
 
 class Derived(Base):
     pass
@@ -512,6 +520,20 @@ def _type_fact(*fact: Any) -> GuardProgram:
         (("referred", "refers", weakref.ref(Referred())), False),
         (("", "mro", Derived.__mro__), True),
         (("", "mro", Base.__mro__), False),
+        (("", "mro", tuple(map(weakref.ref, Derived.__mro__))), True),
+        (("", "mro", (weakref.ref(Derived), weakref.ref(Referred), object)), False),
+        (("number", "in", weakref.ref(Base)), True),
+        (("number", "in", weakref.ref(Derived)), False),
+        (("method", "is", Base.__dict__["method"], weakref.ref(Derived)), True),
+        (("method", "lacks", None, weakref.ref(Referred)), False),
+        (("method", "refers", weakref.ref(Base.__dict__["method"])), True),
+        (("computed", "made_of", (property, ("fget", weakref.ref(Base.computed.fget)), ("fset", None))), True),
+        (("computed", "made_of", (property, ("fget", weakref.ref(Base.method)), ("fset", None))), False),
+        (("computed", "made_of", (property, ("fset", Base.method))), False),
+        (("computed", "made_of", (staticmethod,)), False),
+        (("computed", "made_of", (property, ("no such member", None))), False),
+        (("static", "made_of", (staticmethod, ("__func__", weakref.ref(Base.static)))), True),
+        (("nowhere", "made_of", (property,)), False),
     ],
 )
 def test_a_lookup_on_a_class_finds_what_it_found(fact, expected):
@@ -572,6 +594,12 @@ def test_type_lookup_of_something_else_than_a_class_fails():
         ((1, "is", 1),),
         (("name", "is", 1, 2),),
         (("name", "refers", 1),),
+        (("name", "in", 1),),
+        (("name", "mro", 1),),
+        (("name", "made_of", 1),),
+        (("name", "made_of", (Base,)),),
+        (("name", "made_of", (property, "fget")),),
+        (("name", "is", 1, "Base"),),
     ],
 )
 def test_wrong_type_facts_are_refused(argument):
@@ -618,6 +646,51 @@ def test_a_slot_is_unset_until_it_is_set():
     assert not holds("unset", descriptor, x=object())
     with pytest.raises(GuardError, match="unset"):
         GuardProgram([Check((X,), "unset", 3)])
+
+
+def test_a_slot_is_found_by_its_name_in_a_class_that_is_not_kept_alive():
+    class Owner:
+        __slots__ = ("item", "other")
+
+    class Heir(Owner):
+        __slots__ = ("item",)
+
+    owner = Owner()
+    unset, item = (
+        GuardProgram([Check((X,), "unset", (weakref.ref(Owner), "item"))]),
+        GuardProgram([Check((X, ("slot", (weakref.ref(Owner), "item"))), "equals", 3)]),
+    )
+    for _ in range(3):
+        assert unset.check({"x": owner})
+        assert not item.check({"x": owner})
+        owner.item = 3
+        assert not unset.check({"x": owner})
+        assert item.check({"x": owner})
+        assert not item.check({"x": 3})
+        del owner.item
+    heir = Heir()
+    heir.item = 3
+    assert not item.check({"x": heir})
+    assert unset.check({"x": heir})
+    owner.item = 3
+    Owner.item = Owner.other
+    assert not item.check({"x": owner})
+    del Owner.item
+    assert not item.check({"x": owner})
+    reference = weakref.ref(Owner)
+    del Owner, Heir, owner, heir
+    gc.collect()
+    assert reference() is None
+    assert not unset.check({"x": 3})
+    assert not item.check({"x": 3})
+
+
+@pytest.mark.parametrize("slot", [3, ("item",), (Slotted, "item"), (weakref.ref(Slotted), 3)])
+def test_wrong_slots_are_refused(slot):
+    with pytest.raises(GuardError, match="slot"):
+        GuardProgram([Check((X, ("slot", slot)), "equals", 3)])
+    with pytest.raises(GuardError, match="unset"):
+        GuardProgram([Check((X,), "unset", slot)])
 
 
 def test_a_slot_is_read_through_its_descriptor():

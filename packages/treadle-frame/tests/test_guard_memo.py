@@ -812,3 +812,71 @@ def test_checks_on_several_paths():
         thing.c = Plain()
     thing.c = thing.a
     assert not evaluate(program, o=thing)
+
+
+# ---- classes that are not kept alive
+
+
+def _class_and_program() -> tuple[type, GuardProgram]:
+    """A class, and a program that says of `o`: an instance of it, whose attribute is 1, and that the class has `method`."""
+
+    class Made:
+        def method(self) -> None: ...
+
+    reference = weakref.ref(Made)
+    checks = [
+        Check((O,), "type_is", reference),
+        Check((O, ("instance_dict", "x")), "equals", 1),
+        Check(
+            (("referent", reference),),
+            "type_lookup",
+            (("method", "refers", weakref.ref(Made.method)), ("other", "lacks", None)),
+        ),
+    ]
+    return Made, GuardProgram(checks)
+
+
+def test_a_class_dies_although_guards_are_about_it() -> None:
+    made, program = _class_and_program()
+    instance = made()
+    instance.x = 1
+    for _ in range(3):
+        assert evaluate(program, o=instance)
+    reference = weakref.ref(made)
+    del made, instance
+    gc.collect()
+    assert reference() is None
+    assert not evaluate(program, o=Plain(x=1))
+    assert not evaluate(program, o=None)
+
+
+def test_another_class_at_the_address_of_a_dead_one_is_another_class() -> None:
+    """Memory of dead classes and instances is used again: some of these addresses are met again."""
+    reused = 0
+    for _ in range(200):
+        made, program = _class_and_program()
+        holder = [made()]
+        holder[0].x = 1
+        for _ in range(3):
+            assert evaluate(program, o=holder[0])
+        address = id(made)
+        del made
+        holder.clear()
+        gc.collect(0)
+        other, _ = _class_and_program()
+        instance = other()
+        instance.x = 1
+        reused += id(other) == address
+        assert not evaluate(program, o=instance)
+        del other, instance
+    assert reused
+
+
+def test_a_counter_in_a_class_does_not_make_its_guards_slow() -> None:
+    made, program = _class_and_program()
+    instance = made()
+    instance.x = 1
+    for _ in range(20):
+        made.count = 1
+        assert evaluate(program, o=instance)
+    assert program.memo["builds"] < 6

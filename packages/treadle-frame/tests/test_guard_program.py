@@ -91,7 +91,7 @@ def test_checks_are_plain_data() -> None:
 
 
 def test_the_vocabulary_of_the_c_tables() -> None:
-    assert ROOTS == ("local", "global", "builtin", "closure", "closure_cell", "const", "globals")
+    assert ROOTS == ("local", "global", "builtin", "closure", "closure_cell", "const", "referent", "globals")
     assert len(set(ROOTS + ACCESSORS)) == len(ROOTS) + len(ACCESSORS)
     assert len(set(OPS)) == len(OPS) and {"is", "type_is", "native_tensor", "equal_items"} <= set(OPS)
 

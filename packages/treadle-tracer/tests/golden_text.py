@@ -6,6 +6,7 @@ import difflib
 import re
 import sys
 import types
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,8 @@ def _result_text(value: Any) -> str:
 
 
 def _object_text(value: Any) -> str:
+    if isinstance(value, weakref.ref):
+        return _object_text(value())
     if isinstance(value, (str, int, float, bytes, type(None), type(...))):
         return repr(value)
     if isinstance(value, tuple):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import treadle_frame
 
     from .marks import Mark
+    from .output.dropped_entries import DroppedEntry
 
 
 @dataclass(eq=False)
@@ -38,6 +39,7 @@ class CodeState:
     declared          the marks that the user has set on its inputs
     on_trial          the entries, if the next call decides whether they are worth their cost (`unprofitable`)
     gone              how many entries have been dropped because the module at this source is gone
+    dropped           what is remembered of entries that have been dropped since the last compile
     """
 
     is_root: bool = False
@@ -54,6 +56,7 @@ class CodeState:
     declared: dict[Source, dict[int, Mark]] = field(default_factory=dict)
     gone: Counter[Source] = field(default_factory=Counter)
     on_trial: list[Any] = field(default_factory=list)
+    dropped: list[DroppedEntry] = field(default_factory=list)
 
     def forget_calls(self) -> None:
         """Forget what earlier calls have shown; keep what is true of the code itself."""
@@ -90,9 +93,14 @@ class CodeState:
             modules=known.modules,
         )
 
-    def note_dropped(self, entries: Sequence[Any]) -> None:
-        """Remember what entries for modules that are gone have shown, when they are dropped."""
+    def remember(self, entry: DroppedEntry) -> None:
+        """Remember an entry that is dropped until `note_dropped`. May be called in the middle of anything: by the garbage collector."""
+        self.dropped.append(entry)
+
+    def note_dropped(self, entries: Sequence[DroppedEntry]) -> None:
+        """Count the modules that are gone with entries that have been dropped, and forget those."""
         self.gone.update(source for entry in entries for source in entry.payload.modules_gone)
+        self.dropped = [entry for entry in self.dropped if entry not in entries]
 
     @property
     def in_vain(self) -> int:

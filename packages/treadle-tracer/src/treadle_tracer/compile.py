@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -32,6 +32,7 @@ from .errors import BackendError, InternalError, Unsupported, without_frames
 from .observer import Observer, SilentObserver
 from .options import TracerOptions
 from .output.continuations import forget_continuations, starts_in_loop
+from .output.dropped_entries import DroppedEntry
 from .output.entry import with_accepted_sizes
 from .output.recompile_reasons import recompile_reason
 from .output.size_one import check_size_one
@@ -162,20 +163,21 @@ class FrameCompiler:
                     self.observer.on_skip(code, skip)
                 if entry is not None:
                     return entry
-            state.learn_owners(frame, treadle_frame.entries(code))
-            existing = self._entries_like(frame, state)
+            dropped = tuple(state.dropped)
+            state.learn_owners(frame, (*treadle_frame.entries(code), *dropped))
+            existing = self._entries_like(frame, state, dropped)
             entry = self._accepting_one_more_size(frame, existing)
             if entry is not None:
                 return entry
             serves_all = owner_of(frame, state.dynamic) is None
-            missed = treadle_frame.entries(code) if serves_all else existing
+            missed = (*treadle_frame.entries(code), *dropped) if serves_all else existing
             known = state.dynamic.size
             dynamic = state.learn_changes(frame, missed, self.options.dynamic)
             if existing and stance.current() != "default":
                 reason = recompile_reason(existing, frame, dynamic)
                 if not stance.check_recompile(code.co_qualname, str(reason)):
                     return treadle_frame.RUN_ONCE
-            self._drop_dead_entries(code, state)
+            state.note_dropped(dropped)
             has_learnt = state.dynamic.size > known
             skip = self._why_no_more_entries(frame, existing, dynamic, state.in_vain, has_learnt)
             if skip is not None:
@@ -187,10 +189,13 @@ class FrameCompiler:
 
     # ---- entries that exist
 
-    def _entries_like(self, frame: treadle_frame.FrameInfo, state: CodeState) -> list[Any]:
-        """Entries made for the same module instance, or for no certain one: those that the limit counts."""
+    def _entries_like(
+        self, frame: treadle_frame.FrameInfo, state: CodeState, dropped: Sequence[DroppedEntry]
+    ) -> list[Any]:
+        """Entries made for the same module instance, or for no certain one, also those dropped since: those that the limit counts."""
         owners = (module_argument(frame), owner_of(frame, state.dynamic))
-        return [e for e in treadle_frame.entries(frame.code) if getattr(e.payload, "owner", None) in owners]
+        entries = (*treadle_frame.entries(frame.code), *dropped)
+        return [e for e in entries if getattr(e.payload, "owner", None) in owners]
 
     def _accepting_one_more_size(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
         """An entry that missed only because of a combination of sizes of 1 that has not been checked, and that is right there; or None."""
@@ -210,13 +215,6 @@ class FrameCompiler:
                 treadle_frame.remove_entry(frame.code, entry)
                 return with_accepted_sizes(entry)
         return None
-
-    def _drop_dead_entries(self, code: CodeType, state: CodeState) -> None:
-        """Drop entries made for modules that are gone. Their graphs hold parameters."""
-        dead = [entry for entry in treadle_frame.entries(code) if getattr(entry.payload, "modules_gone", ())]
-        state.note_dropped(dead)
-        for entry in dead:
-            treadle_frame.remove_entry(code, entry)
 
     def _why_no_more_entries(
         self,

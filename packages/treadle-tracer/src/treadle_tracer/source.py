@@ -9,8 +9,11 @@ emit(cb)  makes a `CodeBuilder` push the object, in code with the parameters, fr
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Protocol
+
+from .weakly import named_slot, reference_to, referent
 
 Accessor = tuple[Any, ...]
 Path = tuple[Accessor, ...]
@@ -240,14 +243,24 @@ class GlobalSource(Source):
 
 
 class ConstSource(Source):
-    """An object found by import. It is a constant of the replacement code and needs no guard. Compared by identity."""
+    """An object found by import. It is a constant of the replacement code and needs no guard. Compared by identity.
 
-    __slots__ = ("label", "obj")
+    It is referred to weakly: the program keeps it alive, and the entry's guards tell when it is gone. With `is_made` it is an object that
+    only the trace has.
+    """
 
-    def __init__(self, obj: Any, label: str | None = None):
-        self.obj = obj
+    __slots__ = ("_held", "_is_weak", "label")
+
+    def __init__(self, obj: Any, label: str | None = None, *, is_made: bool = False):
+        self._held = obj if is_made else reference_to(obj)
+        self._is_weak = self._held is not obj
         self.label = label
-        super().__init__(None, _Identity(obj))
+        super().__init__(None, _Identity(self._held))
+
+    @property
+    def obj(self) -> Any:
+        """The object; None when it is gone."""
+        return referent(self._held) if self._is_weak else self._held
 
     def _write(self) -> str:
         if self.label is not None:
@@ -261,7 +274,7 @@ class ConstSource(Source):
         return f"<{type(self.obj).__name__}>"
 
     def _accessors(self) -> Path:
-        return (("const", self.obj),)
+        return (("referent" if self._is_weak else "const", self._held),)
 
     def emit(self, cb: Emitter) -> None:
         cb.load_const(self.obj)
@@ -363,26 +376,37 @@ class CellContentsSource(_FixedAttribute):
 
 
 class SlotSource(Source):
-    """What a slot of `base` holds; `descriptor` is the member or getset descriptor of the class."""
+    """What a slot of `base` holds; `descriptor` is the member or getset descriptor of the class, which is not kept alive."""
 
-    __slots__ = ("descriptor",)
+    __slots__ = ("_held", "name")
     base: Source
 
     def __init__(self, base: Source, descriptor: Any):
-        self.descriptor = descriptor
-        super().__init__(base, _Identity(descriptor))
+        self.name: str = descriptor.__name__
+        slot = named_slot(descriptor)
+        self._held = descriptor if slot is None else slot
+        super().__init__(base, _Identity(descriptor) if slot is None else (_Identity(slot[0]), self.name))
 
     def _write(self) -> str:
-        return f"{self.base.text}.{self.descriptor.__name__}"
+        return f"{self.base.text}.{self.name}"
 
     def _accessors(self) -> Path:
-        return (("descriptor", self.descriptor),)
+        return (("descriptor", self._held) if isinstance(self._held, _DESCRIPTORS) else ("slot", self._held),)
 
     def emit(self, cb: Emitter) -> None:
         cb.push_null()
-        cb.load_const(self.descriptor.__get__)
+        cb.load_const(_slot_value)
+        cb.load_const(self._held)
         self.base.emit(cb)
-        cb.call(1)
+        cb.call(2)
+
+
+_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+
+
+def _slot_value(slot: Any, owner: Any) -> Any:
+    descriptor = slot if isinstance(slot, _DESCRIPTORS) else vars(referent(slot[0]))[slot[1]]
+    return descriptor.__get__(owner)
 
 
 class ModuleAttrSource(Source):

@@ -103,6 +103,7 @@ _ROOTS: Mapping[str, Callable[..., Any]] = {
     "closure": lambda frame, name: _closure_cell(frame, name).cell_contents,
     "closure_cell": _closure_cell,
     "const": lambda frame, obj: obj,
+    "referent": lambda frame, reference: reference(),
     "globals": lambda frame: frame.globals,
 }
 _STEPS: Mapping[str, Callable[..., Any]] = {
@@ -110,6 +111,7 @@ _STEPS: Mapping[str, Callable[..., Any]] = {
     "instance_dict": lambda value, name: _own_dict(value)[name],
     "own_dict": lambda value: _own_dict(value),
     "descriptor": lambda value, descriptor: descriptor.__get__(value),
+    "slot": lambda value, slot: vars(slot[0]())[slot[1]].__get__(value),
     "dict_item": dict.__getitem__,
     "list_item": list.__getitem__,
     "tuple_item": tuple.__getitem__,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..bytecode.assemble import CodeBuilder
@@ -19,8 +20,10 @@ class FrameCode(CodeBuilder):
     The code has the parameters and free variables of the traced function, and no cells of its own, so parameters are plain locals.
     """
 
-    def __init__(self, model: CodeModel) -> None:
+    def __init__(self, model: CodeModel, guarded_classes: Collection[type] = ()) -> None:
+        """guarded_classes: those that are there whenever the code runs, because guards have found them; the code refers to them weakly."""
         self._temporaries = 0
+        self._guarded_classes = frozenset(map(id, guarded_classes))
         self._null_pending = False
         self.refused: Mapping[int, Any] = {}
         docstring = model.consts[:1] if model.consts and isinstance(model.consts[0], str) else (None,)
@@ -48,9 +51,14 @@ class FrameCode(CodeBuilder):
     def load_const(self, value: object) -> None:
         """Push a constant; after the callable of a call, also the NULL. Raises Unsupported for what only stands for an object."""
         check_constant(value, self.refused)
-        super().load_const(value)
-        if self._null_pending:
-            self._null_pending = False
+        is_callable, self._null_pending = self._null_pending, False
+        if isinstance(value, type) and id(value) in self._guarded_classes:
+            self.push_null()
+            self.load_const(weakref.ref(value))
+            self.call(0)
+        else:
+            super().load_const(value)
+        if is_callable:
             super().push_null()
 
     @contextlib.contextmanager

@@ -50,6 +50,7 @@ class Payload:
     inlined       the codes of the functions that the trace has called in place; kept where `profit` is estimated
     goes_on       continuations follow
     is_left       the entry runs the original code, because its graphs are not worth their cost (`unprofitable`)
+    references    what the entry is dropped with (`output.dropped_entries`)
     """
 
     graph_module: torch.fx.GraphModule | None
@@ -65,6 +66,7 @@ class Payload:
     inlined: tuple[weakref.ref[CodeType], ...] = ()
     goes_on: bool = False
     is_left: bool = False
+    references: tuple[weakref.ref[Any], ...] = ()
 
     @property
     def modules_gone(self) -> tuple[Source, ...]:
@@ -111,7 +113,7 @@ class FramePlan:
 
     def replacement(self, compiled: Callable[..., Any] | None, deoptimisation: Deoptimisation | None) -> CodeType:
         """The replacement code. After a graph that raises it runs the original code, unless `deoptimisation` is None."""
-        cb = FrameCode(self.model)
+        cb = FrameCode(self.model, [obj for obj in self.result.guards.weakly_held if isinstance(obj, type)])
         builder = ReplacementBuilder(self.result.mutations, self.usage, cb)
         if compiled is not None:
             start, end, handler = cb.label("start"), cb.label("end"), cb.label("failed")

@@ -7,7 +7,6 @@ what each op means. Nothing else in the tracer knows the ops, apart from the cod
 
 from __future__ import annotations
 
-import enum
 import types
 import weakref
 from collections import deque
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..values.class_lookup import class_may_change
+from ..weakly import named_slot, parts_of, reference_to, referent
 
 Compiled = tuple[str, Any]  # op and argument of a `treadle_frame.Check`
 
@@ -107,19 +106,21 @@ def _expected_object(reason: str, argument: Any, found: Any) -> str:
 
 
 def _expected_referent(reason: str, argument: Any, found: Any) -> str:
-    return _expected_object(reason, argument(), found)
+    return _expected_object(reason, referent(argument), found)
 
 
 def _expected_lookup(reason: str, argument: Any, found: Any) -> str:
     for name, kind, value, *after in argument if isinstance(found, type) else ():
-        mro = found.__mro__[found.__mro__.index(after[0]) + 1 :] if after else found.__mro__
+        mro = found.__mro__[found.__mro__.index(referent(after[0])) + 1 :] if after else found.__mro__
         owner = next((cls for cls in mro if name in cls.__dict__), None)
+        there = None if owner is None else owner.__dict__[name]
         holds = {
             "lacks": owner is None,
-            "in": owner is value,
-            "is": owner is not None and owner.__dict__[name] is value,
-            "refers": owner is not None and isinstance(value, weakref.ref) and owner.__dict__[name] is value(),
-            "mro": mro is value,
+            "in": owner is referent(value),
+            "is": owner is not None and there is value,
+            "refers": owner is not None and there is referent(value),
+            "made_of": owner is not None and parts_of(there) == value,
+            "mro": kind == "mro" and mro == tuple(map(referent, value)),
         }
         if not holds[kind]:
             return f"{found.__qualname__}.{name} is found elsewhere than when it was compiled"
@@ -152,16 +153,11 @@ def _kind(
     )
 
 
-def is_referred_to_weakly(obj: Any) -> bool:
-    """Whether an object is the user's data, which no guard keeps alive."""
-    kept = (type, enum.Enum, torch.Tensor)  # of a tensor with weak references, torch.utils.swap_tensors refuses to work
-    return class_may_change(type(obj)) and type(obj).__weakrefoffset__ != 0 and not isinstance(obj, kept)
-
-
 def _compiled_is(argument: Any) -> Compiled:
     """The user's data is referred to weakly. A module, say, may hold the code whose entry holds this guard, and Python's collector sees
     no cycle through a code object."""
-    return ("refers", weakref.ref(argument)) if is_referred_to_weakly(argument) else ("is", argument)
+    held = reference_to(argument)
+    return ("is", argument) if held is argument else ("refers", held)
 
 
 def _parts_of(function: Any) -> Any:
@@ -182,6 +178,7 @@ _kind(
     "type_is",
     lambda s, a: f"type({s}) is {a.__qualname__}",
     _expected_type,
+    lambda cls: ("type_is", reference_to(cls)),
     implied_by="is equals native_tensor",
     true_of_constants=True,
 )
@@ -192,7 +189,11 @@ _kind(
     lambda s, a: f"{s} has the code and the number of defaults of {a.__qualname__}",
     compiled=lambda function: ("function_code", _parts_of(function)),
 )
-_kind("unset", lambda s, a: f"{s}.{a.__name__} is not set")
+_kind(
+    "unset",
+    lambda s, a: f"{s}.{a.__name__} is not set",
+    compiled=lambda descriptor: ("unset", named_slot(descriptor) or descriptor),
+)
 _kind("len", lambda s, a: f"len({s}) == {a}", _expected_length, implied_by="dict_keys")
 _kind("dict_keys", lambda s, a: f"list({s}) == {short(list(a))}")
 _kind("has_attr", lambda s, a: f"hasattr({s}, {a!r})")

@@ -18,8 +18,9 @@ from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
 from ..source import ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource, length_of_container
 from ..values.class_lookup import class_may_change, find_in_mro, instance_may_change_class, is_descriptor
+from ..weakly import is_referred_to_weakly, parts_of, reference_to
 from . import tensor_check
-from .guard_kinds import IMPLIES, KINDS, RECORDED, is_asked_last, is_referred_to_weakly
+from .guard_kinds import IMPLIES, KINDS, RECORDED, is_asked_last
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,15 +160,13 @@ class GuardSet:
         if id(cls) in self._left_out:
             self._add_lookups_of_bases(cls, name, owner, after)
             return
-        end = () if after is None else (after,)
+        end = () if after is None else (reference_to(after),)
         if owner is None:
             fact = (name, "lacks", None, *end)
         elif _is_read_as_data(name, found):
-            fact = (name, "in", owner, *end)
-        elif not is_descriptor(found) and is_referred_to_weakly(found):
-            fact = (name, "refers", weakref.ref(found), *end)
+            fact = (name, "in", reference_to(owner), *end)
         else:
-            fact = (name, "is", found, *end)
+            fact = (name, *_what_is_found(found), *end)
         self._lookups.setdefault(cls, {})[name, after] = fact
 
     def _add_lookups_of_bases(self, cls: type, name: str, owner: type | None, after: type | None) -> None:
@@ -184,7 +183,7 @@ class GuardSet:
             for base in cls.__mro__[1:]:
                 self.add_mro(base)
         elif class_may_change(cls):
-            self._lookups.setdefault(cls, {})["", None] = ("", "mro", cls.__mro__)
+            self._lookups.setdefault(cls, {})["", None] = ("", "mro", tuple(map(reference_to, cls.__mro__)))
 
     def _drop(self, source: Source, op: str, stronger: str) -> None:
         """Forget guards that a stronger one on the same source implies."""
@@ -319,6 +318,13 @@ class GuardSet:
         )
 
     @property
+    def weakly_held(self) -> tuple[Any, ...]:
+        """The objects without which these guards never hold, and which they do not keep alive."""
+        named = [g.arg for g in self._guards.values() if g.op in ("is", "type_is")]
+        found = {id(obj): obj for obj in (*named, *self._lookups) if is_referred_to_weakly(obj)}
+        return tuple(obj for key, obj in found.items() if key not in self._left_out)
+
+    @property
     def tensors(self) -> tuple[TensorGuard, ...]:
         """Every guarded tensor."""
         return tuple(self._tensors.values())
@@ -430,6 +436,14 @@ def _may_differ(op: str, arg: Any) -> bool:
 def _is_read_as_data(name: str, found: Any) -> bool:
     plain = not class_may_change(type(found)) and not is_descriptor(found)
     return plain and not (name.startswith("__") and name.endswith("__"))
+
+
+def _what_is_found(found: Any) -> tuple[str, Any]:
+    """Kind and argument of the fact that a lookup finds this object."""
+    if is_referred_to_weakly(found):
+        return "refers", weakref.ref(found)
+    parts = parts_of(found)
+    return ("is", found) if parts is None else ("made_of", parts)
 
 
 def _arg_key(arg: Any) -> Any:

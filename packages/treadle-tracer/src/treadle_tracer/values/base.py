@@ -128,7 +128,7 @@ class Constant(ConcreteValue):
             tx.raise_real(error)
         if isinstance(attr, BOUND_BUILTIN) and getattr(attr, "__self__", None) is obj:
             return Method(self, name, attr)
-        return tx.wrap(attr, None if is_constant_object(attr) else ConstSource(attr))
+        return tx.wrap(attr, None if is_constant_object(attr) else ConstSource(attr, is_made=True))
 
     def call_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         attr = getattr(self.obj, name, MISSING)

@@ -122,7 +122,7 @@ class CallableValue(ConcreteValue):
         tx.guards.add(function, "call_many", (answer, (function,)), f"{self.describe()} gives {what}")
         if is_constant:
             return tx.from_constant(answer.result)
-        return tx.wrap(answer.result, ConstSource(answer.result))
+        return tx.wrap(answer.result, ConstSource(answer.result, is_made=True))
 
     def cached_argument(self, tx: TraceContext, arg: Value) -> Any:
         """An argument of a cached function: a constant, a number as it is at this call, or an object that is hashed by identity."""
@@ -161,7 +161,7 @@ class CallableValue(ConcreteValue):
         value = getattr(self.obj, name, missing)
         if value is missing:
             tx.raise_exception(AttributeError, f"{type(self.obj).__name__!r} object has no attribute {name!r}")
-        return tx.wrap(value, ConstSource(value))
+        return tx.wrap(value, ConstSource(value, is_made=True))
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__get__" and isinstance(self.obj, _SLOTS):

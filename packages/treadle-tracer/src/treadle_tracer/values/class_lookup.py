@@ -10,6 +10,7 @@ import types
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle_tracer.source import ConstSource, InstanceDictSource
+from treadle_tracer.weakly import class_may_change
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -99,14 +100,6 @@ def lookup_with_owner(tx: LooksUp, cls: type, name: str, after: type | None = No
 def lookup_owner(tx: LooksUp, cls: type, name: str) -> type | None:
     """The class in the MRO that has the attribute, or None."""
     return lookup_with_owner(tx, cls, name)[1]
-
-
-_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE: made at run time; Py_TPFLAGS_IMMUTABLETYPE
-
-
-def class_may_change(cls: type) -> bool:
-    """Whether attributes of the class can be set."""
-    return cls.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) == _HEAP_TYPE
 
 
 def instance_may_change_class(cls: type) -> bool:

@@ -471,7 +471,8 @@ class ClassValue(ConcreteValue):
         if isinstance(getter, types.FunctionType):
             return tx.inline(tx.wrap_known(getter), [tx.wrap_known(raw), NONE, self], {})
         if is_descriptor(raw):
-            return tx.wrap(getattr(self.obj, name), ConstSource(getattr(self.obj, name)))
+            value = getattr(self.obj, name)
+            return tx.wrap(value, ConstSource(value, is_made=True))
         return tx.wrap(raw, class_attribute_source(owner, name))
 
     def meta_attr(self, tx: TraceContext, raw: Any, owner: type, name: str) -> Value:

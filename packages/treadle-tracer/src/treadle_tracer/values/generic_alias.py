@@ -32,7 +32,7 @@ class GenericAlias(ConcreteValue):
         value = getattr(self.obj, name, MISSING)
         if value is MISSING:
             tx.raise_exception(AttributeError, f"{type(self.obj).__name__!r} object has no attribute {name!r}")
-        return tx.from_constant(value) if isinstance(value, tuple) else tx.wrap(value, ConstSource(value))
+        return tx.from_constant(value) if isinstance(value, tuple) else tx.wrap(value, ConstSource(value, is_made=True))
 
     def get_item(self, tx: TraceContext, key: Value) -> Value:
         return tx.fold(operator.getitem, [self, key], {})

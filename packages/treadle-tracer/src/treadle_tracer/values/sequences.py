@@ -9,8 +9,10 @@ from __future__ import annotations
 import collections
 import functools
 import types
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any
+
+from torch.utils.weak import WeakIdKeyDictionary
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource, ConstSource, length_of_container
@@ -196,9 +198,17 @@ class TupleValue(Sequence):
         cg.cb.call(1)
 
 
-@functools.lru_cache(maxsize=512)
+_field_names: MutableMapping[type, tuple[str, ...]] = WeakIdKeyDictionary()
+
+
 def field_names(cls: type) -> tuple[str, ...]:
     """Names of the positions of a named tuple or structseq class, () for other tuples; "" where one has no name (`os.stat_result[7]`)."""
+    if cls not in _field_names:
+        _field_names[cls] = _find_field_names(cls)
+    return _field_names[cls]
+
+
+def _find_field_names(cls: type) -> tuple[str, ...]:
     fields = getattr(cls, "_fields", None)
     if isinstance(fields, tuple):
         return fields

@@ -545,4 +545,4 @@ def from_constant(tx: TraceContext, obj: Any) -> Value:
         return made_exception
     if hasattr(obj, "__next__"):
         raise Unsupported("call", f"a {cls.__name__} made while tracing")
-    return wrap(tx, obj, ConstSource(obj))
+    return wrap(tx, obj, ConstSource(obj, is_made=True))

@@ -36,6 +36,7 @@ from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, length_of
 from treadle_tracer.values.value import Raised, Value, call_special
+from treadle_tracer.weakly import reference_to, referent
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -131,10 +132,11 @@ class _Answer:
     compares_by_value = True
 
     def __init__(self, function: Any, cls: Any, answer: bool):
-        self.function, self.cls, self.answer = function, cls, answer
+        self.function, self.cls, self.answer = function, reference_to(cls), answer
 
     def __call__(self, value: Any) -> bool:
-        return self.function(value, self.cls) is self.answer
+        cls = referent(self.cls)
+        return cls is not None and self.function(value, cls) is self.answer
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Answer) and (self.function, self.cls) == (other.function, other.cls)
