@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from treadle_shapes.torch.fake_kernels import roll  # noqa: E402
+from treadle_shapes.torch.fake_kernels import max_unpool2d, roll  # noqa: E402
 
 LAYOUTS = {
     "contiguous": lambda: torch.arange(120.0).view(2, 3, 4, 5),
@@ -22,3 +22,13 @@ def test_roll(layout, shifts, dims):
     x = LAYOUTS[layout]()
     found, wanted = roll(x, shifts, dims), torch.roll(x, shifts, dims)
     assert torch.equal(found, wanted) and found.stride() == wanted.stride()
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels-last", "permuted"])
+def test_max_unpool2d(layout):
+    x = LAYOUTS[layout]()
+    pooled, indices = torch.nn.functional.max_pool2d(x, 2, return_indices=True)
+    wanted = torch.ops.aten.max_unpool2d(pooled, indices, x.shape[2:])
+    with torch._subclasses.FakeTensorMode() as mode:
+        found = max_unpool2d(mode.from_tensor(pooled), mode.from_tensor(indices), x.shape[2:])
+    assert found.shape == wanted.shape and found.stride() == wanted.stride()

@@ -18,7 +18,6 @@ pytest.importorskip("expecttest")
 EXCLUDED = {
     "cov": "a C++ composite reads numel() as a plain int; PyTorch's own dynamic shapes raise the same error",
     "resize_": "PyTorch refuses to set symbolic sizes on an existing fake tensor",
-    "nn.functional.max_unpool2d": "the strides of PyTorch's meta function differ from its kernel's, constant sizes or not",
 }
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch._prims_common import suggest_memory_format
 
 aten = torch.ops.aten
 
@@ -23,4 +24,13 @@ def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> to
     return x
 
 
-__all__ = ["roll"]
+def max_unpool2d(x: torch.Tensor, indices: torch.Tensor, output_size: Sequence[int]) -> torch.Tensor:
+    """Eager's CPU kernel keeps channels-last (aten/src/ATen/native/MaxUnpooling.cpp). PyTorch's fake kernel always gives a
+    row-major result."""
+    result = aten.max_unpool2d.default(x, indices, output_size)
+    if x.device.type != "cpu" or x.dim() != 4:
+        return result
+    return torch.empty_like(result, memory_format=suggest_memory_format(x))
+
+
+__all__ = ["max_unpool2d", "roll"]

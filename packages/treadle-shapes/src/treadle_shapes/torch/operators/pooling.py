@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from torch.nn import functional as F
 
+from treadle_shapes.torch import fake_kernels
 from treadle_shapes.torch.operators.declare import families, family
 from treadle_shapes.torch.operators.record import Kind, Raises
 
@@ -22,4 +23,5 @@ families(
     size_one_question="whether one image is channels-last",
 )
 families("_adaptive_avg_pool2d _adaptive_avg_pool3d max_pool2d_with_indices_backward", kind=Kind.POOLING)
-families("max_unpool2d max_unpool3d", kind=Kind.POOLING, raises=Raises.BY_VALUE)
+family("max_unpool2d", kind=Kind.POOLING, raises=Raises.BY_VALUE, fake_kernel=fake_kernels.max_unpool2d)
+family("max_unpool3d", kind=Kind.POOLING, raises=Raises.BY_VALUE)
