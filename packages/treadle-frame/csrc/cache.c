@@ -491,7 +491,7 @@ fill_fast_path_value(Entry *entry, Py_ssize_t number, PyObject *given)
     return 0;
 }
 
-/* fast_path = (callable, values, unpack[, retry]) */
+/* fast_path = (callable, values, unpack[, may_retry]) */
 static int
 fill_fast_path(Entry *entry, PyObject *fast_path)
 {
@@ -502,15 +502,15 @@ fill_fast_path(Entry *entry, PyObject *fast_path)
     Py_ssize_t parts = PyTuple_Check(fast_path) ? PyTuple_GET_SIZE(fast_path) : 0;
     if ((parts != 3 && parts != 4) || !PyCallable_Check(PyTuple_GET_ITEM(fast_path, 0))
         || !PyTuple_Check(PyTuple_GET_ITEM(fast_path, 1)) || !PyBool_Check(PyTuple_GET_ITEM(fast_path, 2))
-        || (parts == 4 && !PyBool_Check(PyTuple_GET_ITEM(fast_path, 3)))) {
+        || (parts == 4 && !PyCallable_Check(PyTuple_GET_ITEM(fast_path, 3)))) {
         PyErr_Format(PyExc_ValueError,
-                     "fast_path: must be None or a tuple (callable, tuple of argument names, bool[, bool]), not %R", fast_path);
+                     "fast_path: must be None or a tuple (callable, tuple of argument names, bool[, callable]), not %R", fast_path);
         return -1;
     }
     PyObject *values = PyTuple_GET_ITEM(fast_path, 1);
     entry->fast_path_callable = PyTuple_GET_ITEM(fast_path, 0);
     entry->fast_path_unpack = PyTuple_GET_ITEM(fast_path, 2) == Py_True;
-    entry->fast_path_retry = parts == 4 && PyTuple_GET_ITEM(fast_path, 3) == Py_True;
+    entry->fast_path_may_retry = parts == 4 ? PyTuple_GET_ITEM(fast_path, 3) : NULL;
     entry->n_fast_path = PyTuple_GET_SIZE(values);
     entry->fast_path_slots = PyMem_Calloc((size_t)entry->n_fast_path + 1, sizeof(int));
     entry->fast_path_keys = PyMem_Calloc((size_t)entry->n_fast_path + 1, sizeof(PyObject *));
@@ -588,7 +588,7 @@ static PyMemberDef entry_members[] = {
     {"code", T_OBJECT, offsetof(Entry, code), READONLY, "The replacement code."},
     {"guard", T_OBJECT, offsetof(Entry, guard), READONLY, "The GuardProgram."},
     {"payload", T_OBJECT, offsetof(Entry, payload), 0, "Whatever the owner keeps here."},
-    {"fast_path", T_OBJECT, offsetof(Entry, fast_path), READONLY, "None, or (callable, values, unpack[, retry])."},
+    {"fast_path", T_OBJECT, offsetof(Entry, fast_path), READONLY, "None, or (callable, values, unpack[, may_retry])."},
     {"hits", T_ULONGLONG, offsetof(Entry, hits), READONLY, "How often this entry was chosen."},
     {NULL, 0, 0, 0, NULL},
 };
@@ -601,8 +601,8 @@ PyTypeObject Entry_Type = {
     .tp_doc = "Entry(code, guard, payload=None, fast_path=None)\n\nReplacement code and the guard under which it is right.\n"
               "fast_path=(callable, values, unpack): the entry's whole effect is callable(*values), whose result is returned as\n"
               "it is, or its item 0 when unpack is True; dispatchers then run no frame. A value is the name of an argument,\n"
-              "(name of *args, index) or (name of **kwargs, key). A fourth item True: when the callable raises an Exception,\n"
-              "the code runs all the same, and what it raises or returns counts.",
+              "(name of *args, index) or (name of **kwargs, key). With a fourth item, when the callable raises an Exception for\n"
+              "which may_retry(exception) is true, the code runs all the same, and what it raises or returns counts.",
     .tp_new = entry_new,
     .tp_dealloc = entry_dealloc,
     .tp_traverse = entry_traverse,

@@ -163,6 +163,30 @@ tf_exception_put_back(TfException taken)
 #endif
 }
 
+/* The same with a value that is an exception object and knows its traceback. */
+static inline TfException
+tf_exception_take_whole(void)
+{
+    TfException taken = tf_exception_take();
+#if PY_VERSION_HEX < 0x030C0000
+    PyErr_NormalizeException(&taken.type, &taken.value, &taken.traceback);
+    if (taken.traceback != NULL) {
+        PyException_SetTraceback(taken.value, taken.traceback);
+    }
+#endif
+    return taken;
+}
+
+static inline void
+tf_exception_drop(TfException taken)
+{
+    Py_XDECREF(taken.value);
+#if PY_VERSION_HEX < 0x030C0000
+    Py_XDECREF(taken.type);
+    Py_XDECREF(taken.traceback);
+#endif
+}
+
 /* A number that changes with every change of the class or of its bases; 0 when the class has none at present. */
 static inline unsigned int
 tf_type_version(PyTypeObject *type)

@@ -313,18 +313,24 @@ run_fast_path(Entry *entry, PyObject *const *slots, PyObject **result)
     return there;
 }
 
-/* Whether the exception in flight may be a reason to run the code: it is an Exception, and none of a hook that the program has given to
-   autograd (attribute raised_by_hook), which must not be called twice. */
+/* Whether the entry's code runs because of the exception in flight: an Exception to which the entry's question, `may_retry(error)`, says so.
+   An exception that the question raises itself takes the place of that one. */
 static bool
-may_retry(void)
+may_retry(Entry *entry)
 {
-    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+    if (entry->fast_path_may_retry == NULL || !PyErr_ExceptionMatches(PyExc_Exception)) {
         return false;
     }
-    TfException taken = tf_exception_take();
-    bool has_mark = taken.value != NULL && PyObject_HasAttrString(taken.value, "raised_by_hook");
+    TfException taken = tf_exception_take_whole();
+    PyObject *answer = PyObject_CallOneArg(entry->fast_path_may_retry, taken.value);
+    int truth = answer == NULL ? -1 : PyObject_IsTrue(answer);
+    Py_XDECREF(answer);
+    if (truth < 0) {
+        tf_exception_drop(taken);
+        return false;
+    }
     tf_exception_put_back(taken);
-    return !has_mark;
+    return truth == 1;
 }
 
 static PyObject *
@@ -333,7 +339,7 @@ run_entry(Dispatcher *self, PyCodeObject *code, Entry *entry, PyObject *const *s
     tf_counters.dispatcher_hits++;
     PyObject *result = NULL;
     if (entry->fast_path_callable != NULL && run_fast_path(entry, slots, &result)) {
-        if (result != NULL || !entry->fast_path_retry || !may_retry()) {
+        if (result != NULL || !may_retry(entry)) {
             return result;
         }
         PyErr_Clear(); /* the code knows what to do about it */

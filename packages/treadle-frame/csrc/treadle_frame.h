@@ -258,7 +258,7 @@ typedef struct {
     PyObject **fast_path_keys;      /* owned array of borrowed keys: index into *args, name in **kwargs, NULL the slot itself */
     Py_ssize_t n_fast_path;
     bool fast_path_unpack;
-    bool fast_path_retry;       /* the code runs when the callable has raised an Exception */
+    PyObject *fast_path_may_retry;  /* borrowed from fast_path: asked whether the code runs when the callable has raised; or NULL */
     unsigned long long hits;
     PyObject *weakrefs;
 } Entry;

@@ -638,9 +638,18 @@ def test_the_code_may_run_when_the_fast_path_callable_raises(retry: bool) -> Non
         error = (KeyboardInterrupt if x == 2 else ValueError)("fast path")
         if x == 3:
             error.raised_by_hook = True  # type: ignore[attr-defined]
+        if x == 4:
+            error.args = ("in the question",)
         raise error
 
-    add_entry(f, Entry(g.__code__, ALWAYS, fast_path=(fail, ("x",), False, retry)))
+    def may_retry(error: BaseException) -> bool:
+        assert error.__traceback__ is not None
+        if error.args == ("in the question",):
+            raise LookupError("by the question")
+        return not hasattr(error, "raised_by_hook")
+
+    question = (may_retry,) if retry else ()
+    add_entry(f, Entry(g.__code__, ALWAYS, fast_path=(fail, ("x",), False, *question)))
     fast = dispatcher(f, never)
     with pytest.raises(KeyboardInterrupt):
         fast(2)
@@ -648,6 +657,8 @@ def test_the_code_may_run_when_the_fast_path_callable_raises(retry: bool) -> Non
         fast(3)
     if retry:
         assert fast(1) == "code with 1"
+        with pytest.raises(LookupError, match="by the question"):
+            fast(4)
     else:
         with pytest.raises(ValueError, match="fast path"):
             fast(1)

@@ -31,17 +31,24 @@ from .emit import FrameCode
 def turn_hook_off(error: BaseException) -> Any:
     """Turn the hook off, because the run that follows is no reason to compile the functions it calls; gives the state before.
 
-    Raises `error` itself if it is no Exception (KeyboardInterrupt and the like), or comes from a hook of the program that autograd has
-    called (`raised_by_hook`, docs/contracts.md, section 4), or comes after a write (`has_written`, section 3).
+    Raises `error` itself if the program must not run because of it.
     """
-    if not isinstance(error, Exception) or hasattr(error, "raised_by_hook") or hasattr(error, "has_written"):
-        raise error
-    if _is_of_saved_tensor_hook(error):
+    if not may_run_again(error):
         raise error
     return treadle_frame.set_handler(None)
 
 
-def _is_of_saved_tensor_hook(error: Exception) -> bool:
+def may_run_again(error: BaseException) -> bool:
+    """Whether the program may run from its start because a graph has raised this.
+
+    It must not if it is no Exception (KeyboardInterrupt and the like), or comes from a hook of the program that autograd has called
+    (`raised_by_hook`, docs/contracts.md, section 4), or comes after a write (`has_written`, section 3).
+    """
+    is_final = not isinstance(error, Exception) or hasattr(error, "raised_by_hook") or hasattr(error, "has_written")
+    return not is_final and not _is_of_saved_tensor_hook(error)
+
+
+def _is_of_saved_tensor_hook(error: BaseException) -> bool:
     """Whether the hook that autograd calls for tensors to be saved has raised this, as checkpoint's does to end a recomputation.
 
     A backend that runs the graph's operators under autograd calls it in the midst of the graph.

@@ -14,7 +14,7 @@ from ..backend_call import raises_before_writing
 from ..bytecode import CodeModel
 from ..errors import Unsupported
 from .deferred_asserts import asserts_of, raising_as_program, raising_typed
-from .deoptimise import Deoptimisation, emit_deoptimisation
+from .deoptimise import Deoptimisation, emit_deoptimisation, may_run_again
 from .dropped import check_dropped_generators
 from .emit import FrameCode
 from .escaping_leaves import check_leaves
@@ -180,16 +180,16 @@ def finish_entry(
     payload.numbers, payload.modules = result.guards.numbers, result.guards.modules
     fast_path = None
     if compiled is not None and not result.protected and not has_asserts:
-        fast_path = _fast_path(plan, compiled, retry=deoptimisation is not None)
+        fast_path = _fast_path(plan, compiled, None if deoptimisation is None else may_run_again)
     if fast_path is None:
         return treadle_frame.Entry(replacement, program, payload)
     return treadle_frame.Entry(replacement, program, payload, fast_path=fast_path)
 
 
-def _fast_path(plan: FramePlan, compiled: Callable[..., Any], *, retry: bool) -> Any:
-    """`(compiled, argument names, unpack, retry)` when the frame does nothing but `return compiled(*arguments)[0]`, else None.
+def _fast_path(plan: FramePlan, compiled: Callable[..., Any], may_retry: Callable[[BaseException], bool] | None) -> Any:
+    """`(compiled, argument names, unpack[, may_retry])` when the frame does nothing but `return compiled(*arguments)[0]`, else None.
 
-    retry: when the graph raises, the replacement code runs.
+    may_retry: asked when the graph raises whether the replacement code runs.
     """
     result = plan.result
     if plan.leaving is not None or result.mutations or result.state_changes or len(plan.outputs) != 1:
@@ -201,7 +201,7 @@ def _fast_path(plan: FramePlan, compiled: Callable[..., Any], *, retry: bool) ->
     names = [source.path[0][1] for source in result.graph.input_sources if len(source.path) == 1]
     if len(names) != len(result.graph.input_sources) or any(name not in slots for name in names):
         return None
-    return (compiled, tuple(names), True, retry)
+    return (compiled, tuple(names), True, *filter(None, [may_retry]))
 
 
 def with_accepted_sizes(entry: Any) -> Any:
