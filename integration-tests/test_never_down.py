@@ -10,6 +10,7 @@ import warnings
 
 import pytest
 import torch
+from torch.utils import checkpoint
 
 import treadle
 
@@ -298,3 +299,58 @@ def test_calls_that_nest_too_deeply_are_left_to_python():
     finally:
         sys.setrecursionlimit(limit)
     assert time.perf_counter() - started < 30
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("early_stop", [True, False])
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_checkpoint_around_a_compiled_function(backend, early_stop, use_reentrant):
+    """The exception by which a checkpoint ends its recomputation passes through: the graph must not run twice because of it."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    compiled = treadle.compile(lambda x: model(x).sin(), backend=backend)
+    for _ in range(3):
+        x = torch.randn(2, 4, requires_grad=True)
+        with checkpoint.set_checkpoint_early_stop(early_stop):
+            checkpoint.checkpoint(compiled, x, use_reentrant=use_reentrant).sum().backward()
+        gradient, x.grad = x.grad, None
+        model(x).sin().sum().backward()
+        torch.testing.assert_close(gradient, x.grad)
+
+
+RESIZING = {
+    "resize_as_": lambda x, y: x.resize_as_(y),
+    "torch.resize_as_": lambda x, y: torch.resize_as_(x, y),
+    "resize_as_ and another result": lambda x, y: (x.resize_as_(y), x * 2)[1],
+    "resize_": lambda x, y: x.resize_(2, 3).add_(1),
+    "out= of other sizes": lambda x, y: torch.add(y, y, out=x),
+    "out= of other sizes, and then": lambda x, y: torch.mul(y, 3, out=x) + x.sum(),
+    "out= that is emptied first": lambda x, y: torch.cat([y, y, y], out=x.resize_(0)),
+    "t_": lambda x, y: x.t_() * 2,
+    "set_": lambda x, y: x.set_(y) + 1,
+    "of a copy": lambda x, y: x.clone().resize_as_(y),
+}
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", RESIZING)
+def test_inputs_that_are_resized(name, dynamic, backend):
+    function = RESIZING[name]
+    compiled = treadle.compile(function, dynamic=dynamic, backend=backend)
+    for rows in (4, 5, 6):
+        found, wanted = ((torch.arange(rows * 3.0).clone().view(rows, 3), torch.ones(2, 3)) for _ in range(2))
+        result, expected = compiled(*found), function(*wanted)
+        assert result.stride() == expected.stride()
+        assert (result is found[0]) == (expected is wanted[0])
+        torch.testing.assert_close((result, *found), (expected, *wanted), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("backend", ["eager", "codegen"])
+def test_detaching_a_view_in_place_raises(backend):
+    compiled = treadle.compile(lambda x: x.detach_() * 2, backend=backend)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(torch.ones(4)), torch.full((4,), 2.0))
+    with pytest.raises(RuntimeError, match="detach views in-place"):
+        compiled(torch.ones(4).view(2, 2))

@@ -94,11 +94,22 @@ def why_not_describable(tensor: torch.Tensor) -> str | None:
 
 @dataclass
 class Inputs:
-    """The graph's inputs in placeholder order: functional wrappers, the fakes they wrapped at first, and fakes with eager's geometry."""
+    """The graph's inputs in placeholder order: functional wrappers, the fakes they wrapped at first, and fakes with eager's geometry.
+
+    given  id of a fake -> its sizes and strides before the run. What resizes a wrapper may resize the fake.
+    """
 
     wrappers: list[Any]
     fakes: list[Any]
     expected_metadata: list[Any]
+    given: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+
+    def append(self, wrapper: Any, fake: Any) -> None:
+        """Add an input."""
+        self.wrappers.append(wrapper)
+        self.fakes.append(fake)
+        if isinstance(fake, torch.Tensor):
+            self.given[id(fake)] = _geometry(fake)
 
     def tensors(self) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
         """(index, wrapper, fake) of the inputs that are tensors."""
@@ -162,7 +173,13 @@ def why_not_same_metadata(inputs: Inputs) -> str | None:
             return "the sizes or strides of an input are changed in place"
         if tuple(wrapper.size()) != tuple(fake.size()) or wrapper.dtype != fake.dtype:
             return "the sizes or strides of an input are changed in place"
+        if _geometry(fake) != inputs.given.get(id(fake), _geometry(fake)):
+            return "an input is resized"
     return None
+
+
+def _geometry(fake: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(fake.size()), tuple(fake.stride()) if fake.layout is torch.strided else None
 
 
 def describe_mutations(inputs: Inputs, outputs: GraphOutputs) -> tuple[Mutation, ...]:

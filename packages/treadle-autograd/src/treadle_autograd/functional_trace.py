@@ -130,8 +130,7 @@ class FunctionalTrace:
             self.differentiable.add(id(wrapper))
 
     def _append_input(self, wrapper: Any, fake: Any) -> None:
-        self.inputs.wrappers.append(wrapper)
-        self.inputs.fakes.append(fake)
+        self.inputs.append(wrapper, fake)
 
     def run(self) -> FunctionalRun:
         """Record the graph."""

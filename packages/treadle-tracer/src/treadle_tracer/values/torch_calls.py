@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from treadle_shapes import ShapesError, UnbackedError
-from treadle_shapes.torch import is_transforming, run_for_metadata, unwrapped
+from treadle_shapes.torch import Kind, is_transforming, run_for_metadata, unwrapped
 from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
@@ -146,6 +146,8 @@ def run_in_graph(
     A result without tensors (a size, a flag) is a constant and leaves no node.
     """
     known = operator_record(target)
+    if _name(target) == "detach_" and isinstance(args[0], TensorValue) and answer_of_object(tx, args[0], "_is_view"):
+        raise Unsupported("torch-call-raises", f"detach_ of {args[0].describe()}, which is a view")
     if target is torch.Tensor or (known is not None and known.is_uninitialised):
         _rely_on_uninitialised(tx, _name(target))
     if "requires_grad" in kwargs and torch.is_grad_enabled() and _name(target) in _FACTORIES:
@@ -205,13 +207,39 @@ def _run_or_fix_floats(
     """The arguments and the result of the call on fake tensors; with dynamic floats fixed where it does not take them."""
 
     def run() -> Any:
-        return run_fake(tx, op, target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
+        args, kwargs = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
+        sizes = _sizes_of_outside_tensors(tx, target, args, kwargs)
+        result = run_fake(tx, op, target, args, kwargs)
+        for fake, given in sizes:
+            if tuple(fake.shape) != given[0]:
+                with tx.fake_mode, torch.no_grad():
+                    fake.as_strided_(*given)
+                raise Unsupported("resized-tensor", _name(target))
+        return result
 
     try:
         return pairs, named, run()
     except Unsupported as failed:
         pairs, named = floats.retry_with_constants(failed, pairs, named)
         return pairs, named, run()
+
+
+def _sizes_of_outside_tensors(
+    tx: TraceContext, target: Any, args: list[Any], kwargs: dict[str, Any]
+) -> list[tuple[torch.Tensor, tuple[Any, Any]]]:
+    """The tensors from outside that the call may resize, as `out=` and `resize_as_` do, with sizes and strides: the graph's inputs are
+    described as they were at the start. What has no functional form is left to Python as a whole."""
+    record = operator_record(target)
+    writes = record is not None and record.writes and not record.why_not_functional and record.kind is not Kind.VIEW
+    if kwargs.get("out") is None and not writes:
+        return []
+    fakes = [fake for fake in (*args[:1], kwargs.get("out")) if isinstance(fake, torch.Tensor)]
+    values = [(fake, tx.tensor_of_fake(fake)) for fake in fakes if fake.layout is torch.strided]
+    return [
+        (fake, (tuple(fake.shape), fake.stride()))
+        for fake, value in values
+        if value is not None and value.source is not None
+    ]
 
 
 def _refuse_other_result_with_scalars(
