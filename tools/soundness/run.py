@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import io
 import math
@@ -22,7 +23,15 @@ from soundness.world import Maker, World
 
 Step = tuple[str, str]  # ("call" | "world" | "process", source text)
 Compile = Callable[[Any], Any]
-ORIGINALS = {"relu": torch.relu, "silu": F.silu, "floor": math.floor}
+ORIGINALS: dict[str, Any] = {
+    "relu": torch.relu,
+    "silu": F.silu,
+    "floor": math.floor,
+    "add_": torch.Tensor.add_,
+    "linear": torch.nn.Linear.forward,
+    "len": len,
+    "sum": sum,
+}
 
 
 @dataclass(frozen=True)
@@ -65,7 +74,7 @@ def run_case(case: Case, compile_function: Compile) -> Mismatch | None:
         for position, (kind, text) in enumerate(case.steps):
             if kind == "process":
                 with contextlib.suppress(Exception):
-                    exec(text, {"torch": torch, "F": F, "math": math, "ORIGINALS": ORIGINALS})
+                    exec(text, {"torch": torch, "F": F, "math": math, "builtins": builtins, "ORIGINALS": ORIGINALS})
                 continue
             told = [_carry_out(world, kind, text, position) for world in worlds]
             for what in told[0]:
@@ -128,8 +137,20 @@ def _process_state_kept() -> Iterator[None]:
         torch.autograd.set_detect_anomaly(False)
         torch.backends.cuda.enable_flash_sdp(True)
         torch.set_autocast_enabled("cpu", False)
-        torch.relu, F.silu, math.floor = ORIGINALS["relu"], ORIGINALS["silu"], ORIGINALS["floor"]
+        torch.set_autocast_dtype("cpu", torch.bfloat16)
+        torch.backends.mkldnn.enabled = True
+        torch.set_warn_always(False)
+        torch.utils.deterministic.fill_uninitialized_memory = True
+        torch.set_default_device(None)
+        _undo_patches()
         sys.modules.pop("world", None)
+
+
+def _undo_patches() -> None:
+    torch.relu, F.silu, math.floor = ORIGINALS["relu"], ORIGINALS["silu"], ORIGINALS["floor"]
+    torch.Tensor.add_, torch.nn.Linear.forward = ORIGINALS["add_"], ORIGINALS["linear"]
+    builtins.len, builtins.sum = ORIGINALS["len"], ORIGINALS["sum"]
+    torch.nn.modules.module._global_forward_hooks.clear()
 
 
 def program(case: Case) -> str:

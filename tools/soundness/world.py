@@ -3,7 +3,9 @@
 A world is a list of chunks of source text, so that a failing one can be minimised chunk by chunk. The names in it are fixed:
 
 C0..C3  classes, each with random bases among those before it        o0..o3  instances of them
-m0, m1  modules (torch.nn.Module)                                    L, D, S, T, Q  list, dict, set, tuple, deque
+K, Z    a class of the metaclass Meta, one with slots                k0, z0  instances of them
+m0, m1  modules (torch.nn.Module)                                    L, D, S, T, Q, OD  list, dict, set, tuple, deque, ordered dict
+L2, D2  at first the list itself and a copy of the dict              h3, cached  a partial and a cached function
 h0..h2  functions with defaults and globals                          c0      a closure; `set_cell(v)` changes its cell
 G0..G3  globals: numbers, text, a tensor, a function                 P, E    a named tuple, an enum class
 """
@@ -14,13 +16,18 @@ import random
 from dataclasses import dataclass
 
 PREAMBLE = """
-import collections, dataclasses, enum, functools, math, operator
+import collections, dataclasses, enum, functools, gc, math, operator
 import torch
 import torch.nn.functional as F
 class P(collections.namedtuple("P", "first second")): pass
 class E(enum.Enum):
     A = 1
     B = 2
+class Meta(type):
+    @property
+    def name2(cls): return cls.__name__
+class K(metaclass=Meta): k = 1
+class Z: __slots__ = ("k", "n", "items")
 """
 
 SCALARS = ("0", "1", "2", "3", "-1", "0.5", "2.0", "True", "False", "None", "'k'", "'text'", "()")
@@ -128,6 +135,47 @@ READS = (
     "torch.is_autocast_enabled('cpu')",
     "torch.backends.cuda.flash_sdp_enabled()",
     "torch.tensor(1.0).dtype",
+    "torch.get_autocast_dtype('cpu')",
+    "torch.backends.mkldnn.enabled",
+    "torch.is_warn_always_enabled()",
+    "torch.utils.deterministic.fill_uninitialized_memory",
+    "torch.get_default_device().type",
+    "torch.zeros(1).device.type",
+    "K.{a}",
+    "getattr(K, '{a}', {v})",
+    "K.name2",
+    "isinstance({o}, K)",
+    "isinstance(k0, {C})",
+    "type(K()).__name__",
+    "k0.{a}",
+    "len(K)",
+    "z0.{a}",
+    "getattr(z0, '{a}', {v})",
+    "hasattr(z0, '{a}')",
+    "type(z0) is Z",
+    "[c.__name__ for c in {C}.__mro__]",
+    "len(L2)",
+    "L2 is L",
+    "L2 == L",
+    "D2 is D",
+    "D2.get('{a}', {v})",
+    "list(OD)",
+    "OD == D",
+    "next(iter(OD), None)",
+    "sorted(map(str, S))",
+    "S == {{1, 'k'}}",
+    "Q.maxlen",
+    "h3()",
+    "h0.{a}",
+    "getattr(h0, '{a}', {v})",
+    "c0.__closure__[0].cell_contents",
+    "cached({n})",
+    "m0.late",
+    "'late' in m0._buffers",
+    "m0.weight.dtype",
+    "m0.weight.grad is None",
+    "m0.steps.shape",
+    "[name for name, p in m1.named_parameters()]",
 )
 
 TENSOR_LINES = (
@@ -145,6 +193,11 @@ TENSOR_LINES = (
     "x = x + torch.rand(x.shape)",
     "x = F.dropout(x, 0.5, m0.training)",
     "x = x.view(-1).view(x.shape)",
+    "x = x + m0.steps.sum()",
+    "x = x + c0(1)[1] if isinstance(c0(1)[1], (int, float)) else x",
+    "x = torch.nn.functional.relu(x) + torch.randn(1)",
+    "x = x.to(m0.weight.dtype)",
+    "x = x * torch.full((1,), 2.0)",
     "x = x + float(len(L))",
     "x = x + sum(v for v in L if isinstance(v, float))",
     "for v in L:\n        x = x + (v if isinstance(v, (int, float)) else 1)",
@@ -170,6 +223,16 @@ EFFECTS = (
     "print('{a}', len(out), {o} is a)",
     "out.append(x)",
     "L[0] = x.sum()",
+    "L2.append({v})",
+    "D2['{a}'] = {v}",
+    "OD['{a}'] = len(OD)",
+    "z0.{a} = {v}",
+    "k0.n = {v}",
+    "K.n = {v}",
+    "cached({n})",
+    "m0.steps += 1",
+    "set_cell({v})",
+    "x = x.clone()\n    x.add_(1)",
 )
 
 
@@ -237,6 +300,10 @@ class Maker:
             self.fill("Q = collections.deque([{v}])"),
             self.fill("G0 = {v}"),
             self.fill("G1 = {n}"),
+            "L2, D2, OD = L, dict(D), collections.OrderedDict(k=1, n=2)",
+            "z0, k0 = Z(), K()",
+            "h3 = functools.partial(max, 1)",
+            "@functools.lru_cache\ndef cached(v):\n    print('called', v)\n    return v * 2",
             "G2 = torch.ones(2)",
             self.fill("def G3(v=1): return v"),
             self.fill("def h0(v): return v, G0"),
