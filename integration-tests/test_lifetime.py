@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -85,3 +87,20 @@ def test_objects_die_although_the_compiled_function_lives(name: str, backend: st
         gc.collect()
     assert [ref() for ref in references if ref() is not None] == []
     assert callable(compiled)
+
+
+def test_the_end_of_a_process_is_quiet() -> None:
+    """Classes, functions and modules die then, when the modules that entries need may be empty."""
+    program = """
+import torch, treadle
+class C:
+    def __init__(self): self.k = 2.0
+    def scaled(self, x): return x * self.k
+model, c = torch.nn.Linear(4, 4), C()
+compiled = [treadle.compile(model), treadle.compile(c.scaled), treadle.compile(lambda x: c.scaled(x) + model(x))]
+cycle = [compiled, model, c, lambda x: cycle]
+for f in compiled: f(torch.ones(2, 4)); f(torch.ones(2, 4))
+print("end")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

@@ -6,6 +6,7 @@ they have shown of the calls (sizes, numbers, which module was where) is remembe
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -55,10 +56,11 @@ def dropped_with(
     remember: called with what is remembered of each.
     """
     code_reference, payload_reference = weakref.ref(code), weakref.ref(payload)
+    is_finalizing = sys.is_finalizing
 
     def drop(gone: weakref.ref[Any]) -> None:
         code, payload = code_reference(), payload_reference()
-        if code is None or payload is None:
+        if code is None or payload is None or is_finalizing():  # at the end of the process this module may be empty
             return
         for entry in treadle_frame.entries(code):
             if entry.payload is payload and treadle_frame.remove_entry(code, entry):
