@@ -173,7 +173,7 @@ IN_PROCESS = (
     "torch.set_warn_always({b})",
     "torch.utils.deterministic.fill_uninitialized_memory = {b}",
     "torch.set_default_device('cpu' if {b} else None)",
-    "torch.Tensor.add_ = (lambda self, other: ORIGINALS['add_'](self, 2 * other)) if {b} else ORIGINALS['add_']",
+    "torch.Tensor.add_ = (lambda self, other: self.copy_(self + 2 * other)) if {b} else ORIGINALS['add_']",
     "torch.nn.Linear.forward = (lambda self, x: x + {n}) if {b} else ORIGINALS['linear']",
     "builtins.len = (lambda v: {n}) if {b} else ORIGINALS['len']",
     "builtins.sum = (lambda v: {n}) if {b} else ORIGINALS['sum']",

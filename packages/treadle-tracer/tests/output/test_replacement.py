@@ -34,6 +34,7 @@ class Thing:
 def run(value, *args, mutations=None, like=frame):
     result = SimpleNamespace(
         kind="return",
+        guards=GuardSet(),
         value=value,
         mutations=mutations or Mutations(),
         state_changes=[],

@@ -18,6 +18,7 @@ from treadle_tracer.bytecode import OPS, SlotKind, live_locals, read, stack_kind
 from treadle_tracer.bytecode.splice import why_not_cut
 from treadle_tracer.output import continuations, resume
 from treadle_tracer.output.entry import FramePlan
+from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.left_frames import why_not_resume
 from treadle_tracer.output.mutations import Mutations
 from treadle_tracer.values.base import NONE, NULL, ConcreteValue
@@ -208,6 +209,7 @@ def leave_at(function, index):
         stack, handled = as_traced(model, index, broken.stack)
         result = SimpleNamespace(
             kind="break",
+            guards=GuardSet(),
             index=index,
             inner=(),
             stack=stack,
@@ -283,6 +285,7 @@ def test_a_break_in_a_continuation_hands_the_next_one_over():
             return broken
         result = SimpleNamespace(
             kind="break",
+            guards=GuardSet(),
             index=index,
             inner=(),
             stack=[ConcreteValue(value) for value in broken.stack],
