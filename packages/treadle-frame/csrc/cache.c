@@ -337,6 +337,7 @@ module_remove_entry(PyObject *module, PyObject *args)
     }
     if (present) {
         Py_SETREF(cache->entries, rest);
+        tf_dispatchers_forget(entry);   /* which the caller holds */
     }
     return PyBool_FromLong(present);
 }

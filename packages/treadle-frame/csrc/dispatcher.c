@@ -16,8 +16,9 @@ typedef struct {
     PyObject *entry, *function; /* owned */
 } MadeFunction;
 
-typedef struct {
+typedef struct Dispatcher {
     PyObject_HEAD
+    struct Dispatcher *previous, *next; /* all dispatchers, for tf_dispatchers_forget() */
     PyObject *callable;         /* owned: what was given, a function or a bound method */
     PyObject *function;         /* owned: the Python function in it */
     PyObject *bound_self;       /* owned, NULL for a function */
@@ -30,6 +31,49 @@ typedef struct {
     MadeFunction *made;         /* owned: replacement codes of entries that were hit, as functions */
     Py_ssize_t n_made;
 } Dispatcher;
+
+static Dispatcher *all_dispatchers;
+
+static void
+link_dispatcher(Dispatcher *self)
+{
+    self->next = all_dispatchers;
+    if (all_dispatchers != NULL) {
+        all_dispatchers->previous = self;
+    }
+    all_dispatchers = self;
+}
+
+static void
+unlink_dispatcher(Dispatcher *self)
+{
+    if (self->previous == NULL && all_dispatchers != self) {
+        return;                 /* never linked */
+    }
+    *(self->previous == NULL ? &all_dispatchers : &self->previous->next) = self->next;
+    if (self->next != NULL) {
+        self->next->previous = self->previous;
+    }
+    self->previous = self->next = NULL;
+}
+
+/* The functions made for an entry that is removed go at once: their constants hold its graph. */
+void
+tf_dispatchers_forget(PyObject *entry)
+{
+    PyObject *gone = PyList_New(0);     /* what goes may run Python code: last */
+    for (Dispatcher *self = all_dispatchers; self != NULL && gone != NULL; self = self->next) {
+        for (Py_ssize_t i = self->n_made - 1; i >= 0; i--) {
+            if (self->made[i].entry == entry && PyList_Append(gone, self->made[i].function) == 0) {
+                Py_DECREF(self->made[i].function);
+                Py_DECREF(self->made[i].entry);     /* the caller has another reference */
+                self->made[i] = self->made[--self->n_made];
+            }
+        }
+    }
+    Py_XDECREF(gone);
+    PyErr_Clear();
+}
 
 /* ---- binding ---------------------------------------------------------------------------------------------------------- */
 
@@ -504,6 +548,7 @@ dispatcher_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         see_followed(self);
     }
     self->vectorcall = dispatcher_vectorcall;
+    link_dispatcher(self);
     if (look_like((PyObject *)self, fn) < 0) {
         Py_CLEAR(self);
     }
@@ -553,6 +598,7 @@ dispatcher_dealloc(PyObject *object)
     if (self->weakrefs != NULL) {
         PyObject_ClearWeakRefs(object);
     }
+    unlink_dispatcher(self);
     dispatcher_clear(object);
     Py_XDECREF(self->callable);
     Py_XDECREF(self->function);

@@ -284,6 +284,7 @@ int tf_entry_holds(Entry *, GuardView *);
 /* The values of a fast-path entry, borrowed from the slots: 1, or 0 when *args or **kwargs lack one (its guard is too weak). */
 int tf_entry_fast_path_values(Entry *, PyObject *const *slots, PyObject **values);
 extern PyMethodDef tf_cache_methods[];
+void tf_dispatchers_forget(PyObject *entry);                    /* of dispatcher.c: an entry that is no longer in its cache */
 
 /* Argument slots: positional, keyword-only, *args, **kwargs. */
 static inline int

@@ -704,3 +704,22 @@ def test_an_exception_of_refresh_comes_out_of_the_call():
         call()
     with pytest.raises(TypeError, match="refresh"):
         dispatcher(original, RUN_CACHED, original)  # type: ignore[call-arg]
+
+
+def test_an_entry_that_is_removed_goes_with_the_function_made_for_it():
+    def f(x):
+        return "original"
+
+    def replacement(x):
+        return "replaced"
+
+    entry = Entry(replacement.__code__, ALWAYS)
+    add_entry(f, entry)
+    fast, other = dispatcher(f, never), dispatcher(f, never)
+    assert fast(1) == other(1) == "replaced"
+    reference = weakref.ref(entry)
+    assert treadle_frame.remove_entry(f, entry)
+    del entry
+    assert reference() is None
+    add_entry(f, Entry(replacement.__code__, ALWAYS))
+    assert fast(1) == other(1) == "replaced"

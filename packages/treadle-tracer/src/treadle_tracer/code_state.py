@@ -97,6 +97,10 @@ class CodeState:
         """Remember an entry that is dropped until `note_dropped`. May be called in the middle of anything: by the garbage collector."""
         self.dropped.append(entry)
 
+    def give_up_trial(self, references: Any) -> None:
+        """Forget the entries on trial whose payloads have these references: something that they need is gone."""
+        self.on_trial = [entry for entry in self.on_trial if entry.payload.references is not references]
+
     def note_dropped(self, entries: Sequence[DroppedEntry]) -> None:
         """Count the modules that are gone with entries that have been dropped, and forget those."""
         self.gone.update(source for entry in entries for source in entry.payload.modules_gone)

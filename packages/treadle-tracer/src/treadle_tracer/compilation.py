@@ -32,7 +32,7 @@ from .options import TracerOptions
 from .output.break_placement import place_break
 from .output.call_changes import follow
 from .output.deferred_asserts import asserts_of
-from .output.dropped_entries import dropped_with
+from .output.dropped_entries import References
 from .output.entry import FramePlan, Payload, finish_entry, with_accepted_sizes
 from .output.graph_writes import may_raise_by_value, why_not_deoptimise
 from .output.profitability import profit_of
@@ -257,7 +257,7 @@ class Compilation:
                 on_other_path=_stops_deferring(self.frame.code, self.state),
                 warns=self._captures,
             )
-        payload.references = dropped_with(result.guards.weakly_held, self.frame.code, payload, self.state.remember)
+        payload.references = References(result.guards.weakly_held, self.frame.code, self.state)
         if generalised:
             if not (payload.dynamic and check_size_one(gm, payload.inputs, payload.dynamic, self.frame)):
                 return None  # the backend has made a decision of its own
@@ -277,7 +277,7 @@ class Compilation:
             if payload.dynamic is not None:
                 check_size_one(None, (), payload.dynamic, self.frame)
         payload.numbers, payload.modules = result.guards.numbers, result.guards.modules
-        payload.references = dropped_with(result.guards.weakly_held, self.frame.code, payload, self.state.remember)
+        payload.references = References(result.guards.weakly_held, self.frame.code, self.state)
         program = result.guards.program()
         if payload.dynamic is not None:
             program = size_program(program.checks, payload.dynamic)

@@ -18,6 +18,7 @@ import torch
 import treadle_frame
 
 if TYPE_CHECKING:
+    from ..code_state import CodeState
     from .entry import Payload
     from .guards import TensorGuard
 
@@ -40,7 +41,7 @@ class DroppedEntry:
     def of(cls, entry: Any) -> DroppedEntry:
         """What to remember of an entry."""
         tensors = tuple(map(_without_tensor, entry.payload.tensors))
-        kept = replace(entry.payload, graph_module=None, tensors=tensors, reason=None, dynamic=None, references=())
+        kept = replace(entry.payload, graph_module=None, tensors=tensors, reason=None, dynamic=None, references=None)
         return cls(kept, tuple(check for check in entry.guard.checks if not isinstance(check.arg, torch.Tensor)))
 
 
@@ -48,25 +49,35 @@ def _without_tensor(guard: TensorGuard) -> TensorGuard:
     return guard if guard.identity is None else replace(guard, identity=_GONE)
 
 
-def dropped_with(
-    objects: Iterable[Any], code: CodeType, payload: Payload, remember: Callable[[DroppedEntry], None]
-) -> tuple[weakref.ref[Any], ...]:
-    """References to objects. As long as these references are kept, the entries of `payload` are dropped when one of the objects is gone.
+class References:
+    """Weak references to objects. Entries whose payloads have this in common are dropped when one of the objects is gone.
 
-    remember: called with what is remembered of each.
+    code: what the entries are of. state: the record of that, which remembers them.
     """
-    code_reference, payload_reference = weakref.ref(code), weakref.ref(payload)
-    is_finalizing = sys.is_finalizing
+
+    def __init__(self, objects: Iterable[Any], code: CodeType, state: CodeState):
+        self._code = weakref.ref(code)
+        self._state = state
+        self._references = [weakref.ref(obj, _dropping(self)) for obj in objects]
+
+    def drop(self) -> None:
+        """Drop the entries."""
+        code = self._code()
+        for entry in () if code is None else treadle_frame.entries(code):
+            if getattr(entry.payload, "references", None) is self and treadle_frame.remove_entry(code, entry):
+                self._state.remember(DroppedEntry.of(entry))
+        self._state.give_up_trial(self)
+
+
+def _dropping(references: References) -> Callable[[weakref.ref[Any]], None]:
+    of_entries, is_finalizing = weakref.ref(references), sys.is_finalizing
 
     def drop(gone: weakref.ref[Any]) -> None:
-        code, payload = code_reference(), payload_reference()
-        if code is None or payload is None or is_finalizing():  # at the end of the process this module may be empty
-            return
-        for entry in treadle_frame.entries(code):
-            if entry.payload is payload and treadle_frame.remove_entry(code, entry):
-                remember(DroppedEntry.of(entry))
+        found = of_entries()
+        if found is not None and not is_finalizing():  # at the end of the process this module may be empty
+            found.drop()
 
-    return tuple(weakref.ref(obj, drop) for obj in objects)
+    return drop
 
 
-__all__ = ["DroppedEntry", "dropped_with"]
+__all__ = ["DroppedEntry", "References"]

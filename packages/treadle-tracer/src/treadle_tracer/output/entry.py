@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from ..source import Source
     from ..trace.result import TraceResult
+    from .dropped_entries import References
     from .guards import DynamicNumbers, TensorGuard
 
 
@@ -50,7 +51,7 @@ class Payload:
     inlined       the codes of the functions that the trace has called in place; kept where `profit` is estimated
     goes_on       continuations follow
     is_left       the entry runs the original code, because its graphs are not worth their cost (`unprofitable`)
-    references    what the entry is dropped with (`output.dropped_entries`)
+    references    what the entry is dropped with (`output.dropped_entries`); copies of the payload have the same
     """
 
     graph_module: torch.fx.GraphModule | None
@@ -66,7 +67,7 @@ class Payload:
     inlined: tuple[weakref.ref[CodeType], ...] = ()
     goes_on: bool = False
     is_left: bool = False
-    references: tuple[weakref.ref[Any], ...] = ()
+    references: References | None = None
 
     @property
     def modules_gone(self) -> tuple[Source, ...]:
