@@ -64,10 +64,11 @@ def observe(run: Any, layouts: Any, hooks: frozenset[int]) -> list[Any]:
         return [type(error)]
     seen: list[Any] = [[o.detach().clone() for o in outputs], [o.requires_grad for o in outputs]]
     hooked: list[Any] = []
-    for place, output in enumerate(outputs):
-        if place in hooks and output.requires_grad:
-            output.register_hook(lambda g, place=place: hooked.append((place, g.detach().clone())))
-    n_hooked = 0
+    handles = [
+        output.register_hook(lambda g, place=place: hooked.append((place, g.detach().clone())))
+        for place, output in enumerate(outputs)
+        if place in hooks and output.requires_grad
+    ]
     results = [o * 1 for o in outputs if o.requires_grad]
     wanted = [leaf for leaf in leaves if leaf.requires_grad]
     if not results or not wanted:
@@ -75,13 +76,14 @@ def observe(run: Any, layouts: Any, hooks: frozenset[int]) -> list[Any]:
     total = sum((r * (k + 1) * 0.3).pow(2).sum() for k, r in enumerate(results))
     try:
         first = torch.autograd.grad(total, wanted, create_graph=True, allow_unused=True)
-        n_hooked = len(hooked)  # what a second pass sends to an output is not all seen (README, known limits)
+        for handle in handles:  # what a second pass sends to an output is not all seen (README, known limits)
+            handle.remove()
         defined = [g for g in first if g is not None and g.requires_grad]
         second = torch.autograd.grad(sum(g.pow(2).sum() for g in defined), wanted, allow_unused=True) if defined else ()
     except RuntimeError as error:
         return [*seen, "modified by an inplace operation" in str(error)]
     seen += [[None if g is None else g.detach() for g in (*first, *second)]]
-    seen += [[g for p, g in hooked[:n_hooked] if p == place] for place in range(len(outputs))]
+    seen += [[g for p, g in hooked if p == place] for place in range(len(outputs))]
     return seen
 
 
