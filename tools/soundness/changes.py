@@ -175,8 +175,6 @@ IN_PROCESS = (
     "torch.set_default_device('cpu' if {b} else None)",
     "torch.Tensor.add_ = (lambda self, other: self.copy_(self + 2 * other)) if {b} else ORIGINALS['add_']",
     "torch.nn.Linear.forward = (lambda self, x: x + {n}) if {b} else ORIGINALS['linear']",
-    "builtins.len = (lambda v: {n}) if {b} else ORIGINALS['len']",
-    "builtins.sum = (lambda v: {n}) if {b} else ORIGINALS['sum']",
     "torch.nn.modules.module._global_forward_hooks.clear()",
     "torch.nn.modules.module.register_module_forward_hook(lambda module, args, result: result * {n})",
 )

@@ -869,7 +869,7 @@ def test_another_class_at_the_address_of_a_dead_one_is_another_class() -> None:
         reused += id(other) == address
         assert not evaluate(program, o=instance)
         del other, instance
-    assert reused
+    assert reused or UNDER  # sanitizers keep freed memory apart
 
 
 def test_a_counter_in_a_class_does_not_make_its_guards_slow() -> None:
