@@ -26,7 +26,8 @@ class Histories:
 
     def __init__(self) -> None:
         self.lost: str | None = None
-        self._with_history: set[int] = set()
+        # Storages themselves: the address of one that is gone may be another's.
+        self._with_history: dict[int, torch.UntypedStorage] = {}
 
     def before_call(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Look at what the call of the traced graph's node writes to.
@@ -48,7 +49,8 @@ class Histories:
         """Note the memory of the call's results."""
         for tensor in (result,) if isinstance(result, torch.Tensor) else _tensors(result):
             if tensor.requires_grad and not is_transforming():
-                self._with_history.add(tensor.untyped_storage()._cdata)
+                storage = tensor.untyped_storage()
+                self._with_history[storage._cdata] = storage
 
 
 def _written(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
