@@ -129,10 +129,12 @@ IMMUTABLE_BASES: tuple[type, ...] = (int, float, complex, str, bytes)
 
 
 def has_python_method(tx: TraceContext, value: Value, names: tuple[str, ...]) -> bool:
-    """Whether the program defines one of these special methods for a constant object; registered."""
+    """Whether the program defines one of these special methods for a constant object, or for a class by its metaclass; registered."""
     if not isinstance(value, ConstantObject):
-        return False
-    found = [lookup(tx, type(value.obj), name) for name in names]
+        obj = getattr(value, "obj", None)
+        if not isinstance(obj, type) or type(obj) is type:
+            return False
+    found = [lookup(tx, type(value.obj), name) for name in names]  # type: ignore[attr-defined]
     return any(isinstance(raw, types.FunctionType) and not is_trusted_name(raw.__module__) for raw in found)
 
 
@@ -149,7 +151,8 @@ _SPECIAL = tuple(
 def special_methods_are_built_in(tx: TraceContext, obj: Any) -> bool:
     """Whether a call of a C function on a constant object runs no method of the program; registered for every special method."""
     cls = type(obj)
-    if isinstance(obj, type) or not class_may_change(cls):
+    if not class_may_change(cls):
         return True
-    found = [lookup(tx, cls, name) for name in _SPECIAL]
+    names = [name for name in _SPECIAL if name != "__call__"] if isinstance(obj, type) else _SPECIAL
+    found = [lookup(tx, cls, name) for name in names]
     return not any(isinstance(raw, types.FunctionType) and not is_trusted_name(raw.__module__) for raw in found)

@@ -25,7 +25,7 @@ from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
-from treadle_tracer.values.constant_objects import IMMUTABLE_BASES, MadeConstantObject, new_immutable
+from treadle_tracer.values.constant_objects import IMMUTABLE_BASES, MadeConstantObject, has_python_method, new_immutable
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValue
 from treadle_tracer.values.generic_alias import GenericAlias
@@ -257,8 +257,8 @@ def _new_number(cls: type) -> _Constructor:
                 return tensor_numbers.to_number(tx, value, cls)
             if isinstance(value, SymbolicValue):
                 return value if cls is value.python_type() else convert(tx, value, cls)
-            if isinstance(value, ObjectValue):
-                name = special if lookup(tx, value.cls, special) is not MISSING else "__index__"
+            if isinstance(value, ObjectValue) or has_python_method(tx, value, (special, "__index__")):
+                name = special if lookup(tx, value.python_type(), special) is not MISSING else "__index__"
                 return call_special(tx, value, name, [])
         return tx.fold(cls, args, kwargs)
 

@@ -30,7 +30,7 @@ from treadle_tracer.values.instance_dict import InstanceDict
 from treadle_tracer.values.mappings import dict_of
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tail_calls import tail_call
-from treadle_tracer.values.value import Value
+from treadle_tracer.values.value import Value, call_special
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -425,7 +425,7 @@ class ClassValue(ConcreteValue):
     __slots__ = ()
 
     def truth(self, tx: TraceContext) -> bool:
-        return True
+        return True if type(self.obj) is type else super().truth(tx)
 
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.construct(self, args, kwargs)
@@ -510,10 +510,19 @@ class ClassValue(ConcreteValue):
         return super().iterate(tx)
 
     def length(self, tx: TraceContext) -> int:
-        return len(self.obj)
+        if lookup(tx, type(self.obj), "__len__") is enum.EnumMeta.__len__:
+            return len(self.obj)
+        return super().length(tx)
+
+    def as_index(self, tx: TraceContext) -> int:
+        if lookup(tx, type(self.obj), "__index__") is not MISSING:
+            return call_special(tx, self, "__index__", []).as_index(tx)
+        return Value.as_index(self, tx)
 
     def contains(self, tx: TraceContext, item: Value) -> bool:
-        return bool(tx.fold(_in_class, [self, item], {}).constant())
+        if lookup(tx, type(self.obj), "__contains__") is enum.EnumMeta.__contains__:
+            return bool(tx.fold(_in_class, [self, item], {}).constant())
+        return super().contains(tx, item)
 
 
 def _subscript_class(cls: Any, key: Any) -> Any:

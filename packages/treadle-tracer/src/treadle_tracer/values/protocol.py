@@ -227,9 +227,8 @@ def _by_special_methods(tx: TraceContext, a: Value, b: Value, forward: str, back
     if left is right:
         order = order[:1]
     for owner, name, other in order:
-        if lookup(tx, owner.python_type(), name) is MISSING or not isinstance(
-            owner, ObjectValue | TensorValue | ConstantObject
-        ):
+        known = isinstance(owner, ObjectValue | TensorValue | ConstantObject) or has_python_method(tx, owner, (name,))
+        if not known or lookup(tx, owner.python_type(), name) is MISSING:
             continue
         result = call_special(tx, owner, name, [other])
         if not _is_not_implemented(result):
@@ -459,7 +458,7 @@ def _compare_objects(tx: TraceContext, text: str, a: Value, b: Value, forward: s
     if left is not right and issubclass(right, left):
         order.reverse()
     for owner, name, other in order:
-        if not isinstance(owner, ObjectValue | ConstantObject):
+        if not isinstance(owner, ObjectValue | ConstantObject) and not has_python_method(tx, owner, (name, "__eq__")):
             continue
         raw = lookup(tx, owner.python_type(), name)
         if raw is object.__ne__ and text == "!=":

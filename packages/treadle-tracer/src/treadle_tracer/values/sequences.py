@@ -18,7 +18,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource, ConstSource, length_of_container
 from treadle_tracer.tables import by_name, disjoint
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
-from treadle_tracer.values.class_lookup import lookup
+from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.iteration import SequenceIterator
 from treadle_tracer.values.value import NotConstant, Value
 
@@ -66,8 +66,10 @@ class Sequence(Value):
             index = key.constant()
         except NotConstant:
             index = key.as_index(tx) if not isinstance(key, SliceValue) else key.as_slice(tx)
+        if isinstance(index, type) and lookup(tx, type(index), "__index__") is not MISSING:
+            index = key.as_index(tx)
         if not isinstance(index, (int, slice)):
-            index_method = getattr(index, "__index__", None)
+            index_method = None if isinstance(index, type) else getattr(index, "__index__", None)
             if index_method is None:
                 tx.raise_exception(
                     TypeError, f"{self.cls.__name__} indices must be integers or slices, not {type(index).__name__}"

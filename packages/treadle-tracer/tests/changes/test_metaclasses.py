@@ -1,0 +1,62 @@
+"""Special methods of a class's metaclass, of which the class itself is an operand: added, changed and deleted between calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from mutate_runs import check, ones
+
+QUESTIONS: dict[str, tuple[Callable[[Any], Any], str, Callable[[int], Any]]] = {
+    "len": (lambda k: len(k), "__len__", lambda n: lambda cls: n),
+    "in": (lambda k: 3 in k, "__contains__", lambda n: lambda cls, item: item == n + 1),
+    "truth": (lambda k: 1 if k else 2, "__bool__", lambda n: lambda cls: n == 1),
+    "not": (lambda k: not k, "__bool__", lambda n: lambda cls: n == 1),
+    "truth by length": (lambda k: 1 if k else 2, "__len__", lambda n: lambda cls: n - 1),
+    "iteration": (lambda k: sum(k), "__iter__", lambda n: lambda cls: iter([n])),
+    "call": (lambda k: k(3), "__call__", lambda n: lambda cls, value: value + n),
+    "item": (lambda k: k[1], "__getitem__", lambda n: lambda cls, key: n),
+    "equality": (lambda k: k == 3, "__eq__", lambda n: lambda cls, other: n == 1),
+    "inequality": (lambda k: k != 3, "__eq__", lambda n: lambda cls, other: n == 1),
+    "order": (lambda k: k < 3, "__lt__", lambda n: lambda cls, other: n == 1),
+    "sum": (lambda k: k + 1, "__add__", lambda n: lambda cls, other: n + other),
+    "reflected sum": (lambda k: 1 + k, "__radd__", lambda n: lambda cls, other: n + other),
+    "negation": (lambda k: -k, "__neg__", lambda n: lambda cls: n),
+    "int": (lambda k: int(k), "__int__", lambda n: lambda cls: n),
+    "float": (lambda k: float(k), "__float__", lambda n: lambda cls: n / 2),
+    "index": (lambda k: [1, 2, 3][k], "__index__", lambda n: lambda cls: n),
+    "str": (lambda k: len(str(k)), "__str__", lambda n: lambda cls: "s" * n),
+    "repr": (lambda k: len(repr(k)), "__repr__", lambda n: lambda cls: "s" * n),
+    "instance": (lambda k: isinstance(3, k), "__instancecheck__", lambda n: lambda cls, value: n == 1),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_special_methods_of_the_metaclass(name: str) -> None:
+    question, method, make = QUESTIONS[name]
+
+    def program():
+        class Meta(type):
+            pass
+
+        class K(metaclass=Meta):
+            pass
+
+        def f(x):
+            try:
+                found = question(K)
+            except TypeError:
+                found = "TypeError"
+            return x + 1, found
+
+        yield f, ones()
+        for n in (1, 2):
+            setattr(Meta, method, make(n))
+            yield f, ones()
+        if method == "__eq__":
+            Meta.__hash__ = type.__hash__
+        delattr(Meta, method)
+        yield f, ones()
+
+    check(program)
