@@ -11,14 +11,13 @@ import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 import treadle_frame
 
 if TYPE_CHECKING:
-    from ..code_state import CodeState
     from .entry import Payload
     from .guards import TensorGuard
 
@@ -49,13 +48,21 @@ def _without_tensor(guard: TensorGuard) -> TensorGuard:
     return guard if guard.identity is None else replace(guard, identity=_GONE)
 
 
+class Record(Protocol):
+    """What remembers the entries of a code: its `CodeState`."""
+
+    def remember(self, entry: DroppedEntry) -> None: ...
+
+    def give_up_trial(self, references: Any) -> None: ...
+
+
 class References:
     """Weak references to objects. Entries whose payloads have this in common are dropped when one of the objects is gone.
 
     code: what the entries are of. state: the record of that, which remembers them.
     """
 
-    def __init__(self, objects: Iterable[Any], code: CodeType, state: CodeState):
+    def __init__(self, objects: Iterable[Any], code: CodeType, state: Record):
         self._code = weakref.ref(code)
         self._state = state
         self._references = [weakref.ref(obj, _dropping(self)) for obj in objects]
