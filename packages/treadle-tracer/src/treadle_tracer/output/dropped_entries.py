@@ -18,7 +18,6 @@ import torch
 import treadle_frame
 
 if TYPE_CHECKING:
-    from .entry import Payload
     from .guards import TensorGuard
 
 _GONE: Any = object()  # in place of a parameter; no tensor is it
@@ -28,7 +27,7 @@ _GONE: Any = object()  # in place of a parameter; no tensor is it
 class DroppedEntry:
     """What is remembered of an entry: it has the payload and the checks of one, without the graph and the tensors that these held."""
 
-    payload: Payload
+    payload: Any  # a Payload
     checks: tuple[Any, ...]
 
     @property
