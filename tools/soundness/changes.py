@@ -169,7 +169,7 @@ IN_PROCESS = (
     "F.silu = torch.tanh if {b} else ORIGINALS['silu']",
     "math.floor = math.ceil if {b} else ORIGINALS['floor']",
     "torch.set_autocast_dtype('cpu', torch.float16 if {b} else torch.bfloat16)",
-    "torch.backends.mkldnn.enabled = {b}",
+    "torch._C._set_mkldnn_enabled({b})",
     "torch.set_warn_always({b})",
     "torch.utils.deterministic.fill_uninitialized_memory = {b}",
     "torch.set_default_device('cpu' if {b} else None)",

@@ -135,7 +135,7 @@ def _process_state_kept() -> Iterator[None]:
         torch.backends.cuda.enable_flash_sdp(True)
         torch.set_autocast_enabled("cpu", False)
         torch.set_autocast_dtype("cpu", torch.bfloat16)
-        torch.backends.mkldnn.enabled = True
+        torch._C._set_mkldnn_enabled(True)  # its module refuses once torch.testing is imported
         torch.set_warn_always(False)
         torch.utils.deterministic.fill_uninitialized_memory = True
         torch.set_default_device(None)

@@ -409,17 +409,18 @@ def _write_bind(writer: HostWriter, bind: Bind, variable: str) -> None:
 def _fix_result(writer: HostWriter, name: str) -> None:
     """Give a functional operator's result the planned strides if the operator chose others.
 
-    What follows reads memory as the plan has it: a result of another size or dtype, which a wrong fake kernel has told, raises.
+    Kernels read memory as the plan has it: a result of another size or dtype than a wrong fake kernel has told raises. What only
+    operators take may have another one, as the workspace of an LSTM has.
     """
     buffer, variable = writer.plan.program.buffers[name], _variable(writer, name)
     if buffer.opaque:
         return
     shape, strides = writer.tuple_of(buffer.shape), writer.tuple_of(buffer.strides)
     dtype, elements = writer.constant(buffer.dtype), writer.number(product(buffer.shape))
-    writer.line(
-        f"if {variable}.stride() != {strides} or {variable}.dtype is not {dtype} or {variable}.numel() != {elements}: "
-        f"{variable} = with_layout({variable}, {shape}, {strides}, {dtype})"
-    )
+    differs = f"{variable}.stride() != {strides}"
+    if name in writer.plan.slots:
+        differs += f" or {variable}.dtype is not {dtype} or {variable}.numel() != {elements}"
+    writer.line(f"if {differs}: {variable} = with_layout({variable}, {shape}, {strides}, {dtype})")
 
 
 def _output(writer: HostWriter, out: View | NumberLike | None) -> str:
