@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.constants import is_constant_object
+from treadle_tracer.values.sequences import Sequence
 from treadle_tracer.values.value import NotConstant, Value, call_special
 
 if TYPE_CHECKING:
-    from treadle_tracer.values.value import TraceContext
+    from treadle_tracer.values.value import TraceContext, Writes
 
 
 class KeyByEquality:
@@ -20,14 +22,14 @@ class KeyByEquality:
     Unsupported where they have, and where the hash is not known.
     """
 
-    __slots__ = ("_hash", "_tx", "_value")
+    __slots__ = ("_hash", "_state", "_tx", "_value")
 
     def __init__(self, tx: TraceContext, value: Value):
         self._tx, self._value = tx, value
-        try:
-            self._hash = hash(_without_effects(tx, value, "__hash__", []).constant())
-        except NotConstant:
-            raise Unsupported("hash", value.describe()) from None
+        before = tx.mutations.snapshot()
+        self._hash = hash_result(tx, call_special(tx, value, "__hash__", []))
+        _check_unchanged(tx, before, value)
+        self._state = _state(tx.mutations, value)
 
     def __hash__(self) -> int:
         return self._hash
@@ -46,12 +48,65 @@ class KeyByEquality:
         _check_unchanged(self._tx, before, self._value)
         return equal
 
+    def check_state(self, mutations: Writes) -> None:
+        """Raise Unsupported where the object has changed since it was hashed: Python's dicts go on with the hash of that time."""
+        now = _state(mutations, self._value)
+        if len(now) != len(self._state) or any(a is not b for a, b in zip(now, self._state, strict=True)):
+            raise Unsupported("reconstruct", f"{self._value.describe()}, a key that has changed since it was hashed")
 
-def _without_effects(tx: TraceContext, value: Value, name: str, args: list[Value]) -> Value:
-    before = tx.mutations.snapshot()
-    result = call_special(tx, value, name, args)
-    _check_unchanged(tx, before, value)
-    return result
+
+def check_keys(hashed: Iterable[Any], mutations: Writes) -> None:
+    """Raise Unsupported where one of these keys, or an item of one that is a tuple, has changed since it was hashed."""
+    for key in hashed:
+        if isinstance(key, KeyByEquality):
+            key.check_state(mutations)
+        elif type(key) is tuple:
+            check_keys(key, mutations)
+
+
+def hash_result(tx: TraceContext, found: Value) -> int:
+    """The hash of an object whose `__hash__` in Python gives `found` (Objects/typeobject.c, slot_tp_hash). Raises Unsupported where that
+    is not known."""
+    try:
+        number = found.constant()
+    except NotConstant:
+        raise Unsupported("hash", found.describe()) from None
+    if not isinstance(number, int):
+        tx.raise_exception(TypeError, "__hash__ method should return an integer")
+    return hash(_Hashed(number))
+
+
+class _Hashed:
+    """Python itself makes a hash of the number that `__hash__` gives."""
+
+    def __init__(self, found: int):
+        self._found = found
+
+    def __hash__(self) -> int:
+        return self._found
+
+
+def _state(mutations: Writes, value: Value) -> list[Any]:
+    """An object and all that its attributes, and the items of those, lead to, in order."""
+    found: list[Any] = []
+    seen: set[int] = set()
+    waiting: list[Any] = [value]
+    while waiting:
+        each = waiting.pop()
+        outside = getattr(each, "obj", None)
+        found.append(each if outside is None else outside)
+        if id(found[-1]) in seen:
+            continue
+        seen.add(id(found[-1]))
+        if isinstance(each, Value):
+            waiting += mutations.attrs_of(each).values()
+        if isinstance(each, Sequence):
+            waiting += each.items
+        elif hasattr(each, "entries"):  # a dict or a set
+            waiting += [
+                item for entry in each.entries.values() for item in (entry if isinstance(entry, tuple) else (entry,))
+            ]
+    return found
 
 
 def _check_unchanged(tx: TraceContext, before: Any, value: Value) -> None:

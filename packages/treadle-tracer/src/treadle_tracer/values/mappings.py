@@ -18,6 +18,7 @@ from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_constant_object
 from treadle_tracer.values.iteration import DictIterator
+from treadle_tracer.values.keys import check_keys
 from treadle_tracer.values.sequences import TupleValue, symbolic_length
 from treadle_tracer.values.value import NotConstant, Value, special_method
 
@@ -235,7 +236,8 @@ class DictValue(Value):
         cg.cb.call(2 if issubclass(self.cls, collections.defaultdict) else 1)
 
     def reconstruct_contents(self, cg: Any) -> None:
-        """Push a fresh plain dict of the entries."""
+        """Push a fresh plain dict of the entries. Raises Unsupported where a key has changed since it was hashed."""
+        check_keys(self.entries, cg.mutations)
         for key, value in self.entries.values():
             cg.value(key)
             cg.value(value)

@@ -14,6 +14,7 @@ from treadle_tracer.source import ConstSource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, boolean
 from treadle_tracer.values.iteration import FixedIterator, IteratorValue
+from treadle_tracer.values.keys import check_keys
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue
 from treadle_tracer.values.value import Value
@@ -138,7 +139,8 @@ class SetValue(Value):
         return self.real is not None and list(self.real) == list(self.constant())
 
     def reconstruct_contents(self, cg: Any) -> None:
-        """Push a fresh plain set of the items."""
+        """Push a fresh plain set of the items. Raises Unsupported where one has changed since it was hashed."""
+        check_keys(self.entries, cg.mutations)
         for item in self.entries.values():
             cg.value(item)
         cg.cb.build_set(len(self.entries))

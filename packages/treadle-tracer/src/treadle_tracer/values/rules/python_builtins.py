@@ -27,6 +27,7 @@ from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionVal
 from treadle_tracer.values.grouping_iterators import CallIterator
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.itertools_iterators import chain_from_iterable
+from treadle_tracer.values.keys import hash_result
 from treadle_tracer.values.mappings import dict_of
 from treadle_tracer.values.module_attributes import loaded_module
 from treadle_tracer.values.objects import ObjectValue
@@ -250,7 +251,7 @@ def _count(mapping: Any, iterable: Any) -> None:
 
 def _hash(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], ObjectValue) and isinstance(lookup(tx, args[0].cls, "__hash__"), types.FunctionType):
-        return call_special(tx, args[0], "__hash__", [])
+        return Constant(hash_result(tx, call_special(tx, args[0], "__hash__", [])))
     if not args[0].is_constant():
         raise Unsupported("hash", args[0].describe())
     return tx.fold(hash, args, kwargs)
