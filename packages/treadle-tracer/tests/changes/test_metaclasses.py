@@ -28,6 +28,8 @@ QUESTIONS: dict[str, tuple[Callable[[Any], Any], str, Callable[[int], Any]]] = {
     "index": (lambda k: [1, 2, 3][k], "__index__", lambda n: lambda cls: n),
     "str": (lambda k: len(str(k)), "__str__", lambda n: lambda cls: "s" * n),
     "repr": (lambda k: len(repr(k)), "__repr__", lambda n: lambda cls: "s" * n),
+    "format": (lambda k: len(f"{k}"), "__format__", lambda n: lambda cls, spec: "s" * n),
+    "format with a spec": (lambda k: len(f"{k:>2}"), "__format__", lambda n: lambda cls, spec: spec * n),
     "instance": (lambda k: isinstance(3, k), "__instancecheck__", lambda n: lambda cls, value: n == 1),
 }
 

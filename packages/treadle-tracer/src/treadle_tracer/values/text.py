@@ -82,10 +82,12 @@ def format_value(tx: TraceContext, value: Value, spec: Value) -> Value:
     if isinstance(value, SymbolicValue) or is_open_text(value):
         return text_of(tx, format, value, spec)
     own = isinstance(value, ObjectValue) and lookup(tx, value.cls, "__format__") is not object.__format__
+    own = own or has_python_method(tx, value, ("__format__",))
     if spec.constant() == "" and not isinstance(value, Constant) and not own:
         return to_str(tx, value)
-    if isinstance(value, ConstantObject) and has_python_method(tx, value, ("__format__", "__str__", "__repr__")):
-        raw = lookup(tx, type(value.obj), "__format__")
+    special = ("__format__", "__str__", "__repr__") if isinstance(value, ConstantObject) else ("__format__",)
+    if has_python_method(tx, value, special):
+        raw = lookup(tx, value.python_type(), "__format__")
         return tx.bind(value, raw, "__format__").call(tx, [spec], {})
     if isinstance(value, ObjectValue):
         return call_special(tx, value, "__format__", [spec])
