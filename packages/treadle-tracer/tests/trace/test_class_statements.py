@@ -126,3 +126,30 @@ def test_break_in_the_body_of_a_class():
         (a, b), (c, d) = run(x), program(x)
         assert torch.equal(a, c) and b == d
     assert len(recorder.graphs) >= 2
+
+
+class Told(str):
+    owners: list = []
+
+    def __set_name__(self, owner, name):
+        Told.owners.append(name)
+
+    def __repr__(self):
+        raise ValueError("nothing but the program asks")
+
+
+def test_constant_that_is_told_its_name():
+    told = Told("a")
+
+    def f(x):
+        class Made:
+            field = told
+
+        return x + 1, Made.field
+
+    run, recorder = compiled(f)
+    Told.owners.clear()
+    for _ in range(3):
+        assert run(torch.ones(2))[1] is told
+    assert Told.owners == ["field"] * 3
+    assert recorder.skips == []

@@ -30,6 +30,13 @@ class ConstantObject(Constant):
 
     __slots__ = ()
 
+    def describe(self) -> str:
+        cls = type(self.obj)
+        is_built_in = is_trusted_name(getattr(cls.__repr__, "__module__", "builtins"))
+        return (
+            super().describe() if is_built_in else f"{cls.__qualname__} object"
+        )  # a message runs no code of the program
+
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         cls = type(self.obj)
         getter = lookup(tx, cls, "__getattribute__")

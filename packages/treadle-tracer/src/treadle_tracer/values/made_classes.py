@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant
 from treadle_tracer.values.class_lookup import MISSING, find_in_mro, lookup
+from treadle_tracer.values.constant_objects import ConstantObject
 from treadle_tracer.values.constants import is_trusted_name
 from treadle_tracer.values.functions import CellValue, ClassValue, FunctionValue
 from treadle_tracer.values.mappings import DictValue, dict_of
@@ -140,6 +141,7 @@ def new_class(tx: TraceContext, meta: ClassValue, args: list[Value], kwargs: dic
     name, bases, entries = _arguments(tx, meta, args)
     cell = entries.pop("__classcell__", None)
     entries.setdefault("__module__", Constant(tx.frames[-1].module_name))
+    _refuse_constants_told_their_names(tx, entries)
     late = [(key, value) for key, value in entries.items() if not _is_given_early(key, value)]
     names = {key for key, _ in late}
     early = dict_of({key: NONE if key in names else value for key, value in entries.items()})
@@ -228,6 +230,13 @@ def _tell_names(tx: TraceContext, made: MadeClass, entries: dict[str, Value]) ->
             continue
         if lookup(tx, value.python_type(), "__set_name__") is not MISSING:
             call_special(tx, value, "__set_name__", [made, Constant(name)])
+
+
+def _refuse_constants_told_their_names(tx: TraceContext, entries: dict[str, Value]) -> None:
+    """Python would call `__set_name__` of a constant when it makes the shadow: code of the program would run in the trace."""
+    for name, value in entries.items():
+        if isinstance(value, ConstantObject) and lookup(tx, type(value.obj), "__set_name__") is not MISSING:
+            raise Unsupported("class-definition", f"{name}: {value.describe()}, which has a __set_name__")
 
 
 # ---- classes that a function of the standard library makes

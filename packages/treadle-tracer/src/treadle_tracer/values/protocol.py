@@ -68,9 +68,9 @@ def fold(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwar
     try:
         plain = [arg.constant() for arg in args]
         named = {name: arg.constant() for name, arg in kwargs.items()}
-        for obj in (*plain, *named.values()):
+        for obj, arg in zip((*plain, *named.values()), (*args, *kwargs.values()), strict=True):
             if not special_methods_are_built_in(tx, obj):
-                raise Unsupported("call", f"{function!r} of {obj!r}, whose class has special methods of its own")
+                raise Unsupported("call", f"{function!r} of {arg.describe()}, whose class has special methods")
     except NotConstant as error:
         if any(isinstance(arg, NumpyNumber) for arg in (*args, *kwargs.values())):
             if not kwargs:
