@@ -64,6 +64,8 @@ def observe(run: Any, layouts: Any, hooks: frozenset[int]) -> list[Any]:
         return [type(error)]
     seen: list[Any] = [[o.detach().clone() for o in outputs], [o.requires_grad for o in outputs]]
     hooked: list[Any] = []
+    # A view of something changed has a new history when it is asked for; torch 2.13 crashes if `register_hook` is the first to ask.
+    _ = [o.grad_fn for o in outputs]
     handles = [
         output.register_hook(lambda g, place=place: hooked.append((place, g.detach().clone())))
         for place, output in enumerate(outputs)
