@@ -81,9 +81,17 @@ def why_not_member(kernel: Kernel, rendered: RenderedKernel, buffers: Mapping[st
 
 
 def member_of(
-    kernel: Kernel, rendered: RenderedKernel, buffers: dict[str, Buffer], types: Sequence[str], slots: Mapping[str, int]
+    kernel: Kernel,
+    rendered: RenderedKernel,
+    buffers: dict[str, Buffer],
+    types: Sequence[str],
+    slots: Mapping[str, int],
+    inputs: frozenset[int],
 ) -> Member:
-    """The kernel with a number in place of how many points it has; `why_not_member` has no reason against it."""
+    """The kernel with a number in place of how many points it has; `why_not_member` has no reason against it.
+
+    inputs: the slots of memory that the caller gives, whether kernels know it as an input or as the output that updates it in place.
+    """
     (section,) = kernel.sections
     (axis,) = section.axes
     assert isinstance(axis.extent, int)
@@ -97,11 +105,10 @@ def member_of(
         [slots[write.buffer] for loop in loops for write in loop_writes(loop) if write.buffer in writer.params]
     )
     places = tuple([slots[name] for name in rendered.buffers])
-    given = {slots[name] for name in rendered.buffers if buffers[name].kind is not BufferKind.OUTPUT}
     sizes = tuple([buffers[name].dtype.itemsize for name in rendered.buffers])
     return Member(
         *(rendered, tuple(writer.lines), tuple(writer.params.values()), tuple(types), axis.extent, places, written),
-        *(not written.isdisjoint(given), sizes),
+        *(not written.isdisjoint(inputs), sizes),
     )
 
 

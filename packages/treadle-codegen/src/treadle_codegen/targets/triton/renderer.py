@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from treadle_codegen.ir.loops import Buffer, Expr, FloatExpr, IntLike, Program
+from treadle_codegen.ir.loops import Buffer, BufferKind, Expr, FloatExpr, IntLike, Program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
@@ -132,9 +132,12 @@ class TritonRenderer:
         texts: dict[str, str] = {}
         table: dict[str, dict[str, Any]] = {}
         calls: dict[str, list[dict[str, Any]]] = {}
+        inputs = frozenset(
+            [slots[name] for name in slots if name in buffers and buffers[name].kind is not BufferKind.OUTPUT]
+        )
         for segment in segments:
             launches = calls.setdefault(segment.name, [])
-            for group in grouped([_as_member(kernel, buffers, slots) for kernel in segment.kernels]):
+            for group in grouped([_as_member(kernel, buffers, slots, inputs) for kernel in segment.kernels]):
                 name, text, record, call = _launch_of(group, slots)
                 texts[name], table[name] = text, record
                 launches.append(call)
@@ -151,11 +154,13 @@ class TritonRenderer:
         return self.load_unit(source, names, self.options, background=background, device=self.device)
 
 
-def _as_member(kernel: RenderedKernel, buffers: dict[str, Buffer], slots: Mapping[str, int]) -> RenderedKernel | Member:
+def _as_member(
+    kernel: RenderedKernel, buffers: dict[str, Buffer], slots: Mapping[str, int], inputs: frozenset[int]
+) -> RenderedKernel | Member:
     parts: KernelParts = kernel.parts
     if why_not_member(parts.kernel, kernel, buffers) is not None:
         return kernel
-    return member_of(parts.kernel, kernel, buffers, parts.signature, slots)
+    return member_of(parts.kernel, kernel, buffers, parts.signature, slots, inputs)
 
 
 def _launch_of(
