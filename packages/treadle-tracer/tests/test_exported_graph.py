@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 from treadle_tracer import ExportError, export
 
@@ -30,6 +31,22 @@ def test_arguments_and_results_keep_their_tree():
         assert torch.equal(got["t"][1][0], expected["t"][1][0]) and got["t"][1][1] == 3 and got["t"][2] is args[1][1]
     assert any("scale" in guard or "3.0" in guard for guard in gm.meta["guards"])
     assert [node.name for node in gm.graph.find_nodes(op="placeholder")][:3] == ["x", "pair_0", "pair_1"]
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs"),
+    [
+        (lambda x, x_0: x[0] - x_0, ([2.0, 3.0], 5.0), {}),
+        (lambda x, *rest, k=1.5, **others: x * k + sum(rest) + others["z"], (1.0, 2.0, 4.0), {"k": 3.0, "z": 7.0}),
+        (lambda x, /, **others: x - others["x"], (1.0,), {"x": 3.0}),
+        (lambda *rest, argument_0: rest[0] - argument_0, (1.0,), {"argument_0": 3.0}),
+    ],
+    ids=["a leaf and a parameter", "variadic", "positional-only and keyword", "made up and keyword"],
+)
+def test_arguments_whose_names_are_the_same_are_told_apart(function, args, kwargs):
+    args, kwargs = tree_map(torch.tensor, (args, kwargs))
+    gm = export(function)(*args, **kwargs)
+    assert torch.equal(gm(*args, **kwargs), function(*args, **kwargs))
 
 
 def test_a_module_keeps_its_parameters_and_sizes_are_symbols():

@@ -8,7 +8,7 @@ gm.meta["guards"], gm.meta["symbols"]   # what the graph relies on; (least, grea
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -167,13 +167,15 @@ def _with_nodes(value: Value, leaves: list[Any], nodes: list[fx.Node]) -> Any:
 
 
 def _argument_names(function: Any, args: Any, kwargs: Any) -> list[str]:
+    """A name for each argument, no two the same: those of the parameters where positional arguments have one, and the keywords."""
     target = function.forward if isinstance(function, torch.nn.Module) else function
     try:
-        names = list(inspect.signature(target).parameters)[: len(args)]
+        parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):
-        names = []
+        parameters = ()
+    names = [parameter.name for parameter in parameters if parameter.kind in _POSITIONAL][: len(args)]
     names += [f"argument_{position}" for position in range(len(names), len(args))]
-    return [*(name if name.isidentifier() else f"argument_{i}" for i, name in enumerate(names)), *kwargs]
+    return [*_distinct(names, kwargs), *kwargs]
 
 
 def _leaf_names(function: Any, args: Any, kwargs: Any) -> list[str]:
@@ -182,7 +184,20 @@ def _leaf_names(function: Any, args: Any, kwargs: Any) -> list[str]:
     for name, value in zip(names, (*args, *kwargs.values()), strict=True):
         count = len(pytree.tree_leaves(value))
         made += [name] if count == 1 else [f"{name}_{position}" for position in range(count)]
-    return made
+    return _distinct(made)
 
+
+def _distinct(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+    """The names; underscores follow one that is taken or has come before."""
+    found, seen = [], set(taken)
+    for name in names:
+        while name in seen:
+            name += "_"
+        seen.add(name)
+        found.append(name)
+    return found
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 __all__ = ["export"]
