@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
-from compile_runs import compiled
+from compile_runs import Recorder, compiled, run_graph
 
-from treadle_tracer import RecompileRefused, set_stance
+import treadle_frame
+from treadle_tracer import RecompileRefused, TracerOptions, compile_handler, set_stance
 
 
 def program(x, n):
@@ -65,3 +69,35 @@ def test_without_a_context_the_stance_stays():
 def test_other_names_are_refused():
     with pytest.raises(ValueError, match="force_eager"):
         set_stance("eager")
+
+
+def model_in_a_function(model, x):
+    return model(x).sin()
+
+
+def test_entries_that_are_kept_for_later_keep_no_model_alive():
+    run, recorder = compiled(model_in_a_function)
+    x = torch.ones(2, 3)
+    model = torch.nn.Linear(3, 3)
+    run(model, x)
+    weight = weakref.ref(model.weight)
+    with set_stance("force_eager"):
+        del model
+        recorder.graphs.clear()
+        recorder.entries.clear()
+        gc.collect()
+        assert weight() is None
+    assert treadle_frame.entries(model_in_a_function) == ()
+
+
+def test_a_reset_also_drops_what_is_kept_for_later():
+    recorder = Recorder()
+    handler = compile_handler(run_graph, TracerOptions(), recorder)
+    handler.add_root(program.__code__)
+    treadle_frame.reset()
+    run = treadle_frame.dispatcher(program, handler)
+    run(torch.ones(3), 2)
+    with set_stance("force_eager"):
+        handler.reset()
+        treadle_frame.reset()
+    assert treadle_frame.entries(program) == ()

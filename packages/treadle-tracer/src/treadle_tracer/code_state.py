@@ -38,7 +38,9 @@ class CodeState:
     constants         changing numbers that a trace could not have as symbols
     declared          the marks that the user has set on its inputs
     on_trial          the entries, if the next call decides whether they are worth their cost (`unprofitable`)
+    aside             the entries, while the stance is "force_eager"
     gone              how many entries have been dropped because the module at this source is gone
+    outlived          how many entries have been dropped because something else is gone, by the module instance that they were for
     dropped           what is remembered of entries that have been dropped since the last compile
     """
 
@@ -55,7 +57,9 @@ class CodeState:
     constants: set[Source] = field(default_factory=set)
     declared: dict[Source, dict[int, Mark]] = field(default_factory=dict)
     gone: Counter[Source] = field(default_factory=Counter)
+    outlived: Counter[int | None] = field(default_factory=Counter)
     on_trial: list[Any] = field(default_factory=list)
+    aside: list[Any] = field(default_factory=list)
     dropped: list[DroppedEntry] = field(default_factory=list)
 
     def forget_calls(self) -> None:
@@ -97,13 +101,15 @@ class CodeState:
         """Remember an entry that is dropped until `note_dropped`. May be called in the middle of anything: by the garbage collector."""
         self.dropped.append(entry)
 
-    def give_up_trial(self, references: Any) -> None:
-        """Forget the entries on trial whose payloads have these references: something that they need is gone."""
-        self.on_trial = [entry for entry in self.on_trial if entry.payload.references is not references]
+    def give_up(self, references: Any) -> None:
+        """Forget the entries on trial or set aside whose payloads have these references: something that they need is gone."""
+        for entries in (self.on_trial, self.aside):
+            entries[:] = [entry for entry in entries if getattr(entry.payload, "references", None) is not references]
 
     def note_dropped(self, entries: Sequence[DroppedEntry]) -> None:
-        """Count the modules that are gone with entries that have been dropped, and forget those."""
+        """Count what is gone with entries that have been dropped, and forget those."""
         self.gone.update(source for entry in entries for source in entry.payload.modules_gone)
+        self.outlived.update(entry.payload.owner for entry in entries if not entry.payload.modules_gone)
         self.dropped = [entry for entry in self.dropped if entry not in entries]
 
     @property

@@ -94,7 +94,6 @@ class FrameCompiler:
         self._lock = _LOCK
         # By identity, because equal code objects are different places for entries. Weakly, because entries hold graphs and parameters.
         self._states: MutableMapping[CodeType, CodeState] = WeakIdKeyDictionary()
-        self._aside: MutableMapping[CodeType, list[Any]] = WeakIdKeyDictionary()
         stance.register(self)
 
     def add_root(self, code: CodeType) -> None:
@@ -122,18 +121,17 @@ class FrameCompiler:
     def set_entries_aside(self) -> None:
         """Take the entries of all code objects away."""
         with self._lock:
-            for code in list(self._states):
-                self._aside[code] = list(treadle_frame.entries(code))
-                for entry in self._aside[code]:
+            for code, state in list(self._states.items()):
+                state.aside = list(treadle_frame.entries(code))
+                for entry in tuple(state.aside):
                     treadle_frame.remove_entry(code, entry)
 
     def restore_entries(self) -> None:
         """Give them back."""
         with self._lock:
-            for code, entries in list(self._aside.items()):
-                for entry in entries:
-                    treadle_frame.add_entry(code, entry)
-            self._aside.clear()
+            for code, state in list(self._states.items()):
+                while state.aside:
+                    treadle_frame.add_entry(code, state.aside.pop(0))
 
     def _state_of(self, code: CodeType) -> CodeState:
         state = self._states.get(code)
@@ -177,9 +175,10 @@ class FrameCompiler:
                 reason = recompile_reason(existing, frame, dynamic)
                 if not stance.check_recompile(code.co_qualname, str(reason)):
                     return treadle_frame.RUN_ONCE
-            state.note_dropped(dropped)
+            outlived = sum(state.outlived[owner] for owner in self._owners(frame, state))
+            state.note_dropped(dropped)  # these are among `existing`
             has_learnt = state.dynamic.size > known
-            skip = self._why_no_more_entries(frame, existing, dynamic, state.in_vain, has_learnt)
+            skip = self._why_no_more_entries(frame, existing, dynamic, state.in_vain + outlived, has_learnt)
             if skip is not None:
                 if self.options.leave_unprofitable:
                     put_on_trial(code, self._state_of)
@@ -193,9 +192,13 @@ class FrameCompiler:
         self, frame: treadle_frame.FrameInfo, state: CodeState, dropped: Sequence[DroppedEntry]
     ) -> list[Any]:
         """Entries made for the same module instance, or for no certain one, also those dropped since: those that the limit counts."""
-        owners = (module_argument(frame), owner_of(frame, state.dynamic))
+        owners = self._owners(frame, state)
         entries = (*treadle_frame.entries(frame.code), *dropped)
         return [e for e in entries if getattr(e.payload, "owner", None) in owners]
+
+    @staticmethod
+    def _owners(frame: treadle_frame.FrameInfo, state: CodeState) -> set[int | None]:
+        return {module_argument(frame), owner_of(frame, state.dynamic)}
 
     def _accepting_one_more_size(self, frame: treadle_frame.FrameInfo, existing: list[Any]) -> Any:
         """An entry that missed only because of a combination of sizes of 1 that has not been checked, and that is right there; or None."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 
+import pytest
 import torch
 from compile_runs import compiled, item, run_graph
 
@@ -114,3 +115,30 @@ def test_the_state_of_an_inner_function_dies_with_its_code():
         gc.collect()
     assert [(code() is None, weight() is None) for code, weight in alive] == [(True, True)] * 3
     assert len(handler._states) == 0
+
+
+def add(x, made):
+    return x + made.number
+
+
+def choose(x, cls):
+    return (x * 2 if issubclass(cls, dict) else x) + 1
+
+
+@pytest.mark.parametrize(
+    ("program", "make"),
+    [(add, lambda: type("Made", (), {"number": 3})()), (choose, lambda: type("Made", (dict,), {}))],
+    ids=["instances", "classes"],
+)
+def test_what_is_made_for_every_call_is_not_compiled_for_ever(program, make):
+    """Its entries are gone when the next call comes, and count all the same."""
+    fast, recorder = compiled(program, recompile_limit=4)
+    x = torch.ones(3)
+    with pytest.warns(RuntimeWarning, match=f"{program.__name__} .* runs uncompiled"):
+        for _ in range(12):
+            made = make()
+            assert torch.equal(fast(x, made), program(x, made))
+            del made
+            gc.collect()
+    assert len(recorder.entries) == 4
+    assert [name for name, _ in recorder.skips] == [program.__name__]

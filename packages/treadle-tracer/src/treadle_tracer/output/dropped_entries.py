@@ -52,7 +52,7 @@ class Record(Protocol):
 
     def remember(self, entry: DroppedEntry) -> None: ...
 
-    def give_up_trial(self, references: Any) -> None: ...
+    def give_up(self, references: Any) -> None: ...
 
 
 class References:
@@ -72,7 +72,7 @@ class References:
         for entry in () if code is None else treadle_frame.entries(code):
             if getattr(entry.payload, "references", None) is self and treadle_frame.remove_entry(code, entry):
                 self._state.remember(DroppedEntry.of(entry))
-        self._state.give_up_trial(self)
+        self._state.give_up(self)
 
 
 def _dropping(references: References) -> Callable[[weakref.ref[Any]], None]:
