@@ -176,13 +176,13 @@ compare_roots(Descent *descent)
     }
     for (GuardNode *root = program->roots; root != NULL; root = root->next) {
         bool in_dict = root->kind == STEP_global || root->kind == STEP_builtin;
-        if (root->state == NODE_VOLATILE || root->kind == STEP_const || root->kind == STEP_referent || in_dict) {
+        if (root->state == NODE_VOLATILE || root->kind == STEP_const || in_dict) {
             continue;
         }
         PyObject *value = tf_root_value(program, root, view);
         bool same = value == root->seen;
         PyErr_Clear();
-        Py_XDECREF(value);      /* an argument, a cell or its contents, the globals: others hold it */
+        Py_XDECREF(value);      /* an argument, a cell or its contents, the globals, a referent: others hold it */
         if (!same) {
             memo->blamed_node = root;
             return MEMO_STALE;

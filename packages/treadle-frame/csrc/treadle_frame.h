@@ -221,7 +221,8 @@ int tf_prepare_unset(GuardCheck *, PyObject *where);
 int tf_test_unset(const GuardCheck *, PyObject *value, PyObject *const *others);
 PyObject *tf_descriptor_value(PyObject *descriptor, PyObject *owner);   /* `descriptor.__get__(owner)`: new reference or NULL */
 
-/* What a weak reference refers to, or NULL when it is dead; what is no reference stands for itself. Borrowed. */
+/* What a weak reference refers to, or NULL when that is dead or about to be freed (nothing else refers to it: the interpreter puts off
+ * freeing deeply nested objects); what is no reference stands for itself. Borrowed. */
 static inline PyObject *
 tf_referent(PyObject *object)
 {
@@ -229,7 +230,7 @@ tf_referent(PyObject *object)
         return object;
     }
     PyObject *referent = ((PyWeakReference *)object)->wr_object;
-    return referent == Py_None ? NULL : referent;
+    return referent == Py_None || Py_REFCNT(referent) <= 0 ? NULL : referent;
 }
 
 PyObject *tf_slot_descriptor(PyObject *slot);                   /* that a pair (reference to a class, name) means, borrowed, or NULL without an

@@ -882,3 +882,31 @@ def test_a_counter_in_a_class_does_not_make_its_guards_slow() -> None:
         made.count = 1
         assert evaluate(program, o=instance)
     assert program.memo["builds"] < 6
+
+
+def test_an_object_that_is_about_to_be_freed_is_not_looked_at():
+    """The interpreter frees a long chain in parts: the rest waits, without an owner and with its weak references."""
+
+    class Link:
+        __slots__ = ("__weakref__", "after", "number", "what_ends")
+
+        def __init__(self, after):
+            self.after, self.number, self.what_ends = after, 1, Ends()
+
+    class Ends:
+        def __del__(self):
+            for reference, checked in zip(references, checks, strict=True):
+                fresh = GuardProgram([Check((("referent", reference), ("attr", "number")), "equals", 1)])
+                found.append((fresh.check({}, {}), checked.check({}, {}), reference() is not None))
+
+    references, checks, found = [], [], []
+    chain = None
+    for _ in range(200):
+        chain = Link(chain)
+        reference = weakref.ref(chain)
+        references.append(reference)
+        checks.append(GuardProgram([Check((("referent", reference), ("attr", "number")), "equals", 1)]))
+    del chain
+    gc.collect()
+    assert {now for pair in found for now in pair[:2]} == {True, False}
+    assert all(fresh == checked == alive for fresh, checked, alive in found)
