@@ -43,8 +43,9 @@ def is_referred_to_weakly(obj: Any) -> bool:
 def _lasts(obj: Any) -> bool:
     """Whether a class or function of a library that is never unloaded stands in its module."""
     module, name = obj.__module__, obj.__qualname__
-    is_stable = isinstance(module, str) and module.partition(".")[0] in _NEVER_UNLOADED
-    return is_stable and name.partition(".")[0] in vars(sys.modules.get(module, types))
+    if not isinstance(module, str) or module.partition(".")[0] not in _NEVER_UNLOADED or "<locals>" in name:
+        return False
+    return name.partition(".")[0] in vars(sys.modules.get(module, types))
 
 
 def reference_to(obj: Any) -> Any:

@@ -11,6 +11,7 @@ from compile_runs import compiled, item, run_graph
 
 import treadle_frame
 from treadle_tracer import compile_handler
+from treadle_tracer.weakly import is_referred_to_weakly
 
 
 def call_twice(function, *args):
@@ -142,3 +143,10 @@ def test_what_is_made_for_every_call_is_not_compiled_for_ever(program, make):
             gc.collect()
     assert len(recorder.entries) == 4
     assert [name for name, _ in recorder.skips] == [program.__name__]
+
+
+def test_classes_that_a_library_makes_are_referred_to_weakly():
+    """`torch.fx` makes a class for every graph module. It stands in no module, unlike those that last."""
+    module = torch.fx.symbolic_trace(torch.nn.Linear(2, 2))
+    assert is_referred_to_weakly(type(module))
+    assert not is_referred_to_weakly(torch.nn.Linear) and not is_referred_to_weakly(torch.nn.functional.linear)
