@@ -10,7 +10,7 @@ import torch
 from compile_runs import compiled, item
 
 import treadle_frame
-from treadle_tracer import SkipKind
+from treadle_tracer import SkipKind, optimize
 
 
 def small(x):
@@ -195,3 +195,22 @@ def test_continuations_that_are_left_die():
     treadle_frame.reset()
     gc.collect()
     assert weight() is None
+
+
+def callee(x):
+    return x + 1
+
+
+def calls_it(x):
+    x = callee(x)
+    if item(x.sum()) > 0:
+        x = x * 2
+    return x - 1
+
+
+def test_what_a_function_left_to_python_calls_can_still_be_compiled():
+    run(calls_it, *[(torch.ones(4),)] * 4)
+    assert treadle_frame.is_skipped(callee)
+    ran = []
+    fast = optimize(callee, lambda gm, _: lambda *args: ran.append(1) or gm.forward(*args))
+    assert torch.equal(fast(torch.ones(4)), callee(torch.ones(4))) and ran

@@ -102,6 +102,7 @@ class FrameCompiler:
         Raises Unsupported under `fullgraph` when frames of this code are never traced.
         """
         self._state_of(code).is_root = True
+        treadle_frame.unskip(code)  # another function that calls it may have been left to Python
         skip = why_not_trace(code, is_root=True)
         if skip is not None and self.options.fullgraph:
             raise _frame_skipped(code, skip)
