@@ -122,3 +122,73 @@ def test_hash_that_is_no_number():
 
     run, _ = compiled(f, fullgraph=True)
     assert run(torch.ones(2))[1] == f(torch.ones(2))[1]
+
+
+ASKED: list[str] = []
+
+
+class Meta(type):
+    def __eq__(cls, other):
+        ASKED.append("eq")
+        return isinstance(other, Meta)
+
+    def __hash__(cls):
+        ASKED.append("hash")
+        return 5
+
+
+class First(metaclass=Meta):
+    pass
+
+
+class Second(metaclass=Meta):
+    pass
+
+
+class Text(str):
+    __slots__ = ()
+
+    def __eq__(self, other):
+        ASKED.append("eq")
+        return isinstance(other, Text)
+
+    def __hash__(self):
+        ASKED.append("hash")
+        return 5
+
+
+@pytest.mark.parametrize(("a", "b"), [(First, Second), (Text("a"), Text("b"))], ids=["classes", "texts"])
+def test_classes_and_constants_as_keys_are_asked_at_every_call(a, b):
+    def f(x):
+        return x + 1, len({a: 1, b: 2})
+
+    run, _ = compiled(f)
+    assert run(torch.ones(2))[1] == 1
+    outcomes = []
+    for function in (f, run):
+        ASKED.clear()
+        outcomes.append((function(torch.ones(2))[1], list(ASKED)))
+    assert outcomes[0] == outcomes[1] == (1, ["hash", "hash", "eq"])
+
+
+def test_classes_as_keys_are_compared_anew_when_what_they_ask_has_changed():
+    class ByTag(type):
+        def __eq__(cls, other):
+            return isinstance(other, ByTag) and cls.tag == other.tag
+
+        def __hash__(cls):
+            return hash(cls.tag)
+
+    class A(metaclass=ByTag):
+        tag = 1
+
+    class B(metaclass=ByTag):
+        tag = 1
+
+    def f(x):
+        return x + 1, len({A: 1, B: 2}), A in {B}
+
+    run, _ = compiled(f)
+    for tag in (1, 2, 1):
+        B.tag = tag
+        assert run(torch.ones(2))[1:] == f(torch.ones(2))[1:] == (2 - (tag == 1), tag == 1)

@@ -19,6 +19,7 @@ from treadle_tracer.values.class_lookup import (
     own_dict,
 )
 from treadle_tracer.values.constants import is_trusted_name
+from treadle_tracer.values.keys import KeyByEquality
 from treadle_tracer.values.value import Value, call_special
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ class ConstantObject(Constant):
         return (
             super().describe() if is_built_in else f"{cls.__qualname__} object"
         )  # a message runs no code of the program
+
+    def hash_key(self, tx: TraceContext) -> Any:
+        return KeyByEquality(tx, self) if has_python_method(tx, self, ("__hash__", "__eq__")) else self.obj
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         cls = type(self.obj)

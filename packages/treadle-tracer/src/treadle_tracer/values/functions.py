@@ -25,6 +25,7 @@ from treadle_tracer.values.class_lookup import (
     lookup,
     lookup_with_owner,
 )
+from treadle_tracer.values.constant_objects import has_python_method
 from treadle_tracer.values.constants import is_trusted_function
 from treadle_tracer.values.instance_dict import InstanceDict
 from treadle_tracer.values.mappings import dict_of
@@ -426,6 +427,11 @@ class ClassValue(ConcreteValue):
 
     def truth(self, tx: TraceContext) -> bool:
         return True if type(self.obj) is type else super().truth(tx)
+
+    def hash_key(self, tx: TraceContext) -> Any:
+        if type(self.obj) is not type and has_python_method(tx, self, ("__hash__", "__eq__")):
+            raise Unsupported("hash", self.describe())  # guards about two classes that are equal would be one
+        return self.obj
 
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.construct(self, args, kwargs)
