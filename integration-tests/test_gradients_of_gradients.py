@@ -173,6 +173,37 @@ def test_three_orders_of_gradients(program: Program) -> None:
     assert (why := why_different(mine, theirs)) is None, why
 
 
+class Counting(torch.nn.Module):
+    """Its gradients depend on a buffer that every call changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.ones(4))
+
+    def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        return (x @ w).sin() * self.calls * x.pow(3)
+
+
+def test_a_buffer_that_the_program_changes_is_read_as_it_was() -> None:
+    eager, module = Counting(), Counting()
+    compiled = treadle.compile(module)
+    for _ in range(2):
+        assert (why := why_different(three_orders(compiled), three_orders(eager))) is None, why
+        torch.testing.assert_close(module.calls, eager.calls)
+
+
+def test_an_argument_that_the_program_changes_is_read_as_it_was() -> None:
+    def program(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        m.add_(x.detach().mean())
+        return (x * m).pow(3)
+
+    def orders(function: Callable[..., torch.Tensor]) -> list[Any]:
+        return three_orders(lambda x, w: function(x, torch.ones(4, 4)) * w)
+
+    assert (why := why_different(orders(treadle.compile(program)), orders(program))) is None, why
+
+
 def test_sizes_change_without_new_guards() -> None:
     def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.layer_norm(x @ w, (4,)).softmax(-1)

@@ -284,8 +284,8 @@ def _differentiated(
     n_outputs = len(job.outputs.nodes)
     sources = sources_of_outputs(job.outputs.wrappers, positions)
     cuts = {source: job.outputs.origins[source].name for below in sources.values() for source in below}
-    for node in job.outputs.nodes:
-        node.meta.pop("mutates", None)  # autograd's outputs are memory of their own
+    for node in job.recorded.graph.nodes:
+        node.meta.pop("mutates", None)  # autograd's outputs are memory of their own, and gradients write nothing back
     custom = tuple(job.recorder.custom_calls)
     note_tangents(custom, [job.outputs.wrappers[position] for position in positions])
     gradients = job.differentiate(positions, primals)
