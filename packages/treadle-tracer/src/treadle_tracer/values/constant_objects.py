@@ -141,11 +141,11 @@ IMMUTABLE_BASES: tuple[type, ...] = (int, float, complex, str, bytes)
 
 def has_python_method(tx: TraceContext, value: Value, names: tuple[str, ...]) -> bool:
     """Whether the program defines one of these special methods for a constant object, or for a class by its metaclass; registered."""
-    if not isinstance(value, ConstantObject):
-        obj = getattr(value, "obj", None)
-        if not isinstance(obj, type) or type(obj) is type:
-            return False
-    found = [lookup(tx, type(value.obj), name) for name in names]  # type: ignore[attr-defined]
+    cls = value.python_type()
+    is_class = issubclass(cls, type) and cls is not type
+    if not is_class and not isinstance(value, ConstantObject):
+        return False
+    found = [lookup(tx, cls, name) for name in names]
     return any(isinstance(raw, types.FunctionType) and not is_trusted_name(raw.__module__) for raw in found)
 
 
