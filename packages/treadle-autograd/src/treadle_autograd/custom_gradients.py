@@ -20,6 +20,7 @@ from torch import fx
 
 from .bodies import RunCall, body_runner
 from .errors import UnsupportedGraph
+from .histories import functions_behind
 from .recorder import AtenRecorder
 
 
@@ -111,15 +112,9 @@ def note_tangents(calls: Sequence[CustomCall], outputs: Sequence[torch.Tensor]) 
     if not calls:
         return
     for number, output in enumerate(outputs):
-        pending: list[Any] = [output.grad_fn]
-        seen: set[Any] = set()
-        while pending:
-            function = pending.pop()
-            if function is not None and function not in seen:
-                seen.add(function)
-                pending += [following for following, _ in function.next_functions]
+        behind = functions_behind([output.grad_fn])
         for call in calls:
-            if not call.functions.isdisjoint(seen):
+            if not call.functions.isdisjoint(behind):
                 call.tangents |= {number}
 
 

@@ -30,6 +30,7 @@ from .effects import remove_dead_nodes
 from .errors import UnsupportedGraph
 from .functional_trace import FunctionalTrace
 from .functionalise import wrap
+from .histories import functions_behind
 from .inner_gradients import differentiable_outputs
 from .lost_histories import why_history_is_lost
 from .random_replay import note_states
@@ -207,15 +208,9 @@ def why_not_differentiable(
 def why_not_differentiable_twice(values: Sequence[Any]) -> str | None:
     """Why autograd raises where gradients that are differentiated are not to be. A trace does not meet the node that does so: it has no
     successor, so nothing that gradients are wanted of is behind it."""
-    pending: list[Any] = [value.grad_fn for value in values if isinstance(value, torch.Tensor)]
-    seen: set[Any] = set()
-    while pending:
-        function = pending.pop()
-        if function is not None and function not in seen:
-            seen.add(function)
-            pending += [following for following, _ in function.next_functions]
-            if function.name() == "torch::autograd::Error":
-                return "a function is differentiated twice that may be differentiated once"
+    behind = functions_behind(value.grad_fn for value in values if isinstance(value, torch.Tensor))
+    if any(function.name() == "torch::autograd::Error" for function in behind):
+        return "a function is differentiated twice that may be differentiated once"
     return None
 
 

@@ -204,7 +204,7 @@ def _may_hold_tensors(obj: Any, depth: int) -> bool:
         return False
     if isinstance(obj, FunctionType):
         return why_not_trace_file(obj.__code__.co_filename) is None or str(obj.__module__).startswith("torch")
-    if type(obj) in (list, tuple, set, frozenset, dict):
+    if any(type(obj) is kind for kind in (list, tuple, set, frozenset, dict)):  # `in` would ask a metaclass's __eq__
         if depth == 0 or len(obj) > _MAX_LOOKED_AT:
             return True
         members = [*obj, *obj.values()] if isinstance(obj, dict) else obj

@@ -62,3 +62,24 @@ def test_special_methods_of_the_metaclass(name: str) -> None:
         yield f, ones()
 
     check(program)
+
+
+def test_objects_of_a_class_that_equals_everything() -> None:
+    class Meta(type):
+        __eq__ = lambda cls, other: True  # noqa: E731
+        __hash__ = type.__hash__
+
+    class K(metaclass=Meta):
+        size = 3
+
+    thing = K()
+
+    def program():
+        def f(x):
+            return x * thing.size
+
+        yield f, ones()
+        K.size = 5
+        yield f, ones()
+
+    check(program)
