@@ -69,12 +69,12 @@ def test_objects_of_a_class_that_equals_everything() -> None:
         __eq__ = lambda cls, other: True  # noqa: E731
         __hash__ = type.__hash__
 
-    class K(metaclass=Meta):
-        size = 3
-
-    thing = K()
-
     def program():
+        class K(metaclass=Meta):
+            size = 3
+
+        thing = K()
+
         def f(x):
             return x * thing.size
 
