@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import pytest
 import torch
 from torch import fx
@@ -24,6 +26,19 @@ def test_an_output_written_in_place_may_be_saved(partition):
         assert output._version == 1
         output.sum().backward()
     assert given.grad is not None and given.grad.equal(expected.grad)
+
+
+@pytest.mark.parametrize("partition", [min_cut, save_everything])
+def test_outputs_that_are_saved_go_without_a_backward_pass(partition):
+    def program(x, w):
+        hidden = x @ w
+        return hidden, torch.tanh(hidden)
+
+    x, w = torch.randn(3, 3), torch.randn(3, 3, requires_grad=True)
+    run = aot(fx.symbolic_trace(program), [x, w], inference=False, forward=lambda gm, _: gm, partition=partition)
+    for _ in range(2):
+        outputs = [weakref.ref(output) for output in run(x, w)]
+        assert [reference() for reference in outputs] == [None, None]
 
 
 def _product(compiled_graphs: list[fx.GraphModule]) -> tuple[fx.GraphModule, object, list[torch.Tensor]]:

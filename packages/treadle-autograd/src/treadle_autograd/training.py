@@ -9,7 +9,7 @@ operations autograd records as it records eager's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -226,10 +226,10 @@ class CompiledBackward(torch.autograd.Function):
             (outputs[k].size(), outputs[k].stride(), outputs[k].dtype, outputs[k].device)
             for k in program.joint.tangents
         ]
+        ctx.save_for_backward(*_behind_own_nodes(tensors, outputs, program.joint.sources))
         for position in program.joint.sources:
             values[position] = outputs[position]
             outputs[position] = edge_for(outputs[position])
-        ctx.save_for_backward(*tensors)
         ctx.mark_non_differentiable(*[outputs[k] for k in program.not_differentiable])
         return tuple(outputs)
 
@@ -265,6 +265,14 @@ class CompiledBackward(torch.autograd.Function):
         for k, gradient in zip(wanted, found, strict=True):
             gradients[2 + joint.gradients[k]] = gradient
         return tuple(gradients)
+
+
+def _behind_own_nodes(tensors: Sequence[Any], outputs: Sequence[Any], sources: Iterable[int]) -> Sequence[Any]:
+    """The tensors to save, aliases in the place of outputs that get nodes of their own (`observed`).
+
+    Such a node leads to the one that saves: an output saved as it is would keep itself alive until a backward pass."""
+    own = {id(outputs[position]) for position in sources}
+    return [tensor.detach() if id(tensor) in own else tensor for tensor in tensors] if own else tensors
 
 
 _apply_node = super(torch.autograd.Function, CompiledBackward).apply
