@@ -119,3 +119,98 @@ def test_two_processes_compute_the_gradients_of_one(work: Callable[..., Any], tm
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
         assert graphs is None or graphs >= 1
         assert not order or len(order) == 3 * len(gradients)
+
+
+class Branching(nn.Module):
+    """One of two branches, by a flag: the other's parameters get no gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = (nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 6)) for _ in range(2))
+        self.last = nn.Linear(6, 1)
+        self.takes_first = True
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.first(x) if self.takes_first else self.second(x))
+
+
+def log_stages(events: list[str]) -> None:
+    """Append "stage" whenever a part of a compiled backward graph has run."""
+    from treadle_autograd.training import TrainingProgram
+
+    compile_backward = TrainingProgram.compile_backward
+
+    def compile_logged(*args: Any) -> Any:
+        run = compile_backward(*args)
+
+        def run_logged(*values: Any) -> Any:
+            results = run(*values)
+            events.append("stage")
+            return results
+
+        return run_logged
+
+    TrainingProgram.compile_backward = compile_logged  # type: ignore[method-assign]
+
+
+def log_buckets(wrapped: nn.parallel.DistributedDataParallel, events: list[str]) -> None:
+    """Append "bucket" whenever a bucket of gradients is reduced."""
+
+    def reduce(bucket: Any) -> Any:
+        events.append("bucket")
+        done = torch.distributed.all_reduce(bucket.buffer().div_(PROCESSES), async_op=True)
+        return done.get_future().then(lambda future: future.value()[0])  # type: ignore[union-attr]
+
+    wrapped.register_comm_hook(None, lambda state, bucket: reduce(bucket))
+
+
+def overlapping(rank: int) -> Any:
+    """Events of two steps for every setting, and the gradients of a compiled model and of one that is not."""
+    import treadle
+
+    events: list[str] = []
+    log_stages(events)
+    found = {}
+    for name, options in {
+        "plain": {},
+        "accumulated": {},
+        "static graph": {"static_graph": True},
+        "unused parameters": {"find_unused_parameters": True},
+        "views of buckets": {"gradient_as_bucket_view": True},
+    }.items():
+        inner = Branching() if name == "unused parameters" else model()
+        reference = copy.deepcopy(inner)
+        fast, eager = (
+            nn.parallel.DistributedDataParallel(m, bucket_cap_mb=0.003, **options)  # type: ignore[arg-type]
+            for m in (inner, reference)
+        )
+        log_buckets(fast, events)
+        compiled = treadle.compile(fast)
+        for step in range(3):
+            del events[:]
+            if isinstance(inner, Branching):
+                inner.takes_first = reference.takes_first = step != 1
+            for run, wrapped in ((compiled, fast), (eager, eager)):
+                wrapped.zero_grad()
+                if name == "accumulated":
+                    with wrapped.no_sync():
+                        run(batch()[rank::PROCESSES] * 2).square().mean().backward()
+                    if wrapped is fast:
+                        assert "bucket" not in events
+                        del events[:]
+                run(batch()[rank::PROCESSES]).square().mean().backward()
+        gradients = [[p.grad for p in m.parameters()] for m in (inner, reference)]
+        found[name] = (list(events), gradients)
+    return found
+
+
+def test_buckets_are_reduced_while_backward_runs(tmp_path: Path) -> None:
+    for found in run_processes(overlapping, tmp_path):
+        for name, (events, (mine, eager)) in found.items():
+            assert events.count("stage") > 1, name
+            assert events.index("bucket") < len(events) - 1 - events[::-1].index("stage"), (name, events)
+            for one, other in zip(mine, eager, strict=True):
+                assert (one is None) == (other is None), name
+                if one is not None:
+                    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7, msg=name)

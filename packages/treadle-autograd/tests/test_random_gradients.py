@@ -154,3 +154,32 @@ def test_random_gradients(program: Any, outputs: Any, layouts: Any, changed: int
     if mine[-1] is True and partition in ("half", "nothing"):
         return  # what was changed is an input from which saved memory is computed again
     assert_same(mine, theirs)
+
+
+@pytest.mark.parametrize("depends", [False, True])
+def test_a_formula_of_backward_draws_when_backward_runs(depends: bool):
+    class Noisy(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * (torch.rand_like(gradient) if depends else torch.rand(4))
+
+    def program(x):
+        return (torch.sin(Noisy.apply(x)),)
+
+    graph = fx.Graph()
+    graph.output((graph.call_function(lambda x: program(x)[0], (graph.placeholder("x"),)),))
+    gm = fx.GraphModule(torch.nn.Module(), graph)
+    leaf = torch.randn(4, requires_grad=True)
+    run = aot(gm, [leaf], inference=False, forward=lambda gm, _: gm)
+    assert run.why_eager is None
+    found = []
+    for function in (run, program):
+        torch.manual_seed(0)
+        (out,) = function(leaf)
+        between = torch.rand(2)
+        found.append((between, torch.autograd.grad(out.sum(), leaf)[0], torch.rand(1)))
+    torch.testing.assert_close(*found, rtol=0, atol=0)

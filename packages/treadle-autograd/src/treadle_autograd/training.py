@@ -9,21 +9,23 @@ operations autograd records as it records eager's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from treadle_shapes.torch import outside_transforms, undisturbed, unwrapped
+from treadle_shapes.torch import outside_transforms, undisturbed
 
+from .backward_pass import Layout, begin_pass, gradients_elsewhere, laid_out
 from .check_results import check_callable, check_results
 from .effects import is_random
-from .joint import Gradients, JointTrace
+from .joint import JointTrace
 from .observed import Observers, connect, edge_for
 from .partition import Halves
 from .rerun import DifferentiableRun, random_state
+from .staged import Stages, run_in_stages, somebody_waits
 from .traced_run import TracedRun
 from .wrapper import count_versions
 
@@ -64,19 +66,31 @@ class TrainingProgram:
         self._chosen: set[tuple[int, ...]] = set()
         self._backwards: dict[tuple[int, ...], Compiled] = {}
         self._is_checked = False
-        self._checked: set[tuple[int, ...]] = set()
+        self._stages: Stages | None = None
         check_callable(forward, "forward")
 
     def __call__(self, *primals: Any) -> Sequence[Any]:
         call, values = Call(self, primals), dict[int, torch.Tensor]()
         try:
-            results = _apply(call, values, primals)
+            stages = self._choose_stages(primals)
+            results = _apply(call, values, primals) if stages is None else run_in_stages(call, values, primals, stages)
         except Exception as error:
             # Behind the kernels, only the program's own saved-tensor hooks can raise (checkpoint ends a recomputation in this way).
             if call.has_run:
                 error.raised_by_hook = True  # type: ignore[attr-defined]
             raise
         return connect(call, results, values) if values else results  # type: ignore[no-any-return]
+
+    def _choose_stages(self, primals: Sequence[Any]) -> Stages | None:
+        """The stages to run backward in; None where it runs in one piece."""
+        if torch._C._are_functorch_transforms_active():
+            return None
+        if self._stages is None:
+            leaves = [primals[k] for k in self.joint.gradients]
+            if not somebody_waits(leaves, look_closely=not self._is_checked):
+                return None
+            self._stages = Stages(self)
+        return self._stages if len(self._stages.groups) > 1 else None
 
     def run_forward(self, primals: Sequence[Any]) -> Sequence[Any]:
         """The forward graph's results, computed as eager's kernels compute: without a record, and in grad mode, which some of them look
@@ -95,14 +109,12 @@ class TrainingProgram:
 
     def run_backward(self, wanted: tuple[int, ...], arguments: Sequence[Any]) -> Sequence[Any]:
         """The gradients at these positions from saved values and tangents."""
-        compiled = self.backward(wanted)
-        with torch._C._AutoDispatchBelowADInplaceOrView():
-            results = compiled(*arguments)
-        if wanted not in self._checked:
+        compiled = self._backwards.get(wanted)
+        if compiled is None:
             gradients: Any = self.joint.graph.output_node().args[0][self.joint.n_outputs :]  # type: ignore[index]
-            check_results(results, [gradients[k] for k in wanted], "backward")
-            self._checked.add(wanted)
-        return results
+            compiled = self.compile_backward(self.halves.backward(wanted), [gradients[k] for k in wanted])
+            self._backwards[wanted] = compiled
+        return compiled(*arguments)
 
     def choose(self, asked: tuple[int, ...], possible: tuple[int, ...]) -> tuple[int, ...]:
         """The gradients to compute where those `asked` for are enough: all that are `possible` once many sets have graphs of their own."""
@@ -110,17 +122,26 @@ class TrainingProgram:
             self._chosen.add(asked)
         return asked if asked in self._chosen else possible
 
-    def backward(self, wanted: tuple[int, ...]) -> Compiled:
-        """The compiled backward graph that computes the gradients at these positions."""
-        found = self._backwards.get(wanted)
-        if found is None:
-            graph = self.halves.backward(wanted)
-            examples = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
-            with torch.inference_mode(False), torch.no_grad(), undisturbed():
-                found = self._compile_backward(graph, examples)
-            check_callable(found, "backward")
-            self._backwards[wanted] = found
-        return found
+    def compile_backward(self, graph: fx.GraphModule, results: Sequence[fx.Node]) -> Compiled:
+        """Compile a backward graph, or a stage of it.
+
+        results: the joint graph's nodes of what it returns, which the first run is checked by."""
+        examples = [node.meta["val"] for node in graph.graph.find_nodes(op="placeholder")]
+        with torch.inference_mode(False), torch.no_grad(), undisturbed():
+            compiled = self._compile_backward(graph, examples)
+        check_callable(compiled, "backward")
+        is_checked = False
+
+        def run(*arguments: Any) -> Sequence[Any]:
+            nonlocal is_checked
+            with torch._C._AutoDispatchBelowADInplaceOrView():
+                found = compiled(*arguments)
+            if not is_checked:
+                check_results(found, results, "backward")
+                is_checked = True
+            return found
+
+        return run
 
 
 # Batch norm in training mode returns new running statistics; its result does not depend on the old ones (arguments 3 and 4).
@@ -159,6 +180,18 @@ class Call:
         self.observers = Observers()
         self.has_run = False
         self._rerun: tuple[int, DifferentiableRun] | None = None
+
+    def run_forward(self, primals: Sequence[Any]) -> ForwardResults:
+        """Run the forward graph."""
+        program = self.program
+        results = program.run_forward(primals)
+        self.has_run = True
+        n_outputs = program.joint.n_outputs
+        outputs, given = list(results[:n_outputs]), iter(results[n_outputs:])
+        # Before they are saved: a saved tensor must have the version that it had then.
+        count_versions(outputs, program.joint.contract.versions)
+        saved = [next(given) if place is None else primals[place] for place in program.halves.primals]
+        return ForwardResults(program, outputs, saved, tuple(given))
 
     def rerun(self) -> DifferentiableRun | TracedRun:
         """The program, run once more under autograd.
@@ -206,6 +239,44 @@ class Call:
                 )
 
 
+class ForwardResults:
+    """What a forward graph has computed: the outputs, and the tensors and numbers that backward reads.
+
+    layouts: sizes, strides, dtype and device of every output that is differentiated.
+    """
+
+    def __init__(
+        self, program: TrainingProgram, outputs: list[Any], saved: list[Any], numbers: tuple[Any, ...]
+    ) -> None:
+        self.saved = saved
+        self.numbers = numbers
+        self.layouts: list[Layout] = [
+            (outputs[k].size(), outputs[k].stride(), outputs[k].dtype, outputs[k].device)
+            for k in program.joint.tangents
+        ]
+        self.device = self.layouts[0][3]
+        self._program = program
+        self._outputs = outputs
+
+    def behind_own_nodes(self, tensors: Sequence[Any]) -> Sequence[Any]:
+        """The tensors to save, aliases in the place of outputs that get nodes of their own (`observed`).
+
+        Such a node leads to the one that saves: an output saved as it is would keep itself alive until a backward pass."""
+        own = {id(self._outputs[position]) for position in self._program.joint.sources}
+        return [tensor.detach() if id(tensor) in own else tensor for tensor in tensors] if own else tensors
+
+    def not_differentiable(self) -> list[torch.Tensor]:
+        """The outputs that have no gradient."""
+        return [self._outputs[k] for k in self._program.not_differentiable]
+
+    def move_behind_own_nodes(self, values: dict[int, torch.Tensor]) -> tuple[Any, ...]:
+        """The outputs. Those that get nodes of their own go to `values`, tensors without memory stand in their place."""
+        for position in self._program.joint.sources:
+            values[position] = self._outputs[position]
+            self._outputs[position] = edge_for(self._outputs[position])
+        return tuple(self._outputs)
+
+
 class CompiledBackward(torch.autograd.Function):
     """The node of one compiled graph in autograd's graph. `values` receives the outputs that get nodes of their own."""
 
@@ -213,66 +284,30 @@ class CompiledBackward(torch.autograd.Function):
     def forward(ctx: Any, call: Call, values: dict[int, torch.Tensor], *primals: Any) -> Any:
         ctx.set_materialize_grads(False)
         ctx.call = call
-        program = call.program
-        results = program.run_forward(primals)
-        call.has_run = True
-        n_outputs = program.joint.n_outputs
-        outputs, given = list(results[:n_outputs]), iter(results[n_outputs:])
-        # Before they are saved: a saved tensor must have the version that it had then.
-        count_versions(outputs, program.joint.contract.versions)
-        tensors = [next(given) if place is None else primals[place] for place in program.halves.primals]
-        ctx.numbers = tuple(given)
-        ctx.layouts = [
-            (outputs[k].size(), outputs[k].stride(), outputs[k].dtype, outputs[k].device)
-            for k in program.joint.tangents
-        ]
-        ctx.save_for_backward(*_behind_own_nodes(tensors, outputs, program.joint.sources))
-        for position in program.joint.sources:
-            values[position] = outputs[position]
-            outputs[position] = edge_for(outputs[position])
-        ctx.mark_non_differentiable(*[outputs[k] for k in program.not_differentiable])
-        return tuple(outputs)
+        results = call.run_forward(primals)
+        ctx.numbers, ctx.layouts = results.numbers, results.layouts
+        ctx.save_for_backward(*results.behind_own_nodes(results.saved))
+        ctx.mark_non_differentiable(*results.not_differentiable())
+        return results.move_behind_own_nodes(values)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         call: Call = ctx.call
         program = call.program
-        joint: JointTrace = program.joint
-        given = [grad_outputs[k] for k in joint.tangents]
-        defined = frozenset(k for k, tangent in enumerate(given) if tangent is not None)
         functions = ctx.next_functions
-        possible = [
-            (k, primal)
-            for k, (primal, reads) in enumerate(zip(joint.gradients, program.halves.reads, strict=True))
-            if reads is not None and (not reads or reads & defined) and ctx.needs_input_grad[2 + primal]
-        ]
-        asked = [k for k, primal in possible if _is_asked_for(functions[program.edges[primal]][0])]
-        wanted = program.choose(tuple(asked), tuple(k for k, _ in possible))
-        gradients: list[Any] = [None] * (2 + joint.n_primals)
-        if not wanted or not defined:
+        asked = begin_pass(call, grad_outputs, lambda primal: functions[program.edges[primal]][0])
+        gradients: list[Any] = [None] * (2 + program.joint.n_primals)
+        if not asked.wanted:
             return tuple(gradients)
-        is_cut = call.observers.were_there()
-        is_computed = all(custom.is_computed(defined) for custom in joint.custom)
-        is_plain = not (torch.is_anomaly_enabled() or any(map(_is_wrapped, given)))
-        if not (is_cut or torch.is_grad_enabled()) and is_computed and is_plain:
-            tangents = [_laid_out(tangent, *data) for tangent, data in zip(given, ctx.layouts, strict=True)]
-            found = program.run_backward(wanted, (*ctx.saved_tensors, *ctx.numbers, *tangents))
+        saved = ctx.saved_tensors  # raises what eager raises when they are gone, or have been changed
+        if asked.runs_compiled:
+            tangents = [laid_out(tangent, *data) for tangent, data in zip(asked.given, ctx.layouts, strict=True)]
+            found = program.run_backward(asked.wanted, (*saved, *ctx.numbers, *tangents))
         else:
-            saved = ctx.saved_tensors  # raises what eager raises when they are gone, or have been changed
-            found = _differentiable_gradients(call, given, wanted, ctx.layouts) if is_plain and not is_cut else None
-            found = _rerun_gradients(call, given, wanted, is_cut) if found is None else found
-            del saved
-        for k, gradient in zip(wanted, found, strict=True):
-            gradients[2 + joint.gradients[k]] = gradient
+            found = gradients_elsewhere(call, asked, ctx.layouts)
+        for k, gradient in zip(asked.wanted, found, strict=True):
+            gradients[2 + program.joint.gradients[k]] = gradient
         return tuple(gradients)
-
-
-def _behind_own_nodes(tensors: Sequence[Any], outputs: Sequence[Any], sources: Iterable[int]) -> Sequence[Any]:
-    """The tensors to save, aliases in the place of outputs that get nodes of their own (`observed`).
-
-    Such a node leads to the one that saves: an output saved as it is would keep itself alive until a backward pass."""
-    own = {id(outputs[position]) for position in sources}
-    return [tensor.detach() if id(tensor) in own else tensor for tensor in tensors] if own else tensors
 
 
 _apply_node = super(torch.autograd.Function, CompiledBackward).apply
@@ -286,69 +321,3 @@ def _apply(call: Call, values: dict[int, torch.Tensor], primals: Sequence[Any]) 
     if torch._C._are_functorch_transforms_active():
         return CompiledBackward.apply(call, values, *primals)  # type: ignore[no-any-return]
     return _apply_node(call, values, *[_unwrap(p) if isinstance(p, torch.Tensor) else p for p in primals])  # type: ignore[no-any-return]
-
-
-def _is_asked_for(function: Any) -> bool:
-    """Whether the engine goes on to this node in the backward pass that runs now: `torch.autograd.grad` needs some gradients only."""
-    try:
-        return torch._C._will_engine_execute_node(function)
-    except RuntimeError:
-        return True  # torch 2.11 to 2.13 raise for a leaf whose gradient is asked for
-
-
-def _differentiable_gradients(
-    call: Call, given: Sequence[torch.Tensor | None], wanted: Sequence[int], layouts: Sequence[Any]
-) -> Sequence[Any] | None:
-    """The gradients by a compiled program that can be differentiated again; None where there is none."""
-    if not torch.is_grad_enabled():
-        return None
-    joint = call.program.joint
-    n_static = len(joint.contract.static_tensors)
-    if any(place < n_static for place in call.program.read_and_written):
-        return None  # the program of gradients would read parameters and buffers as they are now
-    pairs = [(k, t) for k, t in enumerate(given) if t is not None]
-    key = Gradients(
-        tuple(joint.tangents[k] for k, _ in pairs),
-        tuple(joint.gradients[k] for k in wanted),
-        tuple(t.requires_grad for _, t in pairs),
-    )
-    call.raise_if_changed()
-    primals = [value for value, _ in call.primals]
-    program = call.program.gradient_programs.find(joint, key, primals)
-    if program is None:
-        return None
-    tangents = [_laid_out(t, *layouts[k]) for k, t in pairs]
-    with call.as_in_forward():
-        return program(*primals[n_static:], *tangents)
-
-
-def _rerun_gradients(
-    call: Call, given: Sequence[torch.Tensor | None], wanted: Sequence[int], is_cut: bool
-) -> Sequence[Any]:
-    """The gradients by PyTorch's own formulas, which autograd records under `create_graph=True`: the program runs again."""
-    joint = call.program.joint
-    run = call.rerun_cut() if is_cut else call.rerun()
-    call.forget_rerun()
-    pairs = [(run.outputs[k], tangent) for k, tangent in zip(joint.tangents, given, strict=True) if tangent is not None]
-    inputs = [run.inputs[joint.gradients[k]] for k in wanted]
-    return run.gradients([output for output, _ in pairs], inputs, [tangent for _, tangent in pairs])
-
-
-def _is_wrapped(tangent: torch.Tensor | None) -> bool:
-    """Whether a transform of `torch.func`, or `is_grads_batched=True`, maps over the backward pass."""
-    if tangent is None:
-        return False
-    return unwrapped(tangent) is not tangent or torch._C._functorch.is_legacy_batchedtensor(tangent)
-
-
-def _laid_out(
-    tangent: torch.Tensor | None, size: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device
-) -> torch.Tensor:
-    """The tangent with the strides of its output, which backward was compiled for; zeros for an output without one."""
-    if tangent is None:
-        return torch.empty_strided(size, strides, dtype=dtype, device=device).zero_()
-    # Autograd makes tensors of zeros without memory, and lazy conjugates and negatives; kernels read memory.
-    is_plain = not (tangent._is_zerotensor() or tangent.is_neg() or tangent.is_conj())
-    if is_plain and tangent.stride() == strides:
-        return tangent
-    return torch.empty_strided(size, strides, dtype=dtype, device=device).copy_(tangent)

@@ -10,17 +10,22 @@ from .budget import with_budget
 from .classify import Classes, classify
 from .mincut import Partition, min_cut, save_everything
 from .report import PartitionReport, report
-from .split import Halves, split
+from .split import Halves, split, tangents_of
+from .stages import Stage, cut, group_gradients
 
 __all__ = [
     "Classes",
     "Halves",
     "Partition",
     "PartitionReport",
+    "Stage",
     "classify",
+    "cut",
+    "group_gradients",
     "min_cut",
     "report",
     "save_everything",
     "split",
+    "tangents_of",
     "with_budget",
 ]

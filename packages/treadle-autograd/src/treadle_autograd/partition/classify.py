@@ -19,6 +19,7 @@ from torch import fx
 from treadle_shapes.torch import Kind
 from treadle_shapes.torch import operator as operator_of
 
+from ..effects import has_effect, is_random
 from ..joint import JointTrace
 from ..node_sizes import is_number
 from ..random_replay import why_not_replay
@@ -52,7 +53,7 @@ _FREE = frozenset({Kind.VIEW, Kind.QUERY})
 class Classes:
     """Facts about the nodes of one joint graph.
 
-    backward   nodes that depend on a tangent, tangents included
+    backward   nodes that depend on a tangent, tangents included; effects of formulas of backward and what depends on them
     needed     nodes of the forward part that backward nodes or gradients read
     visible    inputs, and nodes whose memory the program gets as an output
     order      nodes that depend on no tangent, in graph order
@@ -130,7 +131,7 @@ def classify(joint: JointTrace) -> Classes:
     tangents = [node for node in nodes if node.op == "placeholder"][joint.n_primals :]
     backward: set[fx.Node] = set(tangents)
     for node in nodes[:-1]:
-        if any(used in backward for used in node.all_input_nodes):
+        if any(used in backward for used in node.all_input_nodes) or _is_effect_of_backward(node):
             backward.add(node)
     results: Any = output.args[0]
     gradients = [item for item in results[joint.n_outputs :] if isinstance(item, fx.Node)]
@@ -149,6 +150,11 @@ def classify(joint: JointTrace) -> Classes:
         and any(used in interior for used in node.all_input_nodes)
     )
     return Classes(joint, frozenset(backward), frozenset(needed), frozenset(visible), order, interior, results)
+
+
+def _is_effect_of_backward(node: fx.Node) -> bool:
+    """Whether the node is to happen when backward runs, although it depends on no tangent, such as a draw of random numbers."""
+    return bool(node.meta.get("of_backward")) and node.op == "call_function" and (has_effect(node) or is_random(node))
 
 
 def _is_interior(node: fx.Node, given: list[fx.Node]) -> bool:

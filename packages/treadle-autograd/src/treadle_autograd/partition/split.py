@@ -50,7 +50,7 @@ class Halves:
         nodes = list(joint.graph.nodes)
         outputs: Any = nodes[-1].args[0][: joint.n_outputs]  # type: ignore[index]
         primals = [node for node in nodes if node.op == "placeholder"][: joint.n_primals]
-        graph = _graph(primals, outputs, nodes, _effects(self.classes), custom=joint.custom)
+        graph = graph_between(primals, outputs, nodes, _effects(self.classes), custom=joint.custom)
         return LazyGraphModule(torch.nn.Module(), graph, class_name="ReferenceGraph")
 
     def backward(self, wanted: Sequence[int]) -> fx.GraphModule:
@@ -58,12 +58,12 @@ class Halves:
         joint = self.classes.joint
         nodes = list(joint.graph.nodes)
         gradients: Any = nodes[-1].args[0][joint.n_outputs :]  # type: ignore[index]
-        inputs = [*self.saved, *self.numbers, *_tangents(joint)]
+        inputs = [*self.saved, *self.numbers, *tangents_of(joint)]
         effects = [
             node for node in nodes if node in self.classes.backward and node.op != "placeholder" and has_effect(node)
         ]
         late = frozenset(self.classes.order)
-        graph = _graph(inputs, [gradients[k] for k in wanted], nodes, effects, late, replayed=self.classes)
+        graph = graph_between(inputs, [gradients[k] for k in wanted], nodes, effects, late, replayed=self.classes)
         return LazyGraphModule(torch.nn.Module(), graph, class_name="BackwardGraph")
 
 
@@ -78,7 +78,7 @@ def split(classes: Classes, saved: Sequence[fx.Node]) -> Halves:
     places = tuple(position.get(node) for node in saved)
     given = [node for node, place in zip(saved, places, strict=True) if place is None]
     outputs = results[: joint.n_outputs]
-    forward = _graph(primals, [*outputs, *given, *numbers], nodes, _effects(classes))
+    forward = graph_between(primals, [*outputs, *given, *numbers], nodes, _effects(classes))
     forward.output_node().meta["saved_results"] = range(len(outputs), len(outputs) + len(given))
     return Halves(
         classes,
@@ -95,13 +95,14 @@ def _effects(classes: Classes) -> list[fx.Node]:
     return [node for node in classes.order if node.op == "call_function" and has_effect(node)]
 
 
-def _tangents(joint: JointTrace) -> list[fx.Node]:
+def tangents_of(joint: JointTrace) -> list[fx.Node]:
+    """The placeholders of the tangents."""
     return [node for node in joint.graph.nodes if node.op == "placeholder"][joint.n_primals :]
 
 
 def _reads(joint: JointTrace, gradients: Sequence[Any]) -> tuple[frozenset[int] | None, ...]:
     """The numbers of the tangents below each gradient."""
-    below: dict[fx.Node, frozenset[int]] = {node: frozenset([k]) for k, node in enumerate(_tangents(joint))}
+    below: dict[fx.Node, frozenset[int]] = {node: frozenset([k]) for k, node in enumerate(tangents_of(joint))}
     nothing: frozenset[int] = frozenset()
     for node in joint.graph.nodes:
         if node not in below:
@@ -123,7 +124,7 @@ def _numbers_of_backward(classes: Classes, saved: Sequence[fx.Node]) -> list[fx.
     return [node for node in nodes if node in used and node in leaves]
 
 
-def _graph(
+def graph_between(
     inputs: Sequence[fx.Node],
     outputs: Sequence[Any],
     order: Sequence[fx.Node],

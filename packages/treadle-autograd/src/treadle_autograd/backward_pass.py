@@ -1,0 +1,136 @@
+"""What one backward pass asks of a compiled program, and the gradients where the compiled backward graph cannot give them.
+
+loss.backward()                              the compiled backward graph, gradients of all primals
+torch.autograd.grad(loss, w)                 the compiled backward graph that gives the gradient of `w`
+torch.autograd.grad(..., create_graph=True)  a program of the gradients, or PyTorch's own formulas on a second run
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_shapes.torch import unwrapped
+
+from .joint import Gradients
+
+if TYPE_CHECKING:
+    from .training import Call
+
+Layout = tuple[Sequence[int], Sequence[int], torch.dtype, torch.device]
+
+
+@dataclass(frozen=True)
+class BackwardPass:
+    """One backward pass through one call.
+
+    given     the tangents, None where an output has none
+    wanted    positions of the gradients to compute; empty where no tangent is defined
+    is_plain  whether no transform maps over the pass and anomaly mode is off
+    is_cut    whether somebody looks at the gradients of outputs that others are computed from
+    """
+
+    given: tuple[torch.Tensor | None, ...]
+    wanted: tuple[int, ...]
+    is_plain: bool
+    is_cut: bool
+    runs_compiled: bool
+
+
+def begin_pass(call: Call, grad_outputs: Sequence[Any], function_of: Callable[[int], Any]) -> BackwardPass:
+    """What the pass that runs now asks for.
+
+    function_of: the function behind a primal in autograd's graph, None if it needs no gradient."""
+    joint = call.program.joint
+    given = tuple(grad_outputs[k] for k in joint.tangents)
+    defined = frozenset(k for k, tangent in enumerate(given) if tangent is not None)
+    functions = {
+        k: function_of(primal)
+        for k, (primal, reads) in enumerate(zip(joint.gradients, call.program.halves.reads, strict=True))
+        if reads is not None and (not reads or reads & defined)
+    }
+    possible = tuple(k for k, function in functions.items() if function is not None)
+    asked = tuple(k for k in possible if _is_asked_for(functions[k]))
+    wanted = call.program.choose(asked, possible)
+    is_plain = not (torch.is_anomaly_enabled() or any(map(_is_wrapped, given)))
+    is_cut = call.observers.were_there()
+    is_computed = all(custom.is_computed(defined) for custom in joint.custom)
+    runs_compiled = is_computed and is_plain and not (is_cut or torch.is_grad_enabled())
+    return BackwardPass(given, wanted if defined else (), is_plain, is_cut, runs_compiled)
+
+
+def gradients_elsewhere(call: Call, asked: BackwardPass, layouts: Sequence[Layout]) -> Sequence[Any]:
+    """The gradients that are wanted, where the compiled backward graph cannot give them. Differentiable in grad mode."""
+    found = None
+    if asked.is_plain and not asked.is_cut:
+        found = _differentiable_gradients(call, asked.given, asked.wanted, layouts)
+    return _rerun_gradients(call, asked.given, asked.wanted, asked.is_cut) if found is None else found
+
+
+def _is_asked_for(function: Any) -> bool:
+    """Whether the engine goes on to this node in the backward pass that runs now: `torch.autograd.grad` needs some gradients only."""
+    try:
+        return torch._C._will_engine_execute_node(function)
+    except RuntimeError:
+        return True  # torch 2.11 to 2.13 raise for a leaf whose gradient is asked for
+
+
+def _differentiable_gradients(
+    call: Call, given: Sequence[torch.Tensor | None], wanted: Sequence[int], layouts: Sequence[Layout]
+) -> Sequence[Any] | None:
+    """The gradients by a compiled program that can be differentiated again; None where there is none."""
+    if not torch.is_grad_enabled():
+        return None
+    joint = call.program.joint
+    n_static = len(joint.contract.static_tensors)
+    if any(place < n_static for place in call.program.read_and_written):
+        return None  # the program of gradients would read parameters and buffers as they are now
+    pairs = [(k, t) for k, t in enumerate(given) if t is not None]
+    key = Gradients(
+        tuple(joint.tangents[k] for k, _ in pairs),
+        tuple(joint.gradients[k] for k in wanted),
+        tuple(t.requires_grad for _, t in pairs),
+    )
+    call.raise_if_changed()
+    primals = [value for value, _ in call.primals]
+    program = call.program.gradient_programs.find(joint, key, primals)
+    if program is None:
+        return None
+    tangents = [laid_out(t, *layouts[k]) for k, t in pairs]
+    with call.as_in_forward():
+        return program(*primals[n_static:], *tangents)
+
+
+def _rerun_gradients(
+    call: Call, given: Sequence[torch.Tensor | None], wanted: Sequence[int], is_cut: bool
+) -> Sequence[Any]:
+    """The gradients by PyTorch's own formulas, which autograd records under `create_graph=True`: the program runs again."""
+    joint = call.program.joint
+    run = call.rerun_cut() if is_cut else call.rerun()
+    call.forget_rerun()
+    pairs = [(run.outputs[k], tangent) for k, tangent in zip(joint.tangents, given, strict=True) if tangent is not None]
+    inputs = [run.inputs[joint.gradients[k]] for k in wanted]
+    return run.gradients([output for output, _ in pairs], inputs, [tangent for _, tangent in pairs])
+
+
+def _is_wrapped(tangent: torch.Tensor | None) -> bool:
+    """Whether a transform of `torch.func`, or `is_grads_batched=True`, maps over the backward pass."""
+    if tangent is None:
+        return False
+    return unwrapped(tangent) is not tangent or torch._C._functorch.is_legacy_batchedtensor(tangent)
+
+
+def laid_out(
+    tangent: torch.Tensor | None, size: Sequence[int], strides: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """The tangent with the strides of its output, which backward was compiled for; zeros for an output without one."""
+    if tangent is None:
+        return torch.empty_strided(size, strides, dtype=dtype, device=device).zero_()
+    # Autograd makes tensors of zeros without memory, and lazy conjugates and negatives; kernels read memory.
+    is_plain = not (tangent._is_zerotensor() or tangent.is_neg() or tangent.is_conj())
+    if is_plain and tangent.stride() == strides:
+        return tangent
+    return torch.empty_strided(size, strides, dtype=dtype, device=device).copy_(tangent)

@@ -1,0 +1,143 @@
+"""Cut the backward graph into stages, so that gradients that are ready early are given out early.
+
+joint backward:  dW3 = ...; g2 = ...; dW2 = ...; g1 = ...; dW1 = ...
+    stage 1:   saved, t   ->  dW3, and for later stages g2
+    stage 2:   saved, g2  ->  dW2, and for later stages g1
+    stage 3:   saved, g1  ->  dW1
+
+Data-parallel training sends the gradients of the last layers to the other processes while those of the first layers are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
+
+from ..ancestors import ancestors
+from ..effects import has_effect, is_random
+from ..node_sizes import size_in_bytes
+from .classify import is_view, viewed, why_not_recompute
+from .split import Halves, graph_between, tangents_of
+
+MOST_STAGES = 8
+"""Each one costs a call, and what is fused across its borders."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """One stage of a backward graph.
+
+    graph      inputs -> results
+    inputs     the joint graph's nodes of what the stage reads: saved tensors and numbers, tangents, results of earlier stages
+    results    the joint graph's nodes of what it computes: its gradients, and what later stages read
+    gradients  (position among the joint graph's gradients, node) of its gradients
+    """
+
+    graph: fx.GraphModule
+    inputs: tuple[fx.Node, ...]
+    results: tuple[fx.Node, ...]
+    gradients: tuple[tuple[int, fx.Node], ...]
+
+
+def why_not_cut(halves: Halves) -> str | None:
+    """Why the backward graph must stay in one piece."""
+    backward = (node for node in halves.classes.joint.graph.nodes if node in halves.classes.backward)
+    for node in backward:
+        if node.op == "call_function" and (has_effect(node) or is_random(node)):
+            return f"{node.name} has an effect in backward, and the order of effects counts"
+    return None
+
+
+def group_gradients(halves: Halves) -> tuple[tuple[int, ...], ...]:
+    """The positions of the gradients by stage, in the order in which they are ready. Stages have about the same bytes of gradients.
+
+    One group holds all where the graph must not be cut, or has too few gradients."""
+    gradients = _gradients(halves)
+    if why_not_cut(halves) is not None:
+        return (tuple(gradients),)
+    order = {node: place for place, node in enumerate(halves.classes.joint.graph.nodes)}
+    by_memory: dict[fx.Node, list[int]] = {}
+    for k, node in sorted(gradients.items(), key=lambda item: order[item[1]]):
+        by_memory.setdefault(viewed(node), []).append(k)
+    share = sum(map(size_in_bytes, by_memory)) / MOST_STAGES
+    groups: list[list[int]] = [[]]
+    filled = 0
+    for memory, positions in by_memory.items():
+        if groups[-1] and filled >= share:
+            groups.append([])
+            filled = 0
+        groups[-1] += positions
+        filled += size_in_bytes(memory)
+    return tuple(map(tuple, _not_read_later(halves, groups)))
+
+
+def cut(halves: Halves, groups: Sequence[Collection[int]], wanted: Collection[int]) -> list[Stage]:
+    """The stages that compute the gradients at the positions `wanted`, one for each of `groups`; a stage may have none."""
+    joint = halves.classes.joint
+    nodes = list(joint.graph.nodes)
+    gradients = _gradients(halves)
+    given = _given(halves)
+    late = frozenset(halves.classes.order)
+    stages: list[Stage] = []
+    for number, group in enumerate(groups):
+        mine = tuple((k, gradients[k]) for k in group if k in wanted)
+        roots = [node for _, node in mine]
+        rest = [gradients[k] for later in groups[number + 1 :] for k in later if k in wanted]
+        carried = _carried(halves, given, roots, rest)
+        results = tuple(node for node in dict.fromkeys((*roots, *carried)) if node not in given)
+        used = ancestors(results, frozenset(given), halves.classes.inputs_of)
+        inputs = tuple(node for node in given if node in used)
+        graph = graph_between(inputs, results, nodes, (), late, replayed=halves.classes)
+        stages.append(
+            Stage(LazyGraphModule(torch.nn.Module(), graph, class_name="BackwardGraph"), inputs, results, mine)
+        )
+        given.update(dict.fromkeys(carried))
+    return stages
+
+
+def _gradients(halves: Halves) -> dict[int, fx.Node]:
+    joint = halves.classes.joint
+    results: Any = joint.graph.output_node().args[0]
+    return {k: node for k, node in enumerate(results[joint.n_outputs :]) if isinstance(node, fx.Node)}
+
+
+def _given(halves: Halves) -> dict[fx.Node, None]:
+    """What the first stage may read, as an ordered set."""
+    return dict.fromkeys((*halves.saved, *halves.numbers, *tangents_of(halves.classes.joint)))
+
+
+def _carried(
+    halves: Halves, given: Collection[fx.Node], roots: Sequence[fx.Node], rest: Sequence[fx.Node]
+) -> list[fx.Node]:
+    """What a stage computes for `roots` and later stages read for `rest`, where it would cost something to compute it again."""
+    inputs_of = halves.classes.inputs_of
+    known = frozenset(given)
+    computed = ancestors(roots, known, inputs_of) - known
+    kept = frozenset(node for node in computed if _is_kept(node, halves))
+    read = ancestors(rest, known | kept, inputs_of)
+    return [node for node in halves.classes.joint.graph.nodes if node in read and node in kept]
+
+
+def _is_kept(node: fx.Node, halves: Halves) -> bool:
+    """Whether later stages get the node's tensor. They compute views, numbers and what fuses for free again."""
+    if not isinstance(node.meta.get("val"), torch.Tensor) or is_view(node):
+        return False
+    return node in halves.classes.backward or why_not_recompute(node) is not None
+
+
+def _not_read_later(halves: Halves, groups: list[list[int]]) -> list[list[int]]:
+    """The groups, after gradients whose memory a later stage reads have been moved there: whoever gets a gradient may write to it."""
+    gradients = _gradients(halves)
+    given = _given(halves)
+    for number, group in enumerate(groups[:-1]):
+        rest = [gradients[k] for later in groups[number + 1 :] for k in later]
+        given.update(dict.fromkeys(_carried(halves, given, [gradients[k] for k in group], rest)))
+        moved = [k for k in group if viewed(gradients[k]) in given]
+        groups[number] = [k for k in group if k not in moved]
+        groups[number + 1] += moved
+    return [group for group in groups if group]
