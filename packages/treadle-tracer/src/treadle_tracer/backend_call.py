@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 import treadle_frame
 from treadle_shapes.torch import operator
@@ -31,6 +32,11 @@ def call_backend(backend: Backend, gm: torch.fx.GraphModule, inputs: Sequence[An
     if not callable(compiled):
         raise BackendError(f"backend {name!r} must return a callable, it returned {compiled!r}")
     return compiled if runs_only_treadle(compiled) and not calls_custom_operators(gm) else outside_the_hook(compiled)
+
+
+def lacks_numbers(error: BackendError) -> bool:
+    """Whether a backend has failed because its own fake tensors have no numbers that are known only at run time."""
+    return isinstance(error.__cause__, (DataDependentOutputException, DynamicOutputShapeException))
 
 
 def runs_only_treadle(compiled: Any) -> bool:
@@ -67,4 +73,4 @@ def raises_before_writing(compiled: Any) -> bool:
     return getattr(compiled, "raises_before_writing", False) is True
 
 
-__all__ = ["Backend", "call_backend", "outside_the_hook", "runs_only_treadle"]
+__all__ = ["Backend", "call_backend", "lacks_numbers", "outside_the_hook", "runs_only_treadle"]

@@ -21,12 +21,12 @@ import torch
 
 import treadle_frame
 
-from .backend_call import Backend, call_backend
+from .backend_call import Backend, call_backend, lacks_numbers
 from .code_state import CodeState
 from .collector import paused
 from .constraints import Declared, check_given, check_still_dynamic, declared_in
 from .dynamic import DynamicSources
-from .errors import OtherPath, Unsupported, without_frames
+from .errors import BackendError, OtherPath, Unsupported, without_frames
 from .observer import Observer
 from .options import TracerOptions
 from .output.break_placement import place_break
@@ -127,7 +127,11 @@ class Compilation:
         except Unsupported as error:
             if error.code != "write-under-handler" or self.options.fullgraph or self.state.must_separate:
                 raise
-        self.state.must_separate = True
+            self.state.must_separate = True
+        except BackendError as error:
+            if self._captures or not self.state.may_defer or not lacks_numbers(error):
+                raise
+            self.state.may_guess = self.state.may_defer = False
         return self._attempt(wanted)
 
     @property

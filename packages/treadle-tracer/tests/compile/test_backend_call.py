@@ -8,7 +8,7 @@ from torch import fx
 
 import treadle_frame
 import treadle_tracer
-from treadle_tracer import BackendError, InternalError
+from treadle_tracer import BackendError, InternalError, TracerOptions
 from treadle_tracer.backend_call import call_backend, outside_the_hook, runs_only_treadle
 from treadle_tracer.output.deferred_asserts import raising_typed
 
@@ -71,3 +71,29 @@ def test_the_body_of_a_custom_operator_is_not_traced():
         compiled = treadle_tracer.optimize(lambda x, operator=operator: operator(x * 2), backend)
         assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 3.0))
     assert len(graphs) == 2
+
+
+def test_a_backend_whose_fake_tensors_have_no_numbers_gets_graphs_without_them():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    graphs = []
+
+    def backend(gm, inputs):
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            fx.Interpreter(gm).run(*[mode.from_tensor(given) for given in inputs])
+        graphs.append(gm)
+        return gm.forward
+
+    def program(x):
+        if not (x > 0).all():
+            raise ValueError("x")
+        return x + 1
+
+    compiled = treadle_tracer.optimize(program, backend)
+    assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    with pytest.raises(ValueError, match="^x$"):
+        compiled(-torch.ones(2))
+    assert len(graphs) == 2  # the check, and what comes behind it
+    needs_one_graph = treadle_tracer.optimize(lambda x: x * x.sum().item(), backend, TracerOptions(fullgraph=True))
+    with pytest.raises(BackendError, match="DataDependentOutputException"):
+        needs_one_graph(torch.ones(2))
