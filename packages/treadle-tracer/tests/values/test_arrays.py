@@ -325,3 +325,45 @@ def test_an_array_of_a_scalar_has_memory_of_its_own():
         return x, a
 
     _same(run, np.arange(3))
+
+
+def test_arrays_that_leave_own_memory_or_are_views_of_arrays():
+    """SciPy asks `array.base.size`, and `resize` needs memory of its own."""
+
+    def look_at_memory(array):
+        return array.flags.owndata, type(array.base), array.flags.c_contiguous
+
+    def programs():
+        yield lambda a: np.sin(a)
+        yield lambda a: a.T + 1
+        yield lambda a: np.sin(a)[1:]
+        yield lambda a: np.cos(a).reshape(-1)
+        yield lambda a: a[1:]
+        yield lambda a: torch.from_numpy(a).add(1).numpy()
+        yield lambda a: torch.from_numpy(a).add(1).numpy()[1:]
+
+        def written(a):
+            made = np.sin(a)
+            made += 1
+            made[0] = 2
+            return made
+
+        yield written
+
+    array = np.arange(6.0).reshape(2, 3)
+    for program in programs():
+        expected, found = program(array.copy()), compiled(program)[0](array.copy())
+        assert look_at_memory(found) == look_at_memory(expected)
+        assert np.allclose(found, expected)
+    compiled(lambda a: np.sin(a))[0](array).resize((7,))
+
+
+def test_arrays_that_leave_beside_their_views_share_memory():
+    def program(a):
+        made = np.sin(a)
+        return made, made[1:], torch.from_numpy(made)
+
+    whole, view, tensor = compiled(program)[0](np.arange(3.0))
+    view[0] = 7
+    assert whole[1] == tensor[1] == 7
+    assert type(whole.base) is np.ndarray

@@ -30,6 +30,7 @@ from ..values.growing import OutsideList
 from ..values.value import Value
 from .emit import check_constant
 from .mutations import DELETED, Mutations
+from .own_memory import has_own_memory
 
 if TYPE_CHECKING:
     import torch
@@ -174,6 +175,10 @@ class ReplacementBuilder:
         self.cb.load_fast(self.graph_results)
         self.cb.load_const(index)
         self.cb.binary_subscr()
+
+    def has_own_memory(self, node: Any) -> bool:
+        """Whether the result of a graph node shares its memory with no other result, and with nothing outside."""
+        return node is not None and has_own_memory(node, self.usage.outputs)
 
     def const(self, obj: Any) -> None:
         """Push this very object; for one that stands for what the trace has made, the real one."""

@@ -73,15 +73,26 @@ def is_numpy_function(obj: Any) -> bool:
 
 
 class ArrayValue(Value):
-    """An ndarray, or where `is_scalar` a scalar of NumPy, with the memory of `tensor`. `obj` is the outside array."""
+    """An ndarray, or where `is_scalar` a scalar of NumPy, with the memory of `tensor`. `obj` is the outside array.
 
-    __slots__ = ("is_scalar", "obj", "tensor")
+    is_of_tensor: the program has made it from a tensor, which is its `base`.
+    """
 
-    def __init__(self, tensor: TensorValue, is_scalar: bool = False, obj: Any = None, source: Source | None = None):
+    __slots__ = ("is_of_tensor", "is_scalar", "obj", "tensor")
+
+    def __init__(
+        self,
+        tensor: TensorValue,
+        is_scalar: bool = False,
+        obj: Any = None,
+        source: Source | None = None,
+        is_of_tensor: bool = False,
+    ):
         self.source = source
         self.tensor = tensor
         self.is_scalar = is_scalar
         self.obj = obj
+        self.is_of_tensor = is_of_tensor
 
     @property
     def dtype(self) -> Any:
@@ -159,11 +170,31 @@ class ArrayValue(Value):
         if self.source is not None:
             self.source.emit(cg.cb)
         else:
-            cg.call_const(_scalar_of_tensor if self.is_scalar else _array_of_tensor, self.tensor)
+            cg.call_const(self._maker(cg), self.tensor)
+
+    def _maker(self, cg: Any) -> Callable[[torch.Tensor], Any]:
+        """What makes the array of the tensor. NumPy's own arrays have no tensor as their base: they own memory, or are views of arrays.
+
+        An array that owns memory is copied, because no array can take a tensor's memory over. One that shares its memory with something
+        else that leaves the graph cannot be copied.
+        """
+        if self.is_scalar:
+            return _scalar_of_tensor
+        if self.is_of_tensor:
+            return _array_of_tensor
+        return _copy_of_tensor if cg.has_own_memory(self.tensor.known_node) else _view_of_tensor
 
 
 def _array_of_tensor(tensor: torch.Tensor) -> Any:
     return tensor.detach().numpy()
+
+
+def _view_of_tensor(tensor: torch.Tensor) -> Any:
+    return tensor.detach().numpy().view()
+
+
+def _copy_of_tensor(tensor: torch.Tensor) -> Any:
+    return tensor.detach().numpy().copy(order="K")
 
 
 def _scalar_of_tensor(tensor: torch.Tensor) -> Any:
@@ -225,7 +256,7 @@ def array_of(tensor: TensorValue) -> ArrayValue:
     if why is not None:
         raise Unsupported("numpy", f"the array of {why}")
     numpy_dtype(tensor.fake.dtype)
-    return ArrayValue(tensor)
+    return ArrayValue(tensor, is_of_tensor=True)
 
 
 def in_graph(tx: TraceContext, function: Callable[..., Any], *args: Any, **kwargs: Any) -> TensorValue:
