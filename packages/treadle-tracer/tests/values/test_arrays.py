@@ -351,8 +351,8 @@ def test_arrays_that_leave_own_memory_or_are_views_of_arrays():
         yield written
 
     array = np.arange(6.0).reshape(2, 3)
-    for program in programs():
-        expected, found = program(array.copy()), compiled(program)[0](array.copy())
+    for function in programs():
+        expected, found = function(array.copy()), compiled(function)[0](array.copy())
         assert look_at_memory(found) == look_at_memory(expected)
         assert np.allclose(found, expected)
     compiled(lambda a: np.sin(a))[0](array).resize((7,))

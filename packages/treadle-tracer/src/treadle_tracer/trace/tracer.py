@@ -37,6 +37,7 @@ from treadle_tracer.values import (
     array_functions,
     array_methods,
     array_warnings,
+    class_writes,
     module_attributes,
     objects,
     originals,
@@ -128,6 +129,7 @@ class Tracer:
         self.wrapped: dict[int, tuple[Any, Value]] = {}
         self.hashed: dict[int, Any] = {}
         self.lookup_cache: dict[tuple[type, str, type | None], tuple[Any, type | None]] = {}
+        self.class_writes: dict[tuple[type, str], Any] = {}
         self.global_cache: dict[tuple[int, str], Value] = {}
         self.scopes: dict[int, dict[str, Any]] = {}
         self.frames: list[TracedFrame] = []
@@ -173,6 +175,9 @@ class Tracer:
     bind = objects.bind
     construct = construction.construct
     class_method = construction.method_of_class
+    class_attribute = class_writes.attribute
+    store_class_attribute = class_writes.store
+    delete_class_attribute = class_writes.delete
     wrap = wrapping.wrap
     from_constant = wrapping.from_constant
     run_in_graph = torch_calls.run_in_graph

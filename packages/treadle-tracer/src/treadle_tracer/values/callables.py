@@ -110,6 +110,8 @@ class CallableValue(ConcreteValue):
 
     def call_cached(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A function under `functools.lru_cache`: asked now, and again by the guard. It runs where the program would run it."""
+        if tx.class_writes:
+            raise Unsupported("class-store", f"{self.describe()}, whose results are cached, after a class was changed")
         plain = [self.cached_argument(tx, arg) for arg in args]
         answer = _CachedAnswer(plain, {name: self.cached_argument(tx, arg) for name, arg in kwargs.items()})
         try:

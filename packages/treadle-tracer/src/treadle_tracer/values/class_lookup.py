@@ -65,6 +65,11 @@ class LooksUp(Protocol):
         """(raw attribute, class that has it) by (class, name, class after which the lookup starts); (MISSING, None): nowhere."""
         ...
 
+    @property
+    def class_writes(self) -> dict[tuple[type, str], Any]:
+        """What the program has set by (class, name), MISSING where it has deleted: see `values.class_writes`."""
+        ...
+
 
 def find_in_mro(mro: tuple[type, ...], name: str) -> tuple[Any, type | None]:
     """(raw attribute, class that has it) or (MISSING, None). Registers nothing."""
@@ -87,6 +92,10 @@ def lookup(tx: LooksUp, cls: type, name: str) -> Any:
 
 def lookup_with_owner(tx: LooksUp, cls: type, name: str, after: type | None = None) -> tuple[Any, type | None]:
     """(raw attribute, class that has it) or (MISSING, None); registered. `after`: search the MRO behind this class, as `super` does."""
+    if tx.class_writes:
+        written = _find_written(tx, cls, name, after)
+        if written is not None:
+            return written
     cache = tx.lookup_cache
     found = cache.get((cls, name, after))
     if found is None:
@@ -95,6 +104,41 @@ def lookup_with_owner(tx: LooksUp, cls: type, name: str, after: type | None = No
         if class_may_change(cls):
             tx.guards.add_lookup(cls, name, *found, after)
     return found
+
+
+def _find_written(tx: LooksUp, cls: type, name: str, after: type | None) -> tuple[Any, type | None] | None:
+    """What the program has set, or finds behind what it has deleted; None where the lookup ends in a class before that."""
+    mro = cls.__mro__ if after is None else cls.__mro__[cls.__mro__.index(after) + 1 :]
+    for position, owner in enumerate(mro):
+        raw = tx.class_writes.get((owner, name))
+        if raw is not None:
+            for earlier in filter(class_may_change, mro[:position]):
+                tx.guards.add(
+                    ConstSource(earlier), "call", Lacks(name), f"{earlier.__qualname__} has no {name} of its own"
+                )
+            return lookup_with_owner(tx, cls, name, owner) if raw is MISSING else (raw, owner)
+        if name in owner.__dict__:
+            break
+    return None
+
+
+class Lacks:
+    """Guard callable: a class has no attribute of this name of its own, whatever its bases have."""
+
+    __slots__ = ("name",)
+    compares_by_value = True
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __call__(self, cls: type) -> bool:
+        return self.name not in cls.__dict__
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Lacks) and other.name == self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
 
 def lookup_owner(tx: LooksUp, cls: type, name: str) -> type | None:

@@ -19,7 +19,6 @@ from treadle_tracer.source import (
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method
 from treadle_tracer.values.class_lookup import (
     MISSING,
-    class_attribute_source,
     is_data_descriptor,
     is_descriptor,
     lookup,
@@ -479,7 +478,7 @@ class ClassValue(ConcreteValue):
         if is_descriptor(raw):
             value = getattr(self.obj, name)
             return tx.wrap(value, ConstSource(value, is_made=True))
-        return tx.wrap(raw, class_attribute_source(owner, name))
+        return tx.class_attribute(raw, owner, name)
 
     def meta_attr(self, tx: TraceContext, raw: Any, owner: type, name: str) -> Value:
         if isinstance(raw, types.FunctionType):
@@ -489,16 +488,18 @@ class ClassValue(ConcreteValue):
         if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType)):
             return Method(self, name, raw)
         if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+            if name == "__dict__" and tx.class_writes:
+                raise Unsupported("class-store", f"the dict of {self.describe()} after a class was changed")
             return tx.wrap(getattr(self.obj, name), AttrSource(ConstSource(self.obj), name))
         if lookup(tx, type(raw), "__get__") is MISSING:
-            return tx.wrap(raw, class_attribute_source(owner, name))
+            return tx.class_attribute(raw, owner, name)
         raise Unsupported("descriptor", f"{type(raw).__name__} {name} of a metaclass")
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
-        if type(self.obj).__setattr__ is not type.__setattr__:
-            raise Unsupported("attribute-store", self.describe())
-        tx.lookup_cache.clear()
-        raise Unsupported("class-store", f"{self.describe()}.{name}")
+        tx.store_class_attribute(self, name, value)
+
+    def del_attr(self, tx: TraceContext, name: str) -> None:
+        tx.delete_class_attribute(self, name)
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return tx.class_method(self, name, args, kwargs)

@@ -22,7 +22,6 @@ from treadle_tracer.source import ApplySource, ConstSource, InstanceDictSource, 
 from treadle_tracer.values.base import NONE, TRUE, Constant, Method, boolean
 from treadle_tracer.values.class_lookup import (
     MISSING,
-    class_attribute_source,
     class_may_change,
     is_data_descriptor,
     lookup,
@@ -430,8 +429,7 @@ def bind(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
         return binder(tx, owner, raw, name)
     getter = lookup(tx, type(raw), "__get__")
     if getter is MISSING:
-        source = class_attribute_source(lookup_owner(tx, owner.python_type(), name) or owner.python_type(), name)
-        return tx.wrap(raw, source)
+        return tx.class_attribute(raw, lookup_owner(tx, owner.python_type(), name) or owner.python_type(), name)
     if getter is _PROPERTY["__get__"]:  # of a subclass that leaves it as it is
         return _bind_property(tx, owner, raw, name)
     if isinstance(getter, types.FunctionType):

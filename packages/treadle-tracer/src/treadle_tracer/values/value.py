@@ -468,6 +468,16 @@ class TraceContext(LooksUp, Protocol):
         """`raw.__get__(owner, type(owner))` for a raw attribute of the owner's type."""
         ...
 
+    def class_attribute(self, raw: Any, owner: type, name: str) -> Value:
+        """The Value of a raw attribute that a lookup has found in a class."""
+        ...
+
+    def store_class_attribute(self, cls: Any, name: str, value: Value) -> None:
+        """Set an attribute of an outside class."""
+
+    def delete_class_attribute(self, cls: Any, name: str) -> None:
+        """Delete an attribute of an outside class."""
+
     def call_builtin_method(
         self, owner: Value, name: str, function: Any, args: list[Value], kwargs: dict[str, Value]
     ) -> Value:
