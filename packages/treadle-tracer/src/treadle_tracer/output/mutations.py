@@ -7,6 +7,7 @@ a sequence of calls.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +115,15 @@ class Mutations:
     def begin_write(self) -> None:
         """Before a write that is recorded elsewhere: raises PathEnds on a path that is only tried."""
         self._check()
+
+    @contextlib.contextmanager
+    def freezing(self) -> Iterator[None]:
+        """Inside, a write raises PathEnds."""
+        before, self.frozen = self.frozen, True
+        try:
+            yield
+        finally:
+            self.frozen = before
 
     def _check(self) -> None:
         if self.frozen:

@@ -15,14 +15,12 @@ from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.array_ufuncs import call_ufunc_method, is_ufunc
 from treadle_tracer.values.arrays import is_numpy_function
 from treadle_tracer.values.base import NONE, ConcreteValue, Method
-from treadle_tracer.values.class_lookup import lookup
-from treadle_tracer.values.constants import is_constant_object
+from treadle_tracer.values.cached_functions import call_cached
 from treadle_tracer.values.construct import call_new
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.graph_functions import goes_into_graph
 from treadle_tracer.values.rules.table import rule_of
-from treadle_tracer.values.sequences import TupleValue
-from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -35,33 +33,6 @@ _PURE_MODULES = frozenset(
 )
 """Modules whose functions are called while tracing when their arguments are constants."""
 _SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
-
-
-class _CachedAnswer:
-    """Guard callable: the cached function gives the recorded answer for these arguments: an equal constant, or the very object.
-
-    Where the answer is cached no more, asking runs the function, as the program would on this call if all else holds: it is asked last.
-    The check fails then, because the function may have changed what others have checked; the program finds the answer in the cache.
-    """
-
-    __slots__ = ("args", "kwargs", "result")
-    is_asked_last = True
-
-    def __init__(self, args: list[Any], kwargs: dict[str, Any]):
-        self.args, self.kwargs = args, kwargs
-        self.result: Any = None
-
-    def ask(self, function: Any) -> Any:
-        return function(*self.args, **self.kwargs)
-
-    def __call__(self, value: Any, again: Any) -> bool:
-        misses = value.cache_info().misses
-        found = self.ask(value)
-        if value.cache_info().misses != misses:
-            return False
-        if not is_constant_object(self.result):
-            return found is self.result
-        return type(found) is type(self.result) and repr(found) == repr(self.result) and found == self.result
 
 
 class DisabledFunction(ConcreteValue):
@@ -96,7 +67,7 @@ class CallableValue(ConcreteValue):
         if isinstance(obj, functools._lru_cache_wrapper):
             if args and isinstance(getattr(args[0], "obj", None), logging.Logger):
                 return self.log_once(args, kwargs)
-            return self.call_cached(tx, args, kwargs)
+            return call_cached(tx, self, args, kwargs)
         if getattr(obj, "__name__", None) == "__new__" and isinstance(getattr(obj, "__self__", None), type):
             return call_new(tx, obj, args, kwargs)
         if getattr(obj, "__module__", None) in _PURE_MODULES:
@@ -107,38 +78,6 @@ class CallableValue(ConcreteValue):
         if isinstance(owner, type):
             return tx.class_method(ClassValue(owner), obj.__name__, args, kwargs)
         raise Unsupported("builtin-call", self.describe())
-
-    def call_cached(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """A function under `functools.lru_cache`: asked now, and again by the guard. It runs where the program would run it."""
-        if tx.class_writes:
-            raise Unsupported("class-store", f"{self.describe()}, whose results are cached, after a class was changed")
-        plain = [self.cached_argument(tx, arg) for arg in args]
-        answer = _CachedAnswer(plain, {name: self.cached_argument(tx, arg) for name, arg in kwargs.items()})
-        try:
-            answer.result = answer.ask(self.obj)
-        except Exception as error:
-            raise Unsupported("builtin-call", f"{self.describe()}, which has raised {error!r}") from None
-        function, is_constant = ConstSource(self.obj), is_constant_object(answer.result)
-        what = repr(answer.result) if is_constant else f"the same {type(answer.result).__name__}"
-        # A check of two sources comes behind the checks of one.
-        tx.guards.add(function, "call_many", (answer, (function,)), f"{self.describe()} gives {what}")
-        if is_constant:
-            return tx.from_constant(answer.result)
-        return tx.wrap(answer.result, ConstSource(answer.result, is_made=True))
-
-    def cached_argument(self, tx: TraceContext, arg: Value) -> Any:
-        """An argument of a cached function: a constant, a number as it is at this call, or an object that is hashed by identity."""
-        if arg.is_constant():
-            return arg.constant()
-        if isinstance(arg, SymbolicValue):
-            return tx.specialise(arg)
-        if isinstance(arg, TupleValue) and arg.cls in (tuple, torch.Size):
-            return tuple(self.cached_argument(tx, item) for item in arg.unpack(tx))
-        obj, cls = getattr(arg, "obj", None), arg.python_type()
-        by_identity = lookup(tx, cls, "__hash__") is object.__hash__ and lookup(tx, cls, "__eq__") is object.__eq__
-        if obj is not None and isinstance(arg.source, ConstSource) and by_identity and not tx.mutations.is_mutated(arg):
-            return obj
-        raise Unsupported("builtin-call", f"{self.describe()}, whose results are cached, of {arg.describe()}")
 
     def log_once(self, args: list[Value], kwargs: dict[str, Value]) -> Value:
         """A cached method of a logger (transformers' `warning_once`): it logs once, and may as well do so now."""

@@ -1,0 +1,181 @@
+"""Functions under `functools.lru_cache`.
+
+Of constants they are asked while tracing, and again by a guard, so the cache is the one that the program has. Of numbers that are not known
+yet they are evaluated in place where that cannot be told from finding the answer in the cache: the function only computes from its
+arguments, and nobody changes what it gives. Otherwise the numbers become constants.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_tracer.errors import PathEnds, Unsupported
+from treadle_tracer.source import ConstSource
+from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue
+from treadle_tracer.values.class_lookup import lookup
+from treadle_tracer.values.constants import is_constant_object, is_trusted_name
+from treadle_tracer.values.graph_functions import goes_into_graph
+from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.sequences import ListValue, TupleValue
+from treadle_tracer.values.tensor import SymbolicValue
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+
+class _CachedAnswer:
+    """Guard callable: the cached function gives the recorded answer for these arguments: an equal constant, or the very object.
+
+    Where the answer is cached no more, asking runs the function, as the program would on this call if all else holds: it is asked last.
+    The check fails then, because the function may have changed what others have checked; the program finds the answer in the cache.
+    """
+
+    __slots__ = ("args", "kwargs", "result")
+    is_asked_last = True
+
+    def __init__(self, args: list[Any], kwargs: dict[str, Any]):
+        self.args, self.kwargs = args, kwargs
+        self.result: Any = None
+
+    def ask(self, function: Any) -> Any:
+        return function(*self.args, **self.kwargs)
+
+    def __call__(self, value: Any, again: Any) -> bool:
+        misses = value.cache_info().misses
+        found = self.ask(value)
+        if value.cache_info().misses != misses:
+            return False
+        if not is_constant_object(self.result):
+            return found is self.result
+        return type(found) is type(self.result) and repr(found) == repr(self.result) and found == self.result
+
+
+def call_cached(tx: TraceContext, cached: ConcreteValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A call of `cached`, whose object is a function under `functools.lru_cache`."""
+    if tx.class_writes:
+        raise Unsupported("class-store", f"{cached.describe()}, whose results are cached, after a class was changed")
+    if any(map(_has_symbols, (*args, *kwargs.values()))) and _only_computes(cached.obj.__wrapped__, set()):
+        found = _evaluated(tx, cached.obj.__wrapped__, args, kwargs)
+        if found is not None:
+            return found
+    plain = [_plain(tx, cached, arg) for arg in args]
+    answer = _CachedAnswer(plain, {name: _plain(tx, cached, arg) for name, arg in kwargs.items()})
+    try:
+        answer.result = answer.ask(cached.obj)
+    except Exception as error:
+        raise Unsupported("builtin-call", f"{cached.describe()}, which has raised {error!r}") from None
+    function, is_constant = ConstSource(cached.obj), is_constant_object(answer.result)
+    what = repr(answer.result) if is_constant else f"the same {type(answer.result).__name__}"
+    # A check of two sources comes behind the checks of one.
+    tx.guards.add(function, "call_many", (answer, (function,)), f"{cached.describe()} gives {what}")
+    if is_constant:
+        return tx.from_constant(answer.result)
+    return tx.wrap(answer.result, ConstSource(answer.result, is_made=True))
+
+
+def _plain(tx: TraceContext, cached: Value, arg: Value) -> Any:
+    """An argument of a cached function: a constant, a number as it is at this call, or an object that is hashed by identity."""
+    if arg.is_constant():
+        return arg.constant()
+    if isinstance(arg, SymbolicValue):
+        return tx.specialise(arg)
+    if isinstance(arg, TupleValue) and arg.cls in (tuple, torch.Size):
+        return tuple(_plain(tx, cached, item) for item in arg.unpack(tx))
+    obj, cls = getattr(arg, "obj", None), arg.python_type()
+    by_identity = lookup(tx, cls, "__hash__") is object.__hash__ and lookup(tx, cls, "__eq__") is object.__eq__
+    if obj is not None and isinstance(arg.source, ConstSource) and by_identity and not tx.mutations.is_mutated(arg):
+        return obj
+    raise Unsupported("builtin-call", f"{cached.describe()}, whose results are cached, of {arg.describe()}")
+
+
+# ---- numbers that are not known yet
+
+
+def _has_symbols(arg: Value) -> bool:
+    arg = arg.value if isinstance(arg, LazyValue) and arg.value is not None else arg
+    if isinstance(arg, TupleValue) and arg.cls in (tuple, torch.Size):
+        return any(map(_has_symbols, arg.items))
+    return isinstance(arg, SymbolicValue)
+
+
+def _only_computes(function: Any, seen: set[Any]) -> bool:
+    """Whether a function reads nothing but its arguments, other such functions, classes, and trusted modules, as far as names tell."""
+    if not isinstance(function, types.FunctionType) or function.__closure__ or function.__kwdefaults__:
+        return False
+    if function in seen:
+        return True
+    seen.add(function)
+    return all(_is_fixed(function.__globals__[name], seen) for name in _names(function.__code__, function.__globals__))
+
+
+def _names(code: types.CodeType, scope: dict[str, Any]) -> list[str]:
+    inner = [const for const in code.co_consts if isinstance(const, types.CodeType)]
+    return [name for name in code.co_names if name in scope] + [name for part in inner for name in _names(part, scope)]
+
+
+def _is_fixed(obj: Any, seen: set[Any]) -> bool:
+    if isinstance(obj, types.ModuleType):
+        return is_trusted_name(obj.__name__)
+    if isinstance(obj, types.FunctionType):
+        return is_trusted_name(obj.__module__) or _only_computes(obj, seen)
+    return isinstance(obj, (type, types.BuiltinFunctionType))
+
+
+def _evaluated(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """What the function computes of these arguments; None where it writes, calls what a graph holds, or gives anything but numbers."""
+    if goes_into_graph(function):
+        return None
+    count = len(tx.graph.graph.nodes)
+    try:
+        with tx.mutations.freezing():
+            found = tx.inline(tx.wrap_known(function), args, kwargs)
+    except (PathEnds, Unsupported):
+        return None
+    if any(isinstance(node.meta.get("example_value"), torch.Tensor) for node in list(tx.graph.graph.nodes)[count:]):
+        return None
+    try:
+        return _shared(found)
+    except _NotShared:
+        return None
+
+
+class _NotShared(Exception):
+    """The function gives something that would show that it is not the object in the cache."""
+
+
+def _shared(value: Value) -> Value:
+    """A value as every caller of the function gets it. Raises _NotShared."""
+    value = value.value if isinstance(value, LazyValue) and value.value is not None else value
+    if value.source is not None or isinstance(value, (Constant, ConcreteValue, SymbolicValue)):
+        return value
+    if isinstance(value, TupleValue) and value.cls is tuple:
+        return TupleValue([_shared(item) for item in value.items])
+    if isinstance(value, ListValue) and value.cls is list:
+        return _CachedList([_shared(item) for item in value.items])
+    if isinstance(value, DictValue) and value.cls is dict:
+        return _CachedDict({key: (name, _shared(item)) for key, (name, item) in value.entries.items()})
+    raise _NotShared
+
+
+def _refuse(value: Value, *args: Any) -> None:
+    raise Unsupported(
+        "builtin-call", f"{value.describe()} of a function whose results are cached is changed, or leaves the trace"
+    )
+
+
+class _CachedList(ListValue):
+    """A list that stands in the cache of a function. It is changed for every caller, and is one object for all of them."""
+
+    __slots__ = ()
+    changed = reconstruct = _refuse
+
+
+class _CachedDict(DictValue):
+    """A dict that stands in the cache of a function."""
+
+    __slots__ = ()
+    changed = reconstruct = _refuse
