@@ -8,7 +8,8 @@
 
 Each architecture runs in a process of its own with random weights, one OpenMP thread, `torch.no_grad()` and the default backend: once
 eagerly, three times through `treadle.compile`. A model that cannot be built without more knowledge of it, or that eager itself does not
-run, says so and counts as neither right nor wrong.
+run, says so and counts as neither right nor wrong. A model whose own code computes something else while it is compiled is right if Treadle
+gives that, and the table says so.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import json
 import subprocess
 import sys
 import time
+import unittest.mock
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -214,6 +216,13 @@ def measure(library: str, name: str) -> dict[str, Any]:
         row["speedup"] = round(_best(lambda: _run(model, given)) / _best(lambda: _run(compiled, given)), 2)
     stats = treadle.stats()
     row["outcome"] = "right" if all(_are_close(expected, other) for other in found) else "wrong"
+    if row["outcome"] == "wrong":
+        with torch.no_grad(), unittest.mock.patch("torch.compiler.is_compiling", lambda: True):
+            if all(_are_close(_run(model, given), other) for other in found):
+                row.update(
+                    outcome="right",
+                    note="the library itself computes something else under torch.compiler.is_compiling()",
+                )
     row["graphs"], row["recompiles"] = stats.graphs, len(stats.recompiles)
     row["breaks"] = [f"{b.code} at {_short(b.where)}: {b.reason[:160]}" for b in stats.breaks]
     row["eager"] = [graph.reason[:160] for graph in stats.eager_graphs]
@@ -291,7 +300,13 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """The rows as a Markdown table, with a line of totals."""
     lines = ["| library | architecture | outcome | graphs | breaks | seconds | × eager | reason |", "|---" * 8 + "|"]
     for row in rows:
-        reasons = [*row.get("breaks", ()), *row.get("eager", ()), *row.get("skipped", ()), row.get("why", "")]
+        reasons = [
+            *row.get("breaks", ()),
+            *row.get("eager", ()),
+            *row.get("skipped", ()),
+            row.get("note"),
+            row.get("why"),
+        ]
         reason = next((text for text in reasons if text), "").replace("|", "/").replace("\n", " ")
         numbers = [row.get("graphs", ""), len(row["breaks"]) if "breaks" in row else "", row.get("seconds", "")]
         cells = [row["library"], row["name"], row["outcome"], *numbers, row.get("speedup", ""), reason[:160]]

@@ -238,7 +238,8 @@ def test_a_class_of_the_standard_library_is_written_by_python():
 
 def test_the_first_optimizer_of_a_class_is_one_graph():
     class Mine(torch.optim.SGD):
-        pass
+        def step(self):
+            return super().step()
 
     def program(weight, gradient, cls):
         optimizer = cls([weight], lr=0.5)
@@ -254,4 +255,4 @@ def test_the_first_optimizer_of_a_class_is_one_graph():
             found = run(weight, torch.ones(2), cls)
             fresh = torch.ones(2, requires_grad=True)
             assert torch.equal(found, program(fresh, torch.ones(2), cls)) and torch.equal(weight, fresh)
-        assert cls.step.hooked and bool(said.breaks) == broken
+        assert cls.step.hooked and ("class-store" in said.codes()) == broken
