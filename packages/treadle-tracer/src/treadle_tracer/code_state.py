@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .by_identity import is_one_of
+from .class_facts import is_subtype, mro_of, namespace_of
 from .dynamic import DynamicSources
 from .output.call_changes import changed_dimensions, exchanged_modules, exchanged_tensors
 from .source import LocalSource, Source
@@ -89,7 +91,7 @@ class CodeState:
                         sizes[dim] = max(size, sizes.get(dim, 0))
         if dynamic:
             for name, value in frame.locals.items():
-                if type(value) in (int, float):
+                if is_one_of(type(value), (int, float)):
                     known.setdefault(LocalSource(name), {})
         return DynamicSources(
             {source: dims for source, dims in known.items() if source not in self.constants},
@@ -125,7 +127,7 @@ class CodeState:
         entries of its own, in which its parameters are constants, unless there are many.
         """
         found = next(iter(frame.locals.items()), None)
-        if found is None or not isinstance(found[1], torch.nn.Module):
+        if found is None or not is_subtype(type(found[1]), torch.nn.Module):
             return
         source, module = LocalSource(found[0]), found[1]
         others = {e.payload.owner: _first_module(e.payload, source) for e in entries if e.payload.owner != id(module)}
@@ -143,7 +145,7 @@ _COMPILED_MODULES = 8
 
 
 def _is_method(code: CodeType, module: torch.nn.Module) -> bool:
-    members = (member for cls in type(module).__mro__ for member in vars(cls).values())
+    members = (member for cls in mro_of(type(module)) for member in namespace_of(cls).values())
     return any(isinstance(member, FunctionType) and member.__code__ is code for member in members)
 
 

@@ -22,6 +22,7 @@ import torch
 import treadle_frame
 
 from .backend_call import Backend, call_backend, lacks_numbers
+from .class_facts import is_subtype
 from .code_state import CodeState
 from .collector import paused
 from .constraints import Declared, check_given, check_still_dynamic, declared_in
@@ -319,7 +320,7 @@ def _stops_deferring(code: CodeType, state: CodeState) -> Callable[[], None]:
 def module_argument(frame: treadle_frame.FrameInfo) -> int | None:
     """Identity of the first argument if it is a module: entries of different instances do not count against each other."""
     first = next(iter(frame.locals.values()), None)
-    return id(first) if isinstance(first, torch.nn.Module) else None
+    return id(first) if is_subtype(type(first), torch.nn.Module) else None
 
 
 def owner_of(frame: treadle_frame.FrameInfo, dynamic: DynamicSources) -> int | None:

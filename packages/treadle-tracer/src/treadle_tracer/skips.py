@@ -18,6 +18,9 @@ from typing import Any
 
 import torch
 
+from .by_identity import is_one_of
+from .class_facts import is_subtype
+
 
 class SkipKind(enum.Enum):
     """Why a code object is left to Python."""
@@ -198,13 +201,13 @@ def _contents(cell: Any) -> Any:
 
 
 def _may_hold_tensors(obj: Any, depth: int) -> bool:
-    if isinstance(obj, ModuleType):
+    if is_subtype(type(obj), ModuleType):
         return obj.__name__.partition(".")[0] == "torch"
-    if isinstance(obj, _PLAIN):
+    if any(is_subtype(type(obj), kind) for kind in _PLAIN):
         return False
-    if isinstance(obj, FunctionType):
+    if type(obj) is FunctionType:
         return why_not_trace_file(obj.__code__.co_filename) is None or str(obj.__module__).startswith("torch")
-    if any(type(obj) is kind for kind in (list, tuple, set, frozenset, dict)):  # `in` would ask a metaclass's __eq__
+    if is_one_of(type(obj), (list, tuple, set, frozenset, dict)):
         if depth == 0 or len(obj) > _MAX_LOOKED_AT:
             return True
         members = [*obj, *obj.values()] if isinstance(obj, dict) else obj

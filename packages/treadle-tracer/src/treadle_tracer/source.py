@@ -13,7 +13,9 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Protocol
 
-from .weakly import named_slot, reference_to, referent
+from .by_identity import IdentitySet
+from .class_facts import is_class, module_of, namespace_of, own_dict, qualname_of
+from .weakly import class_may_change, named_slot, reference_to, referent
 
 Accessor = tuple[Any, ...]
 Path = tuple[Accessor, ...]
@@ -113,29 +115,39 @@ class _Identity:
         return isinstance(other, _Identity) and self.obj is other.obj
 
 
-_COMPARED_KEYS = (str, int, float, bytes, bool, tuple, type(None), _Identity)
+_COMPARED_BY_VALUE = IdentitySet((str, int, float, bytes, bool, type(None), _Identity))
 
 
 def _hashable(key: Any) -> Any:
-    try:
-        return hash(key)
-    except TypeError:
-        return id(key)
+    """What to hash for a key: its value where that runs no code of the program, else its identity."""
+    kind = type(key)
+    if kind is tuple:
+        return tuple(map(_hashable, key))
+    return key if kind in _COMPARED_BY_VALUE else id(key)
 
 
 def path_key(path: Path) -> Any:
-    """A hashable key, equal for equal paths. Objects that cannot be hashed (a dict of globals) count by identity."""
+    """A hashable key, equal for equal paths. Objects that are not compared by value count by identity."""
     return tuple((accessor[0], *map(_key_of, accessor[1:])) for accessor in path)
 
 
 def _key_of(value: Any) -> Any:
-    return (
-        value if isinstance(value, _COMPARED_KEYS) and not isinstance(value, tuple) else (_hashable(value), type(value))
-    )
+    """A key that is equal for the same part of a path: numbers are told apart by their types."""
+    kind = type(value)
+    if kind is tuple:
+        return tuple(map(_key_of, value))
+    return (kind.__name__, value) if kind in _COMPARED_BY_VALUE else id(value)
 
 
 def _same_key(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) and isinstance(a, _COMPARED_KEYS) and a == b)
+    kind = type(a)
+    if a is b:
+        return True
+    if kind is not type(b):
+        return False
+    if kind is tuple:
+        return len(a) == len(b) and all(map(_same_key, a, b))
+    return kind in _COMPARED_BY_VALUE and a == b
 
 
 # ---- roots
@@ -265,13 +277,18 @@ class ConstSource(Source):
     def _write(self) -> str:
         if self.label is not None:
             return self.label
-        name = getattr(self.obj, "__qualname__", None) or getattr(self.obj, "__name__", None)
-        module = getattr(self.obj, "__module__", None)
+        obj = self.obj
+        if is_class(obj):
+            return f"{module_of(obj)}.{qualname_of(obj)}"
+        if class_may_change(type(obj)):  # a name or key may be code of the program
+            return f"<{qualname_of(type(obj))}>"
+        name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None)
+        module = getattr(obj, "__module__", None)
         if isinstance(name, str):
             return f"{module}.{name}" if isinstance(module, str) else name
-        if isinstance(self.obj, dict) and isinstance(self.obj.get("__name__"), str):
-            return f"vars({self.obj['__name__']})"
-        return f"<{type(self.obj).__name__}>"
+        if type(obj) is dict and type(obj.get("__name__")) is str:
+            return f"vars({obj['__name__']})"
+        return f"<{qualname_of(type(obj))}>"
 
     def _accessors(self) -> Path:
         return (("referent" if self._is_weak else "const", self._held),)
@@ -335,6 +352,23 @@ class InstanceDictSource(_Step):
         cb.load_attr("__dict__")
         cb.load_const(self.key)
         cb.binary_subscr()
+
+
+class HiddenDictSource(InstanceDictSource):
+    """As `InstanceDictSource`, of an object whose class has a say in what `base.__dict__` gives."""
+
+    __slots__ = ()
+
+    def emit(self, cb: Emitter) -> None:
+        cb.push_null()
+        cb.load_const(_own_item)
+        self.base.emit(cb)
+        cb.load_const(self.key)
+        cb.call(2)
+
+
+def _own_item(obj: Any, name: str) -> Any:
+    return own_dict(obj)[name]
 
 
 class _FixedAttribute(Source):
@@ -405,7 +439,7 @@ _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
 def _slot_value(slot: Any, owner: Any) -> Any:
-    descriptor = slot if isinstance(slot, _DESCRIPTORS) else vars(referent(slot[0]))[slot[1]]
+    descriptor = slot if isinstance(slot, _DESCRIPTORS) else namespace_of(referent(slot[0]))[slot[1]]
     return descriptor.__get__(owner)
 
 
@@ -527,6 +561,6 @@ def length_of_container(value: Any) -> int:
 
 
 def _key_text(key: Any) -> str:
-    return (
-        repr(key) if isinstance(key, (str, int, float, bool, bytes, tuple, type(None))) else f"<{type(key).__name__}>"
-    )
+    if type(key) is tuple:
+        return f"({', '.join(map(_key_text, key))}{',' if len(key) == 1 else ''})"
+    return repr(key) if type(key) in _COMPARED_BY_VALUE else f"<{qualname_of(type(key))}>"

@@ -13,15 +13,20 @@ from typing import Any
 
 import torch
 
+from treadle_tracer.by_identity import is_one_of
+
+from .class_facts import flags_of, is_class, is_subtype, module_of, namespace_of, stands_in_its_module
+
 _NEVER_UNLOADED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy"}
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE: made at run time; Py_TPFLAGS_IMMUTABLETYPE
 _HOLDERS = (property, staticmethod, classmethod, types.MemberDescriptorType, types.GetSetDescriptorType)
 Reference = weakref.ref[Any]
+_WEAKREF_OFFSET = type.__dict__["__weakrefoffset__"].__get__
 
 
 def class_may_change(cls: type) -> bool:
     """Whether attributes of the class can be set."""
-    return cls.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) == _HEAP_TYPE
+    return flags_of(cls) & (_HEAP_TYPE | _IMMUTABLE_TYPE) == _HEAP_TYPE
 
 
 def is_referred_to_weakly(obj: Any) -> bool:
@@ -31,17 +36,23 @@ def is_referred_to_weakly(obj: Any) -> bool:
     library and of PyTorch are there to the end anyway.
     """
     kind = type(obj)
-    if kind.__weakrefoffset__ == 0 or isinstance(obj, (torch.Tensor, types.BuiltinFunctionType)):
+    if _WEAKREF_OFFSET(kind) == 0 or is_subtype(kind, torch.Tensor) or kind is types.BuiltinFunctionType:
         return False
-    if isinstance(obj, type):
-        return class_may_change(obj) and not _lasts(obj)
+    if is_subtype(kind, type):
+        return class_may_change(obj) and not _class_lasts(obj)
     if kind is types.ModuleType:
         return sys.modules.get(obj.__name__) is not obj
-    return kind is not types.FunctionType or not _lasts(obj)
+    return kind is not types.FunctionType or not _function_lasts(obj)
 
 
-def _lasts(obj: Any) -> bool:
-    """Whether a class or function of a library that is never unloaded stands in its module."""
+def _class_lasts(cls: type) -> bool:
+    """Whether a class of a library that is never unloaded stands in its module."""
+    module = module_of(cls)
+    return isinstance(module, str) and module.partition(".")[0] in _NEVER_UNLOADED and stands_in_its_module(cls)
+
+
+def _function_lasts(obj: Any) -> bool:
+    """As `_class_lasts`, of a function or the class that it is a method of."""
     module, name = obj.__module__, obj.__qualname__
     if not isinstance(module, str) or module.partition(".")[0] not in _NEVER_UNLOADED or "<locals>" in name:
         return False
@@ -64,7 +75,7 @@ def parts_of(descriptor: Any) -> tuple[Any, ...] | None:
     None for every other object. These cannot be referred to weakly, and hold functions and classes.
     """
     kind = type(descriptor)
-    if kind not in _HOLDERS or not class_may_change(getattr(descriptor, "__objclass__", torch.nn.Module)):
+    if not is_one_of(kind, _HOLDERS) or not class_may_change(getattr(descriptor, "__objclass__", torch.nn.Module)):
         return None
     names = [name for name, member in vars(kind).items() if type(member) is types.MemberDescriptorType]
     held = [(name, getattr(descriptor, name)) for name in names]
@@ -74,7 +85,7 @@ def parts_of(descriptor: Any) -> tuple[Any, ...] | None:
 def named_slot(descriptor: Any) -> tuple[Reference, str] | None:
     """The class and the name by which a slot of a class made at run time is found; None for every other descriptor."""
     cls = getattr(descriptor, "__objclass__", None)
-    if type(descriptor) not in _HOLDERS or not isinstance(cls, type) or not class_may_change(cls):
+    if not is_one_of(type(descriptor), _HOLDERS) or not is_class(cls) or not class_may_change(cls):
         return None
-    found = cls.__dict__.get(descriptor.__name__) is descriptor
+    found = namespace_of(cls).get(descriptor.__name__) is descriptor
     return (weakref.ref(cls), descriptor.__name__) if found else None

@@ -28,8 +28,10 @@ from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manag
 from treadle_shapes.nodes import free_symbols
 
 #: types whose values enter a key unchanged
+# Types by their ids: a metaclass of the program may define `__hash__` and `__eq__`.
 _PLAIN = frozenset(
-    (
+    id(kind)
+    for kind in (
         type(None),
         bool,
         int,
@@ -43,9 +45,9 @@ _PLAIN = frozenset(
         torch.memory_format,
     )
 )
-_SYMBOLIC = frozenset((torch.SymInt, torch.SymFloat, torch.SymBool))
-_SEQUENCES = frozenset((tuple, list, torch.Size))
-_NUMBERS = frozenset((int, float, bool))
+_SYMBOLIC = frozenset(map(id, (torch.SymInt, torch.SymFloat, torch.SymBool)))
+_SEQUENCES = frozenset(map(id, (tuple, list, torch.Size)))
+_NUMBERS = frozenset(map(id, (int, float, bool)))
 # In the dispatch of a mode below autograd, the keys of all devices are excluded together.
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 
@@ -134,7 +136,7 @@ class FakeCallCache:
 
     def _part(self, value: Any, tensors: list[FakeTensor]) -> Any:
         kind = type(value)
-        if kind in _PLAIN:
+        if id(kind) in _PLAIN:
             return kind, value  # the type keeps 1, True and 1.0 apart
         if kind is FakeTensor:
             position = _position(value, tensors)
@@ -142,9 +144,9 @@ class FakeCallCache:
                 return FakeTensor, position
             tensors.append(value)
             return self._metadata(value)
-        if kind in _SYMBOLIC:
+        if id(kind) in _SYMBOLIC:
             return kind, _value(value)
-        if kind in _SEQUENCES:
+        if id(kind) in _SEQUENCES:
             return kind, tuple([self._part(item, tensors) for item in value])
         if kind is slice:
             return kind, tuple([self._part(part, tensors) for part in (value.start, value.stop, value.step)])
@@ -275,7 +277,7 @@ def _is_differentiable() -> bool:
 
 def _value(n: Any) -> Any:
     """Return a number, or the expression under a symbolic one. Raises _Unknown."""
-    if type(n) in _NUMBERS:
+    if id(type(n)) in _NUMBERS:
         return n
     value = getattr(n.node, "value", None)
     if value is None:

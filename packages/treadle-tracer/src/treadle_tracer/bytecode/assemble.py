@@ -298,7 +298,7 @@ class CodeBuilder:
         for index, instruction in enumerate(self._instructions):
             if index in leads:
                 instructions.append(Instruction("NOP", positions=instruction.positions))
-            if isinstance(instruction.argval, Label):
+            if type(instruction.argval) is Label:
                 instruction = instruction._replace(argval=_shifted(instruction.argval, leads))
             instructions.append(instruction)
         exceptions = [

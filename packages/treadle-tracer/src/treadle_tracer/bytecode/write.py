@@ -13,6 +13,7 @@ import struct
 import types
 from collections.abc import Iterable
 
+from treadle_tracer.by_identity import IdentitySet
 from treadle_tracer.bytecode.flow import max_stack
 from treadle_tracer.bytecode.model import CodeModel, ExceptionEntry, Instruction, Positions
 from treadle_tracer.bytecode.opcodes import (
@@ -111,7 +112,7 @@ class _Pools:
         return slot
 
 
-_BY_VALUE = frozenset({int, bool, str, bytes, type(None), type(Ellipsis)})
+_BY_VALUE = IdentitySet({int, bool, str, bytes, type(None), type(Ellipsis)})
 
 
 def const_key(value: object) -> object:
@@ -124,11 +125,11 @@ def const_key(value: object) -> object:
         return kind, value
     if kind is float:
         return kind, struct.pack("d", value)
-    if isinstance(value, complex) and kind is complex:
+    if kind is complex:
         return kind, struct.pack("dd", value.real, value.imag)
-    if isinstance(value, tuple) and kind is tuple:
+    if kind is tuple:
         return kind, tuple(map(const_key, value))
-    if isinstance(value, frozenset) and kind is frozenset:
+    if kind is frozenset:
         return kind, frozenset(map(const_key, value))
     return kind, id(value)
 

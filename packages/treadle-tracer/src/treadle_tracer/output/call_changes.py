@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..class_facts import is_class, namespace_of, own_dict
 from ..source import ClosureSource, LocalSource, Path, Source
-from ..values.class_lookup import own_dict
 
 if TYPE_CHECKING:
     from .entry import Payload
@@ -89,7 +89,7 @@ def follow(path: Path, frame: Any) -> Any:
 
 
 def _own_dict(value: Any) -> Any:
-    return value.__dict__ if isinstance(value, type) else own_dict(value)
+    return namespace_of(value) if is_class(value) else own_dict(value)
 
 
 def _closure_cell(frame: Any, name: str) -> Any:
@@ -111,7 +111,7 @@ _STEPS: Mapping[str, Callable[..., Any]] = {
     "instance_dict": lambda value, name: _own_dict(value)[name],
     "own_dict": lambda value: _own_dict(value),
     "descriptor": lambda value, descriptor: descriptor.__get__(value),
-    "slot": lambda value, slot: vars(slot[0]())[slot[1]].__get__(value),
+    "slot": lambda value, slot: namespace_of(slot[0]())[slot[1]].__get__(value),
     "dict_item": dict.__getitem__,
     "list_item": list.__getitem__,
     "tuple_item": tuple.__getitem__,

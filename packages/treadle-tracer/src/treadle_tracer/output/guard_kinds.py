@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from ..by_identity import IdentitySet, classes_after, is_one_of
+from ..class_facts import is_class, is_subtype, mro_of, namespace_of, qualname_of
 from ..weakly import named_slot, parts_of, reference_to, referent
 
 Compiled = tuple[str, Any]  # op and argument of a `treadle_frame.Check`
@@ -53,7 +55,9 @@ class GuardKind:
 
 _CONTAINERS: tuple[Any, ...] = (list, tuple, dict, set, frozenset, str, bytes, deque)
 _PLAIN = (str, bytes, bool, int, float, complex, type(None), torch.dtype, torch.device)
-_NAMED = (type, types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+_NAMED = IdentitySet(
+    (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+)
 
 
 def short(value: Any, limit: int = 80) -> str:
@@ -61,19 +65,21 @@ def short(value: Any, limit: int = 80) -> str:
     if _is_plain(value):
         text = repr(value)
         return text if len(text) <= limit else text[: limit - 3] + "..."
-    return value.__qualname__ if issubclass(type(value), _NAMED) else f"<{type(value).__name__} at {id(value):#x}>"
+    if is_class(value):
+        return qualname_of(value)
+    return value.__qualname__ if type(value) in _NAMED else f"<{qualname_of(type(value))} at {id(value):#x}>"
 
 
 def _is_plain(value: Any) -> bool:
     """Whether `repr` of the value runs Python's own code only."""
-    return type(value) in _PLAIN or (type(value) in (tuple, list) and all(map(_is_plain, value)))
+    return is_one_of(type(value), _PLAIN) or (is_one_of(type(value), (tuple, list)) and all(map(_is_plain, value)))
 
 
 def short_found(value: Any) -> str:
     """A value that a call gives, in a few words: tensors by dtype and sizes, other objects by type."""
     if issubclass(type(value), torch.Tensor):
-        return f"a {type(value).__name__} of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-    text = repr(value) if type(value) in _PLAIN else f"a {type(value).__qualname__}"
+        return f"a {qualname_of(type(value))} of {str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    text = repr(value) if is_one_of(type(value), _PLAIN) else f"a {qualname_of(type(value))}"
     return text if len(text) <= 80 else text[:77] + "..."
 
 
@@ -89,7 +95,7 @@ def _expected_value(reason: str, argument: Any, found: Any) -> str:
 
 
 def _expected_type(reason: str, argument: Any, found: Any) -> str:
-    return f"expected {reason}, found {type(found).__qualname__}"
+    return f"expected {reason}, found {qualname_of(type(found))}"
 
 
 def _expected_length(reason: str, argument: Any, found: Any) -> str:
@@ -98,11 +104,11 @@ def _expected_length(reason: str, argument: Any, found: Any) -> str:
 
 
 def _expected_object(reason: str, argument: Any, found: Any) -> str:
-    if isinstance(argument, (int, str, type(None))):
+    if any(is_subtype(type(argument), kind) for kind in (int, str, type(None))):
         return _expected_value(reason, argument, found)
     what = reason.partition(" is ")[0]
     same_kind = "another one" if type(found) is type(argument) else short_found(found)
-    return f"{what}: expected the same {type(argument).__qualname__} as when it was compiled, found {same_kind}"
+    return f"{what}: expected the same {qualname_of(type(argument))} as when it was compiled, found {same_kind}"
 
 
 def _expected_referent(reason: str, argument: Any, found: Any) -> str:
@@ -110,20 +116,20 @@ def _expected_referent(reason: str, argument: Any, found: Any) -> str:
 
 
 def _expected_lookup(reason: str, argument: Any, found: Any) -> str:
-    for name, kind, value, *after in argument if isinstance(found, type) else ():
-        mro = found.__mro__[found.__mro__.index(referent(after[0])) + 1 :] if after else found.__mro__
-        owner = next((cls for cls in mro if name in cls.__dict__), None)
-        there = None if owner is None else owner.__dict__[name]
+    for name, kind, value, *after in argument if is_class(found) else ():
+        mro = classes_after(mro_of(found), referent(after[0]) if after else None)
+        owner = next((cls for cls in mro if name in namespace_of(cls)), None)
+        there = None if owner is None else namespace_of(owner)[name]
         holds = {
             "lacks": owner is None,
             "in": owner is referent(value),
             "is": owner is not None and there is value,
             "refers": owner is not None and there is referent(value),
             "made_of": owner is not None and parts_of(there) == value,
-            "mro": kind == "mro" and mro == tuple(map(referent, value)),
+            "mro": kind == "mro" and list(map(id, mro)) == [id(referent(base)) for base in value],
         }
         if not holds[kind]:
-            return f"{found.__qualname__}.{name} is found elsewhere than when it was compiled"
+            return f"{qualname_of(found)}.{name} is found elsewhere than when it was compiled"
     return f"expected {reason}"
 
 
@@ -176,7 +182,7 @@ _kind("refers", failure=_expected_referent, is_identity=True, is_recorded=False)
 _kind("is_not", lambda s, a: f"{s} is not {short(a)}", implied_by="is type_is equals native_tensor")
 _kind(
     "type_is",
-    lambda s, a: f"type({s}) is {a.__qualname__}",
+    lambda s, a: f"type({s}) is {qualname_of(a)}",
     _expected_type,
     lambda cls: ("type_is", reference_to(cls)),
     implied_by="is equals native_tensor",
@@ -232,5 +238,5 @@ RECORDED = tuple(row.op for row in _ROWS if row.is_recorded)
 
 
 def is_asked_last(guard: Any) -> bool:
-    """Whether asking a guard or its compiled check can be noticed, so that it is asked only on calls that the entry takes if it holds."""
+    """Whether a guard or its compiled check runs code of the program, which happens only on calls that the entry takes if it holds."""
     return guard.op == "call_many" and getattr(guard.arg[0], "is_asked_last", False)

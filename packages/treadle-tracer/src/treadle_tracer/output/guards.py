@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..by_identity import IdentityDict, classes_after, is_one_of
+from ..class_facts import is_subtype, mro_of, qualname_of
 from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
 from ..source import ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource, length_of_container
@@ -110,7 +112,7 @@ class GuardSet:
         self._tensors: dict[Source, TensorGuard] = {}
         self._integers: dict[str, Source] = {}
         self._first_source: dict[int, Source] = {}
-        self._lookups: dict[type, dict[tuple[str, type | None], tuple[Any, ...]]] = {}
+        self._lookups: IdentityDict[type, dict[tuple[str, int], tuple[Any, ...]]] = IdentityDict()
         self._kept_alive: list[Any] = []
         self._has_global_state = False
         self._left_out: dict[int, Any] = {}
@@ -167,23 +169,23 @@ class GuardSet:
             fact = (name, "in", reference_to(owner), *end)
         else:
             fact = (name, *_what_is_found(found), *end)
-        self._lookups.setdefault(cls, {})[name, after] = fact
+        self._lookups.setdefault(cls, {})[name, id(after)] = fact  # `after` is a base of the class, so alive
 
     def _add_lookups_of_bases(self, cls: type, name: str, owner: type | None, after: type | None) -> None:
         """Rely on what the MRO of a class that the trace has made finds, as far as it depends on other classes."""
-        for base in cls.__mro__ if after is None else cls.__mro__[cls.__mro__.index(after) + 1 :]:
+        for base in classes_after(mro_of(cls), after):
             if id(base) not in self._left_out and class_may_change(base):
-                self.add_lookup(base, name, *find_in_mro(base.__mro__, name))
+                self.add_lookup(base, name, *find_in_mro(mro_of(base), name))
             if base is owner:
                 return
 
     def add_mro(self, cls: type) -> None:
         """Rely on the bases of a class."""
         if id(cls) in self._left_out:
-            for base in cls.__mro__[1:]:
+            for base in mro_of(cls)[1:]:
                 self.add_mro(base)
         elif class_may_change(cls):
-            self._lookups.setdefault(cls, {})["", None] = ("", "mro", tuple(map(reference_to, cls.__mro__)))
+            self._lookups.setdefault(cls, {})["", 0] = ("", "mro", tuple(map(reference_to, mro_of(cls))))
 
     def _drop(self, source: Source, op: str, stronger: str) -> None:
         """Forget guards that a stronger one on the same source implies."""
@@ -306,7 +308,7 @@ class GuardSet:
     @property
     def numbers(self) -> tuple[tuple[Source, int | float], ...]:
         """Every int and float outside that is guarded by its value, and that value; every guarded length."""
-        values = [(g.source, g.arg) for g in self if g.op == "equals" and type(g.arg) in (int, float)]
+        values = [(g.source, g.arg) for g in self if g.op == "equals" and is_one_of(type(g.arg), (int, float))]
         lengths = [(ApplySource(g.source, length_of_container), g.arg) for g in self if g.op == "len"]
         return (*values, *lengths)
 
@@ -314,7 +316,7 @@ class GuardSet:
     def modules(self) -> tuple[tuple[Source, weakref.ref[torch.nn.Module]], ...]:
         """Every module that is guarded by its identity, referred to weakly."""
         return tuple(
-            (g.source, weakref.ref(g.arg)) for g in self if g.op == "is" and isinstance(g.arg, torch.nn.Module)
+            (g.source, weakref.ref(g.arg)) for g in self if g.op == "is" and is_subtype(type(g.arg), torch.nn.Module)
         )
 
     @property
@@ -333,7 +335,7 @@ class GuardSet:
         yield from self._guards.values()
         for cls, facts in self._lookups.items():
             yield Guard(
-                ConstSource(cls), "type_lookup", tuple(facts.values()), f"attributes of class {cls.__qualname__}"
+                ConstSource(cls), "type_lookup", tuple(facts.values()), f"attributes of class {qualname_of(cls)}"
             )
 
     def __len__(self) -> int:
@@ -342,13 +344,14 @@ class GuardSet:
     def snapshot(self) -> Any:
         """The state to hand to `restore` when a speculative part of the trace is given up."""
         ops = {source: _copied(keys) for source, keys in self._ops.items()}
-        lookups = {cls: dict(facts) for cls, facts in self._lookups.items()}
+        lookups = [(cls, dict(facts)) for cls, facts in self._lookups.items()]
         parts = dict(self._tensors), dict(self._integers), dict(self._first_source), self._has_global_state, lookups
         return dict(self._guards), ops, *parts
 
     def restore(self, state: Any) -> None:
         """Go back to a snapshot."""
-        guards, ops, tensors, integers, first, has_global_state, self._lookups = state
+        guards, ops, tensors, integers, first, has_global_state, lookups = state
+        self._lookups = IdentityDict((cls, dict(facts)) for cls, facts in lookups)
         self._guards, self._ops = dict(guards), {source: _copied(keys) for source, keys in ops.items()}
         self._integers = dict(integers)
         self._tensors, self._first_source, self._has_global_state = dict(tensors), dict(first), has_global_state
@@ -447,20 +450,20 @@ def _what_is_found(found: Any) -> tuple[str, Any]:
 
 
 def _arg_key(arg: Any) -> Any:
-    if isinstance(arg, Source):
+    if is_subtype(type(arg), Source):
         return arg
-    if isinstance(arg, (str, int, bytes, type)) or arg is None:
+    if is_one_of(type(arg), (str, int, bool, bytes, type(None))):
         return (type(arg), arg)
-    if isinstance(arg, tuple) and all(isinstance(item, (str, Source)) for item in arg):
+    if type(arg) is tuple and all(type(item) is str or is_subtype(type(item), Source) for item in arg):
         return arg
-    return arg if getattr(type(arg), "compares_by_value", False) else id(arg)
+    return arg if find_in_mro(mro_of(type(arg)), "compares_by_value")[0] is True else id(arg)
 
 
 def _plain_equality_is_enough(constant: Any) -> bool:
     """Whether the op `equals` distinguishes this constant from every other: it compares types, bits of floats, and tuples item by item."""
-    if isinstance(constant, tuple):
+    if is_subtype(type(constant), tuple):
         return all(map(_plain_equality_is_enough, constant))
-    return not isinstance(constant, (complex, frozenset, slice))
+    return not any(is_subtype(type(constant), kind) for kind in (complex, frozenset, slice))
 
 
 class _IdenticalConstant:

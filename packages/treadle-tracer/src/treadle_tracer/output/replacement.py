@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import treadle_frame
 
+from ..by_identity import IdentityDict
 from ..errors import InternalError, Unsupported
 from ..values.base import NULL, Constant, LazyValue
 from ..values.growing import OutsideList
@@ -113,7 +114,7 @@ class ReplacementBuilder:
         elif key in self._in_progress:
             if not self.dry:
                 raise InternalError("replacement", f"{value!r} contains itself and was not registered")
-            if value.python_type() not in _FILL:
+            if _FILL.get(value.python_type()) is None:
                 raise Unsupported("reconstruct", f"{value.describe()} contains itself")
             self.usage.cyclic.add(key)
         else:
@@ -514,8 +515,10 @@ def _fill(refill: Callable[..., None]) -> Callable[[Any, Any], Any]:
     return fill
 
 
-_FILL: dict[type, Callable[[Any, Any], Any]] = {
-    list: _fill(_refill_list),
-    dict: _fill(_refill_dict),
-    set: _fill(_refill_set),
-}
+_FILL: IdentityDict[type, Callable[[Any, Any], Any]] = IdentityDict(
+    {
+        list: _fill(_refill_list),
+        dict: _fill(_refill_dict),
+        set: _fill(_refill_set),
+    }
+)

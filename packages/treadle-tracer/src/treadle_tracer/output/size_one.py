@@ -25,6 +25,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_shapes.torch import fake_mode
 
+from ..by_identity import is_one_of
 from ..values.custom_gradient import CustomGradient
 from .call_changes import follow, is_same_number
 from .graph_writes import storages, written_arguments
@@ -57,7 +58,7 @@ def why_not_served(
     Looks at the decisions recorded so far, and runs the graph on fake tensors when some size is 1. A failed check is remembered.
     """
     values = tuple(follow(source.path, frame) for source in dynamic.sources)
-    if not all(type(value) in (int, float) for value in values) or not dynamic.guard.check(*values):
+    if not all(is_one_of(type(value), (int, float)) for value in values) or not dynamic.guard.check(*values):
         return "a recorded decision does not hold"
     positions = dynamic.guard.positions_of_one(values)
     if not positions or gm is None:

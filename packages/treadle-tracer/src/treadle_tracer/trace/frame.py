@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_shapes import UnbackedError
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
+from treadle_tracer.class_facts import is_subtype, module_of, stands_in_its_module
 from treadle_tracer.errors import BreakReached, Unsupported
 from treadle_tracer.trace.break_depth import steps_to_leave
 from treadle_tracer.values.base import NULL, Constant, LazyValue
@@ -156,7 +157,7 @@ class Frame:
         if load.argval in self.globals or not hasattr(builtins, load.argval):
             return False
         caught = self.tx.load_global(self.globals, load.argval)
-        return isinstance(caught, ClassValue) and issubclass(caught.obj, Exception)
+        return isinstance(caught, ClassValue) and is_subtype(caught.obj, Exception)
 
     # ---- the loop
 
@@ -305,7 +306,9 @@ def raises_again(instruction: Instruction) -> bool:
 
 def _only_restores_state(manager: type) -> bool:
     """Whether leaving the context manager by an exception does no more than restore PyTorch's state."""
-    return manager is contextlib.nullcontext or manager.__module__.partition(".")[0] == "torch"
+    return manager is contextlib.nullcontext or (
+        str(module_of(manager)).partition(".")[0] == "torch" and stands_in_its_module(manager)
+    )
 
 
 _LOOPS = {Frame.run.__code__}

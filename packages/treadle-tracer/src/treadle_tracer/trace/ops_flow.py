@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.bytecode import OPS
+from treadle_tracer.class_facts import flags_of, is_subtype
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.likely import likely_truth
 from treadle_tracer.trace.op_handler import OpHandler, unsupported
@@ -189,7 +191,7 @@ def _check_exc_match(frame: Frame, i: Instruction) -> None:
 
 def _matches(frame: Frame, exception: Value, wanted: Value) -> bool:
     classes = wanted.unpack(frame.tx) if isinstance(wanted, TupleValue) else [wanted]
-    return any(issubclass(exception.python_type(), cls.constant()) for cls in classes)
+    return any(is_subtype(exception.python_type(), cls.constant()) for cls in classes)
 
 
 def _before_with(frame: Frame, i: Instruction) -> None:
@@ -220,11 +222,11 @@ def _cleanup_throw(frame: Frame, i: Instruction) -> None:
 
 
 def _match_sequence(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(boolean(bool(frame.stack[-1].python_type().__flags__ & (1 << 5))))
+    frame.stack.append(boolean(bool(flags_of(frame.stack[-1].python_type()) & (1 << 5))))
 
 
 def _match_mapping(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(boolean(bool(frame.stack[-1].python_type().__flags__ & (1 << 6))))
+    frame.stack.append(boolean(bool(flags_of(frame.stack[-1].python_type()) & (1 << 6))))
 
 
 def _match_keys(frame: Frame, i: Instruction) -> None:
@@ -242,14 +244,14 @@ def _match_class(frame: Frame, i: Instruction) -> None:
     tx = frame.tx
     names, cls_value, subject = frame.stack.pop(), frame.stack.pop(), frame.stack.pop()
     cls = cls_value.constant()
-    if not issubclass(subject.python_type(), cls):
+    if not tx.wrap_known(isinstance).call(tx, [subject, cls_value], {}).truth(tx):
         frame.stack.append(NONE)
         return
     attributes = [name.constant() for name in names.unpack(tx)]
     match_args: tuple[str, ...] = getattr(cls, "__match_args__", ())
     positional = match_args[: i.arg or 0]
     items: list[Value] = []
-    if i.arg and not positional and cls in _SELF_MATCHING:
+    if i.arg and not positional and is_one_of(cls, _SELF_MATCHING):
         items.append(subject)
     for name in (*positional, *attributes):
         found = _attribute(frame, subject, name)

@@ -11,6 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from treadle_shapes import UnbackedError
 from treadle_tracer.bytecode import CodeModel, read
+from treadle_tracer.class_facts import name_of
 from treadle_tracer.errors import BreakReached, InternalError, Unsupported
 from treadle_tracer.room import room_to_recurse
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
@@ -133,7 +134,7 @@ class RootFrame(Frame):
 
 
 def _describe_exception(raised: Raised) -> str:
-    cls = raised.value.python_type().__name__
+    cls = name_of(raised.value.python_type())
     args = getattr(raised.value, "new_args", [])
     texts = [repr(arg.constant()) for arg in args if arg.is_constant()]
     return f"{cls}({', '.join(texts)})"

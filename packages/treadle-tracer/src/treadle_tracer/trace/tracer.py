@@ -17,6 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_shapes import Frame as SizeFrame
 from treadle_shapes.torch import fake_calls, fake_mode, outside_transforms
+from treadle_tracer.by_identity import is_one_of
+from treadle_tracer.class_facts import is_subtype, own_dict, qualname_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.options import TracerOptions
 from treadle_tracer.output.graph import GraphBuilder
@@ -48,7 +50,7 @@ from treadle_tracer.values import (
 from treadle_tracer.values import construct as construction
 from treadle_tracer.values import wrap as wrapping
 from treadle_tracer.values.base import Constant
-from treadle_tracer.values.class_lookup import MISSING, own_dict
+from treadle_tracer.values.class_lookup import MISSING
 from treadle_tracer.values.constants import is_constant_object, is_trusted_name
 from treadle_tracer.values.functions import FunctionValue, ModuleObject
 from treadle_tracer.values.generators import GeneratorValue
@@ -129,7 +131,7 @@ class Tracer:
         self.wrapped: dict[int, tuple[Any, Value]] = {}
         self.hashed: dict[int, Any] = {}
         self.lookup_cache: dict[tuple[type, str, type | None], tuple[Any, type | None]] = {}
-        self.class_writes: dict[tuple[type, str], Any] = {}
+        self.class_writes: dict[tuple[int, str], Any] = {}
         self.global_cache: dict[tuple[int, str], Value] = {}
         self.scopes: dict[int, dict[str, Any]] = {}
         self.frames: list[TracedFrame] = []
@@ -510,8 +512,10 @@ def _why_not_traceable(obj: torch.Tensor) -> str | None:
     """Why a tensor object cannot be an input of a graph, or None."""
     if isinstance(obj, FakeTensor):
         return "a fake tensor"
-    if type(obj) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer) and not _is_plain_subclass(type(obj)):
-        return f"a {type(obj).__qualname__}, a subclass of Tensor"
+    if not is_one_of(type(obj), (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)) and not _is_plain_subclass(
+        type(obj)
+    ):
+        return f"a {qualname_of(type(obj))}, a subclass of Tensor"
     if obj.layout is not torch.strided:
         return f"of layout {obj.layout}"
     if obj.is_nested or obj.is_quantized:
@@ -522,4 +526,4 @@ def _why_not_traceable(obj: torch.Tensor) -> str | None:
 
 
 def _is_plain_subclass(cls: type) -> bool:
-    return issubclass(cls, torch.nn.Parameter) and cls.__torch_function__ is torch._C._disabled_torch_function_impl
+    return is_subtype(cls, torch.nn.Parameter) and cls.__torch_function__ is torch._C._disabled_torch_function_impl

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_tracer.by_identity import IdentityDict, unique
+from treadle_tracer.class_facts import own_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource, GlobalsSource, OwnDictSource
 from treadle_tracer.values.base import ConcreteValue
-from treadle_tracer.values.class_lookup import own_dict
 from treadle_tracer.values.generic_alias import GenericAlias
 from treadle_tracer.values.value import Value
 
@@ -45,11 +46,11 @@ def guard_changed_objects(tx: TraceContext) -> None:
     Raises Unsupported when the program changes an object and also has its `__dict__`.
     """
     outside = [value for _, value in tx.wrapped.values() if value.source is not None]
-    by_type: dict[type, list[Value]] = {}
+    by_type: IdentityDict[type, list[Value]] = IdentityDict()
     for value in outside:
         by_type.setdefault(value.python_type(), []).append(value)
     changed = _changed(tx)
-    for cls in dict.fromkeys(value.python_type() for value in changed):
+    for cls in unique(value.python_type() for value in changed):
         _guard_changed(tx, [value for value in changed if value.python_type() is cls], by_type.get(cls, []))
     _guard_own_dicts(tx, changed, outside)
     _guard_scopes(tx, changed, outside)
@@ -57,7 +58,7 @@ def guard_changed_objects(tx: TraceContext) -> None:
 
 def guard_hashed_objects(tx: TraceContext) -> None:
     """At the end of a trace: objects that are keys of dicts or members of sets by their identity are different objects."""
-    by_type: dict[type, list[Any]] = {}
+    by_type: IdentityDict[type, list[Any]] = IdentityDict()
     for value in tx.hashed.values():
         by_type.setdefault(value.python_type(), []).append(value)
     for values in by_type.values():

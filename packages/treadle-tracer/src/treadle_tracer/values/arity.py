@@ -17,6 +17,8 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from treadle_tracer.by_identity import IdentitySet
+
 _WRONG = re.compile(r"(takes|expected|missing|must have at least|keyword).*argument|argument.*(given|got \d)")
 _MODULES = frozenset({"builtins", "math", "_operator", "_functools"})
 _WITH_EFFECTS = frozenset(
@@ -42,9 +44,10 @@ _TYPES: dict[type, Callable[[], Any]] = {
 }
 """Types whose methods are asked, on the instance that the type gives without arguments."""
 _ITERTOOLS = frozenset(kind for kind in vars(itertools).values() if isinstance(kind, type) and kind.__name__[:1] != "_")
-_CLASSES = frozenset(
+_CLASSES = IdentitySet(
     {*_TYPES, *_ITERTOOLS, range, slice, enumerate, zip, map, filter, reversed, property, object} - {dict}
 )
+_INSTANTIATED = IdentitySet(_TYPES)
 
 
 def why_not_callable_with(function: Any, n_args: int, names: Sequence[str]) -> str | None:
@@ -59,7 +62,7 @@ def why_not_callable_with(function: Any, n_args: int, names: Sequence[str]) -> s
 
 def why_not_method_with(kind: type, name: str, n_args: int, names: Sequence[str]) -> str | None:
     """As `why_not_callable_with`, for the method `name` of an instance of `kind`."""
-    return _ask_method(kind, name, n_args, tuple(names)) if kind in _TYPES else None
+    return _ask_method(kind, name, n_args, tuple(names)) if kind in _INSTANTIATED else None
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_tracer.class_facts import defining_package
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.array_items import get_item, store
@@ -57,7 +58,9 @@ _PURE = frozenset(
 
 def is_pure_numpy_function(obj: Any) -> bool:
     """Whether a callable of NumPy may be called while tracing."""
-    return is_ufunc(obj) or (getattr(obj, "__module__", None) == "numpy" and getattr(obj, "__name__", "") in _PURE)
+    return is_ufunc(obj) or (
+        getattr(obj, "__module__", None) == "numpy" and _is_of_numpy(obj) and getattr(obj, "__name__", "") in _PURE
+    )
 
 
 def call_function(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -89,6 +92,8 @@ def _known(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str,
 
 
 def _is_of_numpy(function: Any) -> bool:
+    if type(function) is types.FunctionType:
+        return defining_package(function) == "numpy"
     return str(getattr(function, "__module__", "")).partition(".")[0] == "numpy"
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.array_functions import dot
@@ -168,13 +169,13 @@ def binary(tx: TraceContext, text: str, left: Value, right: Value) -> Value:
     kwargs: dict[str, Value] = {}
     if in_place and isinstance(left, ArrayValue) and not left.is_scalar:
         kwargs["out"] = left
-    if name == "power" and isinstance(right, Constant) and type(right.obj) in (int, float):
+    if name == "power" and isinstance(right, Constant) and is_one_of(type(right.obj), (int, float)):
         return _power(tx, left, right, kwargs)
     return call_ufunc(tx, _ufunc(name), [left, right], kwargs)
 
 
 def _is_number(obj: Any) -> bool:
-    return type(obj) in (bool, int, float, complex) or is_numpy_scalar(obj)
+    return is_one_of(type(obj), (bool, int, float, complex)) or is_numpy_scalar(obj)
 
 
 def _power(tx: TraceContext, left: Value, right: Constant, kwargs: dict[str, Value]) -> Value:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from treadle_tracer.by_identity import is_one_of
+from treadle_tracer.class_facts import module_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.values import numpy_numbers
@@ -25,6 +27,7 @@ from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.sequences import ListValue, Sequence
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.value import Value
+from treadle_tracer.weakly import class_may_change
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
 def is_ufunc(obj: Any) -> bool:
     """Whether the object is a universal function."""
-    return type(obj).__module__ == "numpy" and type(obj).__name__ == "ufunc"
+    return module_of(type(obj)) == "numpy" and not class_may_change(type(obj)) and type(obj).__name__ == "ufunc"
 
 
 class Operand(NamedTuple):
@@ -52,14 +55,14 @@ def operand(tx: TraceContext, value: Value) -> Operand:
         value = value.fixed(tx)
     if isinstance(value, ArrayValue):
         return Operand(value.tensor, value.dtype, value.ndim)
-    if isinstance(value, SymbolicValue) and value.python_type() in (int, float):
+    if isinstance(value, SymbolicValue) and is_one_of(value.python_type(), (int, float)):
         return Operand(value, value.python_type(), 0)
     if isinstance(value, Constant):
         if is_numpy_scalar(value.obj):
             return Operand(Constant(value.obj.item()), value.obj.dtype, 0)
         if type(value.obj) is bool:
             return Operand(value, numpy_module().dtype(bool), 0)
-        if type(value.obj) in (int, float, complex):
+        if is_one_of(type(value.obj), (int, float, complex)):
             return Operand(value, type(value.obj), 0)
     if isinstance(value, Sequence):
         return operand(tx, as_array(tx, value))

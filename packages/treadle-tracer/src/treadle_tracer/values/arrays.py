@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_tracer.class_facts import module_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.iteration import ItemIterator
 from treadle_tracer.values.tensor import TensorValue, shape_of
 from treadle_tracer.values.value import NotConstant, Value
+from treadle_tracer.weakly import class_may_change
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -67,7 +69,7 @@ def numpy_dtype(dtype: torch.dtype) -> Any:
 
 def is_numpy_function(obj: Any) -> bool:
     """Whether a callable is a function of NumPy that is not written in Python, or is dispatched."""
-    if type(obj).__module__ == "numpy":
+    if module_of(type(obj)) == "numpy" and not class_may_change(type(obj)):
         return True
     return type(obj) is types.BuiltinFunctionType and str(obj.__module__).partition(".")[0] == "numpy"
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any, Protocol
 
-from treadle_tracer.source import ConstSource, InstanceDictSource
+from treadle_tracer.by_identity import classes_after, is_one_of
+from treadle_tracer.class_facts import is_subtype, mro_of, namespace_of, qualname_of
+from treadle_tracer.source import ConstSource, HiddenDictSource, InstanceDictSource
 from treadle_tracer.weakly import class_may_change
 
 if TYPE_CHECKING:
@@ -61,28 +63,46 @@ class LooksUp(Protocol):
         ...
 
     @property
-    def lookup_cache(self) -> dict[tuple[type, str, type | None], tuple[Any, type | None]]:
-        """(raw attribute, class that has it) by (class, name, class after which the lookup starts); (MISSING, None): nowhere."""
+    def lookup_cache(self) -> dict[tuple[int, str, int], tuple[Any, type | None, type, type | None]]:
+        """(raw attribute, class that has it, class, class after which the lookup starts) by the ids of these two and the name.
+
+        (MISSING, None, ...): nowhere.
+        """
         ...
 
     @property
-    def class_writes(self) -> dict[tuple[type, str], Any]:
-        """What the program has set by (class, name), MISSING where it has deleted: see `values.class_writes`."""
+    def class_writes(self) -> dict[tuple[int, str], Any]:
+        """What the program has set by (id of the class, name), MISSING where it has deleted: see `values.class_writes`."""
         ...
 
 
 def find_in_mro(mro: tuple[type, ...], name: str) -> tuple[Any, type | None]:
     """(raw attribute, class that has it) or (MISSING, None). Registers nothing."""
     for cls in mro:
-        found = cls.__dict__.get(name, MISSING)
+        found = namespace_of(cls).get(name, MISSING)
         if found is not MISSING:
             return found, cls
     return MISSING, None
 
 
+def is_named_tuple(cls: type) -> bool:
+    """Whether a subclass of tuple has names for its items."""
+    return any(find_in_mro(mro_of(cls), name)[1] is not None for name in ("_fields", "n_sequence_fields"))
+
+
+def instance_dict_source(obj: Any, source: Source, name: str) -> Source:
+    """`obj.__dict__[name]`, past what the class of the object says about it."""
+    mro = mro_of(type(obj))
+    getter, attributes = (find_in_mro(mro, special)[0] for special in ("__getattribute__", "__dict__"))
+    is_plain = not isinstance(getter, types.FunctionType) and is_one_of(
+        type(attributes), (types.GetSetDescriptorType, types.MemberDescriptorType)
+    )
+    return (InstanceDictSource if is_plain else HiddenDictSource)(source, name)
+
+
 def class_attribute_source(owner: type, name: str) -> Source:
     """Where a class dict holds an attribute, whatever descriptor it is."""
-    return InstanceDictSource(ConstSource(owner), name)
+    return instance_dict_source(owner, ConstSource(owner), name)
 
 
 def lookup(tx: LooksUp, cls: type, name: str) -> Any:
@@ -97,27 +117,29 @@ def lookup_with_owner(tx: LooksUp, cls: type, name: str, after: type | None = No
         if written is not None:
             return written
     cache = tx.lookup_cache
-    found = cache.get((cls, name, after))
-    if found is None:
-        mro = cls.__mro__ if after is None else cls.__mro__[cls.__mro__.index(after) + 1 :]
-        found = cache[cls, name, after] = find_in_mro(mro, name)
+    key = (id(cls), name, id(after))
+    cached = cache.get(key)
+    if cached is None:
+        raw, owner = find_in_mro(classes_after(mro_of(cls), after), name)
+        cache[key] = raw, owner, cls, after
         if class_may_change(cls):
-            tx.guards.add_lookup(cls, name, *found, after)
-    return found
+            tx.guards.add_lookup(cls, name, raw, owner, after)
+        return raw, owner
+    return cached[:2]
 
 
 def _find_written(tx: LooksUp, cls: type, name: str, after: type | None) -> tuple[Any, type | None] | None:
     """What the program has set, or finds behind what it has deleted; None where the lookup ends in a class before that."""
-    mro = cls.__mro__ if after is None else cls.__mro__[cls.__mro__.index(after) + 1 :]
+    mro = classes_after(mro_of(cls), after)
     for position, owner in enumerate(mro):
-        raw = tx.class_writes.get((owner, name))
+        raw = tx.class_writes.get((id(owner), name))
         if raw is not None:
             for earlier in filter(class_may_change, mro[:position]):
                 tx.guards.add(
-                    ConstSource(earlier), "call", Lacks(name), f"{earlier.__qualname__} has no {name} of its own"
+                    ConstSource(earlier), "call", Lacks(name), f"{qualname_of(earlier)} has no {name} of its own"
                 )
             return lookup_with_owner(tx, cls, name, owner) if raw is MISSING else (raw, owner)
-        if name in owner.__dict__:
+        if name in namespace_of(owner):
             break
     return None
 
@@ -132,7 +154,7 @@ class Lacks:
         self.name = name
 
     def __call__(self, cls: type) -> bool:
-        return self.name not in cls.__dict__
+        return self.name not in namespace_of(cls)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Lacks) and other.name == self.name
@@ -148,16 +170,7 @@ def lookup_owner(tx: LooksUp, cls: type, name: str) -> type | None:
 
 def instance_may_change_class(cls: type) -> bool:
     """Whether `__class__` of an instance of the class can be assigned."""
-    return class_may_change(cls) or issubclass(cls, types.ModuleType)
-
-
-def own_dict(obj: Any) -> dict[str, Any] | None:
-    """`obj.__dict__` past everything that a class statement may do about it; None where it has none."""
-    for cls in type(obj).__mro__:
-        found: Any = cls.__dict__.get("__dict__")
-        if type(found) in (types.GetSetDescriptorType, types.MemberDescriptorType):
-            return found.__get__(obj)
-    return getattr(obj, "__dict__", None)
+    return class_may_change(cls) or is_subtype(cls, types.ModuleType)
 
 
 def is_data_descriptor(tx: LooksUp, raw: Any) -> bool:
@@ -168,4 +181,4 @@ def is_data_descriptor(tx: LooksUp, raw: Any) -> bool:
 
 def is_descriptor(raw: Any) -> bool:
     """Whether reading a class attribute through an instance or class gives something else than the attribute."""
-    return find_in_mro(type(raw).__mro__, "__get__")[1] is not None
+    return find_in_mro(mro_of(type(raw)), "__get__")[1] is not None

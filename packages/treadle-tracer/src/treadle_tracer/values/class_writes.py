@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.class_facts import module_of, namespace_of, stands_in_its_module
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import LazyValue
 from treadle_tracer.values.class_lookup import MISSING, class_attribute_source, class_may_change, lookup
@@ -34,21 +35,21 @@ def store(tx: TraceContext, cls: ClassValue, name: str, value: Value) -> None:
         raise Unsupported("class-store", f"{cls.describe()}.{name} {why}")
     tx.mutations.store_attr(_one_value(tx, cls), name, value)
     is_function = isinstance(value, FunctionValue)
-    tx.class_writes[cls.obj, name] = shadow_of(tx, value) if is_function else register(tx, Held(), value)
+    tx.class_writes[id(cls.obj), name] = shadow_of(tx, value) if is_function else register(tx, Held(), value)
 
 
 def delete(tx: TraceContext, cls: ClassValue, name: str) -> None:
     """`del cls.name`, as `type.__delattr__` does it."""
     why = _why_not_written(tx, cls, name)
-    written = tx.class_writes.get((cls.obj, name))
-    if why is None and (written is MISSING or (written is None and name not in vars(cls.obj))):
+    written = tx.class_writes.get((id(cls.obj), name))
+    if why is None and (written is MISSING or (written is None and name not in namespace_of(cls.obj))):
         why = "is deleted and not there"
     if why is not None:
         raise Unsupported("class-store", f"{cls.describe()}.{name} {why}")
     if written is None:
         lookup(tx, cls.obj, name)  # guards that the class has it
     tx.mutations.delete_attr(_one_value(tx, cls), name)
-    tx.class_writes[cls.obj, name] = MISSING
+    tx.class_writes[id(cls.obj), name] = MISSING
 
 
 def attribute(tx: TraceContext, raw: Any, owner: type, name: str) -> Value:
@@ -63,7 +64,7 @@ def _why_not_written(tx: TraceContext, cls: ClassValue, name: str) -> str | None
     meta = type(cls.obj)
     if not class_may_change(cls.obj):
         return "of a class that cannot be changed"
-    if is_trusted_name(cls.obj.__module__):
+    if stands_in_its_module(cls.obj) and is_trusted_name(module_of(cls.obj)):
         return "of a class of PyTorch or the standard library"
     if name.startswith("__") and name.endswith("__"):
         return "is a special name"

@@ -8,17 +8,19 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.class_facts import mro_of, own_dict
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import ConstSource, InstanceDictSource, OwnDictSource
+from treadle_tracer.source import ConstSource, OwnDictSource
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import (
     MISSING,
     class_may_change,
+    find_in_mro,
+    instance_dict_source,
     is_data_descriptor,
     lookup,
-    own_dict,
 )
-from treadle_tracer.values.constants import is_trusted_name
+from treadle_tracer.values.constants import is_trusted_function
 from treadle_tracer.values.keys import KeyByEquality
 from treadle_tracer.values.value import Value, call_special
 
@@ -33,7 +35,7 @@ class ConstantObject(Constant):
 
     def describe(self) -> str:
         cls = type(self.obj)
-        is_built_in = is_trusted_name(getattr(cls.__repr__, "__module__", "builtins"))
+        is_built_in = not isinstance(find_in_mro(mro_of(cls), "__repr__")[0], types.FunctionType)
         return (
             super().describe() if is_built_in else f"{cls.__qualname__} object"
         )  # a message runs no code of the program
@@ -52,7 +54,7 @@ class ConstantObject(Constant):
         attributes = own_dict(self.obj)
         if attributes is not None:
             if name in attributes:
-                return tx.wrap(attributes[name], InstanceDictSource(ConstSource(self.obj), name))
+                return tx.wrap(attributes[name], instance_dict_source(self.obj, ConstSource(self.obj), name))
             tx.guards.add(OwnDictSource(ConstSource(self.obj)), "lacks_key", name)
         if raw is not MISSING:
             return self._bound(tx, raw, name)
@@ -146,7 +148,7 @@ def has_python_method(tx: TraceContext, value: Value, names: tuple[str, ...]) ->
     if not is_class and not isinstance(value, ConstantObject):
         return False
     found = [lookup(tx, cls, name) for name in names]
-    return any(isinstance(raw, types.FunctionType) and not is_trusted_name(raw.__module__) for raw in found)
+    return any(isinstance(raw, types.FunctionType) and not is_trusted_function(raw) for raw in found)
 
 
 _SPECIAL = tuple(
@@ -166,4 +168,4 @@ def special_methods_are_built_in(tx: TraceContext, obj: Any) -> bool:
         return True
     names = [name for name in _SPECIAL if name != "__call__"] if isinstance(obj, type) else _SPECIAL
     found = [lookup(tx, cls, name) for name in names]
-    return not any(isinstance(raw, types.FunctionType) and not is_trusted_name(raw.__module__) for raw in found)
+    return not any(isinstance(raw, types.FunctionType) and not is_trusted_function(raw) for raw in found)

@@ -9,7 +9,11 @@ from typing import Any
 
 import torch
 
-CONSTANT_TYPES: frozenset[type] = frozenset(
+from treadle_tracer.by_identity import IdentitySet
+from treadle_tracer.class_facts import defining_package, is_subtype, module_of
+from treadle_tracer.weakly import class_may_change
+
+CONSTANT_TYPES: IdentitySet[type] = IdentitySet(
     {
         type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, types.CodeType,
         torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme, torch.finfo, torch.iinfo,
@@ -23,7 +27,7 @@ _TRUSTED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "typing_exten
 def is_constant_object(obj: Any) -> bool:
     """Whether the object is immutable and compared by value."""
     cls = type(obj)
-    if cls in CONSTANT_TYPES or isinstance(obj, enum.Enum) or is_numpy_scalar(obj):
+    if cls in CONSTANT_TYPES or is_subtype(cls, enum.Enum) or is_numpy_scalar(obj):
         return True
     if is_numpy_dtype(obj):
         return True
@@ -32,9 +36,14 @@ def is_constant_object(obj: Any) -> bool:
     return False
 
 
+def is_numpy_type(cls: type) -> bool:
+    """Whether the class is one of NumPy's own, written in C."""
+    return module_of(cls) == "numpy" and not class_may_change(cls)
+
+
 def is_numpy_scalar(obj: Any) -> bool:
     """Whether the object is a number of NumPy's."""
-    return type(obj).__module__ == "numpy" and hasattr(obj, "item") and getattr(obj, "shape", None) == ()
+    return is_numpy_type(type(obj)) and hasattr(obj, "item") and getattr(obj, "shape", None) == ()
 
 
 def is_numpy_dtype(obj: Any) -> bool:
@@ -48,7 +57,10 @@ def is_trusted_name(module: Any) -> bool:
 
 
 def is_trusted_function(function: Any) -> bool:
-    """`is_trusted_name` of the module of a function."""
+    """`is_trusted_name` of the module that defines a function."""
+    if type(function) is types.FunctionType:
+        package = defining_package(function)
+        return package != "__main__" and package in _TRUSTED
     return is_trusted_name(getattr(function, "__module__", None))
 
 
@@ -74,4 +86,4 @@ _SINGLE = (
 
 def _is_cached(obj: Any) -> bool:
     """Whether Python itself has one object for all that are equal to this one."""
-    return (type(obj) is int and -5 <= obj <= 256) or (type(obj) in (str, bytes) and len(obj) == 0)
+    return (type(obj) is int and -5 <= obj <= 256) or ((type(obj) is str or type(obj) is bytes) and len(obj) == 0)

@@ -8,7 +8,6 @@ import contextlib
 import datetime
 import enum
 import functools
-import inspect
 import types
 import typing
 from collections.abc import Callable
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributions.utils as lazy_properties
 
+from treadle_tracer.by_identity import IdentityDict, is_one_of
+from treadle_tracer.class_facts import flags_of, is_subtype, module_of, mro_of, namespace_of, stands_in_its_module
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource, ConstSource
 from treadle_tracer.tables import disjoint
@@ -24,8 +25,9 @@ from treadle_tracer.values import numpy_numbers, tensor_numbers
 from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, LazyValue, boolean
-from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.class_lookup import MISSING, find_in_mro, is_named_tuple, lookup
 from treadle_tracer.values.constant_objects import IMMUTABLE_BASES, MadeConstantObject, has_python_method, new_immutable
+from treadle_tracer.values.constants import is_numpy_type
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValue
 from treadle_tracer.values.generic_alias import GenericAlias
@@ -62,23 +64,25 @@ def construct(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwargs
     rule = rule_of(cls)
     if rule is not None:
         return rule.apply(tx, args, kwargs)
-    if isinstance(cls, enum.EnumMeta):
+    if is_subtype(type(cls), enum.EnumMeta):
         return tx.fold(cls, args, kwargs)
-    if cls.__module__ == "numpy" and "generic" in (base.__name__ for base in cls.__mro__):
+    if is_numpy_type(cls) and "generic" in (base.__name__ for base in cls.__mro__):
         return _new_numpy_scalar(tx, cls, args, kwargs)
-    if cls.__module__ == "numpy" and cls.__name__ in ("dtype", "finfo", "iinfo"):
+    if module_of(cls) == "numpy" and stands_in_its_module(cls) and cls.__name__ in ("dtype", "finfo", "iinfo"):
         return tx.fold(cls, args, kwargs)
     if issubclass(cls, tuple) and cls is not tuple:
         return _construct_tuple(tx, cls_value, args, kwargs)
-    if type(cls).__name__ == "tensortype" and cls.__module__ == "torch" and not kwargs:
+    if type(cls) is _TENSOR_TYPE and not kwargs:
         return _new_legacy_tensor(tx, cls, args)
     meta_call = lookup(tx, type(cls), "__call__")
-    if isinstance(meta_call, types.FunctionType) and type(cls) not in _PLAIN_METACLASSES:
+    if isinstance(meta_call, types.FunctionType) and not is_one_of(type(cls), _PLAIN_METACLASSES):
         return tx.inline(tx.wrap_known(meta_call), [cls_value, *args], kwargs)
     return instantiate(tx, cls_value, args, kwargs)
 
 
+_IS_ABSTRACT = 1 << 20  # Py_TPFLAGS_IS_ABSTRACT
 _PLAIN_METACLASSES = (type, abc.ABCMeta)
+_TENSOR_TYPE = type(torch.DoubleTensor)  # whose instances look like classes: torch.FloatTensor and its like
 
 
 def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -90,7 +94,7 @@ def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwar
         made = tx.wrap_known(function).call(tx, [cls_value, *args], kwargs)
         if isinstance(made, MadeClass) and isinstance(made.obj, cls):
             return _initialised_class(tx, made, args, kwargs)
-        if not isinstance(made, (ObjectValue, MadeConstantObject)) or not issubclass(made.python_type(), cls):
+        if not isinstance(made, (ObjectValue, MadeConstantObject)) or not is_subtype(made.python_type(), cls):
             return made
     elif issubclass(cls, type):
         return _initialised_class(tx, new_class(tx, cls_value, args, kwargs), args, kwargs)
@@ -137,13 +141,13 @@ def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue | Ma
             made.container.owner = made  # type: ignore[union-attr]
             return made
     base = _solid_base(cls)
-    if base is object and inspect.isabstract(cls):
+    if base is object and flags_of(cls) & _IS_ABSTRACT:
         tx.guards.add(AttrSource(ConstSource(cls), "__abstractmethods__"), "is", cls.__abstractmethods__)
         try:
             object.__new__(cls)
         except TypeError as error:
             tx.raise_real(error)
-    if base in IMMUTABLE_BASES:
+    if is_one_of(base, IMMUTABLE_BASES):
         return new_immutable(tx, cls, base, args)
     if base is not object:
         raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} is a subclass of {base.__qualname__}")
@@ -161,10 +165,10 @@ _CONTAINERS: dict[type, Callable[[], Value]] = {
 
 def _solid_base(cls: type) -> type:
     """The base implemented in C whose layout the instances have."""
-    for base in cls.__mro__:
-        if not base.__flags__ & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+    for base in mro_of(cls):
+        if not flags_of(base) & (1 << 9):  # Py_TPFLAGS_HEAPTYPE: made by a class statement
             return base
-        made_by = vars(base).get("__new__")  # of a class made in C at run time, as pybind11's are
+        made_by = namespace_of(base).get("__new__")  # of a class made in C at run time, as pybind11's are
         if isinstance(made_by, types.BuiltinFunctionType) and made_by is not object.__new__:
             return base
     return object
@@ -173,21 +177,22 @@ def _solid_base(cls: type) -> type:
 def _construct_tuple(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A named tuple (its `__new__` is generated), or another subclass of tuple."""
     cls = cls_value.obj
-    fields = getattr(cls, "_fields", None)
+    fields = find_in_mro(mro_of(cls), "_fields")[0]
     if not isinstance(fields, tuple):
         if cls is torch.Size:
             return TupleValue(args[0].unpack(tx) if args else (), torch.Size)
-        if hasattr(cls, "n_sequence_fields"):
+        if find_in_mro(mro_of(cls), "n_sequence_fields")[1] is not None:
             return TupleValue(args[0].unpack(tx), cls)
         return instantiate(tx, cls_value, args, kwargs)
-    new = cls.__new__
+    new = find_in_mro(mro_of(cls), "__new__")[0]
+    new = new.__func__ if isinstance(new, staticmethod) else new
     if isinstance(new, types.FunctionType) and new.__code__.co_filename.startswith("<"):
-        defaults = getattr(cls, "_field_defaults", {})
+        defaults = find_in_mro(mro_of(cls), "_field_defaults")[0]
         items = list(args)
         for name in fields[len(args) :]:
             if name in kwargs:
                 items.append(kwargs[name])
-            elif name in defaults:
+            elif defaults is not MISSING and name in defaults:
                 items.append(tx.wrap_known(defaults[name]))
             else:
                 tx.raise_exception(TypeError, f"{cls.__name__}.__new__() missing required argument: {name!r}")
@@ -240,7 +245,7 @@ def _new_numpy_scalar(tx: TraceContext, cls: type, args: list[Value], kwargs: di
     if len(args) == 1 and not kwargs and isinstance(args[0], ArrayValue) and args[0].ndim == 0:
         return tx.array_method(ArrayValue(args[0].tensor, is_scalar=True), "astype", [tx.wrap_known(cls)], {})
     if len(args) == 1 and not kwargs and isinstance(args[0], SymbolicValue) and not is_unbacked(tx, args[0]):
-        if (cls.__name__, args[0].python_type()) in (("int64", int), ("float64", float)):
+        if is_one_of(args[0].python_type(), (int, float)) and cls.__name__ == f"{args[0].python_type().__name__}64":
             return numpy_numbers.scalar_of(tx, cls, args[0])
     return tx.fold(cls, args, kwargs)
 
@@ -363,7 +368,7 @@ def _new_parameter(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]
     named = {**dict(zip(("data", "requires_grad"), args, strict=False)), **kwargs}
     data, wanted = named.get("data", NONE), named.get("requires_grad", TRUE)
     data = data.force(tx) if isinstance(data, LazyValue) else data
-    if not isinstance(data, TensorValue) or data.python_type() not in (torch.Tensor, torch.nn.Parameter):
+    if not isinstance(data, TensorValue) or not is_one_of(data.python_type(), (torch.Tensor, torch.nn.Parameter)):
         raise Unsupported("new-parameter", f"torch.nn.Parameter of {data.describe()}")
     made = tx.run_in_graph("call_method", "detach", [data], {})
     assert isinstance(made, TensorValue)
@@ -470,7 +475,7 @@ _BUILT_IN: dict[Any, _Constructor] = {
     torch.Tensor: _new_tensor,
     typing.TypeVar: _new_type_variable,
 }
-CONSTRUCTORS = disjoint(_BUILT_IN, CLASS_ITERATORS)
+CONSTRUCTORS = IdentityDict(disjoint(_BUILT_IN, CLASS_ITERATORS))
 """Classes whose instances have a kind of their own."""
 
 
@@ -497,8 +502,10 @@ def method_of_class(
         if args or kwargs:
             tx.raise_exception(TypeError, f"{cls.__name__}.__init_subclass__() takes no keyword arguments")
         return NONE
+    if name == "__getattribute__" and len(args) == 1 and args[0].is_constant() and not kwargs:
+        return owner.type_getattribute(tx, args[0].constant())
     if name == "__instancecheck__":
-        return boolean(issubclass(args[0].python_type(), cls))
+        return boolean(is_subtype(args[0].python_type(), cls))
     method = getattr(cls, name)
     rule = rule_of(method)
     if rule is not None:
@@ -508,13 +515,15 @@ def method_of_class(
     raise Unsupported("builtin-call", f"{owner.describe()}.{name}")
 
 
-_PURE_CLASS_METHODS: dict[type, str] = {
-    int: "from_bytes",
-    float: "fromhex",
-    bytes: "fromhex maketrans",
-    str: "maketrans",
-    datetime.date: "fromordinal fromisoformat fromisocalendar",
-}
+_PURE_CLASS_METHODS: IdentityDict[type, str] = IdentityDict(
+    {
+        int: "from_bytes",
+        float: "fromhex",
+        bytes: "fromhex maketrans",
+        str: "maketrans",
+        datetime.date: "fromordinal fromisoformat fromisocalendar",
+    }
+)
 """Class methods implemented in C whose results follow from their arguments."""
 
 
@@ -533,7 +542,7 @@ def call_new(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[st
         tx.raise_real(wrong)
     if function is object.__new__ and (rest or kwargs):
         _refuse_excess_arguments(tx, cls)
-    if issubclass(cls, tuple) and (hasattr(cls, "_fields") or hasattr(cls, "n_sequence_fields") or cls is torch.Size):
+    if issubclass(cls, tuple) and (cls is torch.Size or is_named_tuple(cls)):
         return TupleValue(rest[0].unpack(tx) if rest else (), cls)
     if cls is tuple:
         return _new_tuple(tx, rest, kwargs)

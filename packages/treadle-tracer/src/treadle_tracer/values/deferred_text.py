@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue, Method
 from treadle_tracer.values.mappings import DictValue
@@ -218,7 +219,7 @@ def snapshot(tx: TraceContext, value: Value) -> Value | None:
         return value
     if isinstance(value, TensorValue):
         return _copied_tensor(tx, value)
-    if isinstance(value, Sequence) and value.cls in (list, tuple, torch.Size):
+    if isinstance(value, Sequence) and is_one_of(value.cls, (list, tuple, torch.Size)):
         return _copied_sequence(tx, value)
     if isinstance(value, DictValue) and value.cls is dict:
         return _copied_dict(tx, value)

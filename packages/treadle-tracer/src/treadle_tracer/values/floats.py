@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.tensor import SymbolicValue
@@ -129,7 +130,7 @@ def _operand(value: Value) -> Any:
 def _is_number(value: Value) -> bool:
     if isinstance(value, SymbolicValue):
         return not isinstance(value.sym, torch.SymBool)
-    return isinstance(value, Constant) and type(value.obj) in (bool, int, float)
+    return isinstance(value, Constant) and is_one_of(type(value.obj), (bool, int, float))
 
 
 def _is_unequal_kind(function: Callable[..., Any], args: list[Value]) -> bool:

@@ -7,6 +7,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.class_facts import is_subtype, name_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import (
     AttrSource,
@@ -19,6 +20,7 @@ from treadle_tracer.source import (
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method
 from treadle_tracer.values.class_lookup import (
     MISSING,
+    find_in_mro,
     is_data_descriptor,
     is_descriptor,
     lookup,
@@ -30,7 +32,7 @@ from treadle_tracer.values.instance_dict import InstanceDict
 from treadle_tracer.values.mappings import dict_of
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tail_calls import tail_call
-from treadle_tracer.values.value import Value, call_special
+from treadle_tracer.values.value import Raised, Value, call_special
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -439,16 +441,28 @@ class ClassValue(ConcreteValue):
         stored = tx.mutations.load_attr(self, name)
         if isinstance(stored, Value):
             return stored
-        cls = self.obj
-        if name == "__class__":
-            return tx.wrap_known(type(cls))
-        if isinstance(cls, enum.EnumMeta) and name in cls.__members__:
-            tx.guards.add(DictItemSource(ConstSource(cls._member_map_), name), "is", cls.__members__[name])
-            return tx.from_constant(cls.__members__[name])
-        meta: type = type(cls)
+        meta: type = type(self.obj)
         getter = lookup(tx, meta, "__getattribute__")
-        if isinstance(getter, types.FunctionType):
-            return tx.inline(tx.wrap_known(getter), [self, Constant(name)], {})
+        try:
+            if isinstance(getter, types.FunctionType):
+                return tx.inline(tx.wrap_known(getter), [self, Constant(name)], {})
+            return self.type_getattribute(tx, name)
+        except Raised as raised:
+            fallback = lookup(tx, meta, "__getattr__")
+            is_missing = is_subtype(raised.value.python_type(), AttributeError)
+            if not is_missing or not isinstance(fallback, types.FunctionType):
+                raise
+            return tx.inline(tx.wrap_known(fallback), [self, Constant(name)], {})
+
+    def type_getattribute(self, tx: TraceContext, name: str) -> Value:
+        """`type.__getattribute__(cls, name)`"""
+        cls, meta = self.obj, type(self.obj)
+        if name == "__class__":
+            return tx.wrap_known(meta)
+        members = find_in_mro((cls,), "_member_map_")[0] if is_subtype(meta, enum.EnumMeta) else ()
+        if name in members:
+            tx.guards.add(DictItemSource(ConstSource(members), name), "is", members[name])
+            return tx.from_constant(members[name])
         meta_raw, meta_owner = lookup_with_owner(tx, meta, name)
         if meta_owner is not None and is_data_descriptor(tx, meta_raw):
             return self.meta_attr(tx, meta_raw, meta_owner, name)
@@ -457,10 +471,7 @@ class ClassValue(ConcreteValue):
             return self.own_attr(tx, raw, owner, name)
         if meta_owner is not None:
             return self.meta_attr(tx, meta_raw, meta_owner, name)
-        fallback = lookup(tx, meta, "__getattr__")
-        if isinstance(fallback, types.FunctionType):
-            return tx.inline(tx.wrap_known(fallback), [self, Constant(name)], {})
-        return tx.raise_exception(AttributeError, f"type object {cls.__name__!r} has no attribute {name!r}")
+        return tx.raise_exception(AttributeError, f"type object {name_of(cls)!r} has no attribute {name!r}")
 
     def own_attr(self, tx: TraceContext, raw: Any, owner: type, name: str) -> Value:
         """An attribute in the MRO of the class: what `raw.__get__(None, cls)` gives."""

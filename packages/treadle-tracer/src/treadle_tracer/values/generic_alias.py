@@ -10,6 +10,7 @@ import operator
 import types
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import ConcreteValue
 from treadle_tracer.values.class_lookup import MISSING
@@ -55,7 +56,7 @@ def wrap_alias(tx: TraceContext, obj: Any, source: Source) -> GenericAlias:
 
 def _is_of_plain_classes(obj: Any) -> bool:
     """Whether equality of this alias or union runs no code of the program."""
-    if type(obj) not in (types.GenericAlias, types.UnionType):
+    if not is_one_of(type(obj), (types.GenericAlias, types.UnionType)):
         return isinstance(obj, type) and type(obj).__eq__ is type.__eq__
     parts = (*obj.__args__, *([obj.__origin__] if type(obj) is types.GenericAlias else []))
     return all(map(_is_of_plain_classes, parts))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
+from treadle_tracer.class_facts import defining_package, is_subtype
 from treadle_tracer.source import AttrSource, ConstSource, DictItemSource
 from treadle_tracer.values.class_lookup import lookup
 
@@ -34,12 +35,14 @@ _EVALUATED = frozenset(
 
 def goes_into_graph(obj: Any) -> bool:
     """Whether a call of this callable is one node."""
-    if isinstance(obj, (OpOverload, OpOverloadPacket)):
+    kind = type(obj)
+    if is_subtype(kind, OpOverload) or is_subtype(kind, OpOverloadPacket):
         return True
-    if isinstance(obj, types.BuiltinFunctionType):
+    if kind is types.BuiltinFunctionType:
         return obj.__module__ in _C_MODULES or obj.__qualname__.startswith("_VariableFunctionsClass.")
-    if isinstance(obj, types.FunctionType):
-        return obj.__module__ in _PYTHON_MODULES and obj.__name__ not in _EVALUATED
+    if kind is types.FunctionType:
+        named = obj.__module__ in _PYTHON_MODULES and obj.__name__ not in _EVALUATED
+        return named and defining_package(obj) == "torch"
     return False
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.class_facts import own_dict
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import AttrSource, InstanceDictSource
+from treadle_tracer.source import AttrSource
 from treadle_tracer.values.base import Constant, LazyValue
+from treadle_tracer.values.class_lookup import instance_dict_source
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.value import Value
 
@@ -28,10 +30,13 @@ class InstanceDict(DictValue):
         if obj is not None:
             assert instance.source is not None
             made.source = AttrSource(instance.source, "__dict__")
-            made.obj = obj.__dict__
+            made.obj = own_dict(obj)
             made.keys_guarded = False
-            for name, value in obj.__dict__.items():
-                made.entries[name] = (Constant(name), LazyValue(value, InstanceDictSource(instance.source, name)))
+            for name, value in made.obj.items():
+                made.entries[name] = (
+                    Constant(name),
+                    LazyValue(value, instance_dict_source(obj, instance.source, name)),
+                )
         for name, value in tx.mutations.attrs_of(instance).items():
             if isinstance(value, Value):
                 made.entries[name] = (Constant(name), value)

@@ -12,11 +12,12 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant
 from treadle_tracer.values.class_lookup import MISSING, find_in_mro, lookup
 from treadle_tracer.values.constant_objects import ConstantObject
-from treadle_tracer.values.constants import is_trusted_name
+from treadle_tracer.values.constants import is_trusted_function
 from treadle_tracer.values.functions import CellValue, ClassValue, FunctionValue
 from treadle_tracer.values.mappings import DictValue, dict_of
 from treadle_tracer.values.objects import SuperValue
@@ -148,7 +149,7 @@ def new_class(tx: TraceContext, meta: ClassValue, args: list[Value], kwargs: dic
     plain_bases = tuple(base.obj for base in bases)
     init_subclass: Any = find_in_mro(_line_of(plain_bases), "__init_subclass__")[0]
     function = getattr(init_subclass, "__func__", None)
-    is_traced = isinstance(function, types.FunctionType) and not is_trusted_name(function.__module__)
+    is_traced = isinstance(function, types.FunctionType) and not is_trusted_function(function)
     keywords = NONE if is_traced else dict_of(kwargs)
     plain_keywords = None if is_traced else {key: shadow_of(tx, value) for key, value in kwargs.items()}
     plain = {key: value.constant() if key == "__slots__" else shadow_of(tx, value) for key, value in _pairs(early)}
@@ -179,9 +180,9 @@ def metaclass_of(tx: TraceContext, meta: Value, bases: list[Value]) -> Value:
     winner = meta.constant()
     for base in bases:
         of_base = base.python_type()
-        if issubclass(of_base, winner):
+        if is_subtype(of_base, winner):
             winner = of_base
-        elif not issubclass(winner, of_base):
+        elif not is_subtype(winner, of_base):
             text = (
                 "the metaclass of a derived class must be a (non-strict) subclass of the metaclasses of all its bases"
             )

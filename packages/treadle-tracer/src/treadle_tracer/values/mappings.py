@@ -12,6 +12,8 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.by_identity import is_one_of
+from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.source import DictItemSource, DictKeySource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
@@ -176,7 +178,7 @@ class DictValue(Value):
 
     def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
         hashed = key.hash_key(tx)
-        if not self.keys_guarded and self.source is not None and self.cls in (dict, collections.defaultdict):
+        if not self.keys_guarded and self.source is not None and is_one_of(self.cls, (dict, collections.defaultdict)):
             tx.mutations.mutated(self)  # whether the key is there already makes no difference
             self.stored[hashed] = (key, value)
         old = self.entries.get(hashed)
@@ -249,7 +251,7 @@ _HAS_ITEMS = {True: dict.__len__, False: lambda value: dict.__len__(value) == 0}
 
 def wrap_key(tx: TraceContext, key: Any, source: Source) -> Value:
     """The Value of a dictionary key; the dict's key guard covers it."""
-    if isinstance(key, enum.Enum):
+    if is_subtype(type(key), enum.Enum):
         return tx.from_constant(key)
     if is_constant_object(key):
         return Constant(key) if key is not None else NONE

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules import module as module_machinery
 
+from treadle_tracer.by_identity import IdentitySet
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource, DictItemSource, InstanceDictSource, OwnDictSource, Source
 from treadle_tracer.values.base import Constant
-from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.class_lookup import MISSING, instance_dict_source, lookup
 from treadle_tracer.values.constants import CONSTANT_TYPES
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
@@ -37,10 +38,7 @@ _GLOBAL_HOOK_DICTS = (
     "_global_backward_pre_hooks",
 )
 _MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
-_STANDARD_CALLS = {
-    torch.nn.Module.__call__,
-    torch.nn.Module._wrapped_call_impl,
-}
+_STANDARD_CALLS = IdentitySet((torch.nn.Module.__call__, torch.nn.Module._wrapped_call_impl))
 
 
 _replaced_buffers: weakref.WeakKeyDictionary[torch.nn.Module, set[str]] = weakref.WeakKeyDictionary()
@@ -191,7 +189,7 @@ class ModuleValue(ObjectValue):
     def member_dict(self, name: str) -> Source:
         """Where the dict of parameters, buffers or submodules is found."""
         assert self.source is not None
-        return InstanceDictSource(self.source, name)
+        return instance_dict_source(self.obj, self.source, name)
 
     def own_attr(self, tx: TraceContext, name: str) -> Value | None:
         stored = tx.mutations.load_attr(self, name)
@@ -201,7 +199,7 @@ class ModuleValue(ObjectValue):
         found = own.get(name, MISSING)
         assert self.source is not None
         if found is not MISSING:
-            return _wrap_attribute(tx, found, InstanceDictSource(self.source, name))
+            return _wrap_attribute(tx, found, instance_dict_source(self.obj, self.source, name))
         tx.guards.add(OwnDictSource(self.source), "lacks_key", name)
         return None
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.by_identity import IdentityDict
 from treadle_tracer.values.value import NotConstant, Value
 
 if TYPE_CHECKING:
@@ -35,26 +36,30 @@ def _type(pure: str, key: Callable[[Any], Any] | None = None) -> NativeType:
 
 
 _DATE = "weekday isoweekday isocalendar isoformat toordinal ctime __add__ __radd__ __sub__ __rsub__ " + _COMPARISONS
-_NATIVE_TYPES: dict[type, NativeType] = {
-    datetime.date: _type(_DATE, repr),
-    # Of times with a time zone, methods may run Python code of the zone.
-    datetime.datetime: _type(
-        "date time weekday isoweekday isocalendar toordinal", lambda d: (repr(d.replace(tzinfo=None)), d.fold)
-    ),
-    datetime.timedelta: _type(
-        "total_seconds __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __floordiv__ __mod__ __neg__ __abs__ __bool__ "
-        + _COMPARISONS,
-        repr,
-    ),
-    # Arithmetic and comparisons with NaN depend on the thread's context.
-    decimal.Decimal: _type(
-        "as_tuple is_nan is_finite is_infinite is_signed is_zero __int__ __float__ __bool__ __eq__ __ne__ __hash__",
-        decimal.Decimal.as_tuple,
-    ),
-    re.Pattern: _type("match search fullmatch findall split sub subn __eq__ __hash__", lambda p: (p.pattern, p.flags)),
-    re.Match: _type("group groups groupdict start end span expand __getitem__ __bool__"),
-    operator.itemgetter: _type("__call__"),
-}
+_NATIVE_TYPES: IdentityDict[type, NativeType] = IdentityDict(
+    {
+        datetime.date: _type(_DATE, repr),
+        # Of times with a time zone, methods may run Python code of the zone.
+        datetime.datetime: _type(
+            "date time weekday isoweekday isocalendar toordinal", lambda d: (repr(d.replace(tzinfo=None)), d.fold)
+        ),
+        datetime.timedelta: _type(
+            "total_seconds __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __floordiv__ __mod__ __neg__ __abs__ __bool__ "
+            + _COMPARISONS,
+            repr,
+        ),
+        # Arithmetic and comparisons with NaN depend on the thread's context.
+        decimal.Decimal: _type(
+            "as_tuple is_nan is_finite is_infinite is_signed is_zero __int__ __float__ __bool__ __eq__ __ne__ __hash__",
+            decimal.Decimal.as_tuple,
+        ),
+        re.Pattern: _type(
+            "match search fullmatch findall split sub subn __eq__ __hash__", lambda p: (p.pattern, p.flags)
+        ),
+        re.Match: _type("group groups groupdict start end span expand __getitem__ __bool__"),
+        operator.itemgetter: _type("__call__"),
+    }
+)
 
 
 class _SameValue:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_shapes.torch import expr_of
+from treadle_tracer.by_identity import is_one_of, unique
 from treadle_tracer.errors import InternalError
 from treadle_tracer.source import ApplySource, ConstSource
 from treadle_tracer.values.base import Constant, Method
@@ -31,7 +32,7 @@ def wrap_numpy_number(tx: TraceContext, obj: Any, source: Source) -> Value:
     plain = obj.item()
     if isinstance(source, ConstSource):
         return Constant(obj)
-    if type(plain) not in (bool, int, float):
+    if not is_one_of(type(plain), (bool, int, float)):
         tx.guards.add(source, "call", _SameScalar(obj), f"{source.text} == {obj!r}")
         return Constant(obj, source)
     tx.guards.add(source, "type_is", type(obj))
@@ -130,7 +131,7 @@ def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -
     if all(map(_is_exact, args)):
         numbers = plain_numbers(args)
         as_floats = function is operator.truediv or (
-            function in _COMPARISONS and len({n.python_type() for n in numbers}) > 1
+            function in _COMPARISONS and len(unique(n.python_type() for n in numbers)) > 1
         )
         if as_floats and not all(_is_exact_float(tx, number) for number in numbers):
             return tx.fold(function, fix_all(tx, args), {})
@@ -167,8 +168,8 @@ def scalar_of(tx: TraceContext, cls: Any, number: Value) -> Value:
 
 def _is_exact(value: Value) -> bool:
     if isinstance(value, SymbolicValue):
-        return value.python_type() in (int, float)
-    if isinstance(value, Constant) and type(value.obj) in (int, float):
+        return is_one_of(value.python_type(), (int, float))
+    if isinstance(value, Constant) and is_one_of(type(value.obj), (int, float)):
         return type(value.obj) is float or abs(value.obj) < 2**53
     return value.python_type().__name__ in _EXACT and isinstance(value, (NumpyNumber, Constant))
 

@@ -17,17 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_tracer.by_identity import IdentityDict
+from treadle_tracer.class_facts import has_instance_dict, is_subtype, own_dict
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import ApplySource, ConstSource, InstanceDictSource, OwnDictSource, SlotSource
+from treadle_tracer.source import ApplySource, ConstSource, OwnDictSource, SlotSource
 from treadle_tracer.values.base import NONE, TRUE, Constant, Method, boolean
 from treadle_tracer.values.class_lookup import (
     MISSING,
     class_may_change,
+    instance_dict_source,
     is_data_descriptor,
     lookup,
     lookup_owner,
     lookup_with_owner,
-    own_dict,
 )
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod
@@ -165,7 +167,7 @@ class ObjectValue(Value):
             return None
         if name in attrs:
             assert self.source is not None
-            return tx.wrap(attrs[name], InstanceDictSource(self.source, name))
+            return tx.wrap(attrs[name], instance_dict_source(self.obj, self.source, name))
         if self.source is not None:
             tx.guards.add(OwnDictSource(self.source), "lacks_key", name)
         return None
@@ -220,7 +222,7 @@ class ObjectValue(Value):
         """Called before a store. A store does not depend on the present value, so nothing is guarded."""
 
     def has_dict(self) -> bool:
-        return self.cls.__dictoffset__ != 0
+        return has_instance_dict(self.cls)
 
     def set_descriptor(self, tx: TraceContext, raw: Any, name: str, value: Value) -> None:
         setter = lookup(tx, type(raw), "__set__")
@@ -275,7 +277,7 @@ class ObjectValue(Value):
 
     @tail_call
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if self.obj is not None and isinstance(self.obj, weakref.ReferenceType):
+        if self.obj is not None and is_subtype(self.cls, weakref.ReferenceType):
             assert self.source is not None
             return tx.wrap(self.obj(), ApplySource(self.source, _referent))
         raw = lookup(tx, self.cls, "__call__")
@@ -422,6 +424,11 @@ def _getattribute(self: ObjectValue, tx: Any, name: str) -> Value:
 # ---- binding an attribute found on a class to an instance
 
 
+def _owner_of(tx: TraceContext, cls: type, name: str) -> type:
+    owner = lookup_owner(tx, cls, name)
+    return cls if owner is None else owner
+
+
 def bind(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
     """`raw.__get__(owner, type(owner))` for a raw attribute of the owner's type."""
     binder = _BINDERS.get(type(raw))
@@ -429,7 +436,7 @@ def bind(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
         return binder(tx, owner, raw, name)
     getter = lookup(tx, type(raw), "__get__")
     if getter is MISSING:
-        return tx.class_attribute(raw, lookup_owner(tx, owner.python_type(), name) or owner.python_type(), name)
+        return tx.class_attribute(raw, _owner_of(tx, owner.python_type(), name), name)
     if getter is _PROPERTY["__get__"]:  # of a subclass that leaves it as it is
         return _bind_property(tx, owner, raw, name)
     if isinstance(getter, types.FunctionType):
@@ -482,24 +489,26 @@ def _bind_field(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
     return owner.container.item(tx, raw.__reduce__()[1][0])
 
 
-_BINDERS: dict[type, Callable[[Any, Value, Any, str], Value]] = {
-    types.FunctionType: _bind_function,
-    property: _bind_property,
-    classmethod: _bind_classmethod,
-    staticmethod: lambda tx, owner, raw, name: tx.wrap_known(raw.__func__),
-    functools.cached_property: _bind_cached_property,
-    functools._lru_cache_wrapper: lambda tx, owner, raw, name: BoundMethod(tx.wrap_known(raw), owner),
-    types.GetSetDescriptorType: _bind_slot,
-    types.MemberDescriptorType: _bind_slot,
-    type(collections.namedtuple("_Pair", "first second").first): _bind_field,  # type: ignore[attr-defined]
-    types.MethodDescriptorType: _bind_builtin,
-    types.WrapperDescriptorType: _bind_builtin,
-    types.ClassMethodDescriptorType: lambda tx, owner, raw, name: Method(
-        tx.wrap(owner.python_type(), ConstSource(owner.python_type())), name, raw
-    ),
-    types.BuiltinFunctionType: lambda tx, owner, raw, name: tx.wrap_known(raw),
-    type(None): lambda tx, owner, raw, name: NONE,
-}
+_BINDERS: IdentityDict[type, Callable[[Any, Value, Any, str], Value]] = IdentityDict(
+    {
+        types.FunctionType: _bind_function,
+        property: _bind_property,
+        classmethod: _bind_classmethod,
+        staticmethod: lambda tx, owner, raw, name: tx.wrap_known(raw.__func__),
+        functools.cached_property: _bind_cached_property,
+        functools._lru_cache_wrapper: lambda tx, owner, raw, name: BoundMethod(tx.wrap_known(raw), owner),
+        types.GetSetDescriptorType: _bind_slot,
+        types.MemberDescriptorType: _bind_slot,
+        type(collections.namedtuple("_Pair", "first second").first): _bind_field,  # type: ignore[attr-defined]
+        types.MethodDescriptorType: _bind_builtin,
+        types.WrapperDescriptorType: _bind_builtin,
+        types.ClassMethodDescriptorType: lambda tx, owner, raw, name: Method(
+            tx.wrap(owner.python_type(), ConstSource(owner.python_type())), name, raw
+        ),
+        types.BuiltinFunctionType: lambda tx, owner, raw, name: tx.wrap_known(raw),
+        type(None): lambda tx, owner, raw, name: NONE,
+    }
+)
 
 
 _CLASS_OF_INSTANCE = object.__dict__["__class__"]
@@ -525,7 +534,7 @@ class SuperValue(Value):
         if given is type(None):
             raise Unsupported("call", "super() that is not bound")
         is_class = issubclass(given, type)
-        if base in given.__mro__ or (is_class and base in instance.constant().__mro__):
+        if is_subtype(given, base) or (is_class and is_subtype(instance.constant(), base)):
             return cls(base, instance)
         what = f"type {instance.constant().__name__}" if is_class else f"instance of {given.__name__}"
         text = f"obj ({what}) is not an instance or subtype of type ({base.__name__})."
@@ -539,13 +548,13 @@ class SuperValue(Value):
     def start(self) -> type:
         """The class in whose MRO is searched: the instance's, or in a class method the instance itself."""
         instance_type = self.instance.python_type()
-        return instance_type if self.cls in instance_type.__mro__ else self.instance.constant()
+        return instance_type if is_subtype(instance_type, self.cls) else self.instance.constant()
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         raw, owner = lookup_with_owner(tx, self.start(), name, self.cls)
         if owner is None:
             return tx.raise_exception(AttributeError, f"'super' object has no attribute {name!r}")
-        if not issubclass(self.instance.python_type(), self.cls):
+        if not is_subtype(self.instance.python_type(), self.cls):
             return self.class_attr(tx, raw, name)
         if isinstance(self.instance, ObjectValue):
             return self.instance.bind_raw(tx, raw, name)

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from treadle_tracer.by_identity import IdentityDict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.class_lookup import MISSING, LooksUp, find_in_mro, lookup
 
 _TENSOR_CLASSES = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
-_ORIGINALS: dict[type, dict[str, Any]] = {
-    cls: {name: find_in_mro(cls.__mro__, name)[0] for name in dir(cls)} for cls in _TENSOR_CLASSES
-}
+_ORIGINALS: IdentityDict[type, dict[str, Any]] = IdentityDict(
+    (cls, {name: find_in_mro(cls.__mro__, name)[0] for name in dir(cls)}) for cls in _TENSOR_CLASSES
+)
 _READ_BY_THE_TRACER = (
     "shape size stride dim ndim dtype device layout requires_grad is_leaf storage_offset numel __torch_function__ __torch_dispatch__ "
     "__getattribute__ __getattr__ is_sparse is_conj is_neg is_inference detach"

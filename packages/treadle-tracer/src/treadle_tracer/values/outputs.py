@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import io
 import sys
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.class_facts import defining_package, mro_of, own_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, Constant
-from treadle_tracer.values.class_lookup import find_in_mro, own_dict
-from treadle_tracer.values.constants import is_trusted_name
+from treadle_tracer.values.class_lookup import find_in_mro
+from treadle_tracer.values.constants import is_trusted_function
 from treadle_tracer.values.deferred_text import snapshot
 from treadle_tracer.values.value import Value
 
@@ -47,10 +49,10 @@ def is_stream(value: Value) -> bool:
 
 def _is_of_program(cls: type, name: str) -> bool:
     """Whether a method is a function of the program, which may do something that the trace would have to follow."""
-    method = find_in_mro(cls.__mro__, name)[0]
-    module = str(getattr(method, "__module__", ""))
-    is_of_library = is_trusted_name(module) or module.partition(".")[0] in _STREAM_LIBRARIES
-    return hasattr(method, "__code__") and not is_of_library
+    method = find_in_mro(mro_of(cls), name)[0]
+    if not isinstance(method, types.FunctionType):
+        return hasattr(method, "__code__")
+    return not is_trusted_function(method) and defining_package(method) not in _STREAM_LIBRARIES
 
 
 def stream_method(

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from treadle_tracer.by_identity import is_one_of
+from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.values import array_methods, floats, numpy_numbers, tensor_numbers
@@ -222,7 +224,7 @@ def _by_special_methods(tx: TraceContext, a: Value, b: Value, forward: str, back
     """Python's rule for two operands: the reflected method first if the right class is a proper subclass that has its own."""
     left, right = a.python_type(), b.python_type()
     order = [(a, forward, b), (b, backward, a)]
-    if left is not right and issubclass(right, left) and lookup(tx, right, backward) is not lookup(tx, left, backward):
+    if left is not right and is_subtype(right, left) and lookup(tx, right, backward) is not lookup(tx, left, backward):
         order.reverse()
     if left is right:
         order = order[:1]
@@ -239,10 +241,10 @@ def _by_special_methods(tx: TraceContext, a: Value, b: Value, forward: str, back
 def _text_of_refused_operands(text: str, left: type, right: type) -> str:
     """What Python says of operands that have no such operator. Sequences are asked last (abstract.c, PyNumber_Add)."""
     plain = text.removesuffix("=")
-    if plain == "+" and left in _CONCATENATED:
+    if plain == "+" and is_one_of(left, _CONCATENATED):
         return f'can only concatenate {left.__name__} (not "{right.__name__}") to {left.__name__}'
-    if plain == "*" and (left in _CONCATENATED or right in _CONCATENATED):
-        return f"can't multiply sequence by non-int of type {(right if left in _CONCATENATED else left).__name__!r}"
+    if plain == "*" and (is_one_of(left, _CONCATENATED) or is_one_of(right, _CONCATENATED)):
+        return f"can't multiply sequence by non-int of type {(right if is_one_of(left, _CONCATENATED) else left).__name__!r}"
     shown = {"**": "** or pow()"}.get(text, text)
     return f"unsupported operand type(s) for {shown}: {left.__name__!r} and {right.__name__!r}"
 
@@ -268,7 +270,7 @@ def _sequence_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place
         if isinstance(a, TupleValue) and isinstance(b, TupleValue):
             if isinstance(a, (OutsideTuple, GrownTuple)) and a.is_unread and b.cls is tuple:
                 return a.grown(b.items)
-            size = _SIZE_SUM_IS_SIZE and torch.Size in (a.cls, b.cls)
+            size = _SIZE_SUM_IS_SIZE and is_one_of(torch.Size, (a.cls, b.cls))
             return TupleValue((*a.items, *b.items), torch.Size if size else tuple)
         return None
     if text == "*":
@@ -455,7 +457,7 @@ def _dicts_equal(tx: TraceContext, a: DictValue, b: DictValue) -> bool:
 def _compare_objects(tx: TraceContext, text: str, a: Value, b: Value, forward: str, backward: str) -> Value:
     left, right = a.python_type(), b.python_type()
     order = [(a, forward, b), (b, backward, a)]
-    if left is not right and issubclass(right, left):
+    if left is not right and is_subtype(right, left):
         order.reverse()
     for owner, name, other in order:
         if not isinstance(owner, ObjectValue | ConstantObject) and not has_python_method(tx, owner, (name, "__eq__")):

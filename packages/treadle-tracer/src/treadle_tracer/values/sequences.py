@@ -9,16 +9,15 @@ from __future__ import annotations
 import collections
 import functools
 import types
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.weak import WeakIdKeyDictionary
-
+from treadle_tracer.class_facts import mro_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource, ConstSource, length_of_container
 from treadle_tracer.tables import by_name, disjoint
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
-from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.class_lookup import MISSING, find_in_mro, lookup
 from treadle_tracer.values.iteration import SequenceIterator
 from treadle_tracer.values.value import NotConstant, Value
 
@@ -200,23 +199,17 @@ class TupleValue(Sequence):
         cg.cb.call(1)
 
 
-_field_names: MutableMapping[type, tuple[str, ...]] = WeakIdKeyDictionary()
-
-
 def field_names(cls: type) -> tuple[str, ...]:
     """Names of the positions of a named tuple or structseq class, () for other tuples; "" where one has no name (`os.stat_result[7]`)."""
-    if cls not in _field_names:
-        _field_names[cls] = _find_field_names(cls)
-    return _field_names[cls]
-
-
-def _find_field_names(cls: type) -> tuple[str, ...]:
-    fields = getattr(cls, "_fields", None)
+    fields = find_in_mro(mro_of(cls), "_fields")[0]
     if isinstance(fields, tuple):
         return fields
-    count = getattr(cls, "n_sequence_fields", 0)
-    if not count:
-        return ()
+    count, owner = find_in_mro(mro_of(cls), "n_sequence_fields")
+    return () if owner is None else _names_in_structseq(cls, count)
+
+
+@functools.cache
+def _names_in_structseq(cls: type, count: int) -> tuple[str, ...]:
     probe = cls(range(getattr(cls, "n_fields")))  # a structseq takes any objects
     members = [name for name, value in vars(cls).items() if type(value).__name__ == "member_descriptor"]
     by_index = {getattr(probe, name): name for name in members}

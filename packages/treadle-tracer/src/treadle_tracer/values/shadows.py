@@ -14,6 +14,7 @@ import enum
 import types
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.class_facts import mro_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.class_lookup import find_in_mro
@@ -191,7 +192,7 @@ def _instance(tx: TraceContext, value: ObjectValue) -> Any:
                 setattr(made, name, shadow_of(tx, item))
         return made
     special = ("__get__", "__set__", "__delete__", "__set_name__")
-    if all(find_in_mro(value.cls.__mro__, name)[1] is None for name in special):
+    if all(find_in_mro(mro_of(value.cls), name)[1] is None for name in special):
         return Held()
     if find_in_mro(value.cls.__mro__, "__del__")[1] is not None or value.cls.__new__ is not object.__new__:
         raise Unsupported("class-definition", f"{value.describe()} as an attribute")

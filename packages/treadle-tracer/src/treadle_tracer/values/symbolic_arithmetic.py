@@ -11,6 +11,7 @@ import torch
 from treadle_shapes import ShapesError
 from treadle_shapes.expr import Ne
 from treadle_shapes.torch import raw_expr
+from treadle_tracer.by_identity import is_one_of, unique
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import floats, numpy_numbers
 from treadle_tracer.values.base import Constant
@@ -116,10 +117,10 @@ def _is_bool(value: Value) -> bool:
 
 def _why_not_symbolic(function: Callable[..., Any], args: list[Value]) -> str | None:
     """Why an operator needs the numbers themselves."""
-    kinds = {arg.python_type() for arg in args}
-    if not kinds <= {int, float, bool}:
+    kinds = unique(arg.python_type() for arg in args)
+    if not all(is_one_of(kind, (int, float, bool)) for kind in kinds):
         return "operands that are no real numbers"
-    if kinds == {bool}:
+    if kinds == [bool]:
         return None if function in _LOGICAL else "arithmetic of truth values"
     if bool in kinds and any(_is_bool(arg) and isinstance(arg, SymbolicValue) for arg in args):
         return "arithmetic of truth values"

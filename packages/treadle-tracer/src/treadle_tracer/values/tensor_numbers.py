@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import Constant
@@ -184,7 +185,7 @@ def _is_ellipsis(key: Value) -> bool:
 def _is_basic(tx: TraceContext, key: Value) -> bool:
     """Whether it is a key of basic indexing."""
     if isinstance(key, Constant):
-        return key.obj is None or key.obj is Ellipsis or type(key.obj) in (int, slice)
+        return key.obj is None or key.obj is Ellipsis or is_one_of(type(key.obj), (int, slice))
     return isinstance(key, SliceValue) or _is_position(tx, key)
 
 
@@ -208,7 +209,7 @@ def set_item(tx: TraceContext, owner: TensorValue, key: Value, value: Value) -> 
         _is_position(tx, k) or _is_unbacked_slice(tx, k) for k in keys
     ):
         return False
-    number = value.python_type() in (int, float, bool)
+    number = is_one_of(value.python_type(), (int, float, bool))
     if not number and not isinstance(value, TensorValue):
         return False
     target = get_item(tx, owner, key) or tx.run_in_graph("call_function", operator.getitem, [owner, key], {})

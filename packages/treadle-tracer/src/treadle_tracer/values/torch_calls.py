@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import (
 from treadle_shapes import ShapesError, UnbackedError
 from treadle_shapes.torch import Kind, is_transforming, run_for_metadata, unwrapped
 from treadle_shapes.torch import operator as operator_record
+from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.tables import by_name
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 
 _fake_log = logging.getLogger("torch._subclasses.fake_tensor")
 _TENSOR_TYPE = type(torch.DoubleTensor)
-# These make a tensor of a `torch.Size`, and a tensor with the elements of any other sequence.
-_TELL_SIZES_APART = (torch.Tensor, "new")
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -109,7 +108,7 @@ class _Arguments:
         nodes, fakes = [p[0] for p in pairs], [p[1] for p in pairs]
         if isinstance(value, ListValue):
             return nodes, fakes
-        if value.cls in (tuple, torch.Size):
+        if is_one_of(value.cls, (tuple, torch.Size)):
             return tuple(nodes), tuple(fakes)
         maker: Callable[..., Any] = getattr(value.cls, "_make", value.cls)
         return maker(nodes), maker(fakes)
@@ -156,7 +155,8 @@ def run_in_graph(
     convert = arguments.pair
     if any(map(keyword.iskeyword, kwargs)):  # the text of a graph cannot pass `from=...`
         raise Unsupported("graph-argument", f"the keyword argument of {_name(target)} called {', '.join(kwargs)}")
-    if target in _TELL_SIZES_APART:
+    # These make a tensor of a `torch.Size`, and a tensor with the elements of any other sequence.
+    if target is torch.Tensor or (type(target) is str and target == "new"):
         args = _sizes_one_by_one(args)
     kwargs = {name: _number_argument(tx, target, name, value) for name, value in kwargs.items()}
     pairs = [convert(arg) for arg in args]

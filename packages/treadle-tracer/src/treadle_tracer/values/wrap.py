@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_tracer.by_identity import IdentityDict, is_one_of
+from treadle_tracer.class_facts import defining_package, is_class, is_subtype, own_dict, qualname_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import (
     AttrSource,
@@ -31,13 +33,14 @@ from treadle_tracer.values import control_flow
 from treadle_tracer.values.arrays import constant_array, wrap_array
 from treadle_tracer.values.base import FALSE, NONE, TRUE, ConcreteValue, Constant, LazyValue, Method
 from treadle_tracer.values.callables import CallableValue, DisabledFunction
-from treadle_tracer.values.class_lookup import find_in_mro, lookup, own_dict
+from treadle_tracer.values.class_lookup import find_in_mro, is_named_tuple, lookup
 from treadle_tracer.values.constant_objects import ConstantObject
 from treadle_tracer.values.constants import (
     CONSTANT_TYPES,
     is_constant_object,
     is_numpy_dtype,
     is_numpy_scalar,
+    is_numpy_type,
     may_be_another,
 )
 from treadle_tracer.values.functions import (
@@ -193,7 +196,7 @@ def _is_lambda(function: types.FunctionType) -> bool:
 def _is_of_torch(function: types.FunctionType) -> bool:
     """Whether the function is PyTorch's own. What its own compiler leaves out (parts of optimizers, from the first `torch.compile` on)
     says nothing about this one."""
-    return str(function.__module__).partition(".")[0] == "torch"
+    return defining_package(function) == "torch"
 
 
 def _known(kind: Callable[[Any, Source], Value]) -> _Wrapper:
@@ -228,14 +231,14 @@ def _tuple(tx: TraceContext, obj: tuple[Any, ...], source: Source) -> Value:
         return OutsideTuple(tx.guards, obj, source)
     tx.guards.add(source, "len", tuple.__len__(obj))
     items = [LazyValue(x, TupleItemSource(source, i)) for i, x in enumerate(tuple.__iter__(obj))]
-    if cls not in (tuple, torch.Size) and not _is_plain_tuple_class(tx, cls):
+    if not is_one_of(cls, (tuple, torch.Size)) and not _is_plain_tuple_class(tx, cls):
         return ObjectValue(cls, obj, source, TupleValue(items))
     return TupleValue(items, cls, source, obj)
 
 
 def _is_plain_tuple_class(tx: TraceContext, cls: type) -> bool:
     """Whether instances are tuples with names for their items, and nothing else."""
-    if not hasattr(cls, "_fields") and not hasattr(cls, "n_sequence_fields"):
+    if not is_named_tuple(cls):
         return False
     return all(lookup(tx, cls, name) is find_in_mro(tuple.__mro__, name)[0] for name in _TUPLE_PROTOCOL)
 
@@ -299,7 +302,7 @@ def _exact(item: Any) -> Any:
         return (tuple, *map(_exact, item))
     if type(item) is float:
         return (float, item.hex())
-    if type(item) in (int, bool, str, bytes, type(None)):
+    if is_one_of(type(item), (int, bool, str, bytes, type(None))):
         return (type(item), item)
     return id(item)
 
@@ -319,7 +322,7 @@ class _SameSet:
     """Guard callable: a set has the recorded items."""
 
     def __init__(self, items: Any):
-        self.items = frozenset(items)
+        self.items = tuple(items)  # keeps them alive, so that their ids stay theirs
         self.exact = frozenset(_identities(items))
 
     def __call__(self, value: Any) -> bool:
@@ -339,29 +342,30 @@ def _tensor(tx: TraceContext, obj: torch.Tensor, source: Source) -> Value:
 
 
 def _object(tx: TraceContext, obj: Any, source: Source) -> Value:
-    tx.guards.add(source, "type_is", type(obj))
+    cls = type(obj)
+    tx.guards.add(source, "type_is", cls)
     container: Value | None = None
-    if isinstance(obj, dict):
+    if is_subtype(cls, dict):
         container = DictValue.outside(tx, obj, source)
-        if isinstance(obj, collections.OrderedDict):
+        if is_subtype(cls, collections.OrderedDict):
             container.cls = collections.OrderedDict
-        elif isinstance(obj, collections.defaultdict):
+        elif is_subtype(cls, collections.defaultdict):
             container.cls = collections.defaultdict
             if obj.default_factory is not None:
                 container.default_factory = tx.wrap(obj.default_factory, AttrSource(source, "default_factory"))
         else:
             container.cls = dict
-    elif isinstance(obj, list):
+    elif is_subtype(cls, list):
         tx.guards.add(source, "len", list.__len__(obj))
         container = ListValue(
             [LazyValue(x, ListItemSource(source, i)) for i, x in enumerate(list.__iter__(obj))], list, source, obj
         )
-    elif isinstance(obj, (int, str, float, bytes)):  # immutable except for attributes of its own
+    elif any(is_subtype(cls, base) for base in (int, str, float, bytes)):  # immutable except for attributes of its own
         _guard_identity(tx, obj, source)
         return constant_object(tx, obj)
-    elif isinstance(obj, set):
-        raise Unsupported("unknown-object", f"{source.text} is a {type(obj).__qualname__}")
-    made = ObjectValue(type(obj), obj, source, container)
+    elif is_subtype(cls, set):
+        raise Unsupported("unknown-object", f"{source.text} is a {qualname_of(cls)}")
+    made = ObjectValue(cls, obj, source, container)
     if container is not None:
         container.owner = made  # type: ignore[attr-defined]
     return made
@@ -435,15 +439,15 @@ def _compiled(tx: TraceContext, obj: Any, source: Source) -> Value:
 
 
 def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
-    if "_treadle_original" in (own_dict(obj) or ()) and not isinstance(obj, type):
+    if "_treadle_original" in (own_dict(obj) or ()) and not is_class(obj):
         return _compiled
-    if isinstance(obj, type):
+    if is_class(obj):
         return WRAPPERS[type]
-    if goes_into_graph(obj) or (getattr(cls, "__hash__", None) is not None and rule_of(obj) is not None):
+    if goes_into_graph(obj) or rule_of(obj) is not None:
         return _known(CallableValue)
     if is_numpy_dtype(obj):
         return wrap_constant
-    if cls.__module__ == "numpy":
+    if is_numpy_type(cls):
         if cls.__name__ == "ndarray":
             return wrap_array
         if is_numpy_scalar(obj) and not isinstance(obj, type):
@@ -456,38 +460,40 @@ def _wrapper_by_base(obj: Any, cls: type) -> _Wrapper:
     return _object
 
 
-WRAPPERS: dict[Any, Callable[..., Value]] = {
-    types.FunctionType: _function,
-    types.BuiltinFunctionType: _builtin,
-    types.MethodWrapperType: _builtin,
-    types.MethodDescriptorType: _known(CallableValue),
-    types.WrapperDescriptorType: _known(CallableValue),
-    types.ClassMethodDescriptorType: _known(CallableValue),
-    types.GetSetDescriptorType: _known(CallableValue),
-    types.MemberDescriptorType: _known(CallableValue),
-    functools._lru_cache_wrapper: _known(CallableValue),
-    types.MethodType: _method,
-    types.ModuleType: _known(ModuleObject),
-    types.GenericAlias: wrap_alias,
-    types.UnionType: wrap_alias,
-    types.CellType: _cell,
-    types.MappingProxyType: _mapping_proxy,
-    type: lambda tx, obj, source: _class(tx, obj, source),
-    tuple: _tuple,
-    torch.Size: _tuple,
-    list: _list,
-    collections.deque: _deque,
-    dict: _dict,
-    collections.OrderedDict: _dict,
-    collections.defaultdict: _dict,
-    set: _set,
-    frozenset: _set,
-    torch.Tensor: _tensor,
-    torch.nn.Parameter: _tensor,
-    functools.partial: _partial,
-    torch.SymInt: _symint,
-    slice: lambda tx, obj, source: _slice(tx, obj, source),
-}
+WRAPPERS: IdentityDict[type, Callable[..., Value]] = IdentityDict(
+    {
+        types.FunctionType: _function,
+        types.BuiltinFunctionType: _builtin,
+        types.MethodWrapperType: _builtin,
+        types.MethodDescriptorType: _known(CallableValue),
+        types.WrapperDescriptorType: _known(CallableValue),
+        types.ClassMethodDescriptorType: _known(CallableValue),
+        types.GetSetDescriptorType: _known(CallableValue),
+        types.MemberDescriptorType: _known(CallableValue),
+        functools._lru_cache_wrapper: _known(CallableValue),
+        types.MethodType: _method,
+        types.ModuleType: _known(ModuleObject),
+        types.GenericAlias: wrap_alias,
+        types.UnionType: wrap_alias,
+        types.CellType: _cell,
+        types.MappingProxyType: _mapping_proxy,
+        type: lambda tx, obj, source: _class(tx, obj, source),
+        tuple: _tuple,
+        torch.Size: _tuple,
+        list: _list,
+        collections.deque: _deque,
+        dict: _dict,
+        collections.OrderedDict: _dict,
+        collections.defaultdict: _dict,
+        set: _set,
+        frozenset: _set,
+        torch.Tensor: _tensor,
+        torch.nn.Parameter: _tensor,
+        functools.partial: _partial,
+        torch.SymInt: _symint,
+        slice: lambda tx, obj, source: _slice(tx, obj, source),
+    }
+)
 """Kind by exact type."""
 
 
@@ -516,24 +522,24 @@ def from_constant(tx: TraceContext, obj: Any) -> Value:
     cls = type(obj)
     if cls in CONSTANT_TYPES:
         return wrap_constant(tx, obj, None)
-    if cls in (tuple, torch.Size) or hasattr(cls, "_fields"):
+    if is_one_of(cls, (tuple, torch.Size)) or (is_subtype(cls, tuple) and is_named_tuple(cls)):
         return TupleValue([from_constant(tx, item) for item in obj], cls)
     if cls is list:
         return ListValue([from_constant(tx, item) for item in obj])
-    if cls in (dict, collections.OrderedDict):
+    if is_one_of(cls, (dict, collections.OrderedDict)):
         made = DictValue({}, cls)
         for key, item in obj.items():
             made.set_item(tx, from_constant(tx, key), from_constant(tx, item))
         return made
-    if cls in (set, frozenset):
+    if is_one_of(cls, (set, frozenset)):
         made_set = SetValue.of(tx, [from_constant(tx, item) for item in obj], cls)
         made_set.real = obj
         return made_set
-    if isinstance(obj, enum.Enum):
+    if is_subtype(cls, enum.Enum):
         return constant_object(tx, obj)
     if is_numpy_scalar(obj):
         return Constant(obj)
-    if cls.__module__ == "numpy" and cls.__name__ == "ndarray":
+    if is_numpy_type(cls) and cls.__name__ == "ndarray":
         return constant_array(tx, obj)
     if isinstance(obj, torch.Tensor):
         raise Unsupported("graph-result", "a tensor made while tracing")

@@ -6,6 +6,8 @@ import ast
 import importlib
 import importlib.util
 import sys
+import types
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -143,11 +145,13 @@ def test_rule_of():
     def is_flash_attn_available():
         return True
 
-    assert table.rule_of(is_flash_attn_available) is None
-    is_flash_attn_available.__module__ = "transformers.utils"
-    assert table.rule_of(is_flash_attn_available).answers_at_trace_time
-
     def checkpoint(): ...
 
+    is_flash_attn_available.__module__ = "transformers.utils"
     checkpoint.__module__, checkpoint.__qualname__ = "torch.utils.checkpoint", "checkpoint"
-    assert table.rule_of(checkpoint).function == "torch.utils.checkpoint.checkpoint"
+    assert table.rule_of(is_flash_attn_available) is table.rule_of(checkpoint) is None  # what `functools.wraps` leaves
+    library = types.ModuleType("transformers.utils")
+    with patch.dict(sys.modules, {library.__name__: library}):
+        function = types.FunctionType(is_flash_attn_available.__code__, vars(library))
+        assert table.rule_of(function).answers_at_trace_time
+    assert table.rule_of(torch.utils.checkpoint.checkpoint).function == "torch.utils.checkpoint.checkpoint"

@@ -11,6 +11,7 @@ import typing
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.bytecode import read
+from treadle_tracer.class_facts import module_of, mro_of, namespace_of, stands_in_its_module
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.class_lookup import lookup_with_owner
@@ -91,7 +92,12 @@ def _build_by_python(
     stored = [i.argval for i in instructions if i.opname == "STORE_NAME"]
     if len(set(stored)) < len(stored) or any(i.opname == "JUMP_BACKWARD" for i in instructions):
         raise Unsupported("class-definition", f"{name.constant()}, whose body may store a name twice")
-    of_program = [vars(cls) for base in bases for cls in base.constant().__mro__ if cls.__module__ not in _PYTHONS_OWN]
+    of_program = [
+        namespace_of(cls)
+        for base in bases
+        for cls in mro_of(base.constant())
+        if not (module_of(cls) in _PYTHONS_OWN and stands_in_its_module(cls))
+    ]
     if any(special in scope for special in _CALLED_BY_METACLASS for scope in (stored, *of_program)):
         raise Unsupported("class-definition", f"{name.constant()}, whose methods its metaclass calls")
     namespace = DictValue()

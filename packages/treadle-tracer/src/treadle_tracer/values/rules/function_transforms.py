@@ -23,6 +23,7 @@ from torch._dispatch.python import enable_python_dispatcher
 from treadle_shapes import ShapesError
 from treadle_shapes.torch import dispatch_keys_restored
 from treadle_shapes.torch import operator as operator_record
+from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import torch_calls
 from treadle_tracer.values.base import Constant, LazyValue
@@ -273,7 +274,7 @@ def _flat_arguments(
 def tree_of(tx: TraceContext, value: Value) -> Any:
     """The containers of a value as pytree knows them, with Values as leaves."""
     value = value.force(tx) if isinstance(value, LazyValue) else value
-    if isinstance(value, DictValue) and value.cls in (dict, OrderedDict):
+    if isinstance(value, DictValue) and is_one_of(value.cls, (dict, OrderedDict)):
         return value.cls((key.constant(), tree_of(tx, item)) for key, item in value.items(tx))
     if isinstance(value, ListValue) and value.python_type() is list:
         return [tree_of(tx, item) for item in value.unpack(tx)]

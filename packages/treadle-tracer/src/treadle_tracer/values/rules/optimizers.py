@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from treadle_tracer.class_facts import module_of, stands_in_its_module
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import tensor_numbers
 from treadle_tracer.values.base import NONE, Constant, LazyValue
@@ -43,7 +44,7 @@ def _patch_step_function(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     name = f"Optimizer.zero_grad#{cls.__name__}.zero_grad"
     optimizer.set_attr(tx, "_zero_grad_profile_name", Constant(name))
     if not getattr(cls.step, "hooked", None):
-        if not is_trusted_name(cls.__module__):
+        if not (is_trusted_name(module_of(cls)) and stands_in_its_module(cls)):
             raise Unsupported("class-store", f"{cls.__qualname__}.step, which the first optimizer of a class wraps")
         cls.step = torch.optim.Optimizer.profile_hook_step(cls.step)
         cls.step.hooked = True

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.class_facts import mro_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import NONE, Constant
@@ -178,7 +179,7 @@ def _logged(tx: TraceContext, value: Value) -> Value:
 def _is_standard(obj: Any) -> bool:
     if not isinstance(obj, logging.Logger):
         return False
-    own = [find_in_mro(type(obj).__mro__, name)[0] for name in _STANDARD]
+    own = [find_in_mro(mro_of(type(obj)), name)[0] for name in _STANDARD]
     return own == [vars(logging.Logger)[name] for name in _STANDARD] and not any(
         name in vars(obj) for name in _STANDARD
     )

@@ -12,17 +12,20 @@ import math
 import sys
 import types
 import typing
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_tracer.by_identity import IdentityDict, is_one_of
 from treadle_tracer.bytecode.opcodes import MINOR
+from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values import int64
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
-from treadle_tracer.values.constants import is_trusted_name
+from treadle_tracer.values.constants import is_trusted_function
 from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionValue
 from treadle_tracer.values.grouping_iterators import CallIterator
 from treadle_tracer.values.iteration import IteratorValue
@@ -50,15 +53,14 @@ def _classes(tx: TraceContext, value: Value) -> tuple[Any, ...]:
     if isinstance(value, TupleValue):
         return tuple(cls for item in value.unpack(tx) for cls in _classes(tx, item))
     plain = value.constant()
-    if isinstance(plain, types.UnionType):
+    if type(plain) is types.UnionType:
         return plain.__args__
     return (plain,)
 
 
-_TENSOR_CLASSES = {
-    torch.Tensor: lambda cls: True,
-    torch.nn.Parameter: lambda cls: issubclass(cls, torch.nn.Parameter),
-}
+_TENSOR_CLASSES: IdentityDict[type, Callable[[type], bool]] = IdentityDict(
+    {torch.Tensor: lambda cls: True, torch.nn.Parameter: lambda cls: issubclass(cls, torch.nn.Parameter)}
+)
 
 
 def _isinstance(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -72,17 +74,20 @@ def _is_instance_of(tx: TraceContext, value: Value, cls: Any) -> bool:
         return _tensor_isinstance(tx, value, own, cls)
     if lookup(tx, own, "__class__") is not object.__dict__["__class__"] and own is not object:
         raise Unsupported("call", f"isinstance of {value.describe()}, which says what its class is")
-    return class_is_below(tx, own, cls, "__instancecheck__", value)
+    answer = class_is_below(tx, own, cls, "__instancecheck__", value)
+    if not answer and isinstance(lookup(tx, own, "__getattribute__"), types.FunctionType):
+        raise Unsupported("call", f"isinstance of {value.describe()}, which is asked for its class")
+    return answer
 
 
 def _tensor_isinstance(tx: TraceContext, value: TensorValue, own: type, cls: Any) -> bool:
-    if cls in _TENSOR_CLASSES:
-        return _TENSOR_CLASSES[cls](own)
+    if (is_of := _TENSOR_CLASSES.get(cls)) is not None:
+        return is_of(own)
     if type(cls).__name__ == "tensortype":  # torch.FloatTensor and its like
         return value.fake.type() == f"{cls.__module__}.{cls.__name__}"
-    if type(cls).__module__ == "torch.nn.parameter" and value.obj is not None:
+    if type(cls) is type(torch.nn.Parameter) and value.obj is not None:
         return isinstance(value.obj, cls)
-    return issubclass(own, cls)
+    return class_is_below(tx, own, cls, "__instancecheck__", value)
 
 
 def _issubclass(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -109,8 +114,8 @@ def class_is_below(tx: TraceContext, own: type, cls: Any, method: str, value: Va
     check = lookup(tx, type(cls), method)
     if check is type.__dict__[method] or (method == "__instancecheck__" and own is cls):
         tx.guards.add_mro(own)
-        return cls in own.__mro__
-    if isinstance(check, types.FunctionType) and not is_trusted_name(type(cls).__module__):
+        return is_subtype(own, cls)
+    if isinstance(check, types.FunctionType) and not is_trusted_function(check):
         return tx.inline(tx.wrap_known(check), [tx.wrap_known(cls), value], {}).truth(tx)
     obj = getattr(value, "obj", None)
     by_instance = method == "__instancecheck__" and obj is not None and value.source is not None
@@ -299,11 +304,13 @@ def _all(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return boolean(True)
 
 
-_NOT_SUMMED: dict[type, str] = {
-    str: "strings [use ''.join(seq)",
-    bytes: "bytes [use b''.join(seq)",
-    bytearray: "bytearray [use b''.join(seq)",
-}
+_NOT_SUMMED: IdentityDict[type, str] = IdentityDict(
+    {
+        str: "strings [use ''.join(seq)",
+        bytes: "bytes [use b''.join(seq)",
+        bytearray: "bytearray [use b''.join(seq)",
+    }
+)
 """What `sum` says of a start that it refuses (bltinmodule.c, builtin_sum_impl)."""
 
 
@@ -317,7 +324,7 @@ def _sum(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     floats = 0
     if MINOR >= 12 and total.python_type() is float:
         floats = sum(
-            1 for _ in itertools.takewhile(lambda item: item.python_type() in (int, bool, float), items[ints:])
+            1 for _ in itertools.takewhile(lambda item: is_one_of(item.python_type(), (int, bool, float)), items[ints:])
         )
         total = _corrected_sum(tx, total, items[ints : ints + floats])
     return _added(tx, total, items[ints + floats :])
@@ -331,7 +338,7 @@ def _count_first(total: Value, items: list[Value]) -> int:
     for count, item in enumerate(items):
         if not -int64.LARGEST - 1 <= known <= int64.LARGEST:
             return count
-        if item.python_type() not in (int, bool):
+        if not is_one_of(item.python_type(), (int, bool)):
             return count + 1
         known += item.constant() if item.is_constant() else 0
     return len(items)

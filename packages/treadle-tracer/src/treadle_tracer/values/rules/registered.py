@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from treadle_tracer.by_identity import IdentityDict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.constants import is_constant_object
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
 F = TypeVar("F", bound=Callable[..., Any])
-REGISTERED: dict[Any, Rule] = {}
+REGISTERED: IdentityDict[Any, Rule] = IdentityDict()
 """Rule by function."""
 
 

@@ -8,6 +8,8 @@ import types
 from collections.abc import Iterable
 from typing import Any
 
+from treadle_tracer.by_identity import IdentityDict
+from treadle_tracer.class_facts import defining_package
 from treadle_tracer.errors import InternalError
 from treadle_tracer.values.rules import (
     class_statements,
@@ -67,7 +69,7 @@ def build_table(given: Iterable[Rule]) -> dict[Any, Rule]:
     return table
 
 
-_BY_FUNCTION = build_table(rule for rule in ALL_RULES if not isinstance(rule.function, str))
+_BY_FUNCTION = IdentityDict(build_table(rule for rule in ALL_RULES if not isinstance(rule.function, str)))
 _NAMES = frozenset(rule.function for rule in ALL_RULES if isinstance(rule.function, str))
 _AVAILABILITY = re.compile(r"is_\w+_available")
 _PROBING_LIBRARIES = frozenset({"transformers", "accelerate", "diffusers", "peft", "timm", "huggingface_hub"})
@@ -76,15 +78,13 @@ _PROBING_LIBRARIES = frozenset({"transformers", "accelerate", "diffusers", "peft
 
 def rule_of(obj: Any) -> Rule | None:
     """The rule of a callable, or None."""
-    try:
-        found = (REGISTERED.get(obj) if REGISTERED else None) or _BY_FUNCTION.get(obj)
-    except TypeError:  # unhashable
-        return None
-    if found is None and isinstance(obj, types.FunctionType):
-        if _AVAILABILITY.fullmatch(obj.__name__) and obj.__module__.partition(".")[0] in _PROBING_LIBRARIES:
+    found = (REGISTERED.get(obj) if REGISTERED else None) or _BY_FUNCTION.get(obj)
+    if found is None and type(obj) is types.FunctionType:
+        package = defining_package(obj)
+        if package in _PROBING_LIBRARIES and _AVAILABILITY.fullmatch(obj.__name__):
             return folds(obj)
         name = f"{obj.__module__}.{obj.__qualname__}"
-        return _rules_by_name().get(name) if name in _NAMES else None
+        return _rules_by_name().get(name) if name in _NAMES and package == name.partition(".")[0] else None
     return found
 
 

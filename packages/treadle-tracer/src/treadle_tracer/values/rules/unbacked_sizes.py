@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from treadle_shapes.torch import expr_of
+from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.values import assumptions, unbacked
 from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.rules import substitutes
@@ -140,7 +141,7 @@ def _sampling(function: Callable[..., Any]) -> Apply:
 
 
 def _is_number(value: Value) -> bool:
-    return value.python_type() in (int, float)
+    return is_one_of(value.python_type(), (int, float))
 
 
 def _is_symbolic(value: Value) -> bool:

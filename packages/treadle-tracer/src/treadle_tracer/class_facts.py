@@ -1,0 +1,97 @@
+"""What a class or object is, read past all that a metaclass or class of the program says about it.
+
+`cls.__mro__`, `issubclass(x, cls)` and `isinstance(obj, ...)` may run methods of a metaclass, or a property called `__class__`. These run
+none, as CPython itself does where it asks.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
+from typing import Any
+
+_MRO, _DICT, _FLAGS, _NAME, _QUALNAME = (
+    type.__dict__[name].__get__ for name in ("__mro__", "__dict__", "__flags__", "__name__", "__qualname__")
+)
+
+
+def mro_of(cls: type) -> tuple[type, ...]:
+    """`cls.__mro__`"""
+    return _MRO(cls)
+
+
+def namespace_of(cls: type) -> Any:
+    """`cls.__dict__`"""
+    return _DICT(cls)
+
+
+def flags_of(cls: type) -> int:
+    """`cls.__flags__`"""
+    return _FLAGS(cls)
+
+
+def name_of(cls: type) -> str:
+    """`cls.__name__`"""
+    return _NAME(cls)
+
+
+def qualname_of(cls: type) -> str:
+    """`cls.__qualname__`"""
+    return _QUALNAME(cls)
+
+
+def has_instance_dict(cls: type) -> bool:
+    """Whether instances have a `__dict__`."""
+    return _DICTOFFSET(cls) != 0
+
+
+def module_of(cls: type) -> Any:
+    """What the class statement says of the module of a class, which may be anything; "builtins" for classes made in C."""
+    return _DICT(cls).get("__module__") or _NAME_OF_MODULE(cls)
+
+
+_DICTOFFSET = type.__dict__["__dictoffset__"].__get__
+_NAME_OF_MODULE = type.__dict__["__module__"].__get__
+
+
+def is_subtype(cls: type, base: Any) -> bool:
+    """Whether a class has `base` among its bases: PyType_IsSubtype, which exceptions, operators and `super` ask."""
+    return _HAS_SUBCLASS(base, cls)
+
+
+_HAS_SUBCLASS = type.__subclasscheck__  # the one of `type`, which asks PyType_IsSubtype of two classes
+
+
+def is_class(obj: Any) -> bool:
+    """Whether the object is a class."""
+    return is_subtype(type(obj), type)
+
+
+def own_dict(obj: Any) -> dict[str, Any] | None:
+    """`obj.__dict__` past everything that a class statement may do about it; None where it has none."""
+    for cls in mro_of(type(obj)):
+        found: Any = namespace_of(cls).get("__dict__")
+        if type(found) is GetSetDescriptorType or type(found) is MemberDescriptorType:
+            return found.__get__(obj)
+    return getattr(obj, "__dict__", None)
+
+
+def stands_in_its_module(cls: type) -> bool:
+    """Whether a class is found under its name in its module: a class statement may say that it is of any module."""
+    found: Any = sys.modules.get(module) if isinstance(module := module_of(cls), str) else None
+    for name in qualname_of(cls).split("."):
+        found = None if found is None else vars(found).get(name)
+        if found is not cls and type(found) is not type:
+            return found is cls
+    return found is cls
+
+
+def defining_package(function: FunctionType) -> str | None:
+    """The package in one of whose modules a function is defined; None where its globals are no module's.
+
+    `__module__` is what `functools.wraps` copies, so it is often the module of another function.
+    """
+    scope = function.__globals__
+    name = scope.get("__name__")
+    module = sys.modules.get(name) if type(name) is str else None
+    return name.partition(".")[0] if module is not None and vars(module) is scope else None
