@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from ..effects import has_effect, is_random
 from ..joint import JointTrace
 from ..node_sizes import is_number
 from ..random_replay import why_not_replay
+from .formulas import Formula, add_formulas
 
 # Kinds whose results are saved or computed in forward, and computed again only where a budget or a checkpoint asks for it.
 _SAVED_BY_DEFAULT = frozenset(
@@ -59,6 +60,7 @@ class Classes:
     order      nodes that depend on no tangent, in graph order
     interior   nodes inside checkpointed parts of the program that must be computed again
     results    the other nodes of such parts that depend on them: computing one of them again would enter the part from behind
+    formulas   how backward can compute nodes from other values than forward does
     """
 
     joint: JointTrace
@@ -68,6 +70,7 @@ class Classes:
     order: tuple[fx.Node, ...]
     interior: frozenset[fx.Node] = frozenset()
     results: frozenset[fx.Node] = frozenset()
+    formulas: Mapping[fx.Node, Formula] = field(default_factory=dict)
 
     @functools.cached_property
     def states(self) -> frozenset[fx.Node]:
@@ -76,6 +79,8 @@ class Classes:
 
     def inputs_of(self, node: fx.Node) -> Sequence[fx.Node]:
         """What computing the node again takes: its arguments, and for random numbers the state that the generator had."""
+        if node in self.formulas:
+            return self.formulas[node].inputs
         state = self.joint.states.get(node)
         return node.all_input_nodes if state is None else [*node.all_input_nodes, state]
 
@@ -133,6 +138,8 @@ def classify(joint: JointTrace) -> Classes:
     for node in nodes[:-1]:
         if any(used in backward for used in node.all_input_nodes) or _is_effect_of_backward(node):
             backward.add(node)
+    formulas = add_formulas(joint.graph, backward)
+    nodes = list(joint.graph.nodes)
     results: Any = output.args[0]
     gradients = [item for item in results[joint.n_outputs :] if isinstance(item, fx.Node)]
     readers = [used for node in nodes[:-1] if node in backward for used in node.all_input_nodes]
@@ -149,7 +156,9 @@ def classify(joint: JointTrace) -> Classes:
         and not is_number(node)
         and any(used in interior for used in node.all_input_nodes)
     )
-    return Classes(joint, frozenset(backward), frozenset(needed), frozenset(visible), order, interior, results)
+    return Classes(
+        joint, frozenset(backward), frozenset(needed), frozenset(visible), order, interior, results, formulas
+    )
 
 
 def _is_effect_of_backward(node: fx.Node) -> bool:

@@ -96,12 +96,9 @@ def _cut(relevant: Sequence[fx.Node], classes: Classes) -> set[tuple[fx.Node, st
             edges[0, at] = price
         if node in classes.needed:
             edges[at + 1, 1] = _INFINITE
-        for user in node.users:
-            if user in number:
-                edges[at + 1, number[user]] = _INFINITE
-    for node, state in classes.joint.states.items():
-        if node in number:
-            edges[number[state] + 1, number[node]] = _INFINITE
+        for used in classes.inputs_of(node):
+            if used in number:
+                edges[number[used] + 1, at] = _INFINITE
     size = 2 + 2 * len(relevant)
     rows, columns = zip(*edges, strict=True)
     capacities = csr_matrix((np.array(list(edges.values()), np.int32), (rows, columns)), shape=(size, size))

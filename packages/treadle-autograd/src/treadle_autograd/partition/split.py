@@ -24,6 +24,7 @@ from ..joint import JointTrace
 from ..node_sizes import is_number
 from ..random_replay import replay
 from .classify import Classes
+from .formulas import compute_again
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,8 @@ def graph_between(
     """A graph of its own that computes `outputs` from `inputs` with the nodes of the joint graph in between; it runs `effects` as well.
 
     The nodes in `late` have no effects and stand right in front of the first other node that needs them. Calls in `custom` are put back.
-    `replayed`: random numbers are drawn again, from the states of the generator that stand in the joint graph.
+    `replayed`: random numbers are drawn again, from the states of the generator that stand in the joint graph, and results of batch norms
+    are computed from the statistics.
     """
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
@@ -149,12 +151,16 @@ def graph_between(
         *[node for node in outputs if isinstance(node, fx.Node)],
         *[n for c in custom for n in c.nodes()],
     ]
-    inputs_of, states = (replayed.inputs_of, replayed.joint.states) if replayed else (ARGUMENTS, {})
+    inputs_of, states, formulas = ARGUMENTS, {}, {}
+    if replayed is not None:
+        inputs_of, states, formulas = replayed.inputs_of, replayed.joint.states, replayed.formulas
     needed = ancestors(roots, given, inputs_of)
     insert_custom_calls(graph, copies, pending)
     for node in _just_in_time([node for node in order if node in needed], late, copies, inputs_of):
         if node in states:
             copies[node] = replay(graph, node, copies[states[node]], copies)
+        elif node in formulas:
+            copies[node] = compute_again(graph, node, formulas[node], copies)
         else:
             copies[node] = copy_node(graph, node, copies.__getitem__)
         if pending:

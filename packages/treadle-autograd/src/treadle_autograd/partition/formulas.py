@@ -1,0 +1,132 @@
+"""What backward computes from other values than forward did, at the price of a pointwise chain.
+
+    forward    %bn = _native_batch_norm_legit_functional(%x, %w, %b, ...)     items 0 (the result), 1, 2 (mean and invstd)
+               %scale = %invstd * %w;  %shift = %b - %mean * %scale           one number for each channel
+    backward   item 0 again: %x * %scale + %shift
+
+A batch norm in training is a reduction, which is not computed twice; its result is no more than a pointwise function of the statistics. So
+the input alone is saved where an activation that backward reads is behind (silu, hardswish), instead of input and result.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from treadle_shapes.torch import Kind
+from treadle_shapes.torch import operator as operator_of
+
+from ..graph_nodes import append_call
+
+aten = torch.ops.aten
+# -> the position of the argument that says whether the statistics are those of the batch
+_BATCH_NORMS: Mapping[Any, int] = {
+    aten._native_batch_norm_legit_functional.default: 5,
+    aten.native_batch_norm.default: 5,
+    aten._native_batch_norm_legit.no_stats: 3,
+}
+_RESULT, _MEAN, _INVSTD = range(3)
+_SAME_VALUES = frozenset({Kind.COPY, Kind.VIEW})
+
+
+@dataclass(frozen=True)
+class Formula:
+    """x * scale + shift: nodes of the joint graph, the last two with an element for each channel."""
+
+    x: fx.Node
+    scale: fx.Node
+    shift: fx.Node
+
+    @property
+    def inputs(self) -> tuple[fx.Node, ...]:
+        return (self.x, self.scale, self.shift)
+
+
+def add_formulas(graph: fx.Graph, backward: Collection[fx.Node]) -> dict[fx.Node, Formula]:
+    """Formulas for the results of batch norms in training that formulas of backward read; scales and shifts are added to the graph.
+
+    What only other operators of the program read (`relu`, whose backward reads its result) is left as it is: convolutions behind read it in
+    backward, so it would be written to memory there once more.
+    """
+    found = {}
+    for node in [node for norm in _BATCH_NORMS for node in graph.find_nodes(op="call_function", target=norm)]:
+        items = {user.args[1]: user for user in node.users if user.target is operator.getitem}
+        result, mean, invstd = (items.get(number) for number in (_RESULT, _MEAN, _INVSTD))
+        if result is None or mean is None or invstd is None or node.meta.get("checkpoint") is not None:
+            continue
+        if _is_read(result, backward) and _is_pointwise(node, result):
+            found[result] = _formula(graph, node, mean, invstd)
+    return found
+
+
+def _is_read(node: fx.Node, backward: Collection[fx.Node]) -> bool:
+    """Whether a formula of backward reads the node, or a copy or view of it."""
+    for user in node.users:
+        if user in backward or user.meta.get("of_backward"):
+            return True
+        found = operator_of(user.target) if isinstance(user.target, torch._ops.OpOverload) else None
+        if found is not None and found.kind in _SAME_VALUES and _is_read(user, backward):
+            return True
+    return False
+
+
+def _is_pointwise(node: fx.Node, result: fx.Node) -> bool:
+    """Whether x * scale + shift has the metadata of the result."""
+    x: Any = node.args[0]
+    made, given = result.meta["val"], x.meta["val"]
+    return (
+        node.args[_BATCH_NORMS[node.target]] is True
+        and made.dtype == given.dtype
+        and given.is_floating_point()
+        and tuple(made.shape) == tuple(given.shape)
+        and tuple(made.stride()) == tuple(given.stride())
+        and aten.is_non_overlapping_and_dense(given)
+    )
+
+
+def _formula(graph: fx.Graph, norm: fx.Node, mean: fx.Node, invstd: fx.Node) -> Formula:
+    x, weight, bias = norm.args[:3]
+    behind = norm.next
+    while behind.target is operator.getitem and behind.args[0] is norm:
+        behind = behind.next
+    scale = invstd
+    with graph.inserting_before(behind):
+        if isinstance(weight, fx.Node):
+            scale = _call(graph, norm, aten.mul.Tensor, invstd, weight)
+        shift = _call(graph, norm, aten.mul.Tensor, mean, scale)
+        if isinstance(bias, fx.Node):
+            shift = _call(graph, norm, aten.sub.Tensor, bias, shift)
+        else:
+            shift = _call(graph, norm, aten.neg.default, shift)
+    assert isinstance(x, fx.Node)
+    return Formula(x, scale, shift)
+
+
+def compute_again(graph: fx.Graph, node: fx.Node, formula: Formula, copies: Mapping[fx.Node, fx.Node]) -> fx.Node:
+    """Append to `graph` the nodes that compute `node` by its formula; returns the last."""
+    x, scale, shift = (copies[used] for used in formula.inputs)
+    dtype, statistics = x.meta["val"].dtype, shift.meta["val"].dtype
+    per_channel = [-1] + [1] * (x.meta["val"].dim() - 2)
+    wide = x if dtype == statistics else _call(graph, node, aten._to_copy.default, x, dtype=statistics)
+    product = _call(graph, node, aten.mul.Tensor, wide, _call(graph, node, aten.view.default, scale, per_channel))
+    moved = _call(graph, node, aten.view.default, shift, per_channel)
+    result = _call(graph, node, aten.add.Tensor, product, moved)
+    return result if dtype == statistics else _call(graph, node, aten._to_copy.default, result, dtype=dtype)
+
+
+def _call(graph: fx.Graph, like: fx.Node, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+    """A call where the graph inserts, on the line of the program that `like` is of."""
+    made = append_call(graph, target, args, kwargs)
+    made.meta = {key: value for key, value in like.meta.items() if key not in ("val", "may_raise", "no_grad")}
+    values = [given.meta["val"] if isinstance(given, fx.Node) else given for given in args]
+    with values[0].fake_mode:
+        made.meta["val"] = target(*values, **kwargs)
+    return made
+
+
+__all__ = ["Formula", "add_formulas", "compute_again"]
