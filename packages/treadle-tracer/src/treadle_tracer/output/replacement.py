@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import contextvars
 import functools
+import threading
 import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -374,12 +376,12 @@ class Effects:
         return lambda target, contents: self._call(refill, target, contents)
 
     def _replay_store_attr(self, obj: Value, name: str) -> Callable[..., None]:
-        store = type.__setattr__ if issubclass(obj.python_type(), type) else object.__setattr__
+        store = next(store for base, store, _ in _ATTRIBUTES if issubclass(obj.python_type(), base))
         return lambda target, value: self._call(store, target, lambda: self.builder.const(name), value)
 
     def _replay_delete_attr(self, obj: Value, name: str) -> Callable[..., None]:
-        delete = type.__delattr__ if issubclass(obj.python_type(), type) else object.__delattr__
-        return lambda target: self._call(_ignore_missing(delete), target, lambda: self.builder.const(name))
+        delete = next(delete for base, _, delete in _ATTRIBUTES if issubclass(obj.python_type(), base))
+        return lambda target: self._call(delete, target, lambda: self.builder.const(name))
 
     def _replay_store_global(self, source: Source | None, name: str) -> Callable[..., None]:
         def replay(value: Callable[[], None]) -> None:
@@ -442,10 +444,6 @@ def _delete_key(mapping: dict[Any, Any], key: Any) -> None:
     mapping.pop(key, None)  # a name that was both stored and deleted in the trace may not be there
 
 
-def _ignore_missing(delete: Callable[[Any, str], None]) -> Callable[[Any, str], None]:
-    return _DELETE_ATTR[delete]
-
-
 def _delete_type_attr(obj: type, name: str) -> None:
     if name in vars(obj):
         type.__delattr__(obj, name)
@@ -458,10 +456,21 @@ def _delete_object_attr(obj: Any, name: str) -> None:
         pass  # stored and deleted again in the trace
 
 
-_DELETE_ATTR: dict[Any, Callable[[Any, str], None]] = {
-    type.__delattr__: _delete_type_attr,
-    object.__delattr__: _delete_object_attr,
-}
+def _delete_local(obj: Any, name: str) -> None:
+    vars(obj).pop(name, None)
+
+
+def _set_context_variable(variable: contextvars.ContextVar[Any], name: str, value: Any) -> None:
+    variable.set(value)
+
+
+# How attributes of objects are stored and deleted, most derived class first. What was stored and deleted again in the trace may be missing.
+_ATTRIBUTES: tuple[tuple[type, Callable[[Any, str, Any], None], Callable[[Any, str], None]], ...] = (
+    (type, type.__setattr__, _delete_type_attr),
+    (threading.local, setattr, _delete_local),
+    (contextvars.ContextVar, _set_context_variable, _delete_object_attr),
+    (object, object.__setattr__, _delete_object_attr),
+)
 
 
 def _refill_list(target: list[Any], contents: list[Any]) -> None:

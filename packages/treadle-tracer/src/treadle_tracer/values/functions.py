@@ -501,7 +501,12 @@ class ClassValue(ConcreteValue):
         if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType)):
             if name == "__dict__" and tx.class_writes:
                 raise Unsupported("class-store", f"the dict of {self.describe()} after a class was changed")
-            return tx.wrap(getattr(self.obj, name), AttrSource(ConstSource(self.obj), name))
+            try:
+                found = getattr(self.obj, name)
+            except AttributeError as error:  # __abstractmethods__ of a class that is not abstract
+                tx.guards.add(ConstSource(self.obj), "lacks_attr", name)
+                tx.raise_real(error)
+            return tx.wrap(found, AttrSource(ConstSource(self.obj), name))
         if lookup(tx, type(raw), "__get__") is MISSING:
             return tx.class_attribute(raw, owner, name)
         raise Unsupported("descriptor", f"{type(raw).__name__} {name} of a metaclass")

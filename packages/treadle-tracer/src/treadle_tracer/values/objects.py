@@ -6,10 +6,10 @@ Attributes that the trace has stored are kept in `tx.mutations`, for outside obj
 from __future__ import annotations
 
 import collections
-import contextvars
 import functools
 import itertools
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -162,6 +162,8 @@ class ObjectValue(Value):
             return stored if isinstance(stored, Value) else None
         if self.obj is None:
             return InstanceDict.of(tx, self) if name == "__dict__" else None
+        if name == "__dict__" and self.cls is threading.local:  # its type has no descriptor for it
+            return InstanceDict.of(tx, self)
         attrs = own_dict(self.obj)
         if attrs is None:
             return None
@@ -222,7 +224,7 @@ class ObjectValue(Value):
         """Called before a store. A store does not depend on the present value, so nothing is guarded."""
 
     def has_dict(self) -> bool:
-        return has_instance_dict(self.cls)
+        return has_instance_dict(self.cls) or self.cls is threading.local
 
     def set_descriptor(self, tx: TraceContext, raw: Any, name: str, value: Value) -> None:
         setter = lookup(tx, type(raw), "__set__")
@@ -294,9 +296,6 @@ class ObjectValue(Value):
             return handler(self, tx, args)
         if self.container is not None:
             return tx.call_builtin_method(self.container, name, None, args, kwargs)
-        if isinstance(self.obj, contextvars.ContextVar) and name == "get" and not args:
-            assert self.source is not None
-            return tx.wrap(self.obj.get(), ApplySource(self.source, contextvars.ContextVar.get))
         written = stream_method(tx, self, name, args, kwargs)
         if written is not None:
             return written

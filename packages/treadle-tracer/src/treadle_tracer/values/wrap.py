@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import dataclasses
 import enum
 import functools
 import inspect
 import reprlib
+import threading
 import types
 import typing
 import weakref
@@ -43,6 +45,8 @@ from treadle_tracer.values.constants import (
     is_numpy_type,
     may_be_another,
 )
+from treadle_tracer.values.context_variables import wrap_context_variable
+from treadle_tracer.values.dispatch import DISPATCH_CODE, Dispatch
 from treadle_tracer.values.functions import (
     BoundMethod,
     ClassValue,
@@ -166,6 +170,9 @@ def _function(tx: TraceContext, obj: types.FunctionType, source: Source) -> Valu
     if obj.__code__ in _GUARDS_OF_REPR:
         _guard_identity(tx, obj, source)
         return tx.wrap_known(inspect.getclosurevars(obj).nonlocals["user_function"])
+    if obj.__code__ is DISPATCH_CODE:
+        _guard_identity(tx, obj, source)
+        return Dispatch(obj, source)
     if obj.__code__ is _DYNAMO_EXCLUDED:
         _guard_identity(tx, obj, source)
         return tx.wrap_known(own["__wrapped__"])
@@ -363,7 +370,8 @@ def _object(tx: TraceContext, obj: Any, source: Source) -> Value:
     elif any(is_subtype(cls, base) for base in (int, str, float, bytes)):  # immutable except for attributes of its own
         _guard_identity(tx, obj, source)
         return constant_object(tx, obj)
-    elif is_subtype(cls, set):
+    elif is_subtype(cls, set) or (is_subtype(cls, threading.local) and cls is not threading.local):
+        # Instances of a subclass of local have a dict that is none of a thread's.
         raise Unsupported("unknown-object", f"{source.text} is a {qualname_of(cls)}")
     made = ObjectValue(cls, obj, source, container)
     if container is not None:
@@ -476,6 +484,7 @@ WRAPPERS: IdentityDict[type, Callable[..., Value]] = IdentityDict(
         types.GenericAlias: wrap_alias,
         types.UnionType: wrap_alias,
         types.CellType: _cell,
+        contextvars.ContextVar: wrap_context_variable,
         types.MappingProxyType: _mapping_proxy,
         type: lambda tx, obj, source: _class(tx, obj, source),
         tuple: _tuple,

@@ -1,0 +1,142 @@
+"""Context variables and thread locals: what compiled functions read and write, in threads and contexts of their own."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+
+import pytest
+import torch
+from compile_runs import compiled
+
+SCALE = contextvars.ContextVar("SCALE", default=2)
+UNSET = contextvars.ContextVar("UNSET")
+LOCAL = threading.local()
+
+
+class OfThread(threading.local):
+    def __init__(self):
+        self.start = 5
+
+
+OF_THREAD = OfThread()
+
+
+def set_and_reset(x):
+    token = SCALE.set(5)
+    y = x * SCALE.get()
+    SCALE.reset(token)
+    return y + SCALE.get()
+
+
+def counted(x):
+    SCALE.set(SCALE.get() + 1)
+    return x + SCALE.get()
+
+
+def without_a_value(x):
+    try:
+        return x + UNSET.get()
+    except LookupError as error:
+        return x - 1, error.args[0] is UNSET
+
+
+def with_a_default(x):
+    return x + UNSET.get(7)
+
+
+def nested(x):
+    outer = UNSET.set(x * 2)
+    y = UNSET.get() + 1
+    inner = UNSET.set(3)
+    y = y + UNSET.get()
+    UNSET.reset(inner)
+    y = y + UNSET.get()
+    UNSET.reset(outer)
+    return y, UNSET.get(None)
+
+
+def left_set(x):
+    UNSET.set(x + 1)
+    return UNSET.get() * 2
+
+
+def broken(x):
+    token = SCALE.set(9)
+    try:
+        y = x + SCALE.get() if x.sum() > 0 else x - SCALE.get()
+    finally:
+        SCALE.reset(token)
+    return y + SCALE.get()
+
+
+def local_count(x):
+    LOCAL.count = getattr(LOCAL, "count", 0) + 1
+    return x * LOCAL.count
+
+
+def local_deleted(x):
+    LOCAL.kept = x + 1
+    y = LOCAL.kept * 2
+    del LOCAL.kept
+    return y, hasattr(LOCAL, "kept")
+
+
+def local_dict(x):
+    LOCAL.__dict__["fresh"] = 3
+    return x + LOCAL.fresh, len(vars(LOCAL))
+
+
+def of_a_subclass(x):
+    OF_THREAD.start += 1
+    return x + OF_THREAD.start, hasattr(OF_THREAD, "start")
+
+
+def _plain(value):
+    if isinstance(value, tuple):
+        return [*map(_plain, value)]
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+def _outcomes(run):
+    """What four calls give and leave behind, in two threads and then in this one, each with a fresh context."""
+    found = []
+
+    def calls():
+        for number in range(4):
+            found.append(_plain(run(torch.full((2,), float(number)))))
+            found.append([SCALE.get(), _plain(UNSET.get(None)), dict(vars(LOCAL)), dict(vars(OF_THREAD))])
+
+    def in_a_context():
+        contextvars.Context().run(calls)
+
+    for _ in range(2):
+        thread = threading.Thread(target=in_a_context)
+        thread.start()
+        thread.join()
+    vars(LOCAL).clear()
+    OF_THREAD.start = 5
+    in_a_context()
+    return found
+
+
+PROGRAMS = (
+    set_and_reset,
+    counted,
+    without_a_value,
+    with_a_default,
+    nested,
+    left_set,
+    local_count,
+    local_deleted,
+    local_dict,
+    broken,
+    of_a_subclass,
+)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_programs(program):
+    run, said = compiled(program)
+    assert _outcomes(run) == _outcomes(program)
+    assert bool(said.breaks) == (program in (broken, of_a_subclass))
