@@ -45,11 +45,17 @@ def has_instance_dict(cls: type) -> bool:
     return _DICTOFFSET(cls) != 0
 
 
+def is_weakly_referable(cls: type) -> bool:
+    """Whether instances can be referred to weakly."""
+    return _WEAKREF_OFFSET(cls) != 0
+
+
 def module_of(cls: type) -> Any:
     """What the class statement says of the module of a class, which may be anything; "builtins" for classes made in C."""
     return _DICT(cls).get("__module__") or _NAME_OF_MODULE(cls)
 
 
+_WEAKREF_OFFSET = type.__dict__["__weakrefoffset__"].__get__
 _DICTOFFSET = type.__dict__["__dictoffset__"].__get__
 _NAME_OF_MODULE = type.__dict__["__module__"].__get__
 

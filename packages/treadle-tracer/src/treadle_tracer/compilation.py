@@ -112,6 +112,9 @@ class Compilation:
             self.state.deep_traces += 1
             if self.state.deep_traces > _DEEP_TRACES:
                 return Skip(SkipKind.UNSUPPORTED, "recursion: calls are nested too deeply")
+        if reason is not None and reason.code == "weak-reference" and not self.options.fullgraph:
+            # In a frame that is split, what its variables hold lives shorter or longer than in Python's own.
+            return Skip(SkipKind.UNSUPPORTED, f"weak-reference: {reason.context}")
         declared = self._check_declared(result)
         if reason is not None and reason.code == "raises" and not self.options.fullgraph:
             # Python itself raises with a better traceback, or not at all: it also runs what `is_compiling()` hides from a trace.

@@ -15,13 +15,20 @@ import torch
 
 from treadle_tracer.by_identity import is_one_of
 
-from .class_facts import flags_of, is_class, is_subtype, module_of, namespace_of, stands_in_its_module
+from .class_facts import (
+    flags_of,
+    is_class,
+    is_subtype,
+    is_weakly_referable,
+    module_of,
+    namespace_of,
+    stands_in_its_module,
+)
 
 _NEVER_UNLOADED = frozenset(sys.stdlib_module_names) - {"__main__"} | {"torch", "numpy"}
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE: made at run time; Py_TPFLAGS_IMMUTABLETYPE
 _HOLDERS = (property, staticmethod, classmethod, types.MemberDescriptorType, types.GetSetDescriptorType)
 Reference = weakref.ref[Any]
-_WEAKREF_OFFSET = type.__dict__["__weakrefoffset__"].__get__
 
 
 def class_may_change(cls: type) -> bool:
@@ -36,7 +43,7 @@ def is_referred_to_weakly(obj: Any) -> bool:
     library and of PyTorch are there to the end anyway.
     """
     kind = type(obj)
-    if _WEAKREF_OFFSET(kind) == 0 or is_subtype(kind, torch.Tensor) or kind is types.BuiltinFunctionType:
+    if not is_weakly_referable(kind) or is_subtype(kind, torch.Tensor) or kind is types.BuiltinFunctionType:
         return False
     if is_subtype(kind, type):
         return class_may_change(obj) and not _class_lasts(obj)

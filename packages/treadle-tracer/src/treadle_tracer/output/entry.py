@@ -88,6 +88,7 @@ class FramePlan:
         self._give_back(ReplacementBuilder(result.mutations, self.usage))
         check_dropped_generators(result, self.usage)
         check_leaves(self.usage)
+        self.usage.check_referents()
 
     @property
     def outputs(self) -> list[Any]:

@@ -21,6 +21,7 @@ import contextvars
 import functools
 import threading
 import types
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +65,8 @@ class Usage:
 
     leaves: tensors that the program has made leaves of autograd and that leave the graph, as fake tensors, each with the instruction of
     the root frame that made it one.
+    referents: objects to which a weak reference leaves the graph, each with the instruction of the root frame that made the reference.
+    held: what is needed for more than weak references. references: how many of those are being made.
     classes: made in the trace. They are built first: their attributes may hold instances, which need the class.
     """
 
@@ -72,11 +75,20 @@ class Usage:
         self.cyclic: set[int] = set()
         self.outputs: dict[Any, int] = {}
         self.leaves: list[tuple[torch.Tensor, int]] = []
+        self.referents: list[tuple[Value, int]] = []
+        self.held: set[int] = set()
+        self.references = 0
         self.classes: list[Value] = []
 
     def has(self, value: Value) -> bool:
         """Whether the replacement makes the object of this value."""
         return id(value.identity()) in self.counts
+
+    def check_referents(self) -> None:
+        """Raises Unsupported for a weak reference to an object that nothing else needs: Python may still have it in a variable."""
+        for target, made_at in self.referents:
+            if id(target.identity()) not in self.held:
+                raise Unsupported("reconstruct", f"a weak reference to {target.describe()}", (), made_at)
 
 
 class ReplacementBuilder:
@@ -111,6 +123,8 @@ class ReplacementBuilder:
         key = self._key(value)
         if self.dry:
             self.usage.counts[key] = self.usage.counts.get(key, 0) + 1
+            if not self.usage.references:
+                self.usage.held.add(key)
         if key in self._names:
             self.cb.load_fast(self._names[key])
         elif key in self._in_progress:
@@ -178,6 +192,13 @@ class ReplacementBuilder:
         self.cb.load_fast(self.graph_results)
         self.cb.load_const(index)
         self.cb.binary_subscr()
+
+    def weak_reference(self, target: Value, made_at: int) -> None:
+        """Push a weak reference to an object that the trace has made."""
+        self.usage.referents.append((target, made_at))
+        self.usage.references += 1
+        self.call_const(weakref.ref, target)
+        self.usage.references -= 1
 
     def has_own_memory(self, node: Any) -> bool:
         """Whether the result of a graph node shares its memory with no other result, and with nothing outside."""

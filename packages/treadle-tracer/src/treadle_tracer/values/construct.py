@@ -10,6 +10,7 @@ import enum
 import functools
 import types
 import typing
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.text import to_str
 from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import Value, call_special
+from treadle_tracer.values.weak_references import new_reference
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -475,7 +477,7 @@ _BUILT_IN: dict[Any, _Constructor] = {
     torch.Tensor: _new_tensor,
     typing.TypeVar: _new_type_variable,
 }
-CONSTRUCTORS = IdentityDict(disjoint(_BUILT_IN, CLASS_ITERATORS))
+CONSTRUCTORS = IdentityDict(disjoint(_BUILT_IN, CLASS_ITERATORS, {weakref.ref: new_reference}))
 """Classes whose instances have a kind of their own."""
 
 

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.class_facts import qualname_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import ConcreteValue
@@ -39,7 +40,7 @@ class Dispatch(ConcreteValue):
         chosen = self.obj(cls)
         check = _Chooses(cls, chosen)
         tx.guards.add(
-            ConstSource(self.obj), "call", check, f"{self.describe()} gives the same function for {cls.__qualname__}"
+            ConstSource(self.obj), "call", check, f"{self.describe()} gives the same function for {qualname_of(cls)}"
         )
         return tx.wrap_known(chosen)
 

@@ -1,0 +1,156 @@
+"""Weak references that compiled functions make and follow."""
+
+from __future__ import annotations
+
+import weakref
+
+import pytest
+import torch
+from compile_runs import compiled
+
+
+class Target:
+    def __init__(self, value=3):
+        self.value = value
+
+
+KEPT = Target(7)
+REFERENCE = weakref.ref(KEPT)
+
+
+def followed(x):
+    target = Target()
+    return x * weakref.ref(target)().value
+
+
+def of_an_outside_object(x):
+    reference = weakref.ref(KEPT)
+    return x * reference().value, reference is REFERENCE, reference() is KEPT
+
+
+def one_for_each_object(x):
+    target = Target()
+    return x + 1, weakref.ref(target) is weakref.ref(target), weakref.ref(target) == weakref.ref(target)
+
+
+def sees_changes(x):
+    target = Target()
+    reference = weakref.ref(target)
+    target.value = 5
+    return x + reference().value
+
+
+def leaves_with_its_object(x):
+    target = Target()
+    return x + 1, target, weakref.ref(target)
+
+
+def leaves_alone(x):
+    target = Target()
+    reference = weakref.ref(target)
+    return x + 1, reference
+
+
+def of_nothing_held(x):
+    def made():
+        target = Target()
+        return weakref.ref(target)
+
+    reference = made()
+    return x + (weakref.ref(Target())() is None) + (reference() is None)
+
+
+class Equal(Target):
+    def __eq__(self, other):
+        return True
+
+    __hash__ = Target.__hash__
+
+
+def compared_by_the_program(x):
+    first, second = Equal(1), Equal(2)
+    return x + 1, weakref.ref(first) == weakref.ref(second)
+
+
+def dropped(x):
+    target = Target()
+    reference = weakref.ref(target)
+    before = reference() is target
+    del target
+    return x + 1, before, reference() is None
+
+
+def with_a_callback(x):
+    calls = []
+    target = Target()
+    reference = weakref.ref(target, calls.append)
+    del target
+    return x + len(calls), reference
+
+
+def in_a_list(x):
+    held = [Target()]
+    reference = weakref.ref(held[-1])
+    held.clear()
+    return x + 1, reference() is None
+
+
+def as_keys(x):
+    known, target = weakref.WeakKeyDictionary(), Target()
+    known[target] = 4
+    return x * known[target] + len(known)
+
+
+def in_a_set(x):
+    known = weakref.WeakSet([KEPT])
+    return x * len(known) + (KEPT in known)
+
+
+def of_a_number(x):
+    try:
+        weakref.ref(3)
+    except TypeError as error:
+        return x + 1, str(error)
+
+
+def _plain(value):
+    if isinstance(value, tuple):
+        return [*map(_plain, value)]
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, weakref.ref):
+        return ("reference", _plain(value()))
+    return getattr(value, "value", value if isinstance(value, (bool, str, type(None))) else None)
+
+
+WHOLE = (followed, of_an_outside_object, one_for_each_object, sees_changes, leaves_with_its_object)
+LEFT = (
+    leaves_alone,
+    of_nothing_held,
+    compared_by_the_program,
+    dropped,
+    with_a_callback,
+    in_a_list,
+    as_keys,
+    in_a_set,
+    of_a_number,
+)
+
+
+@pytest.mark.parametrize("program", (*WHOLE, *LEFT), ids=lambda program: program.__name__)
+def test_programs(program):
+    run, said = compiled(program)
+    for _ in range(2):
+        assert _plain(run(torch.ones(2))) == _plain(program(torch.ones(2)))
+    assert bool(said.breaks or said.skips) == (program not in WHOLE)
+
+
+def test_an_outside_object_that_is_replaced():
+    def program(x, holder):
+        return x + weakref.ref(holder[0])().value
+
+    run, said = compiled(program)
+    holder = [Target(1)]
+    assert run(torch.zeros(1), holder) == 1
+    holder[0] = Target(4)
+    assert run(torch.zeros(1), holder) == 4
