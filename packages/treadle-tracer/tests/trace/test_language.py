@@ -82,7 +82,7 @@ def logg(x):
 CV = contextvars.ContextVar("cv", default=3)
 
 
-@case(t(3), breaks=("builtin-method",))
+@case(t(3))
 def ctxvar(x):
     t = CV.set(5)
     y = CV.get() + x
