@@ -48,6 +48,7 @@ DISTRIBUTIONS: dict[str, Make] = {
     "MultivariateNormal": lambda x: D.MultivariateNormal(x, scale_tril=torch.eye(x.shape[-1]) * 2),
     "NegativeBinomial": lambda x: D.NegativeBinomial(positive(x), logits=x),
     "Normal": lambda x: D.Normal(x, positive(x)),
+    "MultivariateNormal of a covariance": lambda x: D.MultivariateNormal(x, torch.eye(x.shape[-1]) * 2),
     "OneHotCategorical": lambda x: D.OneHotCategorical(logits=x),
     "OneHotCategoricalStraightThrough": lambda x: D.OneHotCategoricalStraightThrough(logits=x),
     "Pareto": lambda x: D.Pareto(positive(x), positive(x) + 3),
@@ -115,15 +116,22 @@ def test_one_graph(name: str, trains: bool) -> None:
     assert stats.graphs == 1 and not stats.breaks and not stats.eager_graphs, stats
 
 
-def test_wrong_arguments_raise_as_in_eager() -> None:
-    def program(x: torch.Tensor) -> torch.Tensor:
-        return D.Normal(x, x).log_prob(x)
+def of_a_scale(x: torch.Tensor) -> torch.Tensor:
+    return D.Normal(x, x).log_prob(x)
 
+
+def of_a_covariance(x: torch.Tensor) -> torch.Tensor:
+    return D.MultivariateNormal(x, torch.diag(x)).log_prob(x)
+
+
+@pytest.mark.parametrize(("program", "name"), [(of_a_scale, "scale"), (of_a_covariance, "covariance_matrix")])
+def test_wrong_arguments_raise_as_in_eager(program: Make, name: str) -> None:
     compiled = treadle.compile(program)
     torch.testing.assert_close(compiled(torch.ones(3)), program(torch.ones(3)))
+    assert treadle.stats().graphs == 1
     messages = []
     for run in (program, compiled):
-        with pytest.raises(ValueError, match="Expected parameter scale") as raised:
+        with pytest.raises(ValueError, match=f"Expected parameter {name}") as raised:
             run(-torch.ones(3))
         messages.append(str(raised.value))
     assert messages[0] == messages[1]

@@ -11,8 +11,39 @@ TENSORS = ("a", "b", "c")
 NUMBERS = ("n", "m")
 
 HEADER = """
-import bisect, copy, dataclasses, enum, functools, heapq, itertools
+import bisect, contextvars, copy, dataclasses, enum, functools, heapq, itertools, threading, weakref
 import torch
+
+VARIABLE = contextvars.ContextVar("VARIABLE", default=1)
+LOCAL = threading.local()
+
+class Registry:
+    total = 0
+    last = None
+    notes = []
+    @classmethod
+    def note(cls, n):
+        cls.total += n
+        return cls.total
+
+class SubRegistry(Registry):
+    pass
+
+@functools.lru_cache(None)
+def cached(n, sizes=()):
+    return n * 3 + len(sizes)
+
+@functools.singledispatch
+def kind(value):
+    return 1
+
+@kind.register
+def _(value: int):
+    return value + 2
+
+@kind.register
+def _(value: torch.Tensor):
+    return value * 2
 
 class Key:
     def __init__(self, n):
@@ -170,6 +201,26 @@ SIMPLE = st.sampled_from(
         "{n} = eval('{m} * 2 + 1') % 5",
         "{t} = {u} * torch.nn.Parameter({v}.detach())",
         "{t} = type('Made', (), {{'k': {n}, 'f': lambda self, y: y + self.k}})().f({u})",
+        "Registry.total += {n}",
+        "{n} = Registry.note({m}) % 5",
+        "{n} = SubRegistry.note(1) % 5",
+        "SubRegistry.total = {n}",
+        "Registry.last = {t}",
+        "{t} = {u} if SubRegistry().last is None else SubRegistry.last + 1",
+        "Registry.notes = [*Registry.notes, {n}]",
+        "Registry.apply = lambda self, y: y + {n}; {t} = SubRegistry().apply({u})",
+        "Registry.fresh = {n}; {m} = SubRegistry.fresh % 4; del Registry.fresh",
+        "if 'total' in vars(SubRegistry): del SubRegistry.total",
+        "VARIABLE.set(VARIABLE.get() % 5 + {n})",
+        "token = VARIABLE.set({n}); {t} = {u} * VARIABLE.get(); VARIABLE.reset(token)",
+        "{n} = VARIABLE.get() % 5",
+        "LOCAL.n = getattr(LOCAL, 'n', 0) + {n}",
+        "{n} = vars(LOCAL).get('n', 3) % 5",
+        "{n} = weakref.ref(box)().n % 5",
+        "held = Box(); link = weakref.ref(held); held.n += {n}; {t} = {u} + link().n",
+        "{n} = cached({m} % 3, {t}.shape) % 5",
+        "{n} = kind({m}) % 5",
+        "{t} = kind({u}) + kind('text')",
         "{n} = len(list(iter(iter([1, {n}, {m}, 2]).__next__, {m})))",
     ]
 )
@@ -243,6 +294,9 @@ BREAKING = st.sampled_from(
         "assert {t}.sum() > {n}, 'small'",
         "{t} = breaking(*[{u}], **{{'k': {n} % 3}})",
         "sink.append(type({t}).__name__); sink.sort()",
+        "Registry.last = breaking({u}, Registry.total)",
+        "token = VARIABLE.set({n}); {t} = breaking({u}, VARIABLE.get()); VARIABLE.reset(token)",
+        "link = weakref.ref(Box()); xs.append(link() is None)",
     ]
 )
 
@@ -375,7 +429,10 @@ def runs(namespace, function, inputs):
             m,
         ]
         result, state, _ = outcome(function, args, {})
-        seen.append((result, state, portrait(namespace["count"])))
+        classes = [dict(vars(namespace[name])) for name in ("Registry", "SubRegistry")]
+        held = [{k: v for k, v in fields.items() if k[0] != "_" and not callable(v)} for fields in classes]
+        outside = portrait(namespace["count"], namespace["VARIABLE"].get(), dict(vars(namespace["LOCAL"])), held)
+        seen.append((result, state, outside))
     return seen
 
 

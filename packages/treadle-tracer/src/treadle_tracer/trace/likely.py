@@ -3,13 +3,15 @@
     if (scale <= 0).any():                  # the graph asserts that it is false
         raise ValueError("scale")           # where the assert fails, Python runs the function from its start, and raises
 
-So validation costs no graph break. The exception is eager's own, with all that the program has done before it. Which side is likely is a
-guess; the assert makes it safe.
+So validation costs no graph break. The exception is eager's own, with all that the program has done before it. A side that only returns the
+mask of what is valid counts as one that raises: its caller does. Which side is likely is a guess; the assert makes it safe.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+import torch
 
 from treadle_shapes.expr import Not
 from treadle_shapes.torch import raw_expr
@@ -69,7 +71,25 @@ def _is_unknown(frame: Frame, value: Value) -> bool:
 
 
 def _is_unlikely(frame: Frame, place: int) -> bool:
-    return only_raises(frame.program, place) or only_tells(frame.program, place, frame.program.join_of(frame.at))
+    program = frame.program
+    return (
+        only_raises(program, place)
+        or only_tells(program, place, program.join_of(frame.at))
+        or _returns_mask(frame, place)
+    )
+
+
+def _returns_mask(frame: Frame, place: int) -> bool:
+    """Whether the path is `return valid`, where `valid` is a tensor of bools: a check that has found what is wrong, and looks no further.
+
+    if not valid.all():
+        return valid
+    """
+    instructions = [i for i in frame.program.model.instructions[place : place + 3] if i.opname != "NOP"]
+    if len(instructions) < 2 or not instructions[0].opname.startswith("LOAD_FAST"):
+        return False
+    value = frame.locals.get(instructions[0].argval) if instructions[1].opname == "RETURN_VALUE" else None
+    return isinstance(value, TensorValue) and value.fake.dtype is torch.bool
 
 
 def only_raises(program: Program, place: int) -> bool:

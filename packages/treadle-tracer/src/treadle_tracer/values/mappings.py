@@ -368,7 +368,11 @@ _DICT_METHODS: dict[str, _DictMethod] = by_name(
     ("items", lambda self, tx, args, kwargs: DictView(self, "items")),
 )
 
-_VIEW_TYPES = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
+VIEW_TYPES: dict[type, dict[str, type]] = {
+    cls: {kind: type(getattr(cls(), kind)()) for kind in ("keys", "values", "items")}
+    for cls in (collections.OrderedDict, dict)
+}
+"""The types of views by the class of the dict and the method that gives the view."""
 _ITERATOR_TYPES = {"keys": type(iter({})), "values": type(iter({}.values())), "items": type(iter({}.items()))}
 
 
@@ -383,7 +387,8 @@ class DictView(Value):
         self.kind = kind
 
     def python_type(self) -> type:
-        return _VIEW_TYPES[self.kind]
+        of_dict = collections.OrderedDict if is_subtype(self.mapping.python_type(), collections.OrderedDict) else dict
+        return VIEW_TYPES[of_dict][self.kind]
 
     def unpack(self, tx: TraceContext) -> list[Value]:
         if self.kind == "keys":
@@ -413,6 +418,9 @@ class DictView(Value):
         return super().builtin_method(tx, name, args, kwargs)
 
     def reconstruct(self, cg: Any) -> None:
+        if self.source is not None:
+            self.source.emit(cg.cb)
+            return
         cg.cb.push_null()
         cg.const(operator.methodcaller(self.kind))
         cg.value(self.mapping)

@@ -22,6 +22,7 @@ from treadle_tracer.by_identity import IdentityDict, is_one_of
 from treadle_tracer.class_facts import defining_package, is_class, is_subtype, own_dict, qualname_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import (
+    ApplySource,
     AttrSource,
     ConstSource,
     DictItemSource,
@@ -58,7 +59,7 @@ from treadle_tracer.values.functions import (
 from treadle_tracer.values.generic_alias import GenericAlias, wrap_alias
 from treadle_tracer.values.graph_functions import goes_into_graph, rely_on_body
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
-from treadle_tracer.values.mappings import DictValue, wrap_key
+from treadle_tracer.values.mappings import VIEW_TYPES, DictValue, DictView, wrap_key
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.numpy_numbers import NumpyNumber, wrap_numpy_number
 from treadle_tracer.values.objects import ObjectValue
@@ -288,6 +289,37 @@ def _mapping_proxy(tx: TraceContext, obj: Any, source: Source) -> Value:
     return made
 
 
+def _dict_view(tx: TraceContext, obj: Any, source: Source) -> Value:
+    tx.guards.add(source, "type_is", type(obj))
+    mapping = tx.wrap(_dict_of_view(obj), ApplySource(source, _dict_of_view)).as_dict(tx)
+    if mapping is None:
+        raise Unsupported("unknown-object", f"{source.text} is a view of a dict of a class of its own")
+    made = DictView(mapping, _VIEWS[type(obj)])
+    made.source = source
+    return made
+
+
+class _Seen:
+    """Equal to everything, and keeps what it has been compared with last."""
+
+    def __eq__(self, other: object) -> bool:
+        self.other = other
+        return True
+
+    __hash__ = object.__hash__
+
+
+def _dict_of_view(view: Any) -> Any:
+    """The dict itself: a mapping proxy compares that, not itself."""
+    seen = _Seen()
+    assert view.mapping == seen
+    return seen.other
+
+
+_VIEWS = {type(getattr(cls(), kind)()): kind for cls in VIEW_TYPES for kind in VIEW_TYPES[cls]}
+"""The method that gives a view, by the type of the view."""
+
+
 def _set(tx: TraceContext, obj: Any, source: Source) -> Value:
     if not all(is_constant_object(item) or isinstance(item, type) for item in obj):
         raise Unsupported("unknown-object", f"{source.text} is a set of objects")
@@ -486,6 +518,7 @@ WRAPPERS: IdentityDict[type, Callable[..., Value]] = IdentityDict(
         types.CellType: _cell,
         contextvars.ContextVar: wrap_context_variable,
         types.MappingProxyType: _mapping_proxy,
+        **dict.fromkeys(_VIEWS, _dict_view),
         type: lambda tx, obj, source: _class(tx, obj, source),
         tuple: _tuple,
         torch.Size: _tuple,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -20,7 +21,7 @@ import torch
 from treadle_tracer.by_identity import IdentityDict, is_one_of
 from treadle_tracer.bytecode.opcodes import MINOR
 from treadle_tracer.class_facts import is_subtype
-from treadle_tracer.errors import Unsupported
+from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values import int64
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean
@@ -39,6 +40,8 @@ from treadle_tracer.values.sequences import ListValue, TupleValue, sorted_values
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, length_of
+from treadle_tracer.values.tensor_numbers import truth_value
+from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import Raised, Value, call_special
 from treadle_tracer.weakly import reference_to, referent
 
@@ -289,19 +292,35 @@ def _next(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _any(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    iterator = args[0].iterate(tx)
-    while (item := iterator.next(tx)) is not None:
-        if item.truth(tx):
-            return boolean(True)
-    return boolean(False)
+    return _first_decisive(tx, args[0].iterate(tx), True)
 
 
 def _all(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    iterator = args[0].iterate(tx)
-    while (item := iterator.next(tx)) is not None:
-        if not item.truth(tx):
-            return boolean(False)
-    return boolean(True)
+    return _first_decisive(tx, args[0].iterate(tx), False)
+
+
+def _first_decisive(tx: TraceContext, iterator: Value, decisive: bool) -> Value:
+    """`decisive` if an item has this truth.
+
+    One item may have a truth that is known only at run time. It is the answer then, unless another item decides; the items behind it are
+    looked at as well, which must have no effects.
+    """
+    waiting: Value | None = None
+    while True:
+        try:
+            with contextlib.nullcontext() if waiting is None else tx.mutations.freezing():
+                item = iterator.next(tx)
+        except (PathEnds, Raised):
+            if waiting is None:
+                raise
+            raise Unsupported("unbacked-decision", "items behind one whose truth is known only at run time") from None
+        if item is None:
+            return boolean(not decisive) if waiting is None else waiting
+        number = truth_value(tx, item) if waiting is None and tx.symbols.guesses else None
+        if number is not None and is_unbacked(tx, number):
+            waiting = number
+        elif item.truth(tx) is decisive:
+            return boolean(decisive)
 
 
 _NOT_SUMMED: IdentityDict[type, str] = IdentityDict(

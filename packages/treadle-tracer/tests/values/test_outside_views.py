@@ -1,0 +1,99 @@
+"""Views of dicts that a compiled function is given, and `all` and `any` of truths that tensors hold."""
+
+from __future__ import annotations
+
+import collections
+
+import pytest
+import torch
+from compile_runs import compiled
+
+
+class Holder:
+    def __init__(self, mapping):
+        self.mapping = mapping
+        self.keys, self.values, self.items = mapping.keys(), mapping.values(), mapping.items()
+
+
+def reads(x, holder):
+    found = x + len(holder.keys) + sum(holder.values)
+    return found, list(holder.items), "a" in holder.keys, type(holder.keys).__name__, holder.keys
+
+
+def sees_changes(x, holder):
+    holder.mapping["new"] = 5
+    return x + len(holder.keys) + sum(holder.values)
+
+
+@pytest.mark.parametrize("cls", [dict, collections.OrderedDict])
+def test_views_from_outside(cls):
+    for program in (reads, sees_changes):
+        run, said = compiled(program)
+        for contents in ({"a": 1, "b": 2}, {"a": 1, "b": 2}, {"b": 3}, {}):
+            one, other = Holder(cls(contents)), Holder(cls(contents))
+            expected, found = program(torch.ones(1), one), run(torch.ones(1), other)
+            assert str(found) == str(expected) and other.mapping == one.mapping
+            assert program is sees_changes or found[-1] is other.keys
+        assert not said.breaks
+
+
+def all_of_one(x, y):
+    if not all(torch.equal(a, b) for a, b in [(x, y)]):
+        raise ValueError("differs")
+    return x + 1
+
+
+def any_of_one(x, y):
+    if any([x is None, (x != y).any(), y is None]):
+        raise ValueError("differs")
+    return x + 1
+
+
+def behind_it(x, y):
+    if not all([torch.equal(x, y), x.dim() == 1, len(y) == 3]):
+        raise ValueError("differs")
+    return x + 1
+
+
+def of_two(x, y):
+    if not all(torch.equal(a, b) for a, b in [(x, y), (y, x)]):
+        raise ValueError("differs")
+    return x + 1
+
+
+def with_effects(x, y, seen=None):
+    def check(a, b):
+        SEEN.append(len(a))
+        return torch.equal(a, b)
+
+    if not all(check(a, b) for a, b in [(x, y), (x, x)]):
+        raise ValueError("differs")
+    return x + 1
+
+
+def that_raises_behind(x, y):
+    if not all(torch.equal(x, a) if a is not None else 1 / 0 for a in (y, None)):
+        raise ValueError("differs")
+    return x + 1
+
+
+SEEN: list[int] = []
+WHOLE = (all_of_one, any_of_one, behind_it)
+
+
+def _outcome(run, x, y):
+    SEEN.clear()
+    try:
+        found = run(x, y).tolist()
+    except (ValueError, ZeroDivisionError) as error:
+        found = repr(error)
+    return found, list(SEEN)
+
+
+@pytest.mark.parametrize("program", [*WHOLE, of_two, with_effects, that_raises_behind], ids=lambda f: f.__name__)
+def test_truths_of_tensors(program):
+    run, said = compiled(program)
+    x, y = torch.ones(3), torch.zeros(3)
+    for other in (x.clone(), y, x.clone()):
+        assert _outcome(run, x, other) == _outcome(program, x, other)
+    assert bool(said.breaks) == (program not in WHOLE)
