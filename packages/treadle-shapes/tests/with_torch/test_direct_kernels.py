@@ -130,3 +130,22 @@ def test_on_cuda_statistics_of_low_precision_are_saved_in_float32(dtype):
     for out, mean, deviation, *rest in results:
         assert out.dtype is dtype and [(t.dtype, t.shape) for t in (mean, deviation)] == [(torch.float32, (5,))] * 2
         assert [t.dtype for t in rest[-2:]] == [dtype] * len(rest[-2:])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "affine"), list(itertools.product([(True, True, True), (True, False, False)], [True, False]))
+)
+@pytest.mark.parametrize("name", ["contiguous", "turned", "part", "double"])
+@pytest.mark.parametrize("is_turned", [True, False])
+def test_gradients_of_layer_norm_have_the_metadata_of_eager(name, wanted, affine, is_turned):
+    x = INPUTS[name]
+    grad = torch.ones_like(x.transpose(0, 1)).contiguous().transpose(0, 1) if is_turned else torch.ones_like(x)
+    weight, bias = (torch.ones(x.shape[-1], dtype=x.dtype) for _ in range(2)) if affine else (None, None)
+    shape = [x.shape[-1]]
+    _, mean, rstd = aten.native_layer_norm.default(x, shape, weight, bias, 1e-5)
+    arguments = [grad, x, shape, mean, rstd, weight, bias, [w and (affine or k == 0) for k, w in enumerate(wanted)]]
+    mode = fake_mode()
+    given = [fake_like(mode, a) if isinstance(a, torch.Tensor) else a for a in arguments]
+    eager, fake = (aten.native_layer_norm_backward.default(*a) for a in (arguments, given))
+    assert [t is None for t in eager] == [t is None for t in fake]
+    assert metadata(t for t in eager if t is not None) == metadata(t for t in fake if t is not None)

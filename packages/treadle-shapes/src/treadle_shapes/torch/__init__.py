@@ -13,7 +13,7 @@ from __future__ import annotations
 from treadle_shapes.sym_node import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT_UNARY, INT_BINARY, INT_UNARY
 from treadle_shapes.torch.autograd_state import undisturbed
 from treadle_shapes.torch.fake_call_cache import FakeCallCache, fake_calls
-from treadle_shapes.torch.fake_tensors import fake_like, fake_mode
+from treadle_shapes.torch.fake_tensors import fake_like, fake_mode, fake_view
 from treadle_shapes.torch.function_transforms import (
     dispatch_keys_restored,
     is_transforming,
@@ -71,6 +71,7 @@ __all__ = [
     "fake_mode",
     "fake_shape_env",
     "fake_tensor",
+    "fake_view",
     "families_with",
     "is_transforming",
     "operator",

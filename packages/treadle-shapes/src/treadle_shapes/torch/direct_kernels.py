@@ -1,8 +1,11 @@
-"""Fake kernels of batch norm that give the results' metadata directly, of zeros, and checks that those of products leave out. Needs torch.
+"""Fake kernels of norms that give the results' metadata directly, of zeros, and checks that those of products leave out. Needs torch.
 
 PyTorch's fake tensors decompose a batch norm (torch/_decomp/decompositions.py, native_batch_norm_helper). That takes about 25 dispatches,
 5 ms, and gives a transposed input's layout to the result, where eager's result is always row-major or channels-last
 (aten/src/ATen/native/Normalization.cpp, batch_norm_cpu: `empty_like` with the suggested memory format).
+
+The gradients of a layer norm are contiguous in eager (aten/src/ATen/native/layer_norm.cpp, layer_norm_backward_cpu, and
+cuda/layer_norm_kernel.cu). PyTorch's decomposition keeps the strides of the gradient that it is given (torch 2.11 to 2.13).
 
 `_efficientzerotensor` gives zeros that have memory.
 
@@ -144,7 +147,18 @@ def _zeros(mode: Any, size: Any, **options: Any) -> torch.Tensor:
         return torch.zeros(size, **options)
 
 
+def _layer_norm_gradients(
+    mode: Any, grad: Any, x: Any, shape: Any, mean: Any, rstd: Any, weight: Any, bias: Any, wanted: Any
+) -> Any:
+    with mode:
+        return tuple(
+            like.new_empty(like.shape) if like is not None and wants else None
+            for like, wants in zip((x, weight, bias), wanted, strict=True)
+        )
+
+
 KERNELS: dict[Any, Callable[..., Any]] = {
+    aten.native_layer_norm_backward.default: _layer_norm_gradients,
     aten.native_batch_norm.default: _native,
     aten._native_batch_norm_legit_no_training.default: _inference,
     aten._native_batch_norm_legit_functional.default: _functional,

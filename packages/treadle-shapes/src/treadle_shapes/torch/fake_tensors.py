@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from torch._subclasses import fake_impls
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 from treadle_shapes.torch import corrected_kernels, direct_kernels, dynamo_stand_in, fast_kernels, patches
 from treadle_shapes.torch.ours import TreadleMode
@@ -120,4 +120,11 @@ def fake_like(mode: FakeTensorMode, tensor: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=tensor.device)
 
 
-__all__ = ["TreadleFakeMode", "fake_like", "fake_mode"]
+def fake_view(mode: FakeTensorMode, source: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return a fake tensor of `mode` in the memory of `source`, a fake tensor, with the sizes, strides and offset of `like`."""
+    with in_kernel_invocation_manager(mode):
+        alias = torch.as_strided(source, like.size(), like.stride(), like.storage_offset())
+    return FakeTensor(mode, alias, source.device)
+
+
+__all__ = ["TreadleFakeMode", "fake_like", "fake_mode", "fake_view"]
