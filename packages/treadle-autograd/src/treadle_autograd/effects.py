@@ -47,4 +47,6 @@ def has_effect(node: fx.Node) -> bool:
 
 def remove_dead_nodes(graph: fx.Graph, keep: Collection[fx.Node] = ()) -> None:
     """Erase the nodes that nobody uses and that have no effect, but for those in `keep`."""
-    graph.eliminate_dead_code(is_impure_node=lambda node: node in keep or has_effect(node))
+    for node in reversed(list(graph.nodes)):
+        if not node.users and node not in keep and not has_effect(node):
+            graph.erase_node(node)

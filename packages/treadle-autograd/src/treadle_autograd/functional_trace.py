@@ -28,7 +28,7 @@ from .early_checks import move_checks_forward
 from .effects import remove_dead_nodes
 from .errors import InternalError, UnsupportedGraph
 from .expected_metadata import run_as_eager
-from .functionalise import FunctionalRun, functionalisation, run_functional, wrap
+from .functionalise import FunctionalRun, SharedCalls, functionalisation, run_functional, wrap
 from .inner_gradients import changed_inputs, computes_gradients, differentiable_outputs
 from .recorder import AtenRecorder, RecordedGraph
 from .refusals import TYPED, why_not_functional
@@ -79,8 +79,10 @@ class FunctionalTrace:
         self.inputs = Inputs([], [], [])
         self.attributes: dict[str, Any] = {}
         self.outputs = GraphOutputs(self.recorder)
-        self._add_attributes()
-        self.arguments = self._add_call_inputs(example_inputs)
+        with self.mode:
+            self._add_attributes()
+            self.arguments = self._add_call_inputs(example_inputs)
+        self.regions: SharedCalls | None = None
 
     def _add_attributes(self) -> None:
         by_identity: dict[int, torch.Tensor] = {}
@@ -113,10 +115,9 @@ class FunctionalTrace:
         return arguments
 
     def bind_input(self, node: fx.Node, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-        """The functional tensor that stands for the input `real` while the graph is recorded."""
+        """The functional tensor that stands for the input `real` while the graph is recorded. Called in the fake mode."""
         self.recorder.bind(fake, node)
-        with self.mode:
-            wrapper = wrap(fake)
+        wrapper = wrap(fake)
         if self.computes_gradients:
             self.let_require_gradients(wrapper, real.requires_grad)
         self._append_input(wrapper, fake)
@@ -135,7 +136,7 @@ class FunctionalTrace:
     def run(self) -> FunctionalRun:
         """Record the graph."""
         with self.recording():
-            return run_functional(self.gm, self.arguments, self.attributes, self.recorder)
+            return run_functional(self.gm, self.arguments, self.attributes, self.recorder, self.regions)
 
     @contextmanager
     def recording(self) -> Iterator[None]:

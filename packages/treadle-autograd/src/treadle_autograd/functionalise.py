@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import fx
@@ -26,7 +26,7 @@ from .bodies import body_runner, call_function_transform, is_function_transform
 from .control_flow import call_control_flow, is_control_flow
 from .custom_gradients import call_custom_gradient, is_custom_gradient, note_values_without_gradients
 from .errors import UnsupportedGraph
-from .graph_runner import GraphRunner, call_node
+from .graph_runner import GraphRunner, Regions, call_node
 from .recorder import AtenRecorder
 from .unbacked import tracers_float
 
@@ -44,6 +44,13 @@ class FunctionalRun:
     outputs: list[Any]
     mutated: bool
     layouts: Layouts
+
+
+class SharedCalls(Regions, Protocol):
+    """Calls that run as one, with the layouts of their results, and whether they have changed anything in place."""
+
+    layouts: Layouts
+    mutated: bool
 
 
 @contextmanager
@@ -68,9 +75,15 @@ def unwrap(wrapper: torch.Tensor) -> torch.Tensor:
 
 
 def run_functional(
-    gm: fx.GraphModule, arguments: Sequence[Any], attributes: Mapping[str, Any], recorder: AtenRecorder
+    gm: fx.GraphModule,
+    arguments: Sequence[Any],
+    attributes: Mapping[str, Any],
+    recorder: AtenRecorder,
+    regions: SharedCalls | None = None,
 ) -> FunctionalRun:
     """Run `gm` on functional tensors and keep `recorder` informed of the current node. Placeholders take `arguments` in order.
+
+    regions: calls that run as one; what it runs, it records itself.
 
     Raises UnsupportedGraph for what has no functional form.
     """
@@ -82,7 +95,7 @@ def run_functional(
 
     def run_call(node: fx.Node, args: Any, kwargs: Any) -> Any:
         nonlocal mutated
-        own = {key: node.meta[key] for key in ("stack_trace", "checkpoint") if node.meta.get(key) is not None}
+        own = {key: node.meta[key] for key in ("stack_trace", "checkpoint", "call") if node.meta.get(key) is not None}
         recorder.meta = {**recorder.inherited, **own}
         recorder.function = node.target
         recorder.calls_with_gradients = torch.is_grad_enabled()
@@ -110,11 +123,14 @@ def run_functional(
         if isinstance(result, torch.Tensor):
             if result.layout == torch.strided or result.layout == torch.sparse_coo:  # compressed ones have no strides
                 layouts[node] = tuple(result.size()), tuple(result.stride())
-            mutated = mutated or _is_changed(result)
+            mutated = mutated or is_changed(result)
         return result
 
-    outputs = GraphRunner(gm, attributes, run_call).run(*arguments, enable_io_processing=False)
-    mutated = mutated or any(_is_changed(tensor) for tensor in holders)
+    outputs = GraphRunner(gm, attributes, run_call, regions).run(*arguments, enable_io_processing=False)
+    mutated = mutated or any(is_changed(tensor) for tensor in holders)
+    if regions is not None:
+        layouts.update(regions.layouts)
+        mutated = mutated or regions.mutated
     return FunctionalRun(outputs, mutated, layouts)
 
 
@@ -127,7 +143,8 @@ def _conditions_of_asserts(graph: fx.Graph) -> Iterator[Any]:
             yield raw_expr(value)
 
 
-def _is_changed(tensor: torch.Tensor) -> bool:
+def is_changed(tensor: torch.Tensor) -> bool:
+    """Whether the memory of a functional tensor has been written to."""
     tensor = unwrapped(tensor)
     return torch._is_functional_tensor(tensor) and torch._functionalize_mutation_counter(tensor) > 0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import fx
@@ -27,10 +27,19 @@ def user_line(stack_trace: str | None) -> str:
     return ""
 
 
+class Regions(Protocol):
+    """Runs calls of a graph as one. by_first_node: the regions by the first of their calls."""
+
+    by_first_node: Mapping[fx.Node, Any]
+
+    def run(self, region: Any, values: Sequence[Any]) -> dict[fx.Node, Any] | None:
+        """The results of all calls of `region`, `values` being those of its arguments; None: the calls run one by one."""
+
+
 class GraphRunner(fx.Interpreter):
     """Runs `gm` with `attributes` as the values of its get_attr nodes. `run` returns the list of the output's items.
 
-    run_call: called as ``run_call(node, args, kwargs)`` for every call; `call_node` does the call itself.
+    run_call: called as ``run_call(node, args, kwargs)`` for every call; `call_node` does the call itself. regions: calls that run as one.
     """
 
     def __init__(
@@ -38,19 +47,32 @@ class GraphRunner(fx.Interpreter):
         gm: fx.GraphModule,
         attributes: Mapping[str, Any],
         run_call: Callable[[fx.Node, Any, Any], Any],
+        regions: Regions | None = None,
     ) -> None:
         super().__init__(gm)
         self.extra_traceback = False  # exceptions keep their own messages
         self.attributes = attributes
         self.run_call = run_call
+        self.regions = regions
+        self._first_nodes = {} if regions is None else regions.by_first_node
+        self._results: dict[fx.Node, Any] = {}  # of calls whose region has run
 
     def run_node(self, n: fx.Node) -> Any:
         if n.op == "get_attr":
             return self.attributes[str(n.target)]
+        if n in self._first_nodes:
+            self._run_region(self._first_nodes[n])
+        if n in self._results:
+            return self._results.pop(n)
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         if n.op in ("call_function", "call_method"):
             return self.run_call(n, args, kwargs)
         return getattr(self, n.op)(n.target, args, kwargs)
+
+    def _run_region(self, region: Any) -> None:
+        assert self.regions is not None
+        values = [self.attributes[str(a.target)] if a.op == "get_attr" else self.env[a] for a in region.arguments]
+        self._results.update(self.regions.run(region, values) or {})
 
     def output(self, target: Any, args: Any, kwargs: Any) -> list[Any]:
         results = args[0]

@@ -35,6 +35,7 @@ from .inner_gradients import differentiable_outputs
 from .lost_histories import why_history_is_lost
 from .random_replay import note_states
 from .refusals import call_torch, why_not_functional
+from .shared_regions import RegionDiffers, SharedRegions
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,20 @@ class _Joint(FunctionalTrace):
     ) -> Sequence[torch.Tensor | None]:
         outs = [self.outputs.wrappers[position] for position in positions]
         inputs = [self.inputs.wrappers[index] for index in primals]
-        options = {"allow_unused": True, "create_graph": create_graph}
+        return self.gradients_of(outs, inputs, tangents, create_graph=create_graph)
+
+    def gradients_of(
+        self,
+        outs: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor],
+        **options: bool,
+    ) -> Sequence[torch.Tensor | None]:
+        """Record the gradients of `outs`, functional tensors. options: of `torch.autograd.grad`.
+
+        Raises UnsupportedGraph for gradients that no functional graph returns.
+        """
+        options = {"allow_unused": True, **options}
         # Backward formulas run in the dtypes of forward, whatever autocast is in force there.
         with self.recording(), torch._C._DisableAutocast():
             found: Any = call_torch(torch.autograd.grad, (outs, inputs, tangents), options, self.recorder.line)
@@ -239,19 +253,37 @@ def trace_joint(
     example_inputs: Sequence[Any],
     decompositions: Decompositions,
     orders: Sequence[Gradients] = (),
+    *,
+    share: bool = True,
 ) -> JointTrace | None:
     """The joint graph of `gm`; None where no output depends on an input that requires gradients.
 
     orders: instead of the program itself, the program of these gradients of its results; behind the first, of gradients of gradients.
+    share: whether parts that repeat may be traced once (`shared_regions`).
 
     Raises `UnsupportedGraph` where there is no functional form, or autograd could not see what eager's sees.
     """
     reason = why_not_functional(gm)
     if reason is not None:
         raise UnsupportedGraph(reason)
+    try:
+        return _trace(gm, example_inputs, decompositions, orders, share and not orders)
+    except RegionDiffers:
+        return _trace(gm, example_inputs, decompositions, orders, share=False)
+
+
+def _trace(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    decompositions: Decompositions,
+    orders: Sequence[Gradients],
+    share: bool,
+) -> JointTrace | None:
     with torch.inference_mode(False), torch.enable_grad(), undisturbed():
         job = _Joint(gm, example_inputs, decompositions)
         job.recorder.for_training = True
+        if share and not job.computes_gradients:
+            job.regions = SharedRegions(gm.graph, job.recorder, lambda gm, values: _Joint(gm, values, decompositions))
         try:
             run = job.run()
             values, contract = run.outputs, job.describe(run)
