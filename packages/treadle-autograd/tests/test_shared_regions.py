@@ -163,6 +163,27 @@ def test_a_gradient_that_is_the_tangent(shared: list[bool]) -> None:
     assert shared
 
 
+@pytest.mark.parametrize("end", [lambda both: both.sin().tanh()[:4].exp(), lambda both: both[:4] + both[4:].t()])
+def test_gradients_that_are_parts_of_one(shared: list[bool], end: Callable[..., Any]) -> None:
+    check(lambda x, w: end(torch.cat([x.cos(), w])), *[leaf(4, 4) for _ in range(5)])
+    check(lambda x, w: end(torch.cat([w, x])).sin(), *[leaf(4, 4) for _ in range(5)])
+    assert all(shared)
+    assert shared
+
+
+def test_arguments_that_are_parts_of_one(shared: list[bool]) -> None:
+    gm = program(lambda x, w: (x + w).t().sin().t().cos(), 4)
+    first = next(node for node in gm.graph.nodes if node.op != "placeholder")
+    with gm.graph.inserting_before(first):
+        parts = [gm.graph.call_function(torch.narrow, (w, 0, k, 4)) for k, w in enumerate(first.all_input_nodes)]
+    for part in parts:
+        part.args[0].replace_all_uses_with(part, delete_user_cb=lambda user, part=part: user is not part)  # type: ignore[union-attr]
+    gm.recompile()
+    one, other = traces(gm, [leaf(5, 4), leaf(5, 4), *[leaf(4, 4) for _ in range(3)]])
+    assert nodes_of(one.graph) == nodes_of(other.graph)
+    assert all(shared)
+
+
 def test_gradients_that_share_memory_are_apart_in_the_graph() -> None:
     """Both gradients are views of the tangent. Each is to have memory of its own, as without sharing."""
 

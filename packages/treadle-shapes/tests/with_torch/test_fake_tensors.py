@@ -37,3 +37,14 @@ def test_fake_like_copies_the_metadata():
     real = torch.randn(2, 3, 4, dtype=torch.float64).transpose(0, 2)[1:]
     fake = fake_like(fake_mode(), real)
     assert (fake.shape, fake.stride(), fake.dtype, fake.storage_offset()) == (real.shape, real.stride(), real.dtype, 0)
+
+
+def test_a_fake_view_has_the_memory_of_its_source():
+    from treadle_shapes.torch.fake_tensors import fake_like, fake_mode, fake_view
+
+    mode = fake_mode()
+    source = fake_like(mode, torch.empty(4, 6))
+    view = fake_view(mode, source, torch.empty(4, 6)[1:3, ::2])
+    assert (tuple(view.shape), view.stride(), view.storage_offset()) == ((2, 3), (6, 2), 6)
+    assert view.untyped_storage()._cdata == source.untyped_storage()._cdata
+    assert view.device == source.device
