@@ -120,13 +120,54 @@ def test_a_learning_rate_in_a_tensor_is_no_recompile(name):
     assert not treadle.stats().breaks
 
 
+FUSED = [
+    ("SGD", {}),
+    ("SGD", {"momentum": 0.9, "dampening": 0.1}),
+    ("Adam", {"amsgrad": True}),
+    ("AdamW", {}),
+    ("AdamW", {"lr": torch.tensor(0.01)}),
+    ("Adagrad", {"lr_decay": 0.1}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), FUSED, ids=[f"{name}-{k}" for k, (name, _) in enumerate(FUSED)])
+def test_a_fused_step_is_one_graph_whatever_the_learning_rate(name, options):
+    graphs = run_steps(name, {**options, "fused": True}, schedule=True)
+    assert graphs[1] == graphs[-1] <= 2
+    assert not treadle.stats().breaks
+    assert not treadle.stats().eager_graphs
+
+
+def test_gradients_of_a_grad_scaler():
+    """Scaled gradients in two steps, one of them with an infinite one; the scale itself is Python's."""
+    twins = [network(), network()]
+    optimizers = [torch.optim.AdamW(twin.parameters(), fused=True) for twin in twins]
+    scalers = [torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2) for _ in twins]
+
+    def step(twin: nn.Module, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        scaler.scale(twin(x).square().mean()).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+    for k, factor in enumerate([1.0, 1e38, 1.0]):
+        x = torch.randn(5, 4, generator=torch.Generator().manual_seed(k)) * factor
+        for run, each in zip((step, treadle.compile(step)), zip(twins, optimizers, scalers, strict=True), strict=True):
+            run(*each, x)
+        assert scalers[0].state_dict() == scalers[1].state_dict()
+    for mine, theirs in zip(twins[1].parameters(), twins[0].parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    assert_same_state(*optimizers)
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
         ("RAdam", {}),
         ("ASGD", {}),
         ("SparseAdam", {}),
-        ("AdamW", {"fused": True}),
         ("Rprop", {"lr": torch.tensor(0.01)}),
     ],
 )

@@ -306,6 +306,8 @@ class AtenRecorder(TorchDispatchMode):
                 item_node.meta.update(self.meta)
                 item_node.meta["val"] = item
                 self._bind_result(item_node, item)
+            elif isinstance(item, (list, tuple)):
+                raise UnsupportedGraph(f"{node.target} returns lists of tensors among other results", self.line())
 
     def finish_call(self, expected: Any, result: Any) -> None:
         """After a call of the traced graph: give its new symbols the tracer's names, and assert the facts that its operators needed.

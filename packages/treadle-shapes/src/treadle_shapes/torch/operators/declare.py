@@ -42,7 +42,7 @@ ALSO: dict[str, str] = {}
 
 # The modules that declare families.
 _MODULES = (
-    "attention convolution creation effects indexing linalg losses matmul normalisation pointwise pooling "
+    "attention convolution creation effects indexing linalg losses matmul normalisation optimizers pointwise pooling "
     "queries random reductions resampling sorting sparse views "
 ).split()
 
