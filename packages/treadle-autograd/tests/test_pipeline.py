@@ -302,3 +302,28 @@ def test_how_many_elements_a_sparse_tensor_holds_is_not_traced() -> None:
     x = torch.randn(4, 4).relu()
     run = aot(torch.fx.symbolic_trace(Values()), [x], forward=lambda gm, inputs: gm)
     assert "how many elements" in run.why_eager
+
+
+def test_detached_inputs_are_outputs_of_graphs_without_a_history():
+    """A graph behind a break gives back `loss.detach()`, a view of an input that requires gradients."""
+
+    def program(x, w):
+        return x * 2, w.detach(), w.t().detach(), x[1:]
+
+    x, w = torch.randn(3), torch.randn(2, 3, requires_grad=True)
+    run = aot(fx.symbolic_trace(program), [x, w], inference=True, forward=lambda gm, _: gm)
+    assert run.why_eager is None
+    for base in (w, w * 2):
+        found, expected = run(x, base), program(x, base)
+        for mine, theirs in zip(found, expected, strict=True):
+            facts = [(t.requires_grad, t.is_leaf, t._is_view(), t.stride(), t.grad_fn) for t in (mine, theirs)]
+            assert facts[0] == facts[1]
+            torch.testing.assert_close(mine, theirs)
+        found[1].add_(1)
+        assert found[2]._version == base._version == 1 and torch.equal(found[2].t(), base)
+
+
+def test_other_views_of_inputs_that_require_gradients_run_in_eager():
+    w = torch.randn(2, 3, requires_grad=True)
+    graph = fx.symbolic_trace(lambda w: (w.detach()[0],))
+    assert aot(graph, [w], inference=True, forward=lambda gm, _: gm).why_eager is not None

@@ -74,7 +74,7 @@ def _as_strided(geometry: Geometry, sizes: SizeReader) -> MakeAlias:
     return symbolic
 
 
-def _rebuild(output: OutputDescription, sizes: SizeReader) -> Rebuild:
+def _rebuild(output: OutputDescription, sizes: SizeReader, is_detached: bool) -> Rebuild:
     """A function that makes one user output."""
     match output:
         case FreshOutput(position):
@@ -83,6 +83,8 @@ def _rebuild(output: OutputDescription, sizes: SizeReader) -> Rebuild:
             return lambda inputs, fresh, done: inputs[index]
         case ViewOfInput(index, geometry, detached):
             of_input = _alias(geometry, detached, sizes)
+            if is_detached:
+                return lambda inputs, fresh, done: of_input(inputs[index], inputs, fresh).detach()
             return lambda inputs, fresh, done: of_input(inputs[index], inputs, fresh)
         case ViewOfFresh(position, geometry, detached):
             of_fresh = _alias(geometry, detached, sizes)
@@ -140,18 +142,26 @@ def _with_versions(compiled: Compiled, versions: Sequence[tuple[int, int]]) -> C
     return run
 
 
-def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence[Any], eager: Compiled) -> Compiled:
+def wrap_compiled(
+    compiled: Compiled,
+    contract: Contract,
+    input_values: Sequence[Any],
+    eager: Compiled,
+    *,
+    detached: frozenset[int] = frozenset(),
+) -> Compiled:
     """A callable of the user's arguments that returns the user's outputs.
 
     input_values: the fake values of the graph's placeholders, whose sizes define the symbols. eager: runs the original graph, for
-    inputs that share memory (`aliasing`).
+    inputs that share memory (`aliasing`). detached: positions of outputs that are views of inputs, and
+    that `detach` has made.
     """
     static = contract.static_tensors
     n_fresh = len(contract.outputs)
     if contract.requires_grad:
-        return _then_requires_grad(
-            wrap_compiled(compiled, replace(contract, requires_grad=()), input_values, eager), contract
-        )
+        rest = replace(contract, requires_grad=())
+        run = wrap_compiled(compiled, rest, input_values, eager, detached=detached)
+        return _then_requires_grad(run, contract)
     if contract.versions:
         compiled = _with_versions(compiled, contract.versions)
     if not contract.mutations and contract.outputs == tuple(FreshOutput(i) for i in range(n_fresh)):
@@ -159,7 +169,7 @@ def wrap_compiled(compiled: Compiled, contract: Contract, input_values: Sequence
             return compiled
         return lambda *args: compiled(*static, *args)
     sizes = SizeReader(input_values, dict(contract.numbers))
-    rebuild = [_rebuild(output, sizes) for output in contract.outputs]
+    rebuild = [_rebuild(output, sizes, k in detached) for k, output in enumerate(contract.outputs)]
 
     def finish(inputs: Sequence[Any], fresh: Sequence[Any]) -> tuple[Any, ...]:
         done: list[Any] = []
