@@ -585,3 +585,45 @@ def test_program(name):
     for step, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
         assert same(mine, theirs), f"call {step}: {mine}, eager: {theirs}"
     assert {b.code for b in treadle.stats().breaks} == breaks
+
+
+def test_gradients_turned_on_inside_a_function_without_them():
+    """A teacher without gradients and a student with them, under a decorator that turns gradients off."""
+
+    class Distillation(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.teacher, self.student = (
+                nn.Linear(4, 3),
+                nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Dropout(0.3)),
+            )
+            self.register_buffer("seen", torch.zeros(()))
+
+        @torch.no_grad()
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            taught = self.teacher(x)
+            self.seen += 1
+            with torch.enable_grad():
+                said = self.student(x)
+                loss = nn.functional.mse_loss(said, taught)
+            return loss, taught, said * 2
+
+    models = [Distillation() for _ in range(2)]
+    calls = [models[0], treadle.compile(models[1])]
+    for seed in range(3):
+        results = []
+        for model, call in zip(models, calls, strict=True):
+            torch.manual_seed(seed)
+            model.zero_grad()
+            loss, taught, doubled = call(torch.randn(5, 4))
+            assert torch.is_grad_enabled()
+            assert (loss.requires_grad, taught.requires_grad, doubled.requires_grad) == (True, False, False)
+            loss.backward()
+            grads = [p.grad for p in model.parameters()]
+            results.append(
+                [loss, taught, doubled, *[g for g in grads if g is not None], *model.buffers(), torch.rand(1)]
+            )
+        torch.testing.assert_close(*results)
+    assert not treadle.stats().eager_graphs
+    assert not treadle.stats().breaks

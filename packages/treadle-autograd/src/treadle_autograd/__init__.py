@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .__about__ import __version__
 from .errors import InternalError, UnsupportedGraph, WrongResult
 from .functional_trace import InferenceTrace, trace_inference
+from .gradients_off import with_gradients_off
 from .graph_runner import user_line
 from .pipeline import aot
 
@@ -26,6 +27,7 @@ __all__ = [
     "trace_inference",
     "user_line",
     "with_budget",
+    "with_gradients_off",
 ]
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 import treadle_autograd
-from treadle_autograd import aot
+from treadle_autograd import aot, with_gradients_off
 from treadle_tracer import paused
 
 from . import logs
@@ -106,8 +106,9 @@ def _through_aot(
     runs in eager."""
     is_training = needs_gradients(gm, example_inputs)
     is_differentiable = is_training and leaves_history(gm)
-    if is_differentiable and not torch.is_grad_enabled():
-        return run_in_eager(gm, "the graph turns gradients on while they are off outside")
+    turns_on = is_differentiable and not torch.is_grad_enabled()
+    if turns_on and torch.is_inference_mode_enabled():
+        return run_in_eager(gm, "the graph turns gradients on in inference mode")
 
     def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
         logs.emit("aten_code", lambda: aten.print_readable(print_output=False))
@@ -133,14 +134,16 @@ def _through_aot(
         if is_differentiable:
             partition = treadle_autograd.with_budget(options.values["memory_budget"])
             found = {"inference": False, "backward": compile_backward, "partition": partition, "late": compile_late}
-        compiled: Any = aot(gm, example_inputs, forward=compile_aten, decompositions=decompositions, **found)
+        with torch.set_grad_enabled(turns_on or torch.is_grad_enabled()):
+            given = with_gradients_off(gm) if turns_on else gm
+            compiled: Any = aot(given, example_inputs, forward=compile_aten, decompositions=decompositions, **found)
         if compiled.why_eager is not None:
             return run_in_eager(gm, compiled.why_eager)
         if compiled.partition_report is not None:
             logs.emit("partition", lambda: str(compiled.partition_report()))
         # Autograd calls the program's saved-tensor hooks, which are none of the compiled function's business.
         if is_differentiable:
-            run: Any = without_hook(compiled)
+            run: Any = without_hook(torch.enable_grad()(compiled) if turns_on else compiled)
             run.raises_before_writing = compiled.raises_before_writing
             return run
         return compiled
