@@ -47,16 +47,27 @@ def test_gradients_mean_eager():
     assert needs_gradients(gm, [x.clone().requires_grad_(True)])
 
 
-def test_a_graph_that_turns_gradients_on_runs_in_eager():
+def test_a_graph_that_turns_gradients_on_is_compiled_but_for_inference_mode():
     graph = fx.Graph()
     x = graph.placeholder("x")
+    before = graph.call_method("cos", (x,))
     graph.call_function(torch._C._set_grad_enabled, (True,))
-    graph.output((graph.call_method("sin", (x,)),))
+    after = graph.call_method("sin", (x,))
+    graph.call_function(torch._C._set_grad_enabled, (False,))
+    graph.output((before, after))
     gm = fx.GraphModule(torch.nn.Module(), graph)
+    leaf = torch.ones(3, requires_grad=True)
     with torch.no_grad():
-        assert needs_gradients(gm, [torch.ones(3, requires_grad=True)])
-        assert BUILTIN["codegen"](options())(gm, [torch.ones(3, requires_grad=True)]) is not None
-        assert "gradients on" in treadle.stats().eager_graphs[-1].reason
+        assert needs_gradients(gm, [leaf])
+        cos, sin = BUILTIN["codegen"](options())(gm, [leaf])(leaf)
+        assert not torch.is_grad_enabled()
+    assert not treadle.stats().eager_graphs
+    assert not cos.requires_grad
+    torch.testing.assert_close(torch.autograd.grad(sin.sum(), leaf)[0], leaf.cos())
+    with torch.inference_mode():
+        BUILTIN["codegen"](options())(gm, [leaf])
+    assert "gradients on" in treadle.stats().eager_graphs[-1].reason
+    with torch.no_grad():
         assert not needs_gradients(gm, [torch.ones(3)])
 
 
