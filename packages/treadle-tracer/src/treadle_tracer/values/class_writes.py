@@ -64,7 +64,8 @@ def _why_not_written(tx: TraceContext, cls: ClassValue, name: str) -> str | None
     meta = type(cls.obj)
     if not class_may_change(cls.obj):
         return "of a class that cannot be changed"
-    if stands_in_its_module(cls.obj) and is_trusted_name(module_of(cls.obj)):
+    is_counter = type(namespace_of(cls.obj).get(name)) is int  # RemovableHandle.next_id; what is read of it is guarded
+    if stands_in_its_module(cls.obj) and is_trusted_name(module_of(cls.obj)) and not is_counter:
         return "of a class of PyTorch or the standard library"
     if name.startswith("__") and name.endswith("__"):
         return "is a special name"

@@ -47,11 +47,22 @@ _replaced_buffers: weakref.WeakKeyDictionary[torch.nn.Module, set[str]] = weakre
 
 def _changed_dict(tx: TraceContext, members: Any) -> DictValue | None:
     """The Value of an outside dict, if the trace has changed that dict."""
-    cached = tx.wrapped.get(id(members))
-    if cached is None or not tx.mutations.is_mutated(cached[1]):
+    if not _is_changed(tx, members):
         return None
-    assert isinstance(cached[1], DictValue)
-    return cached[1]
+    changed = tx.wrapped[id(members)][1]
+    assert isinstance(changed, DictValue)
+    return changed
+
+
+def _is_changed(tx: TraceContext, members: Any) -> bool:
+    """Whether the trace has changed an outside dict."""
+    cached = tx.wrapped.get(id(members))
+    return cached is not None and tx.mutations.is_mutated(cached[1])
+
+
+def _is_written(tx: TraceContext, module: ModuleValue, name: str) -> bool:
+    """Whether the trace has changed or replaced a dict of a module."""
+    return tx.mutations.load_attr(module, name) is not None or _is_changed(tx, module.obj.__dict__.get(name))
 
 
 def _wrap_member(tx: TraceContext, obj: Any, source: Source) -> Value:
@@ -101,6 +112,7 @@ class ModuleValue(ObjectValue):
         """A parameter, buffer or submodule, or None."""
         assert self.source is not None
         for dict_name in _MEMBER_DICTS:
+            self.check_not_replaced(tx, dict_name)
             members = self.obj.__dict__.get(dict_name)
             if members is None:
                 tx.guards.add(OwnDictSource(self.source), "lacks_key", dict_name)
@@ -141,6 +153,10 @@ class ModuleValue(ObjectValue):
             vars(module_machinery)[name] for name in _GLOBAL_HOOK_DICTS
         ):
             return False
+        if any(_is_written(tx, self, name) for name in _HOOK_DICTS):
+            return False
+        if any(_is_changed(tx, vars(module_machinery)[name]) for name in _GLOBAL_HOOK_DICTS):
+            return False
         # Without gradients, backward hooks are never run; grad mode is guarded.
         for name in _HOOK_DICTS if torch.is_grad_enabled() else _HOOK_DICTS[:2]:
             tx.guards.add(InstanceDictSource(self.source, name), "len", 0)  # type: ignore[arg-type]
@@ -180,11 +196,17 @@ class ModuleValue(ObjectValue):
 
     def members(self, tx: TraceContext, dict_name: str) -> dict[str, Any]:
         """The dict of parameters, buffers or submodules. Raises Unsupported where there is none."""
+        self.check_not_replaced(tx, dict_name)
         found = self.obj.__dict__.get(dict_name)
         if type(found) is not dict:
             raise Unsupported("module-attribute-store", f"{self.describe()} has no dict {dict_name}")
         tx.guards.add(self.member_dict(dict_name), "type_is", dict)
         return found
+
+    def check_not_replaced(self, tx: TraceContext, dict_name: str) -> None:
+        """Raises Unsupported if the program has given the module another dict of members."""
+        if tx.mutations.load_attr(self, dict_name) is not None:
+            raise Unsupported("module-attribute-store", f"{self.describe()}.{dict_name}")
 
     def member_dict(self, name: str) -> Source:
         """Where the dict of parameters, buffers or submodules is found."""
