@@ -54,6 +54,11 @@ def test_a_confined_value_stays_in_its_part() -> None:
     assert cover("abcabcabca", Cuts([1] * 11, {2: 3, 5: 6, 8: 9}), 1) == [Stretch(1, 3, 3)]
 
 
+def test_few_parts_are_left_out() -> None:
+    assert cover("ababab", anywhere(6), 1, 4) == []
+    assert cover("ababab", Cuts([1, 0, 1, 0, 1, 0, 1], {}), 1, 3) == [Stretch(0, 2, 3)]
+
+
 def test_what_saves_too_little_is_left_out() -> None:
     assert cover("abab", anywhere(4), 3) == []
     assert cover("abab", anywhere(4), 2) == [Stretch(0, 2, 2)]
@@ -101,7 +106,7 @@ def test_a_layer_whose_weight_has_another_shape_is_no_region() -> None:
     gm = with_examples(fx.GraphModule(torch.nn.Module(), graph), [leaf(2, 4), *[leaf(*shape) for shape in shapes]])
     regions = find_regions(gm.graph)
     used = [w.meta["example_value"].shape for region in regions for w in region.arguments if w in weights]
-    assert used in (3 * [(6, 6)], 2 * [(6, 6)])
+    assert used == 3 * [(6, 6)]
 
 
 def test_constants_of_another_type_or_sign_tell_regions_apart() -> None:
@@ -116,7 +121,7 @@ def test_constants_of_another_type_or_sign_tell_regions_apart() -> None:
 
     assert programs(1.0, 1.0, 1.0) == 3
     assert programs(1, 1.0, True) == 0
-    assert programs(0.0, -0.0, 0.0, -0.0) == 0 or programs(0.0, -0.0, 0.0, -0.0) == 2  # as pairs, if at all
+    assert programs(0.0, -0.0, 0.0, -0.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -125,6 +130,8 @@ def test_constants_of_another_type_or_sign_tell_regions_apart() -> None:
         lambda graph, x: graph.call_method("requires_grad_", (x,)),
         lambda graph, x: graph.call_function(torch._C._set_grad_enabled, (False,)),
         lambda graph, x: graph.call_function(torch.add, (x, torch.Generator())),
+        lambda graph, x: graph.call_method("add_", (x, 1)),
+        lambda graph, x: graph.call_function(torch.nn.functional.batch_norm, (x.graph.call_method("sin", (x,)), x, x)),
     ],
 )
 def test_calls_that_are_in_no_region(node_of: Any) -> None:
@@ -133,3 +140,11 @@ def test_calls_that_are_in_no_region(node_of: Any) -> None:
     if node.target is not torch._C._set_grad_enabled:
         node.meta["example_value"] = torch.ones(2)
     assert why_not_shared(node) is not None
+
+
+def test_a_call_that_changes_a_value_of_the_program_may_be_in_a_region() -> None:
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    node = graph.call_method("add_", (graph.call_method("sin", (x,)), x))
+    node.meta["example_value"] = torch.ones(2)
+    assert why_not_shared(node) is None

@@ -334,6 +334,7 @@ def sharing(is_on: bool) -> Iterator[list[int]]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(repeats, "_LEAST_SAVED", 1)
+        patch.setattr(repeats, "_LEAST_PARTS", 2)
         patch.setattr(shared_regions.SharedRegions, "run", watched)
         patch.setattr(joint, "trace_joint", lambda *args: trace(*args, share=is_on))
         yield seen

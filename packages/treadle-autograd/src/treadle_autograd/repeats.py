@@ -24,6 +24,7 @@ from treadle_shapes.torch import Kind, expr_of, operator
 from .asserts import is_assert
 
 _LEAST_SAVED = 6  # calls of a stretch that need not be traced again
+_LEAST_PARTS = 3  # to trace a part on its own and copy it twice costs what two traces cost
 _PERIODS_TRIED = 12
 _HOPS = 4  # how often a call may occur in a period of which each call occurs more than once
 
@@ -71,7 +72,7 @@ class Cuts:
 
 @dataclass(frozen=True)
 class Region:
-    """Consecutive calls of a graph that others of the graph are isomorphic to.
+    """Consecutive calls of a graph that at least two others of the graph are isomorphic to.
 
     nodes      the calls, in order
     arguments  nodes outside that they use, each once, in the order of their use
@@ -86,10 +87,10 @@ class Region:
 
 
 def find_regions(graph: fx.Graph) -> list[Region]:
-    """The regions of a traced graph of which there are at least two of one structure. They do not overlap."""
+    """The regions of a traced graph of which there are at least three of one structure. They do not overlap."""
     calls = [node for node in graph.nodes if node.op in ("call_function", "call_method")]
     place = {node: k for k, node in enumerate(calls)}
-    stretches = cover([_signature(node) for node in calls], _cuts(calls, place), _LEAST_SAVED)
+    stretches = cover([_signature(node) for node in calls], _cuts(calls, place), _LEAST_SAVED, _LEAST_PARTS)
     by_structure: dict[Hashable, list[Region]] = defaultdict(list)
     for stretch in stretches:
         for k in range(stretch.count):
@@ -98,15 +99,15 @@ def find_regions(graph: fx.Graph) -> list[Region]:
             by_structure[region.structure].append(region)
     found: list[Region] = []
     for structure, regions in by_structure.items():
-        if len(regions) > 1:
+        if len(regions) >= _LEAST_PARTS:
             results = tuple(sorted(set().union(*(region.results for region in regions))))
             if all(_is_tensor(regions[0].nodes[k]) for k in results):
                 found += [replace(region, results=results, structure=(structure, results)) for region in regions]
     return found
 
 
-def cover(signatures: Sequence[Hashable], cuts: Cuts, least_saved: int) -> list[Stretch]:
-    """Stretches of `signatures` with at least two equal parts, those that save the most items first. They do not overlap.
+def cover(signatures: Sequence[Hashable], cuts: Cuts, least_saved: int, least_parts: int = 2) -> list[Stretch]:
+    """Stretches of `signatures` with at least `least_parts` equal parts, those that save the most items first. They do not overlap.
 
     An item whose signature is None is in no part. least_saved: items of a stretch behind its first part.
     """
@@ -116,7 +117,7 @@ def cover(signatures: Sequence[Hashable], cuts: Cuts, least_saved: int) -> list[
         best: Stretch | None = None
         for period in _periods(left):
             for start, length in _runs(left, period):
-                stretch = _aligned(start, period, length, cuts)
+                stretch = _aligned(start, period, length, cuts, least_parts)
                 if stretch is not None and (best is None or _gain(stretch) > _gain(best)):
                     best = stretch
         if best is None or best.saved < least_saved:
@@ -156,10 +157,10 @@ def _runs(signatures: Sequence[Hashable], period: int) -> Iterator[tuple[int, in
         start = k + 1
 
 
-def _aligned(start: int, period: int, length: int, cuts: Cuts) -> Stretch | None:
+def _aligned(start: int, period: int, length: int, cuts: Cuts, least_parts: int) -> Stretch | None:
     """The parts of such a run that begin where the fewest values cross, and among these the most parts; None where no cut is possible."""
     options: list[tuple[float, int, Stretch]] = []
-    for first in range(start, start + min(period, length - 2 * period + 1)):
+    for first in range(start, start + min(period, length - least_parts * period + 1)):
         count = (start + length - first) // period
         ends = range(first + period, first + count * period + 1, period)
         if all(cuts.is_possible(end, period) for end in ends):
@@ -176,7 +177,17 @@ def why_not_shared(node: fx.Node) -> str | None:
         return "it returns something else than tensors"
     if not _is_plain((node.args, node.kwargs)):
         return "an argument is an object of its own"
+    if _writes_to_input(node):
+        return "it changes an input of the program, such as running statistics"
     return None
+
+
+def _writes_to_input(node: fx.Node) -> bool:
+    record = operator(node.target)
+    if record is None or not record.writes:
+        return False
+    written = node.all_input_nodes if record.hides_writes else [a for a in node.args[:1] if isinstance(a, fx.Node)]
+    return any(argument.op in ("get_attr", "placeholder") for argument in written)
 
 
 def _signature(node: fx.Node) -> Hashable:
