@@ -37,8 +37,11 @@ def is_random(node: fx.Node) -> bool:
 
 def has_effect(node: fx.Node) -> bool:
     """Whether leaving out the node, when nobody uses its result, can be noticed. An unknown operator counts as having an effect."""
-    if node.op != "call_function" or node.meta.get("may_raise"):
-        return True
+    return node.op != "call_function" or bool(node.meta.get("may_raise")) or changes_something(node)
+
+
+def changes_something(node: fx.Node) -> bool:
+    """Whether the call has an effect other than raising. Drawing random numbers is told by `is_random`."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False  # operator.getitem and arithmetic on symbolic numbers
     record = operator(node.target)

@@ -59,6 +59,20 @@ def test_a_gradient_that_is_read_later_is_given_out_later():
         assert not any(given.intersection(later.inputs) for later in stages[number + 1 :])
 
 
+def test_what_may_raise_and_gradients_need_is_cut():
+    index = torch.tensor([2, 0, 1])
+
+    def program(x, u, v, index):
+        return torch.tanh(torch.zeros(3, 4).index_add(0, index, x @ u)) @ v
+
+    halves = halves_of(program, torch.randn(3, 4), leaf(4, 4), leaf(4, 4), index)
+    assert [len(group) for group in group_gradients(halves)] == [1, 1]
+    stages = cut(halves, group_gradients(halves), range(2))
+    targets = [[n.target for n in stage.graph.graph.nodes] for stage in stages]
+    raising = torch.ops.aten.index_select.default
+    assert sum(found.count(raising) for found in targets) == 1
+
+
 def test_effects_in_backward_keep_the_graph_whole():
     class Loud(torch.autograd.Function):
         @staticmethod

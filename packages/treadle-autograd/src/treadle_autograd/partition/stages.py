@@ -19,7 +19,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 from ..ancestors import ancestors
-from ..effects import has_effect, is_random
+from ..effects import changes_something, has_effect, is_random
 from ..node_sizes import size_in_bytes
 from .classify import is_view, viewed, why_not_recompute
 from .split import Halves, graph_between, tangents_of
@@ -45,10 +45,13 @@ class Stage:
 
 
 def why_not_cut(halves: Halves) -> str | None:
-    """Why the backward graph must stay in one piece."""
+    """Why the backward graph must stay in one piece. What may raise runs in the first stage that needs it, as all else."""
+    needed = ancestors(_gradients(halves).values())
     backward = (node for node in halves.classes.joint.graph.nodes if node in halves.classes.backward)
     for node in backward:
-        if node.op == "call_function" and (has_effect(node) or is_random(node)):
+        if node.op != "call_function":
+            continue
+        if is_random(node) or changes_something(node) or (has_effect(node) and node not in needed):
             return f"{node.name} has an effect in backward, and the order of effects counts"
     return None
 
