@@ -80,3 +80,44 @@ def test_few_sets_of_gradients_get_graphs_of_their_own(monkeypatch):
         found, expected = (torch.autograd.grad(f(*leaves)[0].sum(), leaf) for f in (run, gm))
         torch.testing.assert_close(found, expected)
     assert len(graphs) == 1 + 3  # forward; x; w; all of them
+
+
+def test_hooks_of_inputs_without_a_gradient_are_not_called():
+    def program(x, w, scale):
+        return torch.tanh(x @ w) * scale.detach()
+
+    x, w, scale = (torch.randn(3, 3, requires_grad=True) for _ in range(3))
+    run = aot(fx.symbolic_trace(program), [x, w, scale], inference=False, forward=lambda gm, _: gm)
+    called = []
+    for function in (program, lambda *args: run(*args)[0]):
+        calls: list[object] = []
+        handles = [
+            leaf.register_hook(lambda grad, k=k, calls=calls: calls.append(k)) for k, leaf in enumerate([x, w, scale])
+        ]
+        function(x, w, scale).sum().backward()
+        called.append(sorted(calls))
+        for handle in handles:
+            handle.remove()
+    assert called == [[0, 1], [0, 1]]
+    assert scale.grad is None
+
+
+def test_outputs_without_any_gradient_have_a_history():
+    class Constant(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return None
+
+    graph = fx.Graph()
+    graph.output((graph.call_function(lambda x: Constant.apply(x), (graph.placeholder("x"),)),))
+    x = torch.randn(3, requires_grad=True)
+    run = aot(fx.GraphModule(torch.nn.Module(), graph), [x], inference=False, forward=lambda gm, _: gm)
+    assert run.why_eager is None
+    (out,) = run(x)
+    assert out.requires_grad and out.grad_fn is not None
+    out.sum().backward()
+    assert x.grad is None

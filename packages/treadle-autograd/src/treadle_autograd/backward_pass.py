@@ -43,13 +43,13 @@ class BackwardPass:
 def begin_pass(call: Call, grad_outputs: Sequence[Any], function_of: Callable[[int], Any]) -> BackwardPass:
     """What the pass that runs now asks for.
 
-    function_of: the function behind a primal in autograd's graph, None if it needs no gradient."""
+    function_of: the function in autograd's graph behind the primal of a gradient, by its position; None if it needs no gradient."""
     joint = call.program.joint
     given = tuple(grad_outputs[k] for k in joint.tangents)
     defined = frozenset(k for k, tangent in enumerate(given) if tangent is not None)
     functions = {
-        k: function_of(primal)
-        for k, (primal, reads) in enumerate(zip(joint.gradients, call.program.halves.reads, strict=True))
+        k: function_of(k)
+        for k, reads in enumerate(call.program.halves.reads)
         if reads is not None and (not reads or reads & defined)
     }
     possible = tuple(k for k, function in functions.items() if function is not None)

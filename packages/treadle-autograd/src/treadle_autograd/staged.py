@@ -74,11 +74,11 @@ class Stages:
         return found
 
     def functions(self, nodes: Sequence[Any]) -> dict[int, Any]:
-        """The next function of every primal in autograd's graph, where `nodes` are the stages' nodes."""
+        """The next function in autograd's graph of the primal of every gradient, where `nodes` are the stages' nodes."""
         found: dict[int, Any] = {}
-        for number, (node, primals) in enumerate(zip(nodes, self.primals, strict=False)):
+        for number, (node, group) in enumerate(zip(nodes, self.groups, strict=False)):
             skipped = int(number < len(self.groups) - 1)  # the edge to the next stage
-            found.update(zip(primals, [function for function, _ in node.next_functions[skipped:]], strict=True))
+            found.update(zip(group, [function for function, _ in node.next_functions[skipped:]], strict=True))
         return found
 
     def begin(self, asked: BackwardPass, ctx: Any) -> Handed:

@@ -61,8 +61,11 @@ class TrainingProgram:
         self.read_and_written = inputs_read_and_written(joint)
         self.draws_random = any(map(is_random, halves.forward.graph.nodes))
         self._compile_backward = compile_backward
-        tensors_in = [k for k, value in enumerate(joint.input_values) if isinstance(value, torch.Tensor)]
-        self.edges = {primal: place for place, primal in enumerate(tensors_in)}  # in autograd's graph
+        #: positions, among the joint graph's, of the gradients that are ever computed. Autograd must not lead anywhere else: hooks of
+        #: a parameter that gets no gradient are not called.
+        #: All where there are none: the outputs have a history all the same.
+        computed = tuple(k for k, reads in enumerate(halves.reads) if reads is not None)
+        self.differentiated = computed or tuple(range(len(joint.gradients)))
         self._chosen: set[tuple[int, ...]] = set()
         self._backwards: dict[tuple[int, ...], Compiled] = {}
         self._is_checked = False
@@ -278,10 +281,11 @@ class ForwardResults:
 
 
 class CompiledBackward(torch.autograd.Function):
-    """The node of one compiled graph in autograd's graph. `values` receives the outputs that get nodes of their own."""
+    """The node of one compiled graph in autograd's graph. `values` receives the outputs that get nodes of their own; `differentiated` are
+    the primals that gradients are computed of."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, values: dict[int, torch.Tensor], *primals: Any) -> Any:
+    def forward(ctx: Any, call: Call, values: dict[int, torch.Tensor], primals: list[Any], *differentiated: Any) -> Any:
         ctx.set_materialize_grads(False)
         ctx.call = call
         results = call.run_forward(primals)
@@ -294,11 +298,11 @@ class CompiledBackward(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         call: Call = ctx.call
         program = call.program
-        functions = ctx.next_functions
-        asked = begin_pass(call, grad_outputs, lambda primal: functions[program.edges[primal]][0])
-        gradients: list[Any] = [None] * (2 + program.joint.n_primals)
+        functions = dict(zip(program.differentiated, ctx.next_functions, strict=True))
+        asked = begin_pass(call, grad_outputs, lambda k: functions[k][0])
+        gradients: dict[int, Any] = dict.fromkeys(program.differentiated)
         if not asked.wanted:
-            return tuple(gradients)
+            return (None, None, None, *gradients.values())
         saved = ctx.saved_tensors  # raises what eager raises when they are gone, or have been changed
         if asked.runs_compiled:
             tangents = [laid_out(tangent, *data) for tangent, data in zip(asked.given, ctx.layouts, strict=True)]
@@ -306,8 +310,8 @@ class CompiledBackward(torch.autograd.Function):
         else:
             found = gradients_elsewhere(call, asked, ctx.layouts)
         for k, gradient in zip(asked.wanted, found, strict=True):
-            gradients[2 + program.joint.gradients[k]] = gradient
-        return tuple(gradients)
+            gradients[k] = gradient
+        return (None, None, None, *gradients.values())
 
 
 _apply_node = super(torch.autograd.Function, CompiledBackward).apply
@@ -318,6 +322,10 @@ def _apply(call: Call, values: dict[int, torch.Tensor], primals: Sequence[Any]) 
     """`CompiledBackward.apply`, without what it looks up in every call for functions that have `setup_context`.
 
     A tensor that a transform of `torch.func` has left behind is unwrapped, as there."""
-    if torch._C._are_functorch_transforms_active():
-        return CompiledBackward.apply(call, values, *primals)  # type: ignore[no-any-return]
-    return _apply_node(call, values, *[_unwrap(p) if isinstance(p, torch.Tensor) else p for p in primals])  # type: ignore[no-any-return]
+    given = primals
+    apply = CompiledBackward.apply
+    if not torch._C._are_functorch_transforms_active():
+        apply = _apply_node
+        given = [_unwrap(p) if isinstance(p, torch.Tensor) else p for p in primals]
+    gradients = call.program.joint.gradients
+    return apply(call, values, list(given), *[given[gradients[k]] for k in call.program.differentiated])  # type: ignore[no-any-return]
