@@ -233,6 +233,39 @@ def cached_functions_that_count():
     yield f, ones()
 
 
+def cached_functions_behind_writes():
+    log, names = [], {}
+
+    @functools.lru_cache
+    def h(k):
+        log.append(("h", k, len(names)))
+        return k
+
+    def f(x, k):
+        log.append(("f", k))
+        y = x * h(k)
+        names[k] = k
+        return y + h(k + 10), log[-1]
+
+    for k in (1, 1, 2, 1):
+        yield f, ones(), k
+    h.cache_clear()
+    for k in (1, 2):
+        yield f, ones(), k
+
+
+def cached_functions_of_several_types():
+    @functools.lru_cache(maxsize=64, typed=True)
+    def h(k, *more, named=0):
+        return type(k).__name__, named, more
+
+    def f(x, k):
+        return x, h(k), h(k, named=k), h(k, 1)
+
+    for k in (1, True, 1.0, 1, "1", True):
+        yield f, ones(), k
+
+
 def cached_objects():
     """As einops keeps its recipes."""
 

@@ -238,5 +238,5 @@ RECORDED = tuple(row.op for row in _ROWS if row.is_recorded)
 
 
 def is_asked_last(guard: Any) -> bool:
-    """Whether a guard or its compiled check runs code of the program, which happens only on calls that the entry takes if it holds."""
+    """Whether asking a guard or its compiled check can be noticed, so that it is asked only on calls that the entry takes if it holds."""
     return guard.op == "call_many" and getattr(guard.arg[0], "is_asked_last", False)

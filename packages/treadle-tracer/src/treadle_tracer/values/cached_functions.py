@@ -1,8 +1,9 @@
 """Functions under `functools.lru_cache`.
 
-Of constants they are asked while tracing, and again by a guard, so the cache is the one that the program has. Of numbers that are not known
-yet they are evaluated in place where that cannot be told from finding the answer in the cache: the function only computes from its
-arguments, and nobody changes what it gives. Otherwise the numbers become constants.
+Of constants they are asked while tracing, and again by a guard, so the cache is the one that the program has. A function that the cache
+has no answer of runs while the call is traced, but only where that is no other moment to it than in eager: where nothing has been printed,
+written or drawn before. Of numbers that are not known yet they are evaluated in place where that cannot be told from finding the answer
+in the cache: the function only computes from its arguments, and nobody changes what it gives. Otherwise the numbers become constants.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_shapes.torch import operator
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue
+from treadle_tracer.values.cached_answers import CachedAnswer, is_answered
 from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.constants import is_constant_object, is_trusted_name
 from treadle_tracer.values.graph_functions import goes_into_graph
@@ -25,34 +28,9 @@ from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
+    from torch import fx
+
     from treadle_tracer.values.value import TraceContext
-
-
-class _CachedAnswer:
-    """Guard callable: the cached function gives the recorded answer for these arguments: an equal constant, or the very object.
-
-    Where the answer is cached no more, asking runs the function, as the program would on this call if all else holds: it is asked last.
-    The check fails then, because the function may have changed what others have checked; the program finds the answer in the cache.
-    """
-
-    __slots__ = ("args", "kwargs", "result")
-    is_asked_last = True
-
-    def __init__(self, args: list[Any], kwargs: dict[str, Any]):
-        self.args, self.kwargs = args, kwargs
-        self.result: Any = None
-
-    def ask(self, function: Any) -> Any:
-        return function(*self.args, **self.kwargs)
-
-    def __call__(self, value: Any, again: Any) -> bool:
-        misses = value.cache_info().misses
-        found = self.ask(value)
-        if value.cache_info().misses != misses:
-            return False
-        if not is_constant_object(self.result):
-            return found is self.result
-        return type(found) is type(self.result) and repr(found) == repr(self.result) and found == self.result
 
 
 def call_cached(tx: TraceContext, cached: ConcreteValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -64,9 +42,14 @@ def call_cached(tx: TraceContext, cached: ConcreteValue, args: list[Value], kwar
         if found is not None:
             return found
     plain = [_plain(tx, cached, arg) for arg in args]
-    answer = _CachedAnswer(plain, {name: _plain(tx, cached, arg) for name, arg in kwargs.items()})
+    answer = CachedAnswer(plain, {name: _plain(tx, cached, arg) for name, arg in kwargs.items()})
+    if not is_answered(cached.obj, answer.args, answer.kwargs):
+        tx.mutations.begin_write()
+        reason = why_not_run_now(tx)
+        if reason is not None:
+            raise Unsupported("builtin-call", f"{cached.describe()}, which is not cached yet, while {reason}")
     try:
-        answer.result = answer.ask(cached.obj)
+        answer.result = cached.obj(*answer.args, **answer.kwargs)
     except Exception as error:
         raise Unsupported("builtin-call", f"{cached.describe()}, which has raised {error!r}") from None
     function, is_constant = ConstSource(cached.obj), is_constant_object(answer.result)
@@ -76,6 +59,28 @@ def call_cached(tx: TraceContext, cached: ConcreteValue, args: list[Value], kwar
     if is_constant:
         return tx.from_constant(answer.result)
     return tx.wrap(answer.result, ConstSource(answer.result, is_made=True))
+
+
+def why_not_run_now(tx: TraceContext) -> str | None:
+    """What the program has done that the trace has not: a function of the program that runs now comes too early."""
+    writes = tx.mutations
+    if writes.outputs:
+        return "output waits"
+    if any(True for _ in writes.global_stores()) or any(True for _ in writes.cell_stores()):
+        return "writes to variables wait"
+    changed = (*writes.containers(), *(owner for owner, _, _ in writes.attr_stores()))
+    if any(value.source is not None for value in changed):
+        return "writes to objects wait"
+    if any(map(_has_effects, tx.graph.nodes)):
+        return "operators wait that write to tensors or draw random numbers"
+    return None
+
+
+def _has_effects(node: fx.Node) -> bool:
+    if not node.op.startswith("call_"):
+        return False
+    record = operator(node.target)
+    return record is None or not record.is_pure or record.is_random or record.hides_writes or "out" in node.kwargs
 
 
 def _plain(tx: TraceContext, cached: Value, arg: Value) -> Any:
@@ -154,7 +159,7 @@ def _shared(value: Value) -> Value:
     if value.source is not None or isinstance(value, (Constant, ConcreteValue, SymbolicValue)):
         return value
     if isinstance(value, TupleValue) and value.cls is tuple:
-        return TupleValue([_shared(item) for item in value.items])
+        return _CachedTuple([_shared(item) for item in value.items])
     if isinstance(value, ListValue) and value.cls is list:
         return _CachedList([_shared(item) for item in value.items])
     if isinstance(value, DictValue) and value.cls is dict:
@@ -173,6 +178,13 @@ class _CachedList(ListValue):
 
     __slots__ = ()
     changed = reconstruct = _refuse
+
+
+class _CachedTuple(TupleValue):
+    """A tuple that stands in the cache of a function."""
+
+    __slots__ = ()
+    reconstruct = _refuse
 
 
 class _CachedDict(DictValue):
