@@ -69,7 +69,7 @@ def test_no_other_user_can_write_or_read(tmp_path: Path) -> None:
     finally:
         os.umask(before)
     path = cache.path("k", "a")
-    assert [stat.S_IMODE(p.stat().st_mode) & 0o077 for p in (path, path.parent)] == [0, 0]
+    assert [stat.S_IMODE(p.stat().st_mode) & 0o077 for p in (path, path.parent, cache.directory)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o777])

@@ -191,7 +191,8 @@ def _is_sealed(path: Path, size: int) -> bool:
 
 
 def _write_atomically(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for folder in (path.parent.parent, path.parent):  # the mode is that of the last one alone
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_TEMPORARY)  # only this user may read or write it
     try:
         with os.fdopen(handle, "wb") as out:

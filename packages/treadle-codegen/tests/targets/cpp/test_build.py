@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import types
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,12 @@ def test_a_compiler_that_compiles_nothing_is_not_our_bug(tmp_path: Path, backgro
 def test_a_compiler_without_words_is_said_to_have_ended(tmp_path: Path) -> None:
     with pytest.raises(CodegenUnavailable, match="it ended with status 3"):
         compile_to_bytes("int x;", broken(tmp_path, "exit 3"), compile_flags(1))
+
+
+def test_a_full_disk_is_not_the_compilers_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=4096))
+    with pytest.raises(CodegenUnavailable, match=r"the disk of .* is full; set TMPDIR"):
+        compile_to_bytes("int x;", broken(tmp_path, "echo 'cannot write' >&2; exit 1"), compile_flags(1))
 
 
 def test_code_that_a_working_compiler_refuses_is_our_bug() -> None:

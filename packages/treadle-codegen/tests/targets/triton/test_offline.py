@@ -141,6 +141,22 @@ def test_a_kernel_that_triton_refuses_is_named_and_kept(options: CodegenOptions)
     assert compile_kernels([unit.kernels["k_ppl"]], HOPPER, options)  # the process serves the next
 
 
+def test_a_refused_kernel_that_the_cache_cannot_keep_gets_a_name_of_its_own(
+    options: CodegenOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (options.cache_dir / "refused").parent.mkdir(parents=True, exist_ok=True)
+    (options.cache_dir / "refused").write_text("in the way")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    unit = parse_unit(units.unit({"k_bad": units.add_one("k_bad").replace("inside)", "no_such_name)")}, {}))
+    paths = []
+    for _ in range(2):
+        with pytest.raises(KernelRefused) as caught:
+            compile_kernels(unit.kernels.values(), HOPPER, options)
+        paths.append(Path(caught.value.path))
+    assert paths[0] != paths[1] and {path.parent for path in paths} == {tmp_path}
+    assert all(path.stat().st_mode & 0o077 == 0 for path in paths)
+
+
 def test_a_kernel_that_kills_the_compiler_is_named_and_kept(options: CodegenOptions) -> None:
     bad = (
         f"import os\nos.write(2, b'LLVM ERROR: broken')\nos.kill(os.getpid(), {int(signal.SIGSEGV)})\n"

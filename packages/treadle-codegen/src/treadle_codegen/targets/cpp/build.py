@@ -175,6 +175,8 @@ def _compile_in(directory: Path, source: str, compiler: Compiler, flags: tuple[s
         raise CodegenUnavailable(f"the C++ compiler {compiler} was killed by signal {-code}")
     if code != 0 and _KILLED in errors:  # out of memory
         raise CodegenUnavailable(f"the C++ compiler {compiler} was killed: {errors[:400]}")
+    if code != 0 and shutil.disk_usage(directory).free < _ROOM:
+        raise CodegenUnavailable(f"the disk of {directory.parent} is full; set TMPDIR to another directory")
     if code != 0 and _refuses_everything(command, text):
         words = errors.strip()[:400] or f"it ended with status {code}"
         raise CodegenUnavailable(
@@ -182,8 +184,6 @@ def _compile_in(directory: Path, source: str, compiler: Compiler, flags: tuple[s
             "Repair it, or set CXX to another (g++ 9 or later, or clang++)."
         )
     if code != 0:
-        if shutil.disk_usage(directory).free < _ROOM:
-            raise CodegenUnavailable(f"the disk of {directory.parent} is full; set TMPDIR to another directory")
         raise CompilerFailed(f"{compiler} refused generated code:\n{errors[:4000]}")
     return library.read_bytes()
 

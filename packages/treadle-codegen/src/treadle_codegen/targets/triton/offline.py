@@ -6,9 +6,11 @@ signature, alignment, architecture, Triton's version and settings. Several new k
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
+import os
 import struct
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -155,14 +157,34 @@ def _keep_source(request: workers.Request, reason: str, options: CodegenOptions)
     """The path of a file with the kernel, how it is compiled and what Triton said; "" where nothing can be written."""
     how = {key: value for key, value in request.items() if key != "text"}
     comment = "".join(f"# {line}\n" for line in f"{how}\n{reason}".splitlines())
-    for folder in (options.cache_dir / "refused", Path(tempfile.gettempdir())):
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            path = folder / f"{request['name']}.py"
-            path.unlink(missing_ok=True)
-            with path.open("x") as file:
-                file.write(f"{request['text']}\n\n{comment}")
-        except OSError:
-            continue
-        return str(path)
+    text = f"{request['text']}\n\n{comment}"
+    for keep in (_keep_in_cache, _keep_in_temporary_directory):
+        with contextlib.suppress(OSError):
+            return str(keep(request["name"], text, options))
     return ""
+
+
+def _keep_in_cache(name: str, text: str, options: CodegenOptions) -> Path:
+    """The file of this kernel in the cache directory, written anew. Raises OSError."""
+    folder = options.cache_dir / "refused"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    written, path = _new_file(name, text, folder), folder / f"{name}.py"
+    os.replace(written, path)
+    return path
+
+
+def _keep_in_temporary_directory(name: str, text: str, options: CodegenOptions) -> Path:
+    """A file of a name that nobody can tell beforehand: others may write into the directory, too. Raises OSError."""
+    return _new_file(name, text, None)
+
+
+def _new_file(name: str, text: str, folder: Path | None) -> Path:
+    """A new file with this text that only this user can read. Raises OSError, and leaves nothing then."""
+    handle, path = tempfile.mkstemp(prefix=f"treadle-{name}-", suffix=".py", dir=folder)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+    except OSError:
+        os.unlink(path)
+        raise
+    return Path(path)
