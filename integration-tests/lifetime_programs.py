@@ -508,6 +508,63 @@ m = nn.Linear(4, 4)
 def g(x): return m(x)
 return use_call, (g,), [m, m.weight, g]
 """,
+    "parameter as an argument": """
+p = nn.Parameter(torch.ones(4))
+return (lambda x, p: x * p), (p,), [p]
+""",
+    "parameter in a list": """
+p = nn.Parameter(torch.ones(4))
+return (lambda x, l: x * l[0]), ([p],), [p]
+""",
+    "object as a key": """
+class C: pass
+o = C()
+return (lambda x, d: x * sum(d.values())), ({o: 2.},), [C, o]
+""",
+    "object that is looked up": """
+class C: pass
+o = C()
+return (lambda x, d, o: x * d[o]), ({o: 2.}, o), [C, o]
+""",
+    "object that is not there": """
+class C: pass
+o = C()
+return (lambda x, d, o: x + 1 if o in d else x), ({"a": 1}, o), [C, o]
+""",
+    "keys of several kinds": """
+class C: pass
+o = C()
+def f(x, d):
+    for key, value in d.items():
+        x = x * value if key == "b" else x + value
+    return x
+return f, ({o: 2., "b": 3., C: 1.},), [C, o]
+""",
+    "class that is looked up": """
+class C: pass
+return (lambda x, d, c: x * d[c]), ({C: 2., int: 1.}, C), [C]
+""",
+    "member of an enumeration as a key": """
+E = enum.Enum("E", "A B")
+return (lambda x, d, e: x * d[e]), ({E.A: 2., E.B: 1.}, E.A), [E]
+""",
+    "function as a key of an ordered dict": """
+g = lambda: 3
+return (lambda x, d: x * next(iter(d.values()))), (collections.OrderedDict([(g, 2.)]),), [g]
+""",
+    "key of a proxy": """
+class C: pass
+o = C()
+return (lambda x, d: x * list(d.values())[0]), (types.MappingProxyType({o: 2.}),), [C, o]
+""",
+    "class in a set": """
+class C: pass
+return (lambda x, s, c: x + 1 if c in s else x), ({C, int}, C), [C]
+""",
+    "module as a key": """
+m = nn.Linear(4, 4)
+return (lambda x, d, m: m(x) * d[m]), ({m: 2.}, m), [m, m.weight]
+""",
     "module with a buffer": """
 m = nn.BatchNorm1d(4)
 return (lambda x, m: m(x[None].expand(2, 4))), (m,), [m, m.running_mean]

@@ -166,6 +166,12 @@ tf_step_value(const GuardNode *node, PyObject *value)
     }
     case STEP_dict_item:
         return PyDict_Check(value) ? Py_XNewRef(PyDict_GetItemWithError(value, node->key)) : NULL;
+    case STEP_dict_item_of: {
+        PyObject *key = Py_XNewRef(tf_referent(node->key));     /* `__eq__` may free it */
+        result = key != NULL && PyDict_Check(value) ? Py_XNewRef(PyDict_GetItemWithError(value, key)) : NULL;
+        Py_XDECREF(key);
+        return result;
+    }
     case STEP_list_item:
         return PyList_Check(value) && node->index < PyList_GET_SIZE(value) ? Py_NewRef(PyList_GET_ITEM(value, node->index))
                                                                           : NULL;

@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 import types
+import weakref
 from collections import OrderedDict, defaultdict
 from typing import Any
 
@@ -49,6 +50,9 @@ def holds(path: tuple[Any, ...], op: str, arg: Any, /, **locals_: Any) -> bool:
 X = ("local", "x")
 
 
+KEY = Thing()
+
+
 @pytest.mark.parametrize(
     ("accessor", "value", "expected"),
     [
@@ -63,6 +67,7 @@ X = ("local", "x")
         (("dict_item", "k"), {"k": 1}, 1),
         (("dict_item", "k"), OrderedDict(k=1), 1),
         (("dict_item", (1, 2)), {(1, 2): 1}, 1),
+        (("dict_item_of", weakref.ref(KEY)), {KEY: 1}, 1),
         (("list_item", 1), [4, 5], 5),
         (("tuple_item", 0), (4, 5), 4),
         (("item", "k"), {"k": 1}, 1),
@@ -92,6 +97,9 @@ def test_accessors_reach_the_value(accessor: tuple[Any, ...], value: Any, expect
         (("dict_item", "k"), defaultdict(int)),
         (("dict_item", "k"), [1]),
         (("dict_item", []), {}),
+        (("dict_item_of", weakref.ref(KEY)), {}),
+        (("dict_item_of", weakref.ref(KEY)), [KEY]),
+        (("dict_item_of", weakref.ref(Thing())), {None: 1}),
         (("list_item", 2), [4, 5]),
         (("list_item", 0), (4, 5)),
         (("tuple_item", 2), (4, 5)),

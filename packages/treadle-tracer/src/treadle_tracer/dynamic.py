@@ -12,7 +12,7 @@ import torch
 from treadle_shapes import ConstraintError
 
 from .marks import Mark, marks_of
-from .source import Source
+from .source import Source, is_passed
 
 if TYPE_CHECKING:
     from treadle_shapes import IntLike, ShapeEnv
@@ -84,14 +84,16 @@ def hints_of(tensor: torch.Tensor, source: Source, known: DynamicSources, option
     that are not strided and parameters that are constants of the graph are always specialised.
     """
     may_vary = type(tensor) is torch.Tensor or known.is_input(source)
-    if tensor.layout is not torch.strided or not may_vary:
+    varies_if_seen = isinstance(tensor, torch.nn.Parameter) and is_passed(source)
+    if tensor.layout is not torch.strided or not (may_vary or varies_if_seen):
         return {}
     marks = marks_of(tensor)
     seen = known.get(source, {})
+    dynamic = options.dynamic if may_vary or options.dynamic is False else None
     found = {}
     for dim, size in enumerate(tensor.shape):
         mark = marks.get(dim)
-        if size == 0 or not _is_wanted(mark, dim in seen, options.dynamic):
+        if size == 0 or not _is_wanted(mark, dim in seen, dynamic):
             continue
         hint = size if size > 1 or not known.generalise_size_one else _size_for_one(mark, seen.get(dim, 0))
         if hint > 1:

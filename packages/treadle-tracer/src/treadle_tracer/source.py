@@ -354,6 +354,13 @@ class InstanceDictSource(_Step):
         cb.binary_subscr()
 
 
+def is_passed(source: Source) -> bool:
+    """Whether the caller passes what is at a source, itself or in a container or object, and not as a parameter of a module."""
+    chain = list(source.chain())
+    is_of_module = any(isinstance(step, InstanceDictSource) and step.key == "_parameters" for step in chain)
+    return isinstance(chain[-1], LocalSource) and not is_of_module
+
+
 class HiddenDictSource(InstanceDictSource):
     """As `InstanceDictSource`, of an object whose class has a say in what `base.__dict__` gives."""
 
@@ -509,6 +516,33 @@ class DictItemSource(ListItemSource):
     __slots__ = ()
     accessor = "dict_item"
     method = dict.__getitem__
+
+
+class DictItemOfSource(DictItemSource):
+    """As `DictItemSource`, for a key that is referred to weakly: `key` is the reference."""
+
+    __slots__ = ()
+    accessor = "dict_item_of"
+
+    def emit(self, cb: Emitter) -> None:
+        cb.push_null()
+        cb.load_const(_item_of)
+        self.base.emit(cb)
+        cb.load_const(self.key)
+        cb.call(2)
+
+    def _write(self) -> str:
+        return f"{self.base.text}[{_key_text(referent(self.key))}]"
+
+
+def _item_of(mapping: dict[Any, Any], reference: Any) -> Any:
+    return dict.__getitem__(mapping, reference())
+
+
+def dict_item_source(base: Source, key: Any) -> DictItemSource:
+    """`dict.__getitem__(base, key)`, the key referred to weakly where it can be."""
+    reference = reference_to(key)
+    return DictItemSource(base, key) if reference is key else DictItemOfSource(base, reference)
 
 
 class DictKeySource(_Step):

@@ -113,6 +113,7 @@ _STEPS: Mapping[str, Callable[..., Any]] = {
     "descriptor": lambda value, descriptor: descriptor.__get__(value),
     "slot": lambda value, slot: namespace_of(slot[0]())[slot[1]].__get__(value),
     "dict_item": dict.__getitem__,
+    "dict_item_of": lambda value, reference: dict.__getitem__(value, reference()),
     "list_item": list.__getitem__,
     "tuple_item": tuple.__getitem__,
     "item": operator.getitem,

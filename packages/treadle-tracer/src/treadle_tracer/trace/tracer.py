@@ -33,6 +33,7 @@ from treadle_tracer.source import (
     GlobalsSource,
     InstanceDictSource,
     Source,
+    is_passed,
 )
 from treadle_tracer.values import (
     aliases,
@@ -302,7 +303,8 @@ class Tracer:
         if why_not is not None:
             raise Unsupported("tensor-kind", f"{source.text} is {why_not}")
         originals.require_plain_tensors(self, type(obj))
-        static = (static or isinstance(obj, torch.nn.Parameter)) and not self.symbols.dynamic.is_input(source)
+        static = static or (isinstance(obj, torch.nn.Parameter) and not is_passed(source))
+        static = static and not self.symbols.dynamic.is_input(source)
         dims = () if static else self.symbols.dynamic_dims(source, obj)
         self.guards.add_tensor(source, obj, dims, by_identity=static)
         with outside_transforms():

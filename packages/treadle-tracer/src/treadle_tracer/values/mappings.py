@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import is_subtype
-from treadle_tracer.source import DictItemSource, DictKeySource
+from treadle_tracer.source import DictKeySource, dict_item_source
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_constant_object
 from treadle_tracer.values.iteration import DictIterator
+from treadle_tracer.values.key_guards import guard_key_of, guard_keys_of
 from treadle_tracer.values.keys import check_keys
 from treadle_tracer.values.sequences import TupleValue, symbolic_length
 from treadle_tracer.values.value import NotConstant, Value, special_method
@@ -56,7 +57,7 @@ class DictValue(Value):
         made.keys_guarded = False
         for position, (key, item) in enumerate(dict.items(obj)):
             key_value = wrap_key(tx, key, DictKeySource(source, position))
-            made.entries[key_value.hash_key(tx)] = (key_value, LazyValue(item, DictItemSource(source, key)))
+            made.entries[key_value.hash_key(tx)] = (key_value, LazyValue(item, dict_item_source(source, key)))
         return made
 
     def python_type(self) -> type:
@@ -84,7 +85,7 @@ class DictValue(Value):
         """Guard which keys there are and in which order."""
         if not self.keys_guarded and self.source is not None:
             self.keys_guarded = True
-            tx.guards.add(self.source, "dict_keys", tuple(dict.keys(self.obj)))
+            guard_keys_of(tx, self.obj, self.source)
 
     def guard_key(self, tx: TraceContext, key: Value) -> None:
         """Guard whether `key` is there."""
@@ -95,7 +96,8 @@ class DictValue(Value):
         except NotConstant:
             self.guard_keys(tx)
             return
-        tx.guards.add(self.source, "has_key" if dict.__contains__(self.obj, plain) else "lacks_key", plain)
+        has = dict.__contains__(self.obj, plain)
+        guard_key_of(tx, self.source, plain, has)
 
     def changed(self, tx: TraceContext) -> None:
         if self.source is not None or (self.owner is not None and self.owner.source is not None):

@@ -59,6 +59,7 @@ from treadle_tracer.values.functions import (
 from treadle_tracer.values.generic_alias import GenericAlias, wrap_alias
 from treadle_tracer.values.graph_functions import goes_into_graph, rely_on_body
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
+from treadle_tracer.values.key_guards import ItemOf, SameKeys, SameSet
 from treadle_tracer.values.mappings import VIEW_TYPES, DictValue, DictView, wrap_key
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.numpy_numbers import NumpyNumber, wrap_numpy_number
@@ -283,9 +284,9 @@ def _mapping_proxy(tx: TraceContext, obj: Any, source: Source) -> Value:
     made = DictValue({}, types.MappingProxyType)  # type: ignore[arg-type]
     for key, item in obj.items():
         key_value = wrap_key(tx, key, source)
-        made.entries[key_value.hash_key(tx)] = (key_value, LazyValue(item, ItemSource(source, key)))
+        made.entries[key_value.hash_key(tx)] = (key_value, LazyValue(item, ApplySource(source, ItemOf(key))))
     if not isinstance(source, ConstSource):
-        tx.guards.add(source, "call", _SameKeys(obj), f"{source.text} has the same {len(obj)} keys")
+        tx.guards.add(source, "call", SameKeys(obj), f"{source.text} has the same {len(obj)} keys")
     return made
 
 
@@ -325,47 +326,10 @@ def _set(tx: TraceContext, obj: Any, source: Source) -> Value:
         raise Unsupported("unknown-object", f"{source.text} is a set of objects")
     tx.guards.add(source, "type_is", type(obj))
     if not isinstance(source, ConstSource):
-        tx.guards.add(source, "call", _SameSet(obj), f"{source.text} has the same {len(obj)} items")
+        tx.guards.add(source, "call", SameSet(obj), f"{source.text} has the same {len(obj)} items")
     made = SetValue.of(tx, [tx.wrap(item, ConstSource(item)) for item in obj], type(obj))
     made.source, made.obj, made.real = source, obj, obj
     return made
-
-
-def _identities(items: Any) -> list[Any]:
-    """Each item as something that equals only the same item: by type, and for what is no constant by identity."""
-    return [_exact(item) for item in items]
-
-
-def _exact(item: Any) -> Any:
-    if type(item) is tuple:
-        return (tuple, *map(_exact, item))
-    if type(item) is float:
-        return (float, item.hex())
-    if is_one_of(type(item), (int, bool, str, bytes, type(None))):
-        return (type(item), item)
-    return id(item)
-
-
-class _SameKeys:
-    """Guard callable: a mapping has the recorded keys in the recorded order."""
-
-    def __init__(self, mapping: Any):
-        self.keys = list(mapping)  # keeps them alive, so that their ids stay theirs
-        self.exact = _identities(self.keys)
-
-    def __call__(self, value: Any) -> bool:
-        return len(value) == len(self.exact) and _identities(value) == self.exact
-
-
-class _SameSet:
-    """Guard callable: a set has the recorded items."""
-
-    def __init__(self, items: Any):
-        self.items = tuple(items)  # keeps them alive, so that their ids stay theirs
-        self.exact = frozenset(_identities(items))
-
-    def __call__(self, value: Any) -> bool:
-        return len(value) == len(self.exact) and frozenset(_identities(value)) == self.exact
 
 
 def _nn_module(tx: TraceContext, obj: torch.nn.Module, source: Source) -> Value:

@@ -408,15 +408,6 @@ def _extreme_of_floats(tx: TraceContext, text: str, items: list[Value]) -> Value
     return best
 
 
-def _complaint_about_nothing(function: Callable[..., Any]) -> str:
-    """What `max` or `min` of no items says, which depends on the version of Python."""
-    try:
-        function(())
-    except ValueError as error:
-        return str(error)
-    return ""
-
-
 def _extreme(text: str) -> Apply:
     def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         items = args[0].unpack(tx) if len(args) == 1 else args
@@ -425,7 +416,9 @@ def _extreme(text: str) -> Apply:
         if not items:
             if "default" in kwargs:
                 return kwargs["default"]
-            tx.raise_exception(ValueError, _complaint_about_nothing(max if text == ">" else min))
+            tx.raise_exception(
+                ValueError, "max() arg is an empty sequence" if text == ">" else "min() arg is an empty sequence"
+            )
         if not keyed and any(isinstance(item, SymbolicValue) for item in items):
             return _symbolic_extreme(tx, text, items)
         best = items[0]

@@ -1,0 +1,124 @@
+"""Guards of the keys of dicts and the members of sets. They keep neither alive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.by_identity import is_one_of
+from treadle_tracer.source import DictKeySource, dict_item_source
+from treadle_tracer.values.constants import CONSTANT_TYPES
+from treadle_tracer.weakly import is_referred_to_weakly, reference_to, referent
+
+if TYPE_CHECKING:
+    from treadle_tracer.source import Source
+    from treadle_tracer.values.value import TraceContext
+
+_MOST_BY_POSITION = 256  # the key at a position is found by counting
+
+
+def guard_keys_of(tx: TraceContext, mapping: dict[Any, Any], source: Source) -> None:
+    """Rely on which keys there are and in which order."""
+    keys = tuple(dict.keys(mapping))
+    weak = [is_referred_to_weakly(key) for key in keys]
+    if not any(weak):
+        tx.guards.add(source, "dict_keys", keys)
+    elif len(keys) > _MOST_BY_POSITION or not all(
+        w or type(k) in CONSTANT_TYPES for w, k in zip(weak, keys, strict=True)
+    ):
+        tx.guards.add(source, "call", SameKeys(mapping), f"{source.text} has the same {len(keys)} keys")
+    else:
+        tx.guards.add(source, "len", len(keys))
+        for position, (is_weak, key) in enumerate(zip(weak, keys, strict=True)):
+            tx.guards.add(DictKeySource(source, position), "is" if is_weak or key is None else "equals", key)
+
+
+def guard_key_of(tx: TraceContext, source: Source, key: Any, has: bool) -> None:
+    """Rely on whether the dict at `source` has a key."""
+    if is_referred_to_weakly(key):
+        text = f"{dict_item_source(source, key).text} is {'there' if has else 'not there'}"
+        tx.guards.add(source, "call", HasKey(key, has), text)
+    else:
+        tx.guards.add(source, "has_key" if has else "lacks_key", key)
+
+
+def _exact(item: Any) -> Any:
+    """Something that equals only the same item: by type, and for what is no constant by identity."""
+    if type(item) is tuple:
+        return (tuple, *map(_exact, item))
+    if type(item) is float:
+        return (float, item.hex())
+    if is_one_of(type(item), (int, bool, str, bytes, type(None))):
+        return (type(item), item)
+    return id(item)
+
+
+def _reference(item: Any) -> Any:
+    """The item referred to weakly, also inside tuples; the item itself where that is not possible."""
+    return tuple(map(_reference, item)) if type(item) is tuple else reference_to(item)
+
+
+def _is_alive(reference: Any) -> bool:
+    if type(reference) is tuple:
+        return all(map(_is_alive, reference))
+    return reference is None or referent(reference) is not None
+
+
+class SameKeys:
+    """Guard callable: a mapping has the recorded keys in the recorded order."""
+
+    __slots__ = ("exact", "references")
+
+    def __init__(self, mapping: Any):
+        self.references = [
+            _reference(key) for key in mapping
+        ]  # an id is that of the recorded key only while the key lives
+        self.exact = list(map(_exact, mapping))
+
+    def __call__(self, value: Any) -> bool:
+        same = len(value) == len(self.exact) and list(map(_exact, value)) == self.exact
+        return same and all(map(_is_alive, self.references))
+
+
+class SameSet:
+    """Guard callable: a set has the recorded items."""
+
+    __slots__ = ("exact", "references")
+
+    def __init__(self, items: Any):
+        self.references = [_reference(item) for item in items]
+        self.exact = frozenset(map(_exact, items))
+
+    def __call__(self, value: Any) -> bool:
+        same = len(value) == len(self.exact) and frozenset(map(_exact, value)) == self.exact
+        return same and all(map(_is_alive, self.references))
+
+
+class HasKey:
+    """Guard callable: whether a dict has a key is as recorded."""
+
+    __slots__ = ("has", "reference")
+
+    def __init__(self, key: Any, has: bool):
+        self.reference, self.has = reference_to(key), has
+
+    def __call__(self, value: Any) -> bool:
+        key = referent(self.reference)
+        return key is not None and dict.__contains__(value, key) is self.has
+
+
+class ItemOf:
+    """`mapping[key]`, the key referred to weakly. Raises KeyError when it is gone."""
+
+    __slots__ = ("reference",)
+
+    def __init__(self, key: Any):
+        self.reference = _reference(key)
+
+    def __call__(self, mapping: Any) -> Any:
+        if not _is_alive(self.reference):
+            raise KeyError
+        return mapping[_alive(self.reference)]
+
+
+def _alive(reference: Any) -> Any:
+    return tuple(map(_alive, reference)) if type(reference) is tuple else referent(reference)
