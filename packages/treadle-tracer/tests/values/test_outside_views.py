@@ -97,3 +97,13 @@ def test_truths_of_tensors(program):
     for other in (x.clone(), y, x.clone()):
         assert _outcome(run, x, other) == _outcome(program, x, other)
     assert bool(said.breaks) == (program not in WHOLE)
+
+
+def test_equal_numbers_from_outside_count_as_one_whether_or_not_they_are_one_object():
+    def program(x, n, m):
+        return x + len(list(iter(iter([1, n, 9]).__next__, m))) + [1, n].count(m)
+
+    run, said = compiled(program, fullgraph=True)
+    for n, m in ((2, 3), (4, 5), (6, 6), (7, 6), (1000, int("1000")), (8, 8)):
+        assert run(torch.zeros(1), n, m) == program(torch.zeros(1), n, m)
+    assert len(said.graphs) <= 4

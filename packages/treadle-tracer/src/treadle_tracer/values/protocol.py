@@ -115,6 +115,8 @@ def _call_quietly(function: Callable[..., Any], args: list[Any], kwargs: dict[st
 
 def same_or_equal(tx: TraceContext, a: Value, b: Value) -> bool:
     """Identical or equal: the question of `in`, `list.index` and dict lookup."""
+    if isinstance(a, SymbolicValue) and isinstance(b, SymbolicValue) and a.python_type() is b.python_type() is int:
+        return compare(tx, "==", a, b).truth(tx)  # one object or not, equal ints count as the same
     return is_same(tx, a, b) or compare(tx, "==", a, b).truth(tx)
 
 
