@@ -365,6 +365,7 @@ build(GuardProgram *program, const GuardView *view)
     trim(&memo->infos, sizeof(WitnessInfo));
     trim(&memo->facts, sizeof(Fact));
     trim(&memo->images, sizeof(Imaged));
+    tf_memo_note_layout(memo);
     trim(&memo->residuals, sizeof(Residual));
     trim(&memo->early, sizeof(Residual));
     return memo;

@@ -157,13 +157,10 @@ same_image(const Image *left, const Image *right)
 {
     const ImageSpec *a = &left->spec, *b = &right->spec;
     size_t size = a->n_words * sizeof(uint64_t);
-    bool same = left->hash == right->hash && a->type == b->type && a->handle_offset == b->handle_offset && a->base == b->base
-                && a->n_words == b->n_words && a->n_fields == b->n_fields && memcmp(a->masks, b->masks, size) == 0
+    bool same = left->hash == right->hash && a->type == b->type && tf_same_layout(a, b) && memcmp(a->masks, b->masks, size) == 0
                 && memcmp(left->words, right->words, size) == 0;
     for (int i = 0; i < a->n_fields && same; i++) {
-        const ImageField *x = &a->fields[i], *y = &b->fields[i];
-        same = x->pointer == y->pointer && x->inner == y->inner && x->mask == y->mask && x->only_null == y->only_null
-               && left->fields[i] == right->fields[i];
+        same = left->fields[i] == right->fields[i];
     }
     return same;
 }

@@ -59,35 +59,56 @@ tf_image_field(const ImageField *field, const char *object)
     return field->only_null ? found != 0 : found;
 }
 
-static inline bool
-tf_image_matches_inline(const Image *image, PyObject *value)
+/* `layout` is the image's spec, or one of the same layout; the numbers of vectors and fields are its own. Written so that a caller who
+ * knows them beforehand gets code without loops. */
+static inline __attribute__((always_inline)) bool
+tf_image_matches_as(const ImageSpec *layout, int n_quads, int n_fields, const Image *image, PyObject *value)
 {
-    const ImageSpec *spec = &image->spec;
-    if ((PyObject *)Py_TYPE(value) != spec->type) {
+    if (__builtin_expect((PyObject *)Py_TYPE(value) != image->spec.type, 0)) {
         return false;
     }
-    const char *object = tf_image_object(spec, value);
-    if (object == NULL) {
+    const char *object = tf_image_object(layout, value);
+    if (__builtin_expect(object == NULL, 0)) {
         return false;
     }
-    const uint64_t *words = (const uint64_t *)(object + spec->base);
+    const TfQuad *words = (const TfQuad *)(object + layout->base);
+    const TfQuad *expected = (const TfQuad *)image->words, *masks = (const TfQuad *)image->spec.masks;
     TfQuad unequal = {0};
-#pragma GCC unroll 2
-    for (int i = 0; i < spec->n_words / TF_QUAD; i++) {
-        unequal |= (((const TfQuad *)words)[i] ^ ((const TfQuad *)image->words)[i]) & ((const TfQuad *)spec->masks)[i];
+#pragma GCC unroll 4
+    for (int i = 0; i < n_quads; i++) {
+        unequal |= (words[i] ^ expected[i]) & masks[i];
     }
     uint64_t differ = unequal[0] | unequal[1] | unequal[2] | unequal[3];
-    for (int i = 0; i < spec->n_fields; i++) {
-        differ |= tf_image_field(&spec->fields[i], object) ^ image->fields[i];
+#pragma GCC unroll 2
+    for (int i = 0; i < n_fields; i++) {
+        differ |= tf_image_field(&layout->fields[i], object) ^ image->fields[i];
     }
     return differ == 0;
 }
 
+static inline bool
+tf_image_matches_inline(const Image *image, PyObject *value)
+{
+    return tf_image_matches_as(&image->spec, image->spec.n_words / TF_QUAD, image->spec.n_fields, image, value);
+}
+
+/* Whether images of both are compared by the same code: all but the expected words, the masks and the type. */
+static inline bool
+tf_same_layout(const ImageSpec *a, const ImageSpec *b)
+{
+    bool same = a->handle_offset == b->handle_offset && a->base == b->base && a->n_words == b->n_words && a->n_fields == b->n_fields;
+    for (int i = 0; i < a->n_fields && same; i++) {
+        const ImageField *x = &a->fields[i], *y = &b->fields[i];
+        same = x->pointer == y->pointer && x->inner == y->inner && x->mask == y->mask && x->only_null == y->only_null;
+    }
+    return same;
+}
+
 /* Brings the object closer. The value is alive; its type need not be known yet, only that it is as large as the spec's. */
 static inline void
-tf_image_prefetch(const Image *image, PyObject *value)
+tf_image_prefetch(const ImageSpec *layout, PyObject *value)
 {
-    const char *object = tf_image_object(&image->spec, value) + image->spec.base;
+    const char *object = tf_image_object(layout, value) + layout->base;
     __builtin_prefetch(object);
     __builtin_prefetch(object + 64);
     __builtin_prefetch(object + 128);

@@ -71,6 +71,7 @@ struct GuardMemo {
     bool blamed_dicts;          /* the frame's globals or builtins are others */
     bool all_cross_fixed;
     bool backwards;             /* the direction of the next pass over the images */
+    const ImageSpec *layout;    /* that all images have, if it is the common one, or NULL */
 };
 
 static inline Witness *
@@ -87,6 +88,7 @@ tf_facts(const GuardMemo *memo)
 
 #define TF_MAX_MISSES 2         /* a value that has changed so often is fetched on every call */
 
+void tf_memo_note_layout(GuardMemo *);                          /* once all images are there */
 void *tf_append(Array *, size_t size);                          /* a new item, or NULL without memory */
 bool tf_is_plain_view(const GuardView *);                       /* roots are found without running Python code */
 

@@ -6,9 +6,10 @@ import copy
 from typing import Any
 
 import pytest
-import torch
 
-from treadle_shapes.torch import fake_mode, operator
+torch = pytest.importorskip("torch")
+
+from treadle_shapes.torch import fake_mode, operator  # noqa: E402
 
 RATES = {"lr": 0.1, "weight_decay": 0.05, "maximize": False}
 ADAM = {**RATES, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "amsgrad": False}
