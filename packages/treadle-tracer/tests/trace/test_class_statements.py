@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import gc
 import weakref
 
@@ -153,3 +155,49 @@ def test_constant_that_is_told_its_name():
         assert run(torch.ones(2))[1] is told
     assert Told.owners == ["field"] * 3
     assert recorder.skips == []
+
+
+NUMBERS = (1, 2, 3, 4, 1, 2.5, 7.5, True)
+
+
+def attribute(x, n):
+    class Local:
+        extra = n
+        pair = (n, 1)
+
+    return x * Local.extra, Local().pair
+
+
+def defaults(x, n):
+    @dataclasses.dataclass
+    class Local:
+        a: int = n
+        b: float = dataclasses.field(default=n)
+
+    return x * Local().a + Local().b
+
+
+def keyword(x, n):
+    class Parent:
+        def __init_subclass__(cls, k=0):
+            cls.k = k
+
+    class Child(Parent, k=n):
+        pass
+
+    return x * Child.k
+
+
+def member(x, n):
+    class Local(enum.Enum):
+        A = n
+
+    return x * Local.A.value, Local(n) is Local.A
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("function", [attribute, defaults, keyword, member])
+def test_attributes_that_are_numbers_which_change(function, dynamic):
+    run, _ = compiled(function, dynamic=dynamic)
+    for n in NUMBERS:
+        assert repr(run(torch.ones(2), n)) == repr(function(torch.ones(2), n)), n

@@ -22,6 +22,7 @@ from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def shadow_of(tx: TraceContext, value: Value) -> Any:
         return value.obj
     if isinstance(value, TupleValue) and value.source is None and value.is_constant():
         return value.constant()
-    outside = getattr(value, "obj", None)
+    outside = None if isinstance(value, SymbolicValue) else getattr(value, "obj", None)
     if outside is not None:
         return outside
     for shadow, known in list(tx.mutations.made.values()):

@@ -51,6 +51,13 @@ def test_assume_constant_result():
     assert run(torch.zeros(1)).item() == first == len(calls) * 10
 
 
+def test_assume_constant_result_of_numbers_that_change():
+    ten_times = assume_constant_result(lambda n: n * 10)
+    run, _ = compiled(lambda x, n: x + ten_times(n), fullgraph=True)
+    for n in (1, 2, 3, 1):
+        assert run(torch.zeros(1), n).item() == 10 * n
+
+
 @pytest.mark.parametrize("register", [allow_in_graph, substitute_in_graph, assume_constant_result])
 def test_what_is_not_callable_is_refused(register):
     with pytest.raises(TypeError, match="not callable"):

@@ -10,6 +10,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.constants import is_constant_object
 from treadle_tracer.values.rules.rule import Args, Effect, Kwargs, Rule, in_graph
+from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.value import NotConstant, Value
 
 if TYPE_CHECKING:
@@ -54,14 +55,17 @@ def assume_constant_result(function: F) -> F:
     """
 
     def apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-        result = function(*map(_plain, args), **{name: _plain(value) for name, value in kwargs.items()})
+        named = {name: _plain(tx, value) for name, value in kwargs.items()}
+        result = function(*[_plain(tx, value) for value in args], **named)
         return tx.from_constant(result) if is_constant_object(result) else tx.wrap(result, ConstSource(result))
 
     REGISTERED[_callable(function)] = Rule(function, apply, Effect.READS_STATE)
     return function
 
 
-def _plain(value: Value) -> Any:
+def _plain(tx: TraceContext, value: Value) -> Any:
+    if isinstance(value, SymbolicValue):
+        return tx.specialise(value)
     obj = getattr(value, "obj", None)
     if obj is not None and value.source is not None:
         return obj
