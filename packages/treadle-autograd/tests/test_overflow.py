@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 
 import pytest
 import torch
 from aten_runner import compile_traced, error_of
 from torch.nn import functional as F
 
+from treadle_autograd import aot
 from treadle_autograd.overflow import fits_dtype, overflow_message
 from treadle_shapes.expr import evaluate, symbol
 from treadle_shapes.floats import float_symbol
@@ -98,3 +100,20 @@ def test_numbers_that_eager_rounds_are_rounded():
         compiled = compile_traced(function, [x])
         assert compiled.why_eager is None
         torch.testing.assert_close(compiled(x)[0], function(x), equal_nan=True)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "rsub"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.bool, torch.complex64])
+@pytest.mark.parametrize("alpha", [True, 2, 1.5, 2j])
+def test_alpha_of_another_kind_than_the_result(name: str, dtype: torch.dtype, alpha: object) -> None:
+    x = torch.ones(2, dtype=dtype)
+    function = getattr(torch, name)
+    gm = torch.fx.symbolic_trace(lambda x: (function(x, x, alpha=alpha),))
+    try:
+        expected = function(x, x, alpha=alpha)
+    except RuntimeError as error:
+        with pytest.raises(RuntimeError, match=re.escape(str(error).splitlines()[0])):
+            aot(gm, [x], forward=lambda made, examples: made.forward)(x)
+    else:
+        (found,) = aot(gm, [x], forward=lambda made, examples: made.forward)(x)
+        assert found.dtype == expected.dtype and torch.equal(found, expected)

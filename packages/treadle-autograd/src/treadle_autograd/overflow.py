@@ -38,6 +38,20 @@ def numbers_that_must_fit(
                 yield value, torch.float32 if is_low and in_compute else result.dtype
 
 
+def why_not_of_kind(record: Operator | None, kwargs: Mapping[str, Any], result: Any) -> str | None:
+    """Eager's complaint about the `alpha` of a sum or difference that is of another kind than the result (ATen's `alpha_check`, which fake
+    tensors leave out)."""
+    alpha = kwargs.get("alpha")
+    if alpha is None or record is None or "alpha" not in record.held_by_result or not isinstance(result, torch.Tensor):
+        return None
+    if isinstance(alpha, bool) and result.dtype is not torch.bool:
+        return "Boolean alpha only supported for Boolean results."
+    is_integral = not (result.dtype.is_floating_point or result.dtype.is_complex)
+    if isinstance(alpha, (float, complex, torch.SymFloat)) and is_integral:
+        return "For integral input tensors, argument alpha must not be a floating point number."
+    return None
+
+
 def fits_dtype(value: Any, dtype: torch.dtype) -> Any:
     """The condition under which `dtype` holds a number (c10::overflows): True, False or a BoolExpr.
 

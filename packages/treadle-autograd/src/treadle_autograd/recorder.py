@@ -32,7 +32,7 @@ from .graph_nodes import append_call
 from .graph_runner import user_line
 from .layouts import like_first_argument, memory_order
 from .lost_histories import Histories
-from .overflow import fits_dtype, numbers_that_must_fit, overflow_message
+from .overflow import fits_dtype, numbers_that_must_fit, overflow_message, why_not_of_kind
 from .refusals import TYPED, call_torch
 from .symbolic_nodes import SymbolicNodes
 from .unbacked import has_elements, offset_fact, shape_env_of, unify_symbols
@@ -245,6 +245,9 @@ class AtenRecorder(TorchDispatchMode):
 
         result = call_torch(fake_calls(self.mode).call, (func, run, args, kwargs), {}, self.line)
         result = like_first_argument(record, args, kwargs, result)
+        reason = why_not_of_kind(record, kwargs, result)
+        if reason is not None:
+            raise UnsupportedGraph(reason, self.line())
         for value, dtype in numbers_that_must_fit(func, record, args, kwargs, result):
             self._require_fit(func, value, dtype, result)
         node = append_call(self.recorded.graph, func, node_args, node_kwargs)
