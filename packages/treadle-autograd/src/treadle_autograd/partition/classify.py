@@ -23,7 +23,7 @@ from ..effects import has_effect, is_random
 from ..joint import JointTrace
 from ..node_sizes import is_number
 from ..random_replay import why_not_replay
-from .formulas import Formula, add_formulas
+from .from_statistics import FromStatistics, add_rules
 
 # Kinds whose results are saved or computed in forward, and computed again only where a budget or a checkpoint asks for it.
 _SAVED_BY_DEFAULT = frozenset(
@@ -60,7 +60,7 @@ class Classes:
     order      nodes that depend on no tangent, in graph order
     interior   nodes inside checkpointed parts of the program that must be computed again
     results    the other nodes of such parts that depend on them: computing one of them again would enter the part from behind
-    formulas   how backward can compute nodes from other values than forward does
+    from_statistics   results of batch norms that backward can compute again
     """
 
     joint: JointTrace
@@ -70,7 +70,7 @@ class Classes:
     order: tuple[fx.Node, ...]
     interior: frozenset[fx.Node] = frozenset()
     results: frozenset[fx.Node] = frozenset()
-    formulas: Mapping[fx.Node, Formula] = field(default_factory=dict)
+    from_statistics: Mapping[fx.Node, FromStatistics] = field(default_factory=dict)
 
     @functools.cached_property
     def states(self) -> frozenset[fx.Node]:
@@ -79,8 +79,8 @@ class Classes:
 
     def inputs_of(self, node: fx.Node) -> Sequence[fx.Node]:
         """What computing the node again takes: its arguments, and for random numbers the state that the generator had."""
-        if node in self.formulas:
-            return self.formulas[node].inputs
+        if node in self.from_statistics:
+            return self.from_statistics[node].inputs
         state = self.joint.states.get(node)
         return node.all_input_nodes if state is None else [*node.all_input_nodes, state]
 
@@ -138,7 +138,7 @@ def classify(joint: JointTrace) -> Classes:
     for node in nodes[:-1]:
         if any(used in backward for used in node.all_input_nodes) or _is_effect_of_backward(node):
             backward.add(node)
-    formulas = add_formulas(joint.graph, backward)
+    from_statistics = add_rules(joint.graph, backward)
     nodes = list(joint.graph.nodes)
     results: Any = output.args[0]
     gradients = [item for item in results[joint.n_outputs :] if isinstance(item, fx.Node)]
@@ -157,7 +157,7 @@ def classify(joint: JointTrace) -> Classes:
         and any(used in interior for used in node.all_input_nodes)
     )
     return Classes(
-        joint, frozenset(backward), frozenset(needed), frozenset(visible), order, interior, results, formulas
+        joint, frozenset(backward), frozenset(needed), frozenset(visible), order, interior, results, from_statistics
     )
 
 

@@ -100,7 +100,7 @@ def _why(node: fx.Node, halves: Halves) -> str:
     call = node.all_input_nodes[0] if node.target is operator.getitem else node
     if is_view(node):
         return "a view, which takes no computing"
-    if node in halves.classes.formulas:
+    if node in halves.classes.from_statistics:
         return "pointwise, from the statistics"
     if call in halves.classes.joint.states:
         return "random numbers, drawn again from the generator's state"

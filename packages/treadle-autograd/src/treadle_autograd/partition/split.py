@@ -24,7 +24,7 @@ from ..joint import JointTrace
 from ..node_sizes import is_number
 from ..random_replay import replay
 from .classify import Classes
-from .formulas import compute_again
+from .from_statistics import compute_again
 
 
 @dataclass(frozen=True)
@@ -151,16 +151,16 @@ def graph_between(
         *[node for node in outputs if isinstance(node, fx.Node)],
         *[n for c in custom for n in c.nodes()],
     ]
-    inputs_of, states, formulas = ARGUMENTS, {}, {}
+    inputs_of, states, rules = ARGUMENTS, {}, {}
     if replayed is not None:
-        inputs_of, states, formulas = replayed.inputs_of, replayed.joint.states, replayed.formulas
+        inputs_of, states, rules = replayed.inputs_of, replayed.joint.states, replayed.from_statistics
     needed = ancestors(roots, given, inputs_of)
     insert_custom_calls(graph, copies, pending)
     for node in _just_in_time([node for node in order if node in needed], late, copies, inputs_of):
         if node in states:
             copies[node] = replay(graph, node, copies[states[node]], copies)
-        elif node in formulas:
-            copies[node] = compute_again(graph, node, formulas[node], copies)
+        elif node in rules:
+            copies[node] = compute_again(graph, node, rules[node], copies)
         else:
             copies[node] = copy_node(graph, node, copies.__getitem__)
         if pending:

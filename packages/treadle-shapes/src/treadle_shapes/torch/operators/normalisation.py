@@ -34,12 +34,11 @@ families(
     decompose=True,
 )
 
-families("batch_norm instance_norm native_batch_norm cudnn_batch_norm", kind=Kind.NORMALISATION, **_STATISTICS)
-families(
-    "_batch_norm_with_update _native_batch_norm_legit _native_batch_norm_legit_no_training",
-    kind=Kind.NORMALISATION,
-)
-families("_native_batch_norm_legit_functional _batch_norm_with_update_functional", kind=Kind.NORMALISATION)
+families("batch_norm instance_norm cudnn_batch_norm", kind=Kind.NORMALISATION, **_STATISTICS)
+family("native_batch_norm", kind=Kind.NORMALISATION, gives_statistics=True, **_STATISTICS)
+families("_batch_norm_with_update _native_batch_norm_legit_no_training", kind=Kind.NORMALISATION)
+families("_native_batch_norm_legit _native_batch_norm_legit_functional", kind=Kind.NORMALISATION, gives_statistics=True)
+family("_batch_norm_with_update_functional", kind=Kind.NORMALISATION)
 # ATen declares the writes of these two. In Python, one has no trailing underscore, and the arguments have another order.
 family("embedding_renorm", kind=Kind.NORMALISATION, hides_writes=True)
 family("_fused_moving_avg_obs_fq_helper", kind=Kind.POINTWISE, hides_writes=True)

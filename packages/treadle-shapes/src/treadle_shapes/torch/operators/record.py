@@ -146,6 +146,8 @@ class Operator:
     is_speculatable: bool = False
     #: the result is a copy of the first argument in which the second one stands in the place of a view
     replaces_part: bool = False
+    #: items 1 and 2 of the result are mean and inverse standard deviation of each channel, of this batch if `training` is true
+    gives_statistics: bool = False
     #: every element of the result is 0 or 1
     is_zero_or_one: bool = False
 

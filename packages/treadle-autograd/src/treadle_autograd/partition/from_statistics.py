@@ -1,4 +1,4 @@
-"""What backward computes from other values than forward did, at the price of a pointwise chain.
+"""Results of batch norms that backward computes again from the statistics, at the price of a pointwise chain.
 
     forward    %bn = _native_batch_norm_legit_functional(%x, %w, %b, ...)     items 0 (the result), 1, 2 (mean and invstd)
                %scale = %invstd * %w;  %shift = %b - %mean * %scale           one number for each channel
@@ -24,18 +24,12 @@ from treadle_shapes.torch import operator as operator_of
 from ..graph_nodes import append_call
 
 aten = torch.ops.aten
-# -> the position of the argument that says whether the statistics are those of the batch
-_BATCH_NORMS: Mapping[Any, int] = {
-    aten._native_batch_norm_legit_functional.default: 5,
-    aten.native_batch_norm.default: 5,
-    aten._native_batch_norm_legit.no_stats: 3,
-}
 _RESULT, _MEAN, _INVSTD = range(3)
 _SAME_VALUES = frozenset({Kind.COPY, Kind.VIEW})
 
 
 @dataclass(frozen=True)
-class Formula:
+class FromStatistics:
     """x * scale + shift: nodes of the joint graph, the last two with an element for each channel."""
 
     x: fx.Node
@@ -47,29 +41,40 @@ class Formula:
         return (self.x, self.scale, self.shift)
 
 
-def add_formulas(graph: fx.Graph, backward: Collection[fx.Node]) -> dict[fx.Node, Formula]:
-    """Formulas for the results of batch norms in training that formulas of backward read; scales and shifts are added to the graph.
+def add_rules(graph: fx.Graph, backward: Collection[fx.Node]) -> dict[fx.Node, FromStatistics]:
+    """Rules for the results of batch norms in training that backward reads itself; scales and shifts are added to the graph.
 
     What only other operators of the program read (`relu`, whose backward reads its result) is left as it is: convolutions behind read it in
     backward, so it would be written to memory there once more.
     """
     found = {}
-    for node in [node for norm in _BATCH_NORMS for node in graph.find_nodes(op="call_function", target=norm)]:
+    for node in list(graph.nodes):
+        if not _is_in_training(node):
+            continue
         items = {user.args[1]: user for user in node.users if user.target is operator.getitem}
         result, mean, invstd = (items.get(number) for number in (_RESULT, _MEAN, _INVSTD))
         if result is None or mean is None or invstd is None or node.meta.get("checkpoint") is not None:
             continue
         if _is_read(result, backward) and _is_pointwise(node, result):
-            found[result] = _formula(graph, node, mean, invstd)
+            found[result] = _rule(graph, node, mean, invstd)
     return found
 
 
+def _is_in_training(node: fx.Node) -> bool:
+    """Whether the node is a batch norm that computes the statistics of its batch."""
+    found = operator_of(node.target)
+    if found is None or not found.gives_statistics:
+        return False
+    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
+    return node.args[names.index("training")] is True
+
+
 def _is_read(node: fx.Node, backward: Collection[fx.Node]) -> bool:
-    """Whether a formula of backward reads the node, or a copy or view of it."""
+    """Whether the derivative of an operator reads the node, or a copy or view of it."""
     for user in node.users:
         if user in backward or user.meta.get("of_backward"):
             return True
-        found = operator_of(user.target) if isinstance(user.target, torch._ops.OpOverload) else None
+        found = operator_of(user.target)
         if found is not None and found.kind in _SAME_VALUES and _is_read(user, backward):
             return True
     return False
@@ -80,8 +85,7 @@ def _is_pointwise(node: fx.Node, result: fx.Node) -> bool:
     x: Any = node.args[0]
     made, given = result.meta["val"], x.meta["val"]
     return (
-        node.args[_BATCH_NORMS[node.target]] is True
-        and made.dtype == given.dtype
+        made.dtype == given.dtype
         and given.is_floating_point()
         and tuple(made.shape) == tuple(given.shape)
         and tuple(made.stride()) == tuple(given.stride())
@@ -89,7 +93,7 @@ def _is_pointwise(node: fx.Node, result: fx.Node) -> bool:
     )
 
 
-def _formula(graph: fx.Graph, norm: fx.Node, mean: fx.Node, invstd: fx.Node) -> Formula:
+def _rule(graph: fx.Graph, norm: fx.Node, mean: fx.Node, invstd: fx.Node) -> FromStatistics:
     x, weight, bias = norm.args[:3]
     behind = norm.next
     while behind.target is operator.getitem and behind.args[0] is norm:
@@ -104,12 +108,12 @@ def _formula(graph: fx.Graph, norm: fx.Node, mean: fx.Node, invstd: fx.Node) -> 
         else:
             shift = _call(graph, norm, aten.neg.default, shift)
     assert isinstance(x, fx.Node)
-    return Formula(x, scale, shift)
+    return FromStatistics(x, scale, shift)
 
 
-def compute_again(graph: fx.Graph, node: fx.Node, formula: Formula, copies: Mapping[fx.Node, fx.Node]) -> fx.Node:
-    """Append to `graph` the nodes that compute `node` by its formula; returns the last."""
-    x, scale, shift = (copies[used] for used in formula.inputs)
+def compute_again(graph: fx.Graph, node: fx.Node, rule: FromStatistics, copies: Mapping[fx.Node, fx.Node]) -> fx.Node:
+    """Append to `graph` the nodes that compute `node` by its rule; returns the last."""
+    x, scale, shift = (copies[used] for used in rule.inputs)
     dtype, statistics = x.meta["val"].dtype, shift.meta["val"].dtype
     per_channel = [-1] + [1] * (x.meta["val"].dim() - 2)
     wide = x if dtype == statistics else _call(graph, node, aten._to_copy.default, x, dtype=statistics)
@@ -129,4 +133,4 @@ def _call(graph: fx.Graph, like: fx.Node, target: Callable[..., Any], *args: Any
     return made
 
 
-__all__ = ["Formula", "add_formulas", "compute_again"]
+__all__ = ["FromStatistics", "add_rules", "compute_again"]

@@ -75,15 +75,15 @@ def saved_norms(function: Callable[..., Any], *given: torch.Tensor) -> list[int]
     return [node.args[1] for node in saved if node.all_input_nodes and node.all_input_nodes[0].target is NORM]
 
 
-def test_the_result_is_not_saved_where_formulas_of_backward_read_it() -> None:
+def test_the_result_is_not_saved_where_backward_reads_it() -> None:
     x, *parameters = (tensor.requires_grad_() for tensor in inputs())
     assert 0 not in saved_norms(block(F.hardswish), x, *parameters)
     assert 0 not in saved_norms(block(ACTIVATIONS["hardswish_"]), x, *parameters)
 
 
-def test_what_only_operators_of_the_program_read_has_no_formula() -> None:
+def test_what_only_operators_of_the_program_read_has_no_rule() -> None:
     x, *parameters = (tensor.requires_grad_() for tensor in inputs())
-    assert not classify(joint_of(block(F.relu), x, *parameters)).formulas
+    assert not classify(joint_of(block(F.relu), x, *parameters)).from_statistics
 
 
 def test_the_bias_may_change_before_backward_as_in_eager() -> None:
