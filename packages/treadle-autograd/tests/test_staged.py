@@ -156,6 +156,28 @@ def test_a_parameter_changed_in_between_raises():
         out.sum().backward()
 
 
+@pytest.mark.parametrize("is_seen", [True, False], ids=["version", "data"])
+@pytest.mark.parametrize("function", [chain, tied, several_outputs, views], ids=lambda f: f.__name__)
+def test_hooks_that_change_their_parameters(function: Any, is_seen: bool):
+    def step(p: torch.Tensor) -> None:
+        assert p.grad is not None
+        (p.detach() if is_seen else p.data).sub_(0.1 * p.grad)
+        p.grad = None
+
+    inputs = leaves(3)
+    compiled = Compiled(function, inputs, [])
+    before = [p.detach().clone() for p in inputs]
+    for p in inputs:
+        p.register_post_accumulate_grad_hook(step)
+    found = []
+    for run in (compiled.run, compiled.gm):
+        for p, value in zip(inputs, before, strict=True):
+            p.data.copy_(value)
+        sum(out.cos().sum() for out in run(*inputs)).backward()
+        found.append([p.detach().clone() for p in inputs])
+    torch.testing.assert_close(*found)
+
+
 def test_a_hook_that_raises_leaves_nothing_behind():
     inputs = leaves(4)
     compiled = Compiled(chain, inputs, range(4))

@@ -5,7 +5,8 @@ joint backward:  dW3 = ...; g2 = ...; dW2 = ...; g1 = ...; dW1 = ...
     stage 2:   saved, g2  ->  dW2, and for later stages g1
     stage 3:   saved, g1  ->  dW1
 
-Data-parallel training sends the gradients of the last layers to the other processes while those of the first layers are computed.
+Data-parallel training sends the gradients of the last layers to the other processes while those of the first layers are computed. A hook
+may change a parameter as soon as it has its gradient, as optimizers inside of backward do: no later stage reads it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 from ..ancestors import ancestors
 from ..effects import changes_something, has_effect, is_random
-from ..node_sizes import size_in_bytes
+from ..node_sizes import is_number, size_in_bytes
 from .classify import is_view, viewed, why_not_recompute
 from .split import Halves, graph_between, tangents_of
 
@@ -89,10 +90,9 @@ def cut(halves: Halves, groups: Sequence[Collection[int]], wanted: Collection[in
     stages: list[Stage] = []
     for number, group in enumerate(groups):
         mine = tuple((k, gradients[k]) for k in group if k in wanted)
-        roots = [node for _, node in mine]
         rest = [gradients[k] for later in groups[number + 1 :] for k in later if k in wanted]
-        carried = _carried(halves, given, roots, rest)
-        results = tuple(node for node in dict.fromkeys((*roots, *carried)) if node not in given)
+        carried = _carried(halves, given, [k for k, _ in mine], rest)
+        results = tuple(node for node in dict.fromkeys((*[n for _, n in mine], *carried)) if node not in given)
         used = ancestors(results, frozenset(given), halves.classes.inputs_of)
         inputs = tuple(node for node in given if node in used)
         graph = graph_between(inputs, results, nodes, (), late, replayed=halves.classes)
@@ -115,15 +115,31 @@ def _given(halves: Halves) -> dict[fx.Node, None]:
 
 
 def _carried(
-    halves: Halves, given: Collection[fx.Node], roots: Sequence[fx.Node], rest: Sequence[fx.Node]
+    halves: Halves, given: Collection[fx.Node], group: Collection[int], rest: Sequence[fx.Node]
 ) -> list[fx.Node]:
-    """What a stage computes for `roots` and later stages read for `rest`, where it would cost something to compute it again."""
+    """What the stage of the gradients in `group` computes, and later stages read for `rest`, where it would cost something to compute it
+    again, or reads a primal that has got its gradient."""
     inputs_of = halves.classes.inputs_of
-    known = frozenset(given)
-    computed = ancestors(roots, known, inputs_of) - known
-    kept = frozenset(node for node in computed if _is_kept(node, halves))
+    gradients, known = _gradients(halves), frozenset(given)
+    last_reads = _last_reads(halves, group, ancestors(rest, known, inputs_of) - known)
+    computed = ancestors([*[gradients[k] for k in group], *last_reads], known, inputs_of) - known
+    kept = frozenset(node for node in computed if node in last_reads or _is_kept(node, halves))
     read = ancestors(rest, known | kept, inputs_of)
     return [node for node in halves.classes.joint.graph.nodes if node in read and node in kept]
+
+
+def _last_reads(halves: Halves, group: Collection[int], later: Collection[fx.Node]) -> set[fx.Node]:
+    """The tensors among `later` that are computed from the memory of a primal whose gradient is in `group`."""
+    joint = halves.classes.joint
+    primals = joint.graph.find_nodes(op="placeholder")
+    released = {primals[joint.gradients[k]] for k in group}
+    found = [
+        node
+        for node in later
+        if not (is_view(node) or is_number(node)) and any(viewed(n) in released for n in halves.classes.inputs_of(node))
+    ]
+    tensors = [[node] if isinstance(node.meta.get("val"), torch.Tensor) else list(node.users) for node in found]
+    return {node for nodes in tensors for node in nodes if node in later}
 
 
 def _is_kept(node: fx.Node, halves: Halves) -> bool:
@@ -139,8 +155,9 @@ def _not_read_later(halves: Halves, groups: list[list[int]]) -> list[list[int]]:
     given = _given(halves)
     for number, group in enumerate(groups[:-1]):
         rest = [gradients[k] for later in groups[number + 1 :] for k in later]
-        given.update(dict.fromkeys(_carried(halves, given, [gradients[k] for k in group], rest)))
-        moved = [k for k in group if viewed(gradients[k]) in given]
+        given.update(dict.fromkeys(_carried(halves, given, group, rest)))
+        read = ancestors(rest, frozenset(given), halves.classes.inputs_of)
+        moved = [k for k in group if viewed(gradients[k]) in given and viewed(gradients[k]) in read]
         groups[number] = [k for k in group if k not in moved]
         groups[number + 1] += moved
     return [group for group in groups if group]
