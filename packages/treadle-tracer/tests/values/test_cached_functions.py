@@ -102,3 +102,34 @@ def test_a_list_in_the_cache_is_one_object():
                 assert found[0] == (4 if count > 2 else 3)
             else:
                 assert found[1] is _listed(rows)
+
+
+def test_results_for_equal_arguments_are_one_object():
+    def program(x, y):
+        first, second = _listed(x.shape[0]), _listed(y.shape[0])
+        return x.sum() + len(first) + (10 if first is second else 20), first is None
+
+    _listed.cache_clear()
+    run, _ = compiled(program, dynamic=True)
+    for rows in ((2, 3), (3, 3), (4, 5), (4, 4)):
+        inputs = [torch.zeros(size) for size in rows]
+        assert run(*inputs) == program(*inputs)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2])
+def test_a_full_cache_drops_what_it_drops_in_eager(size):
+    def made():
+        calls = []
+
+        @functools.lru_cache(size)
+        def numbered(*args, **kwargs):
+            calls.append((args, kwargs))
+            return len(calls)
+
+        return calls, lambda x: x + numbered(1) + 10 * numbered(2) + 100 * numbered(b=1) + 1000 * numbered(1)
+
+    (calls, program), (expected_calls, eager) = made(), made()
+    run, _ = compiled(program)
+    for _ in range(3):
+        assert torch.equal(run(torch.zeros(2)), eager(torch.zeros(2)))
+        assert calls == expected_calls

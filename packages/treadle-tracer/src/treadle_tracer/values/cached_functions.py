@@ -45,7 +45,7 @@ def call_cached(tx: TraceContext, cached: ConcreteValue, args: list[Value], kwar
     answer = CachedAnswer(plain, {name: _plain(tx, cached, arg) for name, arg in kwargs.items()})
     if not is_answered(cached.obj, answer.args, answer.kwargs):
         tx.mutations.begin_write()
-        reason = why_not_run_now(tx)
+        reason = "its cache is full" if _is_full(cached.obj) else why_not_run_now(tx)
         if reason is not None:
             raise Unsupported("builtin-call", f"{cached.describe()}, which is not cached yet, while {reason}")
     try:
@@ -59,6 +59,12 @@ def call_cached(tx: TraceContext, cached: ConcreteValue, args: list[Value], kwar
     if is_constant:
         return tx.from_constant(answer.result)
     return tx.wrap(answer.result, ConstSource(answer.result, is_made=True))
+
+
+def _is_full(function: Any) -> bool:
+    """Whether the next new result is not kept, or drops another. The trace may rely on that one, and the function would run again for it."""
+    info = function.cache_info()
+    return info.maxsize is not None and info.currsize >= info.maxsize
 
 
 def why_not_run_now(tx: TraceContext) -> str | None:
@@ -177,6 +183,7 @@ class _CachedList(ListValue):
     """A list that stands in the cache of a function. It is changed for every caller, and is one object for all of them."""
 
     __slots__ = ()
+    is_from_cache = True
     changed = reconstruct = _refuse
 
 
@@ -184,6 +191,7 @@ class _CachedTuple(TupleValue):
     """A tuple that stands in the cache of a function."""
 
     __slots__ = ()
+    is_from_cache = True
     reconstruct = _refuse
 
 
@@ -191,4 +199,5 @@ class _CachedDict(DictValue):
     """A dict that stands in the cache of a function."""
 
     __slots__ = ()
+    is_from_cache = True
     changed = reconstruct = _refuse

@@ -31,7 +31,9 @@ def is_identical(tx: TraceContext, a: Value, b: Value) -> bool:
 
 
 def _is_shared_at_will(value: Value) -> bool:
-    """Whether equal values of this kind may or may not be one object."""
+    """Whether equal values of this kind may or may not be one object: results of cached functions are, for equal arguments."""
+    if value.is_from_cache:
+        return True
     if isinstance(value, TupleValue):
         return value.source is None and value.cls is tuple and all(item.is_constant() for item in value.items)
     if isinstance(value, (SymbolicValue, NumpyNumber)):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.class_lookup import MISSING, LooksUp, lookup
@@ -43,9 +43,13 @@ class NotConstant(Exception):
 
 
 class Value:
-    """Base of all values. `source` says where the outside object is found again; None for what the trace made."""
+    """Base of all values. `source` says where the outside object is found again; None for what the trace made.
+
+    is_from_cache: the object stands in a cache outside, where another such value may find it, too.
+    """
 
     __slots__ = ("source",)
+    is_from_cache: ClassVar[bool] = False
 
     def __init__(self, source: Source | None = None):
         self.source = source
