@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import types
 import weakref
 
 import pytest
 import torch
+from compile_runs import compiled
 from mutate_runs import check, ones
 
 from treadle_tracer.values.key_guards import HasKey, ItemOf, SameKeys, SameSet
@@ -57,6 +59,22 @@ def test_keys_that_are_objects(make, count):
         yield f, ones(), make(numbered)
 
     check(program)
+
+
+@pytest.mark.parametrize("keys", ["abc", (Thing(), Thing(), "c")], ids=["texts", "objects"])
+def test_an_ordered_dict_has_an_order_of_its_own(keys):
+    mapping = collections.OrderedDict(zip(keys, (1, 2, 3), strict=True))
+    mapping.move_to_end(keys[0])
+
+    def f(x):
+        return [x + item for item in mapping.values()], list(mapping)[2]
+
+    run, said = compiled(f, fullgraph=True)
+    for changed in (False, False, True):
+        if changed:
+            mapping.move_to_end(keys[1])
+        assert run(torch.zeros(())) == f(torch.zeros(()))
+    assert len(said.graphs) == 2
 
 
 def test_object_that_is_looked_up():

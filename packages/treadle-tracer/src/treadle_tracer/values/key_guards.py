@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
-from treadle_tracer.source import DictKeySource, dict_item_source
+from treadle_tracer.source import DictKeySource, dict_item_source, keys_in_order
 from treadle_tracer.values.constants import CONSTANT_TYPES
 from treadle_tracer.weakly import is_referred_to_weakly, reference_to, referent
 
@@ -18,7 +18,7 @@ _MOST_BY_POSITION = 256  # the key at a position is found by counting
 
 def guard_keys_of(tx: TraceContext, mapping: dict[Any, Any], source: Source) -> None:
     """Rely on which keys there are and in which order."""
-    keys = tuple(dict.keys(mapping))
+    keys = tuple(keys_in_order(mapping))
     weak = [is_referred_to_weakly(key) for key in keys]
     if not any(weak):
         tx.guards.add(source, "dict_keys", keys)

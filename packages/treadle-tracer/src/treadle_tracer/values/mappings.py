@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import is_subtype
-from treadle_tracer.source import DictKeySource, dict_item_source
+from treadle_tracer.source import DictKeySource, dict_item_source, items_in_order
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
@@ -55,7 +55,7 @@ class DictValue(Value):
         made.source = source
         made.obj = obj
         made.keys_guarded = False
-        for position, (key, item) in enumerate(dict.items(obj)):
+        for position, (key, item) in enumerate(items_in_order(obj)):
             key_value = wrap_key(tx, key, DictKeySource(source, position))
             made.entries[key_value.hash_key(tx)] = (key_value, LazyValue(item, dict_item_source(source, key)))
         return made
