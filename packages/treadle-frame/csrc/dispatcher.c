@@ -75,127 +75,6 @@ tf_dispatchers_forget(PyObject *entry)
     PyErr_Clear();
 }
 
-/* ---- binding ---------------------------------------------------------------------------------------------------------- */
-
-typedef struct {
-    PyObject *const *args;
-    Py_ssize_t n_args;
-    PyObject *keyword_names;
-} Given;
-
-static int
-index_of_parameter(PyCodeObject *code, PyObject *name)
-{
-    int end = code->co_argcount + code->co_kwonlyargcount;
-    for (int i = code->co_posonlyargcount; i < end; i++) {
-        if (PyTuple_GET_ITEM(code->co_localsplusnames, i) == name) {
-            return i;
-        }
-    }
-    for (int i = code->co_posonlyargcount; i < end; i++) {
-        if (PyUnicode_Compare(PyTuple_GET_ITEM(code->co_localsplusnames, i), name) == 0) {
-            return i;
-        }
-    }
-    return -1;
-}
-
-/* Positional arguments, `self` of a bound method first, the surplus as *args. */
-static int
-bind_positional(Dispatcher *self, PyCodeObject *code, const Given *given, PyObject **slots)
-{
-    int at = 0;
-    if (self->bound_self != NULL && code->co_argcount > 0) {
-        slots[at++] = Py_NewRef(self->bound_self);
-    }
-    else if (self->bound_self != NULL) {
-        return 0;
-    }
-    Py_ssize_t used = 0;
-    for (; used < given->n_args && at < code->co_argcount; used++) {
-        slots[at++] = Py_NewRef(given->args[used]);
-    }
-    if (!(code->co_flags & CO_VARARGS)) {
-        return used == given->n_args;
-    }
-    PyObject *surplus = PyTuple_New(given->n_args - used);
-    if (surplus == NULL) {
-        return -1;
-    }
-    for (Py_ssize_t i = used; i < given->n_args; i++) {
-        PyTuple_SET_ITEM(surplus, i - used, Py_NewRef(given->args[i]));
-    }
-    slots[code->co_argcount + code->co_kwonlyargcount] = surplus;
-    return 1;
-}
-
-static int
-bind_keywords(PyCodeObject *code, const Given *given, PyObject **slots)
-{
-    PyObject *surplus = NULL;
-    if (code->co_flags & CO_VARKEYWORDS) {
-        surplus = slots[tf_n_arguments(code) - 1] = PyDict_New();
-        if (surplus == NULL) {
-            return -1;
-        }
-    }
-    Py_ssize_t n = given->keyword_names == NULL ? 0 : PyTuple_GET_SIZE(given->keyword_names);
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *name = PyTuple_GET_ITEM(given->keyword_names, i), *value = given->args[given->n_args + i];
-        int slot = index_of_parameter(code, name);
-        if (slot >= 0 && slots[slot] == NULL) {
-            slots[slot] = Py_NewRef(value);
-        }
-        else if (slot >= 0 || surplus == NULL) {
-            return 0;
-        }
-        else if (PyDict_SetItem(surplus, name, value) < 0) {
-            return -1;
-        }
-    }
-    return 1;
-}
-
-static int
-bind_defaults(Dispatcher *self, PyCodeObject *code, PyObject **slots)
-{
-    PyFunctionObject *function = (PyFunctionObject *)self->function;
-    Py_ssize_t n_defaults = function->func_defaults == NULL ? 0 : PyTuple_GET_SIZE(function->func_defaults);
-    for (int i = 0; i < code->co_argcount; i++) {
-        Py_ssize_t number = i - (code->co_argcount - n_defaults);
-        if (slots[i] == NULL && number < 0) {
-            return 0;
-        }
-        if (slots[i] == NULL) {
-            slots[i] = Py_NewRef(PyTuple_GET_ITEM(function->func_defaults, number));
-        }
-    }
-    for (int i = code->co_argcount; i < code->co_argcount + code->co_kwonlyargcount; i++) {
-        if (slots[i] != NULL) {
-            continue;
-        }
-        PyObject *name = PyTuple_GET_ITEM(code->co_localsplusnames, i);
-        PyObject *value = function->func_kwdefaults == NULL ? NULL
-                                                            : PyDict_GetItemWithError(function->func_kwdefaults, name);
-        if (value == NULL) {
-            return PyErr_Occurred() ? -1 : 0;
-        }
-        slots[i] = Py_NewRef(value);
-    }
-    return 1;
-}
-
-/* Fills the argument slots with owned values: 1, 0 when they do not fit, -1 with an exception set. */
-static int
-bind(Dispatcher *self, PyCodeObject *code, const Given *given, PyObject **slots)
-{
-    int bound = bind_positional(self, code, given, slots);
-    if (bound == 1) {
-        bound = bind_keywords(code, given, slots);
-    }
-    return bound == 1 ? bind_defaults(self, code, slots) : bound;
-}
-
 /* ---- running with the handler set -------------------------------------------------------------------------------------- */
 
 typedef struct {
@@ -403,9 +282,9 @@ run_entry(Dispatcher *self, PyCodeObject *code, Entry *entry, PyObject *const *s
 
 /* Binds and looks up: 1 and the slots and entry (owned) filled in, 0 for the slow way, -1 with an exception set. */
 static int
-find_entry(Dispatcher *self, PyCodeObject *code, const Given *given, PyObject **slots, Entry **entry)
+find_entry(Dispatcher *self, PyCodeObject *code, const GivenArguments *given, PyObject **slots, Entry **entry)
 {
-    int found = bind(self, code, given, slots);
+    int found = tf_bind_arguments((PyFunctionObject *)self->function, self->bound_self, code, given, slots);
     if (found == 1) {
         PyFunctionObject *function = (PyFunctionObject *)self->function;
         GuardView view = {
@@ -435,7 +314,7 @@ dispatch(Dispatcher *self, PyCodeObject *code, PyObject *const *args, size_t nar
     for (int i = 0; i < n_slots; i++) {
         slots[i] = NULL;
     }
-    Given given = {args, PyVectorcall_NARGS(nargsf), keyword_names};
+    GivenArguments given = {args, PyVectorcall_NARGS(nargsf), keyword_names};
     Entry *entry = NULL;
     PyObject *result = NULL;
     int found = find_entry(self, code, &given, slots, &entry);

@@ -1,4 +1,4 @@
-/* What guard_memo.c, guard_build.c and guard_peek.c share. guard_memo.c explains the whole. */
+/* What guard_memo.c, guard_build.c, guard_peek.c and guard_plain.c share. guard_memo.c explains the whole. */
 #ifndef TREADLE_GUARD_MEMO_H
 #define TREADLE_GUARD_MEMO_H
 
@@ -114,5 +114,9 @@ bool tf_peek_check(Builder *, GuardNode *node, GuardCheck *check);
 bool tf_is_anchored(Builder *, GuardNode *node, PyObject *value, bool watch);
 /* Whether lookups in the dict of this key run no Python code and depend on the dict alone. */
 bool tf_is_plain_lookup(PyObject *dict, PyObject *key);
+bool tf_is_plain_key(PyObject *key);                            /* its `==` and hash are C code */
+PyObject *tf_plain_item(PyObject *dict, PyObject *key);         /* borrowed or NULL; only after tf_is_plain_lookup */
+bool tf_can_change_type(PyObject *value);                       /* `value.__class__ = T` may be possible */
+bool tf_watch_type_of(Builder *, GuardNode *node, PyObject *value);     /* the value's type is what it is */
 
 #endif

@@ -16,98 +16,7 @@
  */
 #include "guard_memo.h"
 
-/* ---- keys ------------------------------------------------------------------------------------------------------------ */
-
-static bool
-is_plain_key(PyObject *key)
-{
-    if (PyTuple_CheckExact(key)) {
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); i++) {
-            PyObject *item = PyTuple_GET_ITEM(key, i);
-            if (PyTuple_CheckExact(item) || !is_plain_key(item)) {
-                return false;
-            }
-        }
-        return true;
-    }
-    return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBool_Check(key) || PyBytes_CheckExact(key)
-           || PyFloat_CheckExact(key) || key == Py_None;
-}
-
-bool
-tf_is_plain_lookup(PyObject *dict, PyObject *key)
-{
-    if (key != NULL && !is_plain_key(key)) {
-        return false;
-    }
-    if (DK_IS_UNICODE(((PyDictObject *)dict)->ma_keys)) {
-        return true;
-    }
-    Py_ssize_t position = 0;
-    PyObject *present;
-    while (PyDict_Next(dict, &position, &present, NULL)) {
-        if (!is_plain_key(present)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* Borrowed; NULL when it is not there. Only after tf_is_plain_lookup. */
-static PyObject *
-plain_item(PyObject *dict, PyObject *key)
-{
-    PyObject *item = PyDict_GetItemWithError(dict, key);
-    PyErr_Clear();
-    return item;
-}
-
-static Link
-peek_dict_item(Builder *builder, PyObject *dict, PyObject *key, PyObject **value)
-{
-    if (!tf_is_plain_lookup(dict, key)) {
-        return LINK_NONE;
-    }
-    *value = plain_item(dict, key);
-    return *value != NULL && tf_watch_dict(builder, dict, FACT_ITEM, key) ? LINK_SOLID : LINK_NONE;
-}
-
-/* ---- types ----------------------------------------------------------------------------------------------------------- */
-
-static bool
-can_change_type(PyObject *value)
-{
-    PyTypeObject *type = Py_TYPE(value);
-    return (type->tp_flags & Py_TPFLAGS_HEAPTYPE) != 0 || PyModule_Check(value);
-}
-
-/* Whether no other type can be at the address of this one: it lives as long as the program, or a reference that tells of its death
- * is watched. */
-static bool
-watch_life_of_type(Builder *builder, const GuardNode *node, PyTypeObject *type)
-{
-    if ((type->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0) {
-        return true;
-    }
-    for (const GuardCheck *check = node->checks; check != NULL; check = check->next) {
-        if (check->kind->reads == READS_TYPE && tf_referent(check->arg) == (PyObject *)type) {
-            return !PyWeakref_CheckRefExact(check->arg) || tf_watch_word(builder, &((PyWeakReference *)check->arg)->wr_object);
-        }
-    }
-    return false;
-}
-
-/* The value's type is what it is. */
-static bool
-watch_type_of(Builder *builder, GuardNode *node, PyObject *value)
-{
-    PyTypeObject *type = Py_TYPE(value);
-    if (node->state == NODE_SOLID && !can_change_type(value)) {
-        return true;
-    }
-    node->pinned = true;
-    return tf_watch_word(builder, &value->ob_type) && (watch_life_of_type(builder, node, type) || tf_watch_type(builder, type));
-}
+/* ---- steps through words ----------------------------------------------------------------------------------------------- */
 
 static bool
 is_lasting(PyObject *value)
@@ -115,8 +24,6 @@ is_lasting(PyObject *value)
     return value == Py_None || value == Py_True || value == Py_False || value == Py_Ellipsis || value == Py_NotImplemented
            || (PyType_Check(value) && (((PyTypeObject *)value)->tp_flags & Py_TPFLAGS_HEAPTYPE) == 0);
 }
-
-/* ---- steps through words ----------------------------------------------------------------------------------------------- */
 
 /* The value in a word of an object, which may be another one at the same address unless something says that it is not. */
 static Link
@@ -155,6 +62,16 @@ peek_tuple_item(Builder *builder, GuardNode *node, PyObject *tuple, Py_ssize_t i
     return tf_watch_word(builder, &((PyVarObject *)tuple)->ob_size)
                ? peek_word(builder, node, &((PyTupleObject *)tuple)->ob_item[index], value)
                : LINK_NONE;
+}
+
+static Link
+peek_dict_item(Builder *builder, PyObject *dict, PyObject *key, PyObject **value)
+{
+    if (!tf_is_plain_lookup(dict, key)) {
+        return LINK_NONE;
+    }
+    *value = tf_plain_item(dict, key);
+    return *value != NULL && tf_watch_dict(builder, dict, FACT_ITEM, key) ? LINK_SOLID : LINK_NONE;
 }
 
 /* ---- attributes ---------------------------------------------------------------------------------------------------------- */
@@ -238,7 +155,7 @@ has_standard_lookup(PyTypeObject *type, bool *hook)
 static bool
 may_become_descriptor(PyObject *in_type)
 {
-    return in_type != NULL && can_change_type(in_type);
+    return in_type != NULL && tf_can_change_type(in_type);
 }
 
 /* The instance dict, made if need be. NULL: it has none, or none yet. */
@@ -281,7 +198,7 @@ find_attribute(PyObject *value, PyObject *name, PyObject **found)
     if (place != NULL && !tf_is_plain_lookup(*place, name)) {
         return FOUND_UNKNOWN;
     }
-    *found = place == NULL ? NULL : plain_item(*place, name);
+    *found = place == NULL ? NULL : tf_plain_item(*place, name);
     if (*found != NULL) {
         return FOUND_IN_DICT;
     }
@@ -297,7 +214,7 @@ static bool
 watch_attribute(Builder *builder, GuardNode *owner, PyObject *value, PyObject *name, Found found, bool is_value)
 {
     PyTypeObject *type = Py_TYPE(value);
-    if (!watch_type_of(builder, owner, value) || !tf_watch_type(builder, type)) {
+    if (!tf_watch_type_of(builder, owner, value) || !tf_watch_type(builder, type)) {
         return false;
     }
     PyObject **place = instance_dict(value);
@@ -356,7 +273,7 @@ peek_attribute(Builder *builder, GuardNode *node, PyObject *owner, PyObject **va
     PyObject *const *word = word_of_attribute(owner, node->key);
     if (word != NULL) {
         node->parent->pinned = true;
-        return watch_type_of(builder, node->parent, owner) ? peek_attribute_word(builder, node, word, value) : LINK_NONE;
+        return tf_watch_type_of(builder, node->parent, owner) ? peek_attribute_word(builder, node, word, value) : LINK_NONE;
     }
     Found found = find_attribute(owner, node->key, value);
     bool known = found == FOUND_IN_TYPE || found == FOUND_IN_DICT || found == FOUND_DICT;
@@ -381,7 +298,7 @@ static Link
 peek_slot(Builder *builder, GuardNode *node, PyObject *descriptor, PyObject *owner, PyObject **value)
 {
     PyObject *const *word = word_of_slot(descriptor, owner);
-    return word != NULL && watch_type_of(builder, node->parent, owner) ? peek_word(builder, node, word, value) : LINK_NONE;
+    return word != NULL && tf_watch_type_of(builder, node->parent, owner) ? peek_word(builder, node, word, value) : LINK_NONE;
 }
 
 /* The descriptor that an argument (reference to a class, name) means, watched; NULL where it cannot be. Borrowed from the class. */
@@ -441,7 +358,7 @@ static Link
 peek_type(Builder *builder, GuardNode *node, PyObject *owner, PyObject **value)
 {
     *value = (PyObject *)Py_TYPE(owner);
-    return watch_type_of(builder, node->parent, owner) ? LINK_SOLID : LINK_NONE;
+    return tf_watch_type_of(builder, node->parent, owner) ? LINK_SOLID : LINK_NONE;
 }
 
 static Link
@@ -461,7 +378,7 @@ tf_peek_step(Builder *builder, GuardNode *node, PyObject **value)
 {
     PyObject *owner = node->parent->seen;
     /* Another object at the address must be of the same type for what is read from it to mean the same. */
-    if (node->parent->state == NODE_LOOSE && !watch_type_of(builder, node->parent, owner)) {
+    if (node->parent->state == NODE_LOOSE && !tf_watch_type_of(builder, node->parent, owner)) {
         return LINK_NONE;
     }
     switch (node->kind) {
@@ -530,7 +447,7 @@ peek_keys(Builder *builder, GuardNode *node, GuardCheck *check, PyObject *value)
     bool one_key = strcmp(check->kind->name, "dict_keys") != 0;
     node->pinned = true;
     return (one_key ? PyDict_Check(value) : PyDict_CheckExact(value)) && tf_is_plain_lookup(value, one_key ? check->arg : NULL)
-           && (one_key || is_plain_key(check->arg)) && tf_watch_dict(builder, value, FACT_CHECK, NULL);
+           && (one_key || tf_is_plain_key(check->arg)) && tf_watch_dict(builder, value, FACT_CHECK, NULL);
 }
 
 static bool
@@ -579,7 +496,7 @@ peek_unset(Builder *builder, GuardNode *node, GuardCheck *check, PyObject *value
 {
     PyObject *descriptor = watch_named_slot(builder, check->arg);
     PyObject *const *word = descriptor == NULL ? NULL : word_of_slot(descriptor, value);
-    return word != NULL && *word == NULL && watch_type_of(builder, node, value) && tf_watch_word(builder, word);
+    return word != NULL && *word == NULL && tf_watch_type_of(builder, node, value) && tf_watch_word(builder, word);
 }
 
 bool
@@ -588,7 +505,7 @@ tf_peek_check(Builder *builder, GuardNode *node, GuardCheck *check)
     PyObject *value = node->seen;
     Reads reads = check->kind->reads;
     bool typed = reads == READS_LENGTH || reads == READS_KEYS || reads == READS_ATTRIBUTE || reads == READS_FUNCTION;
-    if (typed && node->state == NODE_LOOSE && !watch_type_of(builder, node, value)) {
+    if (typed && node->state == NODE_LOOSE && !tf_watch_type_of(builder, node, value)) {
         return false;
     }
     switch (reads) {
@@ -597,9 +514,9 @@ tf_peek_check(Builder *builder, GuardNode *node, GuardCheck *check)
     case READS_IDENTITY:
         return node->state == NODE_SOLID && tf_check_test(check, value, NULL) == 1;
     case READS_TYPE:
-        return tf_check_test(check, value, NULL) == 1 && watch_type_of(builder, node, value);
+        return tf_check_test(check, value, NULL) == 1 && tf_watch_type_of(builder, node, value);
     case READS_VALUE:
-        return node->state == NODE_SOLID && is_plain_key(value) && is_plain_key(check->arg)
+        return node->state == NODE_SOLID && tf_is_plain_key(value) && tf_is_plain_key(check->arg)
                && tf_check_test(check, value, NULL) == 1;
     case READS_LENGTH:
         return peek_length(builder, node, value) && tf_check_test(check, value, NULL) == 1;

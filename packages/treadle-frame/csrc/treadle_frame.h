@@ -3,13 +3,13 @@
  *   module.c      module, sentinels, counters
  *   hook.c        the PEP 523 evaluator, the thread's state, asking the handler
  *   frame_run.c   running replacement code in the current frame
- *   cache.c       Entry objects and the cache of entries in a code object
+ *   entry.c       Entry objects;  cache.c  the cache of entries in a code object
  *   guard_program.c   the type GuardProgram;  guard_trie.c  reads checks into a trie;  guard_eval.c  descends it
  *   guard_checks.c    the single checks, as a table;  guard_facts.c  those of what lookups find;
  *                     guard_native.c  those that ask a C library
- *   guard_memo.c      skips what has not changed, by a list that guard_build.c makes of what guard_peek.c says;
+ *   guard_memo.c      skips what has not changed, by a list that guard_build.c makes of what guard_peek.c and guard_plain.c say;
  *                     guard_image.c  bytes of tensors;  dict_versions.c  makes versions of dicts tell of every change
- *   dispatcher.c  the frameless path
+ *   dispatcher.c  the frameless path, for which bind.c binds arguments
  *
  * All state is protected by the GIL. "Owned" means the holder has a reference, "borrowed" that somebody named has.
  */
@@ -285,6 +285,16 @@ int tf_entry_holds(Entry *, GuardView *);
 /* The values of a fast-path entry, borrowed from the slots: 1, or 0 when *args or **kwargs lack one (its guard is too weak). */
 int tf_entry_fast_path_values(Entry *, PyObject *const *slots, PyObject **values);
 extern PyMethodDef tf_cache_methods[];
+/* The arguments of a vectorcall. */
+typedef struct {
+    PyObject *const *args;
+    Py_ssize_t n_args;
+    PyObject *keyword_names;    /* NULL for none */
+} GivenArguments;
+
+/* Fills the argument slots of the function, whose code this is, with owned values; `bound_self` goes first, or is NULL. 1, 0 when they do
+ * not fit, -1 with an exception set. */
+int tf_bind_arguments(PyFunctionObject *function, PyObject *bound_self, PyCodeObject *code, const GivenArguments *given, PyObject **slots);
 void tf_dispatchers_forget(PyObject *entry);                    /* of dispatcher.c: an entry that is no longer in its cache */
 
 /* Argument slots: positional, keyword-only, *args, **kwargs. */

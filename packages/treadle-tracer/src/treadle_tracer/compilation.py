@@ -49,6 +49,8 @@ if TYPE_CHECKING:
 
 # Breaks that a size larger than the real one may cause: two sizes that do not fit together.
 _CAUSED_BY_SIZES = ("raises", "torch-call-raises")
+# Breaks at what shows when Python frees an object.
+_TELL_LIFETIMES = ("weak-reference", "finalizer")
 # After so many traces in which no tensor was computed, a code object is left alone for good.
 _EMPTY_TRACES = 4
 # After so many traces in which calls nest too deeply, a code object is left alone for good: each level would be a trace as long.
@@ -112,9 +114,8 @@ class Compilation:
             self.state.deep_traces += 1
             if self.state.deep_traces > _DEEP_TRACES:
                 return Skip(SkipKind.UNSUPPORTED, "recursion: calls are nested too deeply")
-        if reason is not None and reason.code == "weak-reference" and not self.options.fullgraph:
-            # In a frame that is split, what its variables hold lives shorter or longer than in Python's own.
-            return Skip(SkipKind.UNSUPPORTED, f"weak-reference: {reason.context}")
+        if (skip := self._left_whole(reason)) is not None:
+            return skip
         declared = self._check_declared(result)
         if reason is not None and reason.code == "raises" and not self.options.fullgraph:
             # Python itself raises with a better traceback, or not at all: it also runs what `is_compiling()` hides from a trace.
@@ -122,6 +123,8 @@ class Compilation:
             return self._run_original(result)
         plan, gm = self._plan(result, dynamic)
         result = plan.result
+        if (skip := self._left_whole(result.reason)) is not None:
+            return skip
         if gm is not None and self._relies_on_too_much(gm, result):
             return self._attempt(wanted)
         if generalised and not self._serves_this_call(gm, result):
@@ -137,6 +140,12 @@ class Compilation:
                 raise
             self.state.may_guess = self.state.may_defer = False
         return self._attempt(wanted)
+
+    def _left_whole(self, reason: Unsupported | None) -> Skip | None:
+        """Leave the frame to Python where the program may tell when an object is freed: what a split frame holds lives shorter or longer."""
+        if reason is None or reason.code not in _TELL_LIFETIMES or self.options.fullgraph:
+            return None
+        return Skip(SkipKind.UNSUPPORTED, f"{reason.code}: {reason.context}")
 
     @property
     def _captures(self) -> bool:

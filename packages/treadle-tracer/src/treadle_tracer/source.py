@@ -124,7 +124,7 @@ def _hashable(key: Any) -> Any:
     kind = type(key)
     if kind is tuple:
         return tuple(map(_hashable, key))
-    return key if kind in _COMPARED_BY_VALUE else id(key)
+    return key if kind is str or kind in _COMPARED_BY_VALUE else id(key)
 
 
 def path_key(path: Path) -> Any:
@@ -137,7 +137,7 @@ def _key_of(value: Any) -> Any:
     kind = type(value)
     if kind is tuple:
         return tuple(map(_key_of, value))
-    return (kind.__name__, value) if kind in _COMPARED_BY_VALUE else id(value)
+    return (kind.__name__, value) if kind is str or kind in _COMPARED_BY_VALUE else id(value)
 
 
 def _same_key(a: Any, b: Any) -> bool:
@@ -148,7 +148,7 @@ def _same_key(a: Any, b: Any) -> bool:
         return False
     if kind is tuple:
         return len(a) == len(b) and all(map(_same_key, a, b))
-    return kind in _COMPARED_BY_VALUE and a == b
+    return (kind is str or kind in _COMPARED_BY_VALUE) and a == b
 
 
 # ---- roots

@@ -13,12 +13,10 @@ from typing import Any
 
 import torch
 
-from treadle_tracer.by_identity import is_one_of
-
+from .by_identity import is_one_of
 from .class_facts import (
     flags_of,
     is_class,
-    is_subtype,
     is_weakly_referable,
     module_of,
     namespace_of,
@@ -43,9 +41,9 @@ def is_referred_to_weakly(obj: Any) -> bool:
     library and of PyTorch are there to the end anyway.
     """
     kind = type(obj)
-    if not is_weakly_referable(kind) or is_subtype(kind, torch.Tensor) or kind is types.BuiltinFunctionType:
+    if not is_weakly_referable(kind) or issubclass(kind, torch.Tensor) or kind is types.BuiltinFunctionType:
         return False
-    if is_subtype(kind, type):
+    if issubclass(kind, type):
         return class_may_change(obj) and not _class_lasts(obj)
     if kind is types.ModuleType:
         return sys.modules.get(obj.__name__) is not obj

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..by_identity import IdentityDict, classes_after, is_one_of
-from ..class_facts import is_subtype, mro_of, qualname_of
+from ..class_facts import mro_of, qualname_of
 from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
 from ..source import ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource, length_of_container
@@ -316,15 +316,15 @@ class GuardSet:
     def modules(self) -> tuple[tuple[Source, weakref.ref[torch.nn.Module]], ...]:
         """Every module that is guarded by its identity, referred to weakly."""
         return tuple(
-            (g.source, weakref.ref(g.arg)) for g in self if g.op == "is" and is_subtype(type(g.arg), torch.nn.Module)
+            (g.source, weakref.ref(g.arg)) for g in self if g.op == "is" and issubclass(type(g.arg), torch.nn.Module)
         )
 
     @property
     def weakly_held(self) -> tuple[Any, ...]:
         """The objects without which these guards never hold, and which they do not keep alive."""
         named = [g.arg for g in self._guards.values() if g.op in ("is", "type_is")]
-        found = {id(obj): obj for obj in (*named, *self._lookups) if is_referred_to_weakly(obj)}
-        return tuple(obj for key, obj in found.items() if key not in self._left_out)
+        found = {id(obj): obj for obj in (*named, *self._lookups)}
+        return tuple(obj for key, obj in found.items() if key not in self._left_out and is_referred_to_weakly(obj))
 
     @property
     def tensors(self) -> tuple[TensorGuard, ...]:
@@ -450,20 +450,21 @@ def _what_is_found(found: Any) -> tuple[str, Any]:
 
 
 def _arg_key(arg: Any) -> Any:
-    if is_subtype(type(arg), Source):
+    kind = type(arg)
+    if is_one_of(kind, (str, int, bool, bytes, type(None))):
+        return (kind, arg)
+    if issubclass(kind, Source) or (
+        kind is tuple and all(type(item) is str or issubclass(type(item), Source) for item in arg)
+    ):
         return arg
-    if is_one_of(type(arg), (str, int, bool, bytes, type(None))):
-        return (type(arg), arg)
-    if type(arg) is tuple and all(type(item) is str or is_subtype(type(item), Source) for item in arg):
-        return arg
-    return arg if find_in_mro(mro_of(type(arg)), "compares_by_value")[0] is True else id(arg)
+    return arg if type(kind) is type and getattr(kind, "compares_by_value", False) is True else id(arg)
 
 
 def _plain_equality_is_enough(constant: Any) -> bool:
     """Whether the op `equals` distinguishes this constant from every other: it compares types, bits of floats, and tuples item by item."""
-    if is_subtype(type(constant), tuple):
+    if issubclass(type(constant), tuple):
         return all(map(_plain_equality_is_enough, constant))
-    return not any(is_subtype(type(constant), kind) for kind in (complex, frozenset, slice))
+    return not issubclass(type(constant), (complex, frozenset, slice))
 
 
 class _IdenticalConstant:

@@ -88,7 +88,7 @@ class Usage:
         """Raises Unsupported for a weak reference to an object that nothing else needs: Python may still have it in a variable."""
         for target, made_at in self.referents:
             if id(target.identity()) not in self.held:
-                raise Unsupported("reconstruct", f"a weak reference to {target.describe()}", (), made_at)
+                raise Unsupported("weak-reference", f"a reference to {target.describe()}", (), made_at)
 
 
 class ReplacementBuilder:

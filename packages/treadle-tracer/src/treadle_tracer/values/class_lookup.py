@@ -90,19 +90,18 @@ def is_named_tuple(cls: type) -> bool:
     return any(find_in_mro(mro_of(cls), name)[1] is not None for name in ("_fields", "n_sequence_fields"))
 
 
-def instance_dict_source(obj: Any, source: Source, name: str) -> Source:
+def instance_dict_source(tx: LooksUp, obj: Any, source: Source, name: str) -> Source:
     """`obj.__dict__[name]`, past what the class of the object says about it."""
-    mro = mro_of(type(obj))
-    getter, attributes = (find_in_mro(mro, special)[0] for special in ("__getattribute__", "__dict__"))
-    is_plain = not isinstance(getter, types.FunctionType) and is_one_of(
-        type(attributes), (types.GetSetDescriptorType, types.MemberDescriptorType)
+    cls = type(obj)
+    is_plain = type(lookup(tx, cls, "__getattribute__")) is not types.FunctionType and is_one_of(
+        type(lookup(tx, cls, "__dict__")), (types.GetSetDescriptorType, types.MemberDescriptorType)
     )
     return (InstanceDictSource if is_plain else HiddenDictSource)(source, name)
 
 
-def class_attribute_source(owner: type, name: str) -> Source:
+def class_attribute_source(tx: LooksUp, owner: type, name: str) -> Source:
     """Where a class dict holds an attribute, whatever descriptor it is."""
-    return instance_dict_source(owner, ConstSource(owner), name)
+    return instance_dict_source(tx, owner, ConstSource(owner), name)
 
 
 def lookup(tx: LooksUp, cls: type, name: str) -> Any:

@@ -57,7 +57,7 @@ def attribute(tx: TraceContext, raw: Any, owner: type, name: str) -> Value:
     written = tx.mutations.made.get(id(raw)) if isinstance(raw, Held) else None
     if written is not None and written[1] is not None:
         return written[1]
-    return tx.wrap(raw, class_attribute_source(owner, name))
+    return tx.wrap(raw, class_attribute_source(tx, owner, name))
 
 
 def _why_not_written(tx: TraceContext, cls: ClassValue, name: str) -> str | None:

@@ -54,7 +54,7 @@ class ConstantObject(Constant):
         attributes = own_dict(self.obj)
         if attributes is not None:
             if name in attributes:
-                return tx.wrap(attributes[name], instance_dict_source(self.obj, ConstSource(self.obj), name))
+                return tx.wrap(attributes[name], instance_dict_source(tx, self.obj, ConstSource(self.obj), name))
             tx.guards.add(OwnDictSource(ConstSource(self.obj)), "lacks_key", name)
         if raw is not MISSING:
             return self._bound(tx, raw, name)

@@ -128,6 +128,8 @@ def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue | Ma
     """A new instance, as `__new__` of the built-in base makes it."""
     if issubclass(cls, torch.jit.ScriptModule):
         raise Unsupported("new-module", cls.__qualname__)
+    if isinstance(lookup(tx, cls, "__del__"), types.FunctionType):
+        raise Unsupported("finalizer", f"{cls.__qualname__}.__del__")
     if issubclass(cls, BaseException):
         made = ObjectValue(cls)
         made.new_args = list(args)

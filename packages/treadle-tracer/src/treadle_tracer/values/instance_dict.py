@@ -35,7 +35,7 @@ class InstanceDict(DictValue):
             for name, value in made.obj.items():
                 made.entries[name] = (
                     Constant(name),
-                    LazyValue(value, instance_dict_source(obj, instance.source, name)),
+                    LazyValue(value, instance_dict_source(tx, obj, instance.source, name)),
                 )
         for name, value in tx.mutations.attrs_of(instance).items():
             if isinstance(value, Value):

@@ -117,7 +117,7 @@ class ModuleValue(ObjectValue):
             if members is None:
                 tx.guards.add(OwnDictSource(self.source), "lacks_key", dict_name)
                 continue
-            dict_source = self.member_dict(dict_name)
+            dict_source = self.member_dict(tx, dict_name)
             changed = _changed_dict(tx, members)
             if changed is not None:
                 found = changed.lookup(tx, tx.from_constant(name))
@@ -185,11 +185,11 @@ class ModuleValue(ObjectValue):
         for dict_name, what in (("_parameters", "parameter"), ("_modules", "submodule")):
             if name in self.members(tx, dict_name):
                 return f"the name of a {what}"
-            tx.guards.add(self.member_dict(dict_name), "lacks_key", name)
+            tx.guards.add(self.member_dict(tx, dict_name), "lacks_key", name)
         if issubclass(value.python_type(), (torch.nn.Module, torch.nn.Parameter)):
             return "stores a module or parameter"
         if name not in self.members(tx, "_buffers"):
-            tx.guards.add(self.member_dict("_buffers"), "lacks_key", name)
+            tx.guards.add(self.member_dict(tx, "_buffers"), "lacks_key", name)
         elif not isinstance(value, TensorValue) and not _is_none(value):
             return "not a tensor, under the name of a buffer"
         return None
@@ -200,7 +200,7 @@ class ModuleValue(ObjectValue):
         found = self.obj.__dict__.get(dict_name)
         if type(found) is not dict:
             raise Unsupported("module-attribute-store", f"{self.describe()} has no dict {dict_name}")
-        tx.guards.add(self.member_dict(dict_name), "type_is", dict)
+        tx.guards.add(self.member_dict(tx, dict_name), "type_is", dict)
         return found
 
     def check_not_replaced(self, tx: TraceContext, dict_name: str) -> None:
@@ -208,10 +208,10 @@ class ModuleValue(ObjectValue):
         if tx.mutations.load_attr(self, dict_name) is not None:
             raise Unsupported("module-attribute-store", f"{self.describe()}.{dict_name}")
 
-    def member_dict(self, name: str) -> Source:
+    def member_dict(self, tx: TraceContext, name: str) -> Source:
         """Where the dict of parameters, buffers or submodules is found."""
         assert self.source is not None
-        return instance_dict_source(self.obj, self.source, name)
+        return instance_dict_source(tx, self.obj, self.source, name)
 
     def own_attr(self, tx: TraceContext, name: str) -> Value | None:
         stored = tx.mutations.load_attr(self, name)
@@ -221,7 +221,7 @@ class ModuleValue(ObjectValue):
         found = own.get(name, MISSING)
         assert self.source is not None
         if found is not MISSING:
-            return _wrap_attribute(tx, found, instance_dict_source(self.obj, self.source, name))
+            return _wrap_attribute(tx, found, instance_dict_source(tx, self.obj, self.source, name))
         tx.guards.add(OwnDictSource(self.source), "lacks_key", name)
         return None
 

@@ -169,7 +169,7 @@ class ObjectValue(Value):
             return None
         if name in attrs:
             assert self.source is not None
-            return tx.wrap(attrs[name], instance_dict_source(self.obj, self.source, name))
+            return tx.wrap(attrs[name], instance_dict_source(tx, self.obj, self.source, name))
         if self.source is not None:
             tx.guards.add(OwnDictSource(self.source), "lacks_key", name)
         return None

@@ -6,6 +6,7 @@ tensors through properties of Tensor, so nothing is traced where those are repla
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -30,10 +31,19 @@ MODULE_SETATTR = torch.nn.Module.__setattr__
 
 def is_original(cls: type, name: str, raw: Any) -> bool:
     """Whether a class of tensors has under this name what it had, or what its base had."""
+    return _is_in(_tables_of(cls), name, raw)
+
+
+def _tables_of(cls: type) -> Iterable[dict[str, Any]]:
     table = _ORIGINALS.get(cls)
-    if table is not None:
-        return raw is table.get(name, MISSING)
-    return any(raw is table.get(name, MISSING) for table in _ORIGINALS.values())
+    return tuple(_ORIGINALS.values()) if table is None else (table,)
+
+
+def _is_in(tables: Iterable[dict[str, Any]], name: str, raw: Any) -> bool:
+    for table in tables:  # noqa: SIM110 (asked of every tensor; a generator takes four times as long)
+        if raw is table.get(name, MISSING):
+            return True
+    return False
 
 
 def original(name: str) -> Any:
@@ -49,6 +59,7 @@ def replaced_method(tx: LooksUp, cls: type, name: str) -> Any:
 
 def require_plain_tensors(tx: LooksUp, cls: type) -> None:
     """Raise Unsupported where somebody has replaced what the tracer itself reads of tensors."""
+    tables = _tables_of(cls)
     for name in _READ_BY_THE_TRACER:
-        if not is_original(cls, name, lookup(tx, cls, name)):
+        if not _is_in(tables, name, lookup(tx, cls, name)):
             raise Unsupported("tensor-kind", f"{cls.__qualname__}.{name} has been replaced")

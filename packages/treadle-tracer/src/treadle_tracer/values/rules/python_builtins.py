@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import collections
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -292,35 +291,39 @@ def _next(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _any(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    return _first_decisive(tx, args[0].iterate(tx), True)
+    return _first_decisive(tx, args[0], True)
 
 
 def _all(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    return _first_decisive(tx, args[0].iterate(tx), False)
+    return _first_decisive(tx, args[0], False)
 
 
-def _first_decisive(tx: TraceContext, iterator: Value, decisive: bool) -> Value:
+def _first_decisive(tx: TraceContext, iterable: Value, decisive: bool) -> Value:
     """`decisive` if an item has this truth.
 
-    One item may have a truth that is known only at run time. It is the answer then, unless another item decides; the items behind it are
-    looked at as well, which must have no effects.
+    One item may have a truth that is known only at run time. It is the answer then, unless another item decides. The items behind it are
+    looked at as well, which must have no effects: the iterable is a list or a tuple, for the program may go on with an iterator where
+    this one stops.
     """
+    iterator = iterable.iterate(tx)
+    may_look_ahead = tx.symbols.guesses and is_one_of(iterable.python_type(), (list, tuple))
     waiting: Value | None = None
-    while True:
-        try:
-            with contextlib.nullcontext() if waiting is None else tx.mutations.freezing():
-                item = iterator.next(tx)
-        except (PathEnds, Raised):
-            if waiting is None:
-                raise
-            raise Unsupported("unbacked-decision", "items behind one whose truth is known only at run time") from None
-        if item is None:
-            return boolean(not decisive) if waiting is None else waiting
-        number = truth_value(tx, item) if waiting is None and tx.symbols.guesses else None
+    while (item := iterator.next(tx)) is not None:
+        number = truth_value(tx, item) if waiting is None and may_look_ahead else None
         if number is not None and is_unbacked(tx, number):
             waiting = number
-        elif item.truth(tx) is decisive:
+        elif (item.truth(tx) if waiting is None else _truth_behind(tx, item)) is decisive:
             return boolean(decisive)
+    return boolean(not decisive) if waiting is None else waiting
+
+
+def _truth_behind(tx: TraceContext, item: Value) -> bool:
+    """The truth of an item that Python may not get to."""
+    try:
+        with tx.mutations.freezing():
+            return item.truth(tx)
+    except (PathEnds, Raised):
+        raise Unsupported("unbacked-decision", "items behind one whose truth is known only at run time") from None
 
 
 _NOT_SUMMED: IdentityDict[type, str] = IdentityDict(
