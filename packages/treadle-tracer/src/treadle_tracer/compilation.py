@@ -142,7 +142,7 @@ class Compilation:
         return self._attempt(wanted)
 
     def _left_whole(self, reason: Unsupported | None) -> Skip | None:
-        """Leave the frame to Python where the program may tell when an object is freed: what a split frame holds lives shorter or longer."""
+        """Leave the frame to Python where the program may tell when an object is freed: a split frame holds it shorter or longer."""
         if reason is None or reason.code not in _TELL_LIFETIMES or self.options.fullgraph:
             return None
         return Skip(SkipKind.UNSUPPORTED, f"{reason.code}: {reason.context}")

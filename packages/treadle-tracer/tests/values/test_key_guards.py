@@ -61,6 +61,36 @@ def test_keys_that_are_objects(make, count):
     check(program)
 
 
+def test_tuples_of_objects_as_keys_keep_nothing_alive():
+    holder = {(Thing(), 1): 2, ("a", (Thing(),)): 3, Thing: 4}
+
+    def sums(x):
+        return x + sum(holder.values()) + len([key for key in holder if key[1] == 1] if len(holder) == 2 else ())
+
+    def looks_up(x, mapping, key):
+        return x + mapping[key] + ((key, 1) in mapping)
+
+    run, said = compiled(sums, fullgraph=True)
+    of_key, said_of_key = compiled(looks_up, fullgraph=True)
+    keys = [(Thing(), 1)]
+    for change in (
+        lambda: None,
+        lambda: None,
+        lambda: holder.pop(Thing),
+        lambda: holder.update({keys[0]: 5}),
+        lambda: None,
+    ):
+        change()
+        assert torch.equal(run(torch.zeros(1)), sums(torch.zeros(1)))
+        assert of_key(torch.zeros(1), {keys[0]: 7, "b": 1}, keys[0]).item() == 7
+    assert len(said.graphs) == 3 and len(said_of_key.graphs) == 1
+    alive = [weakref.ref(part) for part in (*next(iter(holder))[:1], keys[0][0])]
+    holder.clear()
+    keys.clear()
+    gc.collect()
+    assert [reference() for reference in alive] == [None, None]
+
+
 @pytest.mark.parametrize("keys", ["abc", (Thing(), Thing(), "c")], ids=["texts", "objects"])
 def test_an_ordered_dict_has_an_order_of_its_own(keys):
     mapping = collections.OrderedDict(zip(keys, (1, 2, 3), strict=True))

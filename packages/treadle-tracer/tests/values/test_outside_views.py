@@ -77,7 +77,42 @@ def that_raises_behind(x, y):
     return x + 1
 
 
+def of_an_iterator(x, y):
+    truths = iter([torch.equal(x, y), torch.equal(y, x), 1])
+    return x + any(truths) + 10 * len(list(truths))
+
+
+def of_a_generator_that_goes_on(x, y):
+    truths = (torch.equal(x, other) for other in (y, x, y))
+    return x + any(truths) + 10 * len(list(truths))
+
+
+def of_a_generator_in_a_variable(x, y):
+    return x + all(truths := (torch.equal(x, other) for other in (x, y, x))) + 10 * len(list(truths))
+
+
+class Says:
+    def __bool__(self):
+        SEEN.append(1)
+        return True
+
+
+def of_an_object_behind(x, y):
+    if not all([torch.equal(x, y), Says()]):
+        raise ValueError("differs")
+    return x + 1
+
+
 SEEN: list[int] = []
+BROKEN = (
+    of_two,
+    with_effects,
+    that_raises_behind,
+    of_an_iterator,
+    of_a_generator_that_goes_on,
+    of_a_generator_in_a_variable,
+    of_an_object_behind,
+)
 WHOLE = (all_of_one, any_of_one, behind_it)
 
 
@@ -90,7 +125,7 @@ def _outcome(run, x, y):
     return found, list(SEEN)
 
 
-@pytest.mark.parametrize("program", [*WHOLE, of_two, with_effects, that_raises_behind], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("program", [*WHOLE, *BROKEN], ids=lambda f: f.__name__)
 def test_truths_of_tensors(program):
     run, said = compiled(program)
     x, y = torch.ones(3), torch.zeros(3)

@@ -66,7 +66,8 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
             frame.cells[name] = cell
             del bound[name]
     if code.co_flags & _CO_GENERATOR:
-        made = GeneratorValue(frame, function, getattr(tx.frames[0], "at", -1) if tx.frames else -1)
+        at = getattr(tx.frames[0], "at", -1) if tx.frames else -1
+        made = GeneratorValue(frame, function, at, tx.step - 1)
         tx.generators.append(made)
         return made
     return frame.call()

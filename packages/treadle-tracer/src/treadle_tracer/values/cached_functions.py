@@ -62,7 +62,7 @@ def call_cached(tx: TraceContext, cached: ConcreteValue, args: list[Value], kwar
 
 
 def _is_full(function: Any) -> bool:
-    """Whether the next new result is not kept, or drops another. The trace may rely on that one, and the function would run again for it."""
+    """Whether the next new result is not kept, or drops another: the trace may rely on it, and the function would run again for it."""
     info = function.cache_info()
     return info.maxsize is not None and info.currsize >= info.maxsize
 

@@ -40,9 +40,12 @@ if TYPE_CHECKING:
 
 
 class CellValue(Value):
-    """A cell. `content` is the Value that the trace has stored or read. `cell` is the real cell of an outside one."""
+    """A cell. `content` is the Value that the trace has stored or read. `cell` is the real cell of an outside one.
 
-    __slots__ = ("cell", "content", "contents_source")
+    found_empty: the trace has not stored anything in the outside cell, which was empty.
+    """
+
+    __slots__ = ("cell", "content", "contents_source", "found_empty")
 
     def __init__(
         self,
@@ -55,14 +58,15 @@ class CellValue(Value):
         self.content = content
         self.cell = cell
         self.contents_source = contents_source
+        self.found_empty = False
 
     @classmethod
     def outside(cls, cell: types.CellType, source: Source, contents_source: Source | None = None) -> CellValue:
         made = cls(None, cell, source, contents_source or CellContentsSource(source))
         try:
             made.content = LazyValue(cell.cell_contents, made.contents_source)  # type: ignore[arg-type]
-        except ValueError:  # empty
-            pass
+        except ValueError:
+            made.found_empty = True
         return made
 
     def python_type(self) -> type:
@@ -73,10 +77,14 @@ class CellValue(Value):
         content = self.content
         if content.__class__ is LazyValue:
             content = self.content = content.force(tx)  # type: ignore[union-attr]
+        if content is None and self.found_empty:
+            assert self.source is not None
+            tx.guards.add(self.source, "call", _is_empty, "the cell is empty")
         return content
 
     def store(self, tx: TraceContext, value: Value | None) -> None:
         self.content = value
+        self.found_empty = False
         if self.cell is not None:
             tx.mutations.store_cell(self, value if value is not None else tx.deleted)
 
@@ -102,6 +110,14 @@ class CellValue(Value):
         if self.content is not None:
             cg.call_const(_fill_cell, self, self.content)
             cg.cb.pop_top()
+
+
+def _is_empty(cell: types.CellType) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return True
+    return False
 
 
 def _fill_cell(cell: types.CellType, contents: Any) -> None:

@@ -57,17 +57,19 @@ class Suspended(Protocol):
 class GeneratorValue(IteratorValue):
     """`frame` is evaluated piece by piece; `finished` after its return or an exception.
 
-    function  the generator function
-    made_at   the instruction of the root frame that made the generator
+    function   the generator function
+    made_at    the instruction of the root frame that made the generator
+    made_step  the step of the trace that did
     """
 
-    __slots__ = ("finished", "frame", "function", "made_at", "running", "started")
+    __slots__ = ("finished", "frame", "function", "made_at", "made_step", "running", "started")
 
-    def __init__(self, frame: Suspended, function: FunctionValue, made_at: int):
+    def __init__(self, frame: Suspended, function: FunctionValue, made_at: int, made_step: int):
         self.source = None
         self.frame = frame
         self.function = function
         self.made_at = made_at
+        self.made_step = made_step
         self.started = False
         self.finished = False
         self.running = False
@@ -77,6 +79,10 @@ class GeneratorValue(IteratorValue):
 
     def describe(self) -> str:
         return f"generator {self.frame.name}"
+
+    def is_temporary(self, tx: TraceContext) -> bool:
+        """Whether only the present call has the generator: what made it was the instruction before, as in `any(f(x) for x in xs)`."""
+        return not self.started and tx.frames[-1].break_step() == self.made_step + 1
 
     def next(self, tx: TraceContext) -> Value | None:
         return self.send(tx, NONE)[0]

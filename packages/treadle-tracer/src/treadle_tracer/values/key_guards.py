@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
-from treadle_tracer.source import DictKeySource, dict_item_source, keys_in_order
+from treadle_tracer.source import ApplySource, DictKeySource, dict_item_source, keys_in_order
 from treadle_tracer.values.constants import CONSTANT_TYPES
 from treadle_tracer.weakly import is_referred_to_weakly, reference_to, referent
 
@@ -19,12 +19,10 @@ _MOST_BY_POSITION = 256  # the key at a position is found by counting
 def guard_keys_of(tx: TraceContext, mapping: dict[Any, Any], source: Source) -> None:
     """Rely on which keys there are and in which order."""
     keys = tuple(keys_in_order(mapping))
-    weak = [is_referred_to_weakly(key) for key in keys]
+    weak = [_holds_weakly(key) for key in keys]
     if not any(weak):
         tx.guards.add(source, "dict_keys", keys)
-    elif len(keys) > _MOST_BY_POSITION or not all(
-        w or type(k) in CONSTANT_TYPES for w, k in zip(weak, keys, strict=True)
-    ):
+    elif len(keys) > _MOST_BY_POSITION or not all(is_referred_to_weakly(k) or type(k) in CONSTANT_TYPES for k in keys):
         tx.guards.add(source, "call", SameKeys(mapping), f"{source.text} has the same {len(keys)} keys")
     else:
         tx.guards.add(source, "len", len(keys))
@@ -34,11 +32,23 @@ def guard_keys_of(tx: TraceContext, mapping: dict[Any, Any], source: Source) -> 
 
 def guard_key_of(tx: TraceContext, source: Source, key: Any, has: bool) -> None:
     """Rely on whether the dict at `source` has a key."""
-    if is_referred_to_weakly(key):
-        text = f"{dict_item_source(source, key).text} is {'there' if has else 'not there'}"
+    if _holds_weakly(key):
+        text = f"{item_source(source, key).text} is {'there' if has else 'not there'}"
         tx.guards.add(source, "call", HasKey(key, has), text)
     else:
         tx.guards.add(source, "has_key" if has else "lacks_key", key)
+
+
+def item_source(source: Source, key: Any) -> Source:
+    """`dict.__getitem__(source, key)`, where the key, or what it holds as a tuple, is referred to weakly where that is possible."""
+    if type(key) is tuple and _holds_weakly(key):
+        return ApplySource(source, DictItemOf(key))
+    return dict_item_source(source, key)
+
+
+def _holds_weakly(key: Any) -> bool:
+    """Whether the key can be referred to weakly, or something in it as a tuple."""
+    return any(map(_holds_weakly, key)) if type(key) is tuple else is_referred_to_weakly(key)
 
 
 def _exact(item: Any) -> Any:
@@ -99,11 +109,10 @@ class HasKey:
     __slots__ = ("has", "reference")
 
     def __init__(self, key: Any, has: bool):
-        self.reference, self.has = reference_to(key), has
+        self.reference, self.has = _reference(key), has
 
     def __call__(self, value: Any) -> bool:
-        key = referent(self.reference)
-        return key is not None and dict.__contains__(value, key) is self.has
+        return _is_alive(self.reference) and dict.__contains__(value, _alive(self.reference)) is self.has
 
 
 class ItemOf:
@@ -117,7 +126,22 @@ class ItemOf:
     def __call__(self, mapping: Any) -> Any:
         if not _is_alive(self.reference):
             raise KeyError
-        return mapping[_alive(self.reference)]
+        return self.get(mapping, _alive(self.reference))
+
+    def __str__(self) -> str:
+        return "item"
+
+    @staticmethod
+    def get(mapping: Any, key: Any) -> Any:
+        """How the mapping is asked."""
+        return mapping[key]
+
+
+class DictItemOf(ItemOf):
+    """As `ItemOf`, of a dict, whatever its class says about items."""
+
+    __slots__ = ()
+    get = staticmethod(dict.__getitem__)
 
 
 def _alive(reference: Any) -> Any:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import is_subtype
-from treadle_tracer.source import DictKeySource, dict_item_source, items_in_order
+from treadle_tracer.source import DictKeySource, items_in_order
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_constant_object
 from treadle_tracer.values.iteration import DictIterator
-from treadle_tracer.values.key_guards import guard_key_of, guard_keys_of
+from treadle_tracer.values.key_guards import guard_key_of, guard_keys_of, item_source
 from treadle_tracer.values.keys import check_keys
 from treadle_tracer.values.sequences import TupleValue, symbolic_length
 from treadle_tracer.values.value import NotConstant, Value, special_method
@@ -57,7 +57,7 @@ class DictValue(Value):
         made.keys_guarded = False
         for position, (key, item) in enumerate(items_in_order(obj)):
             key_value = wrap_key(tx, key, DictKeySource(source, position))
-            made.entries[key_value.hash_key(tx)] = (key_value, LazyValue(item, dict_item_source(source, key)))
+            made.entries[key_value.hash_key(tx)] = (key_value, LazyValue(item, item_source(source, key)))
         return made
 
     def python_type(self) -> type:

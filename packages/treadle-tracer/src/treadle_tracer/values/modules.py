@@ -16,6 +16,7 @@ from torch.nn.modules import module as module_machinery
 from treadle_tracer.by_identity import IdentitySet
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource, DictItemSource, InstanceDictSource, OwnDictSource, Source
+from treadle_tracer.values.attribute_stores import store_attribute
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import MISSING, instance_dict_source, lookup
 from treadle_tracer.values.constants import CONSTANT_TYPES
@@ -178,7 +179,7 @@ class ModuleValue(ObjectValue):
             buffers = self.get_attr(tx, "_buffers")
             buffers.set_item(tx, tx.from_constant(name), value)
             return
-        self.generic_set_attr(tx, name, value)
+        store_attribute(tx, self, name, value)
 
     def why_not_plain_store(self, tx: TraceContext, value: Value, name: str) -> str | None:
         """Why `nn.Module.__setattr__` would do more than store into the instance dict or the buffers."""

@@ -21,6 +21,7 @@ from treadle_tracer.by_identity import IdentityDict
 from treadle_tracer.class_facts import has_instance_dict, is_subtype, own_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource, ConstSource, OwnDictSource, SlotSource
+from treadle_tracer.values.attribute_stores import PROPERTY, delete_attribute, store_attribute
 from treadle_tracer.values.base import NONE, TRUE, Constant, Method, boolean
 from treadle_tracer.values.class_lookup import (
     MISSING,
@@ -175,12 +176,19 @@ class ObjectValue(Value):
         return None
 
     def bind_raw(self, tx: TraceContext, raw: Any, name: str) -> Value:
-        if isinstance(raw, _SLOT_DESCRIPTORS):
-            return self.slot_attr(tx, raw, name)
-        return tx.bind(self, raw, name)
+        if not isinstance(raw, _SLOT_DESCRIPTORS):
+            return tx.bind(self, raw, name)
+        return self.slot_attr(tx, raw, name)
 
     def slot_attr(self, tx: TraceContext, raw: Any, name: str) -> Value:
         """A `__slots__` member or an attribute of a C type."""
+        found = self.load_slot(tx, raw, name)
+        if found is None:
+            tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        return found
+
+    def load_slot(self, tx: TraceContext, raw: Any, name: str) -> Value | None:
+        """`slot_attr`, or None where it is not set."""
         stored = tx.mutations.load_attr(self, name)
         if isinstance(stored, Value):
             return stored
@@ -198,27 +206,14 @@ class ObjectValue(Value):
             return self.new_args[0] if self.new_args else NONE
         elif name in _EXCEPTION_DEFAULTS and issubclass(self.cls, BaseException):
             return Constant(_EXCEPTION_DEFAULTS[name])
-        return tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
+        return None
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         setter = lookup(tx, self.cls, "__setattr__")
         if isinstance(setter, types.FunctionType):
             tx.inline(tx.wrap_known(setter), [self, Constant(name), value], {})
             return
-        self.generic_set_attr(tx, name, value)
-
-    def generic_set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
-        """`object.__setattr__`."""
-        if name == "__class__":
-            raise Unsupported("attribute-store", f"{self.describe()}.__class__")
-        raw = lookup(tx, self.cls, name)
-        if raw is not MISSING and is_data_descriptor(tx, raw) and not isinstance(raw, _SLOT_DESCRIPTORS):
-            self.set_descriptor(tx, raw, name, value)
-            return
-        if raw is MISSING and not self.has_dict():
-            tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
-        self.realise_dict_item(tx, name)
-        tx.mutations.store_attr(self, name, value)
+        store_attribute(tx, self, name, value)
 
     def realise_dict_item(self, tx: TraceContext, name: str) -> None:
         """Called before a store. A store does not depend on the present value, so nothing is guarded."""
@@ -226,35 +221,12 @@ class ObjectValue(Value):
     def has_dict(self) -> bool:
         return has_instance_dict(self.cls) or self.cls is threading.local
 
-    def set_descriptor(self, tx: TraceContext, raw: Any, name: str, value: Value) -> None:
-        setter = lookup(tx, type(raw), "__set__")
-        if setter is _PROPERTY["__set__"]:
-            if raw.fset is None:
-                tx.raise_exception(AttributeError, f"property {name!r} of {self.cls.__name__!r} object has no setter")
-            tx.wrap_known(raw.fset).call(tx, [self, value], {})
-            return
-        if not isinstance(setter, types.FunctionType):
-            raise Unsupported("attribute-store", f"{self.describe()}.{name} through {type(raw).__name__}")
-        tx.inline(tx.wrap_known(setter), [tx.wrap_known(raw), self, value], {})
-
     def del_attr(self, tx: TraceContext, name: str) -> None:
         deleter = lookup(tx, self.cls, "__delattr__")
         if isinstance(deleter, types.FunctionType):
             tx.inline(tx.wrap_known(deleter), [self, Constant(name)], {})
             return
-        self.generic_del_attr(tx, name)
-
-    def generic_del_attr(self, tx: TraceContext, name: str) -> None:
-        """`object.__delattr__`."""
-        raw = lookup(tx, self.cls, name)
-        if raw is not MISSING and is_data_descriptor(tx, raw) and not isinstance(raw, types.MemberDescriptorType):
-            if lookup(tx, type(raw), "__delete__") is _PROPERTY["__delete__"] and raw.fdel is not None:
-                tx.wrap_known(raw.fdel).call(tx, [self], {})
-                return
-            raise Unsupported("attribute-store", f"del {self.describe()}.{name}")
-        if self.own_attr(tx, name) is None:
-            tx.raise_exception(AttributeError, f"{self.cls.__name__!r} object has no attribute {name!r}")
-        tx.mutations.delete_attr(self, name)
+        delete_attribute(tx, self, name)
 
     # ---- protocols: the class's own methods first, then the built-in part
 
@@ -399,8 +371,8 @@ _OBJECT_METHODS: dict[str, Callable[[ObjectValue, Any, list[Value]], Value]] = {
     "__init__": _init_subclass_or_object,
     "__post_init__": lambda self, tx, args: NONE,
     "__getattribute__": lambda self, tx, args: _getattribute(self, tx, args[0].constant()),
-    "__setattr__": lambda self, tx, args: _returns_none(self.generic_set_attr(tx, args[0].constant(), args[1])),
-    "__delattr__": lambda self, tx, args: _returns_none(self.generic_del_attr(tx, args[0].constant())),
+    "__setattr__": lambda self, tx, args: _returns_none(store_attribute(tx, self, args[0].constant(), args[1])),
+    "__delattr__": lambda self, tx, args: _returns_none(delete_attribute(tx, self, args[0].constant())),
     "__hash__": _object_hash,
     "__repr__": _object_repr,
     "__eq__": lambda self, tx, args: object_equal(tx, self, args[0]),
@@ -436,16 +408,13 @@ def bind(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:
     getter = lookup(tx, type(raw), "__get__")
     if getter is MISSING:
         return tx.class_attribute(raw, _owner_of(tx, owner.python_type(), name), name)
-    if getter is _PROPERTY["__get__"]:  # of a subclass that leaves it as it is
+    if getter is PROPERTY["__get__"]:  # of a subclass that leaves it as it is
         return _bind_property(tx, owner, raw, name)
     if isinstance(getter, types.FunctionType):
         descriptor = tx.wrap_known(raw)
         cls = tx.wrap(owner.python_type(), ConstSource(owner.python_type()))
         return tx.inline(tx.wrap_known(getter), [descriptor, owner, cls], {})
     raise Unsupported("descriptor", f"{type(raw).__name__} {name}")
-
-
-_PROPERTY = vars(property)
 
 
 def _bind_function(tx: TraceContext, owner: Value, raw: Any, name: str) -> Value:

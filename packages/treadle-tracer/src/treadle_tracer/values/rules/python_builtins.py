@@ -27,6 +27,7 @@ from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_trusted_function
 from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionValue
+from treadle_tracer.values.generators import GeneratorValue
 from treadle_tracer.values.grouping_iterators import CallIterator
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.itertools_iterators import chain_from_iterable
@@ -302,28 +303,32 @@ def _first_decisive(tx: TraceContext, iterable: Value, decisive: bool) -> Value:
     """`decisive` if an item has this truth.
 
     One item may have a truth that is known only at run time. It is the answer then, unless another item decides. The items behind it are
-    looked at as well, which must have no effects: the iterable is a list or a tuple, for the program may go on with an iterator where
-    this one stops.
+    looked at as well, which must have no effects. Nobody else may have the iterator, to go on where Python stops.
     """
     iterator = iterable.iterate(tx)
-    may_look_ahead = tx.symbols.guesses and is_one_of(iterable.python_type(), (list, tuple))
-    waiting: Value | None = None
+    if isinstance(iterator, GeneratorValue):
+        is_own = iterator.is_temporary(tx)
+    else:
+        is_own = is_one_of(iterable.python_type(), (list, tuple))
     while (item := iterator.next(tx)) is not None:
-        number = truth_value(tx, item) if waiting is None and may_look_ahead else None
+        number = truth_value(tx, item) if is_own and tx.symbols.guesses else None
         if number is not None and is_unbacked(tx, number):
-            waiting = number
-        elif (item.truth(tx) if waiting is None else _truth_behind(tx, item)) is decisive:
+            return boolean(decisive) if _decides(tx, iterator, decisive) else number
+        if item.truth(tx) is decisive:
             return boolean(decisive)
-    return boolean(not decisive) if waiting is None else waiting
+    return boolean(not decisive)
 
 
-def _truth_behind(tx: TraceContext, item: Value) -> bool:
-    """The truth of an item that Python may not get to."""
+def _decides(tx: TraceContext, iterator: Value, decisive: bool) -> bool:
+    """Whether one of the items left has this truth. Python may not get to them."""
     try:
         with tx.mutations.freezing():
-            return item.truth(tx)
+            while (item := iterator.next(tx)) is not None:
+                if item.truth(tx) is decisive:
+                    return True
     except (PathEnds, Raised):
         raise Unsupported("unbacked-decision", "items behind one whose truth is known only at run time") from None
+    return False
 
 
 _NOT_SUMMED: IdentityDict[type, str] = IdentityDict(
