@@ -243,3 +243,26 @@ def test_captured_sizes_can_be_turned_off():
     fast, recorder = compiled(lambda x: x[x > 0] * 2, capture_scalars=False)
     assert torch.equal(fast(SOME), SOME[SOME > 0] * 2)
     assert recorder.codes() == ["data-dependent"]
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (), (0, 2)])
+def test_one_hot_of_a_known_number_of_classes_asks_for_no_values(shape):
+    """As a call in the graph it would read its labels, which backends that run on fake tensors cannot."""
+
+    def hot(i):
+        return F.one_hot(i, 7), F.one_hot(i.t(), num_classes=7)
+
+    labels = torch.randint(0, 7, shape, generator=torch.Generator().manual_seed(0))
+    fast, seen = compiled(hot)
+    for found, want in zip(fast(labels), hot(labels), strict=True):
+        assert torch.equal(found, want) and (found.dtype, found.stride()) == (want.dtype, want.stride())
+    assert len(seen.graphs) == 1
+    assert not seen.graphs[0].graph.find_nodes(op="call_function", target=F.one_hot)
+
+
+@pytest.mark.parametrize("labels", [[-1, 2], [2, 7]])
+def test_one_hot_of_a_known_number_of_classes_refuses_others(labels):
+    fast, _ = compiled(lambda i: F.one_hot(i, 5))
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="Class values must be"):
+            fast(torch.tensor(labels))

@@ -69,8 +69,12 @@ def _infers_classes(tx: TraceContext, named: Kwargs) -> bool:
     return tx.symbols.captures and classes.is_constant() and classes.constant() == -1
 
 
-def _has_unbacked_classes(tx: TraceContext, named: Kwargs) -> bool:
-    return unbacked.is_unbacked(tx, named.get("num_classes", NONE))
+def _has_classes(tx: TraceContext, named: Kwargs) -> bool:
+    """Whether the number of classes is given. The kernel reads the labels to check them, which fake tensors cannot."""
+    labels, classes = named.get("input"), named.get("num_classes", NONE)
+    if not isinstance(labels, TensorValue) or labels.fake.dtype != torch.int64 or not tx.symbols.takes_numbers:
+        return False
+    return _is_symbolic(classes) or (is_one_of(classes.python_type(), (int,)) and classes.constant() > 0)
 
 
 def _pools_symbolic_length(tx: TraceContext, named: Kwargs) -> bool:
@@ -162,9 +166,7 @@ RULES = (
     _replacing(torch.logspace, (_counts_symbolic_steps, substitutes.logspace)),
     _replacing(torch.tril_indices, (_has_unbacked_sides, substitutes.tril_indices)),
     _replacing(torch.triu_indices, (_has_unbacked_sides, substitutes.triu_indices)),
-    _replacing(
-        F.one_hot, (_infers_classes, substitutes.one_hot), (_has_unbacked_classes, substitutes.one_hot_of_classes)
-    ),
+    _replacing(F.one_hot, (_infers_classes, substitutes.one_hot), (_has_classes, substitutes.one_hot_of_classes)),
     _replacing(torch.max_pool1d, (_pools_symbolic_length, substitutes.max_pool1d)),
     _replacing(F.max_pool1d, (_pools_symbolic_length, substitutes.max_pool1d)),
     _replacing(torch._C._nn.pad_sequence, (_pads_unbacked_lengths, substitutes.pad_sequence)),
