@@ -54,11 +54,15 @@ InputDescription: TypeAlias = StaticInput | CallInput
 
 @dataclass(frozen=True)
 class Mutation:
-    """Graph output `position` is copied into input `input` after the graph has run; eager would have changed the input `bumps` times."""
+    """Graph output `position` is copied into input `input` after the graph has run; eager would have changed the input `bumps` times.
+
+    has_history: autograd records the copy, because the program has given the input a history.
+    """
 
     input: int
     position: int
     bumps: int = 1
+    has_history: bool = False
 
 
 @dataclass(frozen=True)

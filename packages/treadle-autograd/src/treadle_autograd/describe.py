@@ -21,6 +21,7 @@ from treadle_shapes.expr import Node, free_symbols
 from treadle_shapes.layouts import nested_extent, without_floor
 from treadle_shapes.torch import env_of, expr_of, raw_expr
 
+from .begun_histories import Begin
 from .contract import (
     Constant,
     Detached,
@@ -38,6 +39,8 @@ from .errors import UnsupportedGraph
 from .functionalise import unwrap
 from .recorder import AtenRecorder, storage_key
 from .size_reader import SizeReader
+
+_BEGINS: Any = Begin._backward_cls  # type: ignore[attr-defined]  # the class of its nodes in autograd's graph
 
 
 def geometry_of(tensor: torch.Tensor, relative_to: torch.Tensor | None = None) -> Geometry:
@@ -96,13 +99,15 @@ def why_not_describable(tensor: torch.Tensor) -> str | None:
 class Inputs:
     """The graph's inputs in placeholder order: functional wrappers, the fakes they wrapped at first, and fakes with eager's geometry.
 
-    given  id of a fake -> its sizes and strides before the run. What resizes a wrapper may resize the fake.
+    given   id of a fake -> its sizes and strides before the run. What resizes a wrapper may resize the fake.
+    leaves  id of a wrapper whose history begins outside -> the leaf in front of it
     """
 
     wrappers: list[Any]
     fakes: list[Any]
     expected_metadata: list[Any]
     given: dict[int, tuple[Any, ...]] = field(default_factory=dict)
+    leaves: dict[int, torch.Tensor] = field(default_factory=dict)
 
     def append(self, wrapper: Any, fake: Any) -> None:
         """Add an input."""
@@ -110,6 +115,15 @@ class Inputs:
         self.fakes.append(fake)
         if isinstance(fake, torch.Tensor):
             self.given[id(fake)] = _geometry(fake)
+
+    def leaf_of(self, index: int) -> torch.Tensor:
+        """The leaf of autograd's graph that stands for an input: its wrapper, or what stands in front of that."""
+        return self.leaves.get(id(self.wrappers[index]), self.wrappers[index])
+
+    def has_new_history(self, wrapper: torch.Tensor) -> bool:
+        """Whether the program has given an input another history than it had: it has changed it in place under autograd."""
+        grad_fn: Any = wrapper.grad_fn
+        return grad_fn is not None and not (id(wrapper) in self.leaves and isinstance(grad_fn, _BEGINS))
 
     def tensors(self) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
         """(index, wrapper, fake) of the inputs that are tensors."""
@@ -190,7 +204,10 @@ def describe_mutations(inputs: Inputs, outputs: GraphOutputs) -> tuple[Mutation,
         if value is not fake:
             position = outputs.add(value)
             outputs.nodes[position].meta["mutates"] = index
-            mutations.append(Mutation(index, position, wrapper._version))
+            has_history = inputs.has_new_history(wrapper)
+            if has_history:
+                outputs.wrappers[position] = wrapper
+            mutations.append(Mutation(index, position, wrapper._version, has_history))
     return tuple(mutations)
 
 

@@ -21,6 +21,7 @@ from treadle_shapes import ShapesError
 from treadle_shapes.torch import fake_like, fake_mode, preserved_operators, symbolic_dispatch
 
 from .asserts import hoist_asserts
+from .begun_histories import begin_history
 from .contract import Contract
 from .decompositions import Decompositions
 from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs, output_numbers, why_not_same_metadata
@@ -58,6 +59,8 @@ def trace_inference(
             if differentiable_outputs(run.outputs, job.inputs.wrappers):
                 raise UnsupportedGraph("an output requires gradients, and the graph is compiled for inference")
             contract = job.describe(run)
+            if any(mutation.has_history for mutation in contract.mutations):
+                raise UnsupportedGraph("an input gets a history, and the graph is compiled for inference")
         except ShapesError as error:
             raise UnsupportedGraph(
                 f"a number must be known before the graph runs: {error}", job.recorder.line()
@@ -119,13 +122,25 @@ class FunctionalTrace:
         self.recorder.bind(fake, node)
         wrapper = wrap(fake)
         if self.computes_gradients:
-            self.let_require_gradients(wrapper, real.requires_grad)
+            self.take_history_of(real, wrapper, fake)
         self._append_input(wrapper, fake)
         self.outputs.forbid_storage_of(fake)
         return wrapper
 
+    def take_history_of(self, real: torch.Tensor, wrapper: torch.Tensor, fake: torch.Tensor) -> None:
+        """Let the wrapper of an input require gradients if the input does. It is a leaf if the input is one; all gradients end at it."""
+        if real.requires_grad and not (
+            real.is_leaf or isinstance(real, FakeTensor) or torch._is_functional_tensor(real)
+        ):
+            self.inputs.leaves[id(wrapper)] = wrap(fake)
+            begin_history(wrapper, self.inputs.leaves[id(wrapper)])
+            self.differentiable.add(id(wrapper))
+        else:
+            self.let_require_gradients(wrapper, real.requires_grad)
+        self.recorder.histories.after_call(wrapper)
+
     def let_require_gradients(self, wrapper: torch.Tensor, wanted: bool) -> None:
-        """Whatever the input is outside (a leaf, or the result of an earlier graph), this graph's gradients end at it."""
+        """Make the wrapper of an input a leaf at which gradients end, or none."""
         wrapper.requires_grad_(wanted)
         if wanted:
             self.differentiable.add(id(wrapper))
@@ -187,7 +202,10 @@ class FunctionalTrace:
         fresh = [fake_like(self.mode, f) if isinstance(f, torch.Tensor) else f for f in self.inputs.fakes]
         for wrapper, f in zip(self.inputs.wrappers, fresh, strict=True):
             if isinstance(f, torch.Tensor) and isinstance(wrapper, torch.Tensor):
-                f.requires_grad_(id(wrapper) in self.differentiable)
+                if id(wrapper) in self.inputs.leaves:
+                    begin_history(f, fake_like(self.mode, f))
+                else:
+                    f.requires_grad_(id(wrapper) in self.differentiable)
         of_wrapper = {id(w): f for w, f in zip(self.inputs.wrappers, fresh, strict=True)}
         self.inputs.expected_metadata = fresh
         arguments = [of_wrapper.get(id(a), a) for a in self.arguments]

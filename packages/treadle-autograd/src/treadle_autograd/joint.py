@@ -90,11 +90,12 @@ class _Joint(FunctionalTrace):
 
     def bind_input(self, node: fx.Node, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
         wrapper = super().bind_input(node, fake, real)
-        self.let_require_gradients(wrapper, real.requires_grad)
+        if not self.computes_gradients:  # else it has been done
+            self.take_history_of(real, wrapper, fake)
         return wrapper
 
     def differentiable_inputs(self) -> list[int]:
-        return [i for i, wrapper, _ in self.inputs.tensors() if wrapper.requires_grad]
+        return [i for i, wrapper, _ in self.inputs.tensors() if id(wrapper) in self.differentiable]
 
     def differentiate(self, positions: Sequence[int], primals: Sequence[int]) -> list[fx.Node | None]:
         """Record the backward pass from the outputs at `positions`; returns one gradient node, or None, for each of `primals`."""
@@ -159,7 +160,7 @@ class _Joint(FunctionalTrace):
         create_graph: bool = False,
     ) -> Sequence[torch.Tensor | None]:
         outs = [self.outputs.wrappers[position] for position in positions]
-        inputs = [self.inputs.wrappers[index] for index in primals]
+        inputs = [self.inputs.leaf_of(index) for index in primals]
         return self.gradients_of(outs, inputs, tangents, create_graph=create_graph)
 
     def gradients_of(
@@ -203,9 +204,6 @@ def why_not_differentiable(
         return "an input begins or ceases to require gradients"
     if any(value.is_leaf for value in differentiable_outputs(values, wrappers)):
         return "an output is a leaf that requires gradients"
-    for mutation in contract.mutations:
-        if wrappers[mutation.input].requires_grad:
-            return "an input that is changed in place carries gradients"
     for output, value in zip(described, values, strict=True):
         if not isinstance(value, torch.Tensor) or isinstance(output, (InputItself, SameAsOutput)):
             continue

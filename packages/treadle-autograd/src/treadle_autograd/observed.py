@@ -22,6 +22,8 @@ from typing import Any
 
 import torch
 
+from .wrapper import writing
+
 # A leaf whose node is in the graph of every `OutputNode` with sources. No gradient ever reaches it. The engine plans to execute its node in
 # a plain backward pass, and does not where the caller says which gradients it wants (`torch.autograd.grad`, `backward(inputs=...)`).
 _PROBE = torch.zeros((), requires_grad=True)
@@ -102,16 +104,37 @@ def edge_for(output: torch.Tensor) -> torch.Tensor:
     return torch.empty((), dtype=output.dtype, device=output.device).expand(output.shape)
 
 
-def connect(call: Any, results: Sequence[Any], values: Mapping[int, torch.Tensor]) -> tuple[Any, ...]:
-    """Put the outputs in the place of their edges among `results`, each behind those that it is computed from."""
+def connect(
+    call: Any, results: Sequence[Any], values: Mapping[int, torch.Tensor], written: Mapping[int, torch.Tensor]
+) -> tuple[Any, ...]:
+    """Put the outputs in the place of their edges among `results`, each behind those that it is computed from.
+
+    written: as in `with_histories`. What is computed from such an output is computed from the input that it is copied into.
+    """
     outputs = list(results)
     sources = call.program.joint.sources
     for position in sorted(sources, key=lambda k: len(sources[k])):  # each has more sources than any of its sources
         below = [_PROBE, *[outputs[k] for k in sources[position]]] if sources[position] else []
         outputs[position] = _apply_output_node(call, position, [values[position]], outputs[position], *below)
+        if position in written:
+            outputs[position] = _with_history(outputs[position], written[position])
     for position in call.program.joint.cuts:
         call.observers.watch(position, outputs[position])
     return tuple(outputs)
+
+
+def with_histories(results: Sequence[Any], written: Mapping[int, torch.Tensor]) -> tuple[Any, ...]:
+    """The results with `written` in their places: the inputs that the program changes in place under autograd, by position."""
+    return tuple(_with_history(r, written[k]) if k in written else r for k, r in enumerate(results))
+
+
+def _with_history(value: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """`target` with this value and its history. The version counter stays: who knows how often eager changes the input sets it."""
+    version = target._version
+    with writing():
+        target.copy_(value)
+    torch._C._autograd._unsafe_set_version_counter((target,), (version,))
+    return target
 
 
 def gradients_of_sources(call: Any, position: int, tangent: torch.Tensor) -> Sequence[Any]:

@@ -59,9 +59,12 @@ class TracedRun:
         given = {_key(i): value for i, value in zip(contracts[-1].inputs, self.inputs, strict=True)}
         for mutation in contracts[0].mutations:
             key = _key(contracts[0].inputs[mutation.input])
-            given[key] = given[key].detach().clone()
+            given[key] = copy_with_history(given[key])
         results = self._run_graph(contracts[0], given)
         self.outputs = _by_position(contracts[0], results)
+        for mutation in contracts[0].mutations:
+            if mutation.has_history:
+                self.outputs[mutation.position] = given[_key(contracts[0].inputs[mutation.input])]
         for (contract, wanted), following in zip(self._traced.orders, contracts[1:], strict=True):
             if any(position not in self.outputs for position in wanted.outputs):
                 self.outputs = {}
@@ -97,6 +100,11 @@ class TracedRun:
     def gradients(self, outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any]) -> Sequence[Any]:
         """Gradients that end at the inputs. They are differentiable in grad mode, all the way to what the inputs are computed from."""
         return self._gates.gradients(outputs, inputs, tangents)
+
+
+def copy_with_history(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that keeps its value when `tensor` is changed in place. Autograd takes it for a function of `tensor` if it has a history."""
+    return tensor.clone() if tensor.requires_grad else tensor.detach().clone()
 
 
 def _key(described: InputDescription) -> tuple[bool, int]:

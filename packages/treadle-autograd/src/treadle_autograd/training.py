@@ -22,11 +22,11 @@ from .backward_pass import Layout, begin_pass, gradients_elsewhere, laid_out
 from .check_results import check_callable, check_results
 from .effects import is_random
 from .joint import JointTrace
-from .observed import Observers, connect, edge_for
+from .observed import Observers, connect, edge_for, with_histories
 from .partition import Halves
 from .rerun import DifferentiableRun, random_state
 from .staged import Stages, run_in_stages, somebody_waits
-from .traced_run import TracedRun
+from .traced_run import TracedRun, copy_with_history
 from .wrapper import count_versions
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class TrainingProgram:
         self.not_differentiable = tuple(k for k in tensors if k not in joint.tangents)
         self.gradient_programs = gradient_programs
         self.read_and_written = inputs_read_and_written(joint)
+        #: positions of outputs -> the primals that they are copied into under autograd
+        self.given_histories = {m.position: m.input for m in joint.contract.mutations if m.has_history}
         self.draws_random = any(map(is_random, halves.forward.graph.nodes))
         self._compile_backward = compile_backward
         #: positions, among the joint graph's, of the gradients that are ever computed. Autograd must not lead anywhere else: hooks of
@@ -82,7 +84,10 @@ class TrainingProgram:
             if call.has_run:
                 error.raised_by_hook = True  # type: ignore[attr-defined]
             raise
-        return connect(call, results, values) if values else results  # type: ignore[no-any-return]
+        written = {position: primals[place] for position, place in self.given_histories.items()}
+        if values:
+            return connect(call, results, values, written)
+        return with_histories(results, written) if written else results
 
     def _choose_stages(self, primals: Sequence[Any]) -> Stages | None:
         """The stages to run backward in; None where it runs in one piece."""
@@ -177,7 +182,7 @@ class Call:
     def __init__(self, program: TrainingProgram, primals: Sequence[Any]) -> None:
         self.program = program
         old = program.read_and_written
-        kept = [p.detach().clone() if k in old else p for k, p in enumerate(primals)] if old else primals
+        kept = [copy_with_history(p) if k in old else p for k, p in enumerate(primals)] if old else primals
         self.primals = [(p, p._version) if isinstance(p, torch.Tensor) else (p, 0) for p in kept]
         self.random_state = torch.get_rng_state() if program.draws_random else None
         self.observers = Observers()

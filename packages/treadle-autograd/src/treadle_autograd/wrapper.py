@@ -117,8 +117,8 @@ def write_back(updates: Sequence[tuple[torch.Tensor, torch.Tensor, int]]) -> Non
 
 
 @contextlib.contextmanager
-def _marking_exceptions() -> Iterator[None]:
-    """Exceptions from inside come after a write, perhaps: they say so."""
+def writing() -> Iterator[None]:
+    """Inside, memory outside of the graph is written to: an exception says that it comes after a write, perhaps."""
     try:
         yield
     except Exception as error:
@@ -195,10 +195,10 @@ def wrap_compiled(
     def run_and_write_back(*args: Any) -> Sequence[Any]:
         inputs = (*static, *args)
         if not are_independent(inputs) or has_inference_tensor(inputs):
-            with _marking_exceptions():
+            with writing():
                 return eager(*args)
         fresh = compiled(*inputs)
-        with torch.no_grad(), _marking_exceptions():
+        with torch.no_grad(), writing():
             write_back([(inputs[index], fresh[position], bumps) for index, position, bumps in mutations])
         return finish(inputs, fresh)
 

@@ -14,6 +14,7 @@ from treadle_tracer.dynamic import DynamicSources, create_size, hints_of, is_sma
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.int64 import fits
+from treadle_tracer.values.outside_histories import begin_history
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.unbacked import UnbackedNumbers
 from treadle_tracer.values.value import Value
@@ -70,7 +71,9 @@ class Symbols:
         else:
             meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
             fake = FakeTensor(self.mode, meta, tensor.device)
-        if tensor.requires_grad:
+        if tensor.requires_grad and not tensor.is_leaf:
+            begin_history(fake)
+        elif tensor.requires_grad:
             fake.requires_grad_(True)
         return fake
 
