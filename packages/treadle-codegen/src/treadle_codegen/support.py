@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_codegen.errors import UnsupportedDevice, UnsupportedTensor
 from treadle_codegen.ir.loops import Loop, Program
+from treadle_codegen.lower.loop_checks import device_of
 from treadle_codegen.schedule.access import step_reads, step_writes
 
 _MAKES_NO_MEMORY = (torch.ops.aten._efficientzerotensor.default,)
@@ -42,9 +43,9 @@ def main_device(tensors: Sequence[torch.Tensor], devices: Sequence[str] = ()) ->
 
     A graph with tensors on the CPU only works there; None for a graph without tensors.
     """
-    for tensor in tensors:
-        if tensor.device.type in devices or (not devices and tensor.device.type != "cpu"):
-            return tensor.device
+    for device in dict.fromkeys(map(device_of, tensors)):
+        if device.type in devices or (not devices and device.type != "cpu"):
+            return device
     return tensors[0].device if tensors and not devices else None
 
 
@@ -62,9 +63,10 @@ def require_support(
     for node in gm.graph.nodes:
         if node.target in _MAKES_NO_MEMORY:
             raise UnsupportedTensor(f"{node.target} makes a tensor of zeros without memory", target)
+    for device in dict.fromkeys(map(device_of, tensors)):
+        if device.type not in devices and device.type not in operator_devices:
+            raise UnsupportedDevice(device.type, target, devices)
     for tensor in tensors:
-        if tensor.device.type not in devices and tensor.device.type not in operator_devices:
-            raise UnsupportedDevice(tensor.device.type, target, devices)
         if not isinstance(tensor, FakeTensor):
             _require_memory(tensor, target)
 

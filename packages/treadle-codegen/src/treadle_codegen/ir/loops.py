@@ -133,6 +133,7 @@ class Loop:
     reduce_axes: tuple[Axis, ...]
     body: tuple[Instr, ...]
     origins: tuple[str, ...] = ()  # names of the ATen nodes it stands for, for comments, logs and errors
+    accesses: Any = field(default=None, init=False, repr=False, compare=False)  # kept by `schedule.access`
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,13 +240,16 @@ def load_of(instr: Instr) -> tuple[str, IntLike | None] | None:
     return None
 
 
+_NONE: frozenset[Any] = frozenset()
+
+
 def symbols_of(value: Any) -> frozenset[Any]:
     """The symbols in an expression, a View, or nested lists of them."""
     if isinstance(value, View):
         value = (value.shape, value.strides, value.offset)
     if isinstance(value, (tuple, list)):
-        return frozenset().union(*map(symbols_of, value))
-    return getattr(value, "free_symbols", frozenset())
+        return _NONE.union(*[symbols_of(v) for v in value if type(v) is not int])
+    return getattr(value, "free_symbols", _NONE)
 
 
 def has_float(value: Any) -> bool:

@@ -80,15 +80,17 @@ def remove_dead_steps(program: Program, kept_names: Collection[str] = ()) -> Pro
     kept_names: steps that stay in any case.
     """
     needed = {out.buffer for out in program.outputs if isinstance(out, View)}
-    symbols = symbols_of(program.outputs)
+    any_symbols = any(bound_symbols(step) for step in program.steps)  # what inputs bring is always there
+    symbols = symbols_of(program.outputs) if any_symbols else frozenset()
     kept: list[Step] = []
     for step in reversed(program.steps):
         written = step_writes(step)
         binds = any(symbol in symbols for symbol in bound_symbols(step))
         if written & needed or binds or is_random(step) or has_effect(step) or step.name in kept_names:
             needed |= step_reads(step)
-            buffers = [program.buffers[name] for name in written]
-            symbols |= step_symbols(step).union(*[symbols_of((b.shape, b.strides)) for b in buffers])
+            if any_symbols:
+                buffers = [program.buffers[name] for name in written]
+                symbols |= step_symbols(step).union(*[symbols_of((b.shape, b.strides)) for b in buffers])
             kept.append(step)
     kept.reverse()
     live = needed.union(program.inputs, *[step_writes(step) for step in kept if isinstance(step, Loop)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -14,6 +15,10 @@ from treadle_shapes.layouts import nested_extent, product, without_floor
 from treadle_shapes.torch import env_of, expr_of, raw_expr
 
 Shape = tuple[IntLike, ...]
+# Layers of a model have the same few shapes. Expressions are unique objects, so tuples of them are keys.
+_cached = lru_cache(1 << 12)
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def as_intlike(value: Any) -> IntLike:
@@ -38,6 +43,13 @@ def as_shape(values: Sequence[Any]) -> Shape:
     return tuple([v if type(v) is int else as_intlike(v) for v in values])
 
 
+def is_symbolic(val: Any) -> bool:
+    """Whether a fake value is a number known only at run time, or a tensor with such a size, stride or offset."""
+    if isinstance(val, torch.Tensor):
+        return val._has_symbolic_sizes_strides
+    return isinstance(val, SYMBOLIC)
+
+
 def is_plain(val: Any) -> bool:
     """Whether a tensor is no more than strided memory; others (sparse, oneDNN) only operators can handle."""
     return val.layout == torch.strided and not val.is_quantized
@@ -54,11 +66,20 @@ def dense_strides(val: Any) -> Shape:
     return tuple([s if type(s) is int else without_floor(s) for s in exact_strides(val)])
 
 
+def fake_layout(val: Any) -> tuple[Shape, Shape]:
+    """Shape and `dense_strides` of a fake tensor."""
+    if val._has_symbolic_sizes_strides or not is_plain(val):
+        return as_shape(val.shape), dense_strides(val)
+    return tuple(val.shape), val.stride()
+
+
+@_cached
 def contiguous(shape: Shape) -> Shape:
     """Row-major strides, with torch's rule that a size of 0 counts as 1."""
     return tuple(layouts.dense_strides(shape))
 
 
+@_cached
 def is_dense(shape: Shape, strides: Shape) -> bool:
     """Whether the elements fill a block of memory without gaps or overlap (in any order of dimensions). Unknown counts as no."""
     dims = [(stride, size) for size, stride in zip(shape, strides, strict=True) if size != 1]
@@ -74,13 +95,14 @@ def same_strides(shape: Shape, a: Shape, b: Shape) -> bool:
     return all(x == y for size, x, y in zip(shape, a, b, strict=True) if size != 1)
 
 
-def stride_order(shape: Shape, strides: Shape) -> list[int]:
+@_cached
+def stride_order(shape: Shape, strides: Shape) -> Sequence[int]:
     """Dimensions from the slowest to the fastest varying in memory; ties and strides that cannot be compared keep the order of the shape.
 
     >>> stride_order((n, 32, h, w), (32*h*w, 1, 32*w, 32))
     [0, 2, 3, 1]
     """
-    return slowest_first(range(len(shape)), strides)
+    return tuple(slowest_first(range(len(shape)), strides))
 
 
 def slowest_first(positions: Sequence[int], strides: Sequence[IntLike]) -> list[int]:
@@ -118,6 +140,11 @@ def not_smaller(a: IntLike, b: IntLike) -> bool | None:
 
 
 def linear(index: Sequence[IntLike], strides: Sequence[IntLike], offset: IntLike = 0) -> IntLike:
+    return _linear(tuple(index), tuple(strides), offset)
+
+
+@_cached
+def _linear(index: Shape, strides: Shape, offset: IntLike) -> IntLike:
     total = offset
     for i, stride in zip(index, strides, strict=True):
         if i != 0:  # `0 * stride`, and sums of it, are the bulk of the work otherwise
@@ -217,6 +244,11 @@ def _undivided(e: IntLike) -> IntLike:
 
 def reshape_index(source: Shape, target: Shape, index: Sequence[IntLike]) -> tuple[IntLike, ...]:
     """Index into `source` of the element at `index` of its reshape to `target` (same number of elements, not 0)."""
+    return _reshape_index(source, target, tuple(index))
+
+
+@_cached
+def _reshape_index(source: Shape, target: Shape, index: Shape) -> tuple[IntLike, ...]:
     groups = reshape_groups(source, target)
     if groups is None:
         groups = [(list(range(len(source))), list(range(len(target))))]
@@ -229,6 +261,7 @@ def reshape_index(source: Shape, target: Shape, index: Sequence[IntLike]) -> tup
     return tuple(result)
 
 
+@_cached
 def reshape_strides(shape: Shape, strides: Shape, target: Shape) -> Shape | None:
     """Strides of the reshape as a view of the same memory, or None if it needs a copy."""
     if any(size == 0 for size in target):

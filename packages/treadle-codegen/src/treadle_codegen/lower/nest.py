@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from treadle_codegen.ir.loops import Axis, IntLike
 from treadle_codegen.lower.indexing import Shape, axis_symbol, product, slowest_first, stride_order
 from treadle_codegen.lower.loop_builder import LoopBuilder
 from treadle_codegen.lower.tensor_expr import Index
-from treadle_shapes.expr import Expr, linear_coefficients
+from treadle_shapes.expr import Expr, Symbol, linear_coefficients
 
 LoopElement = Callable[[LoopBuilder, Index, dict[int, IntLike]], int]
 
@@ -50,6 +51,13 @@ def record_nest(shape: Shape, strides: Shape, element: LoopElement, reduced: dic
     return Nest(o, tuple(axes), tuple(dims), tuple(reduce_axes), tuple(index), value)
 
 
+@lru_cache(1 << 12)
+def _step(index: Expr, symbol: Symbol) -> IntLike | None:
+    """How far an index moves along an axis; None where that is not the same everywhere."""
+    linear = linear_coefficients(index, [symbol])
+    return None if linear is None else linear[0].get(symbol, 0)
+
+
 def layout_of_reads(nest: Nest | None, shape: Shape, min_elements: int) -> Shape | None:
     """Strides of the result in the order in which memory is read, if every large read disagrees with the order of the nest.
 
@@ -68,8 +76,10 @@ def layout_of_reads(nest: Nest | None, shape: Shape, min_elements: int) -> Shape
         index = instr.attr.index if instr.op == "load" else instr.attr[0].index
         if not isinstance(index, Expr) or innermost not in index.free_symbols:
             continue  # the same element along the innermost axis
+        if _step(index, innermost) in (1, None):
+            return None
         linear = linear_coefficients(index, symbols)
-        if linear is None or linear[0].get(innermost, 0) == 1:
+        if linear is None:
             return None
         strides = [linear[0].get(axis.symbol, 0) for axis in nest.axes]
         if other is None and 1 in strides:

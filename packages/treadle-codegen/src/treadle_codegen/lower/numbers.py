@@ -18,7 +18,8 @@ import torch
 from treadle_codegen.ir.loops import Bind, Check, Define, IntLike, NumberLike, symbols_of
 from treadle_codegen.lower.context import Lowering
 from treadle_codegen.lower.extern import lower_extern, why_not_extern
-from treadle_codegen.lower.indexing import as_intlike, as_shape, raw_number
+from treadle_codegen.lower.indexing import SYMBOLIC, as_intlike, as_shape, is_symbolic, raw_number
+from treadle_codegen.lower.registry import name_of
 from treadle_codegen.lower.tensor_expr import TensorExpr, normalize_dim
 from treadle_codegen.lower.view import select, slice_of
 from treadle_shapes import ShapeEnv
@@ -42,7 +43,6 @@ from treadle_shapes.expr import (
 from treadle_shapes.floats import FLOAT_OPS, FloatExpr, float_fn, to_float
 from treadle_shapes.torch import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT_UNARY, INT_BINARY, INT_UNARY, env_of
 
-SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 NUMBERS = (bool, int, float, *SYMBOLIC)
 _TABLES = {int: (INT_BINARY, INT_UNARY), float: (FLOAT_BINARY, FLOAT_UNARY), bool: (BOOL_BINARY, BOOL_UNARY)}
 
@@ -62,19 +62,17 @@ def number_of(lowering: Lowering, value: Any) -> NumberLike:
 def new_symbols(lowering: Lowering, node: torch.fx.Node) -> frozenset[Any]:
     """The symbols in a node's fake result that nothing defined before, so that this node does."""
     val = node.meta.get("val")
+    symbolic = [v for v in (val if isinstance(val, (list, tuple)) else (val,)) if is_symbolic(v)]
+    if not symbolic:
+        return frozenset()
     tags = getattr(node.target, "tags", ())
     defines = torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
-    found: frozenset[Any] = frozenset()
-    for v in val if isinstance(val, (list, tuple)) else (val,):
-        found |= _new_symbols(lowering, v, defines)
-    return found
+    return frozenset().union(*[_new_symbols(lowering, v, defines) for v in symbolic])
 
 
 def _new_symbols(lowering: Lowering, val: Any, defines: bool) -> frozenset[Any]:
     if isinstance(val, SYMBOLIC):
         return _unknown(lowering, val, defines) - lowering.offsets
-    if not isinstance(val, torch.Tensor):
-        return frozenset()
     fresh = frozenset().union(*[_unknown(lowering, n, defines) for n in val.shape if isinstance(n, torch.SymInt)])
     if val.layout == torch.strided and isinstance(val.storage_offset(), torch.SymInt):
         # Where a view starts in memory is ours to know; a tracer may have a symbol for it.
@@ -144,13 +142,14 @@ def _if_then_else(condition: Any, a: Any, b: Any) -> NumberLike:
 def size_of(lowering: Lowering, node: torch.fx.Node, args: Any) -> NumberLike | None:
     """The value of a node that is a number: a size or stride of a tensor, or arithmetic on such; None for others."""
     val = node.meta.get("val")
-    symbolic_args = any(isinstance(a, (Expr, FloatExpr, BoolExpr)) for a in args)
-    if isinstance(val, NUMBERS) and not (isinstance(val, bool) and symbolic_args):
-        value = number_of(lowering, val)
-        if symbols_of(value) <= lowering.symbols or not symbolic_args:
-            return value
+    if isinstance(val, NUMBERS):
+        symbolic_args = any(isinstance(a, (Expr, FloatExpr, BoolExpr)) for a in args)
+        if not (isinstance(val, bool) and symbolic_args):
+            value = number_of(lowering, val)
+            if symbols_of(value) <= lowering.symbols or not symbolic_args:
+                return value
     if isinstance(node.target, torch._ops.OpOverload):
-        name = str(node.target)
+        name = name_of(node.target)
         if name == "aten.sym_stride.int" and args[0].storage is not None:
             return args[0].storage.strides[args[1]]  # of an input: others' strides are ours to choose
         return args[0].shape[args[1]] if name == "aten.sym_size.int" else None
@@ -168,7 +167,7 @@ def lower_definition(
     lowering: Lowering, node: torch.fx.Node, args: Sequence[Any], kwargs: dict[str, Any], fresh: frozenset[Any]
 ) -> Any:
     """A node whose result has sizes, or is a number, that only running it tells."""
-    name = str(node.target)
+    name = name_of(node.target)
     if name in DEFINITIONS:
         result = DEFINITIONS[name](lowering, fresh, *args, **kwargs)
         if result is not None:
@@ -356,7 +355,6 @@ def unbacked_numbers(lowering: Lowering, args: Any) -> bool:
 __all__ = [
     "CHECKS",
     "RUN_TIME",
-    "SYMBOLIC",
     "lower_definition",
     "new_symbols",
     "number_of",

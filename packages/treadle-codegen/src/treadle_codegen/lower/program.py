@@ -16,16 +16,18 @@ import torch
 from treadle_codegen.costs import Costs
 from treadle_codegen.errors import InternalError
 from treadle_codegen.ir.loops import Buffer, BufferKind, IntLike, NumberLike, Program, View, symbols_of
-from treadle_codegen.ir.ops import BUFFER_DTYPES, why_not_dtype
+from treadle_codegen.ir.ops import BUFFER_DTYPES
 from treadle_codegen.lower.context import Lowering, view_of
 from treadle_codegen.lower.dead_steps import remove_dead_steps
 from treadle_codegen.lower.extern import lower_extern, why_not_extern
 from treadle_codegen.lower.indexing import (
+    SYMBOLIC,
     Shape,
     as_intlike,
     as_shape,
     dense_strides,
     exact_strides,
+    fake_layout,
     is_dense,
     is_plain,
     linear,
@@ -33,18 +35,18 @@ from treadle_codegen.lower.indexing import (
     same_strides,
 )
 from treadle_codegen.lower.live import LiveValues
+from treadle_codegen.lower.loop_checks import is_elsewhere, why_not_loops
 from treadle_codegen.lower.lowerings import LOWERINGS
 from treadle_codegen.lower.numbers import (
     CHECKS,
     RUN_TIME,
-    SYMBOLIC,
     lower_definition,
     new_symbols,
     size_of,
     unbacked_numbers,
 )
 from treadle_codegen.lower.read_in_full import is_read_in_full
-from treadle_codegen.lower.registry import why_not_float
+from treadle_codegen.lower.registry import name_of, why_not_float
 from treadle_codegen.lower.tensor_expr import TensorExpr
 from treadle_codegen.lower.view import identity, narrow
 from treadle_shapes.expr import Symbol
@@ -169,10 +171,10 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
     kwargs = torch.fx.map_arg(node.kwargs, lambda n: values[n])
     if node.target is operator.getitem:
         return args[0][args[1]]  # type: ignore[index]
-    name = str(node.target)
+    name = name_of(node.target)
     if name in CHECKS:
         return CHECKS[name](lowering, *args, **kwargs)
-    lowering.used_results = frozenset(u.args[1] for u in node.users if u.target is operator.getitem and u.users)  # type: ignore[misc]
+    lowering.used_results = _used_results(node) if isinstance(lowering.val, (tuple, list)) else frozenset()
     if isinstance(node.target, torch._ops.OpOverload) and (fresh := new_symbols(lowering, node)):
         return _finish(lowering, node, lower_definition(lowering, node, args, dict(kwargs), fresh))  # type: ignore[arg-type]
     if (size := size_of(lowering, node, args)) is not None:
@@ -180,18 +182,14 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
     if not isinstance(node.target, torch._ops.OpOverload):
         raise TypeError(f"not an ATen overload: {node.target}")
     result = None
-    if (
-        name in RUN_TIME
-        and why_not_loops(node, lowering.dtypes, lowering.device) is None
-        and unbacked_numbers(lowering, args)
-    ):
+    if name in RUN_TIME and why_not_loops(lowering, node) is None and unbacked_numbers(lowering, args):
         result = RUN_TIME[name](lowering, *args, **kwargs)
     if result is not None:
         return _finish(lowering, node, result)
-    if why_not_loops(node, lowering.dtypes, lowering.device) is None and why_not_float(name, args, kwargs) is None:
-        result = LOWERINGS[str(node.target)](lowering, *args, **kwargs)
+    if why_not_loops(lowering, node) is None and why_not_float(name, args, kwargs) is None:
+        result = LOWERINGS[name](lowering, *args, **kwargs)
     elif why_not_memory_view(node, args) is None:
-        result = LOWERINGS[str(node.target)](lowering, *args, **kwargs)
+        result = LOWERINGS[name](lowering, *args, **kwargs)
         views = result if isinstance(result, tuple) else (result,)
         if any(x is None or x.storage is None for x in views):
             result = None  # not strided: a loop would have to copy
@@ -202,6 +200,10 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
     return _finish(lowering, node, result)
 
 
+def _used_results(node: torch.fx.Node) -> frozenset[int]:
+    return frozenset(u.args[1] for u in node.users if u.target is operator.getitem and u.users)  # type: ignore[misc]
+
+
 def _in_full(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, Any]) -> Any:
     """Lower a call that may raise. Eager raises for any element, used or not, so all are computed and no step is dropped."""
     first = len(lowering.steps)
@@ -210,34 +212,6 @@ def _in_full(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node
         lowering.realize(result)
     lowering.kept.update(step.name for step in lowering.steps[first:])
     return result
-
-
-def why_not_loops(node: torch.fx.Node, dtypes: frozenset[torch.dtype], main: torch.device | None = None) -> str | None:
-    """Why a node cannot be lowered to loops whatever its arguments hold, or None."""
-    if not node.users and node.meta.get("may_raise"):
-        return "nobody uses its result: it is called for what it may raise"
-    if str(node.target) not in LOWERINGS:
-        return f"{node.target} has no lowering"
-    device = main
-    for n in (node, *node.all_input_nodes):
-        val = n.meta.get("val")
-        for v in val if isinstance(val, (list, tuple)) else (val,):
-            if isinstance(v, torch.Tensor):
-                if (reason := why_not_dtype(v.dtype, dtypes)) is not None:
-                    return reason
-                if v.layout != torch.strided:
-                    return f"layout {v.layout}"
-                if v.is_conj() or v.is_neg():
-                    return "lazy conjugate or negative"
-                if is_elsewhere(v, device):
-                    return "a tensor on another device"
-                device = v.device
-    return None
-
-
-def is_elsewhere(tensor: torch.Tensor, device: torch.device | None) -> bool:
-    """Whether a tensor lies on another device than loops run on; no device means the only one there is."""
-    return device is not None and tensor.device != device
 
 
 def why_not_sizes(node: torch.fx.Node) -> str | None:
@@ -253,7 +227,7 @@ def why_not_sizes(node: torch.fx.Node) -> str | None:
 def why_not_memory_view(node: torch.fx.Node, args: Any) -> str | None:
     """Why a node is no strided view of a stored tensor, or None. Such a view takes no loop, whatever its dtype."""
     record = operator_record(node.target)
-    if record is None or not record.is_strided_view or str(node.target) not in LOWERINGS:
+    if record is None or not record.is_strided_view or name_of(node.target) not in LOWERINGS:
         return f"{node.target} is no strided view"
     if not isinstance(args[0], TensorExpr) or args[0].storage is None:
         return "its argument is not in memory"
@@ -285,8 +259,8 @@ def _same(x: TensorExpr) -> TensorExpr:
 
 
 def _settle(lowering: Lowering, node: torch.fx.Node, x: TensorExpr, val: torch.Tensor, users: int) -> None:
-    shape, strides = as_shape(val.shape), dense_strides(val)
-    if not _same_shape(lowering, x.shape, shape) or x.dtype != val.dtype:
+    shape, strides = fake_layout(val)
+    if not (x.shape == shape or _same_shape(lowering, x.shape, shape)) or x.dtype != val.dtype:
         raise AssertionError(f"lowering gave {x.dtype}{list(x.shape)}, expected {val.dtype}{list(shape)}")
     x.relabel(shape)
     x.origin = node.name

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 
 from treadle_codegen.lower.lowerings import LOWERINGS
+from treadle_codegen.lower.registry import name_of
 from treadle_shapes.torch import ElementUse
 from treadle_shapes.torch import operator as operator_record
 
@@ -23,7 +24,7 @@ def _reads_all(user: torch.fx.Node) -> bool:
     if user.op == "output":
         return True
     record = operator_record(user.target)
-    if record is None or str(user.target) not in LOWERINGS or record.element_use is ElementUse.IGNORED:
+    if record is None or name_of(user.target) not in LOWERINGS or record.element_use is ElementUse.IGNORED:
         return False
     if record.element_use is ElementUse.READ:
         return True

@@ -7,6 +7,7 @@ returns a `TensorExpr`, a tuple of them, or None for a case that it does not cov
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from treadle_shapes.floats import FloatExpr
@@ -34,6 +35,12 @@ def lowering(*names: str, symbolic_floats: bool = False) -> Callable[[LoweringFn
         return fn
 
     return register
+
+
+@lru_cache(1 << 12)
+def name_of(target: Any) -> str:
+    """The name by which tables list an overload: "aten.add.Tensor". PyTorch would compose it anew every time."""
+    return str(target)
 
 
 def why_not_float(name: str, args: Any, kwargs: dict[str, Any]) -> str | None:

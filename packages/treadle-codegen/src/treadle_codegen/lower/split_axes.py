@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from treadle_codegen.ir.loops import Axis, Instr, Load, Loop, Store, scans
@@ -52,6 +53,11 @@ def map_expressions(instr: Instr, fn: Any) -> Instr:
     return instr
 
 
+@lru_cache(1 << 12)
+def _divisions(expr: Any) -> tuple[Fn, ...]:
+    return tuple(_atoms(expr))
+
+
 def _atoms(expr: Any) -> Iterator[Fn]:
     """All divisions and remainders inside an expression, inner ones first."""
     if isinstance(expr, Sum):
@@ -70,16 +76,17 @@ def _atoms(expr: Any) -> Iterator[Fn]:
 
 def _first_split(loop: Loop) -> tuple[int, int] | None:
     """(position among axes + reduce_axes, inner extent) of the first axis to split."""
+    everything = [e for instr in loop.body for e in expressions(instr) if isinstance(e, (Expr, BoolExpr))]
+    if not any(map(_divisions, everything)):
+        return None
     axes = {axis.symbol: k for k, axis in enumerate(loop.axes + loop.reduce_axes)}
     if scans(loop):
         del axes[loop.axes[-1].symbol]
-    for instr in loop.body:
-        for expr in expressions(instr):
-            if isinstance(expr, (Expr, BoolExpr)):
-                for atom in _atoms(expr):
-                    found = _inner_extent(atom, axes, loop)
-                    if found is not None:
-                        return found
+    for expr in everything:
+        for atom in _divisions(expr):
+            found = _inner_extent(atom, axes, loop)
+            if found is not None:
+                return found
     return None
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
 from treadle_codegen.ir.loops import Axis, Extern, Instr, IntLike, Load, Loop, Step, Store, View, load_of
-from treadle_shapes.expr import Expr, Range, Symbol, bounds, linear_coefficients, simplify, substitute
+from treadle_shapes.expr import Expr, Node, Range, Symbol, bounds, linear_coefficients, simplify, substitute
 from treadle_shapes.layouts import nested_extent
 
 
@@ -19,21 +21,32 @@ class Access:
     position: int  # of the instruction in the body
 
 
-def loop_reads(loop: Loop) -> list[Access]:
+_CACHE_SIZE = 1 << 13
+
+
+def loop_reads(loop: Loop) -> Sequence[Access]:
     """All loads of a loop, in order."""
-    found = ((k, load_of(instr)) for k, instr in enumerate(loop.body))
-    return [Access(load[0], load[1], k) for k, load in found if load is not None]
+    return _accesses(loop)[0]
 
 
-def loop_writes(loop: Loop) -> list[Access]:
+def loop_writes(loop: Loop) -> Sequence[Access]:
     """All stores of a loop, in order."""
-    writes = []
-    for k, instr in enumerate(loop.body):
-        if instr.op == "store":
-            writes.append(Access(instr.attr.buffer, instr.attr.index, k))
-        elif instr.op == "indirect_store":
-            writes.append(Access(instr.attr[0], None, k))
-    return writes
+    return _accesses(loop)[1]
+
+
+def _accesses(loop: Loop) -> tuple[Sequence[Access], Sequence[Access]]:
+    """(reads, writes), found once per loop: fusion asks for them again and again."""
+    if loop.accesses is None:
+        reads, writes = [], []
+        for k, instr in enumerate(loop.body):
+            if instr.op == "store":
+                writes.append(Access(instr.attr.buffer, instr.attr.index, k))
+            elif instr.op == "indirect_store":
+                writes.append(Access(instr.attr[0], None, k))
+            elif (load := load_of(instr)) is not None:
+                reads.append(Access(load[0], load[1], k))
+        object.__setattr__(loop, "accesses", (tuple(reads), tuple(writes)))
+    return loop.accesses
 
 
 def accumulates(loop: Loop) -> bool:
@@ -81,33 +94,43 @@ def rename_loop(
     loop: Loop, mapping: Mapping[Symbol, IntLike], axes: tuple[Axis, ...], reduce_axes: tuple[Axis, ...]
 ) -> Loop:
     """The loop over other axes: every index expression has `mapping` substituted and is simplified over the new axes."""
-    ranges = axis_ranges((*axes, *reduce_axes))
-    memo: dict[object, object] = {}
-
-    def sub(e: IntLike) -> IntLike:
-        if not isinstance(e, Expr):
-            return e
-        if e not in memo:
-            memo[e] = simplify(substitute(e, mapping), ranges)
-        return memo[e]  # type: ignore[return-value]
-
-    body = tuple(_rename_instr(instr, sub, mapping, ranges) for instr in loop.body)
+    renaming = _renaming(tuple(mapping.items()), (*axes, *reduce_axes))
+    body = tuple([_rename_instr(instr, renaming) for instr in loop.body])
     return Loop(loop.name, axes, reduce_axes, body, loop.origins)
 
 
-def _rename_instr(instr: Instr, sub, mapping, ranges) -> Instr:
+class _Renaming:
+    """What `rename_loop` does to expressions: each is substituted and simplified once, for all loops over such axes."""
+
+    def __init__(self, mapping: Mapping[Symbol, IntLike], axes: Sequence[Axis]) -> None:
+        self._mapping, self._ranges = mapping, axis_ranges(axes)
+        self._known: dict[Any, Any] = {}
+
+    def of(self, e: Any) -> Any:
+        if not isinstance(e, Node):
+            return e
+        found = self._known.get(e)
+        if found is None:
+            found = self._known[e] = simplify(substitute(e, self._mapping), self._ranges)
+        return found
+
+
+@lru_cache(_CACHE_SIZE >> 4)
+def _renaming(mapping: tuple[tuple[Symbol, IntLike], ...], axes: tuple[Axis, ...]) -> _Renaming:
+    return _Renaming(dict(mapping), axes)
+
+
+def _rename_instr(instr: Instr, renaming: _Renaming) -> Instr:
     attr = instr.attr
     if isinstance(attr, Load):
-        attr = Load(attr.buffer, sub(attr.index))
+        attr = Load(attr.buffer, renaming.of(attr.index))
     elif isinstance(attr, Store):
-        attr = Store(attr.buffer, sub(attr.index), attr.mode)
+        attr = Store(attr.buffer, renaming.of(attr.index), attr.mode)
     elif instr.op == "index":
-        attr = sub(attr)
+        attr = renaming.of(attr)
     elif instr.op == "masked_load":
-        condition = attr[1]
-        if not isinstance(condition, bool):
-            condition = simplify(substitute(condition, mapping), ranges)
-        load = Load(attr[0].buffer, sub(attr[0].index))
+        condition = renaming.of(attr[1])
+        load = Load(attr[0].buffer, renaming.of(attr[0].index))
         if condition is True:
             return Instr("load", (), instr.dtype, load)
         attr = (load, condition, attr[2])
@@ -125,16 +148,22 @@ def split_index(index: IntLike, outer: Sequence[Symbol]) -> tuple[tuple[IntLike,
     """(coefficients of the outer symbols, what is left), or None when the index is not linear in them."""
     if isinstance(index, int):
         return (0,) * len(outer), index
-    if not outer:
-        return (), index
+    return _split_index(index, tuple(outer)) if outer else ((), index)
+
+
+@lru_cache(_CACHE_SIZE)
+def _split_index(index: Expr, outer: tuple[Symbol, ...]) -> tuple[tuple[IntLike, ...], IntLike] | None:
     linear = linear_coefficients(index, outer)
-    if linear is None:
-        return None
-    return tuple(linear[0].get(s, 0) for s in outer), linear[1]
+    return None if linear is None else (tuple([linear[0].get(s, 0) for s in outer]), linear[1])
 
 
 def dense_extent(rest: IntLike, axes: Sequence[Axis]) -> tuple[IntLike, IntLike] | None:
     """(start, length) when `rest` runs over every integer of [start, start + length) exactly once over the axes, else None."""
+    return _dense_extent(rest, tuple(axes))
+
+
+@lru_cache(_CACHE_SIZE)
+def _dense_extent(rest: IntLike, axes: tuple[Axis, ...]) -> tuple[IntLike, IntLike] | None:
     if isinstance(rest, int):
         return (rest, 1) if all(a.extent == 1 for a in axes) else None
     linear = linear_coefficients(rest, [a.symbol for a in axes])

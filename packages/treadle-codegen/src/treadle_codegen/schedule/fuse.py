@@ -75,11 +75,12 @@ def _join(nodes: list[Node], loop: Loop, symbols: frozenset[str], limits: _Limit
     reads, writes = step_reads(loop), step_writes(loop)
     first = max(0, len(nodes) - limits.costs.fusion_window)
     needed = reads | writes | symbols
-    last_dependency = max((k for k in range(len(nodes)) if nodes[k].writes & needed), default=-1)
+    latest_first = range(len(nodes) - 1, -1, -1)
+    last_dependency = next((k for k in latest_first if not nodes[k].writes.isdisjoint(needed)), -1)
     farthest = max(0, len(nodes) - _PRODUCER_WINDOWS * limits.costs.fusion_window)
-    producers = [k for k in range(len(nodes) - 1, farthest - 1, -1) if nodes[k].writes & reads]
+    producers = [k for k in latest_first[: len(nodes) - farthest] if not nodes[k].writes.isdisjoint(reads)]
     independent = range(len(nodes) - 1, max(first, last_dependency + 1) - 1, -1)
-    sharers = [k for k in independent if nodes[k].reads & reads]
+    sharers = [k for k in independent if not nodes[k].reads.isdisjoint(reads)]
     if _is_small_reduction(loop, limits.costs):
         kernels = [(k, nodes[k].item) for k in independent if k not in sharers]
         sharers += [

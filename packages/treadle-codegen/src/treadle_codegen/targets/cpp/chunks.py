@@ -200,8 +200,8 @@ class ChunkPrinter(SectionPrinter):
 
     def _tails(self) -> dict[str, torch.dtype]:
         """The rows with tails that this section touches, with their dtypes."""
-        touched = {a.buffer for m in self.section.members for a in (*loop_reads(m), *loop_writes(m))}
-        return {name: self.writer.buffers[name].dtype for name in sorted(touched & self.writer.tails)}
+        accesses = [a for m in self.section.members for a in (*loop_reads(m), *loop_writes(m))]
+        return {a.buffer: self.writer.buffers[a.buffer].dtype for a in accesses if a.buffer in self.writer.tails}
 
     def _load_tails(self, tails: dict[str, torch.dtype]) -> None:
         line = self.writer.line

@@ -24,6 +24,7 @@ from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
 from treadle_codegen.targets.cpp.tiling import DEFAULT, CppTiling, candidates
 from treadle_codegen.targets.cpp.vector_math import definitions
 from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
+from treadle_codegen.targets.structure import renamed, structure_of
 from treadle_shapes.expr import Range, Symbol, to_cpp
 
 PRELUDE = Path(__file__).with_name("prelude.hpp")
@@ -109,10 +110,21 @@ class CppRenderer:
         self.threads = options.threads or torch.get_num_threads()
         self.parallel = self.threads > 1
         self.prelude = _prelude()
+        self._rendered: dict[Any, tuple[RenderedKernel, tuple[str, ...]]] = {}  # by structure: it, and its buffers
 
     def render_kernel(self, kernel: Kernel, program: Program, choice: Any = None) -> RenderedKernel:
         """The text of one kernel. `choice`: a `CppTiling`."""
-        writer = self._written(kernel, program, choice or DEFAULT)
+        structure, buffers = structure_of(kernel, program)
+        known = self._rendered.get((structure, choice))
+        if known is None:
+            rendered = self._render(kernel, program, choice or DEFAULT)
+            self._rendered[(structure, choice)] = rendered, buffers
+            return rendered
+        rendered, others = known
+        return replace(rendered, buffers=renamed(rendered.buffers, others, buffers), label=kernel.name)
+
+    def _render(self, kernel: Kernel, program: Program, tiling: CppTiling) -> RenderedKernel:
+        writer = self._written(kernel, program, tiling)
         numbers = tuple(writer.names)
         parameters = {b: p for b, p in writer.params.items() if b not in kernel.locals} | writer.rows
         memory = tuple(parameters)
