@@ -128,6 +128,24 @@ def test_statistics_have_eagers_versions() -> None:
     assert_same(found[1], found[0])
 
 
+def test_a_loss_beside_its_detached_value() -> None:
+    """As training loops log it, and views that are made with gradients off."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        loss = (x @ w).square().mean()
+        with torch.no_grad():
+            row = w[0]
+        return loss, {"loss": loss.detach(), "row": row, "weights": w.detach()[1:]}
+
+    def observe(out: Any, given: Any) -> Any:
+        loss, logged = out
+        facts = [(t.requires_grad, t.is_leaf, t._is_view(), t._base is given[1]) for t in logged.values()]
+        return facts, list(logged.values()), gradients(loss, given)
+
+    compare(f, weights((3, 3), (3, 3)), observe)
+    assert_one_graph()
+
+
 @pytest.mark.parametrize("order", [0, 1])
 def test_an_input_that_is_changed(order: int) -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

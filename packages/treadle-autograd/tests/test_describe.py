@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from aten_runner import compile_traced
+from torch import fx
 
+from treadle_autograd import aot
 from treadle_autograd.contract import Constant, FreshOutput, Geometry, SameAsOutput, ViewOfFresh, ViewOfInput
 from treadle_autograd.describe import geometry_of, is_dense, is_unbacked, why_not_describable
 from treadle_shapes import ShapeEnv
@@ -96,3 +100,37 @@ def test_views_of_inputs_repeated_outputs_and_constants():
 def test_views_with_another_dtype_run_eagerly():
     compiled = compile_traced(lambda x: x.view(torch.int32), [torch.ones(2)])
     assert compiled.why_eager == "an output is a view of an input with another dtype"
+
+
+def _aliases(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = x * w
+    z = y.detach()
+    return y[1:].detach(), z[2:], y, z, y[:2], w.detach(), w.detach()[1:], w[1:]
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_what_aliases_are_to_autograd(inference: bool) -> None:
+    """A loss and `loss.detach()`, say: views, views of what is detached, and what is no view, with and without a history."""
+
+    def facts(results: Any, w: torch.Tensor) -> Any:
+        bases = [None if t._base is None else (t._base is w, t._base is results[2] and not inference) for t in results]
+        own = [(t.requires_grad, t.is_leaf, t._is_view(), t._version, t.shape, t.stride()) for t in results]
+        return bases, own
+
+    found = []
+    for compiles in (False, True):
+        w = torch.tensor([1.0, 2.0, 3.0, 4.0], requires_grad=not inference)
+        x = torch.ones(4)
+        run: Any = _aliases
+        if compiles:
+            run = aot(fx.symbolic_trace(_aliases), [x, w], inference=inference, forward=lambda gm, _: gm)
+            assert run.why_eager is None
+        results = run(x, w)
+        before = facts(results, w)
+        with torch.no_grad():
+            results[3].add_(1)  # all views of `y` show it
+        gradients = () if inference else torch.autograd.grad(results[4].sum() + results[7].pow(2).sum(), w)
+        found.append((before, facts(results, w), [t.detach() for t in results], gradients))
+    for mine, theirs in zip(found[1][:2], found[0][:2], strict=True):
+        assert mine == theirs
+    torch.testing.assert_close(found[1][2:], found[0][2:])

@@ -13,6 +13,7 @@ written back, and which outputs alias what. For the program ``def f(x, y): x.add
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -87,6 +88,15 @@ class Detached:
     is_view: bool
 
 
+class Relation(enum.Enum):
+    """What a tensor with the storage and the version counter of another is to autograd."""
+
+    VIEW = "a view, with the history that autograd gives it"
+    UNRECORDED = "a view that was made with gradients off"
+    DETACHED = "no view, and without a history, as `detach` makes it"
+    VIEW_OF_DETACHED = "a view of such a tensor"
+
+
 @dataclass(frozen=True)
 class ViewOfInput:
     """A view into the storage of input `input`; `detached` if it does not share the input's version counter."""
@@ -94,15 +104,17 @@ class ViewOfInput:
     input: int
     geometry: Geometry
     detached: Detached | None = None
+    relation: Relation = Relation.VIEW
 
 
 @dataclass(frozen=True)
 class ViewOfFresh:
-    """A view of graph output `position`. Outputs that share a storage in eager are views of one graph output; `detached` as above."""
+    """A view of graph output `position`. Outputs that share a storage in eager are views of one graph output; the rest as above."""
 
     position: int
     geometry: Geometry
     detached: Detached | None = None
+    relation: Relation = Relation.VIEW
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from .contract import (
     InputItself,
     Mutation,
     OutputDescription,
+    Relation,
     SameAsOutput,
     SymbolicValue,
     ViewOfFresh,
@@ -274,7 +275,22 @@ def _view_of_input(value: torch.Tensor, expected: torch.Tensor, index: int, inpu
     if value.dtype != inputs.fakes[index].dtype:
         raise UnsupportedGraph("an output is a view of an input with another dtype")
     geometry = geometry_of(expected, relative_to=inputs.expected_metadata[index])
-    return ViewOfInput(index, geometry, _detached(value, inputs.wrappers[index]))
+    base = inputs.wrappers[index]
+    return ViewOfInput(index, geometry, _detached(value, base), _relation(value, base))
+
+
+def _relation(alias: torch.Tensor, base: torch.Tensor) -> Relation:
+    """What `alias` is to autograd, as far as that is told by something else than the version counter."""
+    if not alias._is_view():
+        return Relation.VIEW if alias.requires_grad else Relation.DETACHED
+    root = alias._base
+    if root is not base and root is not base._base and not alias.requires_grad and not _is_view_of(root, base):
+        return Relation.VIEW_OF_DETACHED
+    return Relation.UNRECORDED if base.requires_grad and alias.grad_fn is None else Relation.VIEW
+
+
+def _is_view_of(one: torch.Tensor | None, other: torch.Tensor) -> bool:
+    return one is not None and one._base is other
 
 
 def _detached(alias: torch.Tensor, base: torch.Tensor) -> Detached | None:
@@ -309,7 +325,7 @@ class _Base:
         if value.dtype != self.wrapper.dtype:
             raise UnsupportedGraph("two outputs are views of one storage with different dtypes")
         geometry = geometry_of(expected, relative_to=self.expected)
-        return ViewOfFresh(self.position, geometry, _detached(value, self.wrapper))
+        return ViewOfFresh(self.position, geometry, _detached(value, self.wrapper), _relation(value, self.wrapper))
 
 
 def _choose_base(values: list[torch.Tensor], expected_metadata: list[torch.Tensor], outputs: GraphOutputs) -> _Base:
@@ -321,8 +337,10 @@ def _choose_base(values: list[torch.Tensor], expected_metadata: list[torch.Tenso
         known = [
             (w, t) for w, t in roots if w is not None and t is not None and storage_key(w) == storage_key(values[0])
         ]
-        candidates = known or sorted(zip(values, expected_metadata, strict=True), key=lambda pair: -pair[0].numel())
-        wrapper, expected = candidates[0]
+        by_size = sorted(zip(values, expected_metadata, strict=True), key=lambda pair: -pair[0].numel())
+        # What has a history is no view of what has none.
+        with_history = [pair for pair in (*known, *by_size) if pair[0].requires_grad]
+        wrapper, expected = (with_history or known or by_size)[0]
         if not is_dense(expected) or any(not _within(t, expected) for t in expected_metadata):
             raise UnsupportedGraph("outputs share a storage whose whole is not known")
     position = outputs.add(outputs.value_of(wrapper), Geometry(tuple(expected.size()), tuple(expected.stride()), 0))

@@ -22,7 +22,16 @@ from treadle_shapes import ShapesError
 from treadle_shapes.torch import fake_like, undisturbed
 
 from .asserts import hoist_asserts
-from .contract import Contract, FreshOutput, InputItself, OutputDescription, SameAsOutput, ViewOfFresh, ViewOfInput
+from .contract import (
+    Contract,
+    FreshOutput,
+    InputItself,
+    OutputDescription,
+    Relation,
+    SameAsOutput,
+    ViewOfFresh,
+    ViewOfInput,
+)
 from .custom_gradients import CustomCall, note_tangents
 from .decompositions import Decompositions
 from .describe import GraphOutputs, describe_outputs, output_numbers
@@ -202,7 +211,7 @@ def why_not_differentiable(
     wrappers = trace.inputs.wrappers
     if contract.requires_grad:
         return "an input begins or ceases to require gradients"
-    if any(value.is_leaf for value in differentiable_outputs(values, wrappers)):
+    if any(value.is_leaf and not value._is_view() for value in differentiable_outputs(values, wrappers)):
         return "an output is a leaf that requires gradients"
     for output, value in zip(described, values, strict=True):
         if not isinstance(value, torch.Tensor) or isinstance(output, (InputItself, SameAsOutput)):
@@ -212,7 +221,8 @@ def why_not_differentiable(
             base = wrappers[output.input]
         elif isinstance(output, (FreshOutput, ViewOfFresh)):
             base = trace.outputs.wrappers[output.position]
-        if base is not None and base.requires_grad != value.requires_grad:
+        relation = getattr(output, "relation", Relation.VIEW)
+        if base is not None and relation is Relation.VIEW and base.requires_grad != value.requires_grad:
             return "an output shares memory with a tensor and is detached from it"
     return None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from .contract import Contract, ViewOfInput
+from .contract import Contract, OutputDescription, Relation, ViewOfInput
 from .decompositions import Decompositions
 from .errors import UnsupportedGraph
 from .functional_trace import trace_inference
@@ -81,31 +81,21 @@ def _aot_inference(
     except UnsupportedGraph as declined:
         return _eager(gm, str(declined))
     inputs = [*trace.contract.static_tensors, *example_inputs]
-    views: dict[int, Any] = {}
+    contract = trace.contract
     if torch.is_grad_enabled() and any(isinstance(value, torch.Tensor) and value.requires_grad for value in inputs):
-        views = {} if has_history else _views_with_gradients(gm, trace.contract, inputs)
-        if not all(map(_is_detached, views.values())):
+        if not has_history and any(_would_be_recorded(output, inputs) for output in contract.outputs):
             return _eager(gm, "an output is a view, made with gradients off, of a tensor that requires gradients")
         forward = _without_gradients(forward)
     compiled = forward(trace.graph_module, inputs)
-    run = wrap_compiled(compiled, trace.contract, trace.input_values, gm, detached=frozenset(views))
-    return _annotated(run, trace.contract, trace.graph_module, None)
+    run = wrap_compiled(compiled, contract, trace.input_values, gm)
+    return _annotated(run, contract, trace.graph_module, None)
 
 
-def _views_with_gradients(gm: fx.GraphModule, contract: Contract, inputs: Sequence[Any]) -> dict[int, Any]:
-    """The graph's outputs, by position, that are rebuilt as views of inputs that require gradients, which autograd would record."""
-    nodes: Any = gm.graph.output_node().args[0]
-    nodes = nodes if isinstance(nodes, (list, tuple)) else [nodes]
-    return {
-        position: nodes[position]
-        for position, output in enumerate(contract.outputs)
-        if isinstance(output, ViewOfInput) and output.detached is None and inputs[output.input].requires_grad
-    }
-
-
-def _is_detached(node: fx.Node) -> bool:
-    """Whether the node is `x.detach()`: it has no history, and no view that it is the base of has one."""
-    return node.target in ("detach", torch.detach, torch.Tensor.detach)
+def _would_be_recorded(output: OutputDescription, inputs: Sequence[Any]) -> bool:
+    """Whether the output is rebuilt as a view of an input that requires gradients, which autograd would record."""
+    if not isinstance(output, ViewOfInput) or output.detached is not None:
+        return False
+    return output.relation is Relation.VIEW and bool(inputs[output.input].requires_grad)
 
 
 def _aot_training(

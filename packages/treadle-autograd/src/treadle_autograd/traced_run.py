@@ -19,7 +19,7 @@ import torch
 from torch import fx
 
 from .asserts import is_assert
-from .contract import Contract, FreshOutput, InputDescription, StaticInput, ViewOfFresh
+from .contract import Contract, FreshOutput, InputDescription, Relation, StaticInput, ViewOfFresh
 from .graph_runner import GraphRunner
 from .joint import Gradients, JointTrace
 from .rerun import Gates
@@ -120,11 +120,16 @@ def _call(node: fx.Node, args: Any, kwargs: Any) -> Any:
     return target(*args, **kwargs)
 
 
+def _shows_base(described: ViewOfFresh) -> bool:
+    """Whether eager's output knows what it is a view of."""
+    return described.detached is None and described.relation in (Relation.VIEW, Relation.UNRECORDED)
+
+
 def _by_position(contract: Contract, results: Sequence[Any]) -> dict[int, torch.Tensor]:
     found: dict[int, torch.Tensor] = {}
     for described, result in zip(contract.outputs, results, strict=True):
         if isinstance(described, FreshOutput):
             found[described.position] = result
-        elif isinstance(described, ViewOfFresh) and described.detached is None and result._base is not None:
+        elif isinstance(described, ViewOfFresh) and _shows_base(described) and result._base is not None:
             found.setdefault(described.position, result._base)
     return found

@@ -21,6 +21,7 @@ from .contract import (
     Geometry,
     InputItself,
     OutputDescription,
+    Relation,
     SameAsOutput,
     SymbolicValue,
     ViewOfFresh,
@@ -37,11 +38,31 @@ Rebuild = Callable[[Sequence[Any], Sequence[Any], Sequence[Any]], Any]
 MakeAlias = Callable[[torch.Tensor, Sequence[Any], Sequence[Any]], torch.Tensor]
 
 
-def _alias(geometry: Geometry, detached: Detached | None, sizes: SizeReader) -> MakeAlias:
+def _unrecorded(view: MakeAlias) -> MakeAlias:
+    return torch.no_grad()(view)
+
+
+def _then_detached(view: MakeAlias) -> MakeAlias:
+    return lambda tensor, inputs, fresh: view(tensor, inputs, fresh).detach()
+
+
+def _of_detached(view: MakeAlias) -> MakeAlias:
+    return lambda tensor, inputs, fresh: view(tensor.detach(), inputs, fresh)
+
+
+_RELATED: dict[Relation, Callable[[MakeAlias], MakeAlias]] = {
+    Relation.VIEW: lambda view: view,
+    Relation.UNRECORDED: _unrecorded,
+    Relation.DETACHED: _then_detached,
+    Relation.VIEW_OF_DETACHED: _of_detached,
+}
+
+
+def _alias(geometry: Geometry, detached: Detached | None, relation: Relation, sizes: SizeReader) -> MakeAlias:
     """A function that makes the alias of the tensor with `geometry`."""
     view = _as_strided(geometry, sizes)
     if detached is None:
-        return view
+        return _RELATED[relation](view)
     version = detached.version
 
     def make(tensor: torch.Tensor, inputs: Sequence[Any], fresh: Sequence[Any]) -> torch.Tensor:
@@ -74,20 +95,18 @@ def _as_strided(geometry: Geometry, sizes: SizeReader) -> MakeAlias:
     return symbolic
 
 
-def _rebuild(output: OutputDescription, sizes: SizeReader, is_detached: bool) -> Rebuild:
+def _rebuild(output: OutputDescription, sizes: SizeReader) -> Rebuild:
     """A function that makes one user output."""
     match output:
         case FreshOutput(position):
             return lambda inputs, fresh, done: fresh[position]
         case InputItself(index):
             return lambda inputs, fresh, done: inputs[index]
-        case ViewOfInput(index, geometry, detached):
-            of_input = _alias(geometry, detached, sizes)
-            if is_detached:
-                return lambda inputs, fresh, done: of_input(inputs[index], inputs, fresh).detach()
+        case ViewOfInput(index, geometry, detached, relation):
+            of_input = _alias(geometry, detached, relation, sizes)
             return lambda inputs, fresh, done: of_input(inputs[index], inputs, fresh)
-        case ViewOfFresh(position, geometry, detached):
-            of_fresh = _alias(geometry, detached, sizes)
+        case ViewOfFresh(position, geometry, detached, relation):
+            of_fresh = _alias(geometry, detached, relation, sizes)
             return lambda inputs, fresh, done: of_fresh(fresh[position], inputs, fresh)
         case SameAsOutput(earlier):
             return lambda inputs, fresh, done: done[earlier]
@@ -147,20 +166,17 @@ def wrap_compiled(
     contract: Contract,
     input_values: Sequence[Any],
     eager: Compiled,
-    *,
-    detached: frozenset[int] = frozenset(),
 ) -> Compiled:
     """A callable of the user's arguments that returns the user's outputs.
 
     input_values: the fake values of the graph's placeholders, whose sizes define the symbols. eager: runs the original graph, for
-    inputs that share memory (`aliasing`). detached: positions of outputs that are views of inputs, and
-    that `detach` has made.
+    inputs that share memory (`aliasing`).
     """
     static = contract.static_tensors
     n_fresh = len(contract.outputs)
     if contract.requires_grad:
         rest = replace(contract, requires_grad=())
-        run = wrap_compiled(compiled, rest, input_values, eager, detached=detached)
+        run = wrap_compiled(compiled, rest, input_values, eager)
         return _then_requires_grad(run, contract)
     if contract.versions:
         compiled = _with_versions(compiled, contract.versions)
@@ -169,7 +185,7 @@ def wrap_compiled(
             return compiled
         return lambda *args: compiled(*static, *args)
     sizes = SizeReader(input_values, dict(contract.numbers))
-    rebuild = [_rebuild(output, sizes, k in detached) for k, output in enumerate(contract.outputs)]
+    rebuild = [_rebuild(output, sizes) for output in contract.outputs]
 
     def finish(inputs: Sequence[Any], fresh: Sequence[Any]) -> tuple[Any, ...]:
         done: list[Any] = []

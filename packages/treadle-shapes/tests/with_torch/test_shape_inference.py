@@ -50,3 +50,14 @@ def test_tensors_in_sequences_are_recorded_too(fake):
     assert infer(torch.cat, ([x, y],), {}) == Fresh([4, 3], torch.float32)
     y.requires_grad_()
     assert infer(torch.cat, ([x, y],), {}) is None and infer(torch.cat, (), {"tensors": (x, y)}) is None
+
+
+def test_views_of_tensors_that_require_grad_are_left_to_autograd() -> None:
+    """It gives them a base with gradients off, too."""
+    mode = fake_mode()
+    with mode:
+        plain, weight = torch.empty(4), torch.empty(4, requires_grad=True)
+    with torch.no_grad():
+        assert infer("transpose", (plain, 0, 0), {}) is not None
+        assert infer("transpose", (weight, 0, 0), {}) is None
+        assert infer(torch.relu, (weight,), {}) is not None

@@ -20,7 +20,8 @@ def infer(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Fresh 
     """Return the result of `target` (a function, or a method's name): a new tensor, a view, or an argument itself. None if unknown.
 
     The tensors among the arguments are plain strided FakeTensors with symbolic sizes of at least 1. With gradients enabled the answer is
-    None for views and for results that require grad, because autograd has to record them.
+    None for views and for results that require grad, because autograd has to record them; with gradients off for views of tensors that
+    require grad, which autograd tells from other tensors.
     """
     if isinstance(target, torch._ops.OpOverload):
         return None  # the shape functions of overloads take layouts
@@ -36,9 +37,13 @@ def infer(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Fresh 
         found = formula(*bound.args, **bound.kwargs)
     except NotAnswered:
         return None
-    if torch.is_grad_enabled() and not isinstance(found, torch.Tensor):
-        if isinstance(found, Alias) or any(t.requires_grad for t in _tensors((*args, *kwargs.values()))):
-            return None
+    if isinstance(found, torch.Tensor):
+        return found
+    is_view = isinstance(found, Alias)
+    if torch.is_grad_enabled() and is_view:
+        return None
+    if (torch.is_grad_enabled() or is_view) and any(t.requires_grad for t in _tensors((*args, *kwargs.values()))):
+        return None
     return found
 
 
