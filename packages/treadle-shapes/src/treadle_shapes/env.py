@@ -67,6 +67,8 @@ class ShapeEnv:
         self.shared: list[tuple[Symbol, str]] = []
         #: the adapter of this environment for another library (see treadle_shapes.torch), kept alive as long as this object
         self.adapter: Any = None
+        #: answers conditions on values known only at run time where it can, and guards what it answers
+        self.oracle: Callable[[BoolLike], bool | None] | None = None
         self._by_size: dict[int, Symbol] = {}
         self._named: dict[str, IntLike] = {}
         self._decided: dict[BoolExpr, bool] = {}
@@ -290,20 +292,19 @@ class ShapeEnv:
             raise UndecidedError(f"{self.describe(condition)} would need a guard; {explain.place(self)}")
         value = self.hint(condition)
         if value is None:
-            assumed = self._assume(condition)
-            if assumed is None:
+            answer = self.ask_oracle(condition)
+            answer = self._assume(condition) if answer is None else answer
+            if answer is None:
                 raise UnbackedError(explain.unbacked(self, condition), simple)
-            return assumed
+            return answer
         if self._recording:
             self._guard(simple if value else self.facts.simplify(Not(simple)))
             self._decided[condition] = bool(value)
         return bool(value)
 
     def guard_or_true(self, condition: BoolLike) -> bool:
-        """Return the truth of a condition as `decide` does; True when it depends on a value known only at run time.
-
-        For inputs that have no size of 1 (see `_prove_generic`); the caller's code must be right with the answer True in any other case.
-        """
+        """Return the truth of a condition as `decide` does; True when it depends on a value known only at run time. For inputs that
+        have no size of 1 (see `_prove_generic`); the caller's code must be right with the answer True in any other case."""
         return self._or(condition, True)
 
     def guard_or_false(self, condition: BoolLike) -> bool:
@@ -431,17 +432,9 @@ class ShapeEnv:
             finally:
                 self._general = before
             return
-        if answer is None and self._assume(nonzero):
+        if answer is None and (self.ask_oracle(nonzero) or self._assume(nonzero)):
             return
-        what = self.describe(divisor)
-        if answer is False or self.hint(divisor) == 0:
-            raise DivisionByZeroError(
-                f"division by {what}, which is 0; {explain.place(self)}; check that {what} is not 0 before that line"
-            )
-        raise DivisionByZeroError(
-            f"division by {what}, which is known only at run time and can be 0; {explain.place(self)}; "
-            f"state that it is not: torch._check({what} > 0), or env.expect(Ne(divisor, 0))"
-        )
+        raise DivisionByZeroError(explain.division(self, divisor, answer is False or self.hint(divisor) == 0))
 
     @contextmanager
     def suppress_guards(self) -> Iterator[None]:
@@ -476,11 +469,18 @@ class ShapeEnv:
         finally:
             self._general, self._assumes = before
 
-    def _assume(self, condition: BoolLike) -> bool | None:
-        """Return the answer for unbacked sizes of 2 or more, and assert it from here on. None when there is no such answer.
+    def ask_oracle(self, condition: BoolLike) -> bool | None:
+        """Return the oracle's answer, a fact from here on; None when there is no oracle or answer, or nothing may be recorded."""
+        if self.oracle is None or self._refusing or not self._recording:
+            return None
+        answer = self.oracle(condition)
+        if answer is not None:
+            self.add_fact(condition if answer else Not(condition))
+        return answer
 
-        Nothing is asserted where guards are suppressed, because the answer changes no result there.
-        """
+    def _assume(self, condition: BoolLike) -> bool | None:
+        """Return the answer for unbacked sizes of 2 or more, and assert it from here on (unless guards are suppressed, where it changes
+        no result). None when there is no such answer."""
         if not self._assumes and self._recording:
             return None
         numbers = [s for s in free_symbols(self.simplify(condition)) if s not in self.hints]

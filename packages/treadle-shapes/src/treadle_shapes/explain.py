@@ -149,6 +149,17 @@ def violations(env: ShapeEnv) -> list[str]:
     return found
 
 
+def division(env: ShapeEnv, divisor: IntLike, is_zero: bool) -> str:
+    """Say that a divisor is 0, or may be."""
+    what = env.describe(divisor)
+    if is_zero:
+        return f"division by {what}, which is 0; {place(env)}; check that {what} is not 0 before that line"
+    return (
+        f"division by {what}, which is known only at run time and can be 0; {place(env)}; "
+        f"state that it is not: torch._check({what} > 0), or env.expect(Ne(divisor, 0))"
+    )
+
+
 def _remainder(env: ShapeEnv, symbols: list[Symbol]) -> str:
     """Describe the range that guards leave to a single symbol, where it is narrower than declared; "" otherwise."""
     (s, *others) = symbols

@@ -12,8 +12,9 @@ import torch
 
 from .by_identity import is_one_of
 from .class_facts import is_subtype, mro_of, namespace_of
+from .decided import Place
 from .dynamic import DynamicSources
-from .output.call_changes import changed_dimensions, exchanged_modules, exchanged_tensors
+from .output.call_changes import changed_decision, changed_dimensions, exchanged_modules, exchanged_tensors
 from .source import LocalSource, Source
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class CodeState:
     on_trial          the entries, if the next call decides whether they are worth their cost (`unprofitable`)
     aside             the entries, while the stance is "force_eager"
     gone              how many entries have been dropped because the module at this source is gone
+    decisions         how often a call has decided differently than an entry, by the place in the program (`decided`)
     outlived          how many entries have been dropped because something else is gone, by the module instance that they were for
     dropped           what is remembered of entries that have been dropped since the last compile
     """
@@ -59,6 +61,7 @@ class CodeState:
     constants: set[Source] = field(default_factory=set)
     declared: dict[Source, dict[int, Mark]] = field(default_factory=dict)
     gone: Counter[Source] = field(default_factory=Counter)
+    decisions: Counter[Place] = field(default_factory=Counter)
     outlived: Counter[int | None] = field(default_factory=Counter)
     on_trial: list[Any] = field(default_factory=list)
     aside: list[Any] = field(default_factory=list)
@@ -82,6 +85,7 @@ class CodeState:
         replaced = self.gone + Counter(source for source, _ in modules)
         known.modules |= {source for source, is_volatile in modules if is_volatile or replaced[source] > 1}
         # An argument soon changes again. What a module holds may have been replaced once and be constant from then on.
+        self._learn_decisions(frame, missed)
         known.inputs |= {s for s, times in exchanged.items() if times > 1 or isinstance(s, LocalSource)}
         if dynamic is not False:
             for entry in missed:
@@ -97,7 +101,20 @@ class CodeState:
             {source: dims for source, dims in known.items() if source not in self.constants},
             inputs=known.inputs,
             modules=known.modules,
+            varying=known.varying,
         )
+
+    def _learn_decisions(self, frame: treadle_frame.FrameInfo, missed: Sequence[Any]) -> None:
+        """Count where this call decides differently than the entry that it goes along with the longest.
+
+        A choice has two outcomes, and each gets an entry. Where calls differ again, something else does so as well: it varies.
+        """
+        found = [change for entry in missed if (change := changed_decision(entry.payload, frame)) is not None]
+        if found:
+            _, decision = max(found, key=lambda change: change[0])
+            self.decisions[decision.place] += 1
+            if self.decisions[decision.place] > (_CHOICES if decision.is_choice else 0):
+                self.dynamic.varying.add(decision.place)
 
     def remember(self, entry: DroppedEntry) -> None:
         """Remember an entry that is dropped until `note_dropped`. May be called in the middle of anything: by the garbage collector."""
@@ -140,6 +157,8 @@ class CodeState:
             self.dynamic.modules.add(source)
 
 
+# So often a choice may come out differently before the place counts as varying.
+_CHOICES = 1
 # So many instances of a class the user may compile; each gets an entry of its own, with its parameters as constants.
 _COMPILED_MODULES = 8
 

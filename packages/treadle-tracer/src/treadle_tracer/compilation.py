@@ -294,6 +294,7 @@ class Compilation:
             if payload.dynamic is not None:
                 check_size_one(None, (), payload.dynamic, self.frame)
         payload.numbers, payload.modules = result.guards.numbers, result.guards.modules
+        payload.decided = result.guards.decided
         payload.references = References(result.guards.weakly_held, self.frame.code, self.state)
         program = result.guards.program()
         if payload.dynamic is not None:

@@ -11,6 +11,7 @@ import torch
 
 from treadle_shapes import ConstraintError
 
+from .decided import Place
 from .marks import Mark, marks_of
 from .source import Source, is_passed
 
@@ -26,6 +27,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
     The source of a tensor maps to {dimension: the largest size it had (0: not known)}, the source of an int or float to {}.
 
     inputs               where calls had different parameters or buffers; these are inputs of the graph instead of constants
+    varying              where calls keep deciding differently on numbers of outside tensors (`decided`)
     modules              where calls had different modules: what is found at such a source, or below one, is guarded by its structure
     generalise_size_one  a dynamic dimension of size 1 is traced with a larger size, so that the entry serves both (see `output.size_one`)
     has_generalised      set when a trace has done so
@@ -37,21 +39,23 @@ class DynamicSources(dict[Source, dict[int, int]]):
         generalise_size_one: bool = True,
         inputs: Iterable[Source] = (),
         modules: Iterable[Source] = (),
+        varying: Iterable[Place] = (),
     ):
         super().__init__({source: dict(dims) for source, dims in (sizes or {}).items()})
         self.inputs = set(inputs)
         self.modules = set(modules)
+        self.varying = set(varying)
         self.generalise_size_one = generalise_size_one
         self.has_generalised = False
 
     def specialising_size_one(self) -> DynamicSources:
         """The same sources; a size of 1 is a constant."""
-        return DynamicSources(self, generalise_size_one=False, inputs=self.inputs, modules=self.modules)
+        return DynamicSources(self, False, self.inputs, self.modules, self.varying)
 
     def without_numbers(self) -> DynamicSources:
         """The same tensors; ints and floats are constants."""
         sizes = {source: dims for source, dims in self.items() if dims}
-        return DynamicSources(sizes, self.generalise_size_one, self.inputs, self.modules)
+        return DynamicSources(sizes, self.generalise_size_one, self.inputs, self.modules, self.varying)
 
     def is_structural(self, source: Source) -> bool:
         """Whether a module at this source is guarded by what it consists of, and not by its identity."""
@@ -64,7 +68,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
     @property
     def size(self) -> int:
         """The number of things that are known to change; it grows with what is learnt."""
-        return len(self) + sum(map(len, self.values())) + len(self.inputs) + len(self.modules)
+        return len(self) + sum(map(len, self.values())) + len(self.inputs) + len(self.modules) + len(self.varying)
 
     @property
     def numbers(self) -> set[Source]:

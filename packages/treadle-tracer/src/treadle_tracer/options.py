@@ -27,6 +27,9 @@ class TracerOptions:
                            Python runs the program where it does not hold. False: such a question breaks the graph
     separate               no graph both writes to outside tensors and raises under an exception handler of the program; so it must be for
                            backends that may raise after they have written
+    decide_on_inputs       what the program decides on numbers of small outside tensors on the CPU (`if count > 5`, `range(int(n))`) is
+                           decided while tracing, and a guard computes it again at the next call. False: it breaks the graph, or the graph
+                           checks it
     leave_unprofitable     a function whose graphs cost more than they save against eager is left to Python. The costs are those of
                            treadle_codegen on the CPU
     """
@@ -40,4 +43,5 @@ class TracerOptions:
     defer: bool = True
     guess: bool = True
     separate: bool = False
+    decide_on_inputs: bool = False
     leave_unprofitable: bool = False

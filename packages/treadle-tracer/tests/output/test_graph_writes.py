@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import fx
 
-from treadle_tracer.output.graph_writes import storages, why_not_deoptimise, written_arguments
+from treadle_tracer.output.graph_writes import why_not_deoptimise
+from treadle_tracer.values.call_effects import only_computes, storages, written_arguments
 
 
 @torch.library.custom_op("treadle_test::add_into", mutates_args={"target"})
@@ -68,6 +69,7 @@ def test_written_arguments(target, args, kwargs, written):
     node, gm = call(target, args, kwargs)
     assert sorted({argument.name for argument in written_arguments(node)}) == written
     assert (why_not_deoptimise(gm) is None) is (written == [])
+    assert not (written and only_computes(node))
 
 
 def traced(build):

@@ -91,6 +91,14 @@ OPTIONS: tuple[Option, ...] = (
         environment="TREADLE_CAPTURE_SCALARS",
     ),
     Option(
+        "decide_on_inputs",
+        bool,
+        True,
+        "True: what the function decides on numbers of small tensors on the CPU that come from outside (`if count > 5`) is decided when it "
+        "is compiled, and computed again at each call to choose the compiled version. False: it breaks the graph, or the graph checks it",
+        environment="TREADLE_DECIDE_ON_INPUTS",
+    ),
+    Option(
         "leave_unprofitable",
         bool,
         True,
@@ -259,6 +267,7 @@ class CompileOptions:
             self.fullgraph,
             self.dynamic,
             raise_internal_errors=self.values["raise_internal_errors"],
+            decide_on_inputs=self.values["decide_on_inputs"],
             leave_unprofitable=is_codegen and self.values["leave_unprofitable"] and not self.fullgraph,
             **self._of("tracer"),
         )

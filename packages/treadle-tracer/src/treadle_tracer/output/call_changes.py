@@ -12,6 +12,7 @@ from ..class_facts import is_class, namespace_of, own_dict
 from ..source import ClosureSource, LocalSource, Path, Source
 
 if TYPE_CHECKING:
+    from ..decided import Decision
     from .entry import Payload
 
 
@@ -36,6 +37,15 @@ def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, i
         if type(number) is type(value) and not is_same_number(number, value):
             found[source] = {}
     return found
+
+
+def changed_decision(payload: Payload, frame: Any) -> tuple[int, Decision] | None:
+    """What this call decides differently than the entry first, and its position among the entry's decisions."""
+    decided = payload.decided
+    if not decided.decisions:
+        return None
+    position = decided.first_changed([follow(source.path, frame) for source in decided.sources])
+    return None if position is None else (position, decided.decisions[position])
 
 
 def exchanged_tensors(payload: Payload, frame: Any) -> set[Source]:

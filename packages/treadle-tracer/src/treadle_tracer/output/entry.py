@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ import treadle_frame
 
 from ..backend_call import raises_before_writing
 from ..bytecode import CodeModel
+from ..decided import Decided
 from ..errors import Unsupported
 from .deferred_asserts import asserts_of, raising_as_program, raising_typed
 from .deoptimise import Deoptimisation, emit_deoptimisation, may_run_again
@@ -47,6 +48,7 @@ class Payload:
     modules       the modules that are guarded by their identity, referred to weakly
     dynamic       the dynamic sizes, ints and floats; None when there are none
     inputs        where the inputs of the graph come from
+    decided       what the trace has decided on numbers of outside tensors
     profit        what a run of the graph saves against eager, in calls of operators (`profitability`); None if that is not known
     inlined       the codes of the functions that the trace has called in place; kept where `profit` is estimated
     goes_on       continuations follow
@@ -63,6 +65,7 @@ class Payload:
     modules: tuple[tuple[Source, weakref.ref[torch.nn.Module]], ...] = ()
     dynamic: DynamicNumbers | None = None
     inputs: tuple[Source, ...] = ()
+    decided: Decided = field(default_factory=Decided)
     profit: float | None = 0.0
     inlined: tuple[weakref.ref[CodeType], ...] = ()
     goes_on: bool = False
@@ -178,6 +181,7 @@ def finish_entry(
     program = result.guards.program()
     if payload.dynamic is not None:
         program = size_program(program.checks, payload.dynamic)
+    payload.decided = result.guards.decided
     payload.guards = tuple(guard.reason for guard in result.guards)
     payload.numbers, payload.modules = result.guards.numbers, result.guards.modules
     fast_path = None

@@ -59,6 +59,7 @@ class GraphBuilder:
         self._last_input: fx.Node | None = None
         self._first_call: fx.Node | None = None
         self._names: set[str] = set()
+        self._inputs: dict[fx.Node, tuple[Source, Any]] = {}
 
     @property
     def has_calls(self) -> bool:
@@ -76,6 +77,7 @@ class GraphBuilder:
             node = self.graph.placeholder(self._fresh(source.text))
         self._last_input = node
         node.meta.update(example_value=example_value, source=source.text)
+        self._inputs[node] = (source, example_input)
         if self.separation is not None:
             self.separation.note_input(node)
         self.input_sources.append(source)
@@ -83,13 +85,14 @@ class GraphBuilder:
         self.placeholders.append(node)
         return node
 
-    def attribute(self, source_text: str, tensor: torch.Tensor, example_value: Any) -> fx.Node:
-        """A `get_attr` node for a tensor that the graph module holds itself."""
-        name = self._fresh(source_text)
+    def attribute(self, source: Source, tensor: torch.Tensor, example_value: Any) -> fx.Node:
+        """A `get_attr` node for the outside tensor at `source`, which the graph module holds itself."""
+        name = self._fresh(source.text)
         self.attributes[name] = tensor
         with self._before_calls():
             node = self.graph.create_node("get_attr", name, name=name)
-        node.meta.update(example_value=example_value, source=source_text)
+        node.meta.update(example_value=example_value, source=source.text)
+        self._inputs[node] = (source, tensor)
         if self.separation is not None:
             self.separation.note_input(node)
         return node
@@ -126,6 +129,10 @@ class GraphBuilder:
             self._first_call = None if node.next.op == "root" else node.next
         self.graph.erase_node(node)
         self.calls -= 1
+
+    def input_of(self, node: fx.Node) -> tuple[Source, Any] | None:
+        """Where the outside tensor or number of a node comes from, and the object of this call; None for any other node."""
+        return self._inputs.get(node)
 
     def last(self) -> fx.Node:
         """The last node; the root of the list if there is none."""

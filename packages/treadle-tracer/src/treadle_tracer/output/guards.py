@@ -16,6 +16,7 @@ import torch
 
 from ..by_identity import IdentityDict, classes_after, is_one_of
 from ..class_facts import mro_of, qualname_of
+from ..decided import Decided
 from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
 from ..source import ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource, length_of_container
@@ -116,6 +117,7 @@ class GuardSet:
         self._kept_alive: list[Any] = []
         self._has_global_state = False
         self._left_out: dict[int, Any] = {}
+        self.decided = Decided()
 
     def leave_out(self, obj: Any) -> None:
         """Guard nothing about an object that the trace has made itself, or about what is reached from it."""
@@ -338,8 +340,12 @@ class GuardSet:
                 ConstSource(cls), "type_lookup", tuple(facts.values()), f"attributes of class {qualname_of(cls)}"
             )
 
+        if self.decided.decisions:
+            first, *others = self.decided.sources
+            yield Guard(first, "call_many", (self.decided, tuple(others)), self.decided.text)
+
     def __len__(self) -> int:
-        return len(self._guards) + len(self._lookups)
+        return len(self._guards) + len(self._lookups) + bool(self.decided.decisions)
 
     def snapshot(self) -> Any:
         """The state to hand to `restore` when a speculative part of the trace is given up."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from .graph_writes import storages, written_arguments
+from ..values.call_effects import storages, written_arguments
 
 if TYPE_CHECKING:
     from torch import fx

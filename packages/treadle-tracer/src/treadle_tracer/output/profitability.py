@@ -19,8 +19,9 @@ from torch.types import py_sym_types
 
 from treadle_shapes.torch import Kind, operator, raw_expr
 
+from ..values.call_effects import written_arguments
 from .deferred_asserts import asserts_of
-from .graph_writes import draws_random_numbers, why_not_deoptimise, written_arguments
+from .graph_writes import draws_random_numbers, why_not_deoptimise
 
 # Calls that eager makes for an operator and that a compiled graph does not.
 _FUSED: dict[Kind, float] = {

@@ -26,9 +26,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from treadle_shapes.torch import fake_mode
 
 from ..by_identity import is_one_of
+from ..values.call_effects import storages, written_arguments
 from ..values.custom_gradient import CustomGradient
 from .call_changes import follow, is_same_number
-from .graph_writes import storages, written_arguments
 from .torch_switches import restoring_switches
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 from treadle_shapes.torch import env_of, operator, raw_expr
 
-from .graph_writes import storages, written_arguments
+from ..values.call_effects import storages, written_arguments
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import Unsupported
-from .graph_writes import storages, writes_to
+from ..values.call_effects import storages, writes_to
 
 if TYPE_CHECKING:
     from torch import fx

@@ -19,6 +19,7 @@ from treadle_tracer.bytecode import successors
 from treadle_tracer.errors import OtherPath
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import Constant
+from treadle_tracer.values.outside_decisions import truth_of_tensor
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.tensor_numbers import truth_value
 from treadle_tracer.values.unbacked import is_unbacked, state_fact
@@ -48,11 +49,16 @@ def likely_truth(frame: Frame, value: Value, when: bool, target: int) -> bool | 
     if len(unlikely) != 1:
         return None
     likely = not unlikely[0]
+    decided = truth_of_tensor(tx, value) if type(value) is TensorValue else None
+    if decided is not None:
+        return decided
     number = truth_value(tx, value)
     if number is None or isinstance(number, Constant):
         return None if number is None else number.truth(tx)
     condition = raw_expr(number.sym)  # type: ignore[attr-defined]
     known = tx.symbols.env.prove(condition)
+    if known is None:
+        known = tx.symbols.env.ask_oracle(condition)
     if known is not None:
         return known
     tx.symbols.unbacked.write_asserts(tx, complete=True)

@@ -44,6 +44,7 @@ from treadle_tracer.values import (
     module_attributes,
     objects,
     originals,
+    outside_decisions,
     protocol,
     torch_calls,
     unbacked,
@@ -80,6 +81,17 @@ def _weakly(where: Callable[[], tuple[SizeFrame, ...]]) -> Callable[[], tuple[Si
         return () if bound is None else bound()
 
     return here
+
+
+def _weakly_asked(tracer: Tracer) -> Callable[[Any], bool | None]:
+    """What decides conditions on numbers that were read from tensors, without a reference to its tracer: see `_weakly`."""
+    found = weakref.ref(tracer)
+
+    def decide(condition: Any) -> bool | None:
+        tx = found()
+        return None if tx is None else outside_decisions.truth_of_condition(tx, condition)
+
+    return decide
 
 
 class TracedFrame(FrameView, Protocol):
@@ -163,7 +175,9 @@ class Tracer:
         self._trace_lines: dict[tuple[str, int, str], str] = {}
         self._states: dict[Any, tuple[Any, Any]] = {}
         self._outer_states: tuple[dict[Any, tuple[Any, Any]], ...] = ()
+        self._backward_bodies = 0
         self.guards.add_global_state()
+        self.symbols.oracle = _weakly_asked(self)
 
     # ---- operations that a module of values/ needs of a higher one: see TraceContext
 
@@ -332,7 +346,7 @@ class Tracer:
     def input_node(self, value: TensorValue) -> fx.Node:
         assert value.source is not None
         if value.static:
-            return self.graph.attribute(value.source.text, value.obj, value.fake)  # type: ignore[arg-type]
+            return self.graph.attribute(value.source, value.obj, value.fake)  # type: ignore[arg-type]
         self.note_protection()
         return self.graph.placeholder(value.source, value.obj, value.fake)
 
@@ -422,9 +436,11 @@ class Tracer:
         for device in cast:
             torch.set_autocast_enabled(device, False)
         torch._C._set_grad_enabled(grad_mode)
+        self._backward_bodies += 1
         try:
             yield
         finally:
+            self._backward_bodies -= 1
             for (setter, keys), (first, now) in self._states.items():
                 before = states.get((setter, keys), (first, first))[1]
                 if now != before:
@@ -457,6 +473,12 @@ class Tracer:
             if value.known_node in gone:
                 value.leave_graph()
                 del self._fakes[key]
+
+    @property
+    def runs_in_order(self) -> bool:
+        """Whether the code at hand runs once, where the program has it, in the state of PyTorch at entry, grad mode aside."""
+        others = [setter for setter, _ in self._states if setter is not torch._C._set_grad_enabled]
+        return not (self._backward_bodies or self._outer_states or others)
 
     def has_set_state(self, setter: Any, keys: tuple[Any, ...]) -> bool:
         """Whether the trace has called this setter of torch's state, and has so read what was before."""

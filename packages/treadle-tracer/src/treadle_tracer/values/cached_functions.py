@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from treadle_shapes.torch import operator
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue
 from treadle_tracer.values.cached_answers import CachedAnswer, is_answered
+from treadle_tracer.values.call_effects import only_computes
 from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.constants import is_constant_object, is_trusted_name
 from treadle_tracer.values.graph_functions import goes_into_graph
@@ -28,8 +28,6 @@ from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
-    from torch import fx
-
     from treadle_tracer.values.value import TraceContext
 
 
@@ -77,16 +75,9 @@ def why_not_run_now(tx: TraceContext) -> str | None:
     changed = (*writes.containers(), *(owner for owner, _, _ in writes.attr_stores()))
     if any(value.source is not None for value in changed):
         return "writes to objects wait"
-    if any(map(_has_effects, tx.graph.nodes)):
+    if any(node.op.startswith("call_") and not only_computes(node) for node in tx.graph.nodes):
         return "operators wait that write to tensors or draw random numbers"
     return None
-
-
-def _has_effects(node: fx.Node) -> bool:
-    if not node.op.startswith("call_"):
-        return False
-    record = operator(node.target)
-    return record is None or not record.is_pure or record.is_random or record.hides_writes or "out" in node.kwargs
 
 
 def _plain(tx: TraceContext, cached: Value, arg: Value) -> Any:

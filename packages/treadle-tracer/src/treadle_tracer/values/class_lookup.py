@@ -15,6 +15,7 @@ from treadle_tracer.source import ConstSource, HiddenDictSource, InstanceDictSou
 from treadle_tracer.weakly import class_may_change
 
 if TYPE_CHECKING:
+    from treadle_tracer.decided import Decided
     from treadle_tracer.source import Source
 
 
@@ -52,6 +53,11 @@ class Guards(Protocol):
 
     def add_float(self, source: Source) -> None:
         """The float at `source` is a symbol."""
+
+    @property
+    def decided(self) -> Decided:
+        """What the trace has decided on numbers of outside tensors."""
+        ...
 
 
 class LooksUp(Protocol):

@@ -39,6 +39,10 @@ class Graph(Protocol):
         """A placeholder behind all calls, for an argument of a backward body."""
         ...
 
+    def input_of(self, node: fx.Node) -> tuple[Source, Any] | None:
+        """Where the outside tensor or number of a node comes from, and the object of this call; None for any other node."""
+        ...
+
     def last(self) -> fx.Node:
         """The last node."""
         ...

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from treadle_shapes.torch import operator as operator_record
+from treadle_tracer.values.call_effects import only_computes
 
 if TYPE_CHECKING:
     from torch import fx
@@ -65,18 +65,8 @@ def _calls_behind(result: fx.Node) -> list[fx.Node] | None:
 def _may_be_made_now(node: fx.Node) -> bool:
     if node.op not in ("call_function", "call_method") or not _is_small(node.meta.get("example_value")):
         return False
-    return _only_computes(node)
-
-
-def _only_computes(node: fx.Node) -> bool:
-    """Whether a call writes to no argument, draws nothing and depends on its arguments alone, as far as is known."""
-    if node.target is operator.getitem:
-        return True
-    record = operator_record(node.target) if node.op.startswith("call_") else None
-    if record is None or not record.is_pure or record.hides_writes or record.is_uninitialised:
-        return False
-    # Functions of torch.nn.functional may work in place when a flag among their arguments says so.
-    return "out" not in node.kwargs and getattr(node.target, "__module__", "") != "torch.nn.functional"
+    record = operator_record(node.target)
+    return only_computes(node) and not (record is not None and record.is_uninitialised)
 
 
 def _is_small(value: Any) -> bool:
@@ -95,7 +85,7 @@ def _may_be_written(calls: list[fx.Node], nodes: Iterable[fx.Node]) -> bool:
     for node in nodes:
         if node in known or not any(key in memory for given in node.all_input_nodes for key in _memory(given)):
             continue
-        if not _only_computes(node):
+        if not only_computes(node):
             return True
     return False
 

@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_shapes.torch import raw_expr
+from treadle_tracer.decided import Place
 from treadle_tracer.dynamic import DynamicSources, create_size, hints_of, is_small_integer, stride_rules, strides_by
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant
@@ -33,6 +34,7 @@ class Symbols:
     dynamic     the dimensions of each source that are not specialised, each with the size to trace with where the tensor's own is 1;
                 a source without dimensions is a number
     where       gives the user's stack
+    oracle      decides conditions on numbers that were read from tensors (`values.outside_decisions`)
     env         the ShapeEnv, None until there is a symbol
     """
 
@@ -48,6 +50,7 @@ class Symbols:
         self.options = options
         self.where = where
         self.env: Any = None
+        self.oracle: Callable[[Any], bool | None] | None = None
         self.sources: dict[Any, tuple[Source, int]] = {}
         asked = options.capture_scalars or options.fullgraph
         # Else only where the graph may check what it relies on, and Python runs the program where that does not hold.
@@ -117,8 +120,13 @@ class Symbols:
             import treadle_shapes.torch
 
             self.env = treadle_shapes.ShapeEnv(where=self.where)
+            self.env.oracle = self.oracle
             self.mode.shape_env = treadle_shapes.torch.fake_shape_env(self.env)  # type: ignore[assignment]
             self.mode.static_shapes = False
+
+    def decides_at(self, place: Place) -> bool:
+        """Whether a decision on numbers of outside tensors is made here: calls have not kept differing."""
+        return self.options.decide_on_inputs and place not in self.dynamic.varying
 
     def is_structural(self, source: Source) -> bool:
         """Whether a module at `source` is guarded by its structure, because earlier calls had different modules there."""

@@ -18,6 +18,7 @@ from treadle_tracer.values.gradients import read_grad, set_requires_grad, write_
 from treadle_tracer.values.histories import history_at_exit
 from treadle_tracer.values.known_elements import known_number
 from treadle_tracer.values.originals import is_original, replaced_method
+from treadle_tracer.values.outside_decisions import index_of_tensor, truth_of_tensor
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor_queries import is_leaf
 from treadle_tracer.values.value import Value
@@ -139,6 +140,9 @@ class TensorValue(Value):
         known = known_number(tx, self.known_node)
         if known is not None:
             return bool(known)
+        decided = truth_of_tensor(tx, self)
+        if decided is not None:
+            return decided
         raise Unsupported("branch-on-tensor", self.describe())
 
     def length(self, tx: TraceContext) -> int:
@@ -153,6 +157,9 @@ class TensorValue(Value):
         known = known_number(tx, self.known_node) if self.fake.dtype in INDEX_TYPES else None
         if known is not None:
             return int(known)
+        decided = index_of_tensor(tx, self) if self.fake.dtype in INDEX_TYPES else None
+        if decided is not None:
+            return decided
         raise Unsupported("data-dependent", f"{self.describe()} used as an index")
 
     def get_item(self, tx: TraceContext, key: Value) -> Value:

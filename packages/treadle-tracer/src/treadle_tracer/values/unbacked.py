@@ -20,6 +20,7 @@ from treadle_shapes.torch import raw_expr
 from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.values.base import NONE, Constant
 from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.outside_decisions import number_of
 from treadle_tracer.values.sequences import Sequence
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.value import Value
@@ -139,6 +140,14 @@ class UnbackedNumbers:
                 self._done.setdefault(Ne(symbol, 0), node)
                 self._done.setdefault(Eq(symbol, 0), _number_call(tx, torch.sym_not, (node,)))
 
+    def number_node(self, tx: TraceContext, symbol: Any) -> fx.Node | None:
+        """The node that gives the number of a symbol; None for a size that the data tells."""
+        place = self._places.get(symbol)
+        if place is None:
+            return tx.symbols.node_of_symbol(tx, symbol) if symbol in tx.symbols.env.hints else None
+        value, dim = place
+        return value.node(tx) if dim is None and isinstance(value, SymbolicValue) else None
+
     def _node_of(self, tx: TraceContext, symbol: Any) -> fx.Node:
         place = self._places.get(symbol)
         if place is None:
@@ -252,6 +261,8 @@ def decide(tx: TraceContext, value: SymbolicValue) -> bool:
         type(sym), lambda: compare("ne", expr, 0.0)
     )()
     known = env.prove(condition)
+    if known is None:
+        known = env.ask_oracle(condition)
     if known is not None:
         return known
     if tx.symbols.captures and _is_asserted(tx.frames[-1]):
@@ -289,7 +300,10 @@ def specialise(tx: TraceContext, value: SymbolicValue) -> Any:
     try:
         return value.python_type()(value.sym)
     except UnbackedError as error:
-        raise refusal(tx, error) from None
+        number = number_of(tx, value)
+        if number is None:
+            raise refusal(tx, error) from None
+        return number
 
 
 # ---- checks that the program states

@@ -1,0 +1,219 @@
+"""Decisions on numbers of small outside tensors on the CPU: made while tracing, and guarded by their outcome (`decided`).
+
+    def step(x, count):        # count: a tensor of one element
+        if count > 5: ...      # the trace takes the path of this call; a guard compares `count > 5` at the next one
+
+What is decided on may be computed in the graph, as long as it follows from such tensors alone by few calls that compute nothing else. The
+graph may write to the tensors before (`step += 1`). A number that must be a constant (`range(int(n))`) is a decision with more than two
+outcomes. A place where calls keep differing decides no more: there the graph breaks, or checks what it relies on.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from treadle_shapes.expr import Eq
+from treadle_shapes.floats import holds, same
+from treadle_shapes.torch import operator as operator_record
+from treadle_shapes.torch import outside_transforms, raw_expr
+from treadle_tracer.by_identity import is_one_of
+from treadle_tracer.decided import Call, Decision, Place, share_memory
+from treadle_tracer.values.call_effects import only_computes, storages, written_arguments
+
+if TYPE_CHECKING:
+    from treadle_tracer.source import Source
+    from treadle_tracer.values.tensor import SymbolicValue, TensorValue
+    from treadle_tracer.values.value import TraceContext
+
+_MOST_ELEMENTS = 256
+_MOST_CALLS = 64
+_MOST_DECISIONS = 256
+
+
+def truth_of_tensor(tx: TraceContext, value: TensorValue) -> bool | None:
+    """`bool(value)` of a tensor with one element, guarded; None where it cannot be decided now."""
+    if not _is_small(value.fake) or value.fake.numel() != 1:
+        return None
+    return _decided(tx, [value.node(tx)], bool)
+
+
+def index_of_tensor(tx: TraceContext, value: TensorValue) -> int | None:
+    """`operator.index(value)` of a tensor with one element, guarded; None where it cannot be decided now."""
+    if not _is_small(value.fake) or value.fake.numel() != 1:
+        return None
+    return _decided(tx, [value.node(tx)], operator.index)
+
+
+def truth_of_condition(tx: TraceContext, condition: Any) -> bool | None:
+    """The truth of a condition on numbers that were read from tensors, guarded; None where it cannot be decided now."""
+    symbols = tuple(condition.free_symbols)
+    nodes = _nodes_of(tx, symbols)
+    if nodes is None:
+        return None
+    return _decided(tx, nodes, lambda *numbers: holds(condition, dict(zip(symbols, map(_plain, numbers), strict=True))))
+
+
+def number_of(tx: TraceContext, value: SymbolicValue) -> Any:
+    """A number that was read from tensors, guarded, as a constant from here on; None where it cannot be decided now."""
+    if tx.speculation is not None or not isinstance(value.sym, (torch.SymInt, torch.SymFloat)):
+        return None
+    found = _decided(tx, [value.node(tx)], value.python_type())
+    if found is not None:
+        expr = raw_expr(value.sym)
+        tx.symbols.env.add_fact(same(expr, found) if isinstance(found, float) else Eq(expr, found))
+    return found
+
+
+def _plain(number: Any) -> Any:
+    return int(number) if isinstance(number, bool) else number
+
+
+def _nodes_of(tx: TraceContext, symbols: Iterable[Any]) -> list[fx.Node] | None:
+    found = [tx.symbols.unbacked.number_node(tx, symbol) for symbol in symbols]
+    return None if None in found else found  # type: ignore[return-value]
+
+
+def _decided(tx: TraceContext, nodes: list[fx.Node], read: Callable[..., Any]) -> Any:
+    """The outcome of a decision on what these nodes give, with its guard."""
+    place = _place(tx)
+    decided = tx.guards.decided
+    if why_not_decide(tx, place) is not None or len(decided.decisions) >= _MOST_DECISIONS:
+        return None
+    calls = _calls_behind(tx, nodes)
+    if calls is None:
+        return None
+    inputs = {node: found for node in calls if (found := tx.graph.input_of(node)) is not None}
+    leaves, written = list(inputs), _written_inputs(tx, calls)
+    sources = [source for source, _ in (*inputs.values(), *written)]
+    if written and share_memory([obj for _, obj in dict((*inputs.values(), *written)).items()]):
+        return None
+    positions = {node: position for position, node in enumerate((*leaves, *(n for n in calls if n not in inputs)))}
+    made = tuple(Call.of(node, positions) for node in calls if node not in inputs)
+    writes = any(written_arguments(node) for node in calls if node not in inputs)
+    kept = tuple(decided.position(source, is_leaf=True) for source in sources[: len(leaves)])
+    decision = Decision(place, kept, made, tuple(positions[node] for node in nodes), read, None, writes)
+    given = dict(zip(kept, (obj for _, obj in inputs.values()), strict=True))
+    try:
+        with torch.no_grad(), outside_transforms():
+            outcome = decision.computed(given)  # type: ignore[arg-type]
+    except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):
+        return None  # the program raises it where it makes the call
+    for source in sources[len(leaves) :]:
+        decided.position(source, is_leaf=False)
+    decided.apart = decided.apart or bool(written)
+    decided.add(decision._replace(outcome=outcome))
+    return outcome
+
+
+def _place(tx: TraceContext) -> Place:
+    frame = tx.frames[-1]
+    file, line, function = tx.user_stack()[-1]
+    return file, line, function, frame.at
+
+
+def why_not_decide(tx: TraceContext, place: Place) -> str | None:
+    """Why nothing is decided here."""
+    if not tx.symbols.decides_at(place):
+        return "calls have kept differing here, or the option is off"
+    if tx.speculation is not None:
+        return "a path is followed that may not be taken"
+    if not tx.runs_in_order:
+        return "it runs in a backward pass, in a transform, or in a state of PyTorch of its own"
+    return None
+
+
+def _calls_behind(tx: TraceContext, results: Sequence[fx.Node]) -> list[fx.Node] | None:
+    """The inputs and calls that the results follow from, in order, calls that write to them included; None if one may not be made now."""
+    numbers = all(not isinstance(node.meta.get("example_value"), torch.Tensor) for node in results)
+    end = max(results) if numbers else None  # a number has been read; a tensor is read now
+    writers = [node for node in tx.graph.nodes if node.op[:5] == "call_" and not only_computes(node)]
+    found: set[fx.Node] = set()
+    memory: set[int] = set()
+    pending = list(results)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            if len(found) > _MOST_CALLS or not _may_be_made_now(tx, node):
+                return None
+            found.add(node)
+            memory |= storages(node.meta.get("example_value"))
+            pending += node.all_input_nodes
+        if not pending:
+            pending = [w for w in writers if w not in found and (end is None or w < end) and _writes_to(w, memory)]
+    return sorted(found)
+
+
+def _writes_to(node: fx.Node, memory: set[int]) -> bool:
+    known = operator_record(node.target) is not None
+    arguments = written_arguments(node) if known else node.all_input_nodes
+    return any(storages(argument.meta.get("example_value")) & memory for argument in arguments)
+
+
+def _written_inputs(tx: TraceContext, calls: Sequence[fx.Node]) -> list[tuple[Source, Any]]:
+    """The inputs of the graph that its calls so far may have written to."""
+    inputs = {}
+    for node in tx.graph.nodes:
+        found = tx.graph.input_of(node)
+        if found is not None and isinstance(found[1], torch.Tensor):
+            for memory in storages(node.meta.get("example_value")):
+                inputs[memory] = found
+    written = {}
+    for node in tx.graph.nodes:
+        if node.op[:5] == "call_" and not only_computes(node):
+            known = operator_record(node.target) is not None
+            for argument in written_arguments(node) if known else node.all_input_nodes:
+                for memory in storages(argument.meta.get("example_value")):
+                    if memory in inputs:
+                        written[memory] = inputs[memory]
+    return list(written.values())
+
+
+def _may_be_made_now(tx: TraceContext, node: fx.Node) -> bool:
+    value = node.meta.get("example_value")
+    found = tx.graph.input_of(node)
+    if found is not None:
+        return not isinstance(found[1], torch.Tensor) or (_is_small(value) and _has_memory(found[1]))
+    if node.op[:5] != "call_" or not _is_small(value):
+        return False
+    if _is_number(value) and all(_is_number(given.meta.get("example_value")) for given in node.all_input_nodes):
+        return _computes_numbers(node.target)
+    record = operator_record(node.target)
+    if record is None or record.is_random or record.hides_writes or record.is_uninitialised:
+        return False
+    return only_computes(node) or bool(written_arguments(node))
+
+
+def _computes_numbers(target: Any) -> bool:
+    return is_one_of(target, _NUMBER_FUNCTIONS) or getattr(target, "__module__", None) in ("_operator", "math")
+
+
+_NUMBER_FUNCTIONS = (
+    *(abs, bool, float, int, max, min, pow, round),
+    *(torch.sym_float, torch.sym_int, torch.sym_ite, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sum),
+)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _is_small(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_small, value))
+    if not isinstance(value, torch.Tensor):
+        return value is None or _is_number(value) or isinstance(value, torch.Size)
+    plain = value.device.type == "cpu" and value.layout is torch.strided
+    return plain and all(isinstance(size, int) for size in value.shape) and value.numel() <= _MOST_ELEMENTS
+
+
+def _has_memory(obj: torch.Tensor) -> bool:
+    """Whether the elements of an outside tensor can be read as bytes."""
+    try:
+        return not obj.numel() or obj.data_ptr() != 0
+    except RuntimeError:
+        return False

@@ -1,0 +1,356 @@
+"""Decisions on numbers of small outside tensors: made while tracing, guarded by their outcome; where calls keep differing, breaks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy
+import pytest
+import torch
+from compile_runs import compiled
+
+from treadle_tracer import Unsupported
+
+
+def run(function, calls, **options):
+    """Call with fresh arguments from each maker; results and arguments must be eager's. The graphs made, and break codes."""
+    fast, recorder = compiled(function, decide_on_inputs=True, **options)
+    for make in calls:
+        given, expected_given = make(), make()
+        assert same(outcome(fast, given), outcome(function, expected_given))
+        assert same(given, expected_given)
+    return len(recorder.graphs), recorder.codes()
+
+
+def outcome(function, args):
+    try:
+        return function(*args)
+    except Exception as error:
+        return type(error), str(error)
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return type(a) is type(b) and a.dtype == b.dtype and torch.allclose(a, b, 0, 0, equal_nan=True)
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return type(a) is type(b) and (a == b or a != a)
+
+
+def scalars(*values, dtype=None):
+    return [lambda value=value: (torch.arange(6.0), torch.tensor(value, dtype=dtype)) for value in values]
+
+
+def branch(x, n):
+    return x + 1 if n > 5 else x * n
+
+
+def test_each_outcome_of_a_choice_gets_an_entry():
+    assert run(branch, scalars(1, 7, 2, 8, 5, 6)) == (2, [])
+
+
+def test_without_the_option_the_graph_breaks():
+    fast, recorder = compiled(branch)
+    fast(torch.ones(2), torch.tensor(1))
+    assert recorder.codes() == ["branch-on-tensor"]
+
+
+def test_one_object_that_changes_in_place():
+    count, x = torch.tensor(0.0), torch.arange(3.0)
+    fast, recorder = compiled(branch, decide_on_inputs=True)
+    for _ in range(10):
+        count += 1
+        assert torch.equal(fast(x, count), branch(x, count))
+    view = count.numpy()
+    view[...] = 2.0  # behind the version counter
+    assert torch.equal(fast(x, count), branch(x, count))
+    assert len(recorder.graphs) == 2
+
+
+def loop(x, start, end):
+    while start < end:
+        x, start = x.sin(), start + 1
+    return x, start
+
+
+def test_loops():
+    calls = [
+        lambda a=a, b=b: (torch.ones(2), torch.tensor(a), torch.tensor(b))
+        for a, b in ((0.0, 3.0), (0.5, 3.4), (1.0, 4.0))
+    ]
+    assert run(loop, calls) == (1, [])
+
+
+def elements(x, t):
+    if t[0] > t[1]:
+        t = -t
+    if not (t[1:] > t[:-1]).all():
+        raise ValueError("not increasing")
+    return x * t[1] if t.min() == t[0] else x
+
+
+def test_elements_of_a_tensor():
+    calls = [
+        lambda t=t: (torch.ones(2), torch.tensor(t))
+        for t in ([1.0, 2.0, 4.0], [3.0, 4.0, 9.0], [3.0, 2.0, 1.0], [1.0, 1.0, 1.0])
+    ]
+    graphs, codes = run(elements, calls)
+    assert (graphs, codes) == (2, ["raises"])
+
+
+def sizes(x, n):
+    return x.repeat(int(n)), [x + i for i in range(n)]
+
+
+def test_numbers_that_must_be_constants():
+    graphs, codes = run(sizes, scalars(3, 3, 3))
+    assert (graphs, codes) == (1, [])
+
+
+def test_numbers_that_change_are_left_to_a_break():
+    def power(x, n):
+        for _ in range(n):
+            x = x * 2
+        return x
+
+    graphs, codes = run(power, scalars(2, 3, 4, 5, 6, 7))
+    assert codes and graphs <= 6
+
+
+def two(x, a, b):
+    x = x + 1 if a > 0 else x - 1
+    return x * 2 if b > 0 else x / 2
+
+
+def test_choices_that_vary_together_have_a_bound():
+    calls = [lambda a=a, b=b: (torch.ones(2), torch.tensor(a), torch.tensor(b)) for a in (1, -1) for b in (1, -1)] * 3
+    graphs, codes = run(two, calls)
+    assert graphs <= 8
+
+
+def written_before(x, step):
+    step += 1
+    return x + step if step > 3 else x - step
+
+
+def test_writes_before_the_decision_happen_once():
+    fast, recorder = compiled(written_before, decide_on_inputs=True)
+    a, b, x = torch.tensor(0.0), torch.tensor(0.0), torch.ones(2)
+    for _ in range(8):
+        assert torch.equal(fast(x, a), written_before(x, b)) and torch.equal(a, b)
+    assert len(recorder.graphs) == 2 and recorder.codes() == []
+
+
+def written_after_the_read(x, step):
+    before = step > 3
+    value = step.item()
+    step.fill_(9)
+    return (x + 1 if before else x), (x * 2 if value > 1 else x)
+
+
+def test_writes_after_the_number_was_read():
+    assert run(written_after_the_read, scalars(0.0, 2.0, 5.0))[1] == []
+
+
+def through_an_alias(x, step, view):
+    view.add_(1)
+    return x + 1 if step > 3 else x - 1
+
+
+def test_a_write_through_an_alias():
+    def apart():
+        return torch.ones(2), torch.tensor([3.0]), torch.tensor([3.0])
+
+    def aliased():
+        step = torch.tensor([3.0])
+        return torch.ones(2), step, step.view(1)
+
+    def overlapping():
+        memory = numpy.array([0.0, 3.0], dtype=numpy.float32)
+        return torch.ones(2), torch.from_numpy(memory)[1:], torch.from_numpy(memory[1:])
+
+    for calls in ([apart, aliased, overlapping, apart], [aliased, apart], [overlapping, apart]):
+        run(through_an_alias, calls)
+
+
+def numbers(x, t):
+    step = t.item()
+    rate = 5.0 - 2 * step * 0.9**step / (1 - 0.9**step)
+    return x * math.sqrt(step) + max(1, step - 2) if rate > -10 else x
+
+
+def test_arithmetic_of_numbers():
+    graphs, codes = run(numbers, scalars(1.0, 2.0, 3.0, 8.0, 30.0))
+    assert codes == [] and graphs <= 4
+
+
+def test_signs_of_zero_and_nan():
+    def sign(x, t):
+        return x + 1 if 1 / t > 0 else x - 1
+
+    assert run(sign, scalars(0.0, -0.0, float("nan"), 0.0))[0] == 2
+
+
+def test_division_by_zero_raises_as_in_eager():
+    def divide(x, t):
+        return x * 2 if 6 // t.item() > 1 else x
+
+    run(divide, scalars(1, 0, 6))
+
+
+def test_attributes_globals_and_closures():
+    class Holder:
+        pass
+
+    holder, limit = Holder(), torch.tensor(2)
+    holder.step = torch.tensor(0)
+
+    def function(x):
+        return x + 1 if holder.step > limit else x * 3
+
+    fast, recorder = compiled(function, decide_on_inputs=True)
+    x = torch.ones(2)
+    for step in range(5):
+        holder.step = torch.tensor(step)
+        assert torch.equal(fast(x), function(x))
+    limit += 5
+    assert torch.equal(fast(x), function(x))
+    assert len(recorder.graphs) == 2
+
+
+def test_buffers_that_the_function_counts():
+    class Warm(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.tensor(0))
+            self.scale = torch.nn.Parameter(torch.tensor(2.0))
+
+        def forward(self, x):
+            self.seen += 1
+            return x * self.scale if self.seen > 3 else x
+
+    one, other = Warm(), Warm()
+    fast, recorder = compiled(Warm.forward, decide_on_inputs=True)
+    x = torch.ones(2)
+    for _ in range(8):
+        assert torch.equal(fast(one, x), other(x)) and one.seen == other.seen
+    assert len(recorder.graphs) == 2
+
+
+def test_parameters_that_require_gradients():
+    weight = torch.nn.Parameter(torch.tensor(0.5))
+
+    def function(x):
+        return x * weight if weight > 0 else x - weight
+
+    fast, recorder = compiled(function, decide_on_inputs=True)
+    x = torch.ones(2)
+    for value in (0.5, 1.5, -1.0, 2.0):
+        with torch.no_grad():
+            weight.fill_(value)
+        found, expected = fast(x), function(x)
+        assert torch.equal(found, expected) and found.requires_grad
+    assert len(recorder.graphs) == 2
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(40, 40),
+        lambda: torch.randn(300),
+    ],
+)
+def test_large_tensors_break(make):
+    def function(x):
+        return x + 1 if x.sum() > 0 else x - 1
+
+    fast, recorder = compiled(function, decide_on_inputs=True)
+    x = make()
+    assert torch.equal(fast(x), function(x))
+    assert recorder.codes() == ["branch-on-tensor"]
+
+
+def test_random_and_uninitialised_elements_break():
+    def drawn(x, n):
+        return x + 1 if torch.rand(()) * n > 0.5 else x - 1
+
+    fast, recorder = compiled(drawn, decide_on_inputs=True)
+    torch.manual_seed(0)
+    found = [fast(torch.ones(2), torch.tensor(1.0)) for _ in range(6)]
+    torch.manual_seed(0)
+    assert same(found, [drawn(torch.ones(2), torch.tensor(1.0)) for _ in range(6)])
+    assert "branch-on-tensor" in recorder.codes()
+
+
+def test_random_numbers_are_drawn_as_in_eager():
+    def drawn(x, n):
+        noise = torch.rand(3)
+        return noise + x.sum() if n > 0.5 else noise
+
+    fast, _ = compiled(drawn, decide_on_inputs=True)
+    for value in (1.0, 0.0, 1.0):
+        torch.manual_seed(0)
+        found, state = fast(torch.ones(2), torch.tensor(value)), torch.get_rng_state()
+        torch.manual_seed(0)
+        assert torch.equal(found, drawn(torch.ones(2), torch.tensor(value))) and torch.equal(
+            state, torch.get_rng_state()
+        )
+
+
+def test_in_a_transform_and_in_a_backward_pass():
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, limit):
+            ctx.limit = limit
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return (grad * 3 if ctx.limit > 1 else grad), None
+
+    def function(x, limit):
+        return Scaled.apply(x, limit)
+
+    fast, _ = compiled(function, decide_on_inputs=True)
+    for before, behind in ((0.0, 2.0), (2.0, 0.0)):
+        x, limit = torch.ones(2, requires_grad=True), torch.tensor(before)
+        out = fast(x, limit)
+        limit.fill_(behind)
+        out.sum().backward()
+        assert torch.equal(x.grad, torch.full((2,), 3.0 if behind > 1 else 1.0))
+
+    def batched(x, limit):
+        return torch.func.vmap(lambda row: row + 1 if limit > 1 else row)(x)
+
+    run(batched, [lambda v=v: (torch.ones(2, 2), torch.tensor(v)) for v in (0.0, 2.0, 3.0)])
+
+
+def test_under_fullgraph():
+    fast, recorder = compiled(branch, decide_on_inputs=True, fullgraph=True)
+    for value in (1, 9, 2):
+        assert torch.equal(fast(torch.ones(2), torch.tensor(value)), branch(torch.ones(2), torch.tensor(value)))
+    assert len(recorder.graphs) == 2
+    with pytest.raises(Unsupported):
+        compiled(lambda x: x + 1 if x.sum() > 0 else x, decide_on_inputs=True, fullgraph=True)[0](torch.ones(999))
+
+
+def test_sizes_that_change():
+    def function(x, t):
+        return x + 1 if t.sum() > 3 else x * 2
+
+    run(function, [lambda n=n: (torch.ones(2), torch.ones(n)) for n in (2, 3, 5, 7, 0, 1)])
+
+
+def test_output_and_exceptions_keep_their_order(capsys):
+    def function(x, n):
+        print("before")
+        if n > 3:
+            raise ValueError("too large")
+        print("after")
+        return x + 1
+
+    fast, _ = compiled(function, decide_on_inputs=True)
+    for value in (1, 5, 2, 6):
+        found = outcome(fast, (torch.ones(2), torch.tensor(value)))
+        text = capsys.readouterr().out
+        assert same(found, outcome(function, (torch.ones(2), torch.tensor(value)))) and text == capsys.readouterr().out
