@@ -16,7 +16,7 @@ def f(x):
 
 def skipped(leave: bool, fn=f):
     compiled = treadle.compile(fn, options={"leave_unprofitable": leave})
-    x = torch.ones(4)
+    x = torch.ones(300)  # more than what decisions are made on while tracing
     for _ in range(4):
         assert torch.equal(compiled(x), fn(x))
     return treadle.stats().skipped

@@ -308,10 +308,8 @@ class ShapeEnv:
         return self._or(condition, True)
 
     def guard_or_false(self, condition: BoolLike) -> bool:
-        """Return the truth of a condition as `decide` does; False when it depends on a value known only at run time.
-
-        For inputs that have no size of 1 (see `_prove_generic`); the caller's code must be right with the answer False in any other case.
-        """
+        """Return the truth of a condition as `decide` does; False when it depends on a value known only at run time. For inputs that
+        have no size of 1 (see `_prove_generic`); the caller's code must be right with the answer False in any other case."""
         return self._or(condition, False)
 
     def _or(self, condition: BoolLike, default: bool) -> bool:
@@ -475,7 +473,10 @@ class ShapeEnv:
             return None
         answer = self.oracle(condition)
         if answer is not None:
-            self.add_fact(condition if answer else Not(condition))
+            try:
+                self.add_fact(condition if answer else Not(condition))
+            except ContradictionError:  # the program has stated what does not hold in this call
+                return None
         return answer
 
     def _assume(self, condition: BoolLike) -> bool | None:

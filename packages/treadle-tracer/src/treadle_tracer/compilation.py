@@ -34,7 +34,7 @@ from .output.break_placement import place_break
 from .output.call_changes import follow
 from .output.deferred_asserts import asserts_of
 from .output.dropped_entries import References
-from .output.entry import FramePlan, Payload, finish_entry, with_accepted_sizes
+from .output.entry import FramePlan, Payload, finish_entry, program_of_original, with_accepted_sizes
 from .output.graph_writes import may_raise_by_value, why_not_deoptimise
 from .output.profitability import profit_of
 from .output.size_one import check_size_one, why_not_served
@@ -297,6 +297,8 @@ class Compilation:
         payload.decided = result.guards.decided
         payload.references = References(result.guards.weakly_held, self.frame.code, self.state)
         program = result.guards.program()
+        if not self.state.is_root and result.reason is None:
+            program = program_of_original(program, payload, decides=True)
         if payload.dynamic is not None:
             program = size_program(program.checks, payload.dynamic)
         return treadle_frame.Entry(self.frame.code, program, payload)

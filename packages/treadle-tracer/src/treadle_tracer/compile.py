@@ -46,6 +46,8 @@ from .unprofitable import end_trial, judge, put_on_trial
 _TENSORLESS_CALLS = 16
 # Entries of a continuation inside a loop: what differs from turn to turn (an index, a list that grows) would use up any limit.
 _LOOP_ENTRIES = 3
+# After so many entries whose graphs were too small, a function that the user has not asked to compile is left alone for good.
+_LEFT_ENTRIES = 3
 # All entries of one code object together, over all module instances.
 _TOTAL_ENTRIES = 64
 
@@ -281,6 +283,8 @@ class FrameCompiler:
             answer, skip = judge(code, answer, state.is_root, self._state_of)
             if skip is not None:
                 self.observer.on_skip(code, skip)
+            if not state.is_root and _left_entries(code) + (skip is not None) >= _LEFT_ENTRIES:
+                return treadle_frame.SKIP
         return answer
 
 
@@ -295,6 +299,11 @@ def _frame_skipped(code: CodeType, skip: Skip) -> Unsupported:
     return Unsupported(
         "frame-skipped", f"{code.co_qualname}: {skip}", ((code.co_filename, code.co_firstlineno, code.co_name),)
     )
+
+
+def _left_entries(code: CodeType) -> int:
+    """How many entries run the original code because their graphs were too small."""
+    return sum(entry.payload.is_left for entry in treadle_frame.entries(code))
 
 
 def _place(code: CodeType) -> str:

@@ -25,30 +25,17 @@ class Decision(NamedTuple):
     """One decision.
 
     place     where the program makes it
-    leaves    positions of the outside tensors and numbers that it depends on, among those of the `Decided`
-    calls     the nodes that compute it, in order, each with its position among the values; those of the leaves come first
     results   the positions of the values that it reads
     read      from these values to the outcome: a bool, int or float
     outcome   what came out
-    writes    some of the calls write to their arguments
+    end       how many calls come before it
     """
 
     place: Place
-    leaves: tuple[int, ...]
-    calls: tuple[Call, ...]
     results: tuple[int, ...]
     read: Callable[..., Any]
     outcome: Any
-    writes: bool
-
-    def computed(self, given: Sequence[Any]) -> Any:
-        """The outcome for these outside objects. Raises what the calls raise."""
-        values = [given[leaf] for leaf in self.leaves]
-        if self.writes:
-            values = [value.clone() if isinstance(value, torch.Tensor) else value for value in values]
-        for call in self.calls:
-            values.append(call.made(values))
-        return self.read(*(values[position] for position in self.results))
+    end: int
 
     @property
     def is_choice(self) -> bool:
@@ -63,36 +50,46 @@ class Position(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of a function, or of a method of the first argument if `target` is a str."""
+    """A call of a function, or of a method of the first argument if `target` is a str; its result is the next value."""
 
-    target: Callable[..., Any] | str
+    target: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
-    @classmethod
-    def of(cls, node: fx.Node, positions: Mapping[fx.Node, int]) -> Call:
-        """The call that a node stands for, with positions in place of nodes."""
-        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda given: Position(positions[given]))
-        target = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
-        return cls(target, tuple(args), dict(kwargs))
 
-    def made(self, values: Sequence[Any]) -> Any:
-        """The result."""
-        args = [_filled(arg, values) for arg in self.args]
-        kwargs = {name: _filled(arg, values) for name, arg in self.kwargs.items()}
-        return self.target(*args, **kwargs)  # type: ignore[operator]
+class Calls:
+    """The calls that decisions are computed by. They are recorded once, and compiled to a function when they must be made again.
 
+    Values are numbered: first the outside objects that the guard is given, by their positions, then the results of calls.
+    """
 
-def _filled(arg: Any, values: Sequence[Any]) -> Any:
-    kind = type(arg)
-    if kind is Position:
-        return values[arg.number]
-    if kind is tuple or kind is list or kind is fx.immutable_collections.immutable_list:
-        filled = [_filled(item, values) for item in arg]
-        return tuple(filled) if kind is tuple else filled
-    if kind is slice:
-        return slice(*(_filled(part, values) for part in (arg.start, arg.stop, arg.step)))
-    return arg
+    def __init__(self) -> None:
+        self.made: list[Call] = []
+        self._positions: dict[fx.Node, int] = {}
+
+    def add(self, inputs: Mapping[fx.Node, int], nodes: Sequence[fx.Node], writes: bool) -> Mapping[fx.Node, int]:
+        """Record what the nodes call, in order. `inputs` gives the positions of those that stand for outside objects.
+
+        Results are shared with earlier decisions, unless some of the calls write: then they work on copies. Gives all positions.
+        Positions of results are negative: -1 is the result of the first call.
+        """
+        positions = {} if writes else self._positions
+        for node, position in inputs.items():
+            positions[node] = self._call(copy_of, (Position(position),), {}) if writes else position
+        for node in nodes:
+            if node not in positions:
+                args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda given: Position(positions[given]))
+                target = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
+                positions[node] = self._call(target, args, kwargs)
+        return positions
+
+    def _call(self, target: Any, args: Any, kwargs: Any) -> int:
+        self.made.append(Call(target, tuple(args), dict(kwargs)))
+        return -len(self.made)
+
+    def forget_nodes(self) -> None:
+        """The trace has ended. Nodes keep all of its graph alive."""
+        self._positions = {}
 
 
 class Decided:
@@ -105,10 +102,12 @@ class Decided:
     def __init__(self) -> None:
         self.sources: list[Source] = []
         self.decisions: list[Decision] = []
+        self.calls = Calls()
         self.apart = False
         self._positions: dict[Source, int] = {}
         self._is_leaf: list[bool] = []
         self._seen: list[Any] | None = None
+        self._first_changed: Callable[..., int] | None = None
 
     def position(self, source: Source, is_leaf: bool) -> int:
         """The position of the object at `source` among those that the guard is given."""
@@ -119,10 +118,6 @@ class Decided:
             self._is_leaf.append(is_leaf)
         self._is_leaf[found] = self._is_leaf[found] or is_leaf
         return found
-
-    def add(self, decision: Decision) -> None:
-        """Rely on one more decision."""
-        self.decisions.append(decision)
 
     @property
     def text(self) -> str:
@@ -136,35 +131,69 @@ class Decided:
         contents = [_contents(value) for value, is_leaf in zip(given, self._is_leaf, strict=True) if is_leaf]
         if contents == self._seen:
             return True
-        with torch.no_grad():
-            for decision in self.decisions:
-                if not _comes_out(decision, given):
-                    return False
+        if self.first_changed(given) != len(self.decisions):
+            return False
         self._seen = contents
         return True
 
     def first_changed(self, given: Sequence[Any]) -> int | None:
-        """The position of the first decision that comes out differently for these objects. Later ones may follow from it.
+        """The position of the first decision that comes out differently for these objects; later ones may follow from it.
 
-        None if there is none, or one cannot be made.
+        The number of decisions if there is none; None if one cannot be made.
         """
-        with torch.no_grad():
-            try:
-                changed = (i for i, d in enumerate(self.decisions) if not _is_same(d.computed(given), d.outcome))
-                return next(changed, None)
-            except _FAILURES:
-                return None
+        if self._first_changed is None:
+            self.calls.forget_nodes()
+            self._first_changed = _compiled(self)
+        try:
+            with torch.no_grad():
+                return self._first_changed(*given)
+        except _FAILURES:
+            return None
 
 
 # What the calls of a decision raise for other elements or sizes than those of the trace.
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError, AttributeError)
 
 
-def _comes_out(decision: Decision, given: Sequence[Any]) -> bool:
-    try:
-        return _is_same(decision.computed(given), decision.outcome)
-    except _FAILURES:
-        return False
+def _compiled(decided: Decided) -> Callable[..., int]:
+    """A function of the outside objects: `Decided.first_changed`, without what is caught there."""
+    scope: dict[str, Any] = {}
+
+    def name(obj: Any) -> str:
+        scope[f"c{len(scope)}"] = obj
+        return f"c{len(scope) - 1}"
+
+    def text(arg: Any) -> str:
+        if isinstance(arg, Position):
+            return value(arg.number)
+        if type(arg) is tuple or isinstance(arg, list):
+            items = "".join(f"{text(item)}, " for item in arg)
+            return f"({items})" if type(arg) is tuple else f"[{items}]"
+        if type(arg) is slice:
+            return f"slice({text(arg.start)}, {text(arg.stop)}, {text(arg.step)})"
+        return repr(arg) if arg is None or type(arg) in (bool, int) else name(arg)
+
+    lines = [f"def first_changed({', '.join(value(n) for n in range(len(decided.sources)))}):"]
+    done = 0
+    for position, decision in enumerate(decided.decisions):
+        for number, call in enumerate(decided.calls.made[done : decision.end], start=done):
+            args = [*map(text, call.args), *(f"{key}={text(arg)}" for key, arg in call.kwargs.items())]
+            lines.append(f"    {value(-number - 1)} = {name(call.target)}({', '.join(args)})")
+        done = decision.end
+        read = f"{name(decision.read)}({', '.join(map(value, decision.results))})"
+        expected = decision.outcome
+        test = (
+            f"{read} is not {expected}" if type(expected) is bool else f"not {name(_is_same)}({read}, {name(expected)})"
+        )
+        lines.append(f"    if {test}: return {position}")
+    lines.append(f"    return {len(decided.decisions)}")
+    exec(compile("\n".join(lines), __file__, "exec"), scope)
+    return scope["first_changed"]
+
+
+def value(position: int) -> str:
+    """The name of the value at a position."""
+    return f"g{position}" if position >= 0 else f"v{-position}"
 
 
 def _is_same(found: Any, expected: Any) -> bool:
@@ -183,6 +212,11 @@ def _contents(value: Any) -> Any:
     dense = value if value.is_contiguous() else value.contiguous()
     size = dense.nbytes
     return ctypes.string_at(dense.data_ptr(), size) if size else b""
+
+
+def copy_of(value: Any) -> Any:
+    """A tensor that may be written to in place of an outside one; a number is itself."""
+    return value.clone() if isinstance(value, torch.Tensor) else value
 
 
 def share_memory(given: Sequence[Any]) -> bool:

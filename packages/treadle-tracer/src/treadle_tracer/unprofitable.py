@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import treadle_frame
 
 from .output.continuations import continuations_of, original_of, starts_in_loop
+from .output.entry import program_of_original
 from .output.size_ranges import size_program
 from .skips import Skip, SkipKind
 from .source import path_key
@@ -56,7 +57,7 @@ def judge(
             return entry, None
         skip = Skip(SkipKind.UNPROFITABLE, f"its graph is too small to gain anything ({_profit_text(profit)})")
         _leave_inlined([entry], state_of)
-        return left_to_python(code, entry), skip
+        return left_to_python(code, entry, is_root), skip
     if original is not None and original is not code:
         profits = [e.payload.profit for e in (*treadle_frame.entries(original), entry)]
         if None not in profits and min(profits) < 0:
@@ -88,7 +89,7 @@ def end_trial(
         _leave_inlined([*entries, *[piece for _, piece in pieces]], state_of)
         for member, piece in pieces:
             treadle_frame.remove_entry(member, piece)
-        entries = [left_to_python(code, entry) for entry in entries]
+        entries = [left_to_python(code, entry, state.is_root) for entry in entries]
     cells = dict(zip(code.co_freevars, frame.closure or (), strict=True))
     serving = None
     for entry in entries:
@@ -108,13 +109,13 @@ def _leave_inlined(pieces: Sequence[Any], state_of: Callable[[CodeType], CodeSta
             treadle_frame.skip(code)
 
 
-def left_to_python(code: CodeType, entry: Any) -> Any:
-    """An entry with the guard of `entry` that runs the original code. Sizes that are dynamic may not grow without end."""
+def left_to_python(code: CodeType, entry: Any, is_root: bool) -> Any:
+    """An entry for the calls of `entry` that runs the original code. Sizes that are dynamic may not grow without end."""
     payload = replace(entry.payload, graph_module=None, inputs=(), profit=0.0, is_left=True)
-    program = entry.guard
+    program = program_of_original(entry.guard, payload, decides=is_root)
     if payload.dynamic is not None:
         payload.dynamic = payload.dynamic._replace(box=_bounded(payload))
-        program = size_program(entry.guard.checks, payload.dynamic)
+        program = size_program(program.checks, payload.dynamic)
     return treadle_frame.Entry(code, program, payload)
 
 

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from compile_runs import compiled  # noqa: E402
 
 from treadle_tracer.output.graph import GraphBuilder  # noqa: E402
-from treadle_tracer.source import AttrSource, LocalSource  # noqa: E402
+from treadle_tracer.source import AttrSource, ConstSource, LocalSource  # noqa: E402
 
 X, Y = torch.ones(2), torch.zeros(2)
 
@@ -21,7 +21,7 @@ def built():
     x = builder.placeholder(LocalSource("x"), X, X)
     total = builder.call("call_function", operator.add, (x, 1), {}, X, "trace")
     y = builder.placeholder(AttrSource(LocalSource("self"), "y"), Y, Y)
-    weight = builder.attribute("self.layers[0].weight", torch.nn.Parameter(torch.ones(2)), X)
+    weight = builder.attribute(ConstSource(None, "self.layers[0].weight"), torch.nn.Parameter(torch.ones(2)), X)
     return builder, total, y, weight
 
 
@@ -41,14 +41,17 @@ def test_inputs_stand_in_front_in_order_of_first_use():
 def test_names_come_from_sources():
     builder, *_, weight = built()
     assert weight.name == "self_layers_0_weight"
-    again = builder.attribute("self.layers[0].weight", torch.ones(1), X)
+    again = builder.attribute(ConstSource(None, "self.layers[0].weight"), torch.ones(1), X)
     assert again.name != weight.name
 
 
 def test_the_module_holds_the_very_tensors():
     builder = GraphBuilder()
     parameter, buffer = torch.nn.Parameter(torch.ones(2)), torch.zeros(2)
-    nodes = [builder.attribute("p", parameter, parameter), builder.attribute("b", buffer, buffer)]
+    nodes = [
+        builder.attribute(LocalSource("p"), parameter, parameter),
+        builder.attribute(LocalSource("b"), buffer, buffer),
+    ]
     gm = builder.finish([builder.call("call_function", operator.add, tuple(nodes), {}, X, "")])
     assert gm.p is parameter
     assert gm.b is buffer

@@ -137,3 +137,34 @@ def test_functions_of_pytorch_draw_no_numbers_twice(name):
             function(BAD)
         following.append(torch.rand(2).tolist())
     assert following[0] == following[1]
+
+
+def warns_and_tries_again(x):
+    y = x.sqrt()
+    if not torch.isnan(y).any():
+        return y
+    for attempt in range(3):
+        x = x + 1.5 * attempt
+        warnings.warn(f"attempt {attempt}")
+        y = x.sqrt()
+        if not torch.isnan(y).any():
+            return y
+    raise ValueError("negative")
+
+
+def warns_on_one_of_two_ways(x):
+    if x.sum() > 0:
+        if x.max() > 100:
+            warnings.warn("large")
+        return x * 2
+    return x - 1
+
+
+@pytest.mark.parametrize(("function", "graphs"), [(warns_and_tries_again, 1), (warns_on_one_of_two_ways, None)])
+def test_a_way_that_warns_is_unlikely(function, graphs):
+    fast, recorder = compiled(function)
+    values = (GOOD, GOOD + 1, torch.tensor([1.0, -1.0]), torch.tensor([-9.0, 1.0]), GOOD * 200, GOOD)
+    for call, x in enumerate(values):
+        assert repr(outcome(fast, x)) == repr(outcome(function, x))
+        if call == 1 and graphs is not None:
+            assert (recorder.codes(), len(recorder.graphs)) == ([], graphs)

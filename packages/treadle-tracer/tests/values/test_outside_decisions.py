@@ -354,3 +354,104 @@ def test_output_and_exceptions_keep_their_order(capsys):
         found = outcome(fast, (torch.ones(2), torch.tensor(value)))
         text = capsys.readouterr().out
         assert same(found, outcome(function, (torch.ones(2), torch.tensor(value)))) and text == capsys.readouterr().out
+
+
+def contradicted(x, n):
+    n = n.item()
+    torch._check(n > 0)
+    if n < 5:
+        x = x + 1
+    return x.repeat(n), [x for _ in range(n)], 7 // n
+
+
+def test_what_the_program_has_stated_does_not_hold():
+    run(contradicted, scalars(2, 0, -1, 3, 9))
+    run(contradicted, scalars(0, -1, 2))
+
+
+def test_writes_of_numpy():
+    def function(x, t):
+        memory = t.numpy()
+        memory += 1
+        return x + 1 if t > 2 else x * 2
+
+    run(function, scalars(0.0, 1.5, 3.0))
+
+
+def test_state_of_pytorch_that_the_program_sets():
+    def function(x, t):
+        with torch.autocast("cpu", torch.bfloat16):
+            product = (t.reshape(1, 1) @ t.reshape(1, 1)).reshape(())
+        return x + 1 if product == 1.0001 * 1.0001 else x
+
+    run(function, scalars(1.0, 1.0001, 1.002))
+
+
+def test_two_threads():
+    import threading
+
+    fast, _ = compiled(branch, decide_on_inputs=True)
+    wrong = []
+
+    def work(value):
+        x, n = torch.ones(2), torch.tensor(value)
+        for _ in range(300):
+            n.fill_(value)
+            if not torch.equal(fast(x, n), branch(x, n)):
+                wrong.append(value)
+
+    threads = [threading.Thread(target=work, args=(value,)) for value in (1, 9)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_sizes_found_by_the_data_of_a_small_tensor():
+    def function(x, t):
+        n = t.sum().item()
+        if n < 0:
+            return x
+        y = torch.zeros(int(n)) + 1
+        return y * 2 if y.shape[0] == 3 else y
+
+    run(function, [lambda t=t: (torch.ones(2), torch.tensor(t)) for t in ([1, 2], [2, 2], [0, 0], [-4, 1], [3, 0])])
+
+
+def test_a_loop_with_a_condition_on_what_the_graph_computes():
+    def function(x, limit):
+        turns = 0
+        while x.abs().sum() > limit:
+            x, turns = x / 2, turns + 1
+        return x, turns
+
+    run(
+        function,
+        [lambda a=a, b=b: (torch.full((400,), a), torch.tensor(b)) for a, b in ((1.0, 50.0), (8.0, 3.0), (0.1, 1.0))],
+    )
+
+
+def test_exceptions_inside_handlers():
+    def function(x, n):
+        try:
+            if n > 2:
+                raise KeyError("large")
+            y = x + 1
+        except KeyError:
+            y = x - 1
+        finally:
+            x = x * 2
+        return y, x
+
+    run(function, scalars(1, 5, 2, 9))
+
+
+def test_generators_and_comprehensions():
+    def function(x, t):
+        return [x + i for i, item in enumerate(t) if item > 0], max(t), sorted([2, 1], key=lambda i: t[i])
+
+    run(
+        function,
+        [lambda t=t: (torch.ones(2), torch.tensor(t)) for t in ([1, -2, 3], [1, -5, 3], [-1, -2, -3], [0, 0, 1])],
+    )

@@ -45,7 +45,9 @@ def changed_decision(payload: Payload, frame: Any) -> tuple[int, Decision] | Non
     if not decided.decisions:
         return None
     position = decided.first_changed([follow(source.path, frame) for source in decided.sources])
-    return None if position is None else (position, decided.decisions[position])
+    if position is None or position == len(decided.decisions):
+        return None
+    return position, decided.decisions[position]
 
 
 def exchanged_tensors(payload: Payload, frame: Any) -> set[Source]:

@@ -192,6 +192,24 @@ def finish_entry(
     return treadle_frame.Entry(replacement, program, payload, fast_path=fast_path)
 
 
+def program_of_original(program: Any, payload: Payload, decides: bool) -> treadle_frame.GuardProgram:
+    """The guard of an entry that runs the original code, made of the guard that its trace asked for.
+
+    Python runs the program right in any case. The guard tells where a compile may have another result. Python functions cost too much for
+    that: there are none but those about sizes, and with `decides` those about numbers of tensors, which choose between paths.
+    """
+    sizes = payload.dynamic
+
+    def is_kept(check: treadle_frame.Check) -> bool:
+        if check.op not in ("call", "call_many") or (sizes is not None and sizes.is_guarded_by(check)):
+            return True
+        return decides and check.op == "call_many" and isinstance(check.arg[0], Decided)
+
+    if not decides:
+        payload.decided = Decided()
+    return treadle_frame.GuardProgram(list(filter(is_kept, program.checks)))
+
+
 def _fast_path(plan: FramePlan, compiled: Callable[..., Any], may_retry: Callable[[BaseException], bool] | None) -> Any:
     """`(compiled, argument names, unpack[, may_retry])` when the frame does nothing but `return compiled(*arguments)[0]`, else None.
 

@@ -33,6 +33,8 @@ _MOST_INSTRUCTIONS = 400
 _LEAVES = frozenset({"RETURN_VALUE", "RETURN_CONST", "YIELD_VALUE", "RETURN_GENERATOR"})
 _RAISES = frozenset({"RAISE_VARARGS", "RERAISE"})
 _STORES = ("STORE_", "DELETE_")
+_NAMES = ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD")
+_WARNS = frozenset({"warn", "warnings", "warning"})
 _TELLS = frozenset({"print", "warn", "warnings", "logging", "logger", "log", "debug", "info", "warning", "error"})
 
 
@@ -79,7 +81,7 @@ def _is_unknown(frame: Frame, value: Value) -> bool:
 def _is_unlikely(frame: Frame, place: int) -> bool:
     program = frame.program
     return (
-        only_raises(program, place)
+        only_raises_or_warns(program, place)
         or only_tells(program, place, program.join_of(frame.at))
         or _returns_mask(frame, place)
     )
@@ -98,8 +100,14 @@ def _returns_mask(frame: Frame, place: int) -> bool:
     return isinstance(value, TensorValue) and value.fake.dtype is torch.bool
 
 
-def only_raises(program: Program, place: int) -> bool:
-    """Whether every path from this instruction ends in a `raise` that leaves the function."""
+def only_raises_or_warns(program: Program, place: int) -> bool:
+    """Whether every path from this instruction ends in a `raise` that leaves the function, or names a function that warns.
+
+    for attempt in range(3):
+        warnings.warn("not positive definite")      # what runs behind it was not expected to
+        ...
+    raise ValueError("not positive definite")
+    """
     model, pending, seen = program.model, [place], {place}
     while pending:
         index = pending.pop()
@@ -109,6 +117,8 @@ def only_raises(program: Program, place: int) -> bool:
         if name in _RAISES:
             if _is_caught(program, index):
                 return False
+            continue
+        if name.startswith(_NAMES) and model.instructions[index].argval in _WARNS:
             continue
         fresh = [after for after in successors(model, index) if after not in seen]
         pending += fresh

@@ -11,39 +11,39 @@ outcomes. A place where calls keep differing decides no more: there the graph br
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from treadle_shapes.expr import Eq
-from treadle_shapes.floats import holds, same
+from treadle_shapes import ContradictionError, Guard, GuardFunction
+from treadle_shapes.expr import Eq, Not
+from treadle_shapes.floats import same
 from treadle_shapes.torch import operator as operator_record
 from treadle_shapes.torch import outside_transforms, raw_expr
 from treadle_tracer.by_identity import is_one_of
-from treadle_tracer.decided import Call, Decision, Place, share_memory
+from treadle_tracer.decided import Decision, Place, copy_of, share_memory
 from treadle_tracer.values.call_effects import only_computes, storages, written_arguments
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
-    from treadle_tracer.values.tensor import SymbolicValue, TensorValue
     from treadle_tracer.values.value import TraceContext
 
 _MOST_ELEMENTS = 256
-_MOST_CALLS = 64
+_MOST_CALLS = 24
 _MOST_DECISIONS = 256
 
 
-def truth_of_tensor(tx: TraceContext, value: TensorValue) -> bool | None:
-    """`bool(value)` of a tensor with one element, guarded; None where it cannot be decided now."""
+def truth_of_tensor(tx: TraceContext, value: Any) -> bool | None:
+    """`bool(value)` of a TensorValue with one element, guarded; None where it cannot be decided now."""
     if not _is_small(value.fake) or value.fake.numel() != 1:
         return None
     return _decided(tx, [value.node(tx)], bool)
 
 
-def index_of_tensor(tx: TraceContext, value: TensorValue) -> int | None:
-    """`operator.index(value)` of a tensor with one element, guarded; None where it cannot be decided now."""
+def index_of_tensor(tx: TraceContext, value: Any) -> int | None:
+    """`operator.index(value)` of a TensorValue with one element, guarded; None where it cannot be decided now."""
     if not _is_small(value.fake) or value.fake.numel() != 1:
         return None
     return _decided(tx, [value.node(tx)], operator.index)
@@ -55,22 +55,35 @@ def truth_of_condition(tx: TraceContext, condition: Any) -> bool | None:
     nodes = _nodes_of(tx, symbols)
     if nodes is None:
         return None
-    return _decided(tx, nodes, lambda *numbers: holds(condition, dict(zip(symbols, map(_plain, numbers), strict=True))))
+    for truth, stated in ((True, condition), (False, Not(condition))):
+        check = GuardFunction(symbols, (Guard(stated),)).check
+        if _decided(tx, nodes, _Test(check)) is True:
+            return truth
+    return None
 
 
-def number_of(tx: TraceContext, value: SymbolicValue) -> Any:
-    """A number that was read from tensors, guarded, as a constant from here on; None where it cannot be decided now."""
+class _Test:
+    """A condition on numbers as a decision that has only one outcome: None where the condition does not hold."""
+
+    def __init__(self, check: Callable[..., bool]):
+        self.check = check
+
+    def __call__(self, *numbers: Any) -> bool | None:
+        return self.check(*(int(n) if isinstance(n, bool) else n for n in numbers)) or None
+
+
+def number_of(tx: TraceContext, value: Any) -> Any:
+    """A SymbolicValue that was read from tensors, guarded, as a constant from here on; None where it cannot be decided now."""
     if tx.speculation is not None or not isinstance(value.sym, (torch.SymInt, torch.SymFloat)):
         return None
     found = _decided(tx, [value.node(tx)], value.python_type())
     if found is not None:
         expr = raw_expr(value.sym)
-        tx.symbols.env.add_fact(same(expr, found) if isinstance(found, float) else Eq(expr, found))
+        try:
+            tx.symbols.env.add_fact(same(expr, found) if isinstance(found, float) else Eq(expr, found))
+        except ContradictionError:  # the program has stated what does not hold in this call
+            return None
     return found
-
-
-def _plain(number: Any) -> Any:
-    return int(number) if isinstance(number, bool) else number
 
 
 def _nodes_of(tx: TraceContext, symbols: Iterable[Any]) -> list[fx.Node] | None:
@@ -88,26 +101,40 @@ def _decided(tx: TraceContext, nodes: list[fx.Node], read: Callable[..., Any]) -
     if calls is None:
         return None
     inputs = {node: found for node in calls if (found := tx.graph.input_of(node)) is not None}
-    leaves, written = list(inputs), _written_inputs(tx, calls)
-    sources = [source for source, _ in (*inputs.values(), *written)]
+    others = [node for node in calls if node not in inputs]
+    written = _written_inputs(tx)
     if written and share_memory([obj for _, obj in dict((*inputs.values(), *written)).items()]):
         return None
-    positions = {node: position for position, node in enumerate((*leaves, *(n for n in calls if n not in inputs)))}
-    made = tuple(Call.of(node, positions) for node in calls if node not in inputs)
-    writes = any(written_arguments(node) for node in calls if node not in inputs)
-    kept = tuple(decided.position(source, is_leaf=True) for source in sources[: len(leaves)])
-    decision = Decision(place, kept, made, tuple(positions[node] for node in nodes), read, None, writes)
-    given = dict(zip(kept, (obj for _, obj in inputs.values()), strict=True))
-    try:
-        with torch.no_grad(), outside_transforms():
-            outcome = decision.computed(given)  # type: ignore[arg-type]
-    except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):
-        return None  # the program raises it where it makes the call
-    for source in sources[len(leaves) :]:
+    outcome = _computed(inputs, others, nodes, read)
+    if outcome is None or not inputs:
+        return outcome  # what follows from constants alone needs no guard
+    places = {node: decided.position(source, is_leaf=True) for node, (source, _) in inputs.items()}
+    for source, _ in written:
         decided.position(source, is_leaf=False)
     decided.apart = decided.apart or bool(written)
-    decided.add(decision._replace(outcome=outcome))
+    positions = decided.calls.add(places, others, writes=any(map(written_arguments, others)))
+    results = tuple(positions[node] for node in nodes)
+    decided.decisions.append(Decision(place, results, read, outcome, end=len(decided.calls.made)))
     return outcome
+
+
+def _computed(
+    inputs: Mapping[fx.Node, tuple[Source, Any]],
+    others: Sequence[fx.Node],
+    results: Sequence[fx.Node],
+    read: Callable[..., Any],
+) -> Any:
+    """The outcome at this call; None where a call raises: the program raises it where it makes the call."""
+    values = {node: copy_of(obj) for node, (_, obj) in inputs.items()}
+    try:
+        with torch.no_grad(), outside_transforms():
+            for node in others:
+                args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+                target: Any = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
+                values[node] = target(*args, **kwargs)
+            return read(*(values[node] for node in results))
+    except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):
+        return None
 
 
 def _place(tx: TraceContext) -> Place:
@@ -154,7 +181,7 @@ def _writes_to(node: fx.Node, memory: set[int]) -> bool:
     return any(storages(argument.meta.get("example_value")) & memory for argument in arguments)
 
 
-def _written_inputs(tx: TraceContext, calls: Sequence[fx.Node]) -> list[tuple[Source, Any]]:
+def _written_inputs(tx: TraceContext) -> list[tuple[Source, Any]]:
     """The inputs of the graph that its calls so far may have written to."""
     inputs = {}
     for node in tx.graph.nodes:
