@@ -23,6 +23,11 @@ def computes_gradients(gm: fx.GraphModule) -> bool:
     return bool(find(op="call_function", target=torch.autograd.grad) or find(op="call_method", target="requires_grad_"))
 
 
+def is_gradient_call(node: fx.Node) -> bool:
+    """Whether the node runs a backward pass."""
+    return node.target is torch.autograd.grad
+
+
 def changed_inputs(wrappers: Sequence[Any], differentiable: Collection[int]) -> tuple[tuple[int, bool], ...]:
     """(input, whether it requires gradients now) of the inputs of which the graph has changed that.
 

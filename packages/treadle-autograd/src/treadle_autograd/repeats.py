@@ -22,6 +22,7 @@ from torch import fx
 from treadle_shapes.torch import Kind, expr_of, operator
 
 from .asserts import is_assert
+from .inner_gradients import is_gradient_call
 
 _LEAST_SAVED = 6  # calls of a stretch that need not be traced again
 _LEAST_PARTS = 3  # to trace a part on its own and copy it twice costs what two traces cost
@@ -32,7 +33,6 @@ _CONSTANTS = (
     *(type(None), bool, int, float, complex, str, type(...)),
     *(torch.dtype, torch.device, torch.layout, torch.memory_format),
 )
-_STATE = (torch.autograd.grad, "requires_grad_", "register_hook", "retain_grad")
 _BODIES = ("bodies", "calls", "control_flow")
 
 
@@ -171,7 +171,9 @@ def _aligned(start: int, period: int, length: int, cuts: Cuts, least_parts: int)
 
 def why_not_shared(node: fx.Node) -> str | None:
     """Why the call cannot be part of a region, as far as the call alone tells."""
-    if is_assert(node) or node.target in _STATE or any(hasattr(node.target, name) for name in _BODIES):
+    record = operator(node.target)
+    acts_on_history = is_gradient_call(node) or (record is not None and record.kind is Kind.EFFECT)
+    if is_assert(node) or acts_on_history or any(hasattr(node.target, name) for name in _BODIES):
         return "its trace is more than the operators that it calls"
     if not _is_tensors(node.meta.get("example_value")):
         return "it returns something else than tensors"

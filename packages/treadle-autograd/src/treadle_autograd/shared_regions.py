@@ -11,10 +11,11 @@ be summed up in another order than without sharing.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import fx
@@ -43,17 +44,40 @@ class RegionDiffers(UnsupportedGraph):
     """A backward pass of a shared region cannot be recorded apart from the program: the program must be traced without sharing."""
 
 
+class Group(enum.Enum):
+    """The values of a region that stand in the program's trace."""
+
+    ARGUMENT = enum.auto()
+    RESULT = enum.auto()
+    TANGENT = enum.auto()
+    GRADIENT = enum.auto()
+
+
+class Place(NamedTuple):
+    """The `number`-th value of a group."""
+
+    group: Group
+    number: int
+
+
+class Origin(enum.Enum):
+    """What a gradient of a region is to the values that are there before it."""
+
+    SAME = "the same tensor as one of them"
+    VIEW = "a view into the memory of one of them"
+    NEW = "a tensor of its own"
+
+
 @dataclass(frozen=True)
 class Gradient:
     """How a gradient of a region is made into a value of the program's trace.
 
-    node: its node in the region's graph. kind, number: it is the `number`-th tangent ("tangent"), the same tensor as the `number`-th
-    gradient ("gradient"), a view into the memory of one of these or of an argument ("view of ..."), or a tensor of its own ("new").
+    node: its node in the region's graph. of: the place of the value that it is the same as, or a view of; its own place if it is new.
     """
 
     node: fx.Node
-    kind: str
-    number: int
+    origin: Origin
+    of: Place
 
 
 @dataclass
@@ -309,31 +333,29 @@ def _gradients(
     region: RegionTrace, tangents: Sequence[fx.Node | None], nodes: Sequence[fx.Node | None]
 ) -> Iterator[Gradient | None]:
     """Tell what each gradient is to the tangents, the arguments, the results and the gradients before it."""
-    known: dict[fx.Node, tuple[str, int]] = {
-        node: ("tangent", k) for k, node in enumerate(tangents) if node is not None
-    }
-    memory: dict[int, tuple[str, int, torch.dtype]] = {}
-    for kind, group in (("argument", region.inputs), ("result", region.results), ("tangent", tangents)):
-        for k, node in enumerate(group):
+    known = {node: Place(Group.TANGENT, k) for k, node in enumerate(tangents) if node is not None}
+    memory: dict[int, tuple[Place, torch.dtype]] = {}
+    for group, values in ((Group.ARGUMENT, region.inputs), (Group.RESULT, region.results), (Group.TANGENT, tangents)):
+        for k, node in enumerate(values):
             if node is not None and isinstance(node.meta["val"], torch.Tensor):
-                memory[storage_key(node.meta["val"])] = kind, k, node.meta["val"].dtype
+                memory[storage_key(node.meta["val"])] = Place(group, k), node.meta["val"].dtype
     for k, node in enumerate(nodes):
         if node is None:
             yield None
             continue
         fake = node.meta["val"]
         if node in known:
-            yield Gradient(node, *known[node])
+            yield Gradient(node, Origin.SAME, known[node])
             continue
-        known[node] = "gradient", k
+        own = known[node] = Place(Group.GRADIENT, k)
         if storage_key(fake) not in memory:
-            memory[storage_key(fake)] = "gradient", k, fake.dtype
-            yield Gradient(node, "new", k)
+            memory[storage_key(fake)] = own, fake.dtype
+            yield Gradient(node, Origin.NEW, own)
             continue
-        kind, number, dtype = memory[storage_key(fake)]
+        place, dtype = memory[storage_key(fake)]
         if dtype != fake.dtype or fake.is_conj() or fake.is_neg():
             raise RegionDiffers("a gradient is a view of something with another dtype")
-        yield Gradient(node, f"view of {kind}", number)
+        yield Gradient(node, Origin.VIEW, place)
 
 
 # -- copies -----------------------------------------------------------------------------------------------------------
@@ -347,17 +369,17 @@ class _Copy:
         self.recorder = recorder
         self._metas = [{key: n.meta[key] for key in _OF_THE_CALL if n.meta.get(key) is not None} for n in region.nodes]
         self._copies: dict[fx.Node, Any] = dict(zip(trace.inputs, arguments, strict=True))
-        self._fakes: dict[tuple[str, int], torch.Tensor] = {}
+        self._fakes: dict[Place, torch.Tensor] = {}
         for k, node in enumerate(arguments):
             if isinstance(node, fx.Node) and isinstance(node.meta["val"], torch.Tensor):
-                self._fakes["argument", k] = node.meta["val"]
+                self._fakes[Place(Group.ARGUMENT, k)] = node.meta["val"]
 
     def forward(self) -> list[torch.Tensor]:
         """Append the forward part. Returns functional tensors for the results."""
         self._append(self.trace.nodes)
         outputs: list[torch.Tensor] = []
         for k, (node, original) in enumerate(zip(self.trace.results, self.trace.wrappers, strict=True)):
-            outputs.append(self._value(node, ("result", k)))
+            outputs.append(self._value(node, Place(Group.RESULT, k)))
             if original._version:
                 torch._C._autograd._unsafe_set_version_counter((outputs[-1],), (original._version,))
         return outputs
@@ -373,18 +395,17 @@ class _Copy:
         for k, (placeholder, node) in enumerate(zip(found.tangents, nodes, strict=True)):
             if placeholder is not None:
                 self._copies[placeholder] = node
-                self._fakes["tangent", k] = fakes[k]  # type: ignore[assignment]
+                self._fakes[Place(Group.TANGENT, k)] = fakes[k]  # type: ignore[assignment]
         self._append(found.nodes)
         gradients: list[torch.Tensor | None] = []
         for k, gradient in enumerate(found.found):
             if gradient is None:
                 gradients.append(None)
-            elif gradient.kind == "tangent":
-                gradients.append(tangents[gradient.number])
-            elif gradient.kind == "gradient":
-                gradients.append(gradients[gradient.number])
+            elif gradient.origin is Origin.SAME:
+                before = tangents if gradient.of.group is Group.TANGENT else gradients
+                gradients.append(before[gradient.of.number])
             else:
-                gradients.append(self._value(gradient.node, ("gradient", k), gradient))
+                gradients.append(self._value(gradient.node, Place(Group.GRADIENT, k), gradient))
         return gradients
 
     def _append(self, nodes: Sequence[fx.Node]) -> None:
@@ -404,15 +425,15 @@ class _Copy:
                 made.meta.update(self._metas[call])
             copies[node] = made
 
-    def _value(self, node: fx.Node, place: tuple[str, int], gradient: Gradient | None = None) -> torch.Tensor:
+    def _value(self, node: fx.Node, place: Place, gradient: Gradient | None = None) -> torch.Tensor:
         """A functional tensor for the copy of `node`, whose memory is apart from the region's other traces."""
         value, made = node.meta["val"], self._copies[node]
         mode = self.recorder.mode
         with torch._C._ExcludeDispatchKeyGuard(_FUNCTIONALISE):
-            if gradient is None or gradient.kind == "new":
+            if gradient is None or gradient.origin is Origin.NEW:
                 fake = fake_like(mode, value)
             else:
-                fake = fake_view(mode, self._fakes[gradient.kind.removeprefix("view of "), gradient.number], value)
+                fake = fake_view(mode, self._fakes[gradient.of], value)
             self._fakes[place] = fake
             made.meta["val"] = fake
             self.recorder.bind(fake, made)

@@ -124,10 +124,9 @@ def somebody_waits(primals: Sequence[Any], *, look_closely: bool) -> bool:
     """Whether the gradients of single primals are wanted as soon as they are ready: parameters have hooks, or a wrapper for data-parallel
     training, which has hooks on the nodes that accumulate gradients and holds on to them.
 
-    look_closely: ask all primals, rather than the first and the last.
+    look_closely: also look for somebody who holds on to those nodes, which takes longer.
     """
-    some = primals if look_closely else (primals[0], primals[-1])
-    leaves = [p for p in some if p.requires_grad and p.is_leaf]
+    leaves = [p for p in primals if p.requires_grad and p.is_leaf]
     if any(map(_HOOKS, leaves)):
         return True
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):

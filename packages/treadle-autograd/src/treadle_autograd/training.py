@@ -90,12 +90,13 @@ class TrainingProgram:
         return with_histories(results, written) if written else results
 
     def _choose_stages(self, primals: Sequence[Any]) -> Stages | None:
-        """The stages to run backward in; None where it runs in one piece."""
+        """The stages to run backward in; None where it runs in one piece. Behind the first call two primals tell."""
         if torch._C._are_functorch_transforms_active():
             return None
         if self._stages is None:
-            leaves = [primals[k] for k in self.joint.gradients]
-            if not somebody_waits(leaves, look_closely=not self._is_checked):
+            gradients = self.joint.gradients
+            looked_at = (gradients[0], gradients[-1]) if self._is_checked else gradients
+            if not somebody_waits([primals[k] for k in looked_at], look_closely=not self._is_checked):
                 return None
             self._stages = Stages(self)
         return self._stages if len(self._stages.groups) > 1 else None
