@@ -109,3 +109,45 @@ def test_writes_to_attributes_and_buffers():
         else:
             compiled(torch.tensor([index]))
         assert (model.seen.item(), model.calls) == (calls, calls)
+
+
+class Counting(nn.Module):
+    """Writes its statistics, then looks at the labels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm = nn.Linear(4, 5), nn.BatchNorm1d(5)
+        self.register_buffer("seen", torch.zeros(5))
+
+    def forward(self, x, labels):
+        h = self.norm(self.first(x))
+        hot = F.one_hot(labels, 5)
+        self.seen.add_(hot.sum(0))
+        return (h * hot).sum()
+
+
+def test_a_model_that_writes_and_checks_is_one_compiled_graph():
+    found = []
+    for compiler in (lambda model: model, treadle.compile):
+        torch.manual_seed(0)
+        model = Counting()
+        run = compiler(model)
+        seen = []
+        for k in range(4):
+            labels = torch.tensor([0, 1, 7 if k == 2 else 4, 2])
+            try:
+                loss = run(torch.randn(4, 4), labels)
+                loss.backward()
+                seen.append(loss.detach())
+            except RuntimeError as error:
+                seen.append(str(error))
+            seen += [t.clone() for t in (model.seen, model.norm.running_mean, model.norm.num_batches_tracked)]
+            seen += [model.seen._version, model.norm.running_mean._version]
+        found.append([*seen, model.first.weight.grad])
+    for mine, theirs in zip(found[1], found[0], strict=True):
+        if isinstance(theirs, torch.Tensor):
+            torch.testing.assert_close(mine, theirs)
+        else:
+            assert mine == theirs
+    stats = treadle.stats()
+    assert stats.graphs == 1 and not stats.eager_graphs and not stats.breaks

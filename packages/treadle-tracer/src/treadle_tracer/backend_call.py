@@ -73,4 +73,9 @@ def raises_before_writing(compiled: Any) -> bool:
     return getattr(compiled, "raises_before_writing", False) is True
 
 
+def promises_to_raise_early(backend: Backend) -> bool:
+    """Whether the graphs that a backend compiles raise before they write, but for those that it leaves to eager."""
+    return getattr(backend, "raises_before_writing", False) is True
+
+
 __all__ = ["Backend", "call_backend", "lacks_numbers", "outside_the_hook", "runs_only_treadle"]

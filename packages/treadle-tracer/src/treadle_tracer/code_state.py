@@ -35,6 +35,7 @@ class CodeState:
     may_assume        False when a graph with an assumption cannot be deoptimised, so that nothing is assumed
     may_guess         False when a graph that takes a path for granted cannot be deoptimised, or calls often took another one
     may_defer         False when that has happened again with other asserts, or would lose output: nothing waits for the graph any more
+    trusts_backend    False when a graph was not compiled in the way that the backend promises (`backend_call.promises_to_raise_early`)
     must_separate     a graph that writes was traced under an exception handler, and cannot be deoptimised
     failures          calls that took another path than a graph had taken for granted, or failed an assumption
     dynamic           what earlier calls have shown to change
@@ -55,6 +56,7 @@ class CodeState:
     may_assume: bool = True
     may_guess: bool = True
     may_defer: bool = True
+    trusts_backend: bool = True
     must_separate: bool = False
     failures: int = 0
     dynamic: DynamicSources = field(default_factory=DynamicSources)

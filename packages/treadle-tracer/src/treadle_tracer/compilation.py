@@ -21,7 +21,7 @@ import torch
 
 import treadle_frame
 
-from .backend_call import Backend, call_backend, lacks_numbers
+from .backend_call import Backend, call_backend, lacks_numbers, promises_to_raise_early, raises_before_writing
 from .class_facts import is_subtype
 from .code_state import CodeState
 from .collector import paused
@@ -59,6 +59,10 @@ _DEEP_TRACES = 2
 _MOST_FAILURES = 3
 
 Answer = treadle_frame.Entry | Skip
+
+
+class _CannotRunAgain(Exception):
+    """The backend has left a graph to eager that Python may have to run the program after."""
 
 
 class Compilation:
@@ -125,7 +129,8 @@ class Compilation:
         result = plan.result
         if (skip := self._left_whole(result.reason)) is not None:
             return skip
-        if gm is not None and self._relies_on_too_much(gm, result):
+        is_promised = self.state.trusts_backend and promises_to_raise_early(self.backend)
+        if gm is not None and not is_promised and self._relies_on_too_much(gm, result):
             return self._attempt(wanted)
         if generalised and not self._serves_this_call(gm, result):
             return None
@@ -135,6 +140,8 @@ class Compilation:
             if error.code != "write-under-handler" or self.options.fullgraph or self.state.must_separate:
                 raise
             self.state.must_separate = True
+        except _CannotRunAgain:
+            self.state.trusts_backend = False
         except BackendError as error:
             if self._captures or not self.state.may_defer or not lacks_numbers(error):
                 raise
@@ -258,6 +265,8 @@ class Compilation:
             self.observer.on_graph(gm)
             with self.observer.phase("backend"):
                 compiled = call_backend(self.backend, gm, result.graph.example_inputs)
+            if not raises_before_writing(compiled) and self._relies_on_too_much(gm, result):
+                raise _CannotRunAgain
             check_still_dynamic(declared, result.env)
         with self._phase("codegen"):
             payload = Payload(gm, result.guards.tensors, result.reason, owner_of(self.frame, self.state.dynamic))

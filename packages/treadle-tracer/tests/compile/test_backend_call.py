@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from compile_runs import compiled
 from torch import fx
 
 import treadle_frame
@@ -97,3 +100,53 @@ def test_a_backend_whose_fake_tensors_have_no_numbers_gets_graphs_without_them()
     needs_one_graph = treadle_tracer.optimize(lambda x: x * x.sum().item(), backend, TracerOptions(fullgraph=True))
     with pytest.raises(BackendError, match="DataDependentOutputException"):
         needs_one_graph(torch.ones(2))
+
+
+class _WritesLast:
+    """Compiles what writes nothing before it has run as a whole: writes of a failing run are taken back. Or leaves graphs as they are."""
+
+    raises_before_writing = True
+
+    def __init__(self, keeps_promise: bool) -> None:
+        self.keeps_promise = keeps_promise
+        self.calls = 0
+
+    def __call__(self, gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        def run(*args: Any) -> Any:
+            self.calls += 1
+            copies = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
+            results = gm(*copies)
+            for arg, copy in zip(args, copies, strict=True):
+                if isinstance(arg, torch.Tensor):
+                    arg.copy_(copy)
+            return results
+
+        if not self.keeps_promise:
+            return gm.forward
+        run.raises_before_writing = True  # type: ignore[attr-defined]
+        return run
+
+
+@pytest.mark.parametrize("keeps_promise", [True, False])
+def test_a_graph_may_write_and_check_where_the_backend_raises_before_it_writes(keeps_promise: bool) -> None:
+    def f(state, x):
+        state.add_(1)
+        if (x < 0).any():
+            raise ValueError("negative")
+        return state * x
+
+    backend = _WritesLast(keeps_promise)
+    fast, seen = compiled(f, backend)
+    state, expected = torch.zeros(2), torch.zeros(2)
+    for x in (torch.ones(2), -torch.ones(2), torch.ones(2)):
+        for run, memory in ((fast, state), (f, expected)):
+            try:
+                result = run(memory, x)
+            except ValueError as error:
+                result = str(error)
+            if run is fast:
+                found = result
+        assert torch.equal(found, result) if isinstance(result, torch.Tensor) else found == result
+        assert torch.equal(state, expected)
+    assert seen.codes() == ([] if keeps_promise else ["branch-on-tensor"])
+    assert bool(backend.calls) is keeps_promise

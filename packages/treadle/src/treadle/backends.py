@@ -84,6 +84,7 @@ def codegen(options: CompileOptions) -> Backend:
     def codegen_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         return _through_aot(gm, example_inputs, options, compiler(inference), compiler(training), decompositions())
 
+    codegen_backend.raises_before_writing = True  # type: ignore[attr-defined]  # graphs of `aot` write when they have run
     return codegen_backend
 
 
