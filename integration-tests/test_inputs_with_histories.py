@@ -245,6 +245,36 @@ def test_inputs_that_share_memory_run_in_eager() -> None:
     assert_same(run(treadle.compile), run(lambda function: function))
 
 
+class AssignedBehindAutograd(torch.autograd.Function):
+    """Stores a value into the memory of `scratch`, as torchdiffeq does: the result is `scratch`, with the history given here."""
+
+    @staticmethod
+    def forward(ctx: Any, scratch: torch.Tensor, value: torch.Tensor, index: Any) -> torch.Tensor:
+        ctx.index = index
+        scratch.data[index] = value
+        return scratch
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return gradient, gradient[ctx.index], None
+
+
+def test_an_output_that_is_an_input_changed_behind_autograd() -> None:
+    def turn(k: torch.Tensor, i: int, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return AssignedBehindAutograd.apply(k, torch.tanh(x + (k[..., :i] * w[:i]).sum(-1)), (..., i))  # type: ignore[no-any-return]
+
+    def run(compiler: Compiler) -> Any:
+        x, w, k = leaf(2), leaf(4, seed=1), torch.empty(2, 4)
+        k = AssignedBehindAutograd.apply(k, x * x, (..., 0))  # type: ignore[assignment]
+        compiled = compiler(turn)
+        for i in range(1, 4):
+            k = compiled(k, i, x, w.detach())
+        return k, torch.autograd.grad(((k * w).sum(-1) ** 2).sum(), [x, w])
+
+    with treadle.config.patch(leave_unprofitable=False):
+        assert_same(run(treadle.compile), run(lambda function: function))
+
+
 def assert_same(found: Any, expected: Any) -> None:
     if isinstance(expected, torch.Tensor):
         assert found.requires_grad == expected.requires_grad

@@ -213,9 +213,12 @@ def why_not_differentiable(
         return "an input begins or ceases to require gradients"
     if any(value.is_leaf and not value._is_view() for value in differentiable_outputs(values, wrappers)):
         return "an output is a leaf that requires gradients"
+    unrecorded = {mutation.input for mutation in contract.mutations if not mutation.has_history}
     for output, value in zip(described, values, strict=True):
         if not isinstance(value, torch.Tensor) or isinstance(output, (InputItself, SameAsOutput)):
             continue
+        if isinstance(output, ViewOfInput) and output.input in unrecorded and value.requires_grad:
+            return "an output is a view of an input that is changed in place where autograd does not record it"
         base: Any = None
         if isinstance(output, ViewOfInput):
             base = wrappers[output.input]
