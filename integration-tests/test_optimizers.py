@@ -80,6 +80,7 @@ WHOLE = {
     "Rprop": [{}, {"etas": (0.4, 1.3)}],
     "Adafactor": [{}, {"weight_decay": 0.01}],
     "Muon": [{}, {"nesterov": False}],
+    "ASGD": [{}, {"weight_decay": 0.01}],
 }
 """Optimizers whose steps are one graph each, with sets of options."""
 
@@ -113,7 +114,7 @@ def test_a_learning_rate_that_changes_is_no_recompile(name):
     assert not treadle.stats().breaks
 
 
-@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad", "RMSprop"])
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "Adagrad", "RMSprop", "Rprop"])
 def test_a_learning_rate_in_a_tensor_is_no_recompile(name):
     graphs = run_steps(name, {"lr": torch.tensor(0.01)}, schedule=True)
     assert graphs[1] == graphs[-1] <= 2
@@ -166,13 +167,24 @@ def test_gradients_of_a_grad_scaler():
     ("name", "options"),
     [
         ("RAdam", {}),
+        ("RAdam", DECOUPLED),
         ("ASGD", {}),
-        ("SparseAdam", {}),
-        ("Rprop", {"lr": torch.tensor(0.01)}),
+        ("ASGD", {"t0": 3, "weight_decay": 0.1}),
     ],
 )
-def test_what_is_not_compiled_is_right(name, options):
-    run_steps(name, options)
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_step_that_decides_on_its_count_is_one_graph_for_each_way_it_takes(name, options, foreach):
+    """RAdam rectifies from its sixth step on; ASGD begins to average behind step `t0`, and in the step after that reads so."""
+    graphs = run_steps(name, {**options, "foreach": foreach}, schedule=True, steps=12)
+    assert graphs[0] == 1
+    ways = {"RAdam": 2, "ASGD": 3 if "t0" in options and not foreach else 2 if "t0" in options else 1}[name]
+    assert graphs[-1] == 1 + ways
+    assert not treadle.stats().breaks
+    assert not treadle.stats().eager_graphs
+
+
+def test_what_is_not_compiled_is_right():
+    run_steps("SparseAdam", {})
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD"])
