@@ -151,3 +151,47 @@ def test_a_model_that_writes_and_checks_is_one_compiled_graph():
             assert mine == theirs
     stats = treadle.stats()
     assert stats.graphs == 1 and not stats.eager_graphs and not stats.breaks
+
+
+def checking_labels(x, y, a):
+    x.add_(1)
+    return (y[:1] * F.one_hot(a.long() + 1, 4)).sum()
+
+
+def refusing(x, y, a):
+    x.add_(1)
+    if (a < 0).any():
+        raise ValueError("negative")
+    return y * 2
+
+
+def telling(x, y, a):
+    x.add_(1)
+    if (a < 0).any():
+        print("negative")
+    return y * 2
+
+
+@pytest.mark.parametrize("anomaly", [False, True])
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize("function", [checking_labels, refusing, telling])
+def test_inputs_that_share_memory_are_written_once_where_a_check_fails(function, requires_grad, anomaly):
+    """The graph cannot write them back, and must not write before its checks: Python runs the function."""
+    compiled = treadle.compile(function)
+    for share in (False, True, True, False):
+        for sign in (1, -1, 1):
+            found = []
+            for run in (compiled, function):
+                w = torch.ones(4, requires_grad=requires_grad)
+                x = w * 2
+                y = x[:] if share else torch.ones(4)
+                with torch.autograd.set_detect_anomaly(anomaly):
+                    try:
+                        result = run(x, y, sign * torch.full((2,), 2.0)).detach()
+                    except (RuntimeError, ValueError) as error:
+                        result = str(error)
+                found.append((result, x.detach(), x._version, y._version, x.requires_grad))
+            mine, theirs = found
+            assert mine[2:] == theirs[2:]
+            assert torch.equal(mine[1], theirs[1])
+            assert torch.equal(mine[0], theirs[0]) if isinstance(theirs[0], torch.Tensor) else mine[0] == theirs[0]

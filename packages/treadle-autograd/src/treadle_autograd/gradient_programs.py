@@ -28,7 +28,7 @@ from .partition import Partition, classify, split
 from .traced_run import Traced
 from .training import TrainingProgram
 from .unbacked import shape_env_of
-from .wrapper import wrap_compiled
+from .wrapper import running_in_eager, wrap_compiled
 
 GradientProgram = Callable[..., Sequence[Any]]
 
@@ -85,7 +85,9 @@ class GradientPrograms:
         with torch.inference_mode(False), torch.no_grad(), undisturbed():
             compiled = self.recipe.compile(halves.forward, examples)
         program = TrainingProgram(second, halves, compiled, self.recipe.compile, GradientPrograms(traced, self.recipe))
-        return wrap_compiled(program, replace(second.contract, versions=()), second.input_values, traced.gm)
+        return wrap_compiled(
+            program, replace(second.contract, versions=()), second.input_values, running_in_eager(traced.gm)
+        )
 
 
 def _without_new_facts(gm: fx.GraphModule) -> contextlib.AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from .contract import Contract, OutputDescription, Relation, ViewOfInput
 from .decompositions import Decompositions
 from .errors import UnsupportedGraph
 from .functional_trace import trace_inference
-from .wrapper import wrap_compiled
+from .wrapper import running_in_eager, wrap_compiled
 
 if TYPE_CHECKING:
     from .partition import Partition, PartitionReport
@@ -87,7 +87,7 @@ def _aot_inference(
             return _eager(gm, "an output is a view, made with gradients off, of a tensor that requires gradients")
         forward = _without_gradients(forward)
     compiled = forward(trace.graph_module, inputs)
-    run = wrap_compiled(compiled, contract, trace.input_values, gm)
+    run = wrap_compiled(compiled, contract, trace.input_values, running_in_eager(gm))
     return _annotated(run, contract, trace.graph_module, None)
 
 
@@ -137,11 +137,16 @@ def _aot_training(
     compiled = forward(halves.forward, [*joint.contract.static_tensors, *example_inputs])
     program = TrainingProgram(joint, halves, compiled, backward, GradientPrograms(Traced(gm), recipe))
     # The program counts the versions of its outputs itself, before it saves them.
-    wrapped = wrap_compiled(program, replace(joint.contract, versions=()), joint.input_values, gm)
+    wrapped = wrap_compiled(program, replace(joint.contract, versions=()), joint.input_values, running_in_eager(gm))
+
+    def with_lines(*args: Any) -> Sequence[Any]:
+        return run_with_lines(gm, args)
+
+    in_anomaly_mode = running_in_eager(gm, with_lines) if joint.contract.mutations else with_lines
 
     def run(*args: Any) -> Sequence[Any]:
         # Anomaly mode is there to find one operation of the user's. The compiled graph would be one for all of them.
-        return run_with_lines(gm, args) if torch.is_anomaly_enabled() else wrapped(*args)
+        return in_anomaly_mode(*args) if torch.is_anomaly_enabled() else wrapped(*args)
 
     return _annotated(run, joint.contract, halves.forward, None, lambda: report(halves))
 

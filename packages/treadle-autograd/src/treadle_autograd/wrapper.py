@@ -11,8 +11,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import fx
 
 from .aliasing import independence_check
+from .asserts import is_assert
 from .contract import (
     Constant,
     Contract,
@@ -145,6 +147,23 @@ def writing() -> Iterator[None]:
         raise
 
 
+def running_in_eager(gm: fx.GraphModule, interpret: Compiled | None = None) -> Compiled:
+    """The original graph, called as it is or by `interpret`. What it raises comes after a write, perhaps.
+
+    A graph that takes something for granted must not write before it has checked that: where the caller runs the program again if an
+    assert of the graph fails (`meta["message"]`, docs/contracts.md, section 3), it does so at once.
+    """
+    asserts = [node for node in gm.graph.nodes if is_assert(node) and "message" in node.meta]
+
+    def run(*args: Any) -> Sequence[Any]:
+        if asserts:
+            raise RuntimeError(asserts[0].args[1])
+        with writing():
+            return (interpret or gm)(*args)  # type: ignore[no-any-return]
+
+    return run
+
+
 def count_versions(fresh: Sequence[Any], versions: Sequence[tuple[int, int]]) -> None:
     """Set the version counters of these outputs, given as (position, version). Inference tensors have none."""
     for position, version in versions:
@@ -169,7 +188,7 @@ def wrap_compiled(
 ) -> Compiled:
     """A callable of the user's arguments that returns the user's outputs.
 
-    input_values: the fake values of the graph's placeholders, whose sizes define the symbols. eager: runs the original graph, for
+    input_values: the fake values of the graph's placeholders, whose sizes define the symbols. eager: `running_in_eager`, for
     inputs that share memory (`aliasing`).
     """
     static = contract.static_tensors
@@ -211,8 +230,7 @@ def wrap_compiled(
     def run_and_write_back(*args: Any) -> Sequence[Any]:
         inputs = (*static, *args)
         if not are_independent(inputs) or has_inference_tensor(inputs):
-            with writing():
-                return eager(*args)
+            return eager(*args)
         fresh = compiled(*inputs)
         with torch.no_grad(), writing():
             write_back([(inputs[index], fresh[position], bumps) for index, position, bumps in mutations])
