@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import Bind, Buffer, BufferKind, Check, Define, Extern, Instr, Loop, Program, View
-from treadle_codegen.ir.ops import OPS, PRODUCTS, SCATTERS, reduced_dtype
+from treadle_codegen.ir.ops import COMPLEX_PARTS, OPS, PRODUCTS, SCATTERS, reduced_dtype
 from treadle_codegen.lower.dead_steps import step_writes
 from treadle_shapes.expr import BoolExpr, Expr, Fn, Product, Sum, Symbol, evaluate
 from treadle_shapes.floats import FloatExpr
@@ -154,7 +154,8 @@ def run_loop(loop: Loop, memory: dict[str, torch.Tensor], sizes: dict[Any, Any])
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of a buffer from its first element on."""
     needed = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) if tensor.numel() else 0
-    return torch.as_strided(tensor, (needed,), (1,))
+    flat = torch.as_strided(tensor, (needed,), (1,))
+    return torch.view_as_real(flat).view(-1) if tensor.dtype in COMPLEX_PARTS else flat
 
 
 def _run_instr(instr: Instr, args: list[torch.Tensor], grid: _Grid, memory: dict[str, torch.Tensor]) -> Any:

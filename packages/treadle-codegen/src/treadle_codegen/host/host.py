@@ -167,6 +167,7 @@ class Host:
         """
         if x.dtype is not dtype or x.shape != shape:
             raise InternalError("run", f"an operator gave {x.dtype}{[*x.shape]}, planned was {dtype}{[*shape]}")
+        x = x.resolve_conj()
         if all(n == 1 or a == b for n, a, b in zip(shape, x.stride(), strides, strict=True)):
             return x.as_strided(shape, strides)
         return torch.empty_strided(shape, strides, dtype=dtype, device=x.device).copy_(x)

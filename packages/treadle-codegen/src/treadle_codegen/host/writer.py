@@ -265,6 +265,11 @@ def _write_head(writer: HostWriter) -> None:
         if name in static_used:
             writer.line(f"q = a{k}.data_ptr()")
             writer.line(f"if q != sp[{k}]: refresh({k}, a{k})")
+        elif (
+            name in plan.slots and buffer.dtype.is_complex
+        ):  # kernels read memory, where a lazy conjugate is not conjugated
+            layout = [*map(writer.tuple_of, (buffer.shape, buffer.strides)), writer.constant(buffer.dtype)]
+            writer.line(f"if a{k}.is_conj(): a{k} = with_layout(a{k}, {', '.join(layout)})")
         writer.enter(name, f"a{k}", "q" if name in static_used else None)
     for name in program.constants:
         writer.enter(name, f"t_constants[{name!r}]")
@@ -419,6 +424,8 @@ def _fix_result(writer: HostWriter, name: str) -> None:
     dtype, elements = writer.constant(buffer.dtype), writer.number(product(buffer.shape))
     differs = f"{variable}.stride() != {strides}"
     if name in writer.plan.slots:
+        if buffer.dtype.is_complex:
+            differs += f" or {variable}.is_conj()"
         differs += f" or {variable}.dtype is not {dtype} or {variable}.numel() != {elements}"
     writer.line(f"if {differs}: {variable} = with_layout({variable}, {shape}, {strides}, {dtype})")
 

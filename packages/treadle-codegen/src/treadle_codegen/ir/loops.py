@@ -55,7 +55,10 @@ class BufferKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A strided region of memory: `shape`, `strides` and `offset` in elements, `dtype` as torch names it."""
+    """A strided region of memory: `shape`, `strides` and `offset` in elements, `dtype` as torch names it.
+
+    Loops index a complex buffer by its parts: the element at k has its real part at 2*k, its imaginary part at 2*k + 1.
+    """
 
     name: str
     dtype: torch.dtype

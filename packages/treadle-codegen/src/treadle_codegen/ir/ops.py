@@ -23,6 +23,8 @@ LOW_FLOATS = frozenset({torch.float16, torch.bfloat16})
 INTS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 VALUE_DTYPES = FLOATS | INTS | {torch.bool}
 BUFFER_DTYPES = VALUE_DTYPES | LOW_FLOATS
+# A complex element is two neighbours in memory. Loops address, load, compute and store its real and imaginary part.
+COMPLEX_PARTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
 PRODUCT_DTYPES = LOW_FLOATS | {torch.float32}  # of the two factors of a matrix product
 
 
@@ -210,6 +212,11 @@ def reduced_dtype(kind: str, dtype: torch.dtype) -> torch.dtype:
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """Dtype of the scalars that stand for elements of a tensor of `dtype`: float32 for the low-precision floats."""
     return torch.float32 if dtype in LOW_FLOATS else dtype
+
+
+def memory_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What loops load from and store to a buffer of `dtype`: itself, or the parts of complex numbers."""
+    return COMPLEX_PARTS.get(dtype, dtype)
 
 
 def why_not_dtype(dtype: torch.dtype, dtypes: frozenset[torch.dtype] = BUFFER_DTYPES) -> str | None:

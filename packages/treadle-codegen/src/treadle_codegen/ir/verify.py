@@ -13,7 +13,8 @@ A program is well-formed when
 and each loop obeys the contract of `ir.loops`:
 
 - SSA: arguments refer to earlier instructions, never to stores; every `op` is in `ir.ops.OPS`, with its arity and dtype rule;
-- loads have the buffer's dtype, stores store it; low-precision floats are only loaded, cast and stored;
+- loads have the buffer's dtype, stores store it, or the parts of it where it is complex;
+- low-precision floats are only loaded, cast and stored;
 - index expressions use the loop's axes and the program's size symbols only;
 - `reduce` occurs only with reduce axes, its argument is not itself a reduction's result, and nothing after the last one,
   nor any store, depends on the reduce axes;
@@ -46,7 +47,17 @@ from treadle_codegen.ir.loops import (
     step_symbols,
     symbols_of,
 )
-from treadle_codegen.ir.ops import LOW_FLOATS, OPS, PRODUCTS, REDUCTIONS, SCANS, VALUE_DTYPES, reduced_dtype
+from treadle_codegen.ir.ops import (
+    COMPLEX_PARTS,
+    LOW_FLOATS,
+    OPS,
+    PRODUCTS,
+    REDUCTIONS,
+    SCANS,
+    VALUE_DTYPES,
+    memory_dtype,
+    reduced_dtype,
+)
 from treadle_codegen.ir.overlap import loads_of, may_meet
 from treadle_codegen.ir.product import why_not_product
 from treadle_shapes.expr import Expr, bounds
@@ -294,7 +305,7 @@ def _access(instr: Instr, loop: Loop, program: Program) -> Iterator[str]:
     if buffer is None:
         yield f"no buffer {_buffer_of(instr)}"
         return
-    if buffer.dtype != instr.dtype:
+    if memory_dtype(buffer.dtype) != instr.dtype:
         yield f"buffer {buffer.name} is {buffer.dtype}, not {instr.dtype}"
     if isinstance(instr.attr, (Load, Store)):
         yield from _in_bounds(instr.attr.index, buffer, loop.axes + loop.reduce_axes)
@@ -306,6 +317,8 @@ def _in_bounds(index: IntLike, buffer: Buffer, axes: tuple[Axis, ...]) -> Iterat
     last = _last_element(buffer.shape, buffer.strides, buffer.offset)
     if last is None or any(axis.extent == 0 for axis in axes):
         return
+    if buffer.dtype in COMPLEX_PARTS:
+        last = 2 * last + 1
     if isinstance(index, int):
         low = high = index
     else:

@@ -71,7 +71,9 @@ class Lowering:
         self.input_symbols: frozenset[Any] = frozenset()
         self.kept: set[str] = set()  # steps that run even if nothing reads what they write: they may raise
         self.live = LiveValues({})
-        self.examined: dict[torch.fx.Node, tuple[str | None, tuple[torch.device, ...]]] = {}  # `lower.loop_checks`
+        self.examined: dict[
+            torch.fx.Node, tuple[str | None, tuple[torch.device, ...], bool]
+        ] = {}  # `lower.loop_checks`
         self._taken: dict[str, int] = {}
 
     def as_traced(self, value: Any) -> Any:

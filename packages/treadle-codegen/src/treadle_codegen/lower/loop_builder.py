@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from treadle_codegen.ir.loops import Expr, FloatExpr, Instr, IntLike, Load, NumberLike, Store, has_float
-from treadle_codegen.ir.ops import FLOATS, INTS, LOW_FLOATS, OPS
+from treadle_codegen.ir.ops import COMPLEX_PARTS, FLOATS, INTS, LOW_FLOATS, OPS, memory_dtype
 from treadle_shapes.expr import And, BoolExpr, where
 from treadle_shapes.floats import to_float
 
@@ -69,8 +69,12 @@ class LoopBuilder:
         """A number as another value's dtype."""
         return self.cast(self.number(value, self.dtype_of(other)), self.dtype_of(other))
 
-    def cast(self, value: int, dtype: torch.dtype) -> int:
-        """Conversion as eager does it; constants are converted at once."""
+    def cast(self, value: Any, dtype: torch.dtype) -> Any:
+        """Conversion as eager does it; constants are converted at once. A complex value is the pair of its parts."""
+        if dtype in COMPLEX_PARTS:
+            part = COMPLEX_PARTS[dtype]
+            pair = value if isinstance(value, tuple) else (value, self.const(0, part))
+            return self.cast(pair[0], part), self.cast(pair[1], part)
         source = self.body[value]
         if source.dtype == dtype:
             return value
@@ -92,8 +96,12 @@ class LoopBuilder:
             return self.const(expr, torch.int64)
         return self.emit("index", dtype=torch.int64, attr=expr)
 
-    def number(self, value: NumberLike, dtype: torch.dtype) -> int:
+    def number(self, value: NumberLike | complex, dtype: torch.dtype) -> Any:
         """A number of the graph: a constant of `dtype`, or what is known at run time as int64, float64 or bool."""
+        if isinstance(value, complex):
+            part = COMPLEX_PARTS[dtype]
+            return self.const(value.real, part), self.const(value.imag, part)
+        dtype = memory_dtype(dtype)
         if isinstance(value, FloatExpr):
             return self.emit("scalar", dtype=torch.float64, attr=value)
         if isinstance(value, BoolExpr):
@@ -103,8 +111,11 @@ class LoopBuilder:
             return self.cast(self.emit("scalar", dtype=torch.float64, attr=to_float(value)), torch.int64)
         return self.index(value) if isinstance(value, Expr) else self.const(value, dtype)
 
-    def load(self, buffer: str, index: IntLike, dtype: torch.dtype) -> int:
+    def load(self, buffer: str, index: IntLike, dtype: torch.dtype) -> Any:
         """Element of a buffer, as its compute dtype; under a mask it is read only where the mask holds (else it is 0)."""
+        if dtype in COMPLEX_PARTS:
+            part = COMPLEX_PARTS[dtype]
+            return self.load(buffer, index * 2, part), self.load(buffer, index * 2 + 1, part)
         if self._mask is True:
             value = self.emit("load", dtype=dtype, attr=Load(buffer, index))
         else:
@@ -137,8 +148,12 @@ class LoopBuilder:
         finally:
             self._mask = outer
 
-    def store(self, buffer: str, index: IntLike, value: int, dtype: torch.dtype, mode: str | None = None) -> None:
+    def store(self, buffer: str, index: IntLike, value: Any, dtype: torch.dtype, mode: str | None = None) -> None:
         """Store converted to the buffer's dtype."""
+        if dtype in COMPLEX_PARTS:
+            for k, part in enumerate(self.cast(value, dtype)):
+                self.store(buffer, index * 2 + k, part, COMPLEX_PARTS[dtype], mode)
+            return
         value = self.cast(value, dtype)
         self.emit("store", value, dtype=dtype, attr=Store(buffer, index, mode))
 

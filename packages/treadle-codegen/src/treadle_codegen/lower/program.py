@@ -35,7 +35,7 @@ from treadle_codegen.lower.indexing import (
     same_strides,
 )
 from treadle_codegen.lower.live import LiveValues
-from treadle_codegen.lower.loop_checks import is_elsewhere, why_not_loops
+from treadle_codegen.lower.loop_checks import is_elsewhere, lowering_of, why_not_loops
 from treadle_codegen.lower.lowerings import LOWERINGS
 from treadle_codegen.lower.numbers import (
     CHECKS,
@@ -187,7 +187,7 @@ def _call(lowering: Lowering, node: torch.fx.Node, values: dict[torch.fx.Node, A
     if result is not None:
         return _finish(lowering, node, result)
     if why_not_loops(lowering, node) is None and why_not_float(name, args, kwargs) is None:
-        result = LOWERINGS[name](lowering, *args, **kwargs)
+        result = lowering_of(lowering, node)(lowering, *args, **kwargs)
     elif why_not_memory_view(node, args) is None:
         result = LOWERINGS[name](lowering, *args, **kwargs)
         views = result if isinstance(result, tuple) else (result,)

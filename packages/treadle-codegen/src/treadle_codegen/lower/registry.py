@@ -15,6 +15,7 @@ from treadle_shapes.floats import FloatExpr
 LoweringFn = Callable[..., Any]
 
 LOWERINGS: dict[str, LoweringFn] = {}
+COMPLEX_LOWERINGS: dict[str, LoweringFn] = {}  # where an argument or the result is complex; `lower.complex_numbers`
 _TAKE_FLOATS: set[str] = set()
 
 

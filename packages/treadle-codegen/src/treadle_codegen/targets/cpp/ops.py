@@ -19,12 +19,15 @@ C_TYPES: dict[torch.dtype, str] = {
     torch.uint8: "u8",
     torch.bool: "bool",
 }
-MEMORY_TYPES = C_TYPES | {torch.float16: "_Float16", torch.bfloat16: "u16", torch.bool: "u8"}
+MEMORY_TYPES = C_TYPES | {
+    torch.float16: "_Float16", torch.bfloat16: "u16", torch.bool: "u8",
+    torch.complex64: "float", torch.complex128: "double",
+}  # fmt: skip
 _UNSIGNED = {torch.int64: "u64", torch.int32: "u32"}
 _BITS = {torch.int64: 64, torch.int32: 32, torch.int16: 16, torch.int8: 8, torch.uint8: 8}
 
 _FLOAT_OPS = {
-    "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
+    "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "t_neg({0})",
     "abs": "t_abs({0})", "sign": "({t})(({0} > 0) - ({0} < 0))", "maximum": "t_max({0}, {1})", "minimum": "t_min({0}, {1})",
     "truncdiv": "f_trunc({0} / {1})", "floordiv": "float_floordiv<{t}>({0}, {1})",
     "remainder": "float_mod<{t}>({0}, {1})", "fmod": "f_fmod({0}, {1})",

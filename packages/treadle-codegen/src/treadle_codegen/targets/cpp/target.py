@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from treadle_codegen.costs import Costs
-from treadle_codegen.ir.ops import BUFFER_DTYPES
+from treadle_codegen.ir.ops import BUFFER_DTYPES, COMPLEX_PARTS
 from treadle_codegen.rewrite.pipeline import EarlyRewrite
 from treadle_codegen.targets.cpp.build import stop_background_compilers
 from treadle_codegen.targets.cpp.clock import CpuClock
@@ -27,7 +27,7 @@ def _allocation(device: torch.device) -> Allocation:
 CPP = Target(
     name="cpp",
     devices=("cpu",),
-    dtypes=frozenset(BUFFER_DTYPES),
+    dtypes=BUFFER_DTYPES | COMPLEX_PARTS.keys(),
     renderer=CppRenderer,
     abi=PointerTable(),
     allocation=_allocation,
