@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from treadle_codegen import CodegenOptions, OptionError
-from treadle_codegen.ir.ops import BUFFER_DTYPES
+from treadle_codegen.ir.ops import BUFFER_DTYPES, COMPLEX_PARTS
 from treadle_codegen.targets.cpp.entries import PointerTable
 from treadle_codegen.targets.table import TARGETS, target_named
 
@@ -20,7 +20,7 @@ def test_targets_are_found_by_name() -> None:
 @pytest.mark.parametrize("name", TARGETS)
 def test_records_are_complete(name: str) -> None:
     target = TARGETS[name]
-    assert target.name == name and target.devices and target.dtypes <= BUFFER_DTYPES
+    assert target.name == name and target.devices and target.dtypes <= BUFFER_DTYPES | COMPLEX_PARTS.keys()
     assert {torch.float32, torch.int64, torch.bool} <= target.dtypes
     assert target.costs.alignment & (target.costs.alignment - 1) == 0
     renderer = target.renderer(CodegenOptions(threads=1))
