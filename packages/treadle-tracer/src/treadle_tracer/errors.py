@@ -33,7 +33,8 @@ class Unsupported(Exception):
     `code` is a key of `breaks.toml`, `context` names the object or call that stopped the trace, `user_stack` is the traced program's
     stack, outermost first, as (file, line, function). `made_at` is the instruction of the root frame that made the value at which the
     frame cannot be left, -1 if not known. `steps`: for each frame from the root inwards that may be left there (`trace.break_depth`), the
-    step of the trace at which it carries out the instruction that failed or the call that has led to it.
+    step of the trace at which it carries out the instruction that failed or the call that has led to it. `most_frames`: how many of them
+    may be left at most, None for all.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Unsupported(Exception):
         self.user_stack = user_stack
         self.made_at = made_at
         self.steps: tuple[int, ...] = ()
+        self.most_frames: int | None = None
         super().__init__(code, context)
 
     @property

@@ -16,6 +16,8 @@ from treadle_codegen.lower.registry import lowering
 from treadle_codegen.lower.tensor_expr import TensorExpr
 from treadle_shapes.floats import FloatExpr
 
+# At import: a program may have replaced functions of `math` by the time that it is compiled.
+_SQRT_HALF, _SQRT_TWO_OVER_PI = math.sqrt(0.5), math.sqrt(2 / math.pi)
 HARD, DIVIDE = int(Cost.TRANSCENDENTAL), int(Cost.DIVIDE)
 
 
@@ -39,9 +41,9 @@ def gelu(o: LoopBuilder, x: int, approximate: str = "none") -> int:
     half, one = o.like(0.5, x), o.like(1.0, x)
     if approximate == "tanh":
         cube = o.op("mul", o.op("mul", x, x), x)
-        inner = o.op("mul", o.like(math.sqrt(2 / math.pi), x), o.op("add", x, o.op("mul", o.like(0.044715, x), cube)))
+        inner = o.op("mul", o.like(_SQRT_TWO_OVER_PI, x), o.op("add", x, o.op("mul", o.like(0.044715, x), cube)))
         return o.op("mul", o.op("mul", half, x), o.op("add", one, o.op("tanh", inner)))
-    return o.op("mul", o.op("mul", x, half), o.op("add", one, o.op("erf", o.op("mul", x, o.like(math.sqrt(0.5), x)))))
+    return o.op("mul", o.op("mul", x, half), o.op("add", one, o.op("erf", o.op("mul", x, o.like(_SQRT_HALF, x)))))
 
 
 def _clipped_plus_3(o: LoopBuilder, x: int) -> int:

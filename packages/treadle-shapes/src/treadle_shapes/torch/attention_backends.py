@@ -8,9 +8,9 @@ aten/src/ATen/native/transformers/attention.cpp.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf, sqrt
 from typing import Any
 
 import torch
@@ -78,7 +78,7 @@ class Attention:
         if self.mask is None or self.mask.dtype is not torch.bool:
             return self.mask
         zero, infinity = (
-            torch.full((), number, dtype=self.query.dtype, device=self.mask.device) for number in (0.0, -math.inf)
+            torch.full((), number, dtype=self.query.dtype, device=self.mask.device) for number in (0.0, -inf)
         )
         return torch.where(self.mask, zero, infinity)
 
@@ -150,7 +150,7 @@ def _math(call: Attention) -> torch.Tensor:
 
 def _flash(call: Attention) -> torch.Tensor:
     q, k, v, size = call.query, call.key, call.value, call.query.shape[-1]
-    scale = 1 / math.sqrt(size) if call.scale is None else call.scale  # of the size before padding
+    scale = 1 / sqrt(size) if call.scale is None else call.scale  # of the size before padding
     missing = -size % _FLASH_ALIGNMENT
     if missing:
         q, k, v = (F.pad(t, (0, missing)) for t in (q, k, v))

@@ -34,7 +34,8 @@ class Frame:
     """One function being evaluated.
 
     function  what has been called; None in the root frame
-    step      the number of the present instruction among all that the trace has evaluated, in all frames
+    began     the number of instructions that the trace had evaluated before, in all frames
+    step      the number of the present instruction among those
     """
 
     def __init__(self, tx: Tracer, program: Program, function_code: types.CodeType, globals_: dict[str, Any]):
@@ -50,6 +51,7 @@ class Frame:
         self.function: FunctionValue | None = None
         self.pc = 0
         self.at = 0
+        self.began = tx.step
         self.step = 0
         self.keyword_names: tuple[str, ...] = ()
         self.stop_at: int | None = None
@@ -167,7 +169,7 @@ class Frame:
         if tx.speculation is not None:
             tx.speculation.run(self)
             return
-        steps, last = self.program.steps, tx.break_at
+        steps, last, patience = self.program.steps, tx.break_at, tx.patience
         while True:
             at = self.at = self.pc
             self.step = step = tx.step
@@ -178,6 +180,8 @@ class Frame:
             self.pc = at + 1
             handler, instruction = steps[at]
             try:
+                if step >= patience.ends_at:
+                    tx.check_patience(step)
                 if handler(self, instruction):
                     return
             except Raised as raised:
@@ -198,7 +202,7 @@ class Frame:
         if not error.user_stack:
             error.user_stack = tx.user_stack()
         if not error.steps and tx.speculation is None:
-            error.steps = steps_to_leave(tx.frames, _LOOPS)  # type: ignore[arg-type]
+            error.steps = steps_to_leave(tx.frames, _LOOPS)[: error.most_frames]  # type: ignore[arg-type]
         return error
 
     def break_step(self) -> int:

@@ -17,6 +17,7 @@ from treadle_tracer.room import room_to_recurse
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
 from treadle_tracer.trace.bind import bind_arguments
 from treadle_tracer.trace.frame import Frame, evaluates_frames, raises_again
+from treadle_tracer.trace.patience import TakesTooLong, takes_long
 from treadle_tracer.trace.program import Program
 from treadle_tracer.trace.result import InnerFrame, TraceResult
 from treadle_tracer.trace.table import HANDLERS
@@ -97,7 +98,7 @@ class RootFrame(Frame):
 
     @evaluates_frames
     def run(self) -> None:
-        tx, steps = self.tx, self.program.steps
+        tx, steps, patience = self.tx, self.program.steps, self.tx.patience
         while True:
             at = self.at = self.pc
             self.step = step = tx.step
@@ -109,6 +110,8 @@ class RootFrame(Frame):
             self.pc = at + 1
             handler, instruction = steps[at]
             try:
+                if step >= patience.ends_at:
+                    tx.check_patience(step)
                 if handler(self, instruction):
                     return
             except BreakReached:
@@ -158,6 +161,8 @@ def trace_frame(
     With `stop_at` the trace breaks when it first reaches that instruction, for `reason`; with `break_at`, before that step.
     caller_handles: a caller of the frame is handling an exception.
     """
+    if takes_long(frame.code) and not options.fullgraph:
+        raise TakesTooLong("long-trace", model.qualname)
     for _ in range(3):
         tx = Tracer(inline_call, run_body, dynamic, options, caller_handles)
         tx.break_at = break_at
@@ -165,6 +170,9 @@ def trace_frame(
         try:
             with room_to_recurse():
                 return _run_root(tx, root, reason)
+        except TakesTooLong:
+            tx.abandon()
+            raise
         except Unsupported as error:
             tx.abandon()
             reason, break_at = error, (error.steps or (root.break_step(),))[-1]

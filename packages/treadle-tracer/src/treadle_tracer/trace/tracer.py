@@ -35,6 +35,7 @@ from treadle_tracer.source import (
     Source,
     is_passed,
 )
+from treadle_tracer.trace.patience import Patience, takes_long
 from treadle_tracer.values import (
     aliases,
     array_functions,
@@ -97,6 +98,9 @@ def _weakly_asked(tracer: Tracer) -> Callable[[Any], bool | None]:
 class TracedFrame(FrameView, Protocol):
     """What the tracer asks of its frames: see `trace.frame`."""
 
+    began: int
+    function_code: types.CodeType
+
     def position(self) -> tuple[str, int, str]:
         """(file, line, function) of the instruction being evaluated."""
         ...
@@ -158,6 +162,7 @@ class Tracer:
         self.was_protected = False
         self.step = 0  # of the next instruction, counted over all frames
         self.break_at: int | None = None
+        self.patience = Patience()
         self.broken_frames: tuple[Any, ...] = ()
         self.handled_at_break: Value | None = None
         self.caught: list[Value] = []
@@ -178,6 +183,13 @@ class Tracer:
         self._backward_bodies = 0
         self.guards.add_global_state()
         self.symbols.oracle = _weakly_asked(self)
+
+    def check_patience(self, step: int) -> None:
+        """Raises Unsupported when the trace takes too long. Whoever wants one graph or nothing waits."""
+        if self.symbols.options.fullgraph:
+            self.patience.ends_at = sys.maxsize
+            return
+        self.patience.check(step, self.graph.calls, self.frames)
 
     # ---- operations that a module of values/ needs of a higher one: see TraceContext
 
@@ -214,6 +226,8 @@ class Tracer:
             return function.call(self, args, kwargs)
         if len(self.frames) >= _MAX_DEPTH:
             raise Unsupported("recursion", function.describe())
+        if takes_long(function.code) and not self.symbols.options.fullgraph:
+            raise Unsupported("long-trace", function.describe())
         if function_transforms.is_transformed(function):
             return function_transforms.call_transformed(self, function, args, kwargs)
         return self._inline(self, function, args, kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING
 
+from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import ListValue
@@ -22,6 +23,8 @@ def init_container(
     if isinstance(container, ListValue):
         container.items[:] = args[0].unpack(tx) if args else []
         container.changed(tx)
+    elif isinstance(container, SetValue) and is_subtype(container.cls, frozenset):
+        return  # its members came with `__new__`: `object.__init__`
     elif isinstance(container, SetValue):
         items = [ListValue(args[0].unpack(tx))] if args else []
         replace_items(container, tx, entries_of(tx, items[0]) if args else {}, set.__init__, list(items))
