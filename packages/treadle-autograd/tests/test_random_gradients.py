@@ -106,14 +106,14 @@ def observe(run: Any, layouts: Any, changed: int) -> list[Any]:
     return seen
 
 
-def assert_same(mine: Any, theirs: Any) -> None:
+def assert_same(mine: Any, theirs: Any, atol: float = 1e-6) -> None:
     if isinstance(mine, torch.Tensor) and isinstance(theirs, torch.Tensor):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6, equal_nan=True)
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=atol, equal_nan=True)
     elif isinstance(mine, list):
         assert isinstance(theirs, list), theirs
         assert len(mine) == len(theirs), (mine, theirs)
         for a, b in zip(mine, theirs, strict=True):
-            assert_same(a, b)
+            assert_same(a, b, atol)
     else:
         assert mine == theirs
 

@@ -116,4 +116,4 @@ def test_random_second_gradients(
     mine, theirs = observe(compiled, layouts, hooks), observe(gm, layouts, hooks)
     if theirs[-1] is True and mine[-1] is not True:
         return  # eager had saved what was changed, and we had not
-    assert_same(mine, theirs)
+    assert_same(mine, theirs, atol=1e-5)  # where two norms meet, terms of order 1 leave gradients of 1e-3

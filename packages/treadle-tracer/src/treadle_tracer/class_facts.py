@@ -6,8 +6,10 @@ none, as CPython itself does where it asks.
 
 from __future__ import annotations
 
+import collections
 import sys
-from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
+from collections.abc import Iterable
+from types import FunctionType, GetSetDescriptorType, MappingProxyType, MemberDescriptorType
 from typing import Any
 
 _MRO, _DICT, _FLAGS, _NAME, _QUALNAME = (
@@ -20,9 +22,12 @@ def mro_of(cls: type) -> tuple[type, ...]:
     return _MRO(cls)
 
 
+_NO_NAMES: MappingProxyType[str, Any] = MappingProxyType({})
+
+
 def namespace_of(cls: type) -> Any:
-    """`cls.__dict__`"""
-    return _DICT(cls)
+    """`cls.__dict__`; a static type that nobody has used yet has none."""
+    return _DICT(cls) or _NO_NAMES
 
 
 def flags_of(cls: type) -> int:
@@ -52,7 +57,7 @@ def is_weakly_referable(cls: type) -> bool:
 
 def module_of(cls: type) -> Any:
     """What the class statement says of the module of a class, which may be anything; "builtins" for classes made in C."""
-    return _DICT(cls).get("__module__") or _NAME_OF_MODULE(cls)
+    return namespace_of(cls).get("__module__") or _NAME_OF_MODULE(cls)
 
 
 _WEAKREF_OFFSET = type.__dict__["__weakrefoffset__"].__get__
@@ -101,3 +106,15 @@ def defining_package(function: FunctionType) -> str | None:
     name = scope.get("__name__")
     module = sys.modules.get(name) if type(name) is str else None
     return name.partition(".")[0] if module is not None and vars(module) is scope else None
+
+
+def keys_in_order(mapping: dict[Any, Any]) -> list[Any]:
+    """The keys of a dict in the order of iteration, past what its class says about it."""
+    return [key for key, _ in items_in_order(mapping)]
+
+
+def items_in_order(mapping: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    """`keys_in_order`, each with its item. An OrderedDict has an order of its own, which `move_to_end` changes."""
+    if is_subtype(type(mapping), collections.OrderedDict):
+        return collections.OrderedDict.items(mapping)
+    return dict.items(mapping)

@@ -9,13 +9,12 @@ emit(cb)  makes a `CodeBuilder` push the object, in code with the parameters, fr
 
 from __future__ import annotations
 
-import collections
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Protocol
 
 from .by_identity import IdentitySet
-from .class_facts import is_class, is_subtype, module_of, namespace_of, own_dict, qualname_of
+from .class_facts import is_class, keys_in_order, module_of, namespace_of, own_dict, qualname_of
 from .weakly import class_may_change, named_slot, reference_to, referent
 
 Accessor = tuple[Any, ...]
@@ -565,18 +564,6 @@ class DictKeySource(_Step):
 
 def _nth_key(mapping: dict[Any, Any], index: int) -> Any:
     return keys_in_order(mapping)[index]
-
-
-def keys_in_order(mapping: dict[Any, Any]) -> list[Any]:
-    """The keys of a dict in the order of iteration, past what its class says about it."""
-    return [key for key, _ in items_in_order(mapping)]
-
-
-def items_in_order(mapping: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
-    """`keys_in_order`, each with its item. An OrderedDict has an order of its own, which `move_to_end` changes."""
-    if is_subtype(type(mapping), collections.OrderedDict):
-        return collections.OrderedDict.items(mapping)
-    return dict.items(mapping)
 
 
 class ApplySource(Source):

@@ -10,7 +10,7 @@ import torch
 from value_runs import size, tracer, wrapped
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values import protocol
+from treadle_tracer.values import builtin_methods, protocol
 from treadle_tracer.values.base import FALSE, TRUE, Constant
 from treadle_tracer.values.joined import SymbolicBool, is_same
 from treadle_tracer.values.objects import ObjectValue
@@ -117,8 +117,8 @@ def test_symbolic_numbers_and_tensors_become_nodes():
 def test_built_in_methods_by_name():
     tx = tracer()
     items = ListValue([Constant(1), Constant(2)])
-    assert protocol.call_builtin_method(tx, items, "__len__", None, [], {}).constant() == 2
-    assert protocol.call_builtin_method(tx, items, "__contains__", None, [Constant(2)], {}) is TRUE
-    assert protocol.call_builtin_method(tx, Constant(5), "__rsub__", None, [Constant(7)], {}).constant() == 2
-    protocol.call_builtin_method(tx, items, "__init__", None, [], {})
+    assert builtin_methods.call_builtin_method(tx, items, "__len__", None, [], {}).constant() == 2
+    assert builtin_methods.call_builtin_method(tx, items, "__contains__", None, [Constant(2)], {}) is TRUE
+    assert builtin_methods.call_builtin_method(tx, Constant(5), "__rsub__", None, [Constant(7)], {}).constant() == 2
+    builtin_methods.call_builtin_method(tx, items, "__init__", None, [], {})
     assert items.items == []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.bytecode import OPS
 from treadle_tracer.class_facts import flags_of, is_subtype
+from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.likely import likely_truth
 from treadle_tracer.trace.op_handler import OpHandler, unsupported
@@ -249,6 +250,8 @@ def _match_class(frame: Frame, i: Instruction) -> None:
         return
     attributes = [name.constant() for name in names.unpack(tx)]
     match_args: tuple[str, ...] = getattr(cls, "__match_args__", ())
+    if type(match_args) is not tuple or not all(type(name) is str for name in match_args):
+        raise Unsupported("raises", f"{cls_value.describe()}.__match_args__")
     positional = match_args[: i.arg or 0]
     items: list[Value] = []
     if i.arg and not positional and is_one_of(cls, _SELF_MATCHING):

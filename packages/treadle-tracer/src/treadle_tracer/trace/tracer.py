@@ -8,7 +8,7 @@ import linecache
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -41,6 +41,7 @@ from treadle_tracer.values import (
     array_functions,
     array_methods,
     array_warnings,
+    builtin_methods,
     class_writes,
     module_attributes,
     objects,
@@ -200,7 +201,7 @@ class Tracer:
     same_or_equal = protocol.same_or_equal
     compare = protocol.compare
     binary_op = protocol.binary_op
-    call_builtin_method = protocol.call_builtin_method
+    call_builtin_method = builtin_methods.call_builtin_method
     bind = objects.bind
     construct = construction.construct
     class_method = construction.method_of_class
@@ -249,7 +250,7 @@ class Tracer:
         """An iterator over these items."""
         return SequenceIterator(ListValue(items))
 
-    def fixed_iterator(self, owner: Value, items: list[Value], cls: type) -> Value:
+    def fixed_iterator(self, owner: Value, items: Sequence[Any], cls: type) -> Value:
         """`iter(owner)`, of this class, of an object that has these items."""
         return FixedIterator(owner, items, cls)
 

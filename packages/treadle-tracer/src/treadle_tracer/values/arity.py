@@ -11,19 +11,25 @@ from __future__ import annotations
 
 import collections
 import functools
+import inspect
 import itertools
 import re
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from treadle_tracer.by_identity import IdentitySet
+from treadle_tracer.by_identity import IdentitySet, is_one_of
+from treadle_tracer.class_facts import mro_of, namespace_of, qualname_of
+from treadle_tracer.errors import Unsupported
 
 _WRONG = re.compile(r"(takes|expected|missing|must have at least|keyword).*argument|argument.*(given|got \d)")
 _MODULES = frozenset({"builtins", "math", "_operator", "_functools"})
 _WITH_EFFECTS = frozenset(
     "print input open exec eval compile breakpoint globals locals vars dir setattr delattr __import__ __build_class__".split()
 )
+_SIGNATURES = {
+    function: inspect.signature(function) for function in (setattr, delattr)
+}  # they would do what they are asked to
 _TYPES: dict[type, Callable[[], Any]] = {
     kind: kind
     for kind in (
@@ -57,12 +63,29 @@ def why_not_callable_with(function: Any, n_args: int, names: Sequence[str]) -> s
     else:
         is_asked = type(function) is types.BuiltinFunctionType and function.__module__ in _MODULES
         is_asked = is_asked and function.__name__ not in _WITH_EFFECTS
+        if is_one_of(function, (setattr, delattr)):
+            return _why_not_bound(function, n_args, names)
     return _ask(function, n_args, tuple(names)) if is_asked else None
 
 
+def _why_not_bound(function: Any, n_args: int, names: Sequence[str]) -> str | None:
+    wanted = len(_SIGNATURES[function].parameters)
+    if names:
+        return f"{function.__name__}() takes no keyword arguments"
+    return None if n_args == wanted else f"{function.__name__} expected {wanted} arguments, got {n_args}"
+
+
 def why_not_method_with(kind: type, name: str, n_args: int, names: Sequence[str]) -> str | None:
-    """As `why_not_callable_with`, for the method `name` of an instance of `kind`."""
-    return _ask_method(kind, name, n_args, tuple(names)) if kind in _INSTANTIATED else None
+    """As `why_not_callable_with`, for the method `name` of an instance of `kind` that a type of Python's own defines.
+
+    For a subclass, which the message would name, Unsupported is raised in its place.
+    """
+    if kind in _INSTANTIATED:
+        return _ask_method(kind, name, n_args, tuple(names))
+    base = next((base for base in mro_of(kind) if name in namespace_of(base)), None)
+    if base is not None and base in _INSTANTIATED and _ask_method(base, name, n_args, tuple(names)) is not None:
+        raise Unsupported("raises", f"{qualname_of(kind)}.{name} of {n_args + len(names)} arguments")
+    return None
 
 
 @functools.cache

@@ -6,6 +6,7 @@ import operator
 import types
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.class_lookup import MISSING
@@ -79,6 +80,11 @@ class ConcreteValue(Value):
         return self.obj
 
     def hash_key(self, tx: TraceContext) -> Any:
+        if type(self.obj) is slice:  # hashable since Python 3.12
+            try:
+                hash(self.obj)
+            except TypeError as error:
+                tx.raise_real(error)
         return self.obj
 
     def as_index(self, tx: TraceContext) -> int:
@@ -159,15 +165,16 @@ class Constant(ConcreteValue):
 
     def iterate(self, tx: TraceContext) -> Value:
         try:
-            items = list(self.obj)
+            cls = type(iter(self.obj))
         except TypeError as error:
             tx.raise_real(error)
-        return tx.fixed_iterator(self, [tx.from_constant(item) for item in items], type(iter(self.obj)))
+        items = self.obj if is_one_of(type(self.obj), (str, bytes, range, tuple)) else list(self.obj)
+        return tx.fixed_iterator(self, items, cls)
 
     def length(self, tx: TraceContext) -> int:
         try:
             return len(self.obj)
-        except TypeError as error:
+        except (TypeError, OverflowError) as error:
             tx.raise_real(error)
 
     def contains(self, tx: TraceContext, item: Value) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.arity import why_not_callable_with
@@ -93,6 +94,8 @@ class CallableValue(ConcreteValue):
         owner, *rest = args
         if isinstance(owner, TensorValue):
             return tx.tensor_method(owner, self.obj.__name__, rest, kwargs)
+        if not is_subtype(owner.python_type(), self.obj.__objclass__):
+            raise Unsupported("raises", f"{self.obj.__qualname__} of {owner.describe()}")
         return tx.call_builtin_method(owner, self.obj.__name__, self.obj, rest, kwargs)
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:

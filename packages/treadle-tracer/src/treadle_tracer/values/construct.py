@@ -27,7 +27,13 @@ from treadle_tracer.values.arity import why_not_callable_with
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, find_in_mro, is_named_tuple, lookup
-from treadle_tracer.values.constant_objects import IMMUTABLE_BASES, MadeConstantObject, has_python_method, new_immutable
+from treadle_tracer.values.constant_objects import (
+    IMMUTABLE_BASES,
+    ConstantObject,
+    MadeConstantObject,
+    has_python_method,
+    new_immutable,
+)
 from treadle_tracer.values.constants import is_numpy_type
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValue
@@ -110,6 +116,8 @@ def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwar
             raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} with named arguments")
     elif made.container is not None:
         init_container(tx, made.container, args, kwargs)
+    elif kwargs and issubclass(cls, BaseException) and not issubclass(cls, (ImportError, AttributeError, NameError)):
+        raise Unsupported("raises", f"{cls.__qualname__} with named arguments")
     elif (args or kwargs) and not issubclass(cls, BaseException) and init is object.__init__:
         if not isinstance(new, (staticmethod, types.FunctionType)):
             tx.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
@@ -124,6 +132,13 @@ def _initialised_class(tx: TraceContext, made: Value, args: list[Value], kwargs:
     return made
 
 
+def _makes_group(args: list[Value]) -> bool:
+    """Whether `BaseExceptionGroup.__new__` surely takes these arguments."""
+    if len(args) != 2 or args[0].python_type() is not str or not isinstance(args[1], (ListValue, TupleValue)):
+        return False
+    return bool(args[1].items) and all(is_subtype(item.python_type(), Exception) for item in args[1].items)
+
+
 def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue | MadeConstantObject:
     """A new instance, as `__new__` of the built-in base makes it."""
     if issubclass(cls, torch.jit.ScriptModule):
@@ -131,6 +146,8 @@ def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue | Ma
     if isinstance(lookup(tx, cls, "__del__"), types.FunctionType):
         raise Unsupported("finalizer", f"{cls.__qualname__}.__del__")
     if issubclass(cls, BaseException):
+        if is_subtype(cls, BaseExceptionGroup) and not _makes_group(args):
+            raise Unsupported("raises", f"{cls.__qualname__} of {len(args)} arguments")
         made = ObjectValue(cls)
         made.new_args = list(args)
         return made
@@ -269,6 +286,8 @@ def _new_number(cls: type) -> _Constructor:
             if isinstance(value, ObjectValue) or has_python_method(tx, value, (special, "__index__")):
                 name = special if lookup(tx, value.python_type(), special) is not MISSING else "__index__"
                 return call_special(tx, value, name, [])
+            if isinstance(value, ConstantObject) and is_subtype(value.python_type(), cls):
+                return Constant(getattr(cls, special)(value.obj))
         return tx.fold(cls, args, kwargs)
 
     return make
@@ -510,7 +529,9 @@ def method_of_class(
         return owner.type_getattribute(tx, args[0].constant())
     if name == "__instancecheck__":
         return boolean(is_subtype(args[0].python_type(), cls))
-    method = getattr(cls, name)
+    method = getattr(cls, name, None)
+    if method is None:
+        raise Unsupported("builtin-call", f"{owner.describe()}.{name}")
     rule = rule_of(method)
     if rule is not None:
         return rule.apply(tx, args, kwargs)

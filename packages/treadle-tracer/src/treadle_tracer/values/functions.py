@@ -476,7 +476,7 @@ class ClassValue(ConcreteValue):
         if name == "__class__":
             return tx.wrap_known(meta)
         members = find_in_mro((cls,), "_member_map_")[0] if is_subtype(meta, enum.EnumMeta) else ()
-        if name in members:
+        if type(members) is dict and name in members:
             tx.guards.add(DictItemSource(ConstSource(members), name), "is", members[name])
             return tx.from_constant(members[name])
         meta_raw, meta_owner = lookup_with_owner(tx, meta, name)
@@ -545,7 +545,11 @@ class ClassValue(ConcreteValue):
 
     def iterate(self, tx: TraceContext) -> Value:
         if isinstance(self.obj, enum.EnumMeta):
-            return tx.list_iterator([tx.from_constant(member) for member in self.obj])
+            try:
+                members = list(self.obj)
+            except TypeError:  # a class made in the trace that is no enum in full
+                raise Unsupported("class-definition", f"the members of {self.describe()}") from None
+            return tx.list_iterator([tx.from_constant(member) for member in members])
         return super().iterate(tx)
 
     def length(self, tx: TraceContext) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
@@ -175,11 +175,11 @@ _ITEM_ITERATOR = type(iter(_HasItems()))
 
 
 class FixedIterator(IteratorValue):
-    """`iter(owner)` of an object that has these items: a string, a range."""
+    """`iter(owner)` of an object that has these items, Values or constants: a string, a range."""
 
     __slots__ = ("cls", "items", "owner", "position")
 
-    def __init__(self, owner: Value, items: list[Value], cls: type):
+    def __init__(self, owner: Value, items: Sequence[Any], cls: type):
         self.source = None
         self.owner = owner
         self.items = items
@@ -190,11 +190,13 @@ class FixedIterator(IteratorValue):
         return self.cls
 
     def next(self, tx: TraceContext) -> Value | None:
-        if self.position >= len(self.items):
-            self.position = len(self.items) + 1
-            return None
         self.position += 1
-        return self.items[self.position - 1]
+        try:
+            item = self.items[self.position - 1]
+        except IndexError:
+            self.items = ()
+            return None
+        return item if isinstance(item, Value) else tx.from_constant(item)
 
     def reconstruct(self, cg: Any) -> None:
         cg.call_const(_iterator_after, self.owner, Constant(self.position))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
-from treadle_tracer.source import ApplySource, DictKeySource, dict_item_source, keys_in_order
+from treadle_tracer.class_facts import keys_in_order
+from treadle_tracer.source import ApplySource, DictKeySource, dict_item_source
 from treadle_tracer.values.constants import CONSTANT_TYPES
 from treadle_tracer.weakly import is_referred_to_weakly, reference_to, referent
 

@@ -12,6 +12,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant
@@ -164,7 +165,10 @@ def new_class(tx: TraceContext, meta: ClassValue, args: list[Value], kwargs: dic
     register(tx, shadow, made)
     for key, value in late:
         is_read = key == "__annotations__" and isinstance(value, DictValue)
-        _set_attribute(shadow, key, shadow_dict(tx, value) if is_read else shadow_of(tx, value))  # type: ignore[arg-type]
+        try:
+            _set_attribute(shadow, key, shadow_dict(tx, value) if is_read else shadow_of(tx, value))  # type: ignore[arg-type]
+        except (TypeError, ValueError) as error:  # such names as `__bases__` and `__name__` are the metaclass's
+            raise Unsupported("class-definition", f"{name}: {error}") from None
     register_generated(tx, shadow)
     tx.lookup_cache.clear()
     if isinstance(cell, CellValue):
@@ -251,6 +255,8 @@ def made_by(tx: TraceContext, function: Callable[..., Any], *values: Value) -> M
         shadow = function(*plain)
     except (TypeError, ValueError, AttributeError) as error:
         tx.raise_real(error)
+    except NameError as error:  # a function of the class reads a variable of the frame
+        raise Unsupported("class-definition", str(error)) from None
     made = MadeClass(shadow, (function, values), [])
     register(tx, shadow, made)
     register_generated(tx, shadow)
@@ -261,6 +267,6 @@ def _plain(tx: TraceContext, value: Value) -> Any:
     """What Python works on in place of a value: dicts and lists with shadows of their items."""
     if isinstance(value, DictValue):
         return {key.constant(): _plain(tx, item) for key, item in value.items(tx)}
-    if isinstance(value, (ListValue, TupleValue)) and value.source is None:
+    if isinstance(value, (ListValue, TupleValue)) and value.source is None and is_one_of(value.cls, (list, tuple)):
         return value.cls(_plain(tx, item) for item in value.items)
     return shadow_of(tx, value)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
-from treadle_tracer.class_facts import is_subtype
-from treadle_tracer.source import DictKeySource, items_in_order
+from treadle_tracer.class_facts import is_subtype, items_in_order
+from treadle_tracer.source import DictKeySource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup

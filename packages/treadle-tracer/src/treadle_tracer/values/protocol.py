@@ -14,20 +14,16 @@ import torch
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.tables import by_name
 from treadle_tracer.values import array_methods, floats, numpy_numbers, tensor_numbers
-from treadle_tracer.values.arity import why_not_method_with
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.backwards_view import BackwardsView
-from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method, boolean
+from treadle_tracer.values.base import ConcreteValue, Constant, Method, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method, special_methods_are_built_in
 from treadle_tracer.values.constants import is_numpy_scalar
-from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.deferred_text import DeferredText, is_open_text, joined_text
 from treadle_tracer.values.functions import BoundMethod
 from treadle_tracer.values.growing import GrownTuple, OutsideTuple
-from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.joined import SymbolicBool, is_same
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
@@ -37,7 +33,7 @@ from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue, com
 from treadle_tracer.values.sets import SetValue, entries_of, real_result, replace_items
 from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
-from treadle_tracer.values.text import format_method, percent_format, to_repr, to_str
+from treadle_tracer.values.text import percent_format
 from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
 
 if TYPE_CHECKING:
@@ -91,8 +87,10 @@ def fold(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwar
             name = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
             raise Unsupported("call", f"{name} of {error.value.describe()}") from None
     try:
-        quiet = any(map(is_numpy_scalar, (*plain, *named.values(), getattr(function, "__self__", None))))
-        result = _call_quietly(function, plain, named) if quiet else function(*plain, **named)
+        warns = type(function) is types.FunctionType or any(
+            map(is_numpy_scalar, (*plain, *named.values(), getattr(function, "__self__", None)))
+        )
+        result = _call_quietly(function, plain, named) if warns else function(*plain, **named)
     except Unsupported:
         raise
     except Exception as error:
@@ -101,13 +99,13 @@ def fold(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwar
 
 
 def _call_quietly(function: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """Call a function of NumPy's scalars. What NumPy warns of, the program is to see when it runs."""
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        result = function(*args, **kwargs)
-    if seen:
-        raise Unsupported("numpy", f"{getattr(function, '__name__', function)} warns: {seen[0].message}")
-    return result
+    """Call a function that may warn. What it warns of, the program is to see when it runs, and nothing is to be kept of this call."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            return function(*args, **kwargs)
+        except Warning as warning:
+            raise Unsupported("builtin-call", f"{getattr(function, '__name__', function)} warns: {warning}") from None
 
 
 # ---- identity
@@ -174,6 +172,13 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     if replaced is not None:
         return replaced
     if _are_graph_operands(a, b):
+        name = BINARY[text.removesuffix("=") if text not in BINARY else text][1]
+        if any(has_python_method(tx, x, (f"__{name}__", f"__r{name}__", f"__i{name}__")) for x in (a, b)):
+            if isinstance(a, SymbolicValue) or isinstance(b, SymbolicValue):
+                a, b = (Constant(tx.specialise(x)) if isinstance(x, SymbolicValue) else x for x in (a, b))
+                return binary_op(tx, text, a, b)
+            if not isinstance(a, TensorValue):
+                return _by_special_methods(tx, a, b, f"__{name}__", f"__r{name}__", text)
         in_place = text not in BINARY and isinstance(a, TensorValue)
         function = IN_PLACE[text] if in_place else BINARY[text.removesuffix("=") if text not in BINARY else text][0]
         if isinstance(a, Constant) and isinstance(a.obj, str):
@@ -478,108 +483,3 @@ def _compare_objects(tx: TraceContext, text: str, a: Value, b: Value, forward: s
     raise_exception(
         tx, TypeError, f"{text!r} not supported between instances of {left.__name__!r} and {right.__name__!r}"
     )
-
-
-# ---- special methods of built-in types, by name
-
-_Dunder = Callable[[Any, Value, "list[Value]"], Value]
-
-
-def _none(_: None) -> Value:
-    return NONE
-
-
-def _comparison(text: str) -> _Dunder:
-    return _own_or(COMPARE[text][1], lambda tx, v, args: compare(tx, text, v, args[0]))
-
-
-def _forward(text: str) -> _Dunder:
-    return _own_or(f"__{BINARY[text][1]}__", lambda tx, v, args: binary_op(tx, text, v, args[0]))
-
-
-def _reflected(text: str) -> _Dunder:
-    return _own_or(f"__r{BINARY[text][1]}__", lambda tx, v, args: binary_op(tx, text, args[0], v))
-
-
-def _in_place(text: str) -> _Dunder:
-    return lambda tx, v, args: binary_op(tx, text, v, args[0])
-
-
-def _own_or(name: str, operate: _Dunder) -> _Dunder:
-    """The method of this name of two constants, which says NotImplemented where an operator asks the other operand; else `operate`."""
-
-    def call(tx: Any, v: Value, args: list[Value]) -> Value:
-        if isinstance(v, ConcreteValue) and isinstance(args[0], ConcreteValue):
-            return fold(tx, getattr(v.python_type(), name), [v, args[0]], {})
-        return operate(tx, v, args)
-
-    return call
-
-
-_DUNDERS: dict[str, _Dunder] = by_name(
-    ("__getitem__", lambda tx, v, args: v.get_item(tx, args[0])),
-    ("__setitem__", lambda tx, v, args: _none(v.set_item(tx, args[0], args[1]))),
-    ("__delitem__", lambda tx, v, args: _none(v.del_item(tx, args[0]))),
-    ("__len__", lambda tx, v, args: v.length_value(tx)),
-    ("__iter__", lambda tx, v, args: v.iterate(tx)),
-    ("__contains__", lambda tx, v, args: boolean(v.contains(tx, args[0]))),
-    ("__bool__", lambda tx, v, args: boolean(v.truth(tx))),
-    ("__index__", lambda tx, v, args: Constant(v.as_index(tx))),
-    ("__neg__", lambda tx, v, args: unary_op(tx, "-", v)),
-    ("__pos__", lambda tx, v, args: unary_op(tx, "+", v)),
-    ("__invert__", lambda tx, v, args: unary_op(tx, "~", v)),
-    ("__str__", lambda tx, v, args: to_str(tx, v)),
-    ("__repr__", lambda tx, v, args: to_repr(tx, v)),
-    ("__reversed__", lambda tx, v, args: tx.list_iterator(v.unpack(tx)[::-1])),
-    *[(name, _comparison(text)) for text, (_, name, _) in COMPARE.items()],
-    *[(f"__{name}__", _forward(text)) for text, (_, name) in BINARY.items()],
-    *[(f"__r{name}__", _reflected(text)) for text, (_, name) in BINARY.items()],
-    *[(f"__i{name}__", _in_place(f"{text}=")) for text, (_, name) in BINARY.items()],
-)
-
-_DESCRIPTORS = (types.MethodDescriptorType, types.WrapperDescriptorType)
-_PLAIN = (Constant, Sequence, DictValue, DictView, SetValue, IteratorValue)
-
-
-def _text_method(tx: TraceContext, owner: str, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-    """`str.format` and `str.join` with arguments that are not known yet; None for everything else."""
-    if name == "format":
-        return format_method(tx, owner, args, kwargs)
-    if name == "join" and isinstance(args[0], Sequence):
-        items = args[0].unpack(tx)
-        if any(map(is_open_text, items)) and all(item.python_type() is str for item in items):
-            return joined_text(tx, [piece for item in items for piece in (owner, item)][1:])
-    return None
-
-
-def call_builtin_method(
-    tx: TraceContext, owner: Value, name: str, function: Any, args: list[Value], kwargs: dict[str, Value]
-) -> Value:
-    """Carry out a method implemented in C, `function` being the descriptor it was found as (None: unknown)."""
-    if isinstance(owner, LazyValue):
-        owner = owner.force(tx)
-    if isinstance(owner, TensorValue):
-        own_name = getattr(function, "__name__", name) if isinstance(function, _DESCRIPTORS) else name
-        return tx.tensor_method(owner, own_name, args, kwargs)
-    wrong = why_not_method_with(owner.python_type(), name, len(args), list(kwargs))
-    if wrong is not None:
-        return tx.raise_exception(TypeError, wrong)
-    if isinstance(owner, ObjectValue):
-        defined_in = getattr(function, "__objclass__", None)
-        if owner.container is not None and defined_in not in (object, None, BaseException) and name != "__init__":
-            return call_builtin_method(tx, owner.container, name, function, args, kwargs)
-        return owner.builtin_method(tx, name, args, kwargs)
-    if isinstance(owner, Constant) and type(owner) is Constant and isinstance(owner.obj, str):
-        found = _text_method(tx, owner.obj, name, args, kwargs)
-        if found is not None:
-            return found
-    if name in _DUNDERS and isinstance(owner, _PLAIN):
-        return _DUNDERS[name](tx, owner, args)
-    if name == "__init__" and isinstance(owner, (ListValue, DictValue, SetValue)):
-        init_container(tx, owner, args, kwargs)
-        return NONE
-    if name == "__hash__":
-        return Constant(hash(owner.hash_key(tx)))
-    if name == "__class__":
-        return tx.wrap_known(owner.python_type())
-    return owner.builtin_method(tx, name, args, kwargs)

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from treadle_tracer.class_facts import mro_of
+from treadle_tracer.class_facts import is_subtype, mro_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource, ConstSource, length_of_container
 from treadle_tracer.tables import by_name, disjoint
@@ -96,6 +96,8 @@ class Sequence(Value):
 
     def find(self, tx: TraceContext, args: list[Value]) -> int:
         low, high = (args[1].constant() if len(args) > 1 else 0), (args[2].constant() if len(args) > 2 else None)
+        if not all(bound is None or is_subtype(type(bound), int) for bound in (low, high)):
+            raise Unsupported("raises", f"a search from {low!r} to {high!r}")
         for position in range(*slice(low, high).indices(len(self.items))):
             if tx.same_or_equal(self.item(tx, position), args[0]):
                 return position
@@ -210,7 +212,10 @@ def field_names(cls: type) -> tuple[str, ...]:
 
 @functools.cache
 def _names_in_structseq(cls: type, count: int) -> tuple[str, ...]:
-    probe = cls(range(getattr(cls, "n_fields")))  # a structseq takes any objects
+    try:
+        probe = cls(range(getattr(cls, "n_fields")))  # a structseq takes any objects
+    except TypeError:  # made by Python alone (`sys.flags`)
+        raise Unsupported("builtin-call", f"a field of {cls.__name__}") from None
     members = [name for name, value in vars(cls).items() if type(value).__name__ == "member_descriptor"]
     by_index = {getattr(probe, name): name for name in members}
     return tuple(by_index.get(index, "") for index in range(count))
@@ -379,6 +384,8 @@ def _remove(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[s
     if position < 0:
         missing = "list.remove(x): x not in list" if self.cls is list else self.text_of_missing(args[0])
         tx.raise_exception(ValueError, missing)
+    if position >= len(self.items):  # `__eq__` of an item has changed the list
+        raise Unsupported("builtin-method", f"{self.describe()}.remove, which changes it")
     del self.items[position]
     self.changed(tx)
     return NONE

@@ -177,7 +177,10 @@ def _function(tx: TraceContext, value: FunctionValue) -> types.FunctionType:
     made.__annotations__ = {name: shadow_of(tx, item) for name, item in value.annotations.items()}
     for name, item in tx.mutations.attrs_of(value).items():
         if isinstance(item, Value):
-            setattr(made, name, shadow_of(tx, item))
+            try:
+                setattr(made, name, shadow_of(tx, item))
+            except (TypeError, ValueError) as error:  # `__annotations__`, `__code__` and others take no shadows
+                raise Unsupported("class-definition", f"{value.describe()}.{name}: {error}") from None
     return made
 
 

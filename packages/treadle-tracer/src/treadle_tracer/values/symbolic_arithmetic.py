@@ -24,6 +24,15 @@ from treadle_tracer.values.value import Value
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
+_OPERANDS = (
+    int,
+    float,
+    bool,
+    complex,
+    torch.SymInt,
+    torch.SymFloat,
+    torch.SymBool,
+)  # whose operators are no code of the program
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
@@ -43,6 +52,9 @@ def symbolic_op(tx: TraceContext, function: Callable[..., Any], args: list[Value
     if any(map(floats.is_float, args)):
         return floats.operate(tx, function, args)
     plain = [arg.sym if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]
+    if not all(is_one_of(type(number), _OPERANDS) for number in plain):  # its operators may be code of the program
+        args = [Constant(specialise(tx, arg)) if isinstance(arg, SymbolicValue) else arg for arg in args]
+        return tx.fold(function, args, {})
     try:
         result = function(*plain)
     except ZeroDivisionError:

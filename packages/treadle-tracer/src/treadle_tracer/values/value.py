@@ -34,6 +34,9 @@ class Raised(Exception):
         super().__init__(value)
 
 
+_MOST_ITEMS = 200_000  # that are unpacked while tracing: each takes microseconds
+
+
 class NotConstant(Exception):
     """`value` cannot be turned into a Python object at trace time."""
 
@@ -160,6 +163,9 @@ class Value:
 
     def length(self, tx: TraceContext) -> int:
         """`len(self)`"""
+        found = lookup(tx, self.python_type(), "__len__")
+        if found is not MISSING and not callable(found):
+            tx.raise_exception(TypeError, f"{type(found).__name__!r} object is not callable")
         length = call_special(tx, self, "__len__", []).as_index(tx)
         if length > sys.maxsize:
             tx.raise_exception(OverflowError, "cannot fit 'int' into an index-sized integer")
@@ -181,6 +187,8 @@ class Value:
         items: list[Value] = []
         while (item := iterator.next(tx)) is not None:
             items.append(item)
+            if len(items) > _MOST_ITEMS:
+                raise Unsupported("long-trace", f"more than {_MOST_ITEMS} items of {self.describe()}")
         return items
 
     def contains(self, tx: TraceContext, item: Value) -> bool:
@@ -218,6 +226,7 @@ def call_special(tx: TraceContext, value: Value, name: str, args: list[Value]) -
 
 _SPECIAL_MEANING = {
     "__iter__": "{} object is not iterable",
+    "__index__": "{} object cannot be interpreted as an integer",
     "__next__": "{} object is not an iterator",
     "__getitem__": "{} object is not subscriptable",
     "__setitem__": "{} object does not support item assignment",
@@ -399,7 +408,7 @@ class TraceContext(LooksUp, Protocol):
         """An iterator over these items."""
         ...
 
-    def fixed_iterator(self, owner: Value, items: list[Value], cls: type) -> Value:
+    def fixed_iterator(self, owner: Value, items: Sequence[Any], cls: type) -> Value:
         """`iter(owner)`, of this class, of an object that has these items."""
         ...
 

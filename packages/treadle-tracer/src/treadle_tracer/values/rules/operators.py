@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import protocol
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, Constant, boolean
+from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.identity import is_identical
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
@@ -39,13 +41,29 @@ def _abs(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return call_special(tx, args[0], "__abs__", []) if isinstance(args[0], ObjectValue) else tx.fold(abs, args, {})
 
 
+def _length_hint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    if lookup(tx, args[0].python_type(), "__len__") is MISSING or len(args) > 1:
+        raise Unsupported("builtin-call", "operator.length_hint")
+    return length_of(tx, args[0])
+
+
+def _by_position(args: Args, kwargs: Kwargs, names: tuple[str, ...]) -> tuple[Args, Kwargs]:
+    """The arguments, given by position as far as that goes."""
+    args, kwargs = list(args), dict(kwargs)
+    while len(args) < len(names) and names[len(args)] in kwargs:
+        args.append(kwargs.pop(names[len(args)]))
+    return args, kwargs
+
+
 def _round(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    args, kwargs = _by_position(args, kwargs, ("number", "ndigits"))
     if isinstance(args[0], TensorValue):
         return tx.tensor_method(args[0], "round", [], {"decimals": args[1]} if len(args) > 1 else {})
     return tx.fold(round, args, kwargs)
 
 
 def _pow(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    args, kwargs = _by_position(args, kwargs, ("base", "exp", "mod"))
     if len(args) == 2 and any(isinstance(arg, (TensorValue, SymbolicValue, NumpyNumber)) for arg in args):
         return tx.binary_op("**", args[0], args[1])
     return tx.fold(pow, args, kwargs)
@@ -158,7 +176,13 @@ class ItemGetter(Value):
 
 
 def _item_getter(cls: type) -> Apply:
-    return lambda tx, args, kwargs: ItemGetter(cls, args)
+    def apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+        is_named = cls is operator.itemgetter or all(is_subtype(arg.python_type(), str) for arg in args)
+        if kwargs or not args or not is_named:
+            raise Unsupported("raises", f"operator.{cls.__name__} of {len(args)} arguments")
+        return ItemGetter(cls, args)
+
+    return apply
 
 
 def _binary(text: str) -> Apply:
@@ -197,7 +221,7 @@ RULES = (
     Rule(operator.contains, lambda tx, args, kwargs: boolean(args[0].contains(tx, args[1]))),
     Rule(operator.index, lambda tx, args, kwargs: Constant(args[0].as_index(tx))),
     Rule(operator.abs, _abs),
-    Rule(operator.length_hint, lambda tx, args, kwargs: length_of(tx, args[0])),
+    Rule(operator.length_hint, _length_hint),
     Rule(operator.methodcaller, _method_caller, Effect.NONE),
     Rule(operator.itemgetter, _item_getter(operator.itemgetter), Effect.NONE),
     Rule(operator.attrgetter, _item_getter(operator.attrgetter), Effect.NONE),

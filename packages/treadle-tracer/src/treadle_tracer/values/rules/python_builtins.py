@@ -127,6 +127,8 @@ def class_is_below(tx: TraceContext, own: type, cls: Any, method: str, value: Va
         answer = function(subject, cls)  # type: ignore[arg-type]
     except TypeError as error:
         tx.raise_real(_refusal_of_isinstance(cls) or error if method == "__instancecheck__" else error)
+    except NameError as error:  # a method of a class made in the trace reads a variable of the frame
+        raise Unsupported("class-definition", str(error)) from None
     source = value.source if by_instance else ConstSource(own)
     assert source is not None
     text = f"{function.__name__}({source.text}, {getattr(cls, '__name__', cls)}) is {answer}"
@@ -154,8 +156,16 @@ class _Answer:
         return hash((self.function, self.cls))
 
 
+def _attribute_name(tx: TraceContext, args: Args) -> str:
+    """The name that `getattr` and its like are given. What else they are given, Python refuses in its own words."""
+    name = args[1].constant()
+    if not is_subtype(type(name), str):
+        raise Unsupported("raises", f"an attribute name of type {type(name).__name__}")
+    return name
+
+
 def _getattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    owner, name = args[0], args[1].constant()
+    owner, name = args[0], _attribute_name(tx, args)
     if len(args) < 3:
         return owner.get_attr(tx, name)
     try:
@@ -168,7 +178,7 @@ def _getattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 def _hasattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     try:
-        args[0].get_attr(tx, args[1].constant())
+        args[0].get_attr(tx, _attribute_name(tx, args))
     except Raised as raised:
         if issubclass(raised.value.python_type(), AttributeError):
             return boolean(False)
@@ -177,12 +187,12 @@ def _hasattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _setattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    args[0].set_attr(tx, args[1].constant(), args[2])
+    args[0].set_attr(tx, _attribute_name(tx, args), args[2])
     return NONE
 
 
 def _delattr(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    args[0].del_attr(tx, args[1].constant())
+    args[0].del_attr(tx, _attribute_name(tx, args))
     return NONE
 
 
@@ -503,8 +513,8 @@ def _is_dataclass(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _import(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    name = args[0].constant()
-    if kwargs or name not in sys.modules or (len(args) > 4 and args[4].constant()):
+    name = args[0].constant() if args else ""
+    if kwargs or not args or name not in sys.modules or (len(args) > 4 and args[4].constant()):
         raise Unsupported("import", name)
     return loaded_module(tx, name if len(args) > 3 and args[3].length(tx) else name.partition(".")[0])
 
