@@ -337,10 +337,11 @@ def _choose_base(values: list[torch.Tensor], expected_metadata: list[torch.Tenso
         known = [
             (w, t) for w, t in roots if w is not None and t is not None and storage_key(w) == storage_key(values[0])
         ]
-        by_size = sorted(zip(values, expected_metadata, strict=True), key=lambda pair: -pair[0].numel())
-        # What has a history is no view of what has none.
-        with_history = [pair for pair in (*known, *by_size) if pair[0].requires_grad]
-        wrapper, expected = (with_history or known or by_size)[0]
+        pairs = list(zip(values, expected_metadata, strict=True))
+        if any(v.requires_grad for v in values):  # what has a history is no view of what has none
+            known, pairs = ([pair for pair in found if pair[0].requires_grad] for found in (known, pairs))
+        # Sizes that are not known cannot be compared, nor need they be where a root is known.
+        wrapper, expected = known[0] if known else max(pairs, key=lambda pair: pair[0].numel())
         if not is_dense(expected) or any(not _within(t, expected) for t in expected_metadata):
             raise UnsupportedGraph("outputs share a storage whose whole is not known")
     position = outputs.add(outputs.value_of(wrapper), Geometry(tuple(expected.size()), tuple(expected.stride()), 0))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
-import numpy
 import pytest
 import torch
 from compile_runs import compiled
 
 from treadle_tracer import Unsupported
+
+numpy = pytest.importorskip("numpy")
 
 
 def run(function, calls, **options):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import inspect
 import operator
 import re
 import sys
+import typing
 import warnings
 
 import pytest
@@ -144,6 +146,70 @@ CALLS_OF_FUNCTIONS = [
 )
 def test_functions(function, args, kwargs):
     check(lambda: function, lambda: args, kwargs)
+
+
+def catches_a_number(x):
+    try:
+        raise ValueError("x")
+    except 5:
+        return x
+
+
+def subclasses_a_special_form(x):
+    class Made(typing.Never):
+        pass
+
+    return x, Made
+
+
+def calls_a_special_form(x):
+    return x, typing.ClassVar(int)
+
+
+def reads_the_class_while_it_is_made(x):
+    class Base:
+        def __init_subclass__(cls):
+            CALLS.append(Made)
+
+    class Made(Base):
+        pass
+
+    return x, Made
+
+
+def named_like_the_metaclass_has_it(x):
+    class Made:
+        __mro__ = property(lambda self: 1)
+        __bases__ = property(lambda self: (int,))
+        __name__ = property(lambda self: "x")
+
+    return x + 1, Made().__bases__, Made.__bases__, Made.__name__
+
+
+def signature_of_a_number(x):
+    return x, inspect.signature(42)
+
+
+def largest_of_nothing(x):
+    return x, max([]), min(())
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        catches_a_number,
+        subclasses_a_special_form,
+        calls_a_special_form,
+        reads_the_class_while_it_is_made,
+        named_like_the_metaclass_has_it,
+        signature_of_a_number,
+        largest_of_nothing,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_statements(statement):
+    run, _ = compiled(statement)
+    assert str(caught(run, torch.ones(1))) == str(caught(statement, torch.ones(1)))
 
 
 @pytest.mark.parametrize("operate", [operator.mul, operator.add])

@@ -19,6 +19,7 @@ A new fact of the environment empties the cache.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -50,6 +51,14 @@ _SEQUENCES = frozenset(map(id, (tuple, list, torch.Size)))
 _NUMBERS = frozenset(map(id, (int, float, bool)))
 # In the dispatch of a mode below autograd, the keys of all devices are excluded together.
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
+
+
+@functools.cache
+def _shape_inference() -> Any:
+    """The module of the shape functions. It is imported with the first call: loading it takes 5 ms."""
+    from treadle_shapes.torch import shape_inference
+
+    return shape_inference
 
 
 class _Unknown(Exception):
@@ -177,10 +186,8 @@ class FakeCallCache:
         self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[FakeTensor]
     ) -> Any:
         """Return the cache entry for the result that a shape function gives, or None where none answers."""
-        # Imported here: only calls need shape functions, and loading them would take 5 ms of every import.
-        from treadle_shapes.torch.shape_inference import Fresh, infer
-
-        found = infer(target, args, kwargs)
+        shape_inference = _shape_inference()
+        found = shape_inference.infer(target, args, kwargs)
         if found is None:
             return None
         origin = found if isinstance(found, torch.Tensor) else getattr(found, "tensor", tensors[0])
@@ -189,7 +196,7 @@ class FakeCallCache:
         if origin is found:
             return _Argument(position)
         sizes, strides = (tuple(map(self._wrap, numbers)) for numbers in (found.sizes, found.strides))
-        if isinstance(found, Fresh):
+        if isinstance(found, shape_inference.Fresh):
             return _New(sizes, strides, found.dtype, origin.fake_device)
         return _View(position, sizes, strides, self._wrap(found.offset))
 

@@ -192,6 +192,8 @@ def _check_exc_match(frame: Frame, i: Instruction) -> None:
 
 def _matches(frame: Frame, exception: Value, wanted: Value) -> bool:
     classes = wanted.unpack(frame.tx) if isinstance(wanted, TupleValue) else [wanted]
+    if not all(isinstance(cls, ClassValue) and is_subtype(cls.obj, BaseException) for cls in classes):
+        raise Unsupported("raises", "an `except` of what is no class of exceptions")
     return any(is_subtype(exception.python_type(), cls.constant()) for cls in classes)
 
 

@@ -11,6 +11,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
+from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import ConcreteValue
 from treadle_tracer.values.class_lookup import MISSING
@@ -39,7 +40,10 @@ class GenericAlias(ConcreteValue):
         return tx.fold(operator.getitem, [self, key], {})
 
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return tx.wrap_known(self.obj.__origin__).call(tx, args, kwargs)
+        origin = getattr(self.obj, "__origin__", None)
+        if not isinstance(origin, type):
+            raise Unsupported("raises", f"a call of {self.describe()}")
+        return tx.wrap_known(origin).call(tx, args, kwargs)
 
     def rely_on_identity(self, tx: TraceContext) -> None:
         """Guard which object it is, where only equality has been guarded."""

@@ -156,6 +156,8 @@ def new_class(tx: TraceContext, meta: ClassValue, args: list[Value], kwargs: dic
     plain = {key: value.constant() if key == "__slots__" else shadow_of(tx, value) for key, value in _pairs(early)}
     try:
         shadow = _create(meta.obj, name, plain_bases, plain, plain_keywords)
+    except NameError as error:  # an `__init_subclass__` reads a variable of the frame
+        raise Unsupported("class-definition", f"{name}: {error}") from None
     except (TypeError, ValueError) as error:
         if "__bases__" in str(error) or "layout" in str(error):
             raise Unsupported("class-definition", f"{name}: {error}") from None
@@ -167,7 +169,11 @@ def new_class(tx: TraceContext, meta: ClassValue, args: list[Value], kwargs: dic
         is_read = key == "__annotations__" and isinstance(value, DictValue)
         try:
             _set_attribute(shadow, key, shadow_dict(tx, value) if is_read else shadow_of(tx, value))  # type: ignore[arg-type]
-        except (TypeError, ValueError) as error:  # such names as `__bases__` and `__name__` are the metaclass's
+        except (
+            TypeError,
+            ValueError,
+            AttributeError,
+        ) as error:  # such names as `__bases__` and `__name__` are the metaclass's
             raise Unsupported("class-definition", f"{name}: {error}") from None
     register_generated(tx, shadow)
     tx.lookup_cache.clear()

@@ -60,7 +60,10 @@ def _resolved_bases(tx: TraceContext, given: list[Value]) -> list[Value]:
             bases.append(base)
         elif isinstance(base, (GenericAlias, FunctionValue)) and hasattr(getattr(base, "obj", None), "__mro_entries__"):
             plain = tuple(item.constant() for item in given)
-            bases += [tx.wrap_known(entry) for entry in base.obj.__mro_entries__(plain)]
+            try:
+                bases += [tx.wrap_known(entry) for entry in base.obj.__mro_entries__(plain)]
+            except TypeError as error:
+                tx.raise_real(error)
         else:
             raise Unsupported("class-definition", f"base {base.describe()}")
     return bases

@@ -434,9 +434,7 @@ def _extreme(text: str) -> Apply:
         if not items:
             if "default" in kwargs:
                 return kwargs["default"]
-            tx.raise_exception(
-                ValueError, "max() arg is an empty sequence" if text == ">" else "min() arg is an empty sequence"
-            )
+            tx.raise_exception(ValueError, f"{'max' if text == '>' else 'min'}() {_NOTHING_TO_COMPARE}")
         if not keyed and any(isinstance(item, SymbolicValue) for item in items):
             return _symbolic_extreme(tx, text, items)
         best = items[0]
@@ -481,11 +479,17 @@ def _identity(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     return args[-1]
 
 
+_NOTHING_TO_COMPARE = "iterable argument is empty" if MINOR >= 12 else "arg is an empty sequence"
+
+
 def _signature(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     function = _plain_callable(args[0])
     if function is None or kwargs:
         raise Unsupported("call", f"inspect.signature of {args[0].describe()}")
-    return tx.from_constant(inspect.signature(function))
+    try:
+        return tx.from_constant(inspect.signature(function))
+    except (TypeError, ValueError) as error:
+        tx.raise_real(error)
 
 
 def _plain_callable(value: Value) -> Any:
