@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import unittest
+
 import pytest
 
 import treadle
+from soundness import cpython
 from soundness.minimise import minimise
 from soundness.run import Case, make_case, run_case
 from soundness.world import World
@@ -57,3 +60,26 @@ def test_a_sample_of_worlds(seed):
         return treadle.compile(function, backend="eager", options={"raise_internal_errors": True})
 
     assert run_case(make_case(seed), compile_function) is None
+
+
+class _TwoMethods(unittest.TestCase):
+    calls = 0
+
+    def test_the_second_run_differs(self):
+        type(self).calls += 1
+        self.assertEqual(self.calls, 1)
+
+    def test_the_same_each_time(self):
+        self.assertEqual([1, 2], sorted({2, 1}))
+
+
+def test_a_method_that_ends_otherwise_when_compiled_is_found():
+    assert cpython.difference(_TwoMethods("test_the_same_each_time")) is None
+    assert "AssertionError" in (cpython.difference(_TwoMethods("test_the_second_run_differs")) or "")
+
+
+@pytest.mark.parametrize("module", ["test_with", "test_sort"])
+def test_a_sample_of_cpythons_own_tests(module):
+    pytest.importorskip(f"test.{module}")
+    cases = list(cpython.tests_of(module))
+    assert cases and [found for case in cases if (found := cpython.difference(case)) is not None] == []
