@@ -164,3 +164,40 @@ def test_a_graph_break_inside_a_checkpointed_part(use_reentrant: bool) -> None:
         found.append((x.grad, w.grad, len(seen)))
         seen.clear()
     torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-6)
+
+
+class _Counts(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return torch.sin(torch.tanh(self.linear(x)))
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_a_checkpointed_part_writes_to_objects_as_often_as_in_eager(use_reentrant: bool) -> None:
+    seen: list[str] = []
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        seen.append("block")
+        local = [1]
+        local.append(2)
+        return torch.tanh(x).sin() * len(local)
+
+    found = []
+    for wrap in (lambda function: function, treadle.compile):
+        module = _Counts()
+
+        def program(x: torch.Tensor, module: _Counts = module) -> torch.Tensor:
+            y = checkpoint(module, x * 2, use_reentrant=use_reentrant)
+            return checkpoint(block, y, use_reentrant=use_reentrant).sum()
+
+        run = wrap(program)
+        for _ in range(2):
+            run(torch.ones(2, 4, requires_grad=True)).backward()
+        found.append((module.calls, len(seen)))
+        seen.clear()
+    assert found[0] == found[1] == (4, 4)

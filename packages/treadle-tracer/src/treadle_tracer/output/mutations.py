@@ -42,11 +42,14 @@ class Mutations:
         self._values: dict[int, Value] = {}  # keeps the keys' Values alive
         self.made: dict[int, tuple[Any, Value | None]] = {}
         """Objects that stand for what the trace has made, by id, with their Values: see `values.shadows`."""
+        self.writes_outside = 0
+        """How many writes to objects that exist outside the trace, and how much output, there have been."""
         self.frozen = False  # a path is traced speculatively: see trace.speculation
 
     def store_attr(self, obj: Value, name: str, value: Value) -> None:
         """`obj.name = value` as `object.__setattr__` does it; the caller handles descriptors and `__setattr__`."""
         self._check()
+        self.writes_outside += obj.source is not None
         attrs = self._attrs.setdefault(self._key(obj), {})
         if attrs.get(name) is DELETED:
             del attrs[name]  # a name stored again after a deletion stands at the end, as in a real __dict__
@@ -78,6 +81,7 @@ class Mutations:
     def mutated(self, container: Value) -> None:
         """An outside container has other contents than it holds now; `container.reconstruct` gives them at the end."""
         self._check()
+        self.writes_outside += 1
         self._containers.setdefault(self._key(container), container)
 
     def is_mutated(self, container: Value) -> bool:
@@ -87,6 +91,7 @@ class Mutations:
     def store_global(self, globals_source: Source | None, name: str, value: Stored) -> None:
         """`global name; name = value` in the module whose dict is at `globals_source` (None: the root frame's globals)."""
         self._check()
+        self.writes_outside += 1
         self._globals[globals_source, name] = value
 
     def load_global(self, globals_source: Source | None, name: str) -> Stored | None:
@@ -96,6 +101,7 @@ class Mutations:
     def store_cell(self, cell: Value, value: Stored) -> None:
         """Store into a cell that exists outside the trace or may outlive it."""
         self._check()
+        self.writes_outside += cell.source is not None
         self._cells[self._key(cell)] = value
 
     def load_cell(self, cell: Value) -> Stored | None:
@@ -105,6 +111,7 @@ class Mutations:
     def output(self, function: Callable[..., Any], values: tuple[Value, ...]) -> None:
         """Print, warn or log by calling `function(*values)`."""
         self._check()
+        self.writes_outside += 1
         self._outputs = (*self._outputs, (function, values))
 
     @property

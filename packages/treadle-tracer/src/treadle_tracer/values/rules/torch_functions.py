@@ -69,12 +69,14 @@ def _checkpoint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     given = {name: value for name, value in kwargs.items() if name not in own}
     if not torch.is_grad_enabled() or tx.graph.checkpoint is not None:
         return args[0].call(tx, args[1:], given)
-    first = tx.graph.calls
+    first, before = tx.graph.calls, tx.mutations.writes_outside
     tx.graph.checkpoint = first
     try:
         result = args[0].call(tx, args[1:], given)
     finally:
         tx.graph.checkpoint = None
+    if tx.mutations.writes_outside > before:
+        raise Unsupported("checkpoint-writes", f"{args[0].describe()} writes to objects from outside")
     for node in tx.graph.graph.nodes:
         if node.meta.get("checkpoint") == first and (written := _written_outside(node)):
             raise Unsupported("checkpoint-writes", f"{node.name} writes to {written}")
