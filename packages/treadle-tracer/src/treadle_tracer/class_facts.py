@@ -18,8 +18,8 @@ _MRO, _DICT, _FLAGS, _NAME, _QUALNAME = (
 
 
 def mro_of(cls: type) -> tuple[type, ...]:
-    """`cls.__mro__`"""
-    return _MRO(cls)
+    """`cls.__mro__`; a static type that nobody has used yet has none."""
+    return _MRO(cls) or (cls, object)
 
 
 _NO_NAMES: MappingProxyType[str, Any] = MappingProxyType({})

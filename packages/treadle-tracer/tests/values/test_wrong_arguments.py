@@ -260,3 +260,10 @@ def test_long_lists_are_made_by_python():
         return x + len(list(range(1_000_000))) + sum(range(1_000_000))
 
     assert compiled(f)[0](torch.ones(1)) == f(torch.ones(1))
+
+
+def test_instances_of_a_type_that_nobody_has_used():
+    def f(x):
+        return x + len(list(f.__code__.co_positions())), type(f.__code__.co_positions()).__name__
+
+    assert str(compiled(f)[0](torch.zeros(1))) == str(f(torch.zeros(1)))
