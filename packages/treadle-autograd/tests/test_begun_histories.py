@@ -1,4 +1,4 @@
-"""A tensor that is computed from a leaf, as far as autograd knows."""
+"""Graphs that change results of other programs, and what autograd knows of them afterwards."""
 
 from __future__ import annotations
 
@@ -9,16 +9,6 @@ import torch
 from torch import fx
 
 from treadle_autograd import aot
-from treadle_autograd.begun_histories import begin_history
-
-
-def test_the_tensor_may_be_changed_and_its_gradient_reaches_the_leaf() -> None:
-    tensor, leaf = torch.tensor([1.0, 2.0]), torch.zeros(2)
-    begin_history(tensor, leaf)
-    assert tensor.requires_grad and not tensor.is_leaf and tensor._version == 0
-    tensor.mul_(tensor.detach().clone())
-    tensor.sum().backward()
-    assert torch.equal(leaf.grad, torch.tensor([1.0, 2.0]))
 
 
 def _changing(x: torch.Tensor, buffer: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:

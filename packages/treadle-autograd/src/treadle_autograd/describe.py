@@ -19,9 +19,8 @@ from torch.types import py_sym_types
 
 from treadle_shapes.expr import Node, free_symbols
 from treadle_shapes.layouts import nested_extent, without_floor
-from treadle_shapes.torch import env_of, expr_of, raw_expr
+from treadle_shapes.torch import env_of, expr_of, is_at_beginning, raw_expr
 
-from .begun_histories import Begin
 from .contract import (
     Constant,
     Detached,
@@ -40,8 +39,6 @@ from .errors import UnsupportedGraph
 from .functionalise import unwrap
 from .recorder import AtenRecorder, storage_key
 from .size_reader import SizeReader
-
-_BEGINS: Any = Begin._backward_cls  # type: ignore[attr-defined]  # the class of its nodes in autograd's graph
 
 
 def geometry_of(tensor: torch.Tensor, relative_to: torch.Tensor | None = None) -> Geometry:
@@ -123,8 +120,7 @@ class Inputs:
 
     def has_new_history(self, wrapper: torch.Tensor) -> bool:
         """Whether the program has given an input another history than it had: it has changed it in place under autograd."""
-        grad_fn: Any = wrapper.grad_fn
-        return grad_fn is not None and not (id(wrapper) in self.leaves and isinstance(grad_fn, _BEGINS))
+        return wrapper.grad_fn is not None and not (id(wrapper) in self.leaves and is_at_beginning(wrapper))
 
     def tensors(self) -> list[tuple[int, torch.Tensor, torch.Tensor]]:
         """(index, wrapper, fake) of the inputs that are tensors."""

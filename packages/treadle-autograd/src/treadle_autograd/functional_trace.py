@@ -18,10 +18,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 from treadle_shapes import ShapesError
-from treadle_shapes.torch import fake_like, fake_mode, preserved_operators, symbolic_dispatch
+from treadle_shapes.torch import begin_history, fake_like, fake_mode, preserved_operators, symbolic_dispatch
 
 from .asserts import hoist_asserts
-from .begun_histories import begin_history
 from .contract import Contract
 from .decompositions import Decompositions
 from .describe import GraphOutputs, Inputs, describe_mutations, describe_outputs, output_numbers, why_not_same_metadata

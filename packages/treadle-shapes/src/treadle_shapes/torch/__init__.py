@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from treadle_shapes.sym_node import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT_UNARY, INT_BINARY, INT_UNARY
 from treadle_shapes.torch.autograd_state import undisturbed
+from treadle_shapes.torch.begun_histories import begin_history, is_at_beginning
 from treadle_shapes.torch.fake_call_cache import FakeCallCache, fake_calls
 from treadle_shapes.torch.fake_tensors import fake_like, fake_mode, fake_view
 from treadle_shapes.torch.function_transforms import (
@@ -61,6 +62,7 @@ __all__ = [
     "Operator",
     "Raises",
     "answer_size_obliviously",
+    "begin_history",
     "build_calls",
     "call_on_symbolic",
     "dispatch_keys_restored",
@@ -73,6 +75,7 @@ __all__ = [
     "fake_tensor",
     "fake_view",
     "families_with",
+    "is_at_beginning",
     "is_transforming",
     "operator",
     "outside_transforms",

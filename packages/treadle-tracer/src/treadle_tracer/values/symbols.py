@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from treadle_shapes.torch import raw_expr
+from treadle_shapes.torch import begin_history, fake_like, raw_expr
 from treadle_tracer.decided import Place
 from treadle_tracer.dynamic import DynamicSources, create_size, hints_of, is_small_integer, stride_rules, strides_by
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.int64 import fits
-from treadle_tracer.values.outside_histories import begin_history
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.unbacked import UnbackedNumbers
 from treadle_tracer.values.value import Value
@@ -75,7 +74,7 @@ class Symbols:
             meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
             fake = FakeTensor(self.mode, meta, tensor.device)
         if tensor.requires_grad and not tensor.is_leaf:
-            begin_history(fake)
+            begin_history(fake, fake_like(self.mode, fake))
         elif tensor.requires_grad:
             fake.requires_grad_(True)
         return fake
