@@ -329,7 +329,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--library", choices=sorted(BUILDERS), nargs="+", default=sorted(BUILDERS))
     parser.add_argument("--names", nargs="+", metavar="NAME", help="only these architectures")
     parser.add_argument("--every", type=int, default=1, help="only each n-th architecture")
-    parser.add_argument("--resume", action="store_true", help="keep the rows that the output has")
+    parser.add_argument("--resume", action="store_true", help="keep the rows that the output has, each with its commit")
     parser.add_argument("--most", type=int, help="new rows, at most")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds for one architecture")
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="where the JSON goes; the table beside it")
@@ -355,7 +355,7 @@ def main(arguments: Sequence[str]) -> int:
     head = {"command": " ".join(["python benchmarks/sweep.py", *arguments]), "machine": machine.describe()}
     options.output.parent.mkdir(parents=True, exist_ok=True)
     for library, name in wanted[: options.most]:
-        rows.append(row_of(library, name, options.limit))
+        rows.append(row_of(library, name, options.limit) | {"commit": head["machine"]["commit"]})
         print(library, name, rows[-1]["outcome"], file=sys.stderr, flush=True)
         # After every row, so that an interrupted run leaves results.
         options.output.write_text(json.dumps({**head, "rows": rows}, indent=1) + "\n", encoding="utf-8")

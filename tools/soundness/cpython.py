@@ -14,7 +14,6 @@ import contextlib
 import importlib
 import inspect
 import io
-import os
 import signal
 import sys
 import tempfile
@@ -116,7 +115,6 @@ def main(arguments: list[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     signal.signal(signal.SIGALRM, _raise_out_of_time)
     treadle.config.raise_internal_errors = True
-    os.environ["TREADLE_LEAVE_UNPROFITABLE"] = "0"
     differing = 0
     with tempfile.TemporaryDirectory() as directory, contextlib.chdir(directory):
         for module in asked.modules:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -22,5 +23,7 @@ def test_results_hold_no_path_of_a_machine(path):
 
 def test_a_path_is_found():
     assert (
-        PLACES.search('File "/work/somewhere/x.py"') and PLACES.search(" /home/me") and not PLACES.search("a/b, 1/work")
+        PLACES.search(f'File "{os.sep}work/somewhere/x.py"')
+        and PLACES.search(f" {os.sep}home/me")
+        and not PLACES.search("a/b, 1/work")
     )
