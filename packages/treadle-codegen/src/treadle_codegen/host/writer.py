@@ -265,9 +265,8 @@ def _write_head(writer: HostWriter) -> None:
         if name in static_used:
             writer.line(f"q = a{k}.data_ptr()")
             writer.line(f"if q != sp[{k}]: refresh({k}, a{k})")
-        elif (
-            name in plan.slots and buffer.dtype.is_complex
-        ):  # kernels read memory, where a lazy conjugate is not conjugated
+        elif name in plan.slots and buffer.dtype.is_complex:
+            # Kernels read memory, where a lazy conjugate is not conjugated.
             layout = [*map(writer.tuple_of, (buffer.shape, buffer.strides)), writer.constant(buffer.dtype)]
             writer.line(f"if a{k}.is_conj(): a{k} = with_layout(a{k}, {', '.join(layout)})")
         writer.enter(name, f"a{k}", "q" if name in static_used else None)

@@ -71,9 +71,7 @@ class Lowering:
         self.input_symbols: frozenset[Any] = frozenset()
         self.kept: set[str] = set()  # steps that run even if nothing reads what they write: they may raise
         self.live = LiveValues({})
-        self.examined: dict[
-            torch.fx.Node, tuple[str | None, tuple[torch.device, ...], bool]
-        ] = {}  # `lower.loop_checks`
+        self.examined: dict[torch.fx.Node, Any] = {}  # what `lower.loop_checks` has found out about nodes
         self._taken: dict[str, int] = {}
 
     def as_traced(self, value: Any) -> Any:

@@ -169,11 +169,11 @@ INLINE double t_min(double a, double b) { double m = a < b ? a : b; return a != 
 template <class T> INLINE T t_abs(T a) { return a < 0 ? (T)-a : a; }
 INLINE float t_abs(float a) { return __builtin_fabsf(a); }
 INLINE double t_abs(double a) { return __builtin_fabs(a); }
-// The sign moved to a 1: GCC 12 crashes on vectorised __builtin_signbit.
 // Opaque to the compiler: g++ 12 makes one fused operation of a*c - b*d next to a*d + b*c, -ffp-contract=off or not. Complex products
 // are a*c + t_neg(b)*d.
 INLINE float t_neg(float a) { return __builtin_bit_cast(float, __builtin_bit_cast(u32, a) ^ 0x80000000u); }
 INLINE double t_neg(double a) { return __builtin_bit_cast(double, __builtin_bit_cast(u64, a) ^ 0x8000000000000000ull); }
+// The sign moved to a 1: GCC 12 crashes on vectorised __builtin_signbit.
 INLINE bool t_signbit(float a) { return __builtin_copysignf(1.0f, a) < 0; }
 INLINE bool t_signbit(double a) { return __builtin_copysign(1.0, a) < 0; }
 template <class T> INLINE T t_sign(T a) { return (T)((a > 0) - (a < 0)); }
