@@ -270,9 +270,8 @@ class FrameCompiler:
         except Exception as error:
             if is_out_of_room(error):
                 return treadle_frame.RUN_ONCE  # the next call may come from less deep
-            if isinstance(
-                error, (RecursionError, MemoryError)
-            ):  # the program's objects are too deep or too large to follow
+            if isinstance(error, (RecursionError, MemoryError)):
+                # The program's objects are too deep or too large to follow.
                 return self._skip(code, Skip(SkipKind.UNSUPPORTED, f"{type(error).__name__} while it was traced"))
             failure = error
             if not isinstance(failure, InternalError):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from .made_calls import function_of
 from .source import Source
 
 Place = tuple[str, int, str, int]
@@ -79,8 +80,7 @@ class Calls:
         for node in nodes:
             if node not in positions:
                 args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda given: Position(positions[given]))
-                target = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
-                positions[node] = self._call(target, args, kwargs)
+                positions[node] = self._call(function_of(node), args, kwargs)
         return positions
 
     def _call(self, target: Any, args: Any, kwargs: Any) -> int:

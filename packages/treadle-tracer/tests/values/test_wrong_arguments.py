@@ -267,3 +267,15 @@ def test_instances_of_a_type_that_nobody_has_used():
         return x + len(list(f.__code__.co_positions())), type(f.__code__.co_positions()).__name__
 
     assert str(compiled(f)[0](torch.zeros(1))) == str(f(torch.zeros(1)))
+
+
+def test_iterators_over_items_have_no_length():
+    class Items:
+        def __getitem__(self, position):
+            return [1, 2][position]
+
+    def f(x):
+        array = x.numpy()
+        return x, caught(len, iter(array)), caught(len, reversed(array)), caught(len, iter(Items())), next(iter(array))
+
+    assert str(compiled(f)[0](torch.ones(2))) == str(f(torch.ones(2)))

@@ -63,7 +63,7 @@ def _defaults(
         ("keyword-only", [name for name in keyword if name not in bound and name not in function.kwdefaults]),
     ):
         if missing:
-            count = f"{len(missing)} required {kind} argument{'s'[: len(missing) != 1]}"
+            count = f"{len(missing)} required {kind} argument{_plural(len(missing))}"
             tx.raise_exception(TypeError, f"{function.qualname}() missing {count}: {_listed(missing)}")
         if kind == "positional":
             for position, name in enumerate(positional[first:], first):
@@ -76,6 +76,10 @@ def _defaults(
 # ---- Python's own words (Python/ceval.c: format_missing, too_many_positional, positional_only_passed_as_keyword)
 
 
+def _plural(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
 def _listed(names: list[str]) -> str:
     *others, last = map(repr, names)
     if not others:
@@ -86,10 +90,12 @@ def _listed(names: list[str]) -> str:
 def _refuse_surplus(tx: TraceContext, function: FunctionValue, given: int, keyword_only: int) -> NoReturn:
     wanted, optional = function.code.co_argcount, len(function.defaults)
     takes = f"from {wanted - optional} to {wanted}" if optional else str(wanted)
-    takes += " positional arguments" if optional or wanted != 1 else " positional argument"
+    takes += f" positional argument{'s' if optional else _plural(wanted)}"
     gives = str(given)
     if keyword_only:
-        gives += f" positional argument{'s'[: given != 1]} (and {keyword_only} keyword-only argument{'s'[: keyword_only != 1]})"
+        gives += (
+            f" positional argument{_plural(given)} (and {keyword_only} keyword-only argument{_plural(keyword_only)})"
+        )
     was = "was" if given == 1 and not keyword_only else "were"
     tx.raise_exception(TypeError, f"{function.qualname}() takes {takes} but {gives} {was} given")
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import inspect
 import itertools
 import re
 import types
@@ -27,9 +26,8 @@ _MODULES = frozenset({"builtins", "math", "_operator", "_functools"})
 _WITH_EFFECTS = frozenset(
     "print input open exec eval compile breakpoint globals locals vars dir setattr delattr __import__ __build_class__".split()
 )
-_SIGNATURES = {
-    function: inspect.signature(function) for function in (setattr, delattr)
-}  # they would do what they are asked to
+_NOT_ASKED = {setattr: 3, delattr: 2}
+"""How many arguments functions take that would do what they are asked."""
 _TYPES: dict[type, Callable[[], Any]] = {
     kind: kind
     for kind in (
@@ -63,13 +61,13 @@ def why_not_callable_with(function: Any, n_args: int, names: Sequence[str]) -> s
     else:
         is_asked = type(function) is types.BuiltinFunctionType and function.__module__ in _MODULES
         is_asked = is_asked and function.__name__ not in _WITH_EFFECTS
-        if is_one_of(function, (setattr, delattr)):
-            return _why_not_bound(function, n_args, names)
+        if is_one_of(function, tuple(_NOT_ASKED)):
+            return _why_not_taken(function, n_args, names)
     return _ask(function, n_args, tuple(names)) if is_asked else None
 
 
-def _why_not_bound(function: Any, n_args: int, names: Sequence[str]) -> str | None:
-    wanted = len(_SIGNATURES[function].parameters)
+def _why_not_taken(function: Any, n_args: int, names: Sequence[str]) -> str | None:
+    wanted = _NOT_ASKED[function]
     if names:
         return f"{function.__name__}() takes no keyword arguments"
     return None if n_args == wanted else f"{function.__name__} expected {wanted} arguments, got {n_args}"

@@ -81,7 +81,7 @@ def _takes_operand(v: Value, other: type) -> bool:
 
 _ORDERINGS = ("__lt__", "__le__", "__gt__", "__ge__")
 _VIEWS = (type({}.keys()), type({}.items()))
-_OPERATORS = [name for _, name in BINARY.values() if name not in ("pow", "ipow")]
+_OPERATORS = [name for _, name in BINARY.values() if name != "pow"]  # which takes one or two
 _COUNTS = {
     name: count
     for count, names in (

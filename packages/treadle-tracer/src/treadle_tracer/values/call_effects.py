@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -49,14 +49,26 @@ def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
 
 def _hidden_writes(node: torch.fx.Node, names: tuple[str, ...]) -> list[torch.fx.Node]:
     """The statistics that a normalisation may write to; all arguments where names are not known."""
-    function: Any = node.target
-    if not (names and inspect.isfunction(function)):
+    given = _arguments_by_name(node) if names else None
+    if given is None:
         return list(node.all_input_nodes)
-    given = inspect.signature(function).bind(*node.args, **node.kwargs)
-    given.apply_defaults()
-    if given.arguments.get("training") is False:
+    if given.get("training") is False:
         return []
-    return [value for name in names if isinstance(value := given.arguments.get(name), torch.fx.Node)]
+    return [value for name in names if isinstance(value := given.get(name), torch.fx.Node)]
+
+
+def _arguments_by_name(node: torch.fx.Node) -> Mapping[str, Any] | None:
+    """The arguments of a call of a function of torch, by the names in its signature or in ATen's schema; None where it has neither."""
+    target: Any = node.target
+    if inspect.isfunction(target):
+        given = inspect.signature(target).bind(*node.args, **node.kwargs)
+        given.apply_defaults()
+        return given.arguments
+    packet = getattr(torch.ops.aten, name_of(target), None)
+    if packet is None or "default" not in packet.overloads():
+        return None
+    names = [argument.name for argument in packet.default._schema.arguments]
+    return dict(zip(names, node.args, strict=False)) | node.kwargs
 
 
 def _schema_writes(target: Any) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ class CallableValue(ConcreteValue):
         if getattr(obj, "__name__", None) == "__new__" and isinstance(getattr(obj, "__self__", None), type):
             return call_new(tx, obj, args, kwargs)
         if getattr(obj, "__module__", None) in _PURE_MODULES:
-            return tx.fold(obj, args, kwargs)
+            return tx.fold(obj, args, kwargs, may_warn=type(obj) is types.FunctionType)
         if is_numpy_function(obj):
             return tx.numpy_call(obj, args, kwargs)
         owner = getattr(obj, "__self__", None)

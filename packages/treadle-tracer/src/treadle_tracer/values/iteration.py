@@ -139,22 +139,22 @@ def _reversed_at(sequence: Any, position: int) -> Any:
 
 
 class ItemIterator(IteratorValue):
-    """`iter(owner)`, or where `step` is -1 `reversed(owner)`, of an object of known length: each item is looked up when it is asked for."""
+    """`iter(owner)`, or where `step` is -1 `reversed(owner)`, of an object with `count` items, which are looked up one by one."""
 
-    __slots__ = ("length", "owner", "position", "step")
+    __slots__ = ("count", "owner", "position", "step")
 
-    def __init__(self, owner: Value, length: int, step: int = 1):
+    def __init__(self, owner: Value, count: int, step: int = 1):
         self.source = None
         self.owner = owner
-        self.length = length
+        self.count = count
         self.step = step
-        self.position = 0 if step > 0 else length - 1
+        self.position = 0 if step > 0 else count - 1
 
     def python_type(self) -> type:
-        return _ITEM_ITERATOR if self.step > 0 else reversed
+        return ITEM_ITERATOR if self.step > 0 else reversed
 
     def next(self, tx: TraceContext) -> Value | None:
-        if not 0 <= self.position < self.length:
+        if not 0 <= self.position < self.count:
             return None
         self.position += self.step
         return self.owner.get_item(tx, Constant(self.position - self.step))
@@ -171,7 +171,7 @@ class _HasItems:
     def __getitem__(self, position: int) -> Any: ...
 
 
-_ITEM_ITERATOR = type(iter(_HasItems()))
+ITEM_ITERATOR = type(iter(_HasItems()))
 
 
 class FixedIterator(IteratorValue):

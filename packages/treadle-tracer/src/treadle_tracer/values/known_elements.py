@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_shapes.torch import operator as operator_record
-from treadle_tracer.values.call_effects import only_computes
+from treadle_tracer.made_calls import is_small, make_calls
+from treadle_tracer.values.call_effects import only_computes, storages
 
 if TYPE_CHECKING:
     from torch import fx
@@ -30,23 +31,13 @@ def known_elements(tx: TraceContext, result: fx.Node | None) -> torch.Tensor | N
     calls = None if result is None else _calls_behind(result)
     if calls is None or _may_be_written(calls, tx.graph.nodes):
         return None
+    found: dict[fx.Node, Any] = {}
     try:
         with torch.no_grad():
-            return _computed(calls)
+            make_calls(calls, found)
+            return found[calls[-1]]
     except (RuntimeError, ValueError, IndexError, TypeError):
         return None  # the program raises it where it makes the call
-
-
-def _computed(calls: list[fx.Node]) -> Any:
-    """What the last of the calls gives."""
-    found: dict[fx.Node, Any] = {}
-    for node in calls:
-        args, kwargs = _real(found, node.args), _real(found, dict(node.kwargs))
-        if node.op == "call_method":
-            found[node] = getattr(args[0], str(node.target))(*args[1:], **kwargs)
-        else:
-            found[node] = node.target(*args, **kwargs)  # type: ignore[operator]
-    return found[calls[-1]]
 
 
 def _calls_behind(result: fx.Node) -> list[fx.Node] | None:
@@ -63,40 +54,28 @@ def _calls_behind(result: fx.Node) -> list[fx.Node] | None:
 
 
 def _may_be_made_now(node: fx.Node) -> bool:
-    if node.op not in ("call_function", "call_method") or not _is_small(node.meta.get("example_value")):
+    if node.op not in ("call_function", "call_method") or not _has_few_elements(node.meta.get("example_value")):
         return False
     record = operator_record(node.target)
     return only_computes(node) and not (record is not None and record.is_uninitialised)
 
 
-def _is_small(value: Any) -> bool:
+def _has_few_elements(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
-        return all(_is_small(item) for item in value)
+        return all(_has_few_elements(item) for item in value)
     if not isinstance(value, torch.Tensor):
         return isinstance(value, (bool, int, float, torch.Size))
-    plain = value.device.type == "cpu" and value.layout is torch.strided and not value.requires_grad
-    return plain and all(isinstance(n, int) for n in value.shape) and value.numel() <= _MOST_ELEMENTS
+    return is_small(value, _MOST_ELEMENTS) and not value.requires_grad
 
 
 def _may_be_written(calls: list[fx.Node], nodes: Iterable[fx.Node]) -> bool:
     """Whether a call of the graph may have written to one of the tensors."""
-    memory = {key for node in calls for key in _memory(node)}
+    memory: set[int] = set().union(*[storages(node.meta.get("example_value")) for node in calls])
     known = set(calls)
     for node in nodes:
-        if node in known or not any(key in memory for given in node.all_input_nodes for key in _memory(given)):
-            continue
-        if not only_computes(node):
-            return True
+        if node not in known and any(
+            storages(given.meta.get("example_value")) & memory for given in node.all_input_nodes
+        ):
+            if node.op == "output" or not only_computes(node):
+                return True
     return False
-
-
-def _memory(node: fx.Node) -> list[int]:
-    value = node.meta.get("example_value")
-    tensors = value if isinstance(value, (tuple, list)) else [value]
-    return [t.untyped_storage()._cdata for t in tensors if isinstance(t, torch.Tensor) and t.layout is torch.strided]
-
-
-def _real(found: dict[fx.Node, Any], given: Any) -> Any:
-    from torch import fx
-
-    return fx.map_arg(given, lambda node: found[node])

@@ -169,11 +169,8 @@ def new_class(tx: TraceContext, meta: ClassValue, args: list[Value], kwargs: dic
         is_read = key == "__annotations__" and isinstance(value, DictValue)
         try:
             _set_attribute(shadow, key, shadow_dict(tx, value) if is_read else shadow_of(tx, value))  # type: ignore[arg-type]
-        except (
-            TypeError,
-            ValueError,
-            AttributeError,
-        ) as error:  # such names as `__bases__` and `__name__` are the metaclass's
+        except (TypeError, ValueError, AttributeError) as error:
+            # Such names as `__bases__` and `__name__` are the metaclass's.
             raise Unsupported("class-definition", f"{name}: {error}") from None
     register_generated(tx, shadow)
     tx.lookup_cache.clear()

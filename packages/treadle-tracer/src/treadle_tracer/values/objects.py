@@ -35,7 +35,7 @@ from treadle_tracer.values.class_lookup import (
 from treadle_tracer.values.containers import init_container
 from treadle_tracer.values.functions import BoundMethod
 from treadle_tracer.values.instance_dict import InstanceDict
-from treadle_tracer.values.iteration import HostIterator
+from treadle_tracer.values.iteration import ITEM_ITERATOR, HostIterator
 from treadle_tracer.values.joined import is_same
 from treadle_tracer.values.keys import KeyByEquality
 from treadle_tracer.values.mappings import DictValue
@@ -233,7 +233,7 @@ class ObjectValue(Value):
     def iterate(self, tx: TraceContext) -> Value:
         """`iter(self)` through `__iter__`, or through `__getitem__` with 0, 1, 2 ..."""
         if lookup(tx, self.cls, "__iter__") is MISSING and lookup(tx, self.cls, "__getitem__") is not MISSING:
-            return HostIterator(self._items_by_index(tx))
+            return HostIterator(self._items_by_index(tx), ITEM_ITERATOR)
         return super().iterate(tx)
 
     def _items_by_index(self, tx: TraceContext) -> Iterator[Value]:

@@ -20,10 +20,11 @@ from torch import fx
 from treadle_shapes import ContradictionError, Guard, GuardFunction
 from treadle_shapes.expr import Eq, Not
 from treadle_shapes.floats import same
+from treadle_shapes.torch import NUMBER_FUNCTIONS, outside_transforms, raw_expr
 from treadle_shapes.torch import operator as operator_record
-from treadle_shapes.torch import outside_transforms, raw_expr
-from treadle_tracer.by_identity import is_one_of
+from treadle_tracer.by_identity import IdentitySet
 from treadle_tracer.decided import Decision, Place, copy_of, share_memory
+from treadle_tracer.made_calls import is_small, make_calls
 from treadle_tracer.values.call_effects import only_computes, storages, written_arguments
 
 if TYPE_CHECKING:
@@ -37,14 +38,14 @@ _MOST_DECISIONS = 256
 
 def truth_of_tensor(tx: TraceContext, value: Any) -> bool | None:
     """`bool(value)` of a TensorValue with one element, guarded; None where it cannot be decided now."""
-    if not _is_small(value.fake) or value.fake.numel() != 1:
+    if not _has_few_numbers(value.fake) or value.fake.numel() != 1:
         return None
     return _decided(tx, [value.node(tx)], bool)
 
 
 def index_of_tensor(tx: TraceContext, value: Any) -> int | None:
     """`operator.index(value)` of a TensorValue with one element, guarded; None where it cannot be decided now."""
-    if not _is_small(value.fake) or value.fake.numel() != 1:
+    if not _has_few_numbers(value.fake) or value.fake.numel() != 1:
         return None
     return _decided(tx, [value.node(tx)], operator.index)
 
@@ -128,10 +129,7 @@ def _computed(
     values = {node: copy_of(obj) for node, (_, obj) in inputs.items()}
     try:
         with torch.no_grad(), outside_transforms():
-            for node in others:
-                args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
-                target: Any = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
-                values[node] = target(*args, **kwargs)
+            make_calls(others, values)
             return read(*(values[node] for node in results))
     except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):
         return None
@@ -204,8 +202,8 @@ def _may_be_made_now(tx: TraceContext, node: fx.Node) -> bool:
     value = node.meta.get("example_value")
     found = tx.graph.input_of(node)
     if found is not None:
-        return not isinstance(found[1], torch.Tensor) or (_is_small(value) and _has_memory(found[1]))
-    if node.op[:5] != "call_" or not _is_small(value):
+        return not isinstance(found[1], torch.Tensor) or (_has_few_numbers(value) and _has_memory(found[1]))
+    if node.op[:5] != "call_" or not _has_few_numbers(value):
         return False
     if _is_number(value) and all(_is_number(given.meta.get("example_value")) for given in node.all_input_nodes):
         return _computes_numbers(node.target)
@@ -216,26 +214,22 @@ def _may_be_made_now(tx: TraceContext, node: fx.Node) -> bool:
 
 
 def _computes_numbers(target: Any) -> bool:
-    return is_one_of(target, _NUMBER_FUNCTIONS) or getattr(target, "__module__", None) in ("_operator", "math")
+    return target in _NUMBER_FUNCTIONS or getattr(target, "__module__", None) in ("_operator", "math")
 
 
-_NUMBER_FUNCTIONS = (
-    *(abs, bool, float, int, max, min, pow, round),
-    *(torch.sym_float, torch.sym_int, torch.sym_ite, torch.sym_max, torch.sym_min, torch.sym_not, torch.sym_sum),
-)
+_NUMBER_FUNCTIONS = IdentitySet((*NUMBER_FUNCTIONS.values(), abs, bool, float, int, pow, torch.sym_int, torch.sym_sum))
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float, torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def _is_small(value: Any) -> bool:
+def _has_few_numbers(value: Any) -> bool:
     if isinstance(value, (tuple, list)):
-        return all(map(_is_small, value))
+        return all(map(_has_few_numbers, value))
     if not isinstance(value, torch.Tensor):
         return value is None or _is_number(value) or isinstance(value, torch.Size)
-    plain = value.device.type == "cpu" and value.layout is torch.strided
-    return plain and all(isinstance(size, int) for size in value.shape) and value.numel() <= _MOST_ELEMENTS
+    return is_small(value, _MOST_ELEMENTS)
 
 
 def _has_memory(obj: torch.Tensor) -> bool:

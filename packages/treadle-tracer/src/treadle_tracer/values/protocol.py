@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import operator
-import types
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -61,8 +60,14 @@ def raise_real(tx: TraceContext, error: BaseException) -> NoReturn:
 # ---- folding
 
 
-def fold(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """Call a pure function of constants now. Any exception of the call is one of the traced program."""
+def fold(
+    tx: TraceContext,
+    function: Callable[..., Any],
+    args: list[Value],
+    kwargs: dict[str, Value],
+    may_warn: bool = False,
+) -> Value:
+    """Call a pure function of constants now. An exception of the call is one of the traced program. What NumPy's scalars do may warn."""
     try:
         plain = [arg.constant() for arg in args]
         named = {name: arg.constant() for name, arg in kwargs.items()}
@@ -74,7 +79,7 @@ def fold(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwar
             if not kwargs:
                 return numpy_numbers.operate(tx, function, args)
             named = dict(zip(kwargs, numpy_numbers.fix_all(tx, [*kwargs.values()]), strict=True))
-            return fold(tx, function, numpy_numbers.fix_all(tx, args), named)
+            return fold(tx, function, numpy_numbers.fix_all(tx, args), named, may_warn)
         symbolic = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, SymbolicValue)]
         if any(map(floats.is_float, symbolic)) and not kwargs:
             return floats.operate(tx, function, args)
@@ -87,10 +92,8 @@ def fold(tx: TraceContext, function: Callable[..., Any], args: list[Value], kwar
             name = getattr(function, "__qualname__", None) or getattr(function, "__name__", repr(function))
             raise Unsupported("call", f"{name} of {error.value.describe()}") from None
     try:
-        warns = type(function) is types.FunctionType or any(
-            map(is_numpy_scalar, (*plain, *named.values(), getattr(function, "__self__", None)))
-        )
-        result = _call_quietly(function, plain, named) if warns else function(*plain, **named)
+        may_warn |= any(map(is_numpy_scalar, (*plain, *named.values(), getattr(function, "__self__", None))))
+        result = _call_quietly(function, plain, named) if may_warn else function(*plain, **named)
     except Unsupported:
         raise
     except Exception as error:

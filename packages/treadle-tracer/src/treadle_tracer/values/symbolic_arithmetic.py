@@ -24,16 +24,8 @@ from treadle_tracer.values.value import Value
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
-_OPERANDS = (
-    int,
-    float,
-    bool,
-    complex,
-    torch.SymInt,
-    torch.SymFloat,
-    torch.SymBool,
-)  # whose operators are no code of the program
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_OPERANDS = (int, float, bool, complex, *_SYMBOLIC)  # whose operators are no code of the program
 
 
 def operator_in_graph(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:

@@ -163,9 +163,6 @@ class Value:
 
     def length(self, tx: TraceContext) -> int:
         """`len(self)`"""
-        found = lookup(tx, self.python_type(), "__len__")
-        if found is not MISSING and not callable(found):
-            tx.raise_exception(TypeError, f"{type(found).__name__!r} object is not callable")
         length = call_special(tx, self, "__len__", []).as_index(tx)
         if length > sys.maxsize:
             tx.raise_exception(OverflowError, "cannot fit 'int' into an index-sized integer")
@@ -431,7 +428,9 @@ class TraceContext(LooksUp, Protocol):
 
     # Python's operations
 
-    def fold(self, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
+    def fold(
+        self, function: Callable[..., Any], args: list[Value], kwargs: dict[str, Value], may_warn: bool = False
+    ) -> Value:
         """Call a pure function of constants now."""
         ...
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from treadle_shapes.torch import Operator, is_transforming, operator
+from treadle_shapes.torch import is_transforming, operator
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import differentiation, unbacked
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import NONE, Constant, LazyValue
+from treadle_tracer.values.call_effects import written_arguments
 from treadle_tracer.values.floats import is_float
 from treadle_tracer.values.rules import autograd_functions
 from treadle_tracer.values.rules.numpy_arrays import tensor_of_array
@@ -78,51 +78,21 @@ def _checkpoint(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if tx.mutations.writes_outside > before:
         raise Unsupported("checkpoint-writes", f"{args[0].describe()} writes to objects from outside")
     for node in tx.graph.graph.nodes:
-        if node.meta.get("checkpoint") == first and (written := _written_outside(node)):
+        if node.op.startswith("call_") and node.meta.get("checkpoint") == first and (written := _written_outside(node)):
             raise Unsupported("checkpoint-writes", f"{node.name} writes to {written}")
     return result
 
 
 def _written_outside(node: fx.Node) -> str:
     """The name of an input of the graph that the call writes to, "" if there is none."""
-    for written in _written(node):
-        root = written
-        while (record := _record(root)) is not None and (record.is_view or record.writes) and root.all_input_nodes:
+    for root in written_arguments(node):
+        while (
+            (record := operator(root.target)) is not None and (record.is_view or record.writes) and root.all_input_nodes
+        ):
             root = root.all_input_nodes[0]
         if not root.op.startswith("call_"):
             return root.name
     return ""
-
-
-def _written(node: fx.Node) -> list[fx.Node]:
-    """The arguments that the call writes to."""
-    record = _record(node)
-    if record is None or not record.writes:
-        return []
-    if not record.hides_writes:
-        return node.all_input_nodes[:1]
-    named = _arguments_by_name(node)
-    if named.get("training") is False:
-        return []
-    return [value for name in record.writes if isinstance(value := named.get(name), fx.Node)]
-
-
-def _record(node: fx.Node) -> Operator | None:
-    if node.op == "call_function":
-        return operator(node.target)
-    method = getattr(torch.Tensor, str(node.target), None) if node.op == "call_method" else None
-    return None if method is None else operator(method)
-
-
-def _arguments_by_name(node: fx.Node) -> dict[str, Any]:
-    """The arguments of a call of a function of torch, by the names in its signature or in ATen's schema."""
-    target: Any = node.target
-    if inspect.isfunction(target):
-        names = list(inspect.signature(target).parameters)
-    else:
-        schema = getattr(torch.ops.aten, target.__name__).default._schema
-        names = [argument.name for argument in schema.arguments]
-    return dict(zip(names, node.args, strict=False)) | node.kwargs
 
 
 # ---- tensors of symbolic numbers, which torch's constructors would read as plain numbers
