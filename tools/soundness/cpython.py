@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import doctest
 import importlib
 import inspect
 import io
@@ -58,8 +59,9 @@ def tests_of(module: str) -> Iterator[unittest.TestCase]:
             continue
         name = getattr(case, "_testMethodName", None)
         method = getattr(type(case), name or "", None)
+        is_left_out = isinstance(case, doctest.DocTestCase) or inspect.iscoroutinefunction(method)
         is_skipped = getattr(type(case), "__unittest_skip__", False) or getattr(method, "__unittest_skip__", False)
-        if method is not None and not is_skipped and not inspect.iscoroutinefunction(method):
+        if method is not None and not is_skipped and not is_left_out:
             yield case
 
 
