@@ -228,6 +228,10 @@ class ReplacementBuilder:
         """What the trace stored on an object, in order (`Mutations.attrs_of`)."""
         return self.mutations.attrs_of(value)
 
+    def is_cyclic(self, value: Value) -> bool:
+        """Whether the object contains itself, as far as the dry run has got."""
+        return self._key(value) in self.usage.cyclic
+
     # ---- temporaries
 
     def _key(self, value: Value) -> int:

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import is_subtype, items_in_order
+from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import DictKeySource
 from treadle_tracer.tables import by_name
+from treadle_tracer.values import ordered_dicts
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_constant_object
@@ -78,6 +80,17 @@ class DictValue(Value):
 
     def hash_key(self, tx: TraceContext) -> Any:
         return tx.raise_exception(TypeError, f"unhashable type: {self.cls.__name__!r}")
+
+    # ---- attributes: an OrderedDict has an instance dict
+
+    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
+        if self.cls is not collections.OrderedDict:
+            super().set_attr(tx, name, value)
+            return
+        why_not = ordered_dicts.why_not_writable(tx, self, name)
+        if why_not is not None:
+            raise Unsupported("attribute-store", why_not)
+        tx.mutations.store_attr(self, name, value)
 
     # ---- guards
 
@@ -223,6 +236,10 @@ class DictValue(Value):
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name == "default_factory" and issubclass(self.cls, collections.defaultdict):
             return self.default_factory or NONE
+        if self.cls is collections.OrderedDict and (name == "__dict__" or lookup(tx, self.cls, name) is MISSING):
+            found = ordered_dicts.read_attribute(tx, self, name)
+            if found is not None:
+                return found
         return super().get_attr(tx, name)
 
     def reconstruct(self, cg: Any) -> None:
@@ -238,6 +255,8 @@ class DictValue(Value):
             cg.value(self.default_factory or NONE)
         self.reconstruct_contents(cg)
         cg.cb.call(2 if issubclass(self.cls, collections.defaultdict) else 1)
+        if self.cls is collections.OrderedDict:
+            ordered_dicts.emit_attributes(self, cg)
 
     def reconstruct_contents(self, cg: Any) -> None:
         """Push a fresh plain dict of the entries. Raises Unsupported where a key has changed since it was hashed."""

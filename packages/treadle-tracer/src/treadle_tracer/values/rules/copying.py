@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 from typing import TYPE_CHECKING
 
 import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 
+from treadle_tracer.class_facts import own_dict
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import OwnDictSource
 from treadle_tracer.values.base import ConcreteValue
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.functions import FunctionValue, PartialValue
@@ -30,6 +33,7 @@ def _copy(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, (ConcreteValue, TupleValue, FunctionValue, PartialValue)):
         return value
     if isinstance(value, (ListValue, DictValue, SetValue)):
+        _refuse_attributes(tx, value)
         return value.builtin_method(tx, "copy", [], {})
     if isinstance(value, ObjectValue):
         if lookup(tx, value.cls, "__copy__") is not MISSING:
@@ -61,6 +65,16 @@ def _why_not_by_attributes(tx: TraceContext, value: ObjectValue) -> str | None:
     return "it has a __setstate__" if lookup(tx, value.cls, "__setstate__") is not MISSING else None
 
 
+def _refuse_attributes(tx: TraceContext, value: Value) -> None:
+    """Raise Unsupported for an OrderedDict with attributes, which copies have, too."""
+    if value.python_type() is collections.OrderedDict:
+        obj = getattr(value, "obj", None)
+        if obj is not None and value.source is not None:
+            tx.guards.add(OwnDictSource(value.source), "len", len(own_dict(obj) or ()))
+        if tx.mutations.attrs_of(value) or (obj is not None and own_dict(obj)):
+            raise Unsupported("call", "a copy of an OrderedDict with attributes")
+
+
 def _deepcopy(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if len(args) > 1 or kwargs:
         raise Unsupported("call", "copy.deepcopy with a memo")
@@ -86,6 +100,7 @@ def _deep(tx: TraceContext, value: Value, memo: dict[int, tuple[Value, Value]]) 
         made_list.items.extend(_deep(tx, item, memo) for item in value.unpack(tx))
         return made_list
     if isinstance(value, DictValue) and value.owner is None and value.default_factory is None:
+        _refuse_attributes(tx, value)
         made_dict = DictValue({}, value.cls)
         memo[id(value)] = (value, made_dict)
         for key, item in value.items(tx):

@@ -1,0 +1,59 @@
+"""Attributes of plain OrderedDicts, which have an instance dict: `state_dict()._metadata`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from treadle_tracer.class_facts import own_dict
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import OwnDictSource
+from treadle_tracer.values.class_lookup import MISSING, instance_dict_source, lookup
+from treadle_tracer.values.rebuilt_objects import set_attributes
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+
+def read_attribute(tx: TraceContext, mapping: Any, name: str) -> Value | None:
+    """The attribute in the instance dict of an OrderedDict, or None."""
+    if name == "__dict__":
+        raise Unsupported("attribute", f"{mapping.describe()}.__dict__")
+    stored = tx.mutations.load_attr(mapping, name)
+    if stored is not None:
+        return stored if isinstance(stored, Value) else None
+    if mapping.obj is None or mapping.source is None:
+        return None
+    attributes: Any = own_dict(mapping.obj)
+    if name in attributes:
+        return tx.wrap(attributes[name], instance_dict_source(tx, mapping.obj, mapping.source, name))
+    tx.guards.add(OwnDictSource(mapping.source), "lacks_key", name)
+    return None
+
+
+def why_not_writable(tx: TraceContext, mapping: Any, name: str) -> str | None:
+    """Why the trace does not store or delete this attribute."""
+    if mapping.source is not None or mapping.owner is not None:
+        return f"{mapping.describe()}.{name} of an OrderedDict from outside"
+    if lookup(tx, mapping.cls, name) is not MISSING:
+        return f"{mapping.describe()}.{name}, which its class has"
+    return None
+
+
+def emit_attributes(mapping: Any, cg: Any) -> None:
+    """Give the real OrderedDict on top of the stack the attributes that the trace has stored."""
+    attributes = {name: value for name, value in cg.attrs_of(mapping).items() if isinstance(value, Value)}
+    if not attributes:
+        return
+    if cg.is_cyclic(mapping):
+        raise Unsupported("reconstruct", "an OrderedDict with attributes that contains itself")
+    cg.register(mapping)
+    cg.cb.push_null()
+    cg.const(set_attributes)
+    cg.value(mapping)
+    for name, value in attributes.items():
+        cg.const(name)
+        cg.value(value)
+    cg.cb.build_map(len(attributes))
+    cg.cb.call(2)
+    cg.cb.pop_top()
