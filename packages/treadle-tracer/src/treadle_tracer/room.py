@@ -20,11 +20,21 @@ _SHALLOW = 300
 def room_to_recurse() -> Iterator[None]:
     """Let calls nest as deeply as a compile needs."""
     before = sys.getrecursionlimit()
+    _limits_of_the_program.append(before)
     sys.setrecursionlimit(max(before, ROOM))
     try:
         yield
     finally:
         sys.setrecursionlimit(before)
+        _limits_of_the_program.pop()
+
+
+_limits_of_the_program: list[int] = []
+
+
+def recursion_limit() -> int:
+    """What `sys.getrecursionlimit` gives where nothing is being compiled."""
+    return (*_limits_of_the_program, sys.getrecursionlimit())[0]
 
 
 def is_out_of_room(error: BaseException | None) -> bool:
@@ -45,4 +55,4 @@ def _depth() -> int:
     return depth
 
 
-__all__ = ["ROOM", "is_out_of_room", "room_to_recurse"]
+__all__ = ["ROOM", "is_out_of_room", "recursion_limit", "room_to_recurse"]

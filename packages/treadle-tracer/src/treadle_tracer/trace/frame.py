@@ -185,6 +185,7 @@ class Frame:
                 if handler(self, instruction):
                     return
             except Raised as raised:
+                tx.note_raised(raised.value)
                 self.handle(raised, at)
                 if not raises_again(instruction):
                     tx.caught.append(raised.value)

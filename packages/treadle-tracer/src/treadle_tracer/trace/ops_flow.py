@@ -18,6 +18,7 @@ from treadle_tracer.values.generators import GeneratorValue
 from treadle_tracer.values.joined import undecided_truth
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.tracebacks import RunTimeTraceback
 from treadle_tracer.values.value import Raised, Value, special_method
 
 if TYPE_CHECKING:
@@ -157,6 +158,8 @@ def _raise_varargs(frame: Frame, i: Instruction) -> None:
     if cause is not None and isinstance(exception, ObjectValue):
         tx.mutations.store_attr(exception, "__cause__", cause if _is_none(cause) else _instance(frame, cause))
         tx.mutations.store_attr(exception, "__suppress_context__", boolean(True))
+    if tx.exception is not None and tx.exception is not exception:
+        tx.raised_while.pop(id(exception), None)  # raised once more, it gets another context
     raise Raised(exception)
 
 
@@ -210,7 +213,7 @@ def _before_with(frame: Frame, i: Instruction) -> None:
 def _with_except_start(frame: Frame, i: Instruction) -> None:
     exception, leave = frame.stack[-1], frame.stack[-4]
     cls = frame.tx.wrap_known(exception.python_type())
-    frame.stack.append(leave.call(frame.tx, [cls, exception, NONE], {}))
+    frame.stack.append(leave.call(frame.tx, [cls, exception, RunTimeTraceback(frame.tx.frames[0].at)], {}))
 
 
 def _cleanup_throw(frame: Frame, i: Instruction) -> None:

@@ -123,6 +123,7 @@ class RootFrame(Frame):
                     raise self.located(error) from raised
                 if not raises_again(instruction):
                     self.raised.append((raised.value, at))
+                tx.note_raised(raised.value)
                 self.handle(raised, at)
             except UnbackedError as error:
                 raise self.located(refusal(tx, error)) from None

@@ -167,6 +167,7 @@ class Tracer:
         self.broken_frames: tuple[Any, ...] = ()
         self.handled_at_break: Value | None = None
         self.caught: list[Value] = []
+        self.raised_while: dict[int, tuple[Value, Value | None]] = {}
         self.autocast_nesting = 0
         self.grad_mode_uses = 0
         self.speculation: Speculates | None = None
@@ -412,6 +413,11 @@ class Tracer:
                 if not isinstance(self.wrap(before, InstanceDictSource(owner.source, name)), SymbolicValue):
                     self.mutations.forget_attr(owner, name)
 
+    def note_raised(self, exception: Value) -> None:
+        """An exception of the program passes a frame: the first time, it has got the one being handled as its context."""
+        context = None if self.exception is exception else self.exception
+        self.raised_while.setdefault(id(exception), (exception, context))
+
     def is_as_before(self, state: Any) -> bool:
         """Whether the program's writes are those of a snapshot of `mutations`, attributes that hold their constants again aside."""
         attrs, containers, *others = self.mutations.snapshot()
@@ -436,8 +442,8 @@ class Tracer:
 
     def change_state(self, setter: Any, keys: tuple[Any, ...], before: Any, value: Any) -> None:
         first = self._states.get((setter, keys), (before, None))[0]
-        self._states[setter, keys] = (first, value)
         setter(*keys, value)
+        self._states[setter, keys] = (first, value)
         self.graph.call("call_function", setter, (*keys, value), {}, None, self.stack_trace())
 
     @contextmanager

@@ -145,7 +145,7 @@ class Constant(ConcreteValue):
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name in ("__enter__", "__exit__"):  # `with torch.device(...):` changes where tensors are made
             raise Unsupported("global-state", f"{self.describe()}.{name}")
-        args = [Constant(tuple(item.constant() for item in a.unpack(tx))) if name == "join" else a for a in args]
+        args = [_plain_argument(tx, name, arg) for arg in args]
         return tx.fold(getattr(self.obj, name), args, kwargs)
 
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -179,6 +179,18 @@ class Constant(ConcreteValue):
 
     def contains(self, tx: TraceContext, item: Value) -> bool:
         return bool(tx.fold(_contains, [self, item], {}).constant())
+
+
+def _plain_argument(tx: TraceContext, method: str, arg: Value) -> Value:
+    """An argument of a method of a constant, with the items that the method reads."""
+    if method == "join":
+        return Constant(tuple(item.constant() for item in arg.unpack(tx)))
+    table = arg.as_dict(tx) if method == "translate" else None
+    if table is None or table.cls is not dict or table.owner is not None:
+        return arg
+    entries = table.raw_entries(tx).values()
+    items = [item.force(tx) if isinstance(item, LazyValue) else item for _, item in entries]
+    return Constant({key.constant(): item.constant() for (key, _), item in zip(entries, items, strict=True)})
 
 
 def _subscript(obj: Any, key: Any) -> Any:

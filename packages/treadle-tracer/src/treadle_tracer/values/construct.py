@@ -40,6 +40,7 @@ from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValu
 from treadle_tracer.values.generic_alias import GenericAlias
 from treadle_tracer.values.gradients import set_requires_grad
 from treadle_tracer.values.iterators import CLASS_ITERATORS
+from treadle_tracer.values.locks import LOCK_CLASSES
 from treadle_tracer.values.made_classes import MadeClass, metaclass_of, new_class
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue, SuperValue
@@ -498,7 +499,7 @@ _BUILT_IN: dict[Any, _Constructor] = {
     torch.Tensor: _new_tensor,
     typing.TypeVar: _new_type_variable,
 }
-CONSTRUCTORS = IdentityDict(disjoint(_BUILT_IN, CLASS_ITERATORS, {weakref.ref: new_reference}))
+CONSTRUCTORS = IdentityDict(disjoint(_BUILT_IN, CLASS_ITERATORS, LOCK_CLASSES, {weakref.ref: new_reference}))
 """Classes whose instances have a kind of their own."""
 
 

@@ -44,6 +44,7 @@ from treadle_tracer.values.outputs import stream_method
 from treadle_tracer.values.rebuilt_objects import FILLERS, new_instance, set_attributes
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tail_calls import tail_call
+from treadle_tracer.values.tracebacks import RunTimeTraceback
 from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
 
 if TYPE_CHECKING:
@@ -205,8 +206,16 @@ class ObjectValue(Value):
         elif name == "value" and issubclass(self.cls, StopIteration):
             return self.new_args[0] if self.new_args else NONE
         elif name in _EXCEPTION_DEFAULTS and issubclass(self.cls, BaseException):
-            return Constant(_EXCEPTION_DEFAULTS[name])
+            return self._set_by_raise(tx, name) or Constant(_EXCEPTION_DEFAULTS[name])
         return None
+
+    def _set_by_raise(self, tx: TraceContext, name: str) -> Value | None:
+        """What an exception has got from being raised; None where it has not been raised, or got nothing."""
+        if id(self) not in tx.raised_while:
+            return None
+        if name == "__traceback__":
+            return RunTimeTraceback(tx.frames[0].at)
+        return tx.raised_while[id(self)][1] if name == "__context__" else None
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         setter = lookup(tx, self.cls, "__setattr__")
@@ -289,7 +298,7 @@ class ObjectValue(Value):
             cg.value(value)
         cg.cb.call(1 + len(self.new_args))
         cg.register(self)
-        attrs = {name: value for name, value in cg.attrs_of(self).items() if isinstance(value, Value)}
+        attrs = {name: value for name, value in cg.attrs_of(self).items() if _has_object(value)}
         if attrs:
             cg.cb.push_null()
             cg.const(set_attributes)
@@ -317,6 +326,11 @@ class ObjectValue(Value):
     def reconstruct_contents(self, cg: Any) -> None:
         """Push fresh contents of the built-in part, to replay a change of an outside instance."""
         self.container.reconstruct_contents(cg)  # type: ignore[union-attr]
+
+
+def _has_object(stored: Any) -> bool:
+    """Whether a store gives an attribute: it is no deletion, and no traceback, of which an exception that is raised gets its own."""
+    return isinstance(stored, Value) and not isinstance(stored, RunTimeTraceback)
 
 
 def _referent(reference: Any) -> Any:

@@ -411,6 +411,9 @@ class TraceContext(LooksUp, Protocol):
 
     # exceptions of the traced program
 
+    raised_while: dict[int, tuple[Value, Value | None]]
+    """What has been raised, by id: the exception, and the one that was being handled then."""
+
     def guard_no_exception(self) -> None:
         """Rely on no caller of the compiled frame handling an exception. Raises Unsupported when one does."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import collections
 import dataclasses
@@ -9,6 +10,7 @@ import functools
 import inspect
 import itertools
 import math
+import os
 import sys
 import types
 import typing
@@ -32,6 +34,7 @@ from treadle_tracer.values.grouping_iterators import CallIterator
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.itertools_iterators import chain_from_iterable
 from treadle_tracer.values.keys import hash_result
+from treadle_tracer.values.locks import new_lock
 from treadle_tracer.values.mappings import dict_of
 from treadle_tracer.values.module_attributes import loaded_module
 from treadle_tracer.values.objects import ObjectValue
@@ -39,8 +42,10 @@ from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, 
 from treadle_tracer.values.sequences import ListValue, TupleValue, sorted_values
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
+from treadle_tracer.values.teed_iterators import tee
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, length_of
 from treadle_tracer.values.tensor_numbers import truth_value
+from treadle_tracer.values.tracebacks import RunTimeTraceback
 from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import Raised, Value, call_special
 from treadle_tracer.weakly import reference_to, referent
@@ -235,10 +240,11 @@ def _locals(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _exc_info(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    if tx.exception is not None:
-        raise Unsupported("builtin-call", "sys.exc_info() with an exception, whose traceback is known only at run time")
-    tx.guard_no_exception()
-    return TupleValue((NONE, NONE, NONE))
+    if tx.exception is None:
+        tx.guard_no_exception()
+        return TupleValue((NONE, NONE, NONE))
+    cls = tx.wrap_known(tx.exception.python_type())
+    return TupleValue((cls, tx.exception, RunTimeTraceback(tx.frames[0].at)))
 
 
 def _exception(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
@@ -273,6 +279,20 @@ def _hash(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if not args[0].is_constant():
         raise Unsupported("hash", args[0].describe())
     return tx.fold(hash, args, kwargs)
+
+
+def _fspath(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+    """`os.fspath(path)`"""
+    path = args[0] if args else kwargs["path"]
+    if is_subtype(path.python_type(), str) or is_subtype(path.python_type(), bytes):
+        return path
+    if lookup(tx, path.python_type(), "__fspath__") is MISSING:
+        name = path.python_type().__name__
+        tx.raise_exception(TypeError, f"expected str, bytes or os.PathLike object, not {name}")
+    found = call_special(tx, path, "__fspath__", [])
+    if not is_one_of(found.python_type(), (str, bytes)):
+        raise Unsupported("builtin-call", "os.fspath of an object whose __fspath__ gives no plain string")
+    return found
 
 
 # ---- iteration
@@ -541,7 +561,6 @@ RULES = (
             breakpoint,
             open,
             sys._getframe,
-            sys.getrecursionlimit,  # the tracer has one of its own
         )
     ],
     Rule(locals, _locals, Effect.READS_STATE),
@@ -550,6 +569,7 @@ RULES = (
     Rule(id, _id, Effect.READS_STATE),
     Rule(collections._count_elements, _count_elements),  # type: ignore[attr-defined]
     Rule(hash, _hash),
+    Rule(os.fspath, _fspath),
     Rule(len, _len, Effect.NONE),
     Rule(iter, _iter),
     Rule(next, _next, Effect.WRITES_ARGUMENTS),
@@ -562,6 +582,8 @@ RULES = (
     Rule(sorted, _sorted),
     Rule(functools.reduce, _reduce),
     Rule(itertools.chain.from_iterable, chain_from_iterable),
+    Rule(itertools.tee, tee),
+    Rule(_thread.allocate_lock, new_lock),
     Rule(typing.cast, _identity, Effect.NONE),
     *map(folds, (typing.get_origin, typing.get_args)),
     *map(folds, (chr, ord, bin, hex, oct, sys.intern)),
