@@ -8,6 +8,7 @@ import types
 from typing import Any
 
 import torch
+import torch.nn.attention
 
 from treadle_tracer.by_identity import IdentitySet
 from treadle_tracer.class_facts import defining_package, is_subtype, module_of
@@ -17,6 +18,7 @@ CONSTANT_TYPES: IdentitySet[type] = IdentitySet(
     {
         type(None), bool, int, float, complex, str, bytes, type(Ellipsis), type(NotImplemented), range, types.CodeType,
         torch.dtype, torch.device, torch.layout, torch.memory_format, torch.qscheme, torch.finfo, torch.iinfo,
+        torch.nn.attention.SDPBackend,
     }
 )  # fmt: skip
 """Types whose objects are immutable and compared by value."""
@@ -80,6 +82,7 @@ _SINGLE = (
     torch.layout,
     torch.memory_format,
     torch.qscheme,
+    torch.nn.attention.SDPBackend,
 )
 """Types that have one object for each value."""
 

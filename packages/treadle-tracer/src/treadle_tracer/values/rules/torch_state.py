@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.room import recursion_limit
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, Version, always, breaks, folds, members
@@ -115,7 +117,9 @@ def _rely_on_switch(tx: TraceContext, read: Callable[..., Any], arguments: tuple
     tx.guards.add(ConstSource(None), "call", _SwitchIs(read, arguments, answer), text)
 
 
-def _switch(read: Callable[..., Any]) -> Rule:
+def _switch(read: Callable[..., Any], function: Callable[..., Any] | None = None) -> Rule:
+    """The rule of `function`, whose answer is that of `read`."""
+
     def apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         try:
             answer = tx.fold(read, args, kwargs)
@@ -126,7 +130,7 @@ def _switch(read: Callable[..., Any]) -> Rule:
         _rely_on_switch(tx, read, (*(arg.constant() for arg in args), *(arg.constant() for arg in kwargs.values())))
         return answer
 
-    return Rule(read, apply, Effect.READS_STATE, answers_at_trace_time=True)
+    return Rule(function or read, apply, Effect.READS_STATE, answers_at_trace_time=True)
 
 
 # ---- state that the traced program sets
@@ -144,6 +148,11 @@ STATE_SETTERS: dict[Any, StateSetter] = {
     torch.set_autocast_enabled: StateSetter(torch.is_autocast_enabled, keys=1),
     torch.set_autocast_dtype: StateSetter(torch.get_autocast_dtype, keys=1),
     torch.set_autocast_cache_enabled: StateSetter(torch.is_autocast_cache_enabled),
+    torch.set_default_dtype: StateSetter(torch.get_default_dtype),
+    **{
+        getattr(torch._C, f"_set_sdp_use_{kernel}"): StateSetter(getattr(torch._C, f"_get_{kernel}_sdp_enabled"))
+        for kernel in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+    },
 }
 
 
@@ -159,7 +168,10 @@ def set_state(tx: TraceContext, setter: Any, args: Args) -> Value:
         _rely_on_switch(tx, info.read, tuple(keys))
     if before == value:
         return NONE
-    tx.change_state(setter, tuple(keys), before, value)
+    try:
+        tx.change_state(setter, tuple(keys), before, value)
+    except TypeError as error:
+        tx.raise_real(error)
     return NONE
 
 
@@ -170,7 +182,12 @@ def _grad_mode(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _setter(setter: Any) -> Rule:
-    return Rule(setter, lambda tx, args, kwargs: set_state(tx, setter, args), Effect.WRITES_STATE)
+    def apply(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
+        if kwargs or len(args) != STATE_SETTERS[setter].keys + 1:
+            raise Unsupported("global-state", f"{setter.__name__} with named arguments")
+        return set_state(tx, setter, args)
+
+    return Rule(setter, apply, Effect.WRITES_STATE)
 
 
 def _nesting(step: int) -> Apply:
@@ -196,8 +213,7 @@ def _graph_break(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 _LEFT_TO_PYTHON = [
     *members(
         "torch",
-        "manual_seed seed initial_seed set_rng_state get_rng_state save load set_default_dtype set_num_threads compile "
-        "frombuffer",
+        "manual_seed seed initial_seed set_rng_state get_rng_state save load set_num_threads compile frombuffer",
     ),
     *members("torch", "is_anomaly_enabled is_anomaly_check_nan_enabled"),  # switched off while tracing
     *members("torch.cuda", "manual_seed synchronize"),
@@ -212,6 +228,7 @@ RULES = (
     *[folds(function, Effect.READS_STATE) for function in (*_FIXED, *_IN_GLOBAL_STATE)],
     Rule(torch.is_grad_enabled, _grad_mode, Effect.READS_STATE, answers_at_trace_time=True),
     *map(_switch, _SWITCHES),
+    _switch(recursion_limit, sys.getrecursionlimit),  # a compile has one of its own
     *map(_setter, STATE_SETTERS),
     Rule(torch.autocast_increment_nesting, _nesting(1), Effect.WRITES_STATE),
     Rule(torch.autocast_decrement_nesting, _nesting(-1), Effect.WRITES_STATE),
