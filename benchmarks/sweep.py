@@ -3,6 +3,7 @@
     python benchmarks/sweep.py                               all of them, to benchmarks/results/sweep.json and sweep.md
     python benchmarks/sweep.py --every 12                    each twelfth
     python benchmarks/sweep.py --resume --most 25            the next 25 of which the output has no row yet
+    python benchmarks/sweep.py --resume --again "not built"   those that could not be built, once more
     python benchmarks/sweep.py --library timm --names vit_tiny_patch16_224 resnet18
     python benchmarks/sweep.py --limit 120                   seconds for one architecture
 
@@ -59,8 +60,45 @@ SMALL = {
     "n_positions": 64,
     "image_size": 64,
 }
+PARTS_OF_LAYERS = {
+    "head_dim": 8,
+    "qk_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "n_routed_experts": 4,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "num_key_value_heads": 4,
+}
+"""Heads and experts: small where the sizes above leave them too large, or do not fit them."""
+
 FEW_LAYERS = {key: value for key, value in SMALL.items() if "layer" in key or key in ("vocab_size", "image_size")}
 """For configs whose sizes depend on each other."""
+
+LAYERS_OF_EACH_KIND = SMALL | PARTS_OF_LAYERS | {key: 8 for key in FEW_LAYERS if "hidden_layers" in key}
+"""For architectures whose first layers are of one kind."""
+
+HEADS_OF_64 = SMALL | {"hidden_size": 256, "head_dim": 64, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4}
+HEADS_OF_128 = HEADS_OF_64 | {"hidden_size": 512, "head_dim": 128}
+"""For rotary embeddings whose parts have fixed sizes."""
+
+SIZES = (
+    SMALL,
+    SMALL | PARTS_OF_LAYERS,
+    HEADS_OF_64,
+    HEADS_OF_128,
+    FEW_LAYERS,
+    FEW_LAYERS | PARTS_OF_LAYERS,
+    LAYERS_OF_EACH_KIND,
+    {},
+)
 
 MOST_PARAMETERS = 100_000_000
 
@@ -120,10 +158,9 @@ def build_transformers(name: str) -> tuple[Any, dict[str, Any]]:
     from transformers import AutoConfig, AutoModel
 
     first: Exception | None = None
-    for sizes in (SMALL, FEW_LAYERS, {}):
+    for sizes, make in ((sizes, make) for sizes in SIZES for make in (_shrink, _made_small)):
         try:
-            config = AutoConfig.for_model(name)
-            _shrink(config, sizes)
+            config = make(AutoConfig.for_model(name), sizes)
             with torch.device("meta"):
                 count = sum(parameter.numel() for parameter in AutoModel.from_config(config).parameters())
             if count > MOST_PARAMETERS:
@@ -142,47 +179,80 @@ def build_transformers(name: str) -> tuple[Any, dict[str, Any]]:
     raise first or ValueError("it has no inputs known here")
 
 
-def _shrink(config: Any, sizes: dict[str, int]) -> None:
-    """Make a config small, its parts included."""
-    for key, value in sizes.items():
-        if type(getattr(config, key, None)) is int:
-            setattr(config, key, value)
-    for key in TOKENS:
-        if type(getattr(config, key, None)) is int:
-            setattr(config, key, 1)
-    for part in list(vars(config).values()):
-        if hasattr(part, "to_dict"):
-            _shrink(part, sizes)
+def _shrink(config: Any, sizes: dict[str, int]) -> Any:
+    """The config with small attributes, its parts included."""
+    for key, value in _settings(config, sizes).items():
+        setattr(config, key, value)
+    for part in _parts(config).values():
+        _shrink(part, sizes)
+    return config
+
+
+def _made_small(config: Any, sizes: dict[str, int]) -> Any:
+    """A config made with small arguments, its parts included: what a config computes from its arguments is computed from these."""
+    parts = {name: _made_small(part, sizes).to_dict() for name, part in _parts(config).items()}
+    return type(config)(**_settings(config, sizes), **parts)
+
+
+def _settings(config: Any, sizes: dict[str, int]) -> dict[str, int]:
+    wanted = sizes | dict.fromkeys(TOKENS, 1)
+    return {key: value for key, value in wanted.items() if type(getattr(config, key, None)) is int}
+
+
+def _parts(config: Any) -> dict[str, Any]:
+    return {name: part for name, part in vars(config).items() if hasattr(part, "to_dict")}
 
 
 def _inputs(model: Any, config: Any, torch: Any) -> Iterator[dict[str, Any]]:
-    """Sets of inputs to try: the main one, then all that the signature names and that are known here, in two lengths."""
+    """Sets of inputs to try: the main one, then all that the signature names and that are known here, in several shapes."""
     accepted = inspect.signature(model.forward).parameters
-    for length in (10, 32):
-        makers = _makers(config, length, torch)
+    needed = [name for name, parameter in accepted.items() if parameter.default is inspect.Parameter.empty]
+    for makers in (_makers(config, length, layout, torch) for length in (10, 32) for layout in range(LAYOUTS)):
         main = [name for name in (model.main_input_name,) if name in makers]
         with_decoder = [*main, "decoder_input_ids"] if config.is_encoder_decoder and main == ["input_ids"] else main
         named = [name for name in makers if name in accepted and name != "inputs_embeds"]
-        for names in (with_decoder, named, [name for name in named if name != "attention_mask"]):
-            if names:
+        without_mask = [name for name in named if name != "attention_mask"]
+        with_texts = [name for name in (*needed, *TEXTS) if name in accepted and name in makers]
+        for names in (with_decoder, needed, with_texts, named, without_mask):
+            if names and all(name in makers for name in names):
                 yield {name: makers[name]() for name in names}
 
 
-def _makers(config: Any, length: int, torch: Any) -> dict[str, Callable[[], Any]]:
-    """A function for each known input of a model, for texts of this length."""
-    size = getattr(getattr(config, "vision_config", config), "image_size", 64)
+LAYOUTS = 3
+TEXTS = ("input_ids", "decoder_input_ids", "encoder_hidden_states")
+
+
+def _makers(config: Any, length: int, layout: int, torch: Any) -> dict[str, Callable[[], Any]]:
+    """A function for each known input of a model, for texts of this length and one of the layouts of images and sounds."""
+    vision = next((part for part in _parts(config).values() if hasattr(part, "image_size")), config)
+    size = getattr(vision, "image_size", 64)
     side = size if isinstance(size, int) else 64
-    channels = getattr(config, "num_channels", 3)
+    channels = getattr(vision, "num_channels", 3)
+    audio = next((part for part in _parts(config).values() if hasattr(part, "num_mel_bins")), config)
+    bins = getattr(audio, "num_mel_bins", 80)
+    hidden = getattr(config, "hidden_size", 32)
     ids = torch.randint(3, 90, (2, length))
+    sounds = [(2, 4000), (2, 1, 4000), (2, 1, 16000)][layout]
+    features = [(2, bins, 200), (2, 200, bins), (2, 1, 1024, bins)][layout]
+    images = [(2, channels, side, side), (2, 1, channels, side, side), (2, 2, channels, side, side)][layout]
+    patch = getattr(vision, "patch_size", 14)
+    patch_length = channels * getattr(vision, "temporal_patch_size", 1) * (patch if isinstance(patch, int) else 14) ** 2
     return {
         "input_ids": lambda: ids,
         "attention_mask": lambda: torch.ones_like(ids),
-        "pixel_values": lambda: torch.randn(2, channels, side, side),
-        "input_values": lambda: torch.randn(2, 4000),
-        "input_features": lambda: torch.randn(2, getattr(config, "num_mel_bins", 80), 200),
+        "pixel_values": lambda: torch.randn(images),
+        "pixel_values_videos": lambda: torch.randn(2, 16, channels, side, side),
+        "input_values": lambda: torch.randn(sounds),
+        "input_features": lambda: torch.randn(features),
         "bbox": lambda: torch.randint(1, 9, (2, length, 4)).sort(-1).values,
         "decoder_input_ids": lambda: ids[:, :5],
-        "inputs_embeds": lambda: torch.randn(2, length, config.hidden_size),
+        "inputs_embeds": lambda: torch.randn(2, length, hidden),
+        "query_embeds": lambda: torch.randn(2, length, hidden),
+        "encoder_hidden_states": lambda: torch.randn(2, length, getattr(config, "encoder_hidden_size", hidden)),
+        "hidden_states": lambda: torch.randn(64, patch_length),
+        "grid_thw": lambda: torch.tensor([[1, 8, 8]]),
+        "past_values": lambda: torch.randn(2, getattr(config, "context_length", length)),
+        "is_longer": lambda: torch.zeros(2, 1, dtype=torch.bool),
     }
 
 
@@ -330,6 +400,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--names", nargs="+", metavar="NAME", help="only these architectures")
     parser.add_argument("--every", type=int, default=1, help="only each n-th architecture")
     parser.add_argument("--resume", action="store_true", help="keep the rows that the output has, each with its commit")
+    parser.add_argument("--again", nargs="+", metavar="OUTCOME", help="with --resume: not the rows with these outcomes")
     parser.add_argument("--most", type=int, help="new rows, at most")
     parser.add_argument("--limit", type=float, default=180.0, help="seconds for one architecture")
     parser.add_argument("--output", type=Path, default=DEFAULT_OUTPUT, help="where the JSON goes; the table beside it")
@@ -345,6 +416,7 @@ def main(arguments: Sequence[str]) -> int:
     import machine
 
     rows: list[dict[str, Any]] = _rows_of(options.output) if options.resume else []
+    rows = [row for row in rows if row["outcome"] not in (options.again or ())]
     known = {(row["library"], row["name"]) for row in rows}
     wanted = [
         (library, name)
