@@ -85,7 +85,13 @@ FEW_LAYERS = {key: value for key, value in SMALL.items() if "layer" in key or ke
 LAYERS_OF_EACH_KIND = SMALL | PARTS_OF_LAYERS | {key: 8 for key in FEW_LAYERS if "hidden_layers" in key}
 """For architectures whose first layers are of one kind."""
 
-HEADS_OF_64 = SMALL | {"hidden_size": 256, "head_dim": 64, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4}
+HEADS_OF_64 = SMALL | {
+    "hidden_size": 256,
+    "head_dim": 64,
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+}
 HEADS_OF_128 = HEADS_OF_64 | {"hidden_size": 512, "head_dim": 128}
 """For rotary embeddings whose parts have fixed sizes."""
 
