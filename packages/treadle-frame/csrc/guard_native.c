@@ -89,9 +89,8 @@ query_holds(const NativeQuery *query, void *handle)
     Py_UNREACHABLE();
 }
 
-/* Whether the value's type is exactly `types`, or one of that tuple. */
-static bool
-is_of_types(PyObject *value, PyObject *types)
+bool
+tf_is_of_types(PyObject *value, PyObject *types)
 {
     PyObject *type = (PyObject *)Py_TYPE(value);
     bool known = type == types;
@@ -107,7 +106,7 @@ int
 tf_test_native_tensor(const GuardCheck *check, PyObject *value, PyObject *const *others)
 {
     const NativeTest *test = check->native;
-    if (!is_of_types(value, test->types)) {
+    if (!tf_is_of_types(value, test->types)) {
         return 0;
     }
     void *handle = (char *)value + test->handle_offset;
@@ -335,7 +334,7 @@ tf_test_equal_items(const GuardCheck *check, PyObject *value, PyObject *const *o
     for (Py_ssize_t i = 0; i < test->n_values && equal; i++) {
         PyObject *owner = i == 0 ? value : others[i - 1];
         void *handle = (char *)owner + test->handle_offset;
-        equal = is_of_types(owner, test->types) && test->length(handle, &lengths[i]) == 0
+        equal = tf_is_of_types(owner, test->types) && test->length(handle, &lengths[i]) == 0
                 && test->items(handle, &items[i]) == 0;
     }
     for (Py_ssize_t i = 0; i < test->n_pairs && equal; i++) {

@@ -125,7 +125,7 @@ execute(PyObject *module)
         return -1;
     }
     PyTypeObject *types[] = {&GuardProgram_Type, &Entry_Type, &FrameInfo_Type, &Dispatcher_Type};
-    PyMethodDef *methods[] = {module_methods, tf_cache_methods, tf_hook_methods};
+    PyMethodDef *methods[] = {module_methods, tf_cache_methods, tf_hook_methods, tf_native_methods};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
         if (PyModule_AddType(module, types[i]) < 0) {
             return -1;

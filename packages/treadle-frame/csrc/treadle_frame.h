@@ -6,7 +6,7 @@
  *   entry.c       Entry objects;  cache.c  the cache of entries in a code object
  *   guard_program.c   the type GuardProgram;  guard_trie.c  reads checks into a trie;  guard_eval.c  descends it
  *   guard_checks.c    the single checks, as a table;  guard_facts.c  those of what lookups find;
- *                     guard_native.c  those that ask a C library
+ *                     guard_native.c  those that ask a C library;  native_read.c  asks one about many values
  *   guard_memo.c      skips what has not changed, by a list that guard_build.c makes of what guard_peek.c and guard_plain.c say;
  *                     guard_image.c  bytes of tensors;  dict_versions.c  makes versions of dicts tell of every change
  *   dispatcher.c  the frameless path, for which bind.c binds arguments
@@ -205,6 +205,7 @@ size_t tf_check_size(const GuardCheck *);                        /* bytes that t
 int tf_check_require(bool good, GuardCheck *, PyObject *where, const char *wanted);     /* 0, or -1 with GuardError set */
 
 /* Of guard_native.c. */
+bool tf_is_of_types(PyObject *value, PyObject *types); /* whether its type is exactly this one, or one of the tuple */
 int tf_prepare_native_tensor(GuardCheck *, PyObject *where);
 int tf_test_native_tensor(const GuardCheck *, PyObject *value, PyObject *const *others);
 int tf_prepare_equal_items(GuardCheck *, PyObject *where);
@@ -335,6 +336,7 @@ bool tf_leaves_to_other_evaluator(PyObject *handler);
 PyObject *tf_thread_pause(ThreadHook *);
 int tf_thread_unpause(ThreadHook *, PyObject *paused);
 extern PyMethodDef tf_hook_methods[];
+extern PyMethodDef tf_native_methods[]; /* of native_read.c */
 extern PyTypeObject FrameInfo_Type;
 
 /* ---- running replacement code ---------------------------------------------------------------------------------- */

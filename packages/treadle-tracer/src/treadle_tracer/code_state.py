@@ -12,7 +12,7 @@ import torch
 
 from .by_identity import is_one_of
 from .class_facts import is_subtype, mro_of, namespace_of
-from .decided import Place
+from .decision_programs import Place
 from .dynamic import DynamicSources
 from .output.call_changes import changed_decision, changed_dimensions, exchanged_modules, exchanged_tensors
 from .source import LocalSource, Source

@@ -3,121 +3,93 @@
     while t < t1: ...          # t, t1: tensors of one element on the CPU, from outside: the trace takes the path of this call
 
 The guard reads the tensors. As long as their bytes are those of the last call that it accepted, nothing is computed. Else each decision is
-computed again, by the calls that the graph makes for it. What the graph writes to an outside tensor before a decision is written to a copy.
+computed again, by the calls that the graph makes for it, once for equal numbers. What the graph writes to an outside tensor before a
+decision is written to a copy.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import fx
 
-from .made_calls import function_of
+from . import tensor_abi
+from .decision_programs import Calls, Decision, Program, Row, key_of, number_key, programs_of
 from .source import Source
 
-Place = tuple[str, int, str, int]
-"""Where the program decides: file, line, function, position of the instruction."""
 
+class Outside(NamedTuple):
+    """An outside object of the decisions.
 
-class Decision(NamedTuple):
-    """One decision.
-
-    place     where the program makes it
-    results   the positions of the values that it reads
-    read      from these values to the outcome: a bool, int or float
-    outcome   what came out
-    end       how many calls come before it
+    kind        what distinguishes it apart from its numbers; guards say that it stays the same
+    size        bytes of a tensor whose elements are one block of memory; None for another tensor, or a number
+    is_leaf     a decision reads it
+    is_written  the graph writes to it before some decision
     """
 
-    place: Place
-    results: tuple[int, ...]
-    read: Callable[..., Any]
-    outcome: Any
-    end: int
-
-    @property
-    def is_choice(self) -> bool:
-        """Whether it has two outcomes; a number may have any."""
-        return type(self.outcome) is bool
-
-
-class Position(NamedTuple):
-    """Stands in the arguments of a call for the value at this position."""
-
-    number: int
-
-
-class Call(NamedTuple):
-    """A call of a function, or of a method of the first argument if `target` is a str; its result is the next value."""
-
-    target: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
-
-
-class Calls:
-    """The calls that decisions are computed by. They are recorded once, and compiled to a function when they must be made again.
-
-    Values are numbered: first the outside objects that the guard is given, by their positions, then the results of calls.
-    """
-
-    def __init__(self) -> None:
-        self.made: list[Call] = []
-        self._positions: dict[fx.Node, int] = {}
-
-    def add(self, inputs: Mapping[fx.Node, int], nodes: Sequence[fx.Node], writes: bool) -> Mapping[fx.Node, int]:
-        """Record what the nodes call, in order. `inputs` gives the positions of those that stand for outside objects.
-
-        Results are shared with earlier decisions, unless some of the calls write: then they work on copies. Gives all positions.
-        Positions of results are negative: -1 is the result of the first call.
-        """
-        positions = {} if writes else self._positions
-        for node, position in inputs.items():
-            positions[node] = self._call(copy_of, (Position(position),), {}) if writes else position
-        for node in nodes:
-            if node not in positions:
-                args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda given: Position(positions[given]))
-                positions[node] = self._call(function_of(node), args, kwargs)
-        return positions
-
-    def _call(self, target: Any, args: Any, kwargs: Any) -> int:
-        self.made.append(Call(target, tuple(args), dict(kwargs)))
-        return -len(self.made)
-
-    def forget_nodes(self) -> None:
-        """The trace has ended. Nodes keep all of its graph alive."""
-        self._positions = {}
+    kind: Any
+    type: type
+    size: int | None
+    is_leaf: bool = False
+    is_written: bool = False
 
 
 class Decided:
-    """Guard callable of the decisions of one trace. It is given the objects at `sources`: the leaves, then what must lie apart from them.
+    """Guard callable of the decisions of one trace. It is given the objects at `sources`.
 
-    apart: the graph writes to outside tensors before some decision. Then the tensors must share no memory, since a write to one would
-    change another.
+    A tensor that the graph writes to before a decision must share no memory with what a decision reads, unless it is the same tensor.
     """
 
     def __init__(self) -> None:
         self.sources: list[Source] = []
         self.decisions: list[Decision] = []
         self.calls = Calls()
-        self.apart = False
+        self._outside: list[Outside] = []
+        self._kinds: list[Any] = []
+        self._written: list[tuple[Source, torch.Tensor]] = []  # since the last decision
         self._positions: dict[Source, int] = {}
-        self._is_leaf: list[bool] = []
-        self._seen: list[Any] | None = None
-        self._first_changed: Callable[..., int] | None = None
+        self._memory = KnownMemory()
+        self._keys: set[Any] = set()
+        self._programs: list[_ProgramGuard] | None = None
+        self._apart: _ApartGuard | None = None
 
-    def position(self, source: Source, is_leaf: bool) -> int:
-        """The position of the object at `source` among those that the guard is given."""
+    def why_not_apart(
+        self, leaves: Iterable[tuple[Source, Any]], written: Iterable[tuple[Source, torch.Tensor]]
+    ) -> str | None:
+        """Why a decision that reads these objects cannot be computed again on copies. written: since the last time that this was asked."""
+        new = list(written)
+        self._written += new
+        return self._memory.why_not_write(new) or self._memory.why_not_read(leaves)
+
+    def read(self, source: Source, obj: Any) -> int:
+        """The position of the object at `source`, which the next decision reads, among those that the guard is given."""
+        self._memory.read(source, obj)
+        return self._note(source, obj, is_leaf=True)
+
+    def add(self, decision: Decision) -> None:
+        """Add a decision on results of `calls`."""
+        for source, tensor in self._written:
+            self._note(source, tensor, is_written=True)
+        self._written = []
+        self.decisions.append(decision)
+        self._keys.add(key_of(self.calls.made, decision, self._kinds))
+
+    def _note(self, source: Source, obj: Any, **role: bool) -> int:
         found = self._positions.get(source)
         if found is None:
             found = self._positions[source] = len(self.sources)
             self.sources.append(source)
-            self._is_leaf.append(is_leaf)
-        self._is_leaf[found] = self._is_leaf[found] or is_leaf
+            self._outside.append(_outside(obj))
+            self._kinds.append(self._outside[found].kind)
+        self._outside[found] = self._outside[found]._replace(**role)
         return found
+
+    @property
+    def distinct(self) -> int:
+        """How many decisions there are, counting those as one that are computed in the same way from different objects."""
+        return len(self._keys)
 
     @property
     def text(self) -> str:
@@ -126,108 +98,199 @@ class Decided:
         return f"what is decided at {', '.join(lines)} comes out the same"
 
     def __call__(self, *given: Any) -> bool:
-        if self.apart and share_memory(given):
+        programs = self._made_programs()
+        if self._apart is not None and not self._apart(given):
             return False
-        contents = [_contents(value) for value, is_leaf in zip(given, self._is_leaf, strict=True) if is_leaf]
-        if contents == self._seen:
-            return True
-        if self.first_changed(given) != len(self.decisions):
+        try:
+            return all(program.holds(given) for program in programs)
+        except _FAILURES:
             return False
-        self._seen = contents
-        return True
 
     def first_changed(self, given: Sequence[Any]) -> int | None:
         """The position of the first decision that comes out differently for these objects; later ones may follow from it.
 
         The number of decisions if there is none; None if one cannot be made.
         """
-        if self._first_changed is None:
+        found = unknown = len(self.decisions)
+        for program in self._made_programs():
+            for row in program.rows:
+                try:
+                    changed = program.first_changed(row, given)
+                except _FAILURES:
+                    unknown = min(unknown, row.decisions[0])
+                    continue
+                if changed < len(row.decisions):
+                    found = min(found, row.decisions[changed])
+        return None if unknown < found else found
+
+    def _made_programs(self) -> list[_ProgramGuard]:
+        """The programs, made when the trace has ended."""
+        if self._programs is None:
             self.calls.forget_nodes()
-            self._first_changed = _compiled(self)
-        try:
-            with torch.no_grad():
-                return self._first_changed(*given)
-        except _FAILURES:
-            return None
+            made = programs_of(self.calls.made, self.decisions, self._kinds)
+            self._apart = _ApartGuard(self._outside) if any(o.is_written for o in self._outside) else None
+            self._programs = [_ProgramGuard(program, self._outside) for program in made]
+        return self._programs
 
 
 # What the calls of a decision raise for other elements or sizes than those of the trace.
 _FAILURES = (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError, AttributeError)
 
 
-def _compiled(decided: Decided) -> Callable[..., int]:
-    """A function of the outside objects: `Decided.first_changed`, without what is caught there."""
-    scope: dict[str, Any] = {}
-
-    def name(obj: Any) -> str:
-        scope[f"c{len(scope)}"] = obj
-        return f"c{len(scope) - 1}"
-
-    def text(arg: Any) -> str:
-        if isinstance(arg, Position):
-            return value(arg.number)
-        if type(arg) is tuple or isinstance(arg, list):
-            items = "".join(f"{text(item)}, " for item in arg)
-            return f"({items})" if type(arg) is tuple else f"[{items}]"
-        if type(arg) is slice:
-            return f"slice({text(arg.start)}, {text(arg.stop)}, {text(arg.step)})"
-        return repr(arg) if arg is None or type(arg) in (bool, int) else name(arg)
-
-    lines = [f"def first_changed({', '.join(value(n) for n in range(len(decided.sources)))}):"]
-    done = 0
-    for position, decision in enumerate(decided.decisions):
-        for number, call in enumerate(decided.calls.made[done : decision.end], start=done):
-            args = [*map(text, call.args), *(f"{key}={text(arg)}" for key, arg in call.kwargs.items())]
-            lines.append(f"    {value(-number - 1)} = {name(call.target)}({', '.join(args)})")
-        done = decision.end
-        read = f"{name(decision.read)}({', '.join(map(value, decision.results))})"
-        expected = decision.outcome
-        test = (
-            f"{read} is not {expected}" if type(expected) is bool else f"not {name(_is_same)}({read}, {name(expected)})"
-        )
-        lines.append(f"    if {test}: return {position}")
-    lines.append(f"    return {len(decided.decisions)}")
-    exec(compile("\n".join(lines), __file__, "exec"), scope)
-    return scope["first_changed"]
+def _outside(obj: Any) -> Outside:
+    if not isinstance(obj, torch.Tensor):
+        return Outside(type(obj), type(obj), None)
+    metadata = (obj.dtype, obj.device, obj.layout, tuple(obj.shape), obj.requires_grad, obj.is_inference())
+    if obj.layout is not torch.strided:
+        return Outside((type(obj), *metadata), type(obj), None)
+    kind = (type(obj), *metadata, tuple(obj.stride()), obj.is_conj(), obj.is_neg())
+    size = obj.nbytes if obj.is_contiguous() and tensor_abi.handle_offset() is not None else None
+    return Outside(kind, type(obj), size)
 
 
-def value(position: int) -> str:
-    """The name of the value at a position."""
-    return f"g{position}" if position >= 0 else f"v{-position}"
+class _ProgramGuard:
+    """Whether the decisions of one program come out the same for all its rows."""
 
+    def __init__(self, program: Program, outside: Sequence[Outside]):
+        self.rows = program.rows
+        self._first_changed = program.compiled()
+        self._inputs = [position for row in program.rows for position in row.inputs]
+        read = [outside[position] for position in self._inputs]
+        self._types = tuple(dict.fromkeys(o.type for o in read))
+        self._sizes = tuple(o.size for o in read if o.size is not None)
+        self._are_blocks = len(self._sizes) == len(read)
+        self._seen: Any = None
 
-def _is_same(found: Any, expected: Any) -> bool:
-    return type(found) is type(expected) and _number_key(found) == _number_key(expected)
+    def holds(self, given: Sequence[Any]) -> bool:
+        """May raise what the calls raise."""
+        contents, width = self._contents(given)
+        if contents == self._seen:
+            return True
+        if contents[:width] * len(self.rows) == contents:
+            rows: Iterable[Row] = self.rows[:1]
+        else:
+            rows = {contents[n * width : (n + 1) * width]: row for n, row in enumerate(self.rows)}.values()
+        if any(self.first_changed(row, given) != len(row.decisions) for row in rows):
+            return False
+        self._seen = contents
+        return True
 
+    def first_changed(self, row: Row, given: Sequence[Any]) -> int:
+        """The position of the first decision of a row that comes out differently, among those of the row, or their number."""
+        with torch.no_grad():
+            return self._first_changed(*(given[position] for position in row.inputs))
 
-def _number_key(number: Any) -> Any:
-    """Equal for numbers that no program tells apart: nan is itself, 0.0 is not -0.0."""
-    return number.hex() if type(number) is float else number
+    def _contents(self, given: Sequence[Any]) -> tuple[bytes, int] | tuple[tuple[Any, ...], int]:
+        """The numbers of all rows, one row after the other, and how long the part of a row is."""
+        read = [given[position] for position in self._inputs]
+        if not self._are_blocks:
+            return tuple(map(_contents, read)), len(read) // len(self.rows)
+        import treadle_frame
+
+        offset, data_ptr = tensor_abi.handle_offset(), tensor_abi.address_of("data_ptr")
+        assert offset is not None
+        contents = treadle_frame.native_memory(read, self._types, offset, data_ptr, self._sizes)
+        return contents, len(contents) // len(self.rows)
 
 
 def _contents(value: Any) -> Any:
     """The bytes of a tensor on the CPU; a number with its type."""
     if not isinstance(value, torch.Tensor):
-        return (type(value), _number_key(value))
+        return (type(value), number_key(value))
     dense = value if value.is_contiguous() else value.contiguous()
     size = dense.nbytes
     return ctypes.string_at(dense.data_ptr(), size) if size else b""
 
 
-def copy_of(value: Any) -> Any:
-    """A tensor that may be written to in place of an outside one; a number is itself."""
-    return value.clone() if isinstance(value, torch.Tensor) else value
+# ---- memory that decisions read and the graph writes
 
 
-def share_memory(given: Sequence[Any]) -> bool:
-    """Whether two of these tensors have storages with memory in common. One without memory of its own counts as such."""
-    ranges = []
-    for value in given:
-        if isinstance(value, torch.Tensor):
-            storage = value.untyped_storage()
-            size = storage.nbytes()
-            if size:
-                start = storage.data_ptr()
-                ranges.append((start, start + size))
-    ranges.sort()
-    return any(start < end for (_, end), (start, _) in zip(ranges, ranges[1:], strict=False))
+class KnownMemory:
+    """The memory of the outside tensors of a trace that decisions read, and of those that the graph writes to."""
+
+    def __init__(self) -> None:
+        self._read: dict[Source, tuple[int, int]] = {}
+        self._written: dict[Source, tuple[int, int]] = {}
+        self._conflict: str | None = None
+
+    def why_not_write(self, tensors: Iterable[tuple[Source, torch.Tensor]]) -> str | None:
+        """Why no more decisions can be made behind writes to these tensors: a guard on all decisions would never hold."""
+        for source, tensor in tensors:
+            if source not in self._written:
+                memory = self._written[source] = _memory_of(tensor)
+                if _meets_another(self._read, source, memory):
+                    self._conflict = f"{source.text} is written to and shares memory with what has been read"
+        return self._conflict
+
+    def why_not_read(self, objects: Iterable[tuple[Source, Any]]) -> str | None:
+        """Why these objects cannot be read behind the writes so far: another tensor may have changed them."""
+        for source, obj in objects:
+            if isinstance(obj, torch.Tensor) and source not in self._read:
+                if self._written and _meets_another(self._written, source, _memory_of(obj)):
+                    return f"{source.text} shares memory with what has been written to"
+        return None
+
+    def read(self, source: Source, obj: Any) -> None:
+        """A decision reads this object."""
+        if isinstance(obj, torch.Tensor) and source not in self._read:
+            self._read[source] = _memory_of(obj)
+
+
+def _meets_another(known: dict[Source, tuple[int, int]], source: Source, memory: tuple[int, int]) -> bool:
+    start, end = memory
+    return any(a < end and start < b and other != source for other, (a, b) in known.items())
+
+
+def _memory_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """The addresses of the storage of a tensor: the first, and the one behind the last."""
+    storage = tensor.untyped_storage()
+    start = storage.data_ptr()
+    return start, start + storage.nbytes()
+
+
+class _ApartGuard:
+    """Whether no tensor that the graph writes to before a decision shares memory with another one that a decision reads."""
+
+    def __init__(self, outside: Sequence[Outside]):
+        self._positions = [n for n, known in enumerate(outside) if issubclass(known.type, torch.Tensor)]
+        self._roles = [(outside[n].is_leaf, outside[n].is_written) for n in self._positions]
+        self._types = tuple(dict.fromkeys(outside[n].type for n in self._positions))
+        self._seen: bytes | None = None
+
+    def __call__(self, given: Sequence[Any]) -> bool:
+        tensors = [given[position] for position in self._positions]
+        where = self._where(tensors)
+        if where is not None and where == self._seen:
+            return True
+        ranges = [(*_memory_of(tensor), *role) for tensor, role in zip(tensors, self._roles, strict=True)]
+        if shares_memory(ranges):
+            return False
+        # An empty tensor has no address, so that nothing tells where its storage is.
+        self._seen = where if all(tensor.numel() for tensor in tensors) else None
+        return True
+
+    def _where(self, tensors: Sequence[Any]) -> bytes | None:
+        """Numbers that say where the storages of the tensors are."""
+        offset = tensor_abi.handle_offset()
+        if offset is None:
+            return None
+        import treadle_frame
+
+        functions = tuple(map(tensor_abi.address_of, ("data_ptr", "storage_offset", "storage_size")))
+        try:
+            return treadle_frame.native_numbers(tensors, self._types, offset, functions)
+        except RuntimeError:  # one has no storage
+            return None
+
+
+def shares_memory(ranges: Iterable[tuple[int, int, bool, bool]]) -> bool:
+    """Whether a range that is written overlaps another one that is read. A range is (start, end, is read, is written)."""
+    end_of_read = end_of_written = 0
+    for start, end, is_read, is_written in sorted(ranges):
+        if start == end:
+            continue
+        if (is_read and start < end_of_written) or (is_written and start < end_of_read):
+            return True
+        end_of_read = max(end_of_read, end) if is_read else end_of_read
+        end_of_written = max(end_of_written, end) if is_written else end_of_written
+    return False

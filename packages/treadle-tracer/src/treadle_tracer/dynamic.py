@@ -11,7 +11,7 @@ import torch
 
 from treadle_shapes import ConstraintError
 
-from .decided import Place
+from .decision_programs import Place
 from .marks import Mark, marks_of
 from .source import Source, is_passed
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 
-from treadle_tracer.output import tensor_check, tensor_image
+from treadle_tracer import tensor_abi
+from treadle_tracer.output import tensor_image
 from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.source import DictItemSource, InstanceDictSource, LocalSource
 
 
 def test_the_layout_is_found():
     """In the releases of torch that are supported; without it guards are right and slower."""
-    assert tensor_image._layout(tensor_check._handle_offset()) is not None
+    assert tensor_image._layout(tensor_abi.handle_offset()) is not None
 
 
 def test_the_layout_is_found_whatever_the_mode():
     for mode in (torch.no_grad(), torch.inference_mode()):
         tensor_image._layout.cache_clear()
         with mode:
-            assert tensor_image._layout(tensor_check._handle_offset()) is not None
+            assert tensor_image._layout(tensor_abi.handle_offset()) is not None
 
 
 def holder(tensor):

@@ -456,3 +456,107 @@ def test_generators_and_comprehensions():
         function,
         [lambda t=t: (torch.ones(2), torch.tensor(t)) for t in ([1, -2, 3], [1, -5, 3], [-1, -2, -3], [0, 0, 1])],
     )
+
+
+def step_each(xs, steps):
+    """As optimizers do: the loop decides on the state of each parameter."""
+    found = []
+    for x, step in zip(xs, steps, strict=True):
+        step += 1
+        size = step.item()
+        found.append(x * size if 1 - 0.9**size < 0.3 else x / step)
+    return found
+
+
+def test_hundreds_of_decisions_that_are_computed_alike():
+    fast, recorder = compiled(step_each, decide_on_inputs=True)
+    xs = [torch.ones(2) for _ in range(300)]
+    a, b = ([torch.tensor(0.0) for _ in xs] for _ in range(2))
+    for _ in range(6):
+        assert same(fast(xs, a), step_each(xs, b)) and same(a, b)
+    assert len(recorder.graphs) == 2 and recorder.codes() == []
+
+
+def test_one_of_many_numbers_differs():
+    fast, recorder = compiled(step_each, decide_on_inputs=True)
+    xs = [torch.ones(2) for _ in range(5)]
+    for ahead in (None, 4, 0, 2, None):
+        a, b = ([torch.tensor(9.0 if n == ahead else 1.0) for n in range(5)] for _ in range(2))
+        assert same(fast(xs, a), step_each(xs, b)) and same(a, b)
+
+
+def test_decisions_of_different_dtypes():
+    fast, _ = compiled(step_each, decide_on_inputs=True)
+    xs = [torch.ones(2) for _ in range(4)]
+    for start in (0, 5):
+        a, b = (
+            [torch.tensor(start, dtype=d) for d in (torch.float32, torch.int64, torch.float64, torch.int32)]
+            for _ in "ab"
+        )
+        assert same(fast(xs, a), step_each(xs, b)) and same(a, b)
+
+
+def test_tensors_that_the_program_writes_to_may_share_memory_with_each_other():
+    def function(x, y, step):
+        x += 1
+        y += 1
+        return x * 2 if step > 3 else y * 3
+
+    def parts(start):
+        memory = torch.arange(8.0)
+        return memory[:4], memory[4:], torch.tensor(start)
+
+    assert run(function, [lambda n=n: parts(n) for n in (1, 5, 2, 6)]) == (2, [])
+
+
+def test_a_step_that_lies_in_what_is_written():
+    def function(x, step):
+        x += 1
+        return x * 2 if step > 3 else x * 3
+
+    def apart():
+        return torch.zeros(4), torch.tensor([3.0])
+
+    def inside():
+        memory = torch.full((5,), 3.0)
+        return memory[:4], memory[3:4]
+
+    for calls in ([apart, inside, apart], [inside, apart, inside]):
+        run(function, calls)
+
+
+def test_storage_that_moves_between_calls():
+    """The guard remembers where storages are."""
+
+    def function(x, step):
+        x += 1
+        return x * 2 if step > 3 else x * 3
+
+    fast, _ = compiled(function, decide_on_inputs=True)
+    x, step = torch.zeros(4), torch.tensor(3.0)
+    memory = torch.full((5,), 3.0)
+    for change in (lambda: None, lambda: None, lambda: x.set_(memory[:4]), lambda: step.set_(memory[3]), lambda: None):
+        change()
+        plain = [t.clone() for t in (x, step)]
+        if x.untyped_storage().data_ptr() == step.untyped_storage().data_ptr():
+            whole = memory.clone()
+            plain = [whole[:4], whole[3]]
+        assert same(fast(x, step), function(*plain)) and same([x, step], plain)
+
+
+def test_a_write_through_an_alias_behind_a_decision():
+    """A guard on the first decision and this write would never hold."""
+
+    def function(x, step, view, other):
+        x = x + 1 if step > 3 else x - 1
+        view.add_(1)
+        return x * 2 if other > 3 else x * 3
+
+    fast, recorder = compiled(function, decide_on_inputs=True)
+    a, b = torch.tensor([0.0]), torch.tensor([0.0])
+    for n in range(8):
+        other = torch.tensor(n % 2 * 5)
+        assert same(fast(torch.ones(2), a, a.view(1), other), function(torch.ones(2), b, b.view(1), other)) and same(
+            a, b
+        )
+    assert len(recorder.graphs) <= 5

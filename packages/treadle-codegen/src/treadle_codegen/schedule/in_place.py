@@ -61,14 +61,19 @@ def checks_first(node: Node) -> bool:
 
 def is_copy(node: Node, output: str, updated: str) -> bool:
     """Whether the node does nothing but copy each element of `updated` to the same place of `output`."""
+    return _copied(node) == (output, updated)
+
+
+def _copied(node: Node) -> tuple[str, str] | None:
+    """(output, input) of a node that does nothing but copy each element of one to the same place of the other."""
     if not _is_alone(node):
-        return False
+        return None
     assert isinstance(node.item, Kernel)
     body = node.item.loops[0].body
     if [instr.op for instr in body] != ["load", "store"]:
-        return False
+        return None
     load, store = body[0].attr, body[1].attr
-    return (load.buffer, store.buffer) == (updated, output) and load.index == store.index
+    return (store.buffer, load.buffer) if load.index == store.index else None
 
 
 def _is_alone(node: Node) -> bool:
@@ -77,7 +82,7 @@ def _is_alone(node: Node) -> bool:
 
 def without_copies(nodes: Sequence[Node], found: Mapping[str, str]) -> list[Node]:
     """The nodes without copies of an input into the output that is written in its memory."""
-    return [node for node in nodes if not any(is_copy(node, output, name) for output, name in found.items())]
+    return [node for node in nodes if (copied := _copied(node)) is None or found.get(copied[0]) != copied[1]]
 
 
 def _may_raise(node: Node) -> bool:

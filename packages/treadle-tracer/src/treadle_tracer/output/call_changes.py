@@ -12,7 +12,7 @@ from ..class_facts import is_class, namespace_of, own_dict
 from ..source import ClosureSource, LocalSource, Path, Source
 
 if TYPE_CHECKING:
-    from ..decided import Decision
+    from ..decision_programs import Decision
     from .entry import Payload
 
 

@@ -12,6 +12,7 @@ from torch import fx
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 
 from ..source import Source
+from ..values.calls_that_write import CallsThatWrite
 from . import subgraph
 from .deferred_asserts import tag_asserts
 from .write_separation import WriteSeparation
@@ -60,6 +61,7 @@ class GraphBuilder:
         self._first_call: fx.Node | None = None
         self._names: set[str] = set()
         self._inputs: dict[fx.Node, tuple[Source, Any]] = {}
+        self._writes: CallsThatWrite | None = None
 
     @property
     def has_calls(self) -> bool:
@@ -129,10 +131,18 @@ class GraphBuilder:
             self._first_call = None if node.next.op == "root" else node.next
         self.graph.erase_node(node)
         self.calls -= 1
+        self._writes = None
 
     def input_of(self, node: fx.Node) -> tuple[Source, Any] | None:
         """Where the outside tensor or number of a node comes from, and the object of this call; None for any other node."""
         return self._inputs.get(node)
+
+    def writes(self) -> CallsThatWrite:
+        """The calls made so far that write."""
+        if self._writes is None:
+            self._writes = CallsThatWrite()
+        self._writes.catch_up(self.graph, list(self._inputs.items()))
+        return self._writes
 
     def last(self) -> fx.Node:
         """The last node; the root of the list if there is none."""
@@ -156,6 +166,7 @@ class GraphBuilder:
         self, before: fx.Node, given: Sequence[fx.Node | None], results: Sequence[fx.Node | None]
     ) -> tuple[fx.GraphModule, list[fx.Node], set[fx.Node]]:
         """Make a graph module of the calls behind `before`: see `subgraph.take_out`."""
+        self._writes = None
         return subgraph.take_out(self.erase, before, given, results)
 
     def finish(self, output_nodes: Sequence[fx.Node]) -> fx.GraphModule:

@@ -1,16 +1,11 @@
 """Guards on tensor metadata and on torch's global state.
 
-Metadata is read through the C ABI of libtorch_cpu (`aoti_torch_get_sizes` and similar functions, torch/csrc/inductor/aoti_torch/c/shim.h
-of torch 2.11 - 2.13): `int32_t f(AtenTensorHandle, T *out)`, 0 on success. An AtenTensorHandle is an `at::Tensor *`. A Python tensor
-holds its `at::Tensor` inside the object, so the handle is the object's address plus an offset. The offset is where the object stores the
-address that `Tensor._cdata` reports; it counts only if it gives the right metadata for a known tensor. Where there is no such offset, or a
-tensor is not strided, a Python check does the same work.
+Metadata is read through the C ABI of libtorch_cpu (`tensor_abi`). Where that cannot be used, or a tensor is not strided, a Python check
+does the same work.
 """
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,26 +14,8 @@ from torch.autograd import forward_ad
 
 from ..dynamic import Chain, DynamicSizes, StrideRule, stride_rules
 from ..source import Path
+from ..tensor_abi import QUERIES, address_of, ask_tensor, handle_offset
 from .tensor_image import image_of
-
-# query -> (symbol, kind of the out parameter in treadle_frame.NativeTensorCheck)
-QUERIES: dict[str, tuple[str, str]] = {
-    "dtype": ("aoti_torch_get_dtype", "i32"),
-    "dim": ("aoti_torch_get_dim", "i64"),
-    "sizes": ("aoti_torch_get_sizes", "i64_array"),
-    "strides": ("aoti_torch_get_strides", "i64_array"),
-    "device_type": ("aoti_torch_get_device_type", "i32"),
-    "device_index": ("aoti_torch_get_device_index", "i32"),
-    "layout": ("aoti_torch_get_layout", "i32"),
-    "data_ptr": ("aoti_torch_get_data_ptr", "i64"),
-}
-_OUT_TYPES: dict[str, Any] = {
-    "i32": ctypes.c_int32,
-    "i64": ctypes.c_int64,
-    "i64_array": ctypes.POINTER(ctypes.c_int64),
-}
-_OBJECT_HEADER = 16  # ob_refcnt and ob_type
-_OBJECT_END = 96  # far behind the tensor member in every known layout
 
 TensorCheck = tuple[Path, str, Any, str]  # accessors after the tensor's own source, op, argument, text
 
@@ -70,32 +47,31 @@ def _metadata_check(
 ) -> TensorCheck:
     """sizes: None for a dynamic one; rules: of the strides, where sizes are dynamic."""
     text = metadata_text(tensor, sizes)
-    if tensor.layout is not torch.strided or _handle_offset() is None:
+    if tensor.layout is not torch.strided or handle_offset() is None:
         return ((), "call", PythonMetadata(tensor, sizes, any_strides=rules is not None), text)
     import treadle_frame
 
-    functions, offset = _functions(), _handle_offset()
-    assert functions is not None
+    offset = handle_offset()
     assert offset is not None
     expected = {
-        "dtype": _query(tensor, "dtype"),
+        "dtype": ask_tensor(tensor, "dtype"),
         "dim": tensor.dim(),
         "sizes": tuple((1, None) if s is None else s for s in sizes),
         "strides": tuple(int(s) for s in tensor.stride()) if rules is None else None,
-        "device_type": _query(tensor, "device_type"),
+        "device_type": ask_tensor(tensor, "device_type"),
         "device_index": tensor.device.index if tensor.device.index is not None else -1,
-        "layout": _query(tensor, "layout"),
+        "layout": ask_tensor(tensor, "layout"),
         # Tensors of zeros without memory and functional wrappers have the same metadata and no address.
-        "data_ptr": (1, None) if tensor.numel() and _query(tensor, "data_ptr") else None,
+        "data_ptr": (1, None) if tensor.numel() and ask_tensor(tensor, "data_ptr") else None,
     }
     queries = [
-        (functions[name][1], QUERIES[name][1], expected[name])
-        for name in QUERIES
-        if expected[name] is not None and expected[name] != ()  # a scalar has neither sizes nor strides
+        (address_of(name), QUERIES[name][1], wanted)
+        for name, wanted in expected.items()
+        if wanted is not None and wanted != ()  # a scalar has neither sizes nor strides
     ]
     if rules:
         layout = tuple((1, None) if rule is None else _as_expected(rule) for rule in rules)
-        queries.append((functions["strides"][1], "layout", (functions["sizes"][1], layout)))
+        queries.append((address_of("strides"), "layout", (address_of("sizes"), layout)))
     image = image_of(tensor, offset, expected["data_ptr"] is not None)
     return ((), "native_tensor", treadle_frame.NativeTensorCheck(type(tensor), offset, tuple(queries), image), text)
 
@@ -110,9 +86,7 @@ Range = tuple[int | None, int | None]
 
 def with_ranges(check: Any, sizes: Sequence[Range | None], strides: Sequence[Range | None]) -> Any:
     """A `native_tensor` check with new ranges of its dynamic sizes and free strides; None keeps a range."""
-    functions = _functions()
-    assert functions is not None
-    address = functions["sizes"][1]
+    address = address_of("sizes")
 
     def changed(expected: Any, ranges: Sequence[Range | None]) -> tuple[Any, ...]:
         return tuple(new or old for new, old in zip(ranges, expected, strict=True))
@@ -133,11 +107,10 @@ def equal_sizes_check(checks: Sequence[Any], pairs: Sequence[tuple[int, int, int
     """
     import treadle_frame
 
-    functions, offset = _functions(), _handle_offset()
-    assert functions is not None
+    offset = handle_offset()
     assert offset is not None
     kinds = tuple(dict.fromkeys(check.arg.type for check in checks))
-    spec = treadle_frame.EqualItems(kinds, offset, functions["dim"][1], functions["sizes"][1], tuple(pairs))
+    spec = treadle_frame.EqualItems(kinds, offset, address_of("dim"), address_of("sizes"), tuple(pairs))
     first, *others = (check.path for check in checks)
     return treadle_frame.Check(first, "equal_items", (spec, tuple(others)), text)
 
@@ -171,61 +144,6 @@ class PythonMetadata:
             and all(want is None or want == have for want, have in zip(self.sizes, value.shape, strict=True))
             and (self.any_strides or tuple(value.stride()) == self.strides)
         )
-
-
-# ---- the C side
-
-
-@functools.cache
-def _functions() -> dict[str, tuple[Any, int]] | None:
-    """Name -> (ctypes function, address) for every query, None when one is missing."""
-    try:
-        # With the library loaded RTLD_GLOBAL or not, the process-wide handle of torch's extension finds the symbols it links against.
-        library = ctypes.CDLL(torch._C.__file__)
-        found = {}
-        for name, (symbol, kind) in QUERIES.items():
-            function = getattr(library, symbol)
-            function.restype = ctypes.c_int32
-            function.argtypes = [ctypes.c_void_p, ctypes.POINTER(_OUT_TYPES[kind])]
-            found[name] = (function, ctypes.cast(function, ctypes.c_void_p).value)
-        return found
-    except (OSError, AttributeError):
-        return None
-
-
-def _ask(handle: int, name: str, length: int = 0) -> Any:
-    functions = _functions()
-    assert functions is not None
-    kind = QUERIES[name][1]
-    out = _OUT_TYPES[kind]()
-    if functions[name][0](handle, ctypes.byref(out)) != 0:
-        return None
-    return tuple(out[i] for i in range(length)) if kind == "i64_array" else out.value
-
-
-def _query(tensor: torch.Tensor, name: str) -> Any:
-    offset = _handle_offset()
-    assert offset is not None
-    return _ask(id(tensor) + offset, name, tensor.dim())
-
-
-@functools.cache
-def _handle_offset() -> int | None:
-    """Bytes from a Python tensor's address to its `at::Tensor`; None when the C ABI cannot be used."""
-    if _functions() is None:
-        return None
-    probe = torch.empty_strided((2, 3, 5), (1, 10, 2), dtype=torch.int16)
-    for offset in range(_OBJECT_HEADER, min(_OBJECT_END, type(probe).__basicsize__), ctypes.sizeof(ctypes.c_void_p)):
-        if ctypes.c_size_t.from_address(id(probe) + offset).value != probe._cdata:
-            continue
-        handle = id(probe) + offset
-        if (
-            _ask(handle, "dim") == 3
-            and _ask(handle, "sizes", 3) == (2, 3, 5)
-            and _ask(handle, "strides", 3) == (1, 10, 2)
-        ):
-            return offset
-    return None
 
 
 # ---- global state

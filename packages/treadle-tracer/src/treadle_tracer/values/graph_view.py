@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from treadle_tracer.source import Source
+    from treadle_tracer.values.calls_that_write import CallsThatWrite
 
 
 class Graph(Protocol):
@@ -41,6 +42,10 @@ class Graph(Protocol):
 
     def input_of(self, node: fx.Node) -> tuple[Source, Any] | None:
         """Where the outside tensor or number of a node comes from, and the object of this call; None for any other node."""
+        ...
+
+    def writes(self) -> CallsThatWrite:
+        """The calls made so far that write."""
         ...
 
     def last(self) -> fx.Node:

@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
-from treadle_shapes import ContradictionError, Guard, GuardFunction
+from treadle_shapes import ContradictionError, ExpressionTooLargeError, Guard, GuardFunction
 from treadle_shapes.expr import Eq, Not
 from treadle_shapes.floats import same
 from treadle_shapes.torch import NUMBER_FUNCTIONS, outside_transforms, raw_expr
 from treadle_shapes.torch import operator as operator_record
 from treadle_tracer.by_identity import IdentitySet
-from treadle_tracer.decided import Decision, Place, copy_of, share_memory
+from treadle_tracer.decision_programs import Decision, Place, copy_of
 from treadle_tracer.made_calls import is_small, make_calls
 from treadle_tracer.values.call_effects import only_computes, storages, written_arguments
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 _MOST_ELEMENTS = 256
 _MOST_CALLS = 24
-_MOST_DECISIONS = 256
+_MOST_DECISIONS = 256  # those that are computed alike count as one
 
 
 def truth_of_tensor(tx: TraceContext, value: Any) -> bool | None:
@@ -52,22 +53,28 @@ def index_of_tensor(tx: TraceContext, value: Any) -> int | None:
 
 def truth_of_condition(tx: TraceContext, condition: Any) -> bool | None:
     """The truth of a condition on numbers that were read from tensors, guarded; None where it cannot be decided now."""
-    symbols = tuple(condition.free_symbols)
+    symbols = tuple(sorted(condition.free_symbols, key=attrgetter("order")))
     nodes = _nodes_of(tx, symbols)
     if nodes is None:
         return None
     for truth, stated in ((True, condition), (False, Not(condition))):
-        check = GuardFunction(symbols, (Guard(stated),)).check
-        if _decided(tx, nodes, _Test(check)) is True:
+        if _decided(tx, nodes, _Test(GuardFunction(symbols, (Guard(stated),)))) is True:
             return truth
     return None
 
 
 class _Test:
-    """A condition on numbers as a decision that has only one outcome: None where the condition does not hold."""
+    """A condition on numbers as a decision that has only one outcome: None where the condition does not hold.
 
-    def __init__(self, check: Callable[..., bool]):
-        self.check = check
+    key: equal for tests of one condition, whatever the names of its symbols.
+    """
+
+    def __init__(self, function: GuardFunction):
+        self.check = function.check
+        try:
+            self.key: Any = function.source
+        except ExpressionTooLargeError:
+            self.key = id(self)
 
     def __call__(self, *numbers: Any) -> bool | None:
         return self.check(*(int(n) if isinstance(n, bool) else n for n in numbers)) or None
@@ -96,26 +103,21 @@ def _decided(tx: TraceContext, nodes: list[fx.Node], read: Callable[..., Any]) -
     """The outcome of a decision on what these nodes give, with its guard."""
     place = _place(tx)
     decided = tx.guards.decided
-    if why_not_decide(tx, place) is not None or len(decided.decisions) >= _MOST_DECISIONS:
+    if why_not_decide(tx, place) is not None or decided.distinct >= _MOST_DECISIONS:
         return None
     calls = _calls_behind(tx, nodes)
     if calls is None:
         return None
     inputs = {node: found for node in calls if (found := tx.graph.input_of(node)) is not None}
     others = [node for node in calls if node not in inputs]
-    written = _written_inputs(tx)
-    if written and share_memory([obj for _, obj in dict((*inputs.values(), *written)).items()]):
+    if decided.why_not_apart(inputs.values(), tx.graph.writes().take_written()) is not None:
         return None
     outcome = _computed(inputs, others, nodes, read)
     if outcome is None or not inputs:
         return outcome  # what follows from constants alone needs no guard
-    places = {node: decided.position(source, is_leaf=True) for node, (source, _) in inputs.items()}
-    for source, _ in written:
-        decided.position(source, is_leaf=False)
-    decided.apart = decided.apart or bool(written)
-    positions = decided.calls.add(places, others, writes=any(map(written_arguments, others)))
-    results = tuple(positions[node] for node in nodes)
-    decided.decisions.append(Decision(place, results, read, outcome, end=len(decided.calls.made)))
+    places = {node: decided.read(*found) for node, found in inputs.items()}
+    results, needed = decided.calls.add(places, others, nodes, writes=any(map(written_arguments, others)))
+    decided.add(Decision(place, results, read, outcome, needed))
     return outcome
 
 
@@ -156,7 +158,7 @@ def _calls_behind(tx: TraceContext, results: Sequence[fx.Node]) -> list[fx.Node]
     """The inputs and calls that the results follow from, in order, calls that write to them included; None if one may not be made now."""
     numbers = all(not isinstance(node.meta.get("example_value"), torch.Tensor) for node in results)
     end = max(results) if numbers else None  # a number has been read; a tensor is read now
-    writers = [node for node in tx.graph.nodes if node.op[:5] == "call_" and not only_computes(node)]
+    writers = tx.graph.writes()
     found: set[fx.Node] = set()
     memory: set[int] = set()
     pending = list(results)
@@ -169,33 +171,8 @@ def _calls_behind(tx: TraceContext, results: Sequence[fx.Node]) -> list[fx.Node]
             memory |= storages(node.meta.get("example_value"))
             pending += node.all_input_nodes
         if not pending:
-            pending = [w for w in writers if w not in found and (end is None or w < end) and _writes_to(w, memory)]
+            pending = [w for w in writers.to(memory) if w not in found and (end is None or w < end)]
     return sorted(found)
-
-
-def _writes_to(node: fx.Node, memory: set[int]) -> bool:
-    known = operator_record(node.target) is not None
-    arguments = written_arguments(node) if known else node.all_input_nodes
-    return any(storages(argument.meta.get("example_value")) & memory for argument in arguments)
-
-
-def _written_inputs(tx: TraceContext) -> list[tuple[Source, Any]]:
-    """The inputs of the graph that its calls so far may have written to."""
-    inputs = {}
-    for node in tx.graph.nodes:
-        found = tx.graph.input_of(node)
-        if found is not None and isinstance(found[1], torch.Tensor):
-            for memory in storages(node.meta.get("example_value")):
-                inputs[memory] = found
-    written = {}
-    for node in tx.graph.nodes:
-        if node.op[:5] == "call_" and not only_computes(node):
-            known = operator_record(node.target) is not None
-            for argument in written_arguments(node) if known else node.all_input_nodes:
-                for memory in storages(argument.meta.get("example_value")):
-                    if memory in inputs:
-                        written[memory] = inputs[memory]
-    return list(written.values())
 
 
 def _may_be_made_now(tx: TraceContext, node: fx.Node) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from treadle_shapes.torch import begin_history, fake_like, raw_expr
-from treadle_tracer.decided import Place
+from treadle_tracer.decision_programs import Place
 from treadle_tracer.dynamic import DynamicSources, create_size, hints_of, is_small_integer, stride_rules, strides_by
 from treadle_tracer.source import Source
 from treadle_tracer.values.base import Constant
