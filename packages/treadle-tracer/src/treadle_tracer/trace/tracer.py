@@ -167,6 +167,7 @@ class Tracer:
         self.broken_frames: tuple[Any, ...] = ()
         self.handled_at_break: Value | None = None
         self.caught: list[Value] = []
+        self.instance_dicts: dict[int, Value] = {}
         self.raised_while: dict[int, tuple[Value, Value | None]] = {}
         self.autocast_nesting = 0
         self.grad_mode_uses = 0

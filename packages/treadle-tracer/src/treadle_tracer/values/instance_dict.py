@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from treadle_tracer.class_facts import own_dict
+from treadle_tracer.class_facts import mro_of, own_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource
 from treadle_tracer.values.base import Constant, LazyValue
-from treadle_tracer.values.class_lookup import instance_dict_source
+from treadle_tracer.values.class_lookup import find_in_mro, instance_dict_source
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.value import Value
 
@@ -17,15 +18,31 @@ if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
 
-class InstanceDict(DictValue):
-    """See the module. `instance` is the object."""
+_SLOTS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
-    __slots__ = ("instance",)
+
+class InstanceDict(DictValue):
+    """See the module. There is one for an instance, as in Python, and it follows what the program does to the attributes.
+
+    own    entries of the real dict of an outside instance
+    live   all entries, brought up to date at every access; one dict, so that an iterator over it sees when its size changes
+    stores the program's stores to attributes when that was done last
+    """
+
+    __slots__ = ("instance", "live", "mutations", "own", "stores")
 
     @classmethod
     def of(cls, tx: TraceContext, instance: Value) -> InstanceDict:
+        known = tx.instance_dicts.get(id(instance))
+        if known is None:
+            known = tx.instance_dicts[id(instance)] = cls._made(tx, instance)
+        assert isinstance(known, InstanceDict)
+        return known
+
+    @classmethod
+    def _made(cls, tx: TraceContext, instance: Value) -> InstanceDict:
         made = cls({})
-        made.instance = instance
+        made.instance, made.mutations = instance, tx.mutations
         obj = getattr(instance, "obj", None)
         if obj is not None:
             assert instance.source is not None
@@ -33,16 +50,44 @@ class InstanceDict(DictValue):
             made.obj = own_dict(obj)
             made.keys_guarded = False
             for name, value in made.obj.items():
-                made.entries[name] = (
+                made.own[name] = (
                     Constant(name),
                     LazyValue(value, instance_dict_source(tx, obj, instance.source, name)),
                 )
-        for name, value in tx.mutations.attrs_of(instance).items():
-            if isinstance(value, Value):
-                made.entries[name] = (Constant(name), value)
-            else:
-                made.entries.pop(name, None)
         return made
+
+    def __init__(self, entries: dict[Any, tuple[Value, Value]]):
+        self.own: dict[Any, tuple[Value, Value]] = {}
+        self.live: dict[Any, tuple[Value, Value]] = {}
+        self.stores: list[Any] | None = None
+        super().__init__(entries)
+
+    @property
+    def entries(self) -> dict[Any, tuple[Value, Value]]:  # type: ignore[override]
+        """The attributes that there are now."""
+        stores = list(self.mutations.attrs_of(self.instance).items())
+        if stores == self.stores:
+            return self.live
+        self.stores = stores
+        now, mro = dict(self.own), mro_of(self.instance.python_type())
+        for name, value in stores:
+            if isinstance(find_in_mro(mro, name)[0], _SLOTS):
+                continue
+            if isinstance(value, Value):
+                now[name] = (Constant(name), value)
+            else:
+                now.pop(name, None)
+        for name in [name for name in self.live if name not in now]:
+            del self.live[name]
+        self.live.update(now)
+        if [*self.live] != [*now]:
+            self.live.clear()
+            self.live.update(now)
+        return self.live
+
+    @entries.setter
+    def entries(self, entries: dict[Any, tuple[Value, Value]]) -> None:
+        """The base class sets them; there are none but the attributes."""
 
     def named_items(self, tx: TraceContext) -> Iterator[tuple[str, Value]]:
         """(name, value) of all attributes."""
@@ -50,16 +95,18 @@ class InstanceDict(DictValue):
             yield key.constant(), value
 
     def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
-        name = key.constant()
-        tx.mutations.store_attr(self.instance, name, value)
-        self.entries[name] = (key, value)
+        if key.python_type() is not str:
+            raise Unsupported("builtin-method", f"{self.instance.describe()}.__dict__ with a key that is no string")
+        tx.mutations.store_attr(self.instance, key.constant(), value)
 
     def del_item(self, tx: TraceContext, key: Value) -> None:
-        name = key.constant()
-        if name not in self.entries:
-            tx.raise_exception(KeyError, name)
-        tx.mutations.delete_attr(self.instance, name)
-        del self.entries[name]
+        if self.lookup(tx, key) is None:
+            tx.raise_exception_value(KeyError, [key])
+        self.remove(tx, [key.hash_key(tx)])
+
+    def remove(self, tx: TraceContext, names: list[Any]) -> None:
+        for name in names:
+            tx.mutations.delete_attr(self.instance, name)
 
     def update_from(self, tx: TraceContext, other: Value) -> None:
         mapping = other.as_dict(tx)

@@ -117,6 +117,12 @@ class DictValue(Value):
             self.guard_keys(tx)
             tx.mutations.mutated(self.owner if self.owner is not None else self)
 
+    def remove(self, tx: TraceContext, hashed: list[Any]) -> None:
+        """Delete the items under these hash keys."""
+        for key in hashed:
+            del self.entries[key]
+        self.changed(tx)
+
     # ---- reading
 
     def lookup(self, tx: TraceContext, key: Value) -> Value | None:
@@ -310,8 +316,7 @@ def _pop(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str,
         if "default" in kwargs:  # OrderedDict.pop
             return kwargs["default"]
         return tx.raise_exception_value(KeyError, [args[0]])
-    del self.entries[args[0].hash_key(tx)]
-    self.changed(tx)
+    self.remove(tx, [args[0].hash_key(tx)])
     return found
 
 
@@ -321,8 +326,8 @@ def _popitem(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[
         tx.raise_exception(KeyError, "popitem(): dictionary is empty")
     last = kwargs.get("last", args[0] if args else boolean(True)).truth(tx)
     hashed = list(self.entries)[-1 if last else 0]
-    key, value = self.entries.pop(hashed)
-    self.changed(tx)
+    key, value = self.entries[hashed]
+    self.remove(tx, [hashed])
     return TupleValue((key, value.force(tx) if isinstance(value, LazyValue) else value))
 
 
@@ -347,8 +352,7 @@ def _update(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[s
 
 def _clear(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.guard_keys(tx)
-    self.entries.clear()
-    self.changed(tx)
+    self.remove(tx, list(self.entries))
     return NONE
 
 

@@ -409,6 +409,9 @@ class TraceContext(LooksUp, Protocol):
         """`iter(owner)`, of this class, of an object that has these items."""
         ...
 
+    instance_dicts: dict[int, Value]
+    """`obj.__dict__` of each instance that has been asked for it, by the id of the instance's Value."""
+
     # exceptions of the traced program
 
     raised_while: dict[int, tuple[Value, Value | None]]

@@ -1,0 +1,166 @@
+"""`obj.__dict__` in compiled functions: one dict for an object, which follows its attributes, and they follow it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from compile_runs import compiled
+
+
+class Box:
+    def __init__(self):
+        self.n, self.k = 0, 1
+
+
+class Slotted:
+    __slots__ = ("__dict__", "a")
+
+    def __init__(self):
+        self.a, self.b = 1, 2
+
+
+OUTSIDE = Box()
+
+
+def sees_stores(x):
+    box = Box()
+    held = box.__dict__
+    box.n, box.more = 5, 7
+    return x + held["n"], list(held), len(held)
+
+
+def is_one_dict(x):
+    box = Box()
+    held, other = box.__dict__, vars(box)
+    held["added"] = 3
+    return x + box.added, list(other), held is other, held is box.__dict__
+
+
+def of_an_outside_object(x):
+    held = OUTSIDE.__dict__
+    OUTSIDE.n = x.shape[0] + 3
+    found = held["n"], list(held)
+    OUTSIDE.n = 0
+    return x, found
+
+
+def items_removed(x):
+    box = Box()
+    popped = box.__dict__.pop("n"), box.__dict__.pop("none", 4)
+    defaults = box.__dict__.setdefault("k", 3), box.__dict__.setdefault("new", 3)
+    last = box.__dict__.popitem()
+    return x + 1, popped, defaults, last, hasattr(box, "n"), vars(box).copy()
+
+
+def an_item_that_is_not_there(x):
+    try:
+        Box().__dict__.pop("none")
+    except KeyError as error:
+        return x, error.args
+
+
+def everything_removed(x):
+    box = Box()
+    box.__dict__.clear()
+    return x, hasattr(box, "n"), box
+
+
+def of_a_copy(x):
+    made = copy.copy(OUTSIDE)
+    made.__dict__.pop("n", None)
+    made.m = 2
+    return x + made.m, vars(made).copy(), hasattr(OUTSIDE, "n"), made
+
+
+def removed_from_an_outside_object(x):
+    OUTSIDE.extra = 1
+    return x + OUTSIDE.__dict__.pop("extra"), hasattr(OUTSIDE, "extra"), list(OUTSIDE.__dict__)
+
+
+def grows_while_it_is_read(x):
+    box = Box()
+    try:
+        for _ in box.__dict__:
+            box.more = 1
+    except RuntimeError as error:
+        return x, str(error)
+
+
+def leaves(x):
+    box = Box()
+    held = box.__dict__
+    box.y = 1
+    return x, held, box
+
+
+def without_slots(x):
+    failed = ValueError(1)
+    failed.note, failed.__cause__ = 3, None
+    return x, list(vars(Slotted())), dict(failed.__dict__)
+
+
+def of_a_function(x):
+    def inner():
+        return 1
+
+    inner.k, inner.__name__ = 2, "other"
+    return x, dict(inner.__dict__), inner.__dict__ is inner.__dict__
+
+
+def in_the_order_of_stores(x):
+    box = Box()
+    held = box.__dict__
+    del box.n
+    box.n = 3
+    return x, list(held), list(box.__dict__.items())
+
+
+def of_a_module(x):
+    module = torch.nn.Linear(2, 2)
+    held = module.__dict__
+    module.extra = 3
+    return x + held["extra"], "training" in held
+
+
+def with_a_number_as_key(x):
+    box = Box()
+    box.__dict__[3] = 4
+    return x, list(box.__dict__)
+
+
+PROGRAMS = (
+    sees_stores,
+    is_one_dict,
+    of_an_outside_object,
+    items_removed,
+    an_item_that_is_not_there,
+    everything_removed,
+    of_a_copy,
+    removed_from_an_outside_object,
+    grows_while_it_is_read,
+    leaves,
+    without_slots,
+    of_a_function,
+    in_the_order_of_stores,
+    of_a_module,
+)
+
+
+def _plain(value):
+    if isinstance(value, Box):
+        return ("box", _plain(vars(value)))
+    if isinstance(value, dict):
+        return [(key, _plain(item)) for key, item in value.items()]
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value.tolist() if isinstance(value, torch.Tensor) else value
+
+
+@pytest.mark.parametrize("program", (*PROGRAMS, with_a_number_as_key), ids=lambda program: program.__name__)
+def test_programs(program):
+    run, said = compiled(program)
+    for _ in range(2):
+        assert _plain(run(torch.ones(2))) == _plain(program(torch.ones(2)))
+    assert bool(said.breaks or said.skips) == (program not in PROGRAMS)
