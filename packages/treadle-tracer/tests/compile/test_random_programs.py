@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+
 import torch
 from compile_runs import compiled, load, outcome, portrait
 from hypothesis import HealthCheck, assume, given, settings
@@ -11,7 +13,7 @@ TENSORS = ("a", "b", "c")
 NUMBERS = ("n", "m")
 
 HEADER = """
-import bisect, contextvars, copy, dataclasses, enum, functools, heapq, itertools, threading, weakref
+import bisect, collections, contextlib, contextvars, copy, dataclasses, enum, functools, heapq, itertools, queue, sys, threading, weakref
 import torch
 
 VARIABLE = contextvars.ContextVar("VARIABLE", default=1)
@@ -82,6 +84,7 @@ class Manager:
         return self
     def __exit__(self, kind, error, trace):
         self.log.append(kind.__name__ if kind else "out")
+        self.log.append((trace is None, type(getattr(error, "__context__", None)).__name__))
         return kind is KeyError
 
 class Tall(Box):
@@ -117,6 +120,7 @@ class Net(torch.nn.Module):
         return x
 
 count = 0
+state = collections.OrderedDict(a=1)
 
 def numbers(x, k):
     for i in range(k):
@@ -221,6 +225,15 @@ SIMPLE = st.sampled_from(
         "{n} = cached({m} % 3, {t}.shape) % 5",
         "{n} = kind({m}) % 5",
         "{t} = kind({u}) + kind('text')",
+        "left, right = itertools.tee([{n}, {m}, 3]); {m} = next(left) % 5; xs.append([*right, next(left)])",
+        "left, right = itertools.tee((y for y in (1, {n})), 2); next(left); d['tee'] = right",
+        "lock = threading.RLock(); lock.acquire(); {n} = lock.acquire(False) + {m} % 3; d['lock'] = lock.__class__.__name__",
+        "line = queue.Queue(); line.put({t}); line.put({n}); {u} = line.get() + line.qsize()",
+        "made = collections.OrderedDict(a={t}); made.n = {n}; {u} = made['a'] + made.n; xs.append(made)",
+        "{n} = getattr(state, 'n', 2) + len(net.state_dict()) % 3",
+        "box.error = sys.exc_info()[1].__class__.__name__",
+        "torch.set_default_dtype(torch.float64); {t} = {u} + torch.ones(2).to({u}); torch.set_default_dtype(torch.float32)",
+        "{n} = len('abc'.translate({{97: 'zz', 98: None}})) - {m}",
         "{n} = len(list(iter(iter([1, {n}, {m}, 2]).__next__, {m})))",
     ]
 )
@@ -297,6 +310,9 @@ BREAKING = st.sampled_from(
         "Registry.last = breaking({u}, Registry.total)",
         "token = VARIABLE.set({n}); {t} = breaking({u}, VARIABLE.get()); VARIABLE.reset(token)",
         "link = weakref.ref(Box()); xs.append(link() is None)",
+        "state.n = {n}",
+        "lock = threading.Lock(); lock.acquire(); {t} = breaking({u}, lock.locked()); lock.release()",
+        "left, right = itertools.tee([{n}, 1, 2]); next(left); {t} = breaking({u}, next(right)) + sum(left); xs += right",
     ]
 )
 
@@ -311,6 +327,10 @@ CONDITIONS = st.sampled_from(
         "not xs",
         "{t}.sum() > 0 and {n}",
     ]
+)
+
+MANAGERS = st.sampled_from(
+    ["torch.no_grad()", "Manager(xs)", "Manager(xs) as item", "contextlib.suppress(KeyError), threading.Lock()"]
 )
 
 EXCEPTIONS = st.sampled_from(
@@ -373,12 +393,14 @@ def programs(draw):
                 emit(indent + 1, fill(draw(EXCEPTIONS)))
             emit(indent, "except Exception as error:")
             emit(indent + 1, "xs.append(type(error).__name__)")
+            if draw(st.booleans()):
+                emit(indent + 1, "xs.append((error.__traceback__ is None, type(error.__context__).__name__))")
             block(depth + 1, indent + 1, in_loop)
             if draw(st.booleans()):
                 emit(indent, "finally:")
                 emit(indent + 1, fill(draw(SIMPLE)))
         elif kind == "with":
-            emit(indent, f"with {draw(st.sampled_from(['torch.no_grad()', 'Manager(xs)', 'Manager(xs) as item']))}:")
+            emit(indent, f"with {draw(MANAGERS)}:")
             block(depth + 1, indent + 1, in_loop)
             if draw(st.integers(0, 3)) == 0:
                 emit(indent + 1, fill(draw(EXCEPTIONS)))
@@ -415,6 +437,7 @@ def runs(namespace, function, inputs):
     """What two calls look like, the second with other numbers."""
     seen = []
     namespace["count"] = 0
+    namespace["state"] = collections.OrderedDict(a=1)
     for n, m, sign in inputs:
         a, b = torch.tensor([1.0, -2.0]) * sign, torch.tensor([0.5, 3.0])
         args = [
