@@ -82,13 +82,6 @@ def reformer_model() -> Program:
     return Reformer(dim=32, depth=1, heads=2, bucket_size=8, n_hashes=2).eval(), {"x": torch.randn(1, 32, 32)}
 
 
-def routing_transformer_model() -> Program:
-    RoutingTransformer = _load("routing_transformer").RoutingTransformer
-
-    model = RoutingTransformer(dim=32, heads=4, depth=1, window_size=8, max_seq_len=32)
-    return lambda x: model(x)[0], {"x": torch.randn(1, 32, 32)}
-
-
 def product_key_memory_layer() -> Program:
     PKM = _load("product_key_memory").PKM
 
@@ -161,18 +154,6 @@ def torchsde_euler() -> Program:
         return torchsde.sdeint(field, y, times, dt=0.1, method="euler", bm=noise)
 
     return run, {"y": torch.full((4, 3), 0.1)}
-
-
-def nflows_coupling() -> Program:
-    distributions, flows, transforms = (_load(f"nflows.{part}") for part in ("distributions", "flows", "transforms"))
-
-    layers = [
-        transforms.MaskedAffineAutoregressiveTransform(features=4, hidden_features=16),
-        transforms.RandomPermutation(4),
-        transforms.MaskedAffineAutoregressiveTransform(features=4, hidden_features=16),
-    ]
-    flow: Any = flows.Flow(transforms.CompositeTransform(layers), distributions.StandardNormal([4])).eval()
-    return lambda x: flow.log_prob(x), {"x": torch.randn(8, 4)}
 
 
 def normflows_real_nvp() -> Program:
@@ -415,12 +396,10 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
         performer_attention,
         perceiver_model,
         reformer_model,
-        routing_transformer_model,
         product_key_memory_layer,
         x_transformers_decoder,
         x_transformers_encoder,
         torchsde_euler,
-        nflows_coupling,
         normflows_real_nvp,
         gpytorch_kernel,
         gpytorch_likelihood,
