@@ -45,6 +45,12 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "adamw": lambda parameters, **how: torch.optim.AdamW(parameters, lr=1e-3, **how),
     "adagrad": lambda parameters, **how: torch.optim.Adagrad(parameters, lr=1e-3, **how),
     "rmsprop": lambda parameters, **how: torch.optim.RMSprop(parameters, lr=1e-3, **how),
+    "adadelta": lambda parameters, **how: torch.optim.Adadelta(parameters, **how),
+    "adamax": lambda parameters, **how: torch.optim.Adamax(parameters, lr=1e-3, **how),
+    "nadam": lambda parameters, **how: torch.optim.NAdam(parameters, lr=1e-3, **how),
+    "radam": lambda parameters, **how: torch.optim.RAdam(parameters, lr=1e-3, **how),
+    "rprop": lambda parameters, **how: torch.optim.Rprop(parameters, lr=1e-3, **how),
+    "asgd": lambda parameters, **how: torch.optim.ASGD(parameters, lr=1e-3, **how),
 }
 EAGER: dict[str, dict[str, bool]] = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 CASES = (*OPTIMIZERS, "whole")

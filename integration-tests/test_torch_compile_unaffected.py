@@ -32,6 +32,13 @@ def f(x):
     return torch.batch_norm(x, None, None, mean, var, True, 0.1, 1e-5, False)
 calls = [(torch.randn(1, 3),)]
 """,
+    "dropout between recurrent layers": """
+rnn = torch.nn.GRU(4, 5, 2, dropout=0.5)
+def f(x):
+    return rnn(x)[0] * 2
+calls = [(torch.randn(3, n, 4),) for n in (2, 3)]
+dynamic = True
+""",
     "channels-last convolution": """
 conv = torch.nn.Conv2d(3, 4, 3, padding=1).to(memory_format=torch.channels_last)
 def f(x):

@@ -397,3 +397,23 @@ def test_complex_numbers_beside_parameters(number: complex) -> None:
         gradients.append([leaf.grad for leaf in leaves])
     torch.testing.assert_close(gradients[1], gradients[0])
     assert_compiled()
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"batch_first": True}], ids=str)
+def test_dropout_between_recurrent_layers_under_changing_sizes(kind, options):
+    """PyTorch's decompositions for symbolic sizes leave it out."""
+    torch.manual_seed(0)
+    model = kind(4, 5, 2, dropout=0.5, **options)
+    fast = treadle.compile(model, options={"leave_unprofitable": False})
+    for seed, shape in enumerate([(3, 4, 4), (3, 5, 4), (4, 6, 4), (3, 4, 4)]):
+        x = torch.randn(shape)
+        found = []
+        for function in (model, fast):
+            torch.manual_seed(seed)
+            model.zero_grad()
+            function(x)[0].square().sum().backward()
+            found.append([torch.get_rng_state(), *(p.grad for p in model.parameters())])
+        assert torch.equal(found[0][0], found[1][0])
+        for expected, gradient in zip(*found, strict=True):
+            torch.testing.assert_close(gradient, expected)

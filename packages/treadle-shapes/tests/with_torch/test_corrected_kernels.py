@@ -37,6 +37,35 @@ def test_the_decomposition_counts_nan_as_eager_does(shape):
         torch.testing.assert_close(got, wanted, equal_nan=True)
 
 
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("kind", [torch.nn.GRU, torch.nn.RNN, torch.nn.LSTM])
+def test_recurrent_layers_draw_what_eager_draws_between_them(kind, bidirectional, batch_first):
+    torch.manual_seed(0)
+    rnn = kind(4, 5, 3, dropout=0.5, bidirectional=bidirectional, batch_first=batch_first)
+    x = torch.randn(2, 6, 4)
+    states = torch.zeros(6 if bidirectional else 3, 2 if batch_first else 6, 5)
+    given = (x, (states, states) if kind is torch.nn.LSTM else states, list(rnn.parameters()), True, 3, 0.5)
+    flags = (True, bidirectional, batch_first)
+    function = {torch.nn.GRU: torch.gru, torch.nn.RNN: torch.rnn_tanh, torch.nn.LSTM: torch.lstm}[kind]
+    overload = {
+        torch.nn.GRU: torch.ops.aten.gru,
+        torch.nn.RNN: torch.ops.aten.rnn_tanh,
+        torch.nn.LSTM: torch.ops.aten.lstm,
+    }
+    decomposition = overload[kind].input.py_kernels[torch._C.DispatchKey.CompositeImplicitAutograd]
+    with torch.no_grad(), fake_mode():  # a mode of ours is active; these tensors are real
+        with torch._C._DisableTorchDispatch():
+            torch.manual_seed(1)
+            eager = function(*given, *flags)
+            after = torch.get_rng_state()
+            torch.manual_seed(1)
+            mine = decomposition(*given, *flags)
+    assert torch.equal(torch.get_rng_state(), after)
+    for got, wanted in zip(mine, eager, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
 INPUTS = {
     "contiguous": lambda: torch.randn(3, 4, 8),
     "transposed": lambda: torch.randn(4, 3, 8).transpose(0, 1),

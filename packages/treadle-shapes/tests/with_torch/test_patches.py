@@ -35,6 +35,9 @@ SIGNATURES = {
     "batch norm over one value per channel": (
         "input weight bias running_mean running_var training momentum eps functional".split()
     ),
+    "dropout between recurrent layers": (
+        "input hidden params has_biases num_layers dropout train bidirectional batch_first layer_fn".split()
+    ),
     "rounding of pooled extents": ["x", "y"],
 }
 
@@ -64,13 +67,14 @@ from torch._subclasses import fake_impls
 def seen():
     return (torch._subclasses._fake_tensor_utils._DeconstructedSymNode.from_node,
         torch._prims_common.are_strides_like_channels_last_or_false, torch._decomp.decompositions.native_batch_norm_helper,
+        torch._decomp.decompositions._rnn_helper,
         torch._meta_registrations.div_rtn, dict(torch._decomp.decomposition_table), "_dynamo" in vars(torch),
         dict(fake_impls.op_implementations_dict), list(fake_impls.op_implementations_checks), dict(fake_impls.get_fast_op_impls()))
 before = seen()
 import treadle_shapes.torch
 print(before == seen())
 treadle_shapes.torch.fake_mode()
-print(before[6:] == seen()[6:], before == seen())
+print(before[7:] == seen()[7:], before == seen())
 """
     assert without_treadle(program).split() == ["True", "True", "False"]
 

@@ -13,7 +13,7 @@
 - packed sequences: PyTorch's fake kernel gives the packed rows the size of the padded steps, and the counts the dtype of the rows
   (torch 2.11 to 2.13). How many rows there are, and how many counts, only the lengths tell (aten/src/ATen/native/PackedSequence.cpp).
 
-`batch_norm` corrects a decomposition, not a fake kernel. `patches` installs it.
+`batch_norm` and `recurrent_layers` correct decompositions, not fake kernels. `patches` installs them.
 """
 
 from __future__ import annotations
@@ -60,6 +60,41 @@ def batch_norm(
     if not functional:
         var.copy_(new_var)
     return output, save_mean, save_rstd, new_mean, new_var
+
+
+# -- recurrent layers --------------------------------------------------------------------------------------------------
+
+
+def recurrent_layers(
+    decomposition: Callable[..., Any],
+    input: torch.Tensor,
+    hidden: Sequence[Any],
+    params: Sequence[Any],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+    layer_fn: Callable[..., Any],
+) -> tuple[torch.Tensor, list[Any]]:
+    """Layers of an LSTM, GRU or RNN as ATen runs them (`apply_layer_stack` in aten/src/ATen/native/RNN.cpp): dropout between them.
+
+    decomposition: PyTorch's `_rnn_helper`, whose arguments the others are; it runs one layer at a time, without dropout. Returns the output
+    and the last hidden states of all layers.
+    """
+    output = input.transpose(0, 1) if batch_first else input
+    states: list[Any] = []
+    directions = 2 if bidirectional else 1
+    for layer in range(num_layers):
+        own = slice(layer * directions, (layer + 1) * directions)
+        if layer and train and dropout != 0:
+            output = torch.dropout(output, dropout, train=True)
+        output, last = decomposition(
+            output, hidden[own], params[own], has_biases, 1, 0.0, train, bidirectional, False, layer_fn
+        )
+        states += last
+    return (output.transpose(0, 1) if batch_first else output), states
 
 
 # -- encoder layer -----------------------------------------------------------------------------------------------------

@@ -64,6 +64,20 @@ def _correct_batch_norm() -> None:
     decompositions.native_batch_norm_helper = native_batch_norm_helper
 
 
+def _keep_dropout_between_layers() -> None:
+    from torch._decomp import decompositions
+
+    original = decompositions._rnn_helper
+
+    @functools.wraps(original)
+    def rnn_helper(input: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or not runs_in_our_mode(input):
+            return original(input, *args, **kwargs)
+        return corrected_kernels.recurrent_layers(original, input, *args)
+
+    decompositions._rnn_helper = rnn_helper
+
+
 def _round_down_without_question() -> None:
     import torch._meta_registrations as meta
 
@@ -102,6 +116,13 @@ PATCHES = (
         why="The decomposition raises ZeroDivisionError in training mode, where eager counts nan into the running variance.",
         releases="2.11 to 2.13",
         install=_correct_batch_norm,
+    ),
+    Patch(
+        name="dropout between recurrent layers",
+        changes="torch._decomp.decompositions._rnn_helper",
+        why="The decompositions of LSTM, GRU and RNN, which symbolic sizes lead to, leave the dropout between layers out.",
+        releases="2.11 to 2.13",
+        install=_keep_dropout_between_layers,
     ),
     Patch(
         name="rounding of pooled extents",
