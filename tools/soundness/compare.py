@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import collections
+import contextvars
 import enum
 import types
+import weakref
 from typing import Any
 
+import numpy as np
 import torch
 
 SKIPPED = frozenset({"f", "compiled"})
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), type(...), torch.dtype, torch.device, torch.Size, range)
+_ITERATORS = (type(iter([])), type(iter(())), type(iter(range(0))), map, enumerate, zip)
 
 
 class Describer:
@@ -44,7 +48,17 @@ class Describer:
         if isinstance(value, dict):
             return tuple((self.describe(k), self.describe(v)) for k, v in value.items()), self._attributes(value)
         if isinstance(value, (set, frozenset)):
-            return (tuple(sorted((type(v).__name__, repr(v)) for v in value)),)
+            return (tuple(sorted(map(self._member, value))),)
+        if isinstance(value, weakref.ReferenceType):
+            return (self.describe(value()),)
+        if isinstance(value, weakref.WeakSet):
+            return (tuple(sorted(map(self._member, value))),)
+        if isinstance(value, np.ndarray):
+            return value.shape, value.strides, str(value.dtype), repr(value.tolist())
+        if isinstance(value, contextvars.ContextVar):
+            return (self.describe(value.get()),)
+        if type(value) in _ITERATORS:
+            return (self.describe(value.__reduce__()),)
         if isinstance(value, enum.Enum):
             return value.name, self.describe(value._value_)
         if isinstance(value, types.FunctionType):
@@ -54,6 +68,10 @@ class Describer:
         if isinstance(value, (types.ModuleType, types.BuiltinFunctionType, property, staticmethod, classmethod)):
             return (getattr(value, "__name__", ""),)
         return (self._attributes(value),)
+
+    def _member(self, value: Any) -> tuple[str, str]:
+        """A member of a set, whose order is nobody's: objects by their number, if they have one already."""
+        return type(value).__name__, repr(value if type(value) in _PLAIN else self.numbers.get(id(value)))
 
     def _class(self, cls: type) -> tuple[Any, ...]:
         if cls.__module__ != "world":

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import functools
 import io
 import math
+import os
 import random
 import sys
 import types
@@ -28,6 +31,19 @@ ORIGINALS: dict[str, Any] = {
     "floor": math.floor,
     "add_": torch.Tensor.add_,
     "linear": torch.nn.Linear.forward,
+    "bin": bin,
+    "reduce": functools.reduce,
+    "sum": torch.Tensor.sum,
+}
+PROCESS = {
+    "builtins": builtins,
+    "functools": functools,
+    "math": math,
+    "os": os,
+    "sys": sys,
+    "torch": torch,
+    "F": F,
+    "ORIGINALS": ORIGINALS,
 }
 
 
@@ -71,7 +87,7 @@ def run_case(case: Case, compile_function: Compile) -> Mismatch | None:
         for position, (kind, text) in enumerate(case.steps):
             if kind == "process":
                 with contextlib.suppress(Exception):
-                    exec(text, {"torch": torch, "F": F, "math": math, "ORIGINALS": ORIGINALS})
+                    exec(text, dict(PROCESS))
                 continue
             told = [_carry_out(world, kind, text, position) for world in worlds]
             for what in told[0]:
@@ -123,9 +139,11 @@ def _is_stable(error: Exception) -> bool:
 def _process_state_kept() -> Iterator[None]:
     """Undo everything that steps "process" change."""
     threads, dtype, grad = torch.get_num_threads(), torch.get_default_dtype(), torch.is_grad_enabled()
+    depth = sys.getrecursionlimit()
     try:
         yield
     finally:
+        sys.setrecursionlimit(depth)
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
@@ -146,7 +164,9 @@ def _process_state_kept() -> Iterator[None]:
 def _undo_patches() -> None:
     torch.relu, F.silu, math.floor = ORIGINALS["relu"], ORIGINALS["silu"], ORIGINALS["floor"]
     torch.Tensor.add_, torch.nn.Linear.forward = ORIGINALS["add_"], ORIGINALS["linear"]
+    torch.Tensor.sum, functools.reduce, builtins.bin = ORIGINALS["sum"], ORIGINALS["reduce"], ORIGINALS["bin"]
     torch.nn.modules.module._global_forward_hooks.clear()
+    os.environ.pop("TREADLE_SOUNDNESS", None)
 
 
 def program(case: Case) -> str:

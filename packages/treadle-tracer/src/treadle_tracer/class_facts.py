@@ -118,3 +118,17 @@ def items_in_order(mapping: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
     if is_subtype(type(mapping), collections.OrderedDict):
         return collections.OrderedDict.items(mapping)
     return dict.items(mapping)
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+
+
+def name_in_messages(cls: type) -> str:
+    """A class as Python's messages name it: a built-in one of a module with the module (`collections.deque`)."""
+    is_plain = is_made_by_statement(cls) or cls.__module__ == "builtins"
+    return cls.__name__ if is_plain else f"{cls.__module__}.{cls.__name__}"
+
+
+def is_made_by_statement(cls: type) -> bool:
+    """Whether a class is not one of C's static types."""
+    return bool(cls.__flags__ & _HEAP_TYPE)

@@ -25,6 +25,7 @@ from treadle_tracer.values.functions import (
 )
 from treadle_tracer.values.generic_alias import GenericAlias
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
+from treadle_tracer.values.mapping_proxy import MappingProxyValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.objects import ObjectValue
@@ -58,7 +59,7 @@ Point = collections.namedtuple("Point", "x y")
 KINDS = [
     (3, Constant), (None, Constant), (torch.float32, Constant), ((1, 2), OutsideTuple), (Point(1, 2), TupleValue), ([1], OutsideList),
     (collections.deque([1]), ListValue), ({"a": 1}, DictValue), (collections.OrderedDict(a=1), DictValue), ({1}, SetValue),
-    (frozenset({1}), SetValue), (types.MappingProxyType({"a": 1}), DictValue), (Plain(), ObjectValue), (Words(a=1), ObjectValue),
+    (frozenset({1}), SetValue), (types.MappingProxyType({"a": 1}), MappingProxyValue), (Plain(), ObjectValue), (Words(a=1), ObjectValue),
     (Plain().method, BoundMethod), ([].append, Method), (plain_function, FunctionValue), (disabled, DisabledFunction),
     (len, CallableValue), (torch.relu, CallableValue), (str.upper, CallableValue), (Plain, ClassValue), (math, ModuleObject),
     (list[int], GenericAlias), (typing.Optional[int], GenericAlias), (functools.partial(len), PartialValue),

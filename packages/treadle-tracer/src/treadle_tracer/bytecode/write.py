@@ -89,8 +89,9 @@ class _Pools:
 
     def const(self, value: object) -> int:
         if self._const_index is None:
-            self._const_index = {const_key(c): i for i, c in reversed(list(enumerate(self.consts)))}
-        index = self._const_index.setdefault(const_key(value), len(self.consts))
+            self._const_index = {id(c): i for i, c in reversed(list(enumerate(self.consts)))}
+        # Equal constants stay two objects where they were two: a program may ask `is`.
+        index = self._const_index.setdefault(id(value), len(self.consts))
         if index == len(self.consts):
             self.consts.append(value)
         return index

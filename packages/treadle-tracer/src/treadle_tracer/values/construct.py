@@ -42,6 +42,7 @@ from treadle_tracer.values.gradients import set_requires_grad
 from treadle_tracer.values.iterators import CLASS_ITERATORS
 from treadle_tracer.values.locks import LOCK_CLASSES
 from treadle_tracer.values.made_classes import MadeClass, metaclass_of, new_class
+from treadle_tracer.values.mapping_proxy import MappingProxyValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue, SuperValue
 from treadle_tracer.values.rules.table import rule_of
@@ -439,11 +440,9 @@ def _new_variable(tx: TraceContext, args: list[Value], kwargs: dict[str, Value])
 
 
 def _new_mapping_proxy(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A view of the dict: shares its entries."""
-    mapping = args[0].as_dict(tx)
-    if mapping is None:
-        raise Unsupported("call", f"mappingproxy of {args[0].describe()}")
-    return DictValue(mapping.raw_entries(tx), types.MappingProxyType)  # type: ignore[arg-type]
+    if len(args) != 1 or kwargs or args[0].as_dict(tx) is None:
+        raise Unsupported("call", f"mappingproxy of {', '.join(arg.describe() for arg in args)}")
+    return MappingProxyValue(args[0])
 
 
 def _new_namespace(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
-from treadle_tracer.class_facts import is_subtype, items_in_order
+from treadle_tracer.class_facts import is_subtype, items_in_order, name_in_messages
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import DictKeySource
 from treadle_tracer.tables import by_name
@@ -25,7 +25,7 @@ from treadle_tracer.values.iteration import DictIterator
 from treadle_tracer.values.key_guards import guard_key_of, guard_keys_of, item_source
 from treadle_tracer.values.keys import check_keys
 from treadle_tracer.values.sequences import TupleValue, symbolic_length
-from treadle_tracer.values.value import NotConstant, Value, special_method
+from treadle_tracer.values.value import NotConstant, Raised, Value, special_method
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -79,7 +79,7 @@ class DictValue(Value):
         return self
 
     def hash_key(self, tx: TraceContext) -> Any:
-        return tx.raise_exception(TypeError, f"unhashable type: {self.cls.__name__!r}")
+        return tx.raise_exception(TypeError, f"unhashable type: {name_in_messages(self.cls)!r}")
 
     # ---- attributes: an OrderedDict has an instance dict
 
@@ -231,7 +231,13 @@ class DictValue(Value):
                 self.set_item(tx, key, other.get_item(tx, key))
         else:
             for position, pair in enumerate(other.unpack(tx)):
-                self.set_item(tx, *_key_and_value(tx, pair, position))
+                try:
+                    key, value = _key_and_value(tx, pair, position)
+                except Raised:
+                    if is_subtype(self.cls, collections.OrderedDict):  # which unpacks in a way of its own
+                        raise Unsupported("raises", f"{self.cls.__name__}.update of what are no pairs") from None
+                    raise
+                self.set_item(tx, key, value)
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         handler = _DICT_METHODS.get(name)
@@ -434,6 +440,12 @@ class DictView(Value):
     def contains(self, tx: TraceContext, item: Value) -> bool:
         if self.kind == "keys":
             return self.mapping.contains(tx, item)
+        if self.kind == "items":
+            pair = getattr(item, "container", None) or item
+            if not isinstance(pair, TupleValue) or len(pair.items) != 2:
+                return False
+            own_value = self.mapping.lookup(tx, pair.item(tx, 0))
+            return own_value is not None and tx.same_or_equal(own_value, pair.item(tx, 1))
         return any(tx.same_or_equal(own, item) for own in self.unpack(tx))
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.by_identity import IdentityDict
-from treadle_tracer.class_facts import has_instance_dict, is_subtype, own_dict
+from treadle_tracer.class_facts import has_instance_dict, is_subtype, name_in_messages, own_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource, ConstSource, OwnDictSource, SlotSource
 from treadle_tracer.values.attribute_stores import PROPERTY, delete_attribute, store_attribute
@@ -86,7 +86,7 @@ class ObjectValue(Value):
     def hash_key(self, tx: TraceContext) -> Any:
         hasher, equal = lookup(tx, self.cls, "__hash__"), lookup(tx, self.cls, "__eq__")
         if hasher is None:
-            tx.raise_exception(TypeError, f"unhashable type: {self.cls.__name__!r}")
+            tx.raise_exception(TypeError, f"unhashable type: {name_in_messages(self.cls)!r}")
         by_identity = hasher in _IDENTITY_HASHES and equal is object.__eq__
         if by_identity:
             if self.obj is None:
@@ -299,6 +299,9 @@ class ObjectValue(Value):
         cg.cb.call(1 + len(self.new_args))
         cg.register(self)
         attrs = {name: value for name, value in cg.attrs_of(self).items() if _has_object(value)}
+        factory = getattr(self.container, "default_factory", None)
+        if factory is not None:
+            attrs.setdefault("default_factory", factory)
         if attrs:
             cg.cb.push_null()
             cg.const(set_attributes)

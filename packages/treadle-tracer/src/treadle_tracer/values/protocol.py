@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import collections
 import operator
+import types
 import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from treadle_tracer.by_identity import is_one_of
-from treadle_tracer.class_facts import is_subtype
+from treadle_tracer.by_identity import IdentitySet
+from treadle_tracer.class_facts import is_subtype, name_in_messages
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import array_methods, floats, numpy_numbers, tensor_numbers
 from treadle_tracer.values.arrays import ArrayValue
@@ -19,17 +20,19 @@ from treadle_tracer.values.backwards_view import BackwardsView
 from treadle_tracer.values.base import ConcreteValue, Constant, Method, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method, special_methods_are_built_in
-from treadle_tracer.values.constants import is_numpy_scalar
+from treadle_tracer.values.constants import is_numpy_scalar, is_numpy_type
+from treadle_tracer.values.container_operators import Operation, container_operator
 from treadle_tracer.values.deferred_text import DeferredText, is_open_text, joined_text
 from treadle_tracer.values.functions import BoundMethod
-from treadle_tracer.values.growing import GrownTuple, OutsideTuple
 from treadle_tracer.values.joined import SymbolicBool, is_same
+from treadle_tracer.values.mapping_proxy import MappingProxyValue
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.originals import replaced_method
-from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue, compare_sequences
-from treadle_tracer.values.sets import SetValue, entries_of, real_result, replace_items
+from treadle_tracer.values.sequences import ListValue, TupleValue, compare_sequences
+from treadle_tracer.values.sets import SetValue, entries_of
+from treadle_tracer.values.stand_ins import is_of_program, result_type
 from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.text import percent_format
@@ -149,6 +152,7 @@ COMPARE: dict[str, tuple[Callable[..., Any], str, str]] = {
     ">": (operator.gt, "__gt__", "__lt__"),
     ">=": (operator.ge, "__ge__", "__le__"),
 }
+REFLECTED = {"<": ">", "<=": ">=", "==": "==", "!=": "!=", ">": "<", ">=": "<="}
 UNARY: dict[str, tuple[Callable[..., Any], str]] = {
     "-": (operator.neg, "__neg__"),
     "+": (operator.pos, "__pos__"),
@@ -194,8 +198,10 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     name = BINARY[plain][1]
     if any(has_python_method(tx, x, (f"__{name}__", f"__r{name}__", f"__i{name}__")) for x in (a, b)):
         return _by_special_methods(tx, a, b, f"__{name}__", f"__r{name}__", plain)
-    for kind in _builtin_operators(a, b):
-        result = kind(tx, plain, a, b, in_place)
+    names = (f"__{name}__", f"__r{name}__", f"__i{name}__")
+    operation = Operation(plain, IN_PLACE[text] if in_place else BINARY[text][0], names, in_place, (a, b))
+    for kind in (container_operator, _operator_of_constants):
+        result = kind(tx, operation)
         if result is not None:
             return result
     if in_place and lookup(tx, a.python_type(), f"__i{name}__") is not MISSING and isinstance(a, ObjectValue):
@@ -233,129 +239,63 @@ def _refuse_deferred_text(*operands: Value) -> None:
 def _by_special_methods(tx: TraceContext, a: Value, b: Value, forward: str, backward: str, text: str) -> Value:
     """Python's rule for two operands: the reflected method first if the right class is a proper subclass that has its own."""
     left, right = a.python_type(), b.python_type()
+    if is_numpy_type(left) or is_numpy_type(right):  # its operators ask the other object what it holds
+        raise Unsupported("builtin-method", f"{text} of {a.describe()} and {b.describe()}")
     order = [(a, forward, b), (b, backward, a)]
     if left is not right and is_subtype(right, left) and lookup(tx, right, backward) is not lookup(tx, left, backward):
         order.reverse()
     if left is right:
         order = order[:1]
     for owner, name, other in order:
-        known = isinstance(owner, ObjectValue | TensorValue | ConstantObject) or has_python_method(tx, owner, (name,))
-        if not known or lookup(tx, owner.python_type(), name) is MISSING:
+        raw = lookup(tx, owner.python_type(), name)
+        if raw is MISSING or not _has_method_of_its_own(tx, owner, name, raw):
             continue
         result = call_special(tx, owner, name, [other])
         if not _is_not_implemented(result):
             return result
-    raise_exception(tx, TypeError, _text_of_refused_operands(text, left, right))
-
-
-def _text_of_refused_operands(text: str, left: type, right: type) -> str:
-    """What Python says of operands that have no such operator. Sequences are asked last (abstract.c, PyNumber_Add)."""
-    plain = text.removesuffix("=")
-    if plain == "+" and is_one_of(left, _CONCATENATED):
-        return f'can only concatenate {left.__name__} (not "{right.__name__}") to {left.__name__}'
-    if plain == "*" and (is_one_of(left, _CONCATENATED) or is_one_of(right, _CONCATENATED)):
-        return f"can't multiply sequence by non-int of type {(right if is_one_of(left, _CONCATENATED) else left).__name__!r}"
+    if not is_of_program(tx, (forward, backward), a, b):
+        function = BINARY[text][0] if text in BINARY else IN_PLACE[text]
+        result_type(tx, function, (forward, backward), a, b)
+        raise Unsupported("builtin-method", f"{text} of {a.describe()} and {b.describe()}")
+    if any(_may_answer_last(tx, owner.python_type(), name) for owner, name, _ in order):
+        raise Unsupported(
+            "builtin-method", f"{text} of {a.describe()} and {b.describe()}: a built-in type is asked last"
+        )
+    names = f"{name_in_messages(left)!r} and {name_in_messages(right)!r}"
     shown = {"**": "** or pow()"}.get(text, text)
-    return f"unsupported operand type(s) for {shown}: {left.__name__!r} and {right.__name__!r}"
+    raise_exception(tx, TypeError, f"unsupported operand type(s) for {shown}: {names}")
 
 
-_CONCATENATED = (list, tuple, str, collections.deque)
+def _has_method_of_its_own(tx: TraceContext, owner: Value, name: str, raw: Any) -> bool:
+    """Whether a special method is called as such: those of built-in containers are `container_operator`'s."""
+    if isinstance(owner, ObjectValue):
+        return owner.container is None or isinstance(raw, types.FunctionType)
+    return isinstance(owner, TensorValue | ConstantObject) or has_python_method(tx, owner, (name,))
+
+
+def _may_answer_last(tx: TraceContext, cls: type, name: str) -> bool:
+    """Whether a built-in type has the operator for what is not a number, or as a sequence, which is asked last."""
+    raw = lookup(tx, cls, name)
+    is_asked = raw is not MISSING and not isinstance(raw, types.FunctionType) and cls not in _NUMBERS
+    return is_asked or is_numpy_type(cls) or any(is_subtype(cls, base) for base in _CONCATENATED)
+
+
+_NUMBERS = IdentitySet((bool, int, float, complex, types.NoneType))
+_CONCATENATED = (list, tuple, str, bytes, bytearray, collections.deque)  # abstract.c, PyNumber_Add: asked after numbers
 
 
 def _is_not_implemented(value: Value) -> bool:
     return isinstance(value, Constant) and value.obj is NotImplemented
 
 
-_BuiltinOperator = Callable[[Any, str, Value, Value, bool], "Value | None"]
-_SIZE_SUM_IS_SIZE = type(torch.Size(()) + ()) is torch.Size
-
-
-def _sequence_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
-    if text == "+" and isinstance(a, ListValue) and in_place:
-        a.builtin_method(tx, "extend", [b], {})
-        return a
-    if text == "+" and isinstance(a, Sequence) and isinstance(b, Sequence):
-        if isinstance(a, ListValue) and isinstance(b, ListValue):
-            return _list_like(tx, a, [*a.items, *b.items]) if a.cls is b.cls else None
-        if isinstance(a, TupleValue) and isinstance(b, TupleValue):
-            if isinstance(a, (OutsideTuple, GrownTuple)) and a.is_unread and b.cls is tuple:
-                return a.grown(b.items)
-            size = _SIZE_SUM_IS_SIZE and is_one_of(torch.Size, (a.cls, b.cls))
-            return TupleValue((*a.items, *b.items), torch.Size if size else tuple)
-        return None
-    if text == "*":
-        sequence, count = (a, b) if isinstance(a, Sequence) else (b, a)
-        if not isinstance(count, (Constant, SymbolicValue)) or not isinstance(sequence, Sequence):
-            return None
-        if not issubclass(count.python_type(), int):
-            return None
-        times = count.as_index(tx)
-        if isinstance(sequence, TupleValue):
-            return TupleValue(sequence.items * times, sequence.cls if sequence.cls is torch.Size else tuple)
-        if in_place and sequence is a:
-            sequence.items[:] = _list_like(tx, sequence, sequence.items * times).items
-            sequence.changed(tx)  # type: ignore[attr-defined]
-            return sequence
-        return _list_like(tx, sequence, sequence.items * times)
-    return None
-
-
-def _list_like(tx: TraceContext, old: Any, items: list[Value]) -> ListValue:
-    """A new list, or deque of the same `maxlen`, of these items."""
-    if old.cls is not collections.deque:
-        return ListValue(items)
-    made = ListValue([], collections.deque)
-    made.maxlen = old.maxlen
-    made.builtin_method(tx, "extend", [ListValue(items)], {})
-    return made
-
-
-def _dict_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
-    left, right = a.as_dict(tx), b.as_dict(tx)
-    if text != "|" or left is None or (right is None and not in_place):
-        return None
-    if in_place:
-        left.update_from(tx, b)
-        return a
-    made = DictValue(dict(left.raw_entries(tx)), left.cls)
-    made.update_from(tx, b)
-    return made
-
-
-_SET_OPERATORS = {"|": set.__ior__, "&": set.__iand__, "-": set.__isub__, "^": set.__ixor__}
-
-
-def _set_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
-    left = SetValue.of(tx, a.unpack(tx)) if isinstance(a, DictView) else a
-    if not isinstance(left, SetValue) or not isinstance(b, (SetValue, DictView)) or text not in "|&-^":
-        return None
-    result = left.combined(tx, text, entries_of(tx, b))
-    if in_place and left is a and left.cls is set:
-        replace_items(left, tx, result.entries, _SET_OPERATORS[text], [b])
-        return left
-    result.real = real_result(left, f"__{BINARY[text][1]}__", [b]) if isinstance(b, SetValue) else None
-    return result
-
-
-def _string_format(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
-    return fold(tx, operator.mod, [a, b], {}) if text == "%" and isinstance(a, Constant) else None
-
-
-def _constant_operator(tx: TraceContext, text: str, a: Value, b: Value, in_place: bool) -> Value | None:
-    """`int | None` and other operators of classes."""
+def _operator_of_constants(tx: TraceContext, operation: Operation) -> Value | None:
+    """`"%s" % (1,)`, `int | None` and other operators of classes; None for everything else."""
+    a, b = operation.operands
+    if operation.text == "%" and isinstance(a, Constant):
+        return fold(tx, operation.function, [a, b], {})
     if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):
-        return fold(tx, BINARY[text][0], [a, b], {})
+        return fold(tx, operation.function, [a, b], {})
     return None
-
-
-def _builtin_operators(a: Value, b: Value) -> list[_BuiltinOperator]:
-    if isinstance(a, (ListValue, TupleValue)) or isinstance(b, (ListValue, TupleValue)):
-        return [_sequence_operator, _string_format]
-    if isinstance(a, ConcreteValue):
-        return [_constant_operator, _string_format]
-    if isinstance(a, (SetValue, DictView)):
-        return [_set_operator]
-    return [_dict_operator]
 
 
 def _replaced_operator(tx: TraceContext, text: str, a: Value, b: Value) -> Value | None:
@@ -407,6 +347,8 @@ def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     if isinstance(a, ConcreteValue) and isinstance(b, ConcreteValue):
         return fold(tx, function, [a, b], {})
     _refuse_deferred_text(a, b)
+    if text not in ("==", "!=") and (isinstance(a, MappingProxyValue) or isinstance(b, MappingProxyValue)):
+        raise Unsupported("builtin-method", f"{a.describe()} {text} {b.describe()}")
     for owner, name, other in ((a, forward, b), (b, backward, a)):
         if isinstance(owner, TensorValue) and replaced_method(tx, owner.python_type(), name) is not None:
             result = call_special(tx, owner, name, [other])
@@ -415,21 +357,37 @@ def compare(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
     if isinstance(a, _SYMBOLIC) or isinstance(b, _SYMBOLIC):
         if isinstance(a, _GRAPH_OPERANDS) and isinstance(b, _GRAPH_OPERANDS):
             return _compare_in_graph(tx, text, function, a, b)
-    both_lists = isinstance(a, ListValue) and isinstance(b, ListValue) and a.cls is b.cls
-    if both_lists or (isinstance(a, TupleValue) and isinstance(b, TupleValue)):
-        return compare_sequences(tx, text, a, b)  # type: ignore[arg-type]
-    if isinstance(a, (SetValue, DictView)) and isinstance(b, (SetValue, DictView)):
-        left, right = entries_of(tx, a).keys(), entries_of(tx, b).keys()
-        return boolean(function(left, right))
-    if (left_dict := a.as_dict(tx)) is not None and (right_dict := b.as_dict(tx)) is not None and text in ("==", "!="):
-        if not isinstance(a, ObjectValue) and not isinstance(b, ObjectValue):
-            return boolean(_dicts_equal(tx, left_dict, right_dict) == (text == "=="))
-    if isinstance(a, ObjectValue) or isinstance(b, ObjectValue):
+    if any(is_numpy_type(x.python_type()) for x in (a, b)):  # its operators ask the other object what it holds
+        raise Unsupported("builtin-method", f"{a.describe()} {text} {b.describe()}")
+    is_instance = isinstance(a, ObjectValue) or isinstance(b, ObjectValue)
+    if not is_instance or not is_of_program(tx, (forward, backward, "__eq__"), a, b):
+        found = _compare_contents(tx, text, a, b)
+        if found is not None:
+            return found
+    if is_instance:
         return _compare_objects(tx, text, a, b, forward, backward)
     if text in ("==", "!="):
         return boolean(_plainly_equal(tx, a, b) == (text == "=="))
-    left_type, right_type = a.python_type().__name__, b.python_type().__name__
-    raise_exception(tx, TypeError, f"{text!r} not supported between instances of {left_type!r} and {right_type!r}")
+    result_type(tx, function, (forward, backward), a, b)
+    raise Unsupported("builtin-method", f"{a.describe()} {text} {b.describe()}")
+
+
+def _compare_contents(tx: TraceContext, text: str, a: Value, b: Value) -> Value | None:
+    """Comparison of two built-in containers of one kind, or instances of their subclasses; None where their types do not compare."""
+    left, right = (x.container if isinstance(x, ObjectValue) and x.container is not None else x for x in (a, b))
+    both_lists = isinstance(left, ListValue) and isinstance(right, ListValue) and left.cls is right.cls
+    if both_lists or (isinstance(left, TupleValue) and isinstance(right, TupleValue)):
+        cls, other = a.python_type(), b.python_type()
+        if other is not cls and is_subtype(other, cls):  # the right operand is asked first
+            text, left, right = REFLECTED[text], right, left
+        return compare_sequences(tx, text, left, right)  # type: ignore[arg-type]
+    if all(isinstance(x, SetValue) or (isinstance(x, DictView) and x.kind != "values") for x in (left, right)):
+        return boolean(COMPARE[text][0](entries_of(tx, left).keys(), entries_of(tx, right).keys()))
+    if text in ("==", "!=") and not isinstance(left, ObjectValue) and not isinstance(right, ObjectValue):
+        mine, others = left.as_dict(tx), right.as_dict(tx)
+        if mine is not None and others is not None:
+            return boolean(_dicts_equal(tx, mine, others) == (text == "=="))
+    return None
 
 
 def _plainly_equal(tx: TraceContext, a: Value, b: Value) -> bool:
@@ -456,6 +414,9 @@ def _compare_in_graph(tx: TraceContext, text: str, function: Callable[..., Any],
 def _dicts_equal(tx: TraceContext, a: DictValue, b: DictValue) -> bool:
     if a.length(tx) != b.length(tx):
         return False
+    if is_subtype(a.cls, collections.OrderedDict) and is_subtype(b.cls, collections.OrderedDict):
+        if not all(same_or_equal(tx, x, y) for x, y in zip(a.key_values(tx), b.key_values(tx), strict=True)):
+            return False
     others = {key.hash_key(tx): value for key, value in b.items(tx)}
     for key, value in a.items(tx):
         hashed = key.hash_key(tx)
@@ -466,13 +427,18 @@ def _dicts_equal(tx: TraceContext, a: DictValue, b: DictValue) -> bool:
 
 def _compare_objects(tx: TraceContext, text: str, a: Value, b: Value, forward: str, backward: str) -> Value:
     left, right = a.python_type(), b.python_type()
-    order = [(a, forward, b), (b, backward, a)]
+    order = [(a, forward, b, text), (b, backward, a, REFLECTED[text])]
     if left is not right and is_subtype(right, left):
         order.reverse()
-    for owner, name, other in order:
+    for owner, name, other, asked in order:
         if not isinstance(owner, ObjectValue | ConstantObject) and not has_python_method(tx, owner, (name, "__eq__")):
             continue
         raw = lookup(tx, owner.python_type(), name)
+        if isinstance(owner, ObjectValue) and owner.container is not None and not isinstance(raw, types.FunctionType):
+            found = _compare_contents(tx, asked, owner, other)
+            if found is not None:
+                return found
+            continue
         if raw is object.__ne__ and text == "!=":
             result = call_special(tx, owner, "__eq__", [other])
             if not _is_not_implemented(result):
@@ -483,6 +449,8 @@ def _compare_objects(tx: TraceContext, text: str, a: Value, b: Value, forward: s
             return result
     if text in ("==", "!="):
         return boolean(is_same(tx, a, b) == (text == "=="))
-    raise_exception(
-        tx, TypeError, f"{text!r} not supported between instances of {left.__name__!r} and {right.__name__!r}"
-    )
+    if not is_of_program(tx, (forward, backward), a, b):
+        result_type(tx, COMPARE[text][0], (forward, backward), a, b)
+        raise Unsupported("builtin-method", f"{a.describe()} {text} {b.describe()}")
+    names = f"{name_in_messages(left)!r} and {name_in_messages(right)!r}"
+    raise_exception(tx, TypeError, f"{text!r} not supported between instances of {names}")

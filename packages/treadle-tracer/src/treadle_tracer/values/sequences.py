@@ -12,7 +12,8 @@ import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from treadle_tracer.class_facts import is_subtype, mro_of
+from treadle_tracer.by_identity import is_one_of
+from treadle_tracer.class_facts import is_subtype, mro_of, name_in_messages
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource, ConstSource, length_of_container
 from treadle_tracer.tables import by_name, disjoint
@@ -70,9 +71,9 @@ class Sequence(Value):
         if not isinstance(index, (int, slice)):
             index_method = None if isinstance(index, type) else getattr(index, "__index__", None)
             if index_method is None:
-                tx.raise_exception(
-                    TypeError, f"{self.cls.__name__} indices must be integers or slices, not {type(index).__name__}"
-                )
+                kind = next(base for base in (list, tuple, collections.deque) if issubclass(self.cls, base))
+                text = _BAD_INDEX[kind].format(type(index).__name__)
+                tx.raise_exception(TypeError, text)
             index = index_method()
         if isinstance(index, slice):
             try:
@@ -143,6 +144,13 @@ _FIELD_DESCRIPTORS = (
 )
 
 
+_BAD_INDEX: dict[type, str] = {
+    list: "list indices must be integers or slices, not {}",
+    tuple: "tuple indices must be integers or slices, not {}",
+    collections.deque: "sequence index must be integer, not {!r}",
+}
+
+
 class TupleValue(Sequence):
     """A tuple, `torch.Size`, named tuple or structseq (torch.return_types)."""
 
@@ -168,7 +176,9 @@ class TupleValue(Sequence):
     def slice(self, index: slice) -> Value:
         # A slice of a torch.Size is a torch.Size, of a named tuple a tuple.
         cls = self.cls if self.cls.__name__ == "Size" else tuple
-        return TupleValue(self.items[index], cls)
+        items = self.items[index]
+        is_whole = is_one_of(self.cls, (tuple,)) and len(items) == len(self.items) and index.step in (None, 1)
+        return self if is_whole else TupleValue(items, cls)  # tupleobject.c, tuplesubscript
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         position = field_index(self.cls, name)
@@ -247,7 +257,7 @@ class ListValue(Sequence):
         return False
 
     def hash_key(self, tx: TraceContext) -> Any:
-        return tx.raise_exception(TypeError, f"unhashable type: {self.cls.__name__!r}")
+        return tx.raise_exception(TypeError, f"unhashable type: {name_in_messages(self.cls)!r}")
 
     def changed(self, tx: TraceContext) -> None:
         if self.source is not None or (self.owner is not None and self.owner.source is not None):

@@ -13,6 +13,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, boolean
+from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.iteration import FixedIterator, IteratorValue
 from treadle_tracer.values.keys import check_keys
 from treadle_tracer.values.mappings import DictValue, DictView
@@ -96,7 +97,7 @@ class SetValue(Value):
         return len(self.entries) > 0
 
     def contains(self, tx: TraceContext, item: Value) -> bool:
-        return item.hash_key(tx) in self.entries
+        return _key_of_member(tx, item) in self.entries
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         handler = _SET_METHODS.get(name)
@@ -104,19 +105,25 @@ class SetValue(Value):
             return super().builtin_method(tx, name, args, kwargs)
         return handler(self, tx, args)
 
-    def combined(self, tx: TraceContext, operator: str, other: dict[Any, Value]) -> SetValue:
-        """A new set of the same class: `|`, `&`, `-` or `^` of two sets of entries."""
+    def combined(
+        self, tx: TraceContext, operator: str, other: dict[Any, Value], cls: type | None = None, is_set: bool = True
+    ) -> SetValue:
+        """A new set, of the same class unless another is given: `|`, `&`, `-` or `^` of two sets of entries.
+
+        Of items that are equal and not the same `&` keeps those of the smaller set, and of what is no set (setobject.c, set_intersection).
+        """
         mine = self.entries
+        kept, asked = (mine, other) if is_set and len(other) > len(mine) else (other, mine)
         chosen: dict[str, Callable[[], dict[Any, Value]]] = {
             "|": lambda: {**other, **mine},
-            "&": lambda: {key: item for key, item in mine.items() if key in other},
+            "&": lambda: {key: item for key, item in kept.items() if key in asked},
             "-": lambda: {key: item for key, item in mine.items() if key not in other},
             "^": lambda: {
                 **{key: item for key, item in mine.items() if key not in other},
                 **{key: item for key, item in other.items() if key not in mine},
             },
         }
-        return SetValue(chosen[operator](), self.cls)
+        return SetValue(chosen[operator](), self.cls if cls is None else cls)
 
     def reconstruct(self, cg: Any) -> None:
         if self.source is not None:
@@ -235,7 +242,7 @@ def _combine(operator: str) -> Callable[[SetValue, TraceContext, list[Value]], V
     def run(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
         result = self.combined(tx, "|", {})
         for other in args:
-            result = result.combined(tx, operator, entries_of(tx, other))
+            result = result.combined(tx, operator, entries_of(tx, other), is_set=isinstance(other, SetValue))
         result.real = real_result(self, _METHOD_OF[operator], args)
         return result
 
@@ -263,8 +270,16 @@ def _update_set(self: SetValue, tx: TraceContext, args: list[Value]) -> Value:
     return NONE
 
 
+def _key_of_member(tx: TraceContext, item: Value) -> Any:
+    """Under which key `in`, `discard` and `remove` look for an item: a set stands for a frozenset (setobject.c, set_contains)."""
+    container = getattr(item, "container", None) or item
+    if isinstance(container, SetValue) and lookup(tx, item.python_type(), "__hash__") is None:
+        return frozenset(container.entries)
+    return item.hash_key(tx)
+
+
 def _discard(self: SetValue, tx: TraceContext, args: list[Value], *, must: bool = False) -> Value:
-    if self.entries.pop(args[0].hash_key(tx), None) is None and must:
+    if self.entries.pop(_key_of_member(tx, args[0]), None) is None and must:
         tx.raise_exception_value(KeyError, [args[0]])
     self.changed(tx, set.discard, args, _follow(self, set.discard, args[0]))
     return NONE

@@ -11,8 +11,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
+from treadle_tracer.class_facts import is_subtype, name_in_messages
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.class_lookup import MISSING, LooksUp, lookup
+from treadle_tracer.values.missing_methods import error_of_missing_method
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -80,7 +82,9 @@ class Value:
         return self
 
     def hash_key(self, tx: TraceContext) -> Any:
-        """A hashable stand-in that compares as the traced object would as a dictionary key."""
+        """A hashable stand-in that compares as the traced object would as a dictionary key. Raises TypeError in the program."""
+        if lookup(tx, self.python_type(), "__hash__") is None:
+            tx.raise_exception(TypeError, f"unhashable type: {name_in_messages(self.python_type())!r}")
         return self
 
     def as_dict(self, tx: TraceContext) -> Any:
@@ -100,7 +104,9 @@ class Value:
         """`self.name`"""
         found = lookup(tx, self.python_type(), name)
         if found is MISSING:
-            tx.raise_exception(AttributeError, f"{self.python_type().__name__!r} object has no attribute {name!r}")
+            tx.raise_exception(
+                AttributeError, f"{name_in_messages(self.python_type())!r} object has no attribute {name!r}"
+            )
         return tx.bind(self, found, name)
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
@@ -192,7 +198,15 @@ class Value:
         """`item in self`"""
         if lookup(tx, self.python_type(), "__contains__") is not MISSING:
             return call_special(tx, self, "__contains__", [item]).truth(tx)
-        iterator = self.iterate(tx)
+        try:
+            iterator = self.iterate(tx)
+        except Raised as raised:
+            if not is_subtype(raised.value.python_type(), TypeError):
+                raise
+            name = name_in_messages(self.python_type())
+            tx.raise_exception(
+                TypeError, f"argument of type {name!r} is not iterable"
+            )  # abstract.c, _PySequence_IterSearch
         while (own := iterator.next(tx)) is not None:
             if tx.same_or_equal(own, item):
                 return True
@@ -216,21 +230,8 @@ def call_special(tx: TraceContext, value: Value, name: str, args: list[Value]) -
     """`type(value).name(value, *args)`"""
     raw = lookup(tx, value.python_type(), name)
     if raw is MISSING or raw is None:
-        text = _SPECIAL_MEANING.get(name, f"{{}} object does not support {name}")
-        tx.raise_exception(TypeError, text.format(repr(value.python_type().__name__)))
+        tx.raise_exception(*error_of_missing_method(tx, value.python_type(), name))
     return tx.bind(value, raw, name).call(tx, args, {})
-
-
-_SPECIAL_MEANING = {
-    "__iter__": "{} object is not iterable",
-    "__index__": "{} object cannot be interpreted as an integer",
-    "__next__": "{} object is not an iterator",
-    "__getitem__": "{} object is not subscriptable",
-    "__setitem__": "{} object does not support item assignment",
-    "__delitem__": "{} object does not support item deletion",
-    "__len__": "object of type {} has no len()",
-    "__enter__": "{} object does not support the context manager protocol",
-}
 
 
 def special_method(tx: TraceContext, owner: Value, name: str) -> Value | None:

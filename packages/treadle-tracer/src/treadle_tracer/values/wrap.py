@@ -60,6 +60,7 @@ from treadle_tracer.values.generic_alias import GenericAlias, wrap_alias
 from treadle_tracer.values.graph_functions import goes_into_graph, rely_on_body
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
 from treadle_tracer.values.key_guards import ItemOf, SameKeys, SameSet
+from treadle_tracer.values.mapping_proxy import wrap_mapping_proxy
 from treadle_tracer.values.mappings import VIEW_TYPES, DictValue, DictView, wrap_key
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.numpy_numbers import NumpyNumber, wrap_numpy_number
@@ -281,6 +282,9 @@ def _dict(tx: TraceContext, obj: dict[Any, Any], source: Source) -> Value:
 
 
 def _mapping_proxy(tx: TraceContext, obj: Any, source: Source) -> Value:
+    proxy = wrap_mapping_proxy(tx, obj, source)
+    if proxy is not None:
+        return proxy
     made = DictValue({}, types.MappingProxyType)  # type: ignore[arg-type]
     for key, item in obj.items():
         key_value = wrap_key(tx, key, source)

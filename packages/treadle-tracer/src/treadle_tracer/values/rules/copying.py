@@ -14,7 +14,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import OwnDictSource
 from treadle_tracer.values.base import ConcreteValue
 from treadle_tracer.values.class_lookup import MISSING, lookup
-from treadle_tracer.values.functions import FunctionValue, PartialValue
+from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.instance_dict import InstanceDict
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def _copy(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
-    if isinstance(value, (ConcreteValue, TupleValue, FunctionValue, PartialValue)):
+    if isinstance(value, (ConcreteValue, TupleValue, FunctionValue)):
         return value
     if isinstance(value, (ListValue, DictValue, SetValue)):
         _refuse_attributes(tx, value)
@@ -58,11 +58,17 @@ def _why_not_by_attributes(tx: TraceContext, value: ObjectValue) -> str | None:
         return "a module, or a subclass of a built-in type"
     if any("__slots__" in vars(cls) for cls in value.cls.__mro__):
         return "it has __slots__"
-    own = {"__reduce_ex__": object.__reduce_ex__, "__reduce__": object.__reduce__, "__getstate__": object.__getstate__}
-    for name, default in own.items():
-        if lookup(tx, value.cls, name) is not default:
+    for name in _ASKED:
+        if lookup(tx, value.cls, name) is not getattr(object, name, MISSING):
             return f"it has a {name} of its own"
-    return "it has a __setstate__" if lookup(tx, value.cls, "__setstate__") is not MISSING else None
+    return None
+
+
+_ASKED = tuple(
+    f"__{name}__"
+    for name in "reduce_ex reduce getstate setstate new getattribute getattr getnewargs_ex getnewargs class".split()
+)
+"""What `copy` asks an object for, or calls (copy.py, _reconstruct; typeobject.c, object___reduce_ex__)."""
 
 
 def _refuse_attributes(tx: TraceContext, value: Value) -> None:

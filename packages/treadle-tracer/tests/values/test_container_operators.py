@@ -1,0 +1,228 @@
+"""Operators between every two kinds of built-in objects and instances of their subclasses end as in Python: value, type, order, message."""
+
+from __future__ import annotations
+
+import collections
+import types
+
+import pytest
+import torch
+from compile_runs import compiled
+
+
+class OwnList(list):
+    pass
+
+
+class OwnTuple(tuple):
+    pass
+
+
+class OwnDict(dict):
+    pass
+
+
+class OwnDefaults(collections.defaultdict):
+    pass
+
+
+class OwnSet(set):
+    pass
+
+
+class OwnInt(int):
+    pass
+
+
+class Reflected:
+    def __radd__(self, other):
+        return "radd", type(other).__name__
+
+    def __ror__(self, other):
+        return NotImplemented
+
+    def __eq__(self, other):
+        return "eq"
+
+    __hash__ = None
+
+
+Pair = collections.namedtuple("Pair", "first second")
+OPERANDS = (
+    "[1, 'k']", "OwnList([1])", "(1, 'k')", "OwnTuple((1,))", "Pair(1, 2)", "torch.Size((1, 2))", "collections.deque([1, 2], maxlen=2)",
+    "{1: 2, 'k': 3}", "collections.OrderedDict({3: 4, 1: 5})", "collections.defaultdict(list, {1: 7})", "collections.Counter('ab')",
+    "OwnDict({1: 8})", "OwnDefaults(int, {1: 3})", "types.MappingProxyType({1: 2})", "{True, 'k'}", "frozenset((1, 2))", "OwnSet((2, 3))",
+    "{1: 2, 'k': 3}.keys()", "{1: 2}.items()", "{1: 2}.values()", "'ab%s'", "2", "OwnInt(2)", "1.5", "None", "range(3)", "int",
+    "Reflected()",
+)  # fmt: skip
+OPERATORS = ("+", "*", "|", "&", "-", "^", "%", "==", "!=", "<", ">=", "in", "+=", "*=", "|=", "&=", "-=", "^=")
+
+
+def _shown(value):
+    """The value with the types of all that it holds."""
+    if isinstance(value, tuple) and type(value) is tuple:
+        return tuple(map(_shown, value))
+    parts = (
+        list(value.items())
+        if isinstance(value, dict)
+        else list(value)
+        if isinstance(value, (list, tuple, collections.deque))
+        else None
+    )
+    held = sorted(map(repr, value)) if isinstance(value, (set, frozenset)) else repr(value)
+    return (
+        type(value),
+        held if parts is None else _shown(tuple(parts)),
+        getattr(value, "default_factory", None),
+        getattr(value, "maxlen", None),
+    )
+
+
+def _function(operator: str, left: str, right: str):
+    is_in_place = operator.endswith("=") and operator not in ("==", "!=", ">=")
+    statement = f"a {operator} b; c = a, a is before" if is_in_place else f"c = a {operator} b"
+    scope: dict = dict(globals())
+    exec(
+        f"def f(x):\n    a, b = {left}, {right}\n    before = a\n    try:\n        {statement}\n    except Exception as error:\n"
+        "        c = type(error).__name__, str(error)\n    return x + 1, c\n",
+        scope,
+    )
+    return scope["f"]
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_operators_end_as_in_python(operator):
+    wrong = []
+    for left in OPERANDS:
+        for right in OPERANDS:
+            function = _function(operator, left, right)
+            expected = _shown(function(torch.zeros(1))[1])
+            found = _shown(compiled(function)[0](torch.zeros(1))[1])
+            if expected != found and "0x" not in str(expected):
+                wrong.append(f"{left} {operator} {right}: {found} instead of {expected}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_operators_with_numbers_of_numpy_are_numpys():
+    np = pytest.importorskip("numpy")
+    for text in ("a + b", "b + a", "a == b", "a * b", "a != b"):
+        scope: dict = {"np": np}
+        exec(
+            f"def f(x, a, b):\n    try: return x + 1, {text}\n    except TypeError as error: return x, str(error)",
+            scope,
+        )
+        for a in ([2, 1], OwnList([1]), (1, 2), collections.deque([1]), collections.UserList([2])):
+            for b in (np.float32(2), np.int64(2)):
+                expected, found = (g(torch.zeros(1), a, b)[1] for g in (scope["f"], compiled(scope["f"])[0]))
+                assert type(found) is type(expected) and str(found) == str(expected), (text, a, b)
+
+
+def test_equal_items_of_a_union_are_those_of_python():
+    def f(x):
+        a, b = {1, 2}, {True}
+        keys = {1: 1, 2: 2}.keys()
+        return x + 1, [
+            a & b,
+            b & a,
+            a | b,
+            b | a,
+            a.intersection([True]),
+            keys & b,
+            keys | b,
+            b & keys,
+            {1: 1}.keys() & b,
+        ]
+
+    assert str(compiled(f)[0](torch.zeros(1))) == str(f(torch.zeros(1)))
+
+
+def test_a_set_is_looked_for_as_a_frozenset():
+    def f(x, members):
+        found = {1} in members, OwnSet((1,)) in members
+        members.discard({1})
+        return x + 1, found, members
+
+    compiled_f = compiled(f)[0]
+    assert str(compiled_f(torch.zeros(1), {frozenset({1}), 2})) == str(f(torch.zeros(1), {frozenset({1}), 2}))
+
+
+def test_whole_tuples_are_themselves():
+    def f(x, t):
+        mine = (x, 2)
+        return x + 1, [
+            t + () is t,
+            () + t is t,
+            t[:] is t,
+            t * 1 is t,
+            mine[:] is mine,
+            mine + () is mine,
+            mine[0:1] is mine,
+        ]
+
+    assert compiled(f)[0](torch.zeros(1), (3, 4))[1] == f(torch.zeros(1), (3, 4))[1]
+
+
+def test_equal_numbers_stay_two_objects_behind_a_break():
+    def f(x):
+        a = 1.5
+        before = a
+        a *= True
+        b = 1000
+        return x + 1, a is before, b + 0 is b, abs(before) is before
+
+    assert compiled(f)[0](torch.zeros(1))[1:] == f(torch.zeros(1))[1:]
+
+
+def test_half_a_slot_is_an_attribute_error():
+    class Deletes:
+        def __delitem__(self, key):
+            pass
+
+    def f(x):
+        try:
+            Deletes()[1] = 2
+        except AttributeError as error:
+            return x + 1, str(error)
+
+    assert compiled(f)[0](torch.zeros(1))[1] == f(torch.zeros(1))[1] == "__setitem__"
+
+
+def test_defaults_of_a_subclass_leave_the_trace_with_it():
+    def f(x):
+        made = OwnDefaults(int, {1: 3})
+        return x + 1, made, made | {5: 6}, collections.OrderedDict(a=1, b=2) == collections.OrderedDict(b=2, a=1)
+
+    _, made, united, equal = compiled(f)[0](torch.zeros(1))
+    assert made.default_factory is united.default_factory is int and type(united) is OwnDefaults and not equal
+
+
+MAPPING = {"k": 1, "m": 2.0}
+PROXY = types.MappingProxyType(MAPPING)
+
+
+def test_a_mapping_proxy_shows_what_is_written_meanwhile():
+    def f(x):
+        MAPPING["k"] += 4
+        kept = [PROXY]
+        try:
+            PROXY["z"] = 1
+        except TypeError as error:
+            kept.append(str(error))
+        return (
+            x * PROXY["k"],
+            kept,
+            len(PROXY),
+            list(PROXY.items()),
+            PROXY == MAPPING,
+            "k" in PROXY,
+            {**PROXY},
+            kept[0] is PROXY,
+        )
+
+    for change in (lambda: None, lambda: MAPPING.update(n=3), lambda: MAPPING.update(k=9)):
+        change()
+        kept = dict(MAPPING)
+        expected = str(f(torch.ones(1)))
+        MAPPING.clear()
+        MAPPING.update(kept)
+        assert str(compiled(f)[0](torch.ones(1))) == expected
