@@ -59,7 +59,7 @@ def _why_not_by_attributes(tx: TraceContext, value: ObjectValue) -> str | None:
     if any("__slots__" in vars(cls) for cls in value.cls.__mro__):
         return "it has __slots__"
     for name in _ASKED:
-        if lookup(tx, value.cls, name) is not getattr(object, name, MISSING):
+        if lookup(tx, value.cls, name) is not vars(object).get(name, MISSING):
             return f"it has a {name} of its own"
     return None
 
