@@ -18,6 +18,7 @@ from treadle_tracer.values.arrays import is_numpy_function
 from treadle_tracer.values.base import NONE, ConcreteValue, Method
 from treadle_tracer.values.cached_functions import call_cached
 from treadle_tracer.values.construct import call_new
+from treadle_tracer.values.function_overrides import call_override
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.graph_functions import goes_into_graph
 from treadle_tracer.values.rules.table import rule_of
@@ -62,6 +63,9 @@ class CallableValue(ConcreteValue):
         if rule is not None:
             return rule.apply(tx, args, kwargs)
         if goes_into_graph(obj):
+            override = call_override(tx, obj, args, kwargs)
+            if override is not None:
+                return override
             return tx.run_in_graph("call_function", obj, args, kwargs)
         if isinstance(obj, _DESCRIPTORS):
             return self.call_descriptor(tx, args, kwargs)

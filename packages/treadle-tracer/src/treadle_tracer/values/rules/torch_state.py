@@ -14,6 +14,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.room import recursion_limit
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant
+from treadle_tracer.values.function_overrides import handle, has_override, has_override_among
 from treadle_tracer.values.rules.rule import Apply, Args, Effect, Kwargs, Rule, Version, always, breaks, folds, members
 from treadle_tracer.values.value import Raised, Value
 
@@ -26,7 +27,7 @@ _TRUE = [*members("torch.compiler", "is_compiling is_dynamo_compiling")]
 _FALSE = [
     *members("torch.compiler", "is_exporting"),
     *members("torch.jit", "is_scripting is_tracing"),
-    *members("torch._C", "_has_torch_function _has_torch_function_unary _has_torch_function_variadic _is_tracing"),
+    *members("torch._C", "_is_tracing"),
     *members("torch._C", "_is_torch_function_all_disabled"),
 ]
 
@@ -222,6 +223,10 @@ _LEFT_TO_PYTHON = [
 ]
 
 RULES = (
+    Rule(torch.overrides.handle_torch_function, handle),
+    Rule(torch._C._has_torch_function, has_override_among, Effect.NONE, answers_at_trace_time=True),
+    Rule(torch._C._has_torch_function_unary, has_override, Effect.NONE, answers_at_trace_time=True),
+    Rule(torch._C._has_torch_function_variadic, has_override, Effect.NONE, answers_at_trace_time=True),
     *[always(function, TRUE) for function in _TRUE],
     *[always(function, FALSE) for function in _FALSE],
     always(torch._C._get_tracing_state, NONE),

@@ -1,0 +1,112 @@
+"""`__torch_function__` of objects that are no tensors: torch's functions call it instead of computing.
+
+    torch.add(tagged, 2)     =>     Tagged.__torch_function__(torch.add, (Tagged,), (tagged, 2))
+
+A function written in Python asks for such arguments itself, and is traced (`has_torch_function`, `handle_torch_function`). One written in C
+asks where it reads its arguments.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import ConstSource
+from treadle_tracer.values.base import Constant, LazyValue, boolean
+from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.functions import FunctionValue
+from treadle_tracer.values.mappings import dict_of
+from treadle_tracer.values.objects import ObjectValue
+from treadle_tracer.values.sequences import Sequence, TupleValue
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import TraceContext
+
+_NAME = "__torch_function__"
+
+
+def overriding(tx: TraceContext, values: Iterable[Value]) -> list[Value]:
+    """The values that override torch's functions, one of each class, as torch asks them. Empty if there are only tensors.
+
+    Plain tensors are among them. They give way to others (torch/_tensor.py, `Tensor.__torch_function__`).
+    """
+    values = [*map(_realised, values)]
+    if not any(isinstance(value, ObjectValue) for value in values):
+        return []
+    found: list[Value] = []
+    for value in values:
+        if not isinstance(value, ObjectValue) and value.python_type() is not torch.Tensor:
+            continue
+        cls = value.python_type()
+        if any(cls is other.python_type() for other in found) or lookup(tx, cls, _NAME) is MISSING:
+            continue
+        before = next((i for i, other in enumerate(found) if issubclass(cls, other.python_type())), len(found))
+        found.insert(before, value)
+    return found if any(isinstance(value, ObjectValue) for value in found) else []
+
+
+def _realised(value: Value) -> Value:
+    return value.value if isinstance(value, LazyValue) and value.value is not None else value
+
+
+def _with_items(args: Iterable[Value]) -> Iterable[Value]:
+    """What a function in C looks at: its arguments, and the items of those that are sequences."""
+    for arg in map(_realised, args):
+        if isinstance(arg, Sequence):
+            yield from arg.items
+        else:
+            yield arg
+
+
+def call_override(tx: TraceContext, function: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """What a function of torch gives for arguments that override it; None where there are none."""
+    found = overriding(tx, _with_items([*args, *kwargs.values()]))
+    if not found:
+        return None
+    if isinstance(function, types.FunctionType):
+        return tx.inline(FunctionValue.outside(tx, function, ConstSource(function)), args, kwargs)
+    if id(function) not in _overridable():
+        return None
+    found = [value for value in found if isinstance(value, ObjectValue)]  # in C tensors are not asked
+    return _dispatch(tx, tx.wrap_known(function), found, args, dict_of(kwargs) if kwargs else None)
+
+
+def has_override(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`has_torch_function_unary(arg)`, `has_torch_function_variadic(*args)`"""
+    return boolean(bool(overriding(tx, args)))
+
+
+def has_override_among(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`has_torch_function(relevant)`"""
+    return boolean(bool(overriding(tx, [value for relevant in args for value in relevant.unpack(tx)])))
+
+
+def handle(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`torch.overrides.handle_torch_function(function, relevant, *args, **kwargs)`"""
+    function, relevant, *given = args
+    return _dispatch(tx, function, overriding(tx, relevant.unpack(tx)), given, dict_of(kwargs))
+
+
+def _dispatch(tx: TraceContext, function: Value, found: list[Value], args: list[Value], kwargs: Value | None) -> Value:
+    kinds = TupleValue([tx.wrap_known(value.python_type()) for value in found])
+    given = [function, kinds, TupleValue(args), *(() if kwargs is None else (kwargs,))]
+    for value in (value for value in found if isinstance(value, ObjectValue)):
+        if not isinstance(lookup(tx, value.cls, _NAME), classmethod):
+            raise Unsupported("graph-argument", f"{value.describe()}, whose {_NAME} is no class method")
+        result = tx.wrap_known(value.cls).get_attr(tx, _NAME).call(tx, given, {})
+        if not (isinstance(result, Constant) and result.obj is NotImplemented):
+            return result
+    raise Unsupported("graph-argument", f"{found[0].describe()}, whose {_NAME} refuses the function")
+
+
+@functools.cache
+def _overridable() -> frozenset[int]:
+    """Identities of torch's functions that can be overridden. They live as long as torch."""
+    functions = torch.overrides.get_overridable_functions()
+    return frozenset(id(function) for members in functions.values() for function in members)
