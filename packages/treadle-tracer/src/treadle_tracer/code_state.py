@@ -109,11 +109,13 @@ class CodeState:
     def _learn_decisions(self, frame: treadle_frame.FrameInfo, missed: Sequence[Any]) -> None:
         """Count where this call decides differently than the entry that it goes along with the longest.
 
-        A choice has two outcomes, and each gets an entry. Where calls differ again, something else does so as well: it varies.
+        A choice has two outcomes, and each gets an entry. Where calls differ again, something else does so as well: it varies. Nothing is
+        counted where an entry decides all alike: it has missed for another reason.
         """
         found = [change for entry in missed if (change := changed_decision(entry.payload, frame)) is not None]
-        if found:
-            _, decision = max(found, key=lambda change: change[0])
+        changed = [(position, decision) for position, decision in found if decision is not None]
+        if changed and len(changed) == len(found):
+            _, decision = max(changed, key=lambda change: change[0])
             self.decisions[decision.place] += 1
             if self.decisions[decision.place] > (_CHOICES if decision.is_choice else 0):
                 self.dynamic.varying.add(decision.place)

@@ -39,15 +39,18 @@ def changed_dimensions(payload: Payload, frame: Any) -> dict[Source, dict[int, i
     return found
 
 
-def changed_decision(payload: Payload, frame: Any) -> tuple[int, Decision] | None:
-    """What this call decides differently than the entry first, and its position among the entry's decisions."""
+def changed_decision(payload: Payload, frame: Any) -> tuple[int, Decision | None] | None:
+    """What this call decides differently than the entry first, and its position among the entry's decisions.
+
+    The decision is None if all come out the same. None if the entry has none, or one cannot be made for this call.
+    """
     decided = payload.decided
     if not decided.decisions:
         return None
     position = decided.first_changed([follow(source.path, frame) for source in decided.sources])
-    if position is None or position == len(decided.decisions):
+    if position is None:
         return None
-    return position, decided.decisions[position]
+    return position, decided.decisions[position] if position < len(decided.decisions) else None
 
 
 def exchanged_tensors(payload: Payload, frame: Any) -> set[Source]:
