@@ -221,11 +221,13 @@ def wrap_compiled(
         return run
 
     mutations = [(m.input, m.position, m.bumps) for m in contract.mutations]
-    are_independent = independence_check(input_values, frozenset(index for index, _, _ in mutations))
+    written = [index for index, _, _ in mutations]
+    are_independent = independence_check(input_values, frozenset(written))
 
     def has_inference_tensor(inputs: Sequence[Any]) -> bool:
         """Whether an inference tensor is to be changed outside of inference mode, which PyTorch refuses."""
-        return not torch.is_inference_mode_enabled() and any(inputs[index].is_inference() for index, _, _ in mutations)
+        targets = map(inputs.__getitem__, written)
+        return not torch.is_inference_mode_enabled() and any(map(torch.Tensor.is_inference, targets))
 
     def run_and_write_back(*args: Any) -> Sequence[Any]:
         inputs = (*static, *args)
