@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
+from treadle_shapes import paused
 from treadle_shapes.torch import outside_transforms, undisturbed
 
 from .backward_pass import Layout, begin_pass, gradients_elsewhere, laid_out
@@ -121,7 +122,9 @@ class TrainingProgram:
         compiled = self._backwards.get(wanted)
         if compiled is None:
             gradients: Any = self.joint.graph.output_node().args[0][self.joint.n_outputs :]  # type: ignore[index]
-            compiled = self.compile_backward(self.halves.backward(wanted), [gradients[k] for k in wanted])
+            with paused():
+                graph = self.halves.backward(wanted)
+            compiled = self.compile_backward(graph, [gradients[k] for k in wanted])
             self._backwards[wanted] = compiled
         return compiled(*arguments)
 

@@ -46,7 +46,10 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(f"{__name__}.{home}"), name)
+    from treadle_shapes import paused
+
+    with paused():
+        return getattr(import_module(f"{__name__}.{home}"), name)
 
 
 __all__ = [

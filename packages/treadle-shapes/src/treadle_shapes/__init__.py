@@ -2,58 +2,61 @@
 
 from __future__ import annotations
 
-from treadle_shapes.__about__ import __version__
-from treadle_shapes.env import POLICIES, Policy, RuntimeAssert, ShapeEnv, SymbolInfo
-from treadle_shapes.errors import (
-    ConstraintError,
-    ContradictionError,
-    DivisionByZeroError,
-    ExpressionTooLargeError,
-    MissingValueError,
-    NegativeCountError,
-    ShapesError,
-    SizeOverflowError,
-    UnbackedError,
-    UndecidedError,
-    UsageError,
-)
-from treadle_shapes.expr import (
-    And,
-    BoolExpr,
-    Eq,
-    Expr,
-    Ge,
-    Gt,
-    IntLike,
-    Le,
-    Lt,
-    Ne,
-    Not,
-    Or,
-    Range,
-    Symbol,
-    bounds,
-    ceildiv,
-    evaluate,
-    exactdiv,
-    from_sympy,
-    linear_coefficients,
-    maximum,
-    minimum,
-    simplify,
-    substitute,
-    symbol,
-    to_cpp,
-    to_python,
-    to_sympy,
-    to_triton,
-    where,
-)
-from treadle_shapes.facts import Facts
-from treadle_shapes.fork import held_during_fork
-from treadle_shapes.guards import Dropped, Frame, Guard, GuardFunction
-from treadle_shapes.prove import prove
-from treadle_shapes.python_functions import python_function
+from treadle_shapes.collector import paused
+
+with paused():
+    from treadle_shapes.__about__ import __version__
+    from treadle_shapes.env import POLICIES, Policy, RuntimeAssert, ShapeEnv, SymbolInfo
+    from treadle_shapes.errors import (
+        ConstraintError,
+        ContradictionError,
+        DivisionByZeroError,
+        ExpressionTooLargeError,
+        MissingValueError,
+        NegativeCountError,
+        ShapesError,
+        SizeOverflowError,
+        UnbackedError,
+        UndecidedError,
+        UsageError,
+    )
+    from treadle_shapes.expr import (
+        And,
+        BoolExpr,
+        Eq,
+        Expr,
+        Ge,
+        Gt,
+        IntLike,
+        Le,
+        Lt,
+        Ne,
+        Not,
+        Or,
+        Range,
+        Symbol,
+        bounds,
+        ceildiv,
+        evaluate,
+        exactdiv,
+        from_sympy,
+        linear_coefficients,
+        maximum,
+        minimum,
+        simplify,
+        substitute,
+        symbol,
+        to_cpp,
+        to_python,
+        to_sympy,
+        to_triton,
+        where,
+    )
+    from treadle_shapes.facts import Facts
+    from treadle_shapes.fork import held_during_fork
+    from treadle_shapes.guards import Dropped, Frame, Guard, GuardFunction
+    from treadle_shapes.prove import prove
+    from treadle_shapes.python_functions import python_function
 
 __all__ = [
     "POLICIES",
@@ -102,6 +105,7 @@ __all__ = [
     "linear_coefficients",
     "maximum",
     "minimum",
+    "paused",
     "prove",
     "simplify",
     "substitute",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from .__about__ import __version__
 
 if TYPE_CHECKING:
-    from .collector import paused
     from .compile import FrameCompiler, compile_handler, optimize
     from .errors import BackendError, ExportError, InternalError, RecompileRefused, Unsupported
     from .exported_graph import export
@@ -44,7 +43,6 @@ _PLACES = {
     "Skip": "skips",
     "SkipKind": "skips",
     "is_out_of_room": "room",
-    "paused": "collector",
     "profit_of": "output.profitability",
     "set_mark": "marks",
 }
@@ -70,7 +68,6 @@ __all__ = [
     "export",
     "is_out_of_room",
     "optimize",
-    "paused",
     "profit_of",
     "set_mark",
     "set_stance",

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 import torch
 
 import treadle_frame
+from treadle_shapes import paused
 
 from .backend_call import Backend, call_backend, lacks_numbers, promises_to_raise_early, raises_before_writing
 from .class_facts import is_subtype
 from .code_state import CodeState
-from .collector import paused
 from .constraints import Declared, check_given, check_still_dynamic, declared_in
 from .dynamic import DynamicSources
 from .errors import BackendError, OtherPath, Unsupported, without_frames

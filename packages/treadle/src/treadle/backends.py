@@ -18,7 +18,7 @@ from torch import fx
 
 import treadle_autograd
 from treadle_autograd import aot, with_gradients_off
-from treadle_tracer import paused
+from treadle_shapes import paused
 
 from . import logs
 from .bugs import Compiled, compile_or, compile_or_eager, run_in_eager

@@ -11,7 +11,8 @@ from torch import fx
 
 import treadle_autograd
 from treadle_autograd import aot
-from treadle_tracer import Payload, compile_handler, paused, profit_of
+from treadle_shapes import paused
+from treadle_tracer import Payload, compile_handler, profit_of
 
 from .api import attach
 from .backends import eager, needs_gradients
