@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_codegen.__about__ import __version__
 
 if TYPE_CHECKING:
+    from treadle_codegen.cache import FileCache
     from treadle_codegen.errors import (
         CodegenError,
         CodegenUnavailable,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from treadle_codegen.lower.decompositions import decompositions
     from treadle_codegen.options import CodegenOptions
     from treadle_codegen.pipeline import CompiledGraph, compile_graph
+    from treadle_codegen.targets.cpp.build import kernel_cache
 
 _HOMES = {
     "CodegenError": "errors",
@@ -34,7 +36,9 @@ _HOMES = {
     "CodegenOptions": "options",
     "CompiledGraph": "pipeline",
     "compile_graph": "pipeline",
+    "FileCache": "cache",
     "decompositions": "lower.decompositions",
+    "kernel_cache": "targets.cpp.build",
     "specialise_now": "host.shape_specialisation",
     "wait_for_specialisation": "host.shape_specialisation",
 }
@@ -57,6 +61,7 @@ __all__ = [
     "CodegenOptions",
     "CodegenUnavailable",
     "CompiledGraph",
+    "FileCache",
     "InternalError",
     "OptionError",
     "UnsupportedDevice",
@@ -64,6 +69,7 @@ __all__ = [
     "__version__",
     "compile_graph",
     "decompositions",
+    "kernel_cache",
     "specialise_now",
     "wait_for_specialisation",
 ]

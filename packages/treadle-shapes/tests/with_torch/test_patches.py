@@ -180,9 +180,10 @@ def test_results_of_our_kernels_are_cached_apart():
 
 
 def test_our_cache_answers():
+    """Where `static_calls` has no answer: in inference mode."""
     mode = fake_mode()
     x = fake_like(mode, torch.ones(3, 5))
-    with mode:
+    with mode, torch.inference_mode():
         torch.relu(x)
         hits, theirs = TreadleFakeMode.cache_hits, FakeTensorMode.cache_hits
         torch.relu(x)

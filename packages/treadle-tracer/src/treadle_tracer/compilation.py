@@ -283,7 +283,7 @@ class Compilation:
                 on_other_path=_stops_deferring(self.frame.code, self.state),
                 warns=self._captures,
             )
-        payload.references = References(result.guards.weakly_held, self.frame.code, self.state)
+            payload.references = References(result.guards.weakly_held, self.frame.code, self.state)
         if generalised:
             if not (payload.dynamic and check_size_one(gm, payload.inputs, payload.dynamic, self.frame)):
                 return None  # the backend has made a decision of its own

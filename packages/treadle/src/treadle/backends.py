@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from operator import attrgetter
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import fx
@@ -19,6 +19,7 @@ from torch import fx
 import treadle_autograd
 from treadle_autograd import aot, with_gradients_off
 from treadle_shapes import paused
+from treadle_shapes.torch import keep_fake_calls, save_fake_calls
 
 from . import logs
 from .bugs import Compiled, compile_or, compile_or_eager, run_in_eager
@@ -28,6 +29,9 @@ from .hook import without_hook
 from .options import CompileOptions
 from .shape_specialisation import report_specialisations
 from .stats import stats
+
+if TYPE_CHECKING:
+    from treadle_codegen import FileCache
 
 Backend: TypeAlias = Callable[[fx.GraphModule, Sequence[Any]], Compiled]
 Compiler: TypeAlias = Backend  # of functional ATen graphs
@@ -58,11 +62,12 @@ def aot_eager(options: CompileOptions) -> Backend:
 
 def codegen(options: CompileOptions) -> Backend:
     """Compile the graph to fused kernels with treadle_codegen."""
-    from treadle_codegen import CodegenOptions, compile_graph, decompositions
+    from treadle_codegen import CodegenOptions, compile_graph, decompositions, kernel_cache
 
     def compiler(chosen: CodegenOptions) -> Compiler:
         def compile_aten(aten: fx.GraphModule, inputs: Sequence[Any]) -> Compiled:
             compiled = compile_graph(aten, inputs, options=chosen)
+            save_fake_calls()
             for phase, seconds in compiled.seconds.items():
                 stats.add_seconds(f"backend.codegen.{phase}", seconds)
             stats.add(cache_hits=compiled.cache_hits, cache_misses=int(bool(compiled.kernels)) - compiled.cache_hits)
@@ -79,6 +84,7 @@ def codegen(options: CompileOptions) -> Backend:
         return compile_aten
 
     inference = options.for_codegen()
+    keep_fake_calls(*_fake_calls_of(kernel_cache(inference)))
     training = replace(inference, pack_weights=False)  # an optimizer changes the weights between any two calls
 
     def codegen_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
@@ -93,6 +99,12 @@ BUILTIN: Mapping[str, Callable[[CompileOptions], Backend]] = {
     "eager": eager,
     "aot_eager": aot_eager,
 }
+
+
+@functools.cache
+def _fake_calls_of(cache: FileCache) -> tuple[Callable[[str], bytes | None], Callable[[str, bytes], None]]:
+    """How the results of calls on fake tensors are read from the cache of kernels and written to it."""
+    return functools.partial(cache.read, "fake-calls"), functools.partial(cache.store, "fake-calls")
 
 
 def _through_aot(

@@ -22,6 +22,7 @@ from treadle_shapes.torch.function_transforms import (
     unwrapped,
 )
 from treadle_shapes.torch.graph_calls import NUMBER_FUNCTIONS, build_calls, call_on_symbolic
+from treadle_shapes.torch.kept_calls import keep_fake_calls, save_fake_calls
 from treadle_shapes.torch.operators import (
     Cost,
     ElementUse,
@@ -77,11 +78,13 @@ __all__ = [
     "families_with",
     "is_at_beginning",
     "is_transforming",
+    "keep_fake_calls",
     "operator",
     "outside_transforms",
     "preserved_operators",
     "raw_expr",
     "run_for_metadata",
+    "save_fake_calls",
     "sym_float",
     "sym_int",
     "symbolic_dispatch",

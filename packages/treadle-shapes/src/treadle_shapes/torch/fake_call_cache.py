@@ -61,11 +61,11 @@ def _shape_inference() -> Any:
     return shape_inference
 
 
-class _Unknown(Exception):
+class Unknown(Exception):
     """An argument or result cannot be cached."""
 
 
-class _New(NamedTuple):
+class New(NamedTuple):
     """A tensor with memory of its own."""
 
     sizes: tuple[Any, ...]
@@ -74,7 +74,7 @@ class _New(NamedTuple):
     device: torch.device
 
 
-class _View(NamedTuple):
+class View(NamedTuple):
     """A tensor in the memory of an argument."""
 
     argument: int
@@ -83,20 +83,20 @@ class _View(NamedTuple):
     offset: Any
 
 
-class _Argument(NamedTuple):
+class Argument(NamedTuple):
     """An argument itself."""
 
     argument: int
 
 
-class _Several(NamedTuple):
+class Several(NamedTuple):
     """A tuple or list of results."""
 
     kind: type
     items: tuple[Any, ...]
 
 
-_NOTHING = ("no tensor",)
+NOTHING = ("no tensor",)
 
 
 class FakeCallCache:
@@ -112,7 +112,7 @@ class FakeCallCache:
         tensors: list[FakeTensor] = []
         try:
             key = self._key(target, args, kwargs, tensors) if settings_are_plain() else None
-        except _Unknown:
+        except Unknown:
             key = None
         if key is None or not (tensors or isinstance(target, torch._ops.OpOverload)):
             return run()
@@ -127,7 +127,7 @@ class FakeCallCache:
         try:
             entry = self._entry_of(result, tensors)
             is_unchanged = versions == [t._version for t in tensors] and key == self._key(target, args, kwargs, [])
-        except _Unknown:
+        except Unknown:
             return result
         if is_unchanged:
             self._clear_if_facts_changed()
@@ -137,10 +137,10 @@ class FakeCallCache:
     # -- keys ---------------------------------------------------------------------------------------------------------
 
     def _key(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[FakeTensor]) -> Any:
-        """Return all that the result depends on. Adds each tensor among the arguments to `tensors` once. Raises _Unknown."""
+        """Return all that the result depends on. Adds each tensor among the arguments to `tensors` once. Raises Unknown."""
         parts = [self._part(arg, tensors) for arg in args]
         named = [(name, self._part(arg, tensors)) for name, arg in kwargs.items()]
-        settings = torch.is_grad_enabled(), _is_differentiable(), None if tensors else torch.get_default_dtype()
+        settings = torch.is_grad_enabled(), is_differentiable(), None if tensors else torch.get_default_dtype()
         return target, settings, tuple(parts), tuple(named)
 
     def _part(self, value: Any, tensors: list[FakeTensor]) -> Any:
@@ -154,16 +154,20 @@ class FakeCallCache:
             tensors.append(value)
             return self._metadata(value)
         if id(kind) in _SYMBOLIC:
-            return kind, _value(value)
+            return kind, self._symbolic(value)
         if id(kind) in _SEQUENCES:
             return kind, tuple([self._part(item, tensors) for item in value])
         if kind is slice:
             return kind, tuple([self._part(part, tensors) for part in (value.start, value.stop, value.step)])
-        raise _Unknown
+        raise Unknown
+
+    def _symbolic(self, value: Any) -> Any:
+        """The part of a key for a symbolic number. Raises Unknown."""
+        return _value(value)
 
     def _metadata(self, t: FakeTensor) -> tuple[Any, ...]:
         if t.fake_mode is not self.mode or t.constant is not None or t.layout is not torch.strided:
-            raise _Unknown
+            raise Unknown
         sizes: Any = t.shape
         strides: Any = t.stride()
         offset: Any = t.storage_offset()
@@ -194,35 +198,35 @@ class FakeCallCache:
         position = _position(origin, tensors)
         assert position is not None, "a shape function returned a tensor that is no argument"
         if origin is found:
-            return _Argument(position)
+            return Argument(position)
         sizes, strides = (tuple(map(self._wrap, numbers)) for numbers in (found.sizes, found.strides))
         if isinstance(found, shape_inference.Fresh):
-            return _New(sizes, strides, found.dtype, origin.fake_device)
-        return _View(position, sizes, strides, self._wrap(found.offset))
+            return New(sizes, strides, found.dtype, origin.fake_device)
+        return View(position, sizes, strides, self._wrap(found.offset))
 
     def _wrap(self, n: Any) -> Any:
         return n if type(n) is int else self.mode.shape_env.wrap(n)
 
     def _entry_of(self, result: Any, tensors: list[FakeTensor]) -> Any:
-        """Return the cache entry from which `_make` rebuilds such a result. Raises _Unknown."""
+        """Return the cache entry from which `_make` rebuilds such a result. Raises Unknown."""
         kind = type(result)
         if result is None:
-            return _NOTHING
+            return NOTHING
         if kind in (tuple, list):
             items = tuple([self._entry_of(item, tensors) for item in result])
             # Two new results that share memory would be rebuilt in two storages.
-            fresh = [_storage(t) for t, item in zip(result, items, strict=True) if isinstance(item, _New)]
-            if not items or len(set(fresh)) < len(fresh) or any(isinstance(item, _Several) for item in items):
-                raise _Unknown
-            return _Several(kind, items)
+            fresh = [_storage(t) for t, item in zip(result, items, strict=True) if isinstance(item, New)]
+            if not items or len(set(fresh)) < len(fresh) or any(isinstance(item, Several) for item in items):
+                raise Unknown
+            return Several(kind, items)
         if kind is not FakeTensor or result.layout is not torch.strided:
-            raise _Unknown
+            raise Unknown
         position = _position(result, tensors)
         if position is not None:
-            return _Argument(position)
+            return Argument(position)
         entry = self._tensor_entry(result, tensors)
         if self._metadata(self._make(entry, tensors)) != self._metadata(result):
-            raise _Unknown
+            raise Unknown
         return entry
 
     def _tensor_entry(self, result: FakeTensor, tensors: list[FakeTensor]) -> Any:
@@ -231,33 +235,33 @@ class FakeCallCache:
             s for t in tensors for n in (*t.shape, *t.stride(), t.storage_offset()) for s in free_symbols(_value(n))
         }
         if any(not free_symbols(_value(n)) <= given for n in (*sizes, *strides, offset)):
-            raise _Unknown
+            raise Unknown
         storages = [_storage(t) for t in tensors]
         own = _storage(result)
         if own not in storages:
             if _value(offset) != 0 or _value(result.untyped_storage().nbytes()) != _bytes_needed(result):
-                raise _Unknown
-            return _New(sizes, strides, result.dtype, result.fake_device)
+                raise Unknown
+            return New(sizes, strides, result.dtype, result.fake_device)
         argument = storages.index(own)
-        is_plain = result.dtype == tensors[argument].dtype and not _is_differentiable()
+        is_plain = result.dtype == tensors[argument].dtype and not is_differentiable()
         if not is_plain or len(set(storages)) < len(storages):
-            raise _Unknown
-        return _View(argument, sizes, strides, offset)
+            raise Unknown
+        return View(argument, sizes, strides, offset)
 
     def _make(self, entry: Any, tensors: list[FakeTensor]) -> Any:
         kind = type(entry)
-        if kind is _New:
+        if kind is New:
             with torch._C._DisableTorchDispatch():  # the mode itself may be active
                 made = torch.empty_strided(entry.sizes, entry.strides, dtype=entry.dtype, device="meta")
                 return FakeTensor(self.mode, made, entry.device)
-        if kind is _View:
+        if kind is View:
             source = tensors[entry.argument]
             with in_kernel_invocation_manager(self.mode):
                 alias = torch.as_strided(source, entry.sizes, entry.strides, entry.offset)
             return FakeTensor(self.mode, alias, source.fake_device)
-        if kind is _Argument:
+        if kind is Argument:
             return tensors[entry.argument]
-        if entry is _NOTHING:
+        if entry is NOTHING:
             return None
         return entry.kind([self._make(item, tensors) for item in entry.items])
 
@@ -277,18 +281,18 @@ def settings_are_plain() -> bool:
     )
 
 
-def _is_differentiable() -> bool:
+def is_differentiable() -> bool:
     """Whether autograd sees calls, and so the relation of a view to what it views."""
     return torch.is_grad_enabled() and not torch._C._dispatch_tls_is_dispatch_key_excluded(_AUTOGRAD)
 
 
 def _value(n: Any) -> Any:
-    """Return a number, or the expression under a symbolic one. Raises _Unknown."""
+    """Return a number, or the expression under a symbolic one. Raises Unknown."""
     if id(type(n)) in _NUMBERS:
         return n
     value = getattr(n.node, "value", None)
     if value is None:
-        raise _Unknown
+        raise Unknown
     return value
 
 

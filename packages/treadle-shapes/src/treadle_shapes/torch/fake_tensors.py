@@ -25,6 +25,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_
 
 from treadle_shapes.torch import corrected_kernels, direct_kernels, dynamo_stand_in, fast_kernels, patches
 from treadle_shapes.torch.ours import TreadleMode
+from treadle_shapes.torch.static_calls import StaticCalls, forget_all, why_not_static
+
+_DEVICE = torch.ops.prim.device.default
 
 
 def _rebound(method: Any, **names: Any) -> Any:
@@ -67,6 +70,37 @@ class TreadleFakeMode(FakeTensorMode, TreadleMode):
     cache_hits = 0
     cache_misses = 0
     cache_bypasses: dict[str, int] = defaultdict(int)
+
+    @classmethod
+    def cache_clear(cls) -> None:
+        """Forget the results of earlier calls in this process."""
+        super().cache_clear()
+        forget_all()
+
+    def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer a call. What depends on constant metadata alone is taken from, and kept in, the cache of all modes."""
+        kwargs = kwargs or {}
+        if func is _DEVICE and type(args[0]) is FakeTensor:
+            return args[0].device
+        if why_not_static(func) is not None or self._asks_real_tensors():
+            return super().dispatch(func, types, args, kwargs)
+        calls = self.__dict__.get("_static_calls")
+        if calls is None:
+            calls = self._static_calls = StaticCalls(self)
+
+        def run(is_kept: bool) -> Any:
+            # PyTorch's own cache takes as long as a kernel to fill, and is needed only where ours is not.
+            return (
+                self._dispatch_impl(func, types, args, kwargs)
+                if is_kept
+                else self._cached_dispatch_impl(func, types, args, kwargs)
+            )
+
+        return calls.call(func, run, args, kwargs)
+
+    def _asks_real_tensors(self) -> bool:
+        """Whether the user has asked PyTorch to compute with real tensors beside the fake ones, or not to cache."""
+        return self.propagate_real_tensors or not self.cache_enabled or self.cache_crosscheck_enabled
 
 
 TreadleFakeMode._cached_dispatch_impl = _rebound(  # type: ignore[method-assign]

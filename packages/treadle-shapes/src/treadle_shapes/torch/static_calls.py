@@ -1,0 +1,148 @@
+"""A process-wide cache of what Treadle's fake modes answer to calls with constant sizes. Needs torch.
+
+    StaticCalls(mode).call(aten.mm.default, run, (x, w), {})      # the first such call in any mode is `run(True)`
+
+A fake kernel takes 0.1 to 3 ms the first time and, with PyTorch's own cache, 60 to 100 us from then on; a cached result 15 to 30 us.
+Without symbolic sizes a result depends on nothing that a mode holds, so all modes share the results: tracing, functionalisation and code
+generation make the same calls. `kept_calls` keeps them for later processes.
+
+The key is that of `fake_call_cache`, the sizes of the arguments' memory, and those settings of the process that choose among kernels
+(`_settings`). A call is not cached where `why_not_static` says so, where an argument or a result has symbolic sizes, and under the
+conditions of `fake_call_cache`. In-place operators are answered by their first argument, which autograd's layers have counted up by then.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from treadle_shapes.torch import kept_calls
+from treadle_shapes.torch.fake_call_cache import FakeCallCache, Unknown, is_differentiable, settings_are_plain
+
+aten = torch.ops.aten
+# Entries are some hundred bytes each. A program of so many different calls compiles again and again.
+_MOST_ENTRIES = 1 << 16
+_MASKS = (torch.bool, torch.uint8, torch.int8)
+
+_entries: dict[Any, Any] = {}
+
+
+def forget_all() -> None:
+    """Forget what this process has found. Kept results stay."""
+    _entries.clear()
+
+
+class StaticCalls(FakeCallCache):
+    """Results of calls in the dispatch of `mode`, kept for all modes. Not thread-safe, as modes are not."""
+
+    def __init__(self, mode: Any) -> None:
+        super().__init__(mode)
+        self._entries = _entries
+
+    def call(self, target: Any, run: Callable[[bool], Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Return the mode's answer to a call of the overload `target`, which `run(is_kept)` computes; is_kept: it may be kept here."""
+        tensors: list[FakeTensor] = []
+        try:
+            key = self._key(target, args, kwargs, tensors) if settings_are_plain() else None
+        except Unknown:
+            key = None
+        if key is None:
+            return run(False)
+        found = self._entries.get(key)
+        if found is None:
+            found = kept_calls.find(key)
+            if found is not None:
+                self._entries[key] = found
+        if found is not None:
+            return self._make(found, tensors)
+        result = run(True)
+        try:
+            entry = self._entry_of(result, tensors)
+            if key == self._key(target, args, kwargs, []):
+                self._keep(key, entry)
+        except Unknown:
+            pass
+        return result
+
+    def _keep(self, key: Any, entry: Any) -> None:
+        if len(self._entries) >= _MOST_ENTRIES:
+            self._entries.clear()
+        self._entries[key] = entry
+        kept_calls.note(key, entry)
+
+    def _key(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[FakeTensor]) -> Any:
+        if target is aten.index.Tensor and any(t is not None and t.dtype in _MASKS for t in args[1]):
+            raise Unknown  # how many elements a mask selects is the mode's business
+        parts = [self._part(arg, tensors) for arg in args]
+        named = [(name, self._part(arg, tensors)) for name, arg in kwargs.items()]
+        return target, _settings(), tuple(parts), tuple(named)
+
+    def _symbolic(self, value: Any) -> Any:
+        raise Unknown
+
+    def _metadata(self, t: FakeTensor) -> tuple[Any, ...]:
+        if t._has_symbolic_sizes_strides or t.is_inference():  # type: ignore[attr-defined]
+            raise Unknown
+        rest = super()._metadata(t)
+        memory = t.untyped_storage().nbytes()  # `as_strided` reads beyond its argument as far as there is memory
+        if type(memory) is not int:
+            raise Unknown
+        return *rest, memory
+
+    def _entry_of(self, result: Any, tensors: list[FakeTensor]) -> Any:
+        # The dispatcher, which gets the result, makes a plain tuple of one with names.
+        return super()._entry_of(tuple(result) if isinstance(result, tuple) else result, tensors)
+
+
+@functools.cache
+def why_not_static(target: Any) -> str | None:
+    """Why results of the overload are not kept: they may depend on more than metadata, or the call does something."""
+    if not isinstance(target, torch._ops.OpOverload):
+        return "it is no overload"
+    if target.namespace not in ("aten", "prims"):
+        return "others than PyTorch have written its fake kernel"
+    if target in fake_tensor._DISPATCH_META_HANDLERS or target in fake_tensor._DISPATCH_HANDLE_DIRECTLY:
+        return "it asks a tensor about itself"
+    if target._schema.is_mutable and not _writes_its_first_argument_only(target):
+        return "it writes"
+    if torch.Tag.data_dependent_output in target.tags:
+        return "its result depends on elements"
+    if torch.Tag.dynamic_output_shape in target.tags and target is not aten.index.Tensor:
+        return "its sizes depend on elements"
+    if target.overloadpacket in (aten.lift, aten.lift_fresh, aten.lift_fresh_copy):
+        return "it takes real tensors"
+    if torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"):
+        return "it chooses other operators by what is set"
+    return None
+
+
+def _writes_its_first_argument_only(target: torch._ops.OpOverload) -> bool:
+    """Whether the overload writes elements of its first argument and returns it. `set_` and `resize_` change the argument itself."""
+    if torch.Tag.inplace_view in target.tags or target.overloadpacket in (aten.set_, aten.resize_, aten.resize_as_):
+        return False
+    written = [a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments]
+    return written[0] and not any(written[1:]) and len(target._schema.returns) == 1
+
+
+def _settings() -> tuple[Any, ...]:
+    """What is set in this process and chooses among kernels, and so among layouts or dtypes of results."""
+    core: Any = torch._C
+    return (
+        core.is_grad_enabled(),
+        is_differentiable(),
+        torch.get_default_dtype(),
+        core._get_default_device(),
+        core._get_deterministic_algorithms(),
+        core._get_mkldnn_enabled(),
+        core._get_nnpack_enabled(),
+        core._get_cudnn_enabled(),
+        core.get_num_threads(),
+    )
+
+
+__all__ = ["StaticCalls", "forget_all", "why_not_static"]
