@@ -301,7 +301,7 @@ def measure(library: str, name: str) -> dict[str, Any]:
         with torch.no_grad():
             expected = _run(model, given)
     except Exception as error:
-        return {**row, "outcome": "not built", "why": f"{type(error).__name__}: {error}"[:200]}
+        return {**row, "outcome": "not built", "why": _without_paths(f"{type(error).__name__}: {error}")[:200]}
     compiled = treadle.compile(model)
     with torch.no_grad():
         start = time.perf_counter()
@@ -319,9 +319,9 @@ def measure(library: str, name: str) -> dict[str, Any]:
                     note="the library itself computes something else under torch.compiler.is_compiling()",
                 )
     row["graphs"], row["recompiles"] = stats.graphs, len(stats.recompiles)
-    row["breaks"] = [f"{b.code} at {_short(b.where)}: {b.reason[:160]}" for b in stats.breaks]
-    row["eager"] = [graph.reason[:160] for graph in stats.eager_graphs]
-    row["skipped"] = [text[:200] for text in stats.skipped]
+    row["breaks"] = [f"{b.code} at {_without_paths(b.where)}: {_without_paths(b.reason)[:160]}" for b in stats.breaks]
+    row["eager"] = [_without_paths(graph.reason)[:160] for graph in stats.eager_graphs]
+    row["skipped"] = [_without_paths(text)[:200] for text in stats.skipped]
     return row
 
 
@@ -374,8 +374,11 @@ def _plain(output: Any) -> Any:
     return dict(output) if hasattr(output, "keys") else output
 
 
-def _short(where: str) -> str:
-    return where.rpartition("site-packages/")[2]
+def _without_paths(text: str) -> str:
+    """The text with files named from the folder on that Python imports them from: results are read elsewhere."""
+    for folder in sorted({str(ROOT), *filter(None, sys.path)}, key=len, reverse=True):
+        text = text.replace(f"{folder}/", "")
+    return text
 
 
 # ---- all of them
@@ -389,7 +392,12 @@ def row_of(library: str, name: str, limit: float) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"library": library, "name": name, "outcome": "no result", "why": f"more than {limit:.0f} s"}
     if done.returncode:
-        return {"library": library, "name": name, "outcome": "no result", "why": done.stderr.strip()[-300:]}
+        return {
+            "library": library,
+            "name": name,
+            "outcome": "no result",
+            "why": _without_paths(done.stderr.strip())[-300:],
+        }
     return json.loads(done.stdout.splitlines()[-1])
 
 
