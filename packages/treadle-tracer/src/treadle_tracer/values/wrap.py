@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import functools
 import inspect
+import itertools
 import reprlib
 import threading
 import types
@@ -66,6 +67,7 @@ from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.numpy_numbers import NumpyNumber, wrap_numpy_number
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.opaque import OPAQUE_CODES, OpaqueValue
+from treadle_tracer.values.outside_counts import wrap_count
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue
@@ -485,6 +487,7 @@ WRAPPERS: IdentityDict[type, Callable[..., Value]] = IdentityDict(
         types.UnionType: wrap_alias,
         types.CellType: _cell,
         contextvars.ContextVar: wrap_context_variable,
+        itertools.count: wrap_count,
         types.MappingProxyType: _mapping_proxy,
         **dict.fromkeys(_VIEWS, _dict_view),
         type: lambda tx, obj, source: _class(tx, obj, source),
