@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import cProfile
 import json
+import os
 import subprocess
 import sys
 import time
@@ -130,6 +131,7 @@ def main(arguments: Sequence[str]) -> int:
         print(json.dumps(measure(options.models[0], options.profile)))
         return 0
     models: dict[str, Any] = {}
+    load = [round(os.getloadavg()[0], 1)]
     for name in options.models:
         command = [sys.executable, __file__, "--here", "--models", name]
         command += ["--profile", options.profile] if options.profile else []
@@ -137,7 +139,8 @@ def main(arguments: Sequence[str]) -> int:
         models[name] = json.loads(run.stdout.splitlines()[-1])
         print(name, models[name], file=sys.stderr, flush=True)
     command_line = " ".join(["python benchmarks/trace_cost.py", *arguments])
-    results = {"command": command_line, "machine": machine.describe(), "models": models}
+    load.append(round(os.getloadavg()[0], 1))  # of the last minute, at the beginning and at the end
+    results = {"command": command_line, "machine": machine.describe(), "load": load, "models": models}
     options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     headings = ["us per operator", "operators", *(f"{a}: {p}" for a in ("first", "second") for p in (*PHASES, "all"))]
     rows = [
