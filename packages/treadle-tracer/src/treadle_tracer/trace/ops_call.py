@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
+from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler, unsupported
 from treadle_tracer.trace.ops_data import list_to_tuple, unary_positive
 from treadle_tracer.values.base import NULL
+from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.functions import CellValue, FunctionValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import TupleValue
@@ -60,10 +62,16 @@ def _call_with(frame: Frame, count: int, names: tuple[str, ...]) -> None:
 
 
 @tail_call
+def _items(tx: Any, given: Value) -> list[Value]:
+    if all(lookup(tx, given.python_type(), name) in (MISSING, None) for name in ("__iter__", "__getitem__")):
+        raise Unsupported("raises", f"*{given.describe()}")  # the text names the function
+    return given.unpack(tx)
+
+
 def _call_function_ex(frame: Frame, i: Instruction) -> None:
     tx = frame.tx
     keywords = frame.stack.pop() if (i.arg or 0) & 1 else None
-    args = frame.stack.pop().unpack(tx)
+    args = _items(tx, frame.stack.pop())
     second, first = frame.stack.pop(), frame.stack.pop()
     function = first if NULL_AFTER_CALLABLE else second
     kwargs: dict[str, Value] = {}
@@ -72,6 +80,8 @@ def _call_function_ex(frame: Frame, i: Instruction) -> None:
         if mapping is None:
             raise Unsupported("call", f"**{keywords.describe()}")
         kwargs = {key.constant(): value for key, value in mapping.items(tx)}
+        if not all(is_subtype(type(key), str) for key in kwargs):
+            raise Unsupported("raises", f"keywords that are no strings: **{keywords.describe()}")
     frame.stack.append(function.call(tx, args, kwargs))
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.bytecode.opcodes import compare_converts_to_bool
+from treadle_tracer.class_facts import name_in_messages
+from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler
 from treadle_tracer.values import module_attributes, protocol
 from treadle_tracer.values.base import NONE, NULL, Constant, boolean
+from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.deferred_text import joined_text
 from treadle_tracer.values.functions import CellValue
 from treadle_tracer.values.identity import is_identical
+from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.joined import undecided_truth
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
@@ -348,6 +352,8 @@ def _list_append(frame: Frame, i: Instruction) -> None:
 
 def _list_extend(frame: Frame, i: Instruction) -> None:
     items = frame.stack.pop()
+    if not _is_iterable(frame.tx, items):  # what is said depends on whether it is an argument
+        raise Unsupported("raises", f"*{items.describe()}")
     frame.stack[-(i.arg or 0)].builtin_method(frame.tx, "extend", [items], {})
 
 
@@ -369,13 +375,22 @@ def _map_add(frame: Frame, i: Instruction) -> None:
 def _dict_update(frame: Frame, i: Instruction) -> None:
     other = frame.stack.pop()
     target: Any = frame.stack[-(i.arg or 0)]
+    if not _is_mapping(frame.tx, other):
+        name = name_in_messages(other.python_type())
+        frame.tx.raise_exception(TypeError, f"{name!r} object is not a mapping")
     target.update_from(frame.tx, other)
+
+
+def _is_mapping(tx: Any, value: Value) -> bool:
+    return value.as_dict(tx) is not None or lookup(tx, value.python_type(), "keys") is not MISSING
 
 
 def _dict_merge(frame: Frame, i: Instruction) -> None:
     other = frame.stack.pop()
     target: Any = frame.stack[-(i.arg or 0)]
     tx = frame.tx
+    if not _is_mapping(tx, other):
+        raise Unsupported("raises", f"**{other.describe()}")
     mapping = other.as_dict(tx)
     if mapping is None:
         mapping = DictValue()
@@ -391,7 +406,8 @@ def list_to_tuple(frame: Frame, i: Instruction) -> None:
 
 
 def _unpack_sequence(frame: Frame, i: Instruction) -> None:
-    items, wanted = _unpacked(frame, frame.stack.pop()), i.arg or 0
+    wanted = i.arg or 0
+    items = _unpacked(frame, frame.stack.pop(), wanted + 1)  # ceval.c, unpack_iterable: no more are taken
     if len(items) < wanted:
         frame.tx.raise_exception(ValueError, f"not enough values to unpack (expected {wanted}, got {len(items)})")
     if len(items) > wanted:
@@ -399,8 +415,22 @@ def _unpack_sequence(frame: Frame, i: Instruction) -> None:
     frame.stack.extend(reversed(items))
 
 
-def _unpacked(frame: Frame, value: Value) -> list[Value]:
-    return value.iterate(frame.tx).unpack(frame.tx)
+def _unpacked(frame: Frame, value: Value, most: int | None = None) -> list[Value]:
+    """The items, or the first `most` of them."""
+    tx = frame.tx
+    if not _is_iterable(tx, value):
+        tx.raise_exception(TypeError, f"cannot unpack non-iterable {name_in_messages(value.python_type())} object")
+    iterator: Any = value.iterate(tx)
+    if most is None or not isinstance(iterator, IteratorValue):
+        return iterator.unpack(tx)
+    items: list[Value] = []
+    while len(items) < most and (item := iterator.next(tx)) is not None:
+        items.append(item)
+    return items
+
+
+def _is_iterable(tx: Any, value: Value) -> bool:
+    return any(lookup(tx, value.python_type(), name) not in (MISSING, None) for name in ("__iter__", "__getitem__"))
 
 
 def _unpack_ex(frame: Frame, i: Instruction) -> None:

@@ -61,7 +61,7 @@ def _own_or(name: str, operate: _Dunder) -> _Dunder:
     def call(tx: Any, v: Value, args: list[Value]) -> Value:
         if isinstance(v, ConcreteValue) and isinstance(args[0], ConcreteValue):
             return fold(tx, getattr(v.python_type(), name), [v, args[0]], {})
-        if not _takes_operand(v, args[0].python_type()) or (isinstance(v, DictValue) and name in _ORDERINGS):
+        if not _takes_operand(v, name, args[0].python_type()) or (isinstance(v, DictValue) and name in _ORDERINGS):
             raise Unsupported(
                 "builtin-method", f"{v.describe()}.{name} of {args[0].describe()}, which may be NotImplemented"
             )
@@ -70,13 +70,13 @@ def _own_or(name: str, operate: _Dunder) -> _Dunder:
     return call
 
 
-def _takes_operand(v: Value, other: type) -> bool:
+def _takes_operand(v: Value, name: str, other: type) -> bool:
     """Whether operators of a built-in value take an operand of this type themselves, rather than ask the operand."""
     if isinstance(v, (SetValue, DictView)):
         return is_one_of(other, (set, frozenset, *_VIEWS))
     if isinstance(v, Sequence) and is_one_of(other, (int, bool)):
-        return True  # `[1] * 2`
-    return is_subtype(other, v.python_type())
+        return name in ("__mul__", "__rmul__", "__imul__")
+    return is_one_of(other, (v.python_type(),)) if isinstance(v, Sequence) else is_subtype(other, v.python_type())
 
 
 _ORDERINGS = ("__lt__", "__le__", "__gt__", "__ge__")
@@ -151,13 +151,15 @@ def call_builtin_method(
         raise Unsupported("raises", f"{owner.describe()}.{name} of {len(args) + len(kwargs)} arguments")
     if name in ("__setattr__", "__delattr__", "__getattribute__") and args[0].python_type() is not str:
         raise Unsupported("raises", f"{owner.describe()}.{name} of {args[0].describe()}")
-    wrong = why_not_method_with(owner.python_type(), name, len(args), list(kwargs))
+    cls = owner.container.python_type() if isinstance(owner, ObjectValue) and owner.container else owner.python_type()
+    wrong = why_not_method_with(cls, name, len(args), list(kwargs))
     if wrong is not None:
         return tx.raise_exception(TypeError, wrong)
     if isinstance(owner, ObjectValue):
         defined_in = getattr(function, "__objclass__", None)
         if owner.container is not None and defined_in not in (object, None, BaseException) and name != "__init__":
-            return call_builtin_method(tx, owner.container, name, function, args, kwargs)
+            found = call_builtin_method(tx, owner.container, name, function, args, kwargs)
+            return owner if found is owner.container else found  # in place
         return owner.builtin_method(tx, name, args, kwargs)
     if isinstance(owner, Constant) and type(owner) is Constant and isinstance(owner.obj, str):
         found = _text_method(tx, owner.obj, name, args, kwargs)

@@ -29,9 +29,7 @@ from treadle_tracer.values.base import FALSE, NONE, TRUE, Constant, LazyValue, b
 from treadle_tracer.values.class_lookup import MISSING, find_in_mro, is_named_tuple, lookup
 from treadle_tracer.values.constant_objects import (
     IMMUTABLE_BASES,
-    ConstantObject,
     MadeConstantObject,
-    has_python_method,
     new_immutable,
 )
 from treadle_tracer.values.constants import is_numpy_type
@@ -44,16 +42,16 @@ from treadle_tracer.values.locks import LOCK_CLASSES
 from treadle_tracer.values.made_classes import MadeClass, metaclass_of, new_class
 from treadle_tracer.values.mapping_proxy import MappingProxyValue
 from treadle_tracer.values.mappings import DictValue
+from treadle_tracer.values.number_construction import number_constructor
 from treadle_tracer.values.objects import ObjectValue, SuperValue
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue, copy_set
 from treadle_tracer.values.shadows import MadeDescriptor, descriptor_parts, register
-from treadle_tracer.values.symbolic_arithmetic import convert
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.text import to_str
 from treadle_tracer.values.unbacked import is_unbacked
-from treadle_tracer.values.value import Value, call_special
+from treadle_tracer.values.value import Value
 from treadle_tracer.values.weak_references import new_reference
 
 if TYPE_CHECKING:
@@ -203,7 +201,10 @@ def _construct_tuple(tx: TraceContext, cls_value: ClassValue, args: list[Value],
     fields = find_in_mro(mro_of(cls), "_fields")[0]
     if not isinstance(fields, tuple):
         if cls is torch.Size:
-            return TupleValue(args[0].unpack(tx) if args else (), torch.Size)
+            sizes = args[0].unpack(tx) if args else []
+            if not all(is_subtype(size.python_type(), int) for size in sizes):
+                raise Unsupported("raises", "torch.Size of what are no numbers")
+            return TupleValue(sizes, torch.Size)
         if find_in_mro(mro_of(cls), "n_sequence_fields")[1] is not None:
             return TupleValue(args[0].unpack(tx), cls)
         return instantiate(tx, cls_value, args, kwargs)
@@ -271,28 +272,6 @@ def _new_numpy_scalar(tx: TraceContext, cls: type, args: list[Value], kwargs: di
         if is_one_of(args[0].python_type(), (int, float)) and cls.__name__ == f"{args[0].python_type().__name__}64":
             return numpy_numbers.scalar_of(tx, cls, args[0])
     return tx.fold(cls, args, kwargs)
-
-
-def _new_number(cls: type) -> _Constructor:
-    special = {int: "__int__", float: "__float__", complex: "__complex__"}[cls]
-
-    def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if len(args) == 1 and not kwargs:
-            (value,) = args if cls is complex else numpy_numbers.plain_numbers(args)
-            if isinstance(value, ArrayValue) and value.ndim == 0:
-                value = value.tensor
-            if isinstance(value, TensorValue):
-                return tensor_numbers.to_number(tx, value, cls)
-            if isinstance(value, SymbolicValue):
-                return value if cls is value.python_type() else convert(tx, value, cls)
-            if isinstance(value, ObjectValue) or has_python_method(tx, value, (special, "__index__")):
-                name = special if lookup(tx, value.python_type(), special) is not MISSING else "__index__"
-                return call_special(tx, value, name, [])
-            if isinstance(value, ConstantObject) and is_subtype(value.python_type(), cls):
-                return Constant(getattr(cls, special)(value.obj))
-        return tx.fold(cls, args, kwargs)
-
-    return make
 
 
 def _new_bool(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -470,9 +449,9 @@ _BUILT_IN: dict[Any, _Constructor] = {
     tuple: _new_tuple,
     set: _new_set(set),
     frozenset: _new_set(frozenset),
-    int: _new_number(int),
-    float: _new_number(float),
-    complex: _new_number(complex),
+    int: number_constructor(int),
+    float: number_constructor(float),
+    complex: number_constructor(complex),
     bool: _new_bool,
     str: _new_str,
     bytes: _folded(bytes),

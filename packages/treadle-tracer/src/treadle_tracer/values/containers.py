@@ -6,6 +6,7 @@ import collections
 from typing import TYPE_CHECKING
 
 from treadle_tracer.class_facts import is_subtype
+from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import ListValue
@@ -33,4 +34,6 @@ def init_container(
             factory = args[0]
             container.default_factory = None if isinstance(factory, Constant) and factory.obj is None else factory
             args = args[1:]
+        if len(args) > 1:
+            raise Unsupported("raises", f"{container.cls.__name__} of {len(args)} arguments")
         container.builtin_method(tx, "update", args, kwargs or {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,9 @@ class IteratorValue(Value):
         return super().builtin_method(tx, name, args, kwargs)
 
 
+_ITERATOR_TYPES = {tuple: type(iter(())), collections.deque: type(iter(collections.deque())), list: LIST_ITERATOR}
+
+
 class SequenceIterator(IteratorValue):
     """`iter(list)`: sees items appended while it runs."""
 
@@ -67,7 +71,8 @@ class SequenceIterator(IteratorValue):
         self.position = position
 
     def python_type(self) -> type:
-        return type(iter(())) if issubclass(self.sequence.python_type(), tuple) else LIST_ITERATOR
+        cls = self.sequence.python_type()
+        return next(kind for base, kind in _ITERATOR_TYPES.items() if issubclass(cls, base))
 
     def next(self, tx: TraceContext) -> Value | None:
         if self.position >= len(self.sequence.items):
@@ -98,6 +103,9 @@ class SequenceIterator(IteratorValue):
 
 def _iterator_at(sequence: Any, position: int) -> Any:
     iterator = iter(sequence)
+    if not hasattr(iterator, "__setstate__"):  # a deque's
+        next(itertools.islice(iterator, position, position), None)
+        return iterator
     iterator.__setstate__(position if position < len(sequence) else len(sequence))
     if position > len(sequence):
         next(iterator, None)
@@ -134,6 +142,10 @@ class ReversedIterator(IteratorValue):
 
 def _reversed_at(sequence: Any, position: int) -> Any:
     iterator = reversed(sequence)
+    if not hasattr(iterator, "__setstate__"):
+        done = len(sequence) - 1 - position
+        next(itertools.islice(iterator, done, done), None)
+        return iterator
     iterator.__setstate__(position)
     return iterator
 

@@ -10,7 +10,7 @@ import collections
 import functools
 import types
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import is_subtype, mro_of, name_in_messages
@@ -65,15 +65,15 @@ class Sequence(Value):
         try:
             index = key.constant()
         except NotConstant:
+            if lookup(tx, key.python_type(), "__index__") in (MISSING, None) and not isinstance(key, SliceValue):
+                self._refuse_index(tx, key.python_type())
             index = key.as_index(tx) if not isinstance(key, SliceValue) else key.as_slice(tx)
         if isinstance(index, type) and lookup(tx, type(index), "__index__") is not MISSING:
             index = key.as_index(tx)
         if not isinstance(index, (int, slice)):
             index_method = None if isinstance(index, type) else getattr(index, "__index__", None)
             if index_method is None:
-                kind = next(base for base in (list, tuple, collections.deque) if issubclass(self.cls, base))
-                text = _BAD_INDEX[kind].format(type(index).__name__)
-                tx.raise_exception(TypeError, text)
+                self._refuse_index(tx, type(index))
             index = index_method()
         if isinstance(index, slice):
             try:
@@ -81,6 +81,10 @@ class Sequence(Value):
             except (TypeError, ValueError) as error:
                 tx.raise_real(error)
         return index
+
+    def _refuse_index(self, tx: TraceContext, cls: type) -> NoReturn:
+        kind = next(base for base in _BAD_INDEX if issubclass(self.cls, base))
+        tx.raise_exception(TypeError, _BAD_INDEX[kind].format(name_in_messages(cls)))
 
     def get_item(self, tx: TraceContext, key: Value) -> Value:
         index = self.index_of(tx, key)
@@ -106,7 +110,7 @@ class Sequence(Value):
 
     def text_of_missing(self, item: Value) -> str:
         """What `index` says where the item is not found."""
-        if self.cls is tuple:
+        if issubclass(self.cls, tuple):
             return "tuple.index(x): x not in tuple"
         try:
             return f"{item.constant()!r} is not in {self.cls.__name__}"
@@ -147,7 +151,7 @@ _FIELD_DESCRIPTORS = (
 _BAD_INDEX: dict[type, str] = {
     list: "list indices must be integers or slices, not {}",
     tuple: "tuple indices must be integers or slices, not {}",
-    collections.deque: "sequence index must be integer, not {!r}",
+    collections.deque: "sequence index must be integer, not '{}'",
 }
 
 
@@ -377,9 +381,9 @@ def _pop(self: ListValue, tx: TraceContext, args: list[Value], kwargs: dict[str,
     index = args[0].as_index(tx) if args else -1
     try:
         item = self.item(tx, index)
-    except IndexError as error:
+    except IndexError:
         empty = "pop from empty list" if self.cls is list else "pop from an empty deque"
-        tx.raise_real(error if self.items else IndexError(empty))
+        tx.raise_real(IndexError("pop index out of range") if self.items else IndexError(empty))
     del self.items[index]
     self.changed(tx)
     return item

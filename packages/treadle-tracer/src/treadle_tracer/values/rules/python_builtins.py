@@ -164,7 +164,7 @@ class _Answer:
 def _attribute_name(tx: TraceContext, args: Args) -> str:
     """The name that `getattr` and its like are given. What else they are given, Python refuses in its own words."""
     name = args[1].constant()
-    if not is_subtype(type(name), str):
+    if type(name) is not str:
         raise Unsupported("raises", f"an attribute name of type {type(name).__name__}")
     return name
 
@@ -215,7 +215,12 @@ def _callable(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 def _vars(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if not args:
         return _locals(tx, args, kwargs)
-    return args[0].get_attr(tx, "__dict__")
+    try:
+        return args[0].get_attr(tx, "__dict__")
+    except Raised as raised:
+        if not is_subtype(raised.value.python_type(), AttributeError):
+            raise
+        return tx.raise_exception(TypeError, "vars() argument must have __dict__ attribute")
 
 
 def _frame_dependent(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:

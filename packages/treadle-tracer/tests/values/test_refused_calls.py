@@ -1,0 +1,102 @@
+"""What Python refuses, the trace refuses with the same exception and text, and what it takes, the trace takes in the same way."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+
+import pytest
+import torch
+from compile_runs import compiled
+
+
+class OwnStr(str):
+    pass
+
+
+class OwnList(list):
+    pass
+
+
+class Plain:
+    k = 3
+
+
+class Indexed:
+    def __index__(self):
+        return 2
+
+
+class HalfAnInt:
+    def __int__(self):
+        return 1.5
+
+
+EXPRESSIONS = (
+    "-Plain()", "+[]", "~Plain()", "abs(Plain())", "abs([])", "int(Plain())", "int([])", "float(Plain())", "complex({})",
+    "int(bytearray(b'1'))", "float(Indexed())", "int(Indexed())", "int(HalfAnInt())", "complex(Indexed())", "torch.Size(['a'])",
+    "torch.Size((1, 2))", "vars([1])", "dict({1: 2}, {3: 4})", "dict([(1, 2)])", "{**[(1, 2)]}", "{**{1: 2}}", "{**Plain()}",
+    "[*Plain()]", "[*3]", "(lambda **k: k)(**{1: 2})", "(lambda **k: k)(**{'a': 2})", "(lambda **k: k)(**[('a', 2)])",
+    "(lambda *a: a)(*3)", "getattr(Plain(), OwnStr('k'))", "hasattr(Plain(), OwnStr('z'))", "1 in int", "1 in 2", "{}.keys() in {}",
+    "[] in set()", "collections.deque() in {}", "(1).__lt__('a')", "[1].__eq__(True)", "[1].__mul__(True)", "(1,).__lt__(2)",
+    "collections.deque([1])['a']", "[1]['a']", "(1,)[1.5]", "Plain()[0]", "len(Plain())", "iter(3)", "next([])", "Plain()()",
+    "[1, 2].missing", "collections.deque().missing", "list(reversed(collections.deque([1, 2])))",
+    "collections.OrderedDict(a=1, b=2) == collections.OrderedDict(b=2, a=1)", "{1: 2}.values() == {1: 2}.values()",
+    "(1, 2) in {1: 2}.items()", "[1, 2] in {1: 2}.items()", "{1} in {frozenset({1})}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_expressions_end_as_in_python(expression):
+    scope = dict(globals())
+    exec(
+        f"def f(x):\n    try: return x + 1, {expression}\n    except Exception as error: return x + 2, type(error).__name__, str(error)",
+        scope,
+    )
+    expected, found = scope["f"](torch.zeros(1)), compiled(scope["f"])[0](torch.zeros(1))
+    assert str(found) == str(expected) and list(map(type, found)) == list(map(type, expected))
+
+
+def test_deleting_from_what_has_no_items():
+    def f(x, target):
+        try:
+            del target[0]
+        except TypeError as error:
+            return x + 1, str(error)
+
+    for target in (3, (1, 2), Plain()):
+        assert compiled(f)[0](torch.zeros(1), target)[1] == f(torch.zeros(1), target)[1]
+
+
+def test_unpacking_takes_one_item_too_many_and_no_more():
+    def f(x):
+        kept = iter([1, 2, 3, 4, 5])
+        told = []
+        for source in (itertools.count(), kept, [1, 2, 3], 5):
+            try:
+                a, b = source
+            except (TypeError, ValueError) as error:
+                told.append(str(error))
+        return x + 1, told, list(kept)
+
+    assert compiled(f)[0](torch.zeros(1))[1:] == f(torch.zeros(1))[1:]
+
+
+@pytest.mark.parametrize("make", [iter, reversed, enumerate, lambda q: map(str, q)])
+def test_iterators_over_deques_leave_the_trace_where_they_stand(make):
+    def f(x):
+        iterator = make(collections.deque([1, 2, 3]))
+        next(iterator)
+        return x + 1, iterator
+
+    expected, found = f(torch.zeros(1))[1], compiled(f)[0](torch.zeros(1))[1]
+    assert type(found) is type(expected) and list(found) == list(expected)
+
+
+def test_the_in_place_method_of_a_subclass_gives_the_object():
+    def f(x):
+        mine = OwnList([1])
+        given = mine.__iadd__([2])
+        return x + 1, given is mine, mine
+
+    assert compiled(f)[0](torch.zeros(1))[1:] == f(torch.zeros(1))[1:]
