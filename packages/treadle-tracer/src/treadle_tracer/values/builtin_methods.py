@@ -48,7 +48,7 @@ def _reflected(text: str) -> _Dunder:
 
 def _in_place(text: str) -> _Dunder:
     def call(tx: Any, v: Value, args: list[Value]) -> Value:
-        if isinstance(v, SetValue) and not _takes_operand(v, args[0].python_type()):
+        if isinstance(v, SetValue) and not _takes_operand(v, text, args[0].python_type()):
             raise Unsupported("builtin-method", f"`{text}` of {v.describe()}, which may be NotImplemented")
         return binary_op(tx, text, v, args[0])
 
