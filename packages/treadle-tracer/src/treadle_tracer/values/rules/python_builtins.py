@@ -5,9 +5,7 @@ from __future__ import annotations
 import _thread
 import builtins
 import collections
-import dataclasses
 import functools
-import inspect
 import itertools
 import math
 import os
@@ -28,7 +26,6 @@ from treadle_tracer.values import int64
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_trusted_function
-from treadle_tracer.values.functions import BoundMethod, ClassValue, FunctionValue
 from treadle_tracer.values.generators import GeneratorValue
 from treadle_tracer.values.grouping_iterators import CallIterator
 from treadle_tracer.values.iteration import IteratorValue
@@ -507,40 +504,6 @@ def _identity(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 _NOTHING_TO_COMPARE = "iterable argument is empty" if MINOR >= 12 else "arg is an empty sequence"
 
 
-def _signature(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    function = _plain_callable(args[0])
-    if function is None or kwargs:
-        raise Unsupported("call", f"inspect.signature of {args[0].describe()}")
-    try:
-        return tx.from_constant(inspect.signature(function))
-    except (TypeError, ValueError) as error:
-        tx.raise_real(error)
-
-
-def _plain_callable(value: Value) -> Any:
-    """A real callable with the same signature as a traced one, or None."""
-    if isinstance(value, BoundMethod):
-        function = _plain_callable(value.function)
-        return None if function is None else types.MethodType(function, object())
-    if isinstance(value, FunctionValue) and value.obj is None:
-        return None
-    return value.constant() if value.is_constant() else None
-
-
-def _fields(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    cls = args[0].constant() if isinstance(args[0], ClassValue) else args[0].python_type()
-    try:
-        fields = dataclasses.fields(cls)
-    except TypeError as error:
-        tx.raise_real(error)
-    return TupleValue([tx.wrap(field, ConstSource(field)) for field in fields])
-
-
-def _is_dataclass(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    cls = args[0].constant() if isinstance(args[0], ClassValue) else args[0].python_type()
-    return boolean(dataclasses.is_dataclass(cls))
-
-
 def _import(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     name = args[0].constant() if args else ""
     if kwargs or not args or name not in sys.modules or (len(args) > 4 and args[4].constant()):
@@ -592,8 +555,5 @@ RULES = (
     Rule(typing.cast, _identity, Effect.NONE),
     *map(folds, (typing.get_origin, typing.get_args)),
     *map(folds, (chr, ord, bin, hex, oct, sys.intern)),
-    Rule(inspect.signature, _signature, Effect.NONE),
-    Rule(dataclasses.fields, _fields, Effect.NONE),
-    Rule(dataclasses.is_dataclass, _is_dataclass, Effect.NONE),
     Rule(builtins.__import__, _import, Effect.READS_STATE),
 )
