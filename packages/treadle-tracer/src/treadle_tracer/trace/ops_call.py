@@ -62,12 +62,6 @@ def _call_with(frame: Frame, count: int, names: tuple[str, ...]) -> None:
 
 
 @tail_call
-def _items(tx: Any, given: Value) -> list[Value]:
-    if all(lookup(tx, given.python_type(), name) in (MISSING, None) for name in ("__iter__", "__getitem__")):
-        raise Unsupported("raises", f"*{given.describe()}")  # the text names the function
-    return given.unpack(tx)
-
-
 def _call_function_ex(frame: Frame, i: Instruction) -> None:
     tx = frame.tx
     keywords = frame.stack.pop() if (i.arg or 0) & 1 else None
@@ -83,6 +77,12 @@ def _call_function_ex(frame: Frame, i: Instruction) -> None:
         if not all(is_subtype(type(key), str) for key in kwargs):
             raise Unsupported("raises", f"keywords that are no strings: **{keywords.describe()}")
     frame.stack.append(function.call(tx, args, kwargs))
+
+
+def _items(tx: Any, given: Value) -> list[Value]:
+    if all(lookup(tx, given.python_type(), name) in (MISSING, None) for name in ("__iter__", "__getitem__")):
+        raise Unsupported("raises", f"*{given.describe()}")  # the text names the function
+    return given.unpack(tx)
 
 
 def _make_function(frame: Frame, i: Instruction) -> None:
