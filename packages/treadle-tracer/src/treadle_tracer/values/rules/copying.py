@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 
-from treadle_tracer.class_facts import own_dict
+from treadle_tracer.class_facts import is_subtype, own_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import OwnDictSource
 from treadle_tracer.values.base import ConcreteValue
@@ -22,7 +22,7 @@ from treadle_tracer.values.rules.rule import Args, Kwargs, Rule
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor import TensorValue
-from treadle_tracer.values.value import Value, call_special
+from treadle_tracer.values.value import Raised, Value, call_special
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -50,7 +50,23 @@ def _empty_copy(tx: TraceContext, value: ObjectValue) -> ObjectValue:
     why_not = _why_not_by_attributes(tx, value)
     if why_not is not None:
         raise Unsupported("call", f"a copy of {value.describe()}: {why_not}")
-    return ObjectValue(value.cls)
+    made = ObjectValue(value.cls)
+    if _answers(tx, made, "__setstate__"):
+        raise Unsupported("call", f"a copy of {value.describe()}, whose __getattr__ gives a __setstate__")
+    return made
+
+
+def _answers(tx: TraceContext, value: ObjectValue, name: str) -> bool:
+    """Whether `__getattr__` gives an attribute that no class has."""
+    if lookup(tx, value.cls, "__getattr__") is MISSING:
+        return False
+    try:
+        value.get_attr(tx, name)
+    except Raised as raised:
+        if is_subtype(raised.value.python_type(), AttributeError):
+            return False
+        raise
+    return True
 
 
 def _why_not_by_attributes(tx: TraceContext, value: ObjectValue) -> str | None:
@@ -66,7 +82,7 @@ def _why_not_by_attributes(tx: TraceContext, value: ObjectValue) -> str | None:
 
 _ASKED = tuple(
     f"__{name}__"
-    for name in "reduce_ex reduce getstate setstate new getattribute getattr getnewargs_ex getnewargs class".split()
+    for name in "reduce_ex reduce getstate setstate new getattribute getnewargs_ex getnewargs class".split()
 )
 """What `copy` asks an object for, or calls (copy.py, _reconstruct; typeobject.c, object___reduce_ex__)."""
 
@@ -112,7 +128,8 @@ def _deep(tx: TraceContext, value: Value, memo: dict[int, tuple[Value, Value]]) 
         for key, item in value.items(tx):
             made_dict.set_item(tx, _deep(tx, key, memo), _deep(tx, item, memo))
         return made_dict
-    if isinstance(value, ObjectValue) and lookup(tx, value.cls, "__deepcopy__") is MISSING:
+    is_plain = isinstance(value, ObjectValue) and lookup(tx, value.cls, "__deepcopy__") is MISSING
+    if isinstance(value, ObjectValue) and is_plain and not _answers(tx, value, "__deepcopy__"):
         made = _empty_copy(tx, value)
         memo[id(value)] = (value, made)
         for name, item in InstanceDict.of(tx, value).named_items(tx):
