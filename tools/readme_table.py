@@ -92,6 +92,39 @@ def models_tables(rows: Sequence[Row]) -> str:
     return f"{speed_table(rows)}\n\n{start_table(rows)}"
 
 
+# ------------------------------------------------------------------------------------------------ training
+
+
+def training_table(models: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
+    """Milliseconds per training step, seconds of the first one, and what is kept for backward."""
+    headings = (
+        "ms per training step",
+        *("eager", "torch.compile", "Treadle", "faster than eager", "than torch.compile"),
+        *("first step, s: torch.compile", "Treadle", "warm: torch.compile", "Treadle"),
+        *("kept MiB: eager", "torch.compile", "Treadle", "error / eager's"),
+    )
+    figures = [("step", "eager"), ("step", "torch.compile"), *((f, "torch.compile") for f in ("first", "warm"))]
+
+    def ratio(found: Mapping[str, Mapping[str, float]], figure: str, variant: str) -> float:
+        return found[variant][figure] / found["treadle"][figure]
+
+    lines = [
+        [
+            name,
+            *(number(found[variant]["step"], 1, 1e3) for variant in EVERY),
+            *(times(ratio(found, "step", variant)) for variant in ("eager", "torch.compile")),
+            *(number(found[variant][figure], 2) for figure in ("first", "warm") for variant in COMPILED),
+            *(number(found[variant]["saved_mib"], 1) for variant in EVERY),
+            times(found["treadle"].get("error")),
+        ]
+        for name, found in models.items()
+    ]
+    eager, compiled, first, warm = (
+        times(geometric_mean(ratio(found, *figure) for found in models.values())) for figure in figures
+    )
+    return markdown(headings, [*lines, ["geometric mean", "", "", "", eager, compiled, "", first, "", warm, *[""] * 4]])
+
+
 # ------------------------------------------------------------------------------------------------ the cost of a call
 
 
@@ -127,6 +160,10 @@ def models_section(results: Mapping[str, Any]) -> str:
     return models_tables([Row(**row) for row in results["models"]])
 
 
+def training_section(results: Mapping[str, Any]) -> str:
+    return training_table(results["models"])
+
+
 def overhead_section(results: Mapping[str, Any]) -> str:
     return overhead_table(results["nanoseconds"])
 
@@ -136,6 +173,7 @@ SCRIPTS = {"shapes": "shapes_figures"}  # results -> script, where their names d
 DOCUMENTS: Mapping[str, Sections] = {
     "README.md": {
         "models": models_section,
+        "training": training_section,
         "call_overhead": overhead_section,
         "dynamic_matrix": matrix_section,
     },

@@ -47,6 +47,33 @@ def test_start_table() -> None:
     assert len({line.count("|") for line in lines}) == 1
 
 
+def test_training_table() -> None:
+    def figures(seconds: float) -> dict[str, float]:
+        return {"step": seconds, "first": 100 * seconds, "warm": 10 * seconds, "saved_mib": 7.25, "error": 1.5}
+
+    model = {"eager": figures(0.004), "torch.compile": figures(0.002), "treadle": figures(0.001)}
+    lines = readme_table.training_table({"a": model, "b": {**model, "eager": figures(0.001)}}).splitlines()
+    assert cells(lines[2])[:6] == ["a", "4.0", "2.0", "1.0", "4.00 ×", "2.00 ×"]
+    assert cells(lines[2])[6:] == ["0.20", "0.10", "0.02", "0.01", "7.2", "7.2", "7.2", "1.50 ×"]
+    assert cells(lines[4]) == [
+        "geometric mean",
+        "",
+        "",
+        "",
+        "2.00 ×",
+        "2.00 ×",
+        "",
+        "2.00 ×",
+        "",
+        "2.00 ×",
+        "",
+        "",
+        "",
+        "",
+    ]
+    assert len({line.count("|") for line in lines}) == 1
+
+
 def test_what_is_missing_is_a_dash() -> None:
     table = readme_table.models_tables([Row("a", {"eager": {"steady_seconds": 0.004}})])
     assert "| a | 4.00 | – | – | – | – | – | – |" in table
