@@ -192,6 +192,8 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
             raise Unsupported("format", b.describe())
         if function is operator.pow and not isinstance(a, TensorValue) and isinstance(b, TensorValue):
             function = torch.pow  # a graph prints `-3 ** x`, which is another number
+        if function is operator.pow and isinstance(a, Constant) and isinstance(b, SymbolicValue):
+            function = pow
         return operator_in_graph(tx, function, [a, b])
     in_place = text not in BINARY
     plain = text[:-1] if in_place else text
@@ -325,6 +327,8 @@ def unary_op(tx: TraceContext, text: str, a: Value) -> Value:
         return fold(tx, function, [a], {})
     if isinstance(a, TensorValue) and replaced_method(tx, a.python_type(), name) is not None:
         return call_special(tx, a, name, [])
+    if text == "~" and isinstance(a, SymbolicValue) and a.python_type() is int:
+        return binary_op(tx, "-", operator_in_graph(tx, operator.neg, [a]), Constant(1))  # a SymInt has no operator `~`
     if isinstance(a, (TensorValue, SymbolicValue, NumpyNumber)):
         return operator_in_graph(tx, function, [a])
     return call_special(tx, a, name, [])

@@ -201,6 +201,8 @@ def _as_it_is(tx: TraceContext, value: Value) -> Value:
         if value.source is not None and not isinstance(value.source, ConstSource):
             raise Unsupported("set-order", value.describe())
         return copy_set(value, value.cls)
+    if isinstance(value, TupleValue):
+        return value  # the very object may become a member
     return TupleValue(value.unpack(tx)) if isinstance(value, (Sequence, DictValue, DictView)) else value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -45,14 +46,11 @@ def symbolic_op(tx: TraceContext, function: Callable[..., Any], args: list[Value
         return floats.operate(tx, function, args)
     plain = [arg.sym if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]
     if not all(is_one_of(type(number), _OPERANDS) for number in plain):  # its operators may be code of the program
-        args = [Constant(specialise(tx, arg)) if isinstance(arg, SymbolicValue) else arg for arg in args]
-        return tx.fold(function, args, {})
+        return _of_fixed_numbers(tx, function, args)
     try:
         result = function(*plain)
-    except ZeroDivisionError:
-        tx.raise_real(_division_error(function, plain))
-    except TypeError as error:
-        tx.raise_real(error)
+    except (ArithmeticError, ValueError, RuntimeError, TypeError, ShapesError):  # what Python makes of these numbers
+        return _of_fixed_numbers(tx, function, args)
     if not isinstance(result, _SYMBOLIC):
         return tx.from_constant(result)
     if isinstance(result, torch.SymBool):
@@ -62,13 +60,17 @@ def symbolic_op(tx: TraceContext, function: Callable[..., Any], args: list[Value
     return tx.number(result, node)
 
 
-def _division_error(function: Callable[..., Any], operands: list[Any]) -> ZeroDivisionError:
-    """Python's own exception for a division by zero."""
-    try:
-        function(*(1 if isinstance(operand, _SYMBOLIC) else operand for operand in operands))
-    except ZeroDivisionError as error:
-        return error
-    return ZeroDivisionError("division by zero")
+def _of_fixed_numbers(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
+    """The operator on the numbers of this call, which are guarded; what it raises, the program raises."""
+    fixed = [Constant(specialise(tx, arg)) if isinstance(arg, SymbolicValue) else arg for arg in args]
+    return tx.fold(_IN_PYTHON.get(function, function), fixed, {})
+
+
+_IN_PYTHON: dict[Any, Callable[..., Any]] = {
+    **{found: getattr(math, name) for name in dir(math) if (found := getattr(torch, f"_sym_{name}", None)) is not None},
+    torch.sym_float: float, torch.sym_max: max, torch.sym_min: min, torch.sym_not: operator.not_,
+}  # fmt: skip
+"""The functions of Python that PyTorch's functions of symbolic numbers stand for."""
 
 
 def convert(tx: TraceContext, value: SymbolicValue, cls: type) -> Value:
@@ -98,7 +100,7 @@ def operate(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -
         return floats.operate(tx, function, args)
     why_not = _why_not_symbolic(function, args)
     if why_not is not None:
-        return tx.fold(function, [Constant(specialise(tx, a)) if isinstance(a, SymbolicValue) else a for a in args], {})
+        return _of_fixed_numbers(tx, function, args)
     if function in _DIVISIONS:
         _expect_divisor(tx, args[1])
     plain = [arg.sym if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]

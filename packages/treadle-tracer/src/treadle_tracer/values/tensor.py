@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -368,10 +369,16 @@ class SymbolicValue(Value):
             return tx.raise_exception(
                 AttributeError, f"{self.python_type().__name__!r} object has no attribute {name!r}"
             )
-        return Method(self, name, raw)
+        if name == "__class__":
+            return tx.wrap_known(self.python_type())
+        if isinstance(raw, types.GetSetDescriptorType):  # real, imag, numerator, denominator
+            is_itself = self.python_type() is not bool and name in ("real", "numerator")  # True.real is 1
+            return self if is_itself else tx.from_constant(getattr(tx.specialise(self), name))
+        return Method(self, name, raw) if callable(raw) else tx.from_constant(raw)
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return tx.from_constant(getattr(tx.specialise(self), name)(*[arg.constant() for arg in args]))
+        fixed = Constant(tx.specialise(self))
+        return tx.fold(getattr(self.python_type(), name), [fixed, *args], kwargs)
 
     def reconstruct(self, cg: Any) -> None:
         if self.source is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import string
 import types
 from collections.abc import Callable
@@ -79,6 +80,8 @@ def format_value(tx: TraceContext, value: Value, spec: Value) -> Value:
         value = value.fixed(tx)
     if is_open_text(value) and spec.constant() == "":
         return value
+    if isinstance(value, SymbolicValue) and not _formats_all(value.python_type(), spec.constant()):
+        return tx.fold(format, [Constant(tx.specialise(value)), spec], {})
     if isinstance(value, SymbolicValue) or is_open_text(value):
         return text_of(tx, format, value, spec)
     own = isinstance(value, ObjectValue) and lookup(tx, value.cls, "__format__") is not object.__format__
@@ -97,6 +100,15 @@ def format_value(tx: TraceContext, value: Value, spec: Value) -> Value:
         raise Unsupported("format", value.describe()) from None
 
 
+def _formats_all(kind: type, spec: str) -> bool:
+    """Whether the specification formats all numbers of this type, or none: an error has its place in the program."""
+    try:
+        format(kind(1), spec)
+    except (ValueError, OverflowError):
+        return False
+    return not spec.endswith("c")
+
+
 # ---- `%` and str.format
 
 
@@ -107,7 +119,12 @@ def percent_format(tx: TraceContext, template: Value, values: Value) -> Value | 
     items = values.items if isinstance(values, TupleValue) else [values]
     if not any(isinstance(item, _OPEN) for item in items):
         return None
+    if _INTEGER_CONVERSION.search(template.constant()) and any(item.python_type() is not int for item in items):
+        return tx.fold(operator.mod, [template, values], {})  # raises for some numbers, and does so here
     return text_of(tx, operator.mod, template, values)
+
+
+_INTEGER_CONVERSION = re.compile(r"%[^%a-zA-Z]*[diouxXc]")
 
 
 def format_method(tx: TraceContext, template: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:

@@ -103,7 +103,7 @@ def _symbolic_math(tx: TraceContext, function: Callable[..., Any], value: Symbol
         return operator_in_graph(tx, function, [value])
     graph_function = getattr(torch, f"_sym_{function.__name__}", None)
     if graph_function is None:
-        return Constant(function(tx.specialise(value)))
+        return tx.fold(function, [Constant(tx.specialise(value))], {})
     return operator_in_graph(tx, graph_function, [value])
 
 
