@@ -47,6 +47,8 @@ def symbolic_op(tx: TraceContext, function: Callable[..., Any], args: list[Value
     plain = [arg.sym if isinstance(arg, SymbolicValue) else arg.constant() for arg in args]
     if not all(is_one_of(type(number), _OPERANDS) for number in plain):  # its operators may be code of the program
         return _of_fixed_numbers(tx, function, args)
+    if function in _SHIFTS and isinstance(args[1], SymbolicValue) and tx.compare("<", args[1], Constant(0)).truth(tx):
+        return _of_fixed_numbers(tx, function, args)
     try:
         result = function(*plain)
     except (ArithmeticError, ValueError, RuntimeError, TypeError, ShapesError):  # what Python makes of these numbers
@@ -58,6 +60,9 @@ def symbolic_op(tx: TraceContext, function: Callable[..., Any], args: list[Value
     nodes = tuple(arg.node(tx) if isinstance(arg, SymbolicValue) else arg.constant() for arg in args)
     node = tx.graph.call("call_function", function, nodes, {}, result, tx.stack_trace())
     return tx.number(result, node)
+
+
+_SHIFTS = (operator.lshift, operator.rshift)
 
 
 def _of_fixed_numbers(tx: TraceContext, function: Callable[..., Any], args: list[Value]) -> Value:
