@@ -41,14 +41,3 @@ def test_a_number_that_changes(expression, numbers):
     for number in numbers:
         x = torch.tensor([1.0, 2.0, 3.0])
         assert run(x, number)[1:] == scope["f"](x, number)[1:], number
-
-
-def test_an_outside_tuple_is_a_member_itself():
-    outside, members = (0.5, "text"), set()
-
-    def f(x, item):
-        members.add(item)
-        return x + 1
-
-    compiled(f)[0](torch.zeros(1), outside)
-    assert next(iter(members)) is outside

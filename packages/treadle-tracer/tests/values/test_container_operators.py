@@ -226,3 +226,34 @@ def test_a_mapping_proxy_shows_what_is_written_meanwhile():
         MAPPING.clear()
         MAPPING.update(kept)
         assert str(compiled(f)[0](torch.ones(1))) == expected
+
+
+def test_an_outside_tuple_is_a_member_itself():
+    outside, members = (0.5, "text"), set()
+
+    def f(x, item):
+        members.add(item)
+        return x + 1
+
+    compiled(f)[0](torch.zeros(1), outside)
+    assert next(iter(members)) is outside
+
+
+@pytest.mark.parametrize("cls", [dict, collections.OrderedDict])
+def test_tuples_that_are_keys_stay_the_objects_they_are(cls):
+    owner, outside = object(), (0.5, "text")
+    mapping = cls({owner: 1, outside: 2, (owner, 1): 3})
+
+    def f(x):
+        mapping.pop("missing", None)
+        mapping[(1, 2)] = 5
+        del mapping[owner]
+        return x + 1
+
+    before = [key for key in mapping if type(key) is tuple]
+    compiled(f)[0](torch.zeros(1))
+    assert [any(key is old for key in mapping) for old in before] == [True, True] and list(mapping.values()) == [
+        2,
+        3,
+        5,
+    ]
