@@ -6,7 +6,7 @@ import operator
 import re
 import string
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
@@ -119,12 +119,23 @@ def percent_format(tx: TraceContext, template: Value, values: Value) -> Value | 
     items = values.items if isinstance(values, TupleValue) else [values]
     if not any(isinstance(item, _OPEN) for item in items):
         return None
-    if _INTEGER_CONVERSION.search(template.constant()) and any(item.python_type() is not int for item in items):
-        return tx.fold(operator.mod, [template, values], {})  # raises for some numbers, and does so here
+    if _may_raise(template.constant(), items):
+        return tx.fold(operator.mod, [template, values], {})
     return text_of(tx, operator.mod, template, values)
 
 
-_INTEGER_CONVERSION = re.compile(r"%[^%a-zA-Z]*[diouxXc]")
+def _may_raise(template: str, items: Sequence[Value]) -> bool:
+    """Whether `template % items` may raise for some of the numbers that open items may be: `"%d" % nan`, `"%c" % n`."""
+    kinds = _CONVERSION.findall(template.replace("%%", ""))
+    if len(kinds) != len(items):
+        return True
+    return any(
+        kind == "c" or (kind in "diouxX" and item.python_type() is float)
+        for kind, item in zip(kinds, items, strict=True)
+    )
+
+
+_CONVERSION = re.compile(r"%[^a-zA-Z]*([a-zA-Z])")
 
 
 def format_method(tx: TraceContext, template: str, args: list[Value], kwargs: dict[str, Value]) -> Value | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import copy
+import types
 from typing import TYPE_CHECKING
 
 import torch
@@ -52,13 +53,15 @@ def _empty_copy(tx: TraceContext, value: ObjectValue) -> ObjectValue:
         raise Unsupported("call", f"a copy of {value.describe()}: {why_not}")
     made = ObjectValue(value.cls)
     if _answers(tx, made, "__setstate__"):
-        raise Unsupported("call", f"a copy of {value.describe()}, whose __getattr__ gives a __setstate__")
+        raise Unsupported("call", f"a copy of {value.describe()}, whose class gives a __setstate__")
+    if _is_of_program(tx, made, "__getattribute__") and not isinstance(made.get_attr(tx, "__dict__"), InstanceDict):
+        raise Unsupported("call", f"a copy of {value.describe()}, whose class gives another __dict__")
     return made
 
 
 def _answers(tx: TraceContext, value: ObjectValue, name: str) -> bool:
-    """Whether `__getattr__` gives an attribute that no class has."""
-    if lookup(tx, value.cls, "__getattr__") is MISSING:
+    """Whether `__getattribute__` or `__getattr__` of the program give an attribute that no class has."""
+    if not _is_of_program(tx, value, "__getattr__") and not _is_of_program(tx, value, "__getattribute__"):
         return False
     try:
         value.get_attr(tx, name)
@@ -67,6 +70,10 @@ def _answers(tx: TraceContext, value: ObjectValue, name: str) -> bool:
             return False
         raise
     return True
+
+
+def _is_of_program(tx: TraceContext, value: ObjectValue, name: str) -> bool:
+    return isinstance(lookup(tx, value.cls, name), types.FunctionType)
 
 
 def _why_not_by_attributes(tx: TraceContext, value: ObjectValue) -> str | None:
@@ -81,8 +88,7 @@ def _why_not_by_attributes(tx: TraceContext, value: ObjectValue) -> str | None:
 
 
 _ASKED = tuple(
-    f"__{name}__"
-    for name in "reduce_ex reduce getstate setstate new getattribute getnewargs_ex getnewargs class".split()
+    f"__{name}__" for name in "reduce_ex reduce getstate setstate new getnewargs_ex getnewargs class".split()
 )
 """What `copy` asks an object for, or calls (copy.py, _reconstruct; typeobject.c, object___reduce_ex__)."""
 
