@@ -120,7 +120,7 @@ def items_in_order(mapping: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
     return dict.items(mapping)
 
 
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: made by a class statement
+_HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE
 
 
 def name_in_messages(cls: type) -> str:
@@ -130,5 +130,5 @@ def name_in_messages(cls: type) -> str:
 
 
 def is_made_by_statement(cls: type) -> bool:
-    """Whether a class is not one of C's static types."""
-    return bool(cls.__flags__ & _HEAP_TYPE)
+    """Whether a class is not one of C's: a static type, or a type of the standard library that C makes on the heap."""
+    return cls.__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) == _HEAP_TYPE
