@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource, Source
+from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -29,6 +30,12 @@ class MappingProxyValue(Value):
 
     def python_type(self) -> type:
         return types.MappingProxyType
+
+    def hash_key(self, tx: TraceContext) -> Any:
+        if lookup(tx, types.MappingProxyType, "__hash__") is None:
+            return super().hash_key(tx)
+        self.mapping.hash_key(tx)  # from Python 3.12 on, the mapping is hashed
+        raise Unsupported("hash", self.describe())
 
     def as_dict(self, tx: TraceContext) -> Any:
         return self.mapping.as_dict(tx)
