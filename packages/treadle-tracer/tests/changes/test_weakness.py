@@ -388,3 +388,15 @@ def test_at_most_one_recompile(program):
     (recorder,) = recorders
     assert recorder.graphs and not recorder.breaks
     assert len(recorder.entries) <= 2, [reason for _, reason in recorder.recompiles]
+
+
+def test_looking_for_what_has_changed_leaves_a_defaultdict_alone():
+    holder = {"numbers": {"k": 1, "n": -1}}
+
+    def f(x):
+        return x + 1, [pair for pair in holder["numbers"].items() if pair[1] != 1]
+
+    run = compiled(f)[0]
+    run(torch.ones(1))
+    holder["numbers"] = collections.defaultdict(list, k=2)
+    assert run(torch.ones(1))[1] == [("k", 2)] and list(holder["numbers"]) == ["k"]
