@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import struct
 import types
 
 import bytecode
@@ -24,7 +25,7 @@ from treadle_tracer.bytecode import (
     write,
 )
 from treadle_tracer.bytecode.opcodes import MINOR
-from treadle_tracer.bytecode.write import const_key, encode_exceptions, encode_positions
+from treadle_tracer.bytecode.write import encode_exceptions, encode_positions
 
 LAID_OUT = {"co_code", "co_linetable", "co_exceptiontable"}
 SIMPLE_ATTRIBUTES = sorted(
@@ -78,6 +79,28 @@ def without_hints(model: CodeModel) -> CodeModel:
             i = i._replace(arg=i.flag_bits or None)
         instructions.append(i._replace(offset=-1))
     return model.replace(instructions=tuple(instructions), consts=model.consts[:1], names=())
+
+
+BY_VALUE = {int, bool, str, bytes, type(None), type(Ellipsis)}
+
+
+def const_key(value: object) -> object:
+    """What tells constants apart for CPython's compiler: type and value of its own immutable constants, identity of any other object.
+
+    Floats and complex numbers are compared by bits, so 0.0 and -0.0 stay two constants (``_PyCode_ConstantKey``).
+    """
+    kind = type(value)
+    if kind in BY_VALUE:
+        return kind, value
+    if kind is float:
+        return kind, struct.pack("d", value)
+    if kind is complex:
+        return kind, struct.pack("dd", value.real, value.imag)
+    if kind is tuple:
+        return kind, tuple(map(const_key, value))
+    if kind is frozenset:
+        return kind, frozenset(map(const_key, value))
+    return kind, id(value)
 
 
 def meaning(model: CodeModel) -> list[tuple[object, ...]]:

@@ -187,6 +187,39 @@ def test_half_a_slot_is_an_attribute_error():
     assert compiled(f)[0](torch.zeros(1))[1] == f(torch.zeros(1))[1] == "__setitem__"
 
 
+class Added(int):
+    def __iadd__(self, other):
+        return "in place", other
+
+
+class Meta(type):
+    def __iadd__(cls, other):
+        return "of the class", other
+
+
+class OfMeta(metaclass=Meta):
+    pass
+
+
+NUMBER = Added(2)
+
+
+def test_constant_objects_and_classes_are_asked_for_the_operator_in_place():
+    def f(x):
+        outside, made, cls, refused = NUMBER, Added(3), OfMeta, []
+        outside += 1
+        made += x.dim()
+        cls += 4
+        try:
+            number = NUMBER
+            number -= "text"
+        except TypeError as error:
+            refused.append(str(error))
+        return x + 1, outside, made, cls, refused
+
+    assert compiled(f)[0](torch.zeros(1))[1:] == f(torch.zeros(1))[1:]
+
+
 def test_defaults_of_a_subclass_leave_the_trace_with_it():
     def f(x):
         made = OwnDefaults(int, {1: 3})

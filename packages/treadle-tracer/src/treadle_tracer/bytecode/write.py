@@ -9,11 +9,9 @@ is written back byte for byte the same.
 from __future__ import annotations
 
 import itertools
-import struct
 import types
 from collections.abc import Iterable
 
-from treadle_tracer.by_identity import IdentitySet
 from treadle_tracer.bytecode.flow import max_stack
 from treadle_tracer.bytecode.model import CodeModel, ExceptionEntry, Instruction, Positions
 from treadle_tracer.bytecode.opcodes import (
@@ -111,28 +109,6 @@ class _Pools:
             known = ", ".join(table) or "none"
             raise BytecodeError(f"{self.qualname} has no {kind.name.lower()} variable {name!r} (known: {known})")
         return slot
-
-
-_BY_VALUE = IdentitySet({int, bool, str, bytes, type(None), type(Ellipsis)})
-
-
-def const_key(value: object) -> object:
-    """What tells constants apart: type and value for CPython's own immutable constants, identity for any other object.
-
-    Floats and complex numbers are compared by bits, so 0.0 and -0.0 stay two constants (``_PyCode_ConstantKey``).
-    """
-    kind = type(value)
-    if kind in _BY_VALUE:
-        return kind, value
-    if kind is float:
-        return kind, struct.pack("d", value)
-    if kind is complex:
-        return kind, struct.pack("dd", value.real, value.imag)
-    if kind is tuple:
-        return kind, tuple(map(const_key, value))
-    if kind is frozenset:
-        return kind, frozenset(map(const_key, value))
-    return kind, id(value)
 
 
 def _operands(model: CodeModel, pools: _Pools) -> list[_Unit]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
 from treadle_tracer.class_facts import is_subtype
@@ -12,7 +12,7 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler, unsupported
 from treadle_tracer.trace.ops_data import list_to_tuple, unary_positive
 from treadle_tracer.values.base import NULL
-from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.class_lookup import has_special
 from treadle_tracer.values.functions import CellValue, FunctionValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import TupleValue
@@ -65,7 +65,10 @@ def _call_with(frame: Frame, count: int, names: tuple[str, ...]) -> None:
 def _call_function_ex(frame: Frame, i: Instruction) -> None:
     tx = frame.tx
     keywords = frame.stack.pop() if (i.arg or 0) & 1 else None
-    args = _items(tx, frame.stack.pop())
+    given = frame.stack.pop()
+    if not has_special(tx, given.python_type(), "__iter__", "__getitem__"):
+        raise Unsupported("raises", f"*{given.describe()}")  # the text names the function
+    args = given.unpack(tx)
     second, first = frame.stack.pop(), frame.stack.pop()
     function = first if NULL_AFTER_CALLABLE else second
     kwargs: dict[str, Value] = {}
@@ -77,12 +80,6 @@ def _call_function_ex(frame: Frame, i: Instruction) -> None:
         if not all(is_subtype(type(key), str) for key in kwargs):
             raise Unsupported("raises", f"keywords that are no strings: **{keywords.describe()}")
     frame.stack.append(function.call(tx, args, kwargs))
-
-
-def _items(tx: Any, given: Value) -> list[Value]:
-    if all(lookup(tx, given.python_type(), name) in (MISSING, None) for name in ("__iter__", "__getitem__")):
-        raise Unsupported("raises", f"*{given.describe()}")  # the text names the function
-    return given.unpack(tx)
 
 
 def _make_function(frame: Frame, i: Instruction) -> None:

@@ -11,7 +11,7 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler
 from treadle_tracer.values import module_attributes, protocol
 from treadle_tracer.values.base import NONE, NULL, Constant, boolean
-from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.class_lookup import MISSING, has_special, lookup
 from treadle_tracer.values.deferred_text import joined_text
 from treadle_tracer.values.functions import CellValue
 from treadle_tracer.values.identity import is_identical
@@ -352,7 +352,9 @@ def _list_append(frame: Frame, i: Instruction) -> None:
 
 def _list_extend(frame: Frame, i: Instruction) -> None:
     items = frame.stack.pop()
-    if not _is_iterable(frame.tx, items):  # what is said depends on whether it is an argument
+    if not has_special(
+        frame.tx, items.python_type(), "__iter__", "__getitem__"
+    ):  # what is said depends on whether it is an argument
         raise Unsupported("raises", f"*{items.describe()}")
     frame.stack[-(i.arg or 0)].builtin_method(frame.tx, "extend", [items], {})
 
@@ -418,7 +420,7 @@ def _unpack_sequence(frame: Frame, i: Instruction) -> None:
 def _unpacked(frame: Frame, value: Value, most: int | None = None) -> list[Value]:
     """The items, or the first `most` of them."""
     tx = frame.tx
-    if not _is_iterable(tx, value):
+    if not has_special(tx, value.python_type(), "__iter__", "__getitem__"):
         tx.raise_exception(TypeError, f"cannot unpack non-iterable {name_in_messages(value.python_type())} object")
     iterator: Any = value.iterate(tx)
     if most is None or not isinstance(iterator, IteratorValue):
@@ -427,10 +429,6 @@ def _unpacked(frame: Frame, value: Value, most: int | None = None) -> list[Value
     while len(items) < most and (item := iterator.next(tx)) is not None:
         items.append(item)
     return items
-
-
-def _is_iterable(tx: Any, value: Value) -> bool:
-    return any(lookup(tx, value.python_type(), name) not in (MISSING, None) for name in ("__iter__", "__getitem__"))
 
 
 def _unpack_ex(frame: Frame, i: Instruction) -> None:

@@ -48,7 +48,7 @@ def _reflected(text: str) -> _Dunder:
 
 def _in_place(text: str) -> _Dunder:
     def call(tx: Any, v: Value, args: list[Value]) -> Value:
-        if isinstance(v, SetValue) and not _takes_operand(v, text, args[0].python_type()):
+        if isinstance(v, SetValue) and not is_one_of(args[0].python_type(), _LIKE_SETS):
             raise Unsupported("builtin-method", f"`{text}` of {v.describe()}, which may be NotImplemented")
         return binary_op(tx, text, v, args[0])
 
@@ -73,14 +73,14 @@ def _own_or(name: str, operate: _Dunder) -> _Dunder:
 def _takes_operand(v: Value, name: str, other: type) -> bool:
     """Whether operators of a built-in value take an operand of this type themselves, rather than ask the operand."""
     if isinstance(v, (SetValue, DictView)):
-        return is_one_of(other, (set, frozenset, *_VIEWS))
+        return is_one_of(other, _LIKE_SETS)
     if isinstance(v, Sequence) and is_one_of(other, (int, bool)):
         return name in ("__mul__", "__rmul__", "__imul__")
     return is_one_of(other, (v.python_type(),)) if isinstance(v, Sequence) else is_subtype(other, v.python_type())
 
 
 _ORDERINGS = ("__lt__", "__le__", "__gt__", "__ge__")
-_VIEWS = (type({}.keys()), type({}.items()))
+_LIKE_SETS = (set, frozenset, type({}.keys()), type({}.items()))
 _OPERATORS = [name for _, name in BINARY.values() if name != "pow"]  # which takes one or two
 _COUNTS = {
     name: count

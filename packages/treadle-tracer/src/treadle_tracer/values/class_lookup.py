@@ -168,6 +168,11 @@ class Lacks:
         return hash(self.name)
 
 
+def has_special(tx: LooksUp, cls: type, *names: str) -> bool:
+    """Whether a class has one of these special methods. None in its place says that it has none; registered."""
+    return any(raw is not MISSING and raw is not None for raw in (lookup(tx, cls, name) for name in names))
+
+
 def lookup_owner(tx: LooksUp, cls: type, name: str) -> type | None:
     """The class in the MRO that has the attribute, or None."""
     return lookup_with_owner(tx, cls, name)[1]

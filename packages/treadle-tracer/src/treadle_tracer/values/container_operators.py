@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
-from collections.abc import Sequence as Names
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -42,9 +41,14 @@ class Operation(NamedTuple):
 
     text: str
     function: Callable[[Any, Any], Any]
-    names: Names[str]
+    names: tuple[str, str, str]
     in_place: bool
     operands: tuple[Value, Value]
+
+    @property
+    def shown(self) -> str:
+        """The operator as the program writes it."""
+        return f"{self.text}=" if self.in_place else self.text
 
 
 def container_operator(tx: TraceContext, operation: Operation) -> Value | None:
@@ -61,7 +65,7 @@ def container_operator(tx: TraceContext, operation: Operation) -> Value | None:
     return None
 
 
-def _built_in_part(tx: TraceContext, value: Value, names: Names[str]) -> Value | None:
+def _built_in_part(tx: TraceContext, value: Value, names: tuple[str, ...]) -> Value | None:
     """The container of an instance of a subclass that has the operators of its base; other values as they are."""
     if not isinstance(value, ObjectValue) or value.container is None:
         return value

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -104,8 +103,7 @@ class SequenceIterator(IteratorValue):
 def _iterator_at(sequence: Any, position: int) -> Any:
     iterator = iter(sequence)
     if not hasattr(iterator, "__setstate__"):  # a deque's
-        next(itertools.islice(iterator, position, position), None)
-        return iterator
+        return advanced(iterator, position)
     iterator.__setstate__(position if position < len(sequence) else len(sequence))
     if position > len(sequence):
         next(iterator, None)
@@ -143,9 +141,7 @@ class ReversedIterator(IteratorValue):
 def _reversed_at(sequence: Any, position: int) -> Any:
     iterator = reversed(sequence)
     if not hasattr(iterator, "__setstate__"):
-        done = len(sequence) - 1 - position
-        next(itertools.islice(iterator, done, done), None)
-        return iterator
+        return advanced(iterator, len(sequence) - 1 - position)
     iterator.__setstate__(position)
     return iterator
 

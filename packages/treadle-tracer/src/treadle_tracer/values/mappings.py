@@ -268,7 +268,7 @@ class DictValue(Value):
         self.reconstruct_contents(cg)
         cg.cb.call(2 if issubclass(self.cls, collections.defaultdict) else 1)
         if self.cls is collections.OrderedDict:
-            ordered_dicts.emit_attributes(self, cg)
+            ordered_dicts.reconstruct_attributes(self, cg)
 
     def reconstruct_contents(self, cg: Any) -> None:
         """Push a fresh plain dict of the entries. Raises Unsupported where a key has changed since it was hashed."""

@@ -10,7 +10,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.values import numpy_numbers, tensor_numbers
 from treadle_tracer.values.arrays import ArrayValue
 from treadle_tracer.values.base import Constant
-from treadle_tracer.values.class_lookup import MISSING, lookup
+from treadle_tracer.values.class_lookup import MISSING, has_special, lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.symbolic_arithmetic import convert
@@ -46,7 +46,7 @@ def number_constructor(cls: type) -> Callable[[TraceContext, list[Value], dict[s
 def _of_object(tx: TraceContext, cls: type, special: str, value: Value) -> Value:
     """What the special method of an object gives. Raises Unsupported where Python converts that, or refuses it."""
     name = special if lookup(tx, value.python_type(), special) is not MISSING else "__index__"
-    if lookup(tx, value.python_type(), name) in (MISSING, None):
+    if not has_special(tx, value.python_type(), name):
         raise Unsupported("raises", f"{cls.__name__} of {value.describe()}")
     found = call_special(tx, value, name, [])
     if found.python_type() is not cls:

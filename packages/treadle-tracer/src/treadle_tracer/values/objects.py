@@ -41,7 +41,7 @@ from treadle_tracer.values.keys import KeyByEquality
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.native_values import call_native
 from treadle_tracer.values.outputs import stream_method
-from treadle_tracer.values.rebuilt_objects import FILLERS, new_instance, set_attributes
+from treadle_tracer.values.rebuilt_objects import FILLERS, emit_attributes, new_instance
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.tracebacks import RunTimeTraceback
@@ -303,15 +303,7 @@ class ObjectValue(Value):
         if factory is not None:
             attrs.setdefault("default_factory", factory)
         if attrs:
-            cg.cb.push_null()
-            cg.const(set_attributes)
-            cg.value(self)
-            for name, value in attrs.items():
-                cg.const(name)
-                cg.value(value)
-            cg.cb.build_map(len(attrs))
-            cg.cb.call(2)
-            cg.cb.pop_top()
+            emit_attributes(cg, self, attrs)
         if self.container is not None and not isinstance(self.container.python_type(), tuple):
             self.reconstruct_container(cg)
 

@@ -8,7 +8,7 @@ from treadle_tracer.class_facts import own_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import OwnDictSource
 from treadle_tracer.values.class_lookup import MISSING, instance_dict_source, lookup
-from treadle_tracer.values.rebuilt_objects import set_attributes
+from treadle_tracer.values.rebuilt_objects import emit_attributes
 from treadle_tracer.values.value import Value
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def why_not_writable(tx: TraceContext, mapping: Any, name: str) -> str | None:
     return None
 
 
-def emit_attributes(mapping: Any, cg: Any) -> None:
+def reconstruct_attributes(mapping: Any, cg: Any) -> None:
     """Give the real OrderedDict on top of the stack the attributes that the trace has stored."""
     attributes = {name: value for name, value in cg.attrs_of(mapping).items() if isinstance(value, Value)}
     if not attributes:
@@ -48,12 +48,4 @@ def emit_attributes(mapping: Any, cg: Any) -> None:
     if cg.is_cyclic(mapping):
         raise Unsupported("reconstruct", "an OrderedDict with attributes that contains itself")
     cg.register(mapping)
-    cg.cb.push_null()
-    cg.const(set_attributes)
-    cg.value(mapping)
-    for name, value in attributes.items():
-        cg.const(name)
-        cg.value(value)
-    cg.cb.build_map(len(attributes))
-    cg.cb.call(2)
-    cg.cb.pop_top()
+    emit_attributes(cg, mapping, attributes)

@@ -169,58 +169,66 @@ def binary_op(tx: TraceContext, text: str, a: Value, b: Value) -> Value:
         return fold(tx, BINARY[text][0] if text in BINARY else IN_PLACE[text], [a, b], {})
     if a.__class__ in _ARRAYS or b.__class__ in _ARRAYS:
         return array_methods.binary(tx, text, a, b)
-    combined = _combined_text(tx, text.removesuffix("=") if text not in BINARY else text, a, b)
+    operation = _operation(text, a, b)
+    combined = _combined_text(tx, operation.text, a, b)
     if combined is not None:
         return combined
     _refuse_deferred_text(a, b)
-    if _has_plain_result(tx, text, a, b):
-        return fold(tx, BINARY[text][0] if text in BINARY else IN_PLACE[text], [a, b], {})
-    replaced = _replaced_operator(tx, text, a, b)
-    if replaced is not None:
-        return replaced
-    if _are_graph_operands(a, b):
-        name = BINARY[text.removesuffix("=") if text not in BINARY else text][1]
-        if any(has_python_method(tx, x, (f"__{name}__", f"__r{name}__", f"__i{name}__")) for x in (a, b)):
-            if isinstance(a, SymbolicValue) or isinstance(b, SymbolicValue):
-                a, b = (Constant(tx.specialise(x)) if isinstance(x, SymbolicValue) else x for x in (a, b))
-                return binary_op(tx, text, a, b)
-            if not isinstance(a, TensorValue):
-                return _by_special_methods(tx, a, b, f"__{name}__", f"__r{name}__", text)
-        in_place = text not in BINARY and isinstance(a, TensorValue)
-        function = IN_PLACE[text] if in_place else BINARY[text.removesuffix("=") if text not in BINARY else text][0]
-        if isinstance(a, Constant) and isinstance(a.obj, str):
-            raise Unsupported("format", b.describe())
-        if function is operator.pow and not isinstance(a, TensorValue) and isinstance(b, TensorValue):
-            function = torch.pow  # a graph prints `-3 ** x`, which is another number
-        if function is operator.pow and isinstance(a, Constant) and isinstance(b, SymbolicValue):
-            function = pow
-        return operator_in_graph(tx, function, [a, b])
-    in_place = text not in BINARY
-    plain = text[:-1] if in_place else text
-    name = BINARY[plain][1]
-    if any(has_python_method(tx, x, (f"__{name}__", f"__r{name}__", f"__i{name}__")) for x in (a, b)):
-        return _by_special_methods(tx, a, b, f"__{name}__", f"__r{name}__", plain)
-    names = (f"__{name}__", f"__r{name}__", f"__i{name}__")
-    operation = Operation(plain, IN_PLACE[text] if in_place else BINARY[text][0], names, in_place, (a, b))
-    for kind in (container_operator, _operator_of_constants):
+    if _has_plain_result(tx, operation):
+        return fold(tx, operation.function, [a, b], {})
+    for kind in (
+        _replaced_operator,
+        _operator_of_numbers,
+        _operator_of_a_class,
+        container_operator,
+        _operator_of_constants,
+    ):
         result = kind(tx, operation)
         if result is not None:
             return result
-    if in_place and lookup(tx, a.python_type(), f"__i{name}__") is not MISSING and isinstance(a, ObjectValue):
-        result = call_special(tx, a, f"__i{name}__", [b])
-        if not _is_not_implemented(result):
-            return result
-    return _by_special_methods(tx, a, b, f"__{name}__", f"__r{name}__", text)
+    return _by_special_methods(tx, operation)
 
 
-def _has_plain_result(tx: TraceContext, text: str, a: Value, b: Value) -> bool:
+def _operation(text: str, a: Value, b: Value) -> Operation:
+    in_place = text not in BINARY
+    plain = text[:-1] if in_place else text
+    function, name = BINARY[plain]
+    names = (f"__{name}__", f"__r{name}__", f"__i{name}__")
+    return Operation(plain, IN_PLACE[text] if in_place else function, names, in_place, (a, b))
+
+
+def _operator_of_numbers(tx: TraceContext, operation: Operation) -> Value | None:
+    """An operator of which one operand is a tensor, or a number that is not known yet; None for everything else."""
+    a, b = operation.operands
+    if not _are_graph_operands(a, b):
+        return None
+    if any(has_python_method(tx, x, operation.names) for x in (a, b)):
+        if isinstance(a, SymbolicValue) or isinstance(b, SymbolicValue):
+            a, b = (Constant(tx.specialise(x)) if isinstance(x, SymbolicValue) else x for x in (a, b))
+            return binary_op(tx, operation.shown, a, b)
+        if not isinstance(a, TensorValue):
+            return _by_special_methods(tx, operation)
+    if isinstance(a, Constant) and isinstance(a.obj, str):
+        raise Unsupported("format", b.describe())
+    function = operation.function if isinstance(a, TensorValue) else BINARY[operation.text][0]
+    if function is operator.pow and isinstance(a, Constant):  # a graph prints `-3 ** x`, which is another number
+        function = torch.pow if isinstance(b, TensorValue) else pow
+    return operator_in_graph(tx, function, [a, b])
+
+
+def _operator_of_a_class(tx: TraceContext, operation: Operation) -> Value | None:
+    """An operator that the program defines for a constant object, or for a class by its metaclass; None for everything else."""
+    is_defined = any(has_python_method(tx, x, operation.names) for x in operation.operands)
+    return _by_special_methods(tx, operation) if is_defined else None
+
+
+def _has_plain_result(tx: TraceContext, operation: Operation) -> bool:
     """Whether one of two constants is of a subclass of a built-in type, and no class of the program says what the operator does."""
-    if not (isinstance(a, Constant) and isinstance(b, Constant)) or not any(
-        isinstance(x, ConstantObject) for x in (a, b)
-    ):
+    a, b = operation.operands
+    are_constants = isinstance(a, Constant) and isinstance(b, Constant)
+    if not are_constants or not any(isinstance(x, ConstantObject) for x in (a, b)):
         return False
-    name = BINARY[text.removesuffix("=") if text not in BINARY else text][1]
-    return not any(has_python_method(tx, x, (f"__{name}__", f"__r{name}__", f"__i{name}__")) for x in (a, b))
+    return not any(has_python_method(tx, x, operation.names) for x in (a, b))
 
 
 def _combined_text(tx: TraceContext, text: str, a: Value, b: Value) -> Value | None:
@@ -238,34 +246,41 @@ def _refuse_deferred_text(*operands: Value) -> None:
             raise Unsupported("format", value.describe())
 
 
-def _by_special_methods(tx: TraceContext, a: Value, b: Value, forward: str, backward: str, text: str) -> Value:
-    """Python's rule for two operands: the reflected method first if the right class is a proper subclass that has its own."""
+def _by_special_methods(tx: TraceContext, operation: Operation) -> Value:
+    """Python's rule for two operands: the method in place, then of the other two the right one's first if its class is a proper subclass
+    of the left one's and has its own."""
+    (a, b), (forward, backward, _) = operation.operands, operation.names
     left, right = a.python_type(), b.python_type()
+    what = f"{operation.shown} of {a.describe()} and {b.describe()}"
     if is_numpy_type(left) or is_numpy_type(right):  # its operators ask the other object what it holds
-        raise Unsupported("builtin-method", f"{text} of {a.describe()} and {b.describe()}")
+        raise Unsupported("builtin-method", what)
     order = [(a, forward, b), (b, backward, a)]
     if left is not right and is_subtype(right, left) and lookup(tx, right, backward) is not lookup(tx, left, backward):
         order.reverse()
     if left is right:
         order = order[:1]
-    for owner, name, other in order:
+    for owner, name, other in (*_in_place_first(tx, operation), *order):
         raw = lookup(tx, owner.python_type(), name)
         if raw is MISSING or not _has_method_of_its_own(tx, owner, name, raw):
             continue
         result = call_special(tx, owner, name, [other])
         if not _is_not_implemented(result):
             return result
-    if not is_of_program(tx, (forward, backward), a, b):
-        function = BINARY[text][0] if text in BINARY else IN_PLACE[text]
-        result_type(tx, function, (forward, backward), a, b)
-        raise Unsupported("builtin-method", f"{text} of {a.describe()} and {b.describe()}")
+    if not is_of_program(tx, operation.names, a, b):
+        result_type(tx, operation.function, operation.names, a, b)
+        raise Unsupported("builtin-method", what)
     if any(_may_answer_last(tx, owner.python_type(), name) for owner, name, _ in order):
-        raise Unsupported(
-            "builtin-method", f"{text} of {a.describe()} and {b.describe()}: a built-in type is asked last"
-        )
+        raise Unsupported("builtin-method", f"{what}: a built-in type is asked last")
     names = f"{name_in_messages(left)!r} and {name_in_messages(right)!r}"
-    shown = {"**": "** or pow()"}.get(text, text)
+    shown = {"**": "** or pow()"}.get(operation.shown, operation.shown)
     raise_exception(tx, TypeError, f"unsupported operand type(s) for {shown}: {names}")
+
+
+def _in_place_first(tx: TraceContext, operation: Operation) -> list[tuple[Value, str, Value]]:
+    """What is asked before all else of an operator in place. PyTorch's own of a tensor is a call of the graph."""
+    a, b = operation.operands
+    is_asked = operation.in_place and (not isinstance(a, TensorValue) or _is_replaced(tx, operation))
+    return [(a, operation.names[2], b)] if is_asked else []
 
 
 def _has_method_of_its_own(tx: TraceContext, owner: Value, name: str, raw: Any) -> bool:
@@ -300,17 +315,15 @@ def _operator_of_constants(tx: TraceContext, operation: Operation) -> Value | No
     return None
 
 
-def _replaced_operator(tx: TraceContext, text: str, a: Value, b: Value) -> Value | None:
+def _replaced_operator(tx: TraceContext, operation: Operation) -> Value | None:
     """An operator of a tensor whose class has a method in place of PyTorch's own; None: there is none."""
-    plain = text if text in BINARY else text[:-1]
-    name = BINARY[plain][1]
-    names = (f"__{name}__", f"__r{name}__", *([f"__i{name}__"] if text not in BINARY else []))
-    tensors = [x for x in (a, b) if isinstance(x, TensorValue)]
-    if not any(replaced_method(tx, x.python_type(), n) for x in tensors for n in names):
-        return None
-    if text not in BINARY and isinstance(a, TensorValue) and lookup(tx, a.python_type(), names[2]) is not MISSING:
-        return call_special(tx, a, names[2], [b])
-    return _by_special_methods(tx, a, b, names[0], names[1], plain)
+    return _by_special_methods(tx, operation) if _is_replaced(tx, operation) else None
+
+
+def _is_replaced(tx: TraceContext, operation: Operation) -> bool:
+    names = operation.names if operation.in_place else operation.names[:2]
+    tensors = [x for x in operation.operands if isinstance(x, TensorValue)]
+    return any(replaced_method(tx, x.python_type(), name) is not None for x in tensors for name in names)
 
 
 def _are_graph_operands(a: Value, b: Value) -> bool:

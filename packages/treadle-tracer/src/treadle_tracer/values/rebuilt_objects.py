@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import collections
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import IdentitySet
 from treadle_tracer.class_facts import mro_of, own_dict
 from treadle_tracer.values.class_lookup import find_in_mro
+
+if TYPE_CHECKING:
+    from treadle_tracer.values.value import Value
 
 
 def new_instance(cls: type, *args: Any) -> Any:
@@ -32,6 +35,19 @@ def set_attributes(obj: Any, attrs: dict[str, Any]) -> None:
             slot.__set__(obj, value)
         else:
             attributes[name] = value
+
+
+def emit_attributes(cg: Any, owner: Value, attributes: Mapping[str, Value]) -> None:
+    """Emit `set_attributes(owner, attributes)`."""
+    cg.cb.push_null()
+    cg.const(set_attributes)
+    cg.value(owner)
+    for name, value in attributes.items():
+        cg.const(name)
+        cg.value(value)
+    cg.cb.build_map(len(attributes))
+    cg.cb.call(2)
+    cg.cb.pop_top()
 
 
 def _fill_ordered(obj: Any, contents: dict[Any, Any]) -> None:

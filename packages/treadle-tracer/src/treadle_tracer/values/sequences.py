@@ -18,7 +18,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource, ConstSource, length_of_container
 from treadle_tracer.tables import by_name, disjoint
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
-from treadle_tracer.values.class_lookup import MISSING, find_in_mro, lookup
+from treadle_tracer.values.class_lookup import MISSING, find_in_mro, has_special, lookup
 from treadle_tracer.values.iteration import SequenceIterator
 from treadle_tracer.values.value import NotConstant, Value
 
@@ -65,7 +65,7 @@ class Sequence(Value):
         try:
             index = key.constant()
         except NotConstant:
-            if lookup(tx, key.python_type(), "__index__") in (MISSING, None) and not isinstance(key, SliceValue):
+            if not isinstance(key, SliceValue) and not has_special(tx, key.python_type(), "__index__"):
                 self._refuse_index(tx, key.python_type())
             index = key.as_index(tx) if not isinstance(key, SliceValue) else key.as_slice(tx)
         if isinstance(index, type) and lookup(tx, type(index), "__index__") is not MISSING:

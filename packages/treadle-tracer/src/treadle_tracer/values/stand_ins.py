@@ -6,10 +6,14 @@ It is carried out on empty objects of the same types (`[]` for every list), wher
 from __future__ import annotations
 
 import collections
+import functools
 import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from treadle_tracer.by_identity import IdentitySet
 from treadle_tracer.class_facts import is_made_by_statement
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.arrays import ArrayValue
@@ -24,14 +28,15 @@ from treadle_tracer.values.value import Value
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
-_DICT = collections.OrderedDict[Any, Any]()
+_MAPPINGS: tuple[Any, ...] = ({}, collections.OrderedDict())
 _OF_TYPE: dict[type, Any] = {
     bool: False,
     range: range(0),
-    **{type(view): view for mapping in ({}, _DICT) for view in (mapping.keys(), mapping.values(), mapping.items())},
+    **{type(view): view for mapping in _MAPPINGS for view in (mapping.keys(), mapping.values(), mapping.items())},
 }
-
-
+_CONTAINERS = IdentitySet(
+    (list, tuple, torch.Size, collections.deque, dict, collections.OrderedDict, collections.defaultdict, set, frozenset)
+)
 _ASKED_BY_BUILT_INS = ("__index__", "__iter__", "__len__", "__getitem__", "__str__", "__repr__", "__format__", "keys")
 
 
@@ -45,6 +50,9 @@ def result_type(
     for operand in (a, b):
         if isinstance(operand, OpaqueValue):
             operand.refuse()
+    left, right = a.python_type(), b.python_type()
+    if left in _CONTAINERS and right in _CONTAINERS and (known := _of_containers(function, left, right)) is not None:
+        return known
     what = f"{getattr(function, '__name__', 'operator')} of {a.describe()} and {b.describe()}"
     if is_of_program(tx, (*names, *_ASKED_BY_BUILT_INS), a, b):
         raise Unsupported("builtin-method", what)
@@ -57,6 +65,15 @@ def result_type(
             raise Unsupported("builtin-method", what) from None
         text = str(error)
     return tx.raise_exception(TypeError, text)
+
+
+@functools.cache
+def _of_containers(function: Callable[[Any, Any], Any], left: type, right: type) -> type | None:
+    """The type of the result for two of Python's own containers, whose operators nobody can change; None where they are refused."""
+    try:
+        return type(function(left(), right()))
+    except TypeError:
+        return None
 
 
 def is_of_program(tx: TraceContext, names: Sequence[str], *operands: Value) -> bool:

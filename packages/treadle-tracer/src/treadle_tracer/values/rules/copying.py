@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import copy
-import types
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +21,7 @@ from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.rules.rule import Args, Kwargs, Rule
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.sets import SetValue
+from treadle_tracer.values.stand_ins import is_of_program
 from treadle_tracer.values.tensor import TensorValue
 from treadle_tracer.values.value import Raised, Value, call_special
 
@@ -54,14 +54,14 @@ def _empty_copy(tx: TraceContext, value: ObjectValue) -> ObjectValue:
     made = ObjectValue(value.cls)
     if _answers(tx, made, "__setstate__"):
         raise Unsupported("call", f"a copy of {value.describe()}, whose class gives a __setstate__")
-    if _is_of_program(tx, made, "__getattribute__") and not isinstance(made.get_attr(tx, "__dict__"), InstanceDict):
+    if is_of_program(tx, ("__getattribute__",), made) and not isinstance(made.get_attr(tx, "__dict__"), InstanceDict):
         raise Unsupported("call", f"a copy of {value.describe()}, whose class gives another __dict__")
     return made
 
 
 def _answers(tx: TraceContext, value: ObjectValue, name: str) -> bool:
     """Whether `__getattribute__` or `__getattr__` of the program give an attribute that no class has."""
-    if not _is_of_program(tx, value, "__getattr__") and not _is_of_program(tx, value, "__getattribute__"):
+    if not is_of_program(tx, ("__getattr__", "__getattribute__"), value):
         return False
     try:
         value.get_attr(tx, name)
@@ -70,10 +70,6 @@ def _answers(tx: TraceContext, value: ObjectValue, name: str) -> bool:
             return False
         raise
     return True
-
-
-def _is_of_program(tx: TraceContext, value: ObjectValue, name: str) -> bool:
-    return isinstance(lookup(tx, value.cls, name), types.FunctionType)
 
 
 def _why_not_by_attributes(tx: TraceContext, value: ObjectValue) -> str | None:
