@@ -365,24 +365,20 @@ def denoising_diffusion_unet() -> Program:
 # ---- reinforcement learning
 
 
-def stable_baselines3_policy() -> Program:
+def _policy(module: str, name: str) -> Any:
     gymnasium = _load("gymnasium")
     np = _load("numpy")
-    ActorCriticPolicy = _load("stable_baselines3.common.policies").ActorCriticPolicy
-
     space = gymnasium.spaces.Box(-1, 1, (6,), np.float32)
-    policy = ActorCriticPolicy(space, gymnasium.spaces.Discrete(3), lambda _: 1e-3).eval()
+    return getattr(_load(module), name)(space, gymnasium.spaces.Discrete(3), lambda _: 1e-3).eval()
+
+
+def stable_baselines3_policy() -> Program:
+    policy = _policy("stable_baselines3.common.policies", "ActorCriticPolicy")
     return lambda x: policy.evaluate_actions(x, torch.zeros(4, dtype=torch.int64)), {"x": torch.randn(4, 6)}
 
 
 def stable_baselines3_q_network() -> Program:
-    gymnasium = _load("gymnasium")
-    np = _load("numpy")
-    DQNPolicy = _load("stable_baselines3.dqn.policies").DQNPolicy
-
-    space = gymnasium.spaces.Box(-1, 1, (6,), np.float32)
-    policy = DQNPolicy(space, gymnasium.spaces.Discrete(3), lambda _: 1e-3).eval()
-    return policy.q_net, {"obs": torch.randn(4, 6)}
+    return _policy("stable_baselines3.dqn.policies", "DQNPolicy").q_net, {"obs": torch.randn(4, 6)}
 
 
 PROGRAMS: dict[str, Callable[[], Program]] = {

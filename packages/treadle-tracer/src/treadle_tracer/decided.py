@@ -10,7 +10,7 @@ decision is written to a copy.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -156,9 +156,7 @@ class _ProgramGuard:
         self._first_changed = program.compiled()
         self._inputs = [position for row in program.rows for position in row.inputs]
         read = [outside[position] for position in self._inputs]
-        self._types = tuple(dict.fromkeys(o.type for o in read))
-        self._sizes = tuple(o.size for o in read if o.size is not None)
-        self._are_blocks = len(self._sizes) == len(read)
+        self._read_blocks = _reader_of_blocks(read)
         self._seen: Any = None
 
     def holds(self, given: Sequence[Any]) -> bool:
@@ -183,14 +181,26 @@ class _ProgramGuard:
     def _contents(self, given: Sequence[Any]) -> tuple[bytes, int] | tuple[tuple[Any, ...], int]:
         """The numbers of all rows, one row after the other, and how long the part of a row is."""
         read = [given[position] for position in self._inputs]
-        if not self._are_blocks:
+        if self._read_blocks is None:
             return tuple(map(_contents, read)), len(read) // len(self.rows)
-        import treadle_frame
-
-        offset, data_ptr = tensor_abi.handle_offset(), tensor_abi.address_of("data_ptr")
-        assert offset is not None
-        contents = treadle_frame.native_memory(read, self._types, offset, data_ptr, self._sizes)
+        contents = self._read_blocks(read)
         return contents, len(contents) // len(self.rows)
+
+
+def _reader_of_blocks(objects: Sequence[Outside]) -> Callable[[Sequence[Any]], bytes] | None:
+    """A function of objects like these that gives their bytes; None if they are not all tensors in one block of memory each."""
+    sizes = tuple(known.size for known in objects if known.size is not None)
+    offset = tensor_abi.handle_offset()
+    if len(sizes) < len(objects) or offset is None:
+        return None
+    import treadle_frame
+
+    types, data_ptr = _types_of(objects), tensor_abi.address_of("data_ptr")
+    return lambda given: treadle_frame.native_memory(given, types, offset, data_ptr, sizes)
+
+
+def _types_of(objects: Iterable[Outside]) -> tuple[type, ...]:
+    return tuple(dict.fromkeys(known.type for known in objects))
 
 
 def _contents(value: Any) -> Any:
@@ -254,7 +264,7 @@ class _ApartGuard:
     def __init__(self, outside: Sequence[Outside]):
         self._positions = [n for n, known in enumerate(outside) if issubclass(known.type, torch.Tensor)]
         self._roles = [(outside[n].is_leaf, outside[n].is_written) for n in self._positions]
-        self._types = tuple(dict.fromkeys(outside[n].type for n in self._positions))
+        self._where = _reader_of_places([outside[n] for n in self._positions])
         self._seen: bytes | None = None
 
     def __call__(self, given: Sequence[Any]) -> bool:
@@ -269,18 +279,24 @@ class _ApartGuard:
         self._seen = where if all(tensor.numel() for tensor in tensors) else None
         return True
 
-    def _where(self, tensors: Sequence[Any]) -> bytes | None:
-        """Numbers that say where the storages of the tensors are."""
-        offset = tensor_abi.handle_offset()
-        if offset is None:
-            return None
-        import treadle_frame
 
-        functions = tuple(map(tensor_abi.address_of, ("data_ptr", "storage_offset", "storage_size")))
+def _reader_of_places(objects: Sequence[Outside]) -> Callable[[Sequence[Any]], bytes | None]:
+    """A function of tensors like these: numbers that say where their storages are, or None if none do."""
+    offset = tensor_abi.handle_offset()
+    if offset is None:
+        return lambda tensors: None
+    import treadle_frame
+
+    types = _types_of(objects)
+    functions = tuple(map(tensor_abi.address_of, ("data_ptr", "storage_offset", "storage_size")))
+
+    def places(tensors: Sequence[Any]) -> bytes | None:
         try:
-            return treadle_frame.native_numbers(tensors, self._types, offset, functions)
-        except RuntimeError:  # one has no storage
+            return treadle_frame.native_numbers(tensors, types, offset, functions)
+        except RuntimeError:
             return None
+
+    return places
 
 
 def shares_memory(ranges: Iterable[tuple[int, int, bool, bool]]) -> bool:

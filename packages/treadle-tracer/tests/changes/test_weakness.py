@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import types
 
 import pytest
@@ -400,3 +401,24 @@ def test_looking_for_what_has_changed_leaves_a_defaultdict_alone():
     run(torch.ones(1))
     holder["numbers"] = collections.defaultdict(list, k=2)
     assert run(torch.ones(1))[1] == [("k", 2)] and list(holder["numbers"]) == ["k"]
+
+
+def test_looking_for_what_has_changed_runs_no_property():
+    class Counts:
+        @property
+        def args(self):
+            asked.append("args")
+            return (torch.ones(3),)
+
+    asked = []
+    holder = {"partial": functools.partial(torch.add, torch.ones(2))}
+
+    def f(x):
+        return x.sum() + holder["partial"].args[0].sum()
+
+    run = compiled(f)[0]
+    for size in (2, 4):
+        holder["partial"] = functools.partial(torch.add, torch.ones(size))
+        run(torch.ones(2))
+    holder["partial"] = Counts()
+    assert run(torch.ones(2)) == 5 and asked == ["args"]

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 import torch
-from compile_runs import compiled
+from compile_runs import check_program
 
 
 def at_its_own_pace(x):
@@ -76,7 +76,4 @@ def _plain(value):
 
 @pytest.mark.parametrize("program", (*WHOLE, *LEFT), ids=lambda program: program.__name__)
 def test_programs(program):
-    run, said = compiled(program)
-    for start in (1.0, 2.0):
-        assert _plain(run(torch.full((2,), start))) == _plain(program(torch.full((2,), start)))
-    assert bool(said.breaks or said.skips) == (program not in WHOLE)
+    check_program(program, _plain, is_whole=program in WHOLE)

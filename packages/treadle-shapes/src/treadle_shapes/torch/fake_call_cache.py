@@ -140,8 +140,11 @@ class FakeCallCache:
         """Return all that the result depends on. Adds each tensor among the arguments to `tensors` once. Raises Unknown."""
         parts = [self._part(arg, tensors) for arg in args]
         named = [(name, self._part(arg, tensors)) for name, arg in kwargs.items()]
-        settings = torch.is_grad_enabled(), is_differentiable(), None if tensors else torch.get_default_dtype()
-        return target, settings, tuple(parts), tuple(named)
+        return target, self._settings(tensors), tuple(parts), tuple(named)
+
+    def _settings(self, tensors: list[FakeTensor]) -> Any:
+        """The part of a key for what is set in this process, for a call with these tensors among its arguments."""
+        return torch.is_grad_enabled(), is_differentiable(), None if tensors else torch.get_default_dtype()
 
     def _part(self, value: Any, tensors: list[FakeTensor]) -> Any:
         kind = type(value)

@@ -1,8 +1,8 @@
 """Keeps the results of `static_calls` for later processes, in a store that the caller gives. Needs torch.
 
     keep_fake_calls(read, write)        # functions of a key, and of a key and bytes
-    ...                         # calls on fake tensors
-    save_fake_calls()                      # writes what is new
+    ...                                 # calls on fake tensors
+    save_fake_calls()                   # writes what is new
 
 One entry of the store holds the results of one environment: release and build of PyTorch, the files of the fake kernels, here and there,
 what Python programs have registered for ATen's operators, and what the CPU can do. Calls of other devices than the CPU are not kept. The

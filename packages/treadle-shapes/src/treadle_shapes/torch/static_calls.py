@@ -7,8 +7,9 @@ Without symbolic sizes a result depends on nothing that a mode holds, so all mod
 generation make the same calls. `kept_calls` keeps them for later processes.
 
 The key is that of `fake_call_cache`, the sizes of the arguments' memory, and those settings of the process that choose among kernels
-(`_settings`). A call is not cached where `why_not_static` says so, where an argument or a result has symbolic sizes, and under the
-conditions of `fake_call_cache`. In-place operators are answered by their first argument, which autograd's layers have counted up by then.
+(`StaticCalls._settings`). A call is not cached where `why_not_static` says so, where an argument or a result has symbolic sizes, and under
+the conditions of `fake_call_cache`. In-place operators are answered by their first argument, which autograd's layers have counted up by
+then.
 """
 
 from __future__ import annotations
@@ -78,9 +79,22 @@ class StaticCalls(FakeCallCache):
     def _key(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: list[FakeTensor]) -> Any:
         if target is aten.index.Tensor and any(t is not None and t.dtype in _MASKS for t in args[1]):
             raise Unknown  # how many elements a mask selects is the mode's business
-        parts = [self._part(arg, tensors) for arg in args]
-        named = [(name, self._part(arg, tensors)) for name, arg in kwargs.items()]
-        return target, _settings(), tuple(parts), tuple(named)
+        return super()._key(target, args, kwargs, tensors)
+
+    def _settings(self, tensors: list[FakeTensor]) -> Any:
+        """What chooses among kernels, and so among layouts or dtypes of results."""
+        core: Any = torch._C
+        return (
+            core.is_grad_enabled(),
+            is_differentiable(),
+            torch.get_default_dtype(),
+            core._get_default_device(),
+            core._get_deterministic_algorithms(),
+            core._get_mkldnn_enabled(),
+            core._get_nnpack_enabled(),
+            core._get_cudnn_enabled(),
+            core.get_num_threads(),
+        )
 
     def _symbolic(self, value: Any) -> Any:
         raise Unknown
@@ -127,22 +141,6 @@ def _writes_its_first_argument_only(target: torch._ops.OpOverload) -> bool:
         return False
     written = [a.alias_info is not None and a.alias_info.is_write for a in target._schema.arguments]
     return written[0] and not any(written[1:]) and len(target._schema.returns) == 1
-
-
-def _settings() -> tuple[Any, ...]:
-    """What is set in this process and chooses among kernels, and so among layouts or dtypes of results."""
-    core: Any = torch._C
-    return (
-        core.is_grad_enabled(),
-        is_differentiable(),
-        torch.get_default_dtype(),
-        core._get_default_device(),
-        core._get_deterministic_algorithms(),
-        core._get_mkldnn_enabled(),
-        core._get_nnpack_enabled(),
-        core._get_cudnn_enabled(),
-        core.get_num_threads(),
-    )
 
 
 __all__ = ["StaticCalls", "forget_all", "why_not_static"]

@@ -11,6 +11,7 @@ import torch
 from ..class_facts import is_class, mro_of, namespace_of, own_dict
 from ..source import ClosureSource, LocalSource, Path, Source
 from ..values.class_lookup import find_in_mro
+from ..values.constants import is_trusted_function
 
 if TYPE_CHECKING:
     from ..decision_programs import Decision
@@ -108,6 +109,17 @@ def _own_dict(value: Any) -> Any:
     return namespace_of(value) if is_class(value) else own_dict(value)
 
 
+def _attribute(value: Any, name: str) -> Any:
+    """`value.name` where that runs no code of the program: it may be an object of another class than when the path was made."""
+    mro = mro_of(type(value))
+    raw = find_in_mro(mro, name)[0]
+    getter = raw.fget if isinstance(raw, property) else find_in_mro(mro_of(type(raw)), "__get__")[0]
+    asked = (getter, *(find_in_mro(mro, hook)[0] for hook in ("__getattribute__", "__getattr__")))
+    if any(isinstance(code, types.FunctionType) and not is_trusted_function(code) for code in asked):
+        raise AttributeError
+    return getattr(value, name)
+
+
 def _own_item(value: dict[Any, Any], key: Any) -> Any:
     """The item of a dict, which may be another one than when the path was made: `dict.__getitem__` would ask `__missing__`."""
     found = dict.get(value, key, _ABSENT)
@@ -142,7 +154,7 @@ _ROOTS: Mapping[str, Callable[..., Any]] = {
     "globals": lambda frame: frame.globals,
 }
 _STEPS: Mapping[str, Callable[..., Any]] = {
-    "attr": getattr,
+    "attr": lambda value, name: _attribute(value, name),
     "instance_dict": lambda value, name: _own_dict(value)[name],
     "own_dict": lambda value: _own_dict(value),
     "descriptor": lambda value, descriptor: descriptor.__get__(value),

@@ -45,29 +45,36 @@ def _generality(entry: Any) -> int:
 
 
 def _failing_checks(entry: Any, frame: Any) -> list[Any]:
-    """The checks of an entry's guard that do not hold, in order. Those that run code of the program are tried where all others hold."""
+    """The checks of an entry's guard that do not hold, in order, none below a path whose check does not hold: an object of another class
+    than expected may run code when it is looked into. Checks that run code of the program are tried where all others hold.
+    """
     cells = dict(zip(frame.code.co_freevars, frame.closure or (), strict=True))
     scope = (frame.locals, frame.globals, cells, frame.builtins)
 
     def failing(checks: Iterable[Any]) -> list[Any]:
-        return [check for check in checks if not treadle_frame.GuardProgram([check]).check(*scope)]
+        found: list[Any] = []
+        failed: set[Any] = set()
+        for check in checks:
+            path, *above = _prefixes(path_key(check.path))
+            if not failed.isdisjoint(above) or (failed and KINDS[check.op].on_several_paths):
+                continue
+            if not treadle_frame.GuardProgram([check]).check(*scope):
+                failed.add(path)
+                found.append(check)
+        return found
 
     checks = entry.guard.checks
     return failing(c for c in checks if not is_asked_last(c)) or failing(filter(is_asked_last, checks))
 
 
 def _differences(payload: Payload, checks: Sequence[Any], frame: Any, dynamic: DynamicSources) -> list[str]:
-    """One text per difference, each once. A difference of a tensor makes later checks below its path superfluous."""
+    """One text per difference, each once."""
     tensors = {path_key(guard.source.path): guard for guard in payload.tensors}
     numbers = {path_key(source.path) for source, dims in dynamic.items() if not dims}
     texts: dict[str, None] = {}
-    failed: set[Any] = set()
     for check in checks:
         keys = _prefixes(path_key(check.path))
         kind = KINDS[check.op]
-        if not failed.isdisjoint(keys[1:]) or (texts and kind.on_several_paths):
-            continue  # it fails because of a difference that is listed already
-        failed.add(keys[0])
         owner = next((tensors[key] for key in keys if key in tensors), None)
         found: list[str] = []
         if owner is not None and owner.identity is None and not kind.on_numbers:

@@ -71,7 +71,7 @@ class MappingProxyValue(Value):
 
 
 def wrap_mapping_proxy(tx: TraceContext, obj: Any, source: Source) -> Value | None:
-    """The Value of a proxy from outside; None for the namespace of a class, whose entries are guarded one by one."""
+    """The Value of a proxy from outside; None for what looks like the namespace of a class, which is no dict of the program."""
     mapping = behind(obj)
     if type(mapping) is dict and "__module__" in mapping and "__doc__" in mapping:
         return None
