@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from aten_capture import capture
 from treadle_codegen import compile_graph
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.cpp import vector_math
-from treadle_codegen.targets.cpp.build import build_library
+from treadle_codegen.targets.cpp.build import build_library, compile_flags, find_compiler
 
 SPECIAL = [
     0.0,
@@ -101,3 +103,17 @@ def test_vector_loops_call_the_widest_form() -> None:
     assert "sleef_sin_d(" in compiled.kernel_source
     library, _ = build_library(compiled.source, CodegenOptions())
     assert all((ctypes.c_void_p * len(vector_math._instruction_sets())).in_dll(library, "treadle_sleef"))
+
+
+@pytest.mark.skipif(not vector_math._instruction_sets(), reason="the processor has no AVX2")
+def test_a_call_whose_result_a_condition_selects_has_its_vector_form(tmp_path: Path) -> None:
+    x = torch.rand(64) + 0.1
+    compiled = compile_graph(capture(lambda x: torch.where(x > 0.3, x.sin(), x / 3), (x,)), (x,))
+    text = tmp_path / "kernels.cpp"
+    text.write_text(compiled.source)
+    command = [*find_compiler().command, *compile_flags(1, compiled.source), "-S", "-o", "-", str(text)]
+    assembly = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = assembly.replace("jmp", "call").splitlines()
+    called = {line.split()[1] for line in lines if line.split()[:1] == ["call"] and "sleef" in line}
+    assert called
+    assert all(name.startswith("_ZGV") for name in called)

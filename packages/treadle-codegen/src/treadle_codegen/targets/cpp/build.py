@@ -21,7 +21,7 @@ from treadle_codegen.errors import CodegenUnavailable, CompilerFailed
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.targets.cpp.load import load_library
 from treadle_codegen.targets.cpp.processor import processor_line
-from treadle_codegen.targets.cpp.vector_math import bind
+from treadle_codegen.targets.cpp.vector_math import bind, calls_vector_functions
 
 # No -ffast-math: NaN and infinity must behave as in eager. No contraction to fma: with it a maximum minus itself, both the product
 # of x and a scale, need not be 0. errno and trapping exceptions are not observable from Python.
@@ -39,6 +39,9 @@ _FLAGS = (
     "-shared",
     "-w",
 )
+# g++ moves the only use of a value into the branch of `c ? f(x) : y` that needs it. A call in a branch has no vector form: `where(x > 0.3,
+# x.sin(), x)` took five times as long. clang++ refuses the flag.
+_VECTOR_CALLS = "-fno-tree-sink"
 _KILLED = "signal terminated program"  # what g++ says of a pass of its own that was killed
 _ROOM = 16 << 20  # bytes that a compile may need on a disk
 _CANDIDATES = ("g++", "clang++", "c++")
@@ -113,9 +116,9 @@ def kernel_cache(options: CodegenOptions) -> FileCache:
     return _cache(options.cache_dir, options.cache_bytes)
 
 
-def compile_flags(threads: int) -> tuple[str, ...]:
-    """Compiler flags; with more than one thread kernels use OpenMP (the runtime that torch has loaded serves them)."""
-    flags = _FLAGS
+def compile_flags(threads: int, source: str = "") -> tuple[str, ...]:
+    """Compiler flags for `source`; with more than one thread kernels use OpenMP (the runtime that torch has loaded serves them)."""
+    flags = (*_FLAGS, _VECTOR_CALLS) if calls_vector_functions(source) else _FLAGS
     if " avx512f" in _cpu_identity():
         flags = (*flags, "-mprefer-vector-width=512")  # the default of 256 takes 1.5 times as long for exp, erf, tanh
     return (*flags, "-fopenmp") if threads > 1 else flags
@@ -130,7 +133,7 @@ def build_library(
     the source.
     """
     compiler = find_compiler()
-    flags = compile_flags(threads)
+    flags = compile_flags(threads, source)
     cache = kernel_cache(options)
     key = content_key(source, " ".join(flags), compiler.identity, __version__)
     library = cache.read("cpp", key, ".so")
@@ -171,6 +174,9 @@ def _compile_in(directory: Path, source: str, compiler: Compiler, flags: tuple[s
     text.write_text(source)
     command = [*compiler.command, *flags, "-o", str(library), str(text), "-lm"]
     code, errors = _run_in_background(command) if background else _run(command)
+    if code > 0 and _VECTOR_CALLS in errors:
+        command.remove(_VECTOR_CALLS)
+        code, errors = _run_in_background(command) if background else _run(command)
     if code < 0:
         raise CodegenUnavailable(f"the C++ compiler {compiler} was killed by signal {-code}")
     if code != 0 and _KILLED in errors:  # out of memory

@@ -66,6 +66,11 @@ def definitions(text: str) -> str:
     return "".join([*parts, "#endif\n"])
 
 
+def calls_vector_functions(text: str) -> bool:
+    """Whether `text` has a call that the compiler's vectoriser replaces by one of a vector form."""
+    return _USE.search(text) is not None
+
+
 def bind(library: ctypes.CDLL) -> None:
     """Fill in the pointers of a loaded library, where it has any. Raises OSError where this torch lacks one of the functions."""
     names = getattr(library, _NAMES, None)
