@@ -1,5 +1,5 @@
-"""Whole-stack tests: internal errors are raised, small functions are compiled too, kernels use one thread, the kernel cache is the
-session's own, and random tensors are the same in every run (TREADLE_TEST_SEED draws other ones)."""
+"""Whole-stack tests: internal errors are raised, small functions and first calls are compiled too, kernels use one thread, the kernel
+cache is the session's own, and random tensors are the same in every run (TREADLE_TEST_SEED draws other ones)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def kernel_cache(tmp_path_factory):
         os.environ["TREADLE_CACHE_DIR"] = before
 
 
-os.environ["TREADLE_LEAVE_UNPROFITABLE"] = "0"  # for child processes
+os.environ["TREADLE_LEAVE_UNPROFITABLE"] = os.environ["TREADLE_SETUP_IN_EAGER"] = "0"  # for child processes
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def _clean_state():
     torch.manual_seed(int(os.environ.get("TREADLE_TEST_SEED", "0")))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    with treadle.config.patch(raise_internal_errors=True, leave_unprofitable=False):
+    with treadle.config.patch(raise_internal_errors=True, leave_unprofitable=False, setup_in_eager=False):
         treadle.reset()
         yield
         treadle.reset()

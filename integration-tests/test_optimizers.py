@@ -121,6 +121,25 @@ def test_a_learning_rate_in_a_tensor_is_no_recompile(name):
     assert not treadle.stats().breaks
 
 
+CHANGES = {"RAdam": {}, "ASGD": {"t0": 4}}
+"""Optimizers that decide on the number of the step, and decide differently at a later one."""
+
+
+@pytest.mark.parametrize("kind", ["loop", "foreach"])
+@pytest.mark.parametrize("name", [*WHOLE, *CHANGES])
+def test_the_first_step_is_not_compiled(name, kind):
+    """It makes the state, so that what it relies on does not hold at the next step."""
+    if kind == "foreach" and not has_option(name, "foreach"):
+        pytest.skip(f"{name} has no such option")
+    options = {"foreach": kind == "foreach"} if has_option(name, "foreach") else {}
+    with treadle.config.patch(setup_in_eager=True):
+        graphs = run_steps(name, {**options, **CHANGES.get(name, {})}, schedule=True, steps=20)
+    assert graphs[0] == (name == "Adagrad")  # has its state from the start
+    assert graphs[1] == 1
+    assert graphs[-1] <= (2 if name in CHANGES else 1)
+    assert not treadle.stats().breaks
+
+
 FUSED = [
     ("SGD", {}),
     ("SGD", {"momentum": 0.9, "dampening": 0.1}),

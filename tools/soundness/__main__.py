@@ -33,7 +33,7 @@ def compiler(seed: int, backend: str) -> Any:
             function,
             backend=backend,
             dynamic=dynamic,
-            options={"raise_internal_errors": True, "leave_unprofitable": False},
+            options={"raise_internal_errors": True, "leave_unprofitable": False, "setup_in_eager": seed // 4 % 2 == 1},
         )
 
     return compile_function

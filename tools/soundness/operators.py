@@ -159,7 +159,7 @@ def fuzz_operator(op: Any, steps: int, seed: int, backend: str) -> Iterator[str]
     compiled = treadle.compile(
         lambda *args, **kwargs: op.op(*args, **kwargs),
         backend=backend,
-        options={"raise_internal_errors": True, "leave_unprofitable": False},
+        options={"raise_internal_errors": True, "leave_unprofitable": False, "setup_in_eager": False},
     )
     for step, arguments in zip(range(steps), samples(op, rng), strict=False):
         make = vary(rng, arguments)

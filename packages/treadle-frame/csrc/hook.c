@@ -7,6 +7,7 @@
  *            |- RUN_CACHED ------------------------------------------------> default evaluator
  *            `- handler(FrameInfo), hook off -- Entry ---------------------> tf_run_entry
  *                                           |- SKIP, RUN_ONCE -------------> default evaluator
+ *                                           |- RUN_ONCE_BELOW -------------> default evaluator, hook off
  *                                           |- RecursionError -------------> default evaluator
  *                                           `- exception ------------------> to the caller
  *
@@ -390,7 +391,10 @@ is_eligible(PyCodeObject *code, _PyInterpreterFrame *frame)
     return tf_is_plain_function_code(code) && frame->owner == FRAME_OWNED_BY_THREAD && frame->f_locals == NULL;
 }
 
-/* The entry to run in this frame: 1 and a new reference, 0, -1 with an exception set. */
+/* How a frame is to run. */
+enum { CHOICE_FAILED = -1, CHOICE_ORIGINAL = 0, CHOICE_ENTRY = 1, CHOICE_HOOK_OFF = 2 };
+
+/* CHOICE_ENTRY comes with a new reference to the entry; at CHOICE_FAILED an exception is set. */
 static int
 choose_entry(ThreadHook *thread, PyCodeObject *code, _PyInterpreterFrame *frame, Entry **entry)
 {
@@ -429,8 +433,12 @@ choose_entry(ThreadHook *thread, PyCodeObject *code, _PyInterpreterFrame *frame,
     else if (answer == tf_skip_below) {
         result = tf_cache_set_skip_below(code);
     }
+    else if (answer == tf_run_once_below) {
+        result = CHOICE_HOOK_OFF;
+    }
     else if (answer != tf_run_once) {
-        PyErr_Format(PyExc_TypeError, "a handler must return an Entry, SKIP, SKIP_BELOW or RUN_ONCE, not %R", answer);
+        PyErr_Format(PyExc_TypeError, "a handler must return an Entry, SKIP, SKIP_BELOW, RUN_ONCE or RUN_ONCE_BELOW, not %R",
+                     answer);
         result = -1;
     }
     Py_DECREF(answer);
@@ -467,14 +475,14 @@ evaluate_frame(PyThreadState *tstate, _PyInterpreterFrame *frame, int throwflag)
     }
     Entry *entry = NULL;
     int chosen = choose_entry(thread, code, frame, &entry);
-    if (chosen < 0) {
+    if (chosen == CHOICE_FAILED) {
         return tf_leave_frame(tstate, frame, NULL);
     }
-    if (chosen > 0) {
+    if (chosen == CHOICE_ENTRY) {
         return tf_run_entry(tstate, frame, entry);
     }
     cache = tf_cache_of(code);
-    if (cache == NULL || !cache->skip_below) {
+    if (chosen != CHOICE_HOOK_OFF && (cache == NULL || !cache->skip_below)) {
         goto eval_default;
     }
 eval_hook_off: {

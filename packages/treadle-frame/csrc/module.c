@@ -2,7 +2,7 @@
 #include "treadle_frame.h"
 
 Counters tf_counters;
-PyObject *tf_run_cached, *tf_skip, *tf_skip_below, *tf_run_once;
+PyObject *tf_run_cached, *tf_skip, *tf_skip_below, *tf_run_once, *tf_run_once_below;
 PyObject *tf_layout_error, *tf_guard_error, *tf_evaluator_error, *tf_stale_warning, *tf_evaluator_warning;
 
 /* ---- sentinels --------------------------------------------------------------------------------------------------------- */
@@ -138,7 +138,8 @@ execute(PyObject *module)
     }
     if (PyType_Ready(&Sentinel_Type) < 0 || add_sentinel(module, "RUN_CACHED", &tf_run_cached) < 0
         || add_sentinel(module, "SKIP", &tf_skip) < 0 || add_sentinel(module, "SKIP_BELOW", &tf_skip_below) < 0
-        || add_sentinel(module, "RUN_ONCE", &tf_run_once) < 0) {
+        || add_sentinel(module, "RUN_ONCE", &tf_run_once) < 0
+        || add_sentinel(module, "RUN_ONCE_BELOW", &tf_run_once_below) < 0) {
         return -1;
     }
     return import_errors() < 0 || tf_cache_init() < 0 || tf_run_init() < 0 || tf_trie_add_vocabulary(module) < 0 ? -1 : 0;

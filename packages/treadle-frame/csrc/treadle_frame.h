@@ -358,7 +358,7 @@ typedef struct {
 } Counters;
 
 extern Counters tf_counters;
-extern PyObject *tf_run_cached, *tf_skip, *tf_skip_below, *tf_run_once;         /* sentinels */
+extern PyObject *tf_run_cached, *tf_skip, *tf_skip_below, *tf_run_once, *tf_run_once_below; /* sentinels */
 extern PyObject *tf_layout_error, *tf_guard_error, *tf_evaluator_error;     /* from errors.py */
 extern PyObject *tf_stale_warning, *tf_evaluator_warning;
 extern PyTypeObject Dispatcher_Type;

@@ -22,6 +22,7 @@ import treadle_frame
 from treadle_frame import (
     RUN_CACHED,
     RUN_ONCE,
+    RUN_ONCE_BELOW,
     SKIP,
     SKIP_BELOW,
     Check,
@@ -211,7 +212,10 @@ def test_handler_exception_comes_out_of_the_call() -> None:
 def test_wrong_answer_is_a_type_error() -> None:
     def f() -> None: ...
 
-    with pytest.raises(TypeError, match="Entry, SKIP, SKIP_BELOW or RUN_ONCE, not 7"), handled(lambda frame: 7):
+    with (
+        pytest.raises(TypeError, match="Entry, SKIP, SKIP_BELOW, RUN_ONCE or RUN_ONCE_BELOW, not 7"),
+        handled(lambda frame: 7),
+    ):
         f()
 
 
@@ -654,6 +658,30 @@ def test_a_handler_without_room_leaves_the_frame_to_python() -> None:
         assert function() == 3
     finally:
         treadle_frame.set_handler(previous)
+
+
+def test_run_once_below_turns_the_hook_off_in_one_call_and_what_it_calls() -> None:
+    def inner(x: int) -> int:
+        if x < 0:
+            raise ValueError(x)
+        return x + (get_handler() is None)
+
+    def outer(x: int) -> int:
+        return inner(x)
+
+    record = Recorder(outer=RUN_ONCE_BELOW)
+    with handled(record):
+        assert outer(1) == 2
+        assert "inner" not in record.asked and not is_skipped(outer)
+        with pytest.raises(ValueError):
+            outer(-1)
+        assert get_handler() is record
+        assert "inner" not in record.asked and record.asked.count("outer") == 2
+        record.answers["outer"] = RUN_ONCE
+        assert outer(1) == 1
+        assert record.asked[-2:] == ["outer", "inner"]
+    fast = treadle_frame.dispatcher(outer, lambda frame: RUN_ONCE_BELOW)
+    assert fast(1) == 2 and fast(1) == 2
 
 
 def test_skip_below_turns_the_hook_off_in_what_the_function_calls() -> None:

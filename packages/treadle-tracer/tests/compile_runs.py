@@ -35,7 +35,7 @@ class Recorder(SilentObserver):
     """Keeps what a compile says."""
 
     def __init__(self):
-        self.graphs, self.breaks, self.recompiles, self.skips, self.entries = [], [], [], [], []
+        self.graphs, self.breaks, self.recompiles, self.skips, self.entries, self.waits = [], [], [], [], [], []
 
     def on_graph(self, gm):
         self.graphs.append(gm)
@@ -48,6 +48,9 @@ class Recorder(SilentObserver):
 
     def on_skip(self, code, reason):
         self.skips.append((code.co_name, reason))
+
+    def on_wait(self, code, guard):
+        self.waits.append(guard)
 
     def on_entry(self, entry):
         self.entries.append(entry)

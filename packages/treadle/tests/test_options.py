@@ -94,3 +94,9 @@ def test_unprofitable_functions_are_left_to_python_where_the_costs_are_known():
     assert not leaves(True, True, leave_unprofitable=True)
     assert not leaves(False, False, leave_unprofitable=True)
     assert not leaves(False, True, leave_unprofitable=False)
+
+
+def test_setup_runs_in_eager_under_the_backend_codegen_alone():
+    options = compile_options(True, None, None, {"setup_in_eager": True}, own_backend=True)
+    assert options.for_tracer(is_codegen=True).setup_in_eager
+    assert not options.for_tracer(is_codegen=False).setup_in_eager

@@ -6,6 +6,7 @@ from treadle_frame.__about__ import __version__
 from treadle_frame._core import (
     RUN_CACHED,
     RUN_ONCE,
+    RUN_ONCE_BELOW,
     SKIP,
     SKIP_BELOW,
     Entry,
@@ -32,6 +33,7 @@ from treadle_frame.guards import Check, EqualItems, NativeImage, NativeTensorChe
 __all__ = [
     "RUN_CACHED",
     "RUN_ONCE",
+    "RUN_ONCE_BELOW",
     "SKIP",
     "SKIP_BELOW",
     "Check",

@@ -14,6 +14,7 @@ OPS: Final[tuple[str, ...]]
 RUN_CACHED: Final[Sentinel]
 SKIP: Final[Sentinel]
 RUN_ONCE: Final[Sentinel]
+RUN_ONCE_BELOW: Final[Sentinel]
 SKIP_BELOW: Final[Sentinel]
 
 _Values: TypeAlias = tuple[str | tuple[str, int | str], ...]

@@ -45,6 +45,8 @@ class CodeState:
     aside             the entries, while the stance is "force_eager"
     gone              how many entries have been dropped because the module at this source is gone
     decisions         how often a call has decided differently than an entry, by the place in the program (`decided`)
+    waiting           entries without graphs, of traces that were outdated by their own calls (`output.outdated`)
+    waited            how many such calls there have been
     outlived          how many entries have been dropped because something else is gone, by the module instance that they were for
     dropped           what is remembered of entries that have been dropped since the last compile
     """
@@ -68,6 +70,8 @@ class CodeState:
     on_trial: list[Any] = field(default_factory=list)
     aside: list[Any] = field(default_factory=list)
     dropped: list[DroppedEntry] = field(default_factory=list)
+    waiting: list[Any] = field(default_factory=list)
+    waited: int = 0
 
     def forget_calls(self) -> None:
         """Forget what earlier calls have shown; keep what is true of the code itself."""
@@ -124,9 +128,23 @@ class CodeState:
         """Remember an entry that is dropped until `note_dropped`. May be called in the middle of anything: by the garbage collector."""
         self.dropped.append(entry)
 
+    def wait(self, entry: Any) -> None:
+        """Run a call in Python; `entry` tells which later calls are like it."""
+        self.waiting.append(entry)
+        self.waited += 1
+
+    def take_waiting(self, frame: treadle_frame.FrameInfo) -> bool:
+        """Whether this call is like one that has run in Python, which is forgotten then."""
+        cells = dict(zip(frame.code.co_freevars, frame.closure or (), strict=True))
+        for entry in self.waiting:
+            if entry.guard.check(frame.locals, frame.globals, cells, frame.builtins):
+                self.waiting.remove(entry)
+                return True
+        return False
+
     def give_up(self, references: Any) -> None:
-        """Forget the entries on trial or set aside whose payloads have these references: something that they need is gone."""
-        for entries in (self.on_trial, self.aside):
+        """Forget the entries on trial, set aside or waiting whose payloads have these references: something that they need is gone."""
+        for entries in (self.on_trial, self.aside, self.waiting):
             entries[:] = [entry for entry in entries if getattr(entry.payload, "references", None) is not references]
 
     def note_dropped(self, entries: Sequence[DroppedEntry]) -> None:

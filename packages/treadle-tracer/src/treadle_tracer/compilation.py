@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import CodeType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -36,6 +36,7 @@ from .output.deferred_asserts import asserts_of
 from .output.dropped_entries import References
 from .output.entry import FramePlan, Payload, finish_entry, program_of_original, with_accepted_sizes
 from .output.graph_writes import may_raise_by_value, why_not_deoptimise
+from .output.outdated import why_outdated
 from .output.profitability import profit_of
 from .output.size_one import check_size_one, why_not_served
 from .output.size_ranges import size_program
@@ -58,7 +59,18 @@ _DEEP_TRACES = 2
 # After so many calls that took a path that a graph had ruled out, graphs rule out none; after as many more, they defer nothing.
 _MOST_FAILURES = 3
 
-Answer = treadle_frame.Entry | Skip
+# So many calls of a code object that outdate their own traces run in Python; more of them are compiled at once.
+_MOST_WAITS = 4
+
+
+class Wait(NamedTuple):
+    """Python runs this call, which outdates its own trace. The entry has no graph; `guard` is what does not hold behind the call."""
+
+    entry: treadle_frame.Entry
+    guard: str
+
+
+Answer = treadle_frame.Entry | Skip | Wait
 
 
 class _CannotRunAgain(Exception):
@@ -66,7 +78,7 @@ class _CannotRunAgain(Exception):
 
 
 class Compilation:
-    """One compile of one frame. `state` is the record of the frame's code."""
+    """One compile of one frame. `state` is the record of the frame's code. was_here: Python has run a call like this one (`Wait`)."""
 
     def __init__(
         self,
@@ -75,6 +87,7 @@ class Compilation:
         backend: Backend,
         options: TracerOptions,
         observer: Observer,
+        was_here: bool = False,
     ):
         self.frame = frame
         self.state = state
@@ -82,6 +95,7 @@ class Compilation:
         self.options = options
         self.observer = observer
         self.model = program_of(frame.code).model
+        self.was_here = was_here
         self.caller_handles = sys.exception() is not None
 
     def run(self, dynamic: DynamicSources) -> Answer:
@@ -242,7 +256,14 @@ class Compilation:
         with self._phase("codegen"):
             plan = place_break(self.frame.code, self.model, result, again)
             graph = plan.result.graph
+            if self._may_wait(plan.result):
+                plan.outdated = why_outdated(plan.result)
             return plan, graph.finish(plan.outputs) if graph.has_calls else None
+
+    def _may_wait(self, result: TraceResult) -> bool:
+        """Whether Python may run this call: one that is not compiled in pieces, since it may last, and not one that was here before."""
+        is_whole = result.kind == "return" and result.graph.has_calls
+        return is_whole and self.options.setup_in_eager and not self.was_here and self.state.waited < _MOST_WAITS
 
     def _serves_this_call(self, gm: torch.fx.GraphModule | None, result: TraceResult) -> bool:
         numbers = result.guards.dynamic_numbers(result.env)
@@ -260,6 +281,8 @@ class Compilation:
             self.observer.on_break(without_frames(result.reason))
         if gm is None and result.kind == "return":
             return self._run_original(result)
+        if plan.outdated is not None:
+            return Wait(self._entry_of_original(result), plan.outdated)
         compiled = None
         if gm is not None:
             self.observer.on_graph(gm)
@@ -297,6 +320,10 @@ class Compilation:
             self.state.empty_traces += 1
             if self.state.empty_traces > _EMPTY_TRACES:
                 return Skip(SkipKind.NO_TENSOR, "a function in which no tensor is computed")
+        return self._entry_of_original(result, asks_less=not self.state.is_root and result.reason is None)
+
+    def _entry_of_original(self, result: TraceResult, asks_less: bool = False) -> treadle_frame.Entry:
+        """An entry with the guards of a trace that runs the original code."""
         payload = Payload(None, result.guards.tensors, result.reason, owner_of(self.frame, self.state.dynamic))
         if result.env is not None:
             payload.dynamic = result.guards.add_sizes(result.env)
@@ -306,7 +333,7 @@ class Compilation:
         payload.decided = result.guards.decided
         payload.references = References(result.guards.weakly_held, self.frame.code, self.state)
         program = result.guards.program()
-        if not self.state.is_root and result.reason is None:
+        if asks_less:
             program = program_of_original(program, payload, decides=True)
         if payload.dynamic is not None:
             program = size_program(program.checks, payload.dynamic)

@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from types import CodeType
 from typing import Any
 
@@ -26,7 +26,7 @@ from treadle_shapes.torch import undisturbed
 from . import stance
 from .backend_call import Backend
 from .code_state import CodeState
-from .compilation import Compilation, module_argument, owner_of
+from .compilation import Compilation, Wait, module_argument, owner_of
 from .dynamic import DynamicSources
 from .errors import BackendError, InternalError, Unsupported, without_frames
 from .observer import Observer, SilentObserver
@@ -172,6 +172,7 @@ class FrameCompiler:
                 return entry
             serves_all = owner_of(frame, state.dynamic) is None
             missed = (*treadle_frame.entries(code), *dropped) if serves_all else existing
+            missed = (*missed, *self._made_for(frame, state, state.waiting))
             known = state.dynamic.size
             dynamic = state.learn_changes(frame, missed, self.options.dynamic)
             if existing and stance.current() != "default":
@@ -195,8 +196,10 @@ class FrameCompiler:
         self, frame: treadle_frame.FrameInfo, state: CodeState, dropped: Sequence[DroppedEntry]
     ) -> list[Any]:
         """Entries made for the same module instance, or for no certain one, also those dropped since: those that the limit counts."""
+        return self._made_for(frame, state, (*treadle_frame.entries(frame.code), *dropped))
+
+    def _made_for(self, frame: treadle_frame.FrameInfo, state: CodeState, entries: Iterable[Any]) -> list[Any]:
         owners = self._owners(frame, state)
-        entries = (*treadle_frame.entries(frame.code), *dropped)
         return [e for e in entries if getattr(e.payload, "owner", None) in owners]
 
     @staticmethod
@@ -258,7 +261,8 @@ class FrameCompiler:
         """The new entry, or SKIP. A bug of treadle becomes a warning and eager execution, or an InternalError."""
         code = frame.code
         try:
-            compilation = Compilation(frame, state, self.backend, self.options, self.observer)
+            was_here = state.take_waiting(frame)
+            compilation = Compilation(frame, state, self.backend, self.options, self.observer, was_here)
             answer = compilation.run(dynamic)
         except Unsupported as unsupported:
             if self.options.fullgraph:
@@ -282,6 +286,10 @@ class FrameCompiler:
             return self._skip(code, Skip(SkipKind.INTERNAL_ERROR, f"a bug of treadle, {failure}"), warn=True)
         if isinstance(answer, Skip):
             return self._skip(code, answer)
+        if isinstance(answer, Wait):
+            state.wait(answer.entry)
+            self.observer.on_wait(code, answer.guard)
+            return treadle_frame.RUN_ONCE_BELOW
         if self.options.leave_unprofitable:
             answer, skip = judge(code, answer, state.is_root, self._state_of)
             if skip is not None:

@@ -10,7 +10,7 @@ decision is written to a copy.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -85,6 +85,11 @@ class Decided:
             self._kinds.append(self._outside[found].kind)
         self._outside[found] = self._outside[found]._replace(**role)
         return found
+
+    @property
+    def leaves(self) -> Mapping[Source, bool]:
+        """All sources, each with whether a decision reads what is there; the graph writes to the others before some decision."""
+        return {source: self._outside[position].is_leaf for source, position in self._positions.items()}
 
     @property
     def distinct(self) -> int:

@@ -37,6 +37,10 @@ class Observer(Protocol):
         """Python runs this code object from now on."""
         ...
 
+    def on_wait(self, code: CodeType, guard: str) -> None:
+        """Python runs this call, because `guard` does not hold behind it. Another call like it is compiled."""
+        ...
+
     def phase(self, name: str) -> AbstractContextManager[Any]:
         """Entered around "trace", "backend" and "codegen" (of replacement code)."""
         ...
@@ -58,6 +62,9 @@ class SilentObserver:
         """Nothing."""
 
     def on_skip(self, code: CodeType, reason: Skip) -> None:
+        """Nothing."""
+
+    def on_wait(self, code: CodeType, guard: str) -> None:
         """Nothing."""
 
     def phase(self, name: str) -> AbstractContextManager[Any]:

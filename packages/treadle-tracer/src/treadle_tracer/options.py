@@ -30,6 +30,8 @@ class TracerOptions:
     decide_on_inputs       what the program decides on numbers of small outside tensors on the CPU (`if count > 5`, `range(int(n))`) is
                            decided while tracing, and a guard computes it again at the next call. False: it breaks the graph, or the graph
                            checks it
+    setup_in_eager         a call that changes what its own trace relies on (the first step of an optimizer makes the state) runs in Python,
+                           and is compiled when another call like it comes. False: it is compiled at once
     leave_unprofitable     a function whose graphs cost more than they save against eager is left to Python. The costs are those of
                            treadle_codegen on the CPU
     """
@@ -44,4 +46,5 @@ class TracerOptions:
     guess: bool = True
     separate: bool = False
     decide_on_inputs: bool = False
+    setup_in_eager: bool = False
     leave_unprofitable: bool = False

@@ -60,6 +60,9 @@ class Reporter:
             self.recorder.add(skipped=f"{_place(code)}: {reason}")
         logs.emit("skips", lambda: f"{_place(code)}: {reason}")
 
+    def on_wait(self, code: CodeType, guard: str) -> None:
+        logs.emit("skips", lambda: f"{_place(code)}: this call runs in eager, since it ends what it relies on: {guard}")
+
     def on_entry(self, entry: Any) -> None:
         logs.emit("guards", lambda: guards_text(entry))
         logs.emit("bytecode", lambda: _disassembly(entry.code))

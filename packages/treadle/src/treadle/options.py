@@ -99,6 +99,14 @@ OPTIONS: tuple[Option, ...] = (
         environment="TREADLE_DECIDE_ON_INPUTS",
     ),
     Option(
+        "setup_in_eager",
+        bool,
+        True,
+        "True: a call that changes what its compiled code would rely on, as the first step of an optimizer does, which makes the state, "
+        "runs in eager, and is compiled when another call like it comes. False: it is compiled at once. With the backend codegen",
+        environment="TREADLE_SETUP_IN_EAGER",
+    ),
+    Option(
         "leave_unprofitable",
         bool,
         True,
@@ -268,6 +276,7 @@ class CompileOptions:
             self.dynamic,
             raise_internal_errors=self.values["raise_internal_errors"],
             decide_on_inputs=self.values["decide_on_inputs"],
+            setup_in_eager=is_codegen and self.values["setup_in_eager"],
             leave_unprofitable=is_codegen and self.values["leave_unprofitable"] and not self.fullgraph,
             **self._of("tracer"),
         )

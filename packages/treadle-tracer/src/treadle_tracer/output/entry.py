@@ -87,6 +87,7 @@ class FramePlan:
     def __init__(self, code: CodeType, model: CodeModel, result: TraceResult):
         self.code, self.model, self.result = code, model, result
         self.usage = Usage()
+        self.outdated: str | None = None  # the guard that does not hold behind the call: see `output.outdated`
         self.leaving = Break(code, model, result) if result.kind == "break" else None
         self._give_back(ReplacementBuilder(result.mutations, self.usage))
         check_dropped_generators(result, self.usage)

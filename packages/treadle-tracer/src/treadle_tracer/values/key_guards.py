@@ -112,6 +112,10 @@ class HasKey:
     def __init__(self, key: Any, has: bool):
         self.reference, self.has = _reference(key), has
 
+    def is_about(self, key: Any) -> bool:
+        """Whether it is about this very key."""
+        return _is_alive(self.reference) and _exact(_alive(self.reference)) == _exact(key)
+
     def __call__(self, value: Any) -> bool:
         return _is_alive(self.reference) and dict.__contains__(value, _alive(self.reference)) is self.has
 

@@ -29,6 +29,7 @@ from treadle_tracer.made_calls import is_small, make_calls
 from treadle_tracer.values.call_effects import only_computes, storages, written_arguments
 
 if TYPE_CHECKING:
+    from treadle_tracer.decided import Decided
     from treadle_tracer.source import Source
     from treadle_tracer.values.value import TraceContext
 
@@ -105,7 +106,7 @@ def _decided(tx: TraceContext, nodes: list[fx.Node], read: Callable[..., Any]) -
     decided = tx.guards.decided
     if why_not_decide(tx, place) is not None or decided.distinct >= _MOST_DECISIONS:
         return None
-    calls = _calls_behind(tx, nodes)
+    calls = _calls_behind(tx.graph, nodes)
     if calls is None:
         return None
     inputs = {node: found for node in calls if (found := tx.graph.input_of(node)) is not None}
@@ -119,6 +120,37 @@ def _decided(tx: TraceContext, nodes: list[fx.Node], read: Callable[..., Any]) -
     results, needed = decided.calls.add(places, others, nodes, writes=any(map(written_arguments, others)))
     decided.add(Decision(place, results, read, outcome, needed))
     return outcome
+
+
+def decision_after_writes(graph: Any, decided: Decided) -> str | None:
+    """The place of a decision that comes out differently once the graph, a GraphBuilder, has written to what the decisions read.
+
+    None if there is none, or it cannot be told.
+    """
+    if not decided.decisions:
+        return None
+    found: dict[Source, Any] = {}
+    is_read = decided.leaves
+    for node in graph.nodes:
+        outside = graph.input_of(node)
+        if outside is None or outside[0] not in is_read:
+            continue
+        if not is_read[outside[0]]:
+            found[outside[0]] = outside[1]
+            continue
+        calls = _calls_behind(graph, [node])
+        if calls is None:
+            return None
+        inputs = {n: given for n in calls if (given := graph.input_of(n)) is not None}
+        others = [n for n in calls if n not in inputs]
+        found[outside[0]] = _computed(inputs, others, [node], lambda value: value) if others else outside[1]
+    if any(found.get(source) is None for source in decided.sources):
+        return None
+    position = decided.first_changed([found[source] for source in decided.sources])
+    if position is None or position == len(decided.decisions):
+        return None
+    file, line, *_ = decided.decisions[position].place
+    return f"what is decided at {file}:{line} comes out the same"
 
 
 def _computed(
@@ -154,18 +186,18 @@ def why_not_decide(tx: TraceContext, place: Place) -> str | None:
     return None
 
 
-def _calls_behind(tx: TraceContext, results: Sequence[fx.Node]) -> list[fx.Node] | None:
+def _calls_behind(graph: Any, results: Sequence[fx.Node]) -> list[fx.Node] | None:
     """The inputs and calls that the results follow from, in order, calls that write to them included; None if one may not be made now."""
     numbers = all(not isinstance(node.meta.get("example_value"), torch.Tensor) for node in results)
     end = max(results) if numbers else None  # a number has been read; a tensor is read now
-    writers = tx.graph.writes()
+    writers = graph.writes()
     found: set[fx.Node] = set()
     memory: set[int] = set()
     pending = list(results)
     while pending:
         node = pending.pop()
         if node not in found:
-            if len(found) > _MOST_CALLS or not _may_be_made_now(tx, node):
+            if len(found) > _MOST_CALLS or not _may_be_made_now(graph, node):
                 return None
             found.add(node)
             memory |= storages(node.meta.get("example_value"))
@@ -175,9 +207,9 @@ def _calls_behind(tx: TraceContext, results: Sequence[fx.Node]) -> list[fx.Node]
     return sorted(found)
 
 
-def _may_be_made_now(tx: TraceContext, node: fx.Node) -> bool:
+def _may_be_made_now(graph: Any, node: fx.Node) -> bool:
     value = node.meta.get("example_value")
-    found = tx.graph.input_of(node)
+    found = graph.input_of(node)
     if found is not None:
         return not isinstance(found[1], torch.Tensor) or (_has_few_numbers(value) and _has_memory(found[1]))
     if node.op[:5] != "call_" or not _has_few_numbers(value):

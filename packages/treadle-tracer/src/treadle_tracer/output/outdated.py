@@ -1,0 +1,192 @@
+"""Calls that outdate their own trace: behind the call a guard of the trace does not hold any more.
+
+    if p not in state:                      # guard: p is not a key of `state`
+        state[p] = torch.zeros_like(p)      # it is one for the next call
+
+An entry for such a call serves no call with the same objects. So the first step of an optimizer, and whatever fills a cache, are not worth
+a compile until another call like them comes. Only what certainly breaks a guard counts: a trace not known to be outdated is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..by_identity import is_one_of
+from ..decision_programs import number_key
+from ..source import GlobalSource, GlobalsSource, OwnDictSource, Source
+from ..values.growing import OutsideList
+from ..values.key_guards import HasKey, SameKeys, SameSet, item_source
+from ..values.mappings import DictValue
+from ..values.outside_decisions import decision_after_writes
+from ..values.sequences import ListValue
+from ..values.sets import SetValue
+from ..values.value import NotConstant
+from .mutations import DELETED
+from .replacement import settled
+
+if TYPE_CHECKING:
+    from ..trace.result import TraceResult
+    from ..values.value import Value
+    from .guards import Guard
+    from .mutations import Mutations, Stored
+
+
+def why_outdated(result: TraceResult) -> str | None:
+    """The guard that does not hold behind a call of this trace; None if none is known. The graph must not be finished."""
+    if result.mutations:
+        guards = _GuardsByPlace(result)
+        for source, stored in _stores(result.mutations):
+            broken = guards.broken_by_store(source, stored)
+            if broken is not None:
+                return broken.reason
+        for container in map(settled, result.mutations.containers()):
+            broken = guards.broken_by_contents(container)
+            if broken is not None:
+                return broken.reason
+    return decision_after_writes(result.graph, result.guards.decided)
+
+
+Place = tuple[Any, ...]
+"""An attribute, a global or the contents of a cell: what is stored there is found by several kinds of sources."""
+
+
+def _place_of(source: Source) -> Place:
+    if isinstance(source, GlobalSource):
+        return ("global", source.globals_of, source.name)
+    name = getattr(source, "name", None)
+    return ("source", source) if source.base is None or name is None else ("attribute", source.base, name)
+
+
+def _stores(mutations: Mutations) -> Iterator[tuple[Place, Stored]]:
+    """What the program stores outside, by place."""
+    for obj, name, stored in mutations.attr_stores():
+        owner = settled(obj).source
+        if owner is not None:
+            yield ("attribute", owner, name), stored
+    for globals_source, name, stored in mutations.global_stores():
+        yield ("global", globals_source, name), stored
+    for cell, stored in mutations.cell_stores():
+        contents = getattr(settled(cell), "contents_source", None)
+        if contents is not None:
+            yield _place_of(contents), stored
+
+
+class _GuardsByPlace:
+    """The guards of a trace, by what they are about."""
+
+    def __init__(self, result: TraceResult):
+        self._of_place: dict[Place, list[Guard]] = {}
+        self._of_source: dict[Source, list[Guard]] = {}
+        for guard in result.guards:
+            self._of_place.setdefault(_place_of(guard.source), []).append(guard)
+            self._of_source.setdefault(guard.source, []).append(guard)
+
+    def broken_by_store(self, place: Place, stored: Stored) -> Guard | None:
+        """A guard that does not hold once this is stored at a place."""
+        if stored is not DELETED:
+            found = next((g for g in self._of_place.get(place, ()) if _breaks(g, settled(stored))), None)
+            if found is not None:
+                return found
+        kind, owner, *name = place
+        holder = GlobalsSource() if owner is None else owner if kind == "global" else OwnDictSource(owner)
+        present = stored is not DELETED
+        return self._about_key(holder, name[0], present) if name else None
+
+    def _about_key(self, holder: Source, key: Any, present: bool) -> Guard | None:
+        """A guard that does not hold if a mapping has a key, or lacks it."""
+        wrong = "lacks_key" if present else "has_key"
+        for guard in self._of_source.get(holder, ()):
+            if guard.op == wrong and type(guard.arg) is type(key) and guard.arg == key:
+                return guard
+            if isinstance(guard.arg, HasKey) and guard.arg.has is not present and guard.arg.is_about(key):
+                return guard
+        return None
+
+    def broken_by_contents(self, container: Value) -> Guard | None:
+        """A guard that does not hold once an outside container has these contents."""
+        source, known = container.source, _CONTAINERS.get(type(container))
+        if source is None or known is None:
+            return None
+        contents = known(container)
+        if contents is None:
+            return None
+        if len(contents) != len(getattr(container, "obj", contents)):
+            for guard in self._of_source.get(source, ()):
+                if guard.op in ("len", "dict_keys") or isinstance(guard.arg, (SameKeys, SameSet)):
+                    return guard
+        for key, value in contents.items():
+            guards = self._of_source.get(item_source(source, key), ())
+            broken = next((g for g in guards if _breaks(g, settled(value))), None) or self._about_key(source, key, True)
+            if broken is not None:
+                return broken
+        return None
+
+
+def _entries(container: Any) -> Mapping[Any, Value]:
+    found = {}
+    for number, (key, value) in enumerate(container.entries.values()):
+        try:
+            found[key.constant()] = value
+        except (NotConstant, TypeError):
+            found[_Unknown(number)] = value
+    return found
+
+
+class _Unknown:
+    """Stands for a key that is no constant."""
+
+    def __init__(self, number: int):
+        self.number = number
+
+
+def _numbered(items: Iterable[Value]) -> Mapping[Any, Value]:
+    return {_Unknown(number): item for number, item in enumerate(items)}
+
+
+# How the contents of a changed container are known: key -> value; None where nothing is. Items of lists and sets count by their number.
+_CONTAINERS: Mapping[type, Callable[[Any], Mapping[Any, Any] | None]] = {
+    DictValue: _entries,
+    ListValue: lambda container: _numbered(container.items),
+    OutsideList: lambda container: None if container.is_unread else _numbered(container.items),
+    SetValue: lambda container: _numbered(container.entries.values()),
+}
+
+
+# ---- whether a value breaks a guard on the place that it is stored at
+
+
+def _breaks(guard: Guard, value: Value) -> bool:
+    test = _BREAKS.get(guard.op)
+    if test is None:
+        return False
+    try:
+        return test(guard.arg, value)
+    except NotImplementedError:  # the type of the value is not known
+        return False
+
+
+def _is_other_constant(expected: Any, value: Value) -> bool:
+    if value.python_type() is not type(expected):
+        return True
+    if not (value.is_constant() and is_one_of(type(expected), _PLAIN)):
+        return False
+    found = value.constant()
+    return type(found) is type(expected) and number_key(found) != number_key(expected)
+
+
+_PLAIN = (bool, int, float, str, bytes)
+
+
+def _is_other_object(expected: Any, value: Value) -> bool:
+    if value.is_constant():
+        return value.constant() is not expected
+    return value.source is None  # the trace has made it
+
+
+_BREAKS: Mapping[str, Callable[[Any, Value], bool]] = {
+    "equals": _is_other_constant,
+    "is": _is_other_object,
+    "is_not": lambda expected, value: value.is_constant() and value.constant() is expected,
+    "type_is": lambda expected, value: value.python_type() is not expected,
+}
