@@ -15,7 +15,7 @@ import torch
 from golden_graphs import GRAPHS
 
 from treadle_codegen import CodegenOptions
-from treadle_codegen.host.host import Host
+from treadle_codegen.host.host import host_of
 from treadle_codegen.host.plan import make_plan
 from treadle_codegen.ir.text import format_program
 from treadle_codegen.lower.program import lower_graph
@@ -48,7 +48,7 @@ def stages(name: str) -> str:
     source = renderer.render_unit(plan.segments, plan.slots, program.buffers)
     parts["C++"] = source.removeprefix(renderer.prelude).lstrip("\n")
     entries = {segment.name: lambda argument: None for segment in plan.segments}
-    parts["host"] = Host(plan, cpp, entries).source
+    parts["host"] = host_of(plan, cpp, entries).source
     return "\n".join(f"==== {title}\n{text.rstrip()}\n" for title, text in parts.items())
 
 

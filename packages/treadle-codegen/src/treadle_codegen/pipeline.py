@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from treadle_codegen.host.host import Host
+from treadle_codegen.host.host import Host, host_of
 from treadle_codegen.host.plan import ExecutionPlan, make_plan, verify_plan
 from treadle_codegen.host.replay import ReplayedGraph
 from treadle_codegen.host.shape_specialisation import ShapeSpecialisation
@@ -17,6 +18,9 @@ from treadle_codegen.ir.loops import Loop, Program
 from treadle_codegen.ir.product import uses_tf32
 from treadle_codegen.ir.text import format_program
 from treadle_codegen.ir.verify import verify
+from treadle_codegen.kept_graphs.key import graph_key, why_not_kept
+from treadle_codegen.kept_graphs.record import Built
+from treadle_codegen.kept_graphs.store import find_built, keep_built
 from treadle_codegen.lower.program import lower_graph
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.passes import Passes, require
@@ -39,36 +43,47 @@ from treadle_codegen.tune.trials import Measurer, Trial, Variant
 from treadle_codegen.tune.tune import Tuned, kernel_key, tune_kernels, tune_products
 
 
+class Lowered(NamedTuple):
+    """What kernels were made of: the program before fusion, and the kernels."""
+
+    program: Program
+    kernels: list[RenderedKernel]
+
+
 class CompiledGraph:
     """A compiled graph: call it with the graph's inputs, get the list of its outputs.
 
     An output that is written back to an input (`meta["mutates"]`) may be that input itself, updated.
 
     `source` is the whole unit as text, `kernel_source` the kernels alone, `host_source` the host function, `ir_text` the
-    program before fusion, `kernels` the rendered kernels, `seconds` the time spent by pass, `cache_hits` 1 if the library
-    came from the cache. `replayed` records and replays calls, if the options ask for it and the device can. `trials` is what
-    autotuning measured.
+    program before fusion, `kernels` the rendered kernels, `entries` the names of their entry points, `seconds` the time spent
+    by pass, `cache_hits` 1 if the library came from the cache, `cache_misses` 1 if it was built. `replayed` records and replays
+    calls, if the options ask for it and the device can. `trials` is what autotuning measured.
     """
 
-    def __init__(
-        self, program: Program, host: Host, kernels: list[RenderedKernel], source: str, prologue: Prologue | None
-    ) -> None:
-        self._program = program
+    def __init__(self, lowered: Callable[[], Lowered], host: Host, source: str, prologue: Prologue | None) -> None:
+        self.lowered = lowered
         self._host = host
         self._run: Callable[..., list[Any]] = host.run
         self.replayed: ReplayedGraph | None = None
         self._prologue = prologue
-        self.kernels = kernels
         self.source = source
         self.kernel_source = source
         self.host_source = host.source
+        self.host_program = host.program
+        self.entries: list[str] = []
         self.seconds: dict[str, float] = {}
         self.cache_hits = 0
+        self.cache_misses = 0
         self.trials: list[Trial] = []
 
     @property
     def ir_text(self) -> str:
-        return format_program(self._program)
+        return format_program(self.lowered().program)
+
+    @property
+    def kernels(self) -> list[RenderedKernel]:
+        return self.lowered().kernels
 
     @property
     def specialisation(self) -> ShapeSpecialisation | None:
@@ -91,10 +106,10 @@ class CompiledGraph:
 
     def replay_on(self, target: Target, saved: Sequence[int]) -> None:
         """Record calls and replay them, if the target can; `saved`: positions of results that only the backward pass reads."""
-        device = self._program.device
-        recorder = target.recorder(device) if device is not None else None
+        program = self.lowered().program
+        recorder = target.recorder(program.device) if program.device is not None else None
         if recorder is not None:
-            self._run = self.replayed = ReplayedGraph(self._host, recorder, saved)
+            self._run = self.replayed = ReplayedGraph(self._host, program, recorder, saved)
 
     def run_exact_unless(self, allows_tf32: Callable[[], bool], exact: Callable[[], CompiledGraph]) -> None:
         """From now on, ask at every call whether factors may be rounded to TF32; where not, run the graph that `exact` makes."""
@@ -128,13 +143,37 @@ def compile_graph(
     (both CodegenUnavailable) for a graph with tensors that the target cannot address, InternalError for a bug of ours.
     """
     options = options or CodegenOptions()
-    saved = gm.graph.output_node().meta.get("saved_results", ())
     tensors = tensors_of(gm, example_inputs)
     device = main_device(tensors, target_named(target).devices if target else ())
     record = target_named(target) if target else target_for(device.type if device else "cpu")
     require_support(gm, tensors, record.devices, record.name, record.operator_devices)
-    probe = record.probe
     phase = Passes(options)
+
+    key = built = None
+    if why_not_kept(record, options) is None:
+        with phase("look up"):
+            key = graph_key(gm, record, options, device)
+            built = None if key is None else find_built(kernel_cache(options), key, record.externs)
+    if built is not None:
+        return _from_built(built, gm, record, options, phase, device)
+    compiled = _compile(gm, example_inputs, record, options, phase, device)
+    if key is not None:
+        with phase("keep"):
+            keep_built(kernel_cache(options), key, Built(compiled.source, compiled.entries, compiled.host_program))
+    return compiled
+
+
+def _compile(
+    gm: torch.fx.GraphModule,
+    example_inputs: Sequence[Any],
+    record: Target,
+    options: CodegenOptions,
+    phase: Passes,
+    device: torch.device | None,
+) -> CompiledGraph:
+    """The passes from the graph on; `device`: where its loops run."""
+    saved = gm.graph.output_node().meta.get("saved_results", ())
+    probe = record.probe
     prologue = None
     if record.early_rewrites:
         with phase("rewrite"):
@@ -197,21 +236,55 @@ def _from_program(program: Program, choices: Mapping[tuple[str, ...], Any], buil
         kernels = [kernel for segment in plan.segments for kernel in segment.kernels]
     phase.check("render", lambda: source, lambda: verify_plan(plan))
     with phase("build"):
-        entries, cached = _loaded(renderer, source, plan, [probed.entry] if probed and probed.entry else [])
+        names = [segment.name for segment in plan.segments]
+        probing = [probed.entry] if probed and probed.entry else []
+        entries, cached = _loaded(renderer, source, [*names, *probing])
     with phase("host"):
         sampler = probed.sampler(entries.pop(probed.entry, None)) if probed else None
         derived = Prologue(*prologue, sampler) if prologue else None
         specialised = _specialisation(
             plan, entries, renderer, record, options, None if cached else phase.seconds["build"]
         )
-        host = Host(plan, record, entries, *specialised, verify=options.verify)
+        host = host_of(plan, record, entries, *specialised, verify=options.verify)
     phase.check("host", lambda: host.source, list)
-    compiled = CompiledGraph(program, host, kernels, source, derived)
-    compiled.kernel_source = source.removeprefix(renderer.prelude).lstrip("\n")
-    compiled.seconds = phase.seconds
-    compiled.cache_hits = int(cached)
+    lowered = Lowered(program, kernels)
+    compiled = CompiledGraph(lambda: lowered, host, source, derived)
+    _note_build(compiled, renderer, phase, cached, names)
     if options.cuda_graphs:
         compiled.replay_on(record, saved)
+    return compiled
+
+
+def _note_build(compiled: CompiledGraph, renderer: Renderer, phase: Passes, cached: bool, names: list[str]) -> None:
+    compiled.kernel_source = compiled.source.removeprefix(renderer.prelude).lstrip("\n")
+    compiled.seconds = phase.seconds
+    compiled.entries = names
+    compiled.cache_hits = int(cached)
+    compiled.cache_misses = int(bool(names) and not cached)
+
+
+def _from_built(
+    built: Built,
+    gm: torch.fx.GraphModule,
+    target: Target,
+    options: CodegenOptions,
+    phase: Passes,
+    device: torch.device | None,
+) -> CompiledGraph:
+    """The graph from what an earlier compile has kept of it. It is compiled once more if somebody asks for its IR."""
+
+    @functools.cache
+    def lowered() -> Lowered:
+        return _compile(gm, (), target, options, Passes(options), device).lowered()
+
+    renderer = target.renderer(options)
+    with phase("build"):
+        entries, cached = _loaded(renderer, built.source, built.entries)
+    with phase("host"):
+        allocation = target.allocation(device or torch.device(target.devices[0]))
+        host = Host(built.program, target, allocation, entries)
+    compiled = CompiledGraph(lowered, host, built.source, None)
+    _note_build(compiled, renderer, phase, cached, built.entries)
     return compiled
 
 
@@ -232,11 +305,8 @@ def _rendered(program: Program, nodes: Sequence[Node], renderer: Renderer, more:
     return plan, renderer.render_unit(plan.segments, plan.slots, program.buffers) + more
 
 
-def _loaded(
-    renderer: Renderer, source: str, plan: ExecutionPlan, more: Sequence[str] = ()
-) -> tuple[dict[str, Callable[[Any], None]], bool]:
-    """Entry points of the plan's segments and of those named in `more`, and whether they came from the cache."""
-    names = [*(segment.name for segment in plan.segments), *more]
+def _loaded(renderer: Renderer, source: str, names: Sequence[str]) -> tuple[dict[str, Callable[[Any], None]], bool]:
+    """The entry points of these names, and whether they came from the cache."""
     return renderer.load(source, names) if names else ({}, False)
 
 
@@ -255,7 +325,7 @@ def _tune(program: Program, record: Target, options: CodegenOptions) -> tuple[Tu
         first = next(node for node in nodes if isinstance(node.item, Kernel) or variant.choice is None)
         first.choice = variant.choice
         plan, source = _rendered(variant.program, nodes, own)
-        return Host(plan, record, _loaded(own, source, plan)[0]).run
+        return host_of(plan, record, _loaded(own, source, [s.name for s in plan.segments])[0]).run
 
     measurer = Measurer(record.clock(device), compiled, kernel_cache(options), device)
     tuned = Tuned(program)

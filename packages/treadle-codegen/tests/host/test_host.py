@@ -17,7 +17,7 @@ from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
 from treadle_codegen.errors import InternalError
 from treadle_codegen.host.externs import callee_of, needs_schema_call
 from treadle_codegen.host.sizes import SizeTexts, comparing, plain_text, reading, sources_of
-from treadle_codegen.ir.loops import Buffer, BufferKind, Extern, Program
+from treadle_codegen.ir.loops import Buffer, BufferKind, Program
 from treadle_shapes.expr import symbol
 
 aten = torch.ops.aten
@@ -162,7 +162,7 @@ def test_sizes_that_symbols_follow_from() -> None:
 
 
 def test_what_the_host_calls_for_an_extern() -> None:
-    product, sort = Extern("a", aten.mm.out, (), {}, ("t",), True), Extern("b", aten.sort.default, (), {}, ("t", ""))
+    product, sort = aten.mm.out, aten.sort.default
     assert callee_of(product, {}) is torch.mm and not needs_schema_call(product, {})
     assert callee_of(sort, {}) is aten.sort.default and needs_schema_call(sort, {})
 

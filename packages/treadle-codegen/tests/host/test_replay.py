@@ -217,7 +217,7 @@ def test_an_input_that_is_updated_in_place(recorder: FakeRecorder, cache: Path) 
     result.meta["mutates"] = 0
     options = CodegenOptions(cache_dir=cache, threads=1, cuda_graphs=True)
     graph = compile_graph(gm, [state, make()], options=options)
-    assert graph._program.in_place
+    assert graph.lowered().program.in_place
     recorder.protected = [state]
     expected = torch.zeros(64)
     for _ in range(5):

@@ -70,7 +70,7 @@ def codegen(options: CompileOptions) -> Backend:
             save_fake_calls()
             for phase, seconds in compiled.seconds.items():
                 stats.add_seconds(f"backend.codegen.{phase}", seconds)
-            stats.add(cache_hits=compiled.cache_hits, cache_misses=int(bool(compiled.kernels)) - compiled.cache_hits)
+            stats.add(cache_hits=compiled.cache_hits, cache_misses=compiled.cache_misses)
             logs.emit("output_code", lambda: f"{compiled.kernel_source}\n{compiled.host_source}")
             for trial in compiled.trials:
                 logs.emit("autotune", lambda trial=trial: str(trial))

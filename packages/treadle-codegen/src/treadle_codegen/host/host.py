@@ -16,14 +16,12 @@ from typing import Any, NoReturn
 import torch
 
 from treadle_codegen.errors import InternalError
-from treadle_codegen.host.plan import ExecutionPlan, last_uses, lifetimes
+from treadle_codegen.host.host_program import HostProgram, write_host_program
+from treadle_codegen.host.plan import ExecutionPlan
 from treadle_codegen.host.shape_specialisation import ShapeSpecialisation
-from treadle_codegen.host.sizes import SizeTexts, size_numbers, size_symbols
 from treadle_codegen.host.workspace import NO_MEMORY, Fit, MemoryPlanner, Sizes, Workspace
-from treadle_codegen.host.writer import HostWriter, write_body, write_host
-from treadle_codegen.ir.loops import Extern
 from treadle_codegen.targets.renderer import slot_key
-from treadle_codegen.targets.target import Target
+from treadle_codegen.targets.target import Allocation, Target
 
 _SIZES_REMEMBERED = 256  # sets of sizes per dynamic graph, to recognise those that come back
 
@@ -31,57 +29,49 @@ _SIZES_REMEMBERED = 256  # sets of sizes per dynamic graph, to recognise those t
 class Host:
     """The compiled graph's callable body. `run(*inputs)` returns the list of outputs.
 
-    entries: entry point of each segment by name; specialisation: if given, it has other entry points for the segments
-    `specialised_segments` at sizes that calls come back to (`host.shape_specialisation`); verify: check every memory plan.
+    entries: entry point of each segment by name; specialisation: if given, it has other entry points for some segments at sizes
+    that calls come back to (`host.shape_specialisation`); verify: check every memory plan.
     """
 
     def __init__(
         self,
-        plan: ExecutionPlan,
+        program: HostProgram,
         target: Target,
-        entries: dict[str, Callable[..., Any]],
-        specialised_segments: Sequence[str] = (),
+        allocation: Allocation,
+        entries: Mapping[str, Callable[..., Any]],
         specialisation: ShapeSpecialisation | None = None,
         *,
         verify: bool = False,
     ) -> None:
-        self.plan = plan
+        self.program = program
         self.specialisation = specialisation
         self.free: list[Workspace] = []
-        self.allocation = target.allocation(plan.program.device or torch.device(target.devices[0]))
-        spans = lifetimes(plan)
-        sizes = SizeTexts(size_symbols(plan))
-        writer = HostWriter(plan, target, sizes, planned=set(spans), run_time=frozenset(plan.program.bound_symbols))
-        writer.borrows = self.allocation.unowned is not None
-        writer.last_use = last_uses(plan)
-        writer.in_externs = {name for n in plan.nodes if isinstance(n.item, Extern) for name in n.reads | n.writes}
-        body = write_body(writer)
-        numbers = size_numbers(plan, sizes)
-        compared = write_host(writer, body, list(spans), numbers, specialised_segments)
-        self._nothing_seen = (None,) * compared
+        self.allocation = allocation
+        self._nothing_seen = (None,) * program.compared
         self._met: set[Sizes] = set()
-        self._number_slots = [plan.slots[slot_key(number)] for number in numbers]
+        self._number_slots = [program.slots[slot_key(number)] for number in program.numbers]
         self.planner = MemoryPlanner(
-            plan.program.buffers,
-            spans,
-            list(writer.views),
-            plan.slots,
-            sizes.in_order(),
-            [dtype for dtype, _ in writer.pool],
-            Fit((), NO_MEMORY, (None,) * (compared + len(sizes.values) + len(specialised_segments))),
+            program.buffers,
+            program.spans,
+            program.views,
+            program.slots,
+            program.symbols,
+            program.pool,
+            Fit((), NO_MEMORY, (None,) * program.state),
             target.abi,
             self.allocation,
             target.costs.alignment,
             verify,
         )
         if specialisation is not None:
-            specialisation.belongs_to(self.planner.fits, [symbol.name for symbol in self.planner.symbols], numbers)
-        self.source = "\n".join(writer.lines) + "\n"
-        self.static_views: list[torch.Tensor | None] = [None] * len(writer.statics)
-        self.static_keys = list(writer.statics)
-        self.static_pointers: list[int] = [0] * len(plan.program.inputs)
-        self._names = self._scope(writer, entries)
-        self._code = compile(self.source, "<treadle host>", "exec")  # our own text, nothing of the user's
+            symbols = [symbol.name for symbol in self.planner.symbols]
+            specialisation.belongs_to(self.planner.fits, symbols, program.numbers)
+        self.source = program.source
+        self.static_views: list[torch.Tensor | None] = [None] * len(program.statics)
+        self.static_keys = program.statics
+        self.static_pointers: list[int] = [0] * len(program.inputs)
+        self._names = self._scope(program, entries)
+        self._code = program.compiled()
         scope = dict(self._names)
         exec(self._code, scope)
         self.run: Callable[..., list[Any]] = scope["run"]
@@ -89,10 +79,10 @@ class Host:
         self._at_sizes: Callable[..., tuple[Any, ...]] = scope.get("at_sizes", tuple)
         self._seen: Callable[..., tuple[Any, ...]] = scope.get("seen", tuple)
 
-    def _scope(self, writer: HostWriter, entries: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
+    def _scope(self, program: HostProgram, entries: Mapping[str, Callable[..., Any]]) -> dict[str, Any]:
         """The names that the host function uses."""
         return {
-            "c": writer.constants,
+            "c": program.constants,
             "math": math,
             "free": self.free,
             "make": self.planner.new,
@@ -105,7 +95,7 @@ class Host:
             "with_layout": self.with_layout,
             "empty_strided": self.allocation.empty_strided,
             "as_strided": torch.as_strided,
-            "t_constants": self.plan.program.constants,
+            "t_constants": program.tensors,
             **entries,
         }
 
@@ -150,7 +140,7 @@ class Host:
 
     def refresh(self, position: int, tensor: torch.Tensor) -> None:
         """Make the views of a static input, seen for the first time or with its memory replaced."""
-        name = self.plan.program.inputs[position]
+        name = self.program.inputs[position]
         for k, key in enumerate(self.static_keys):
             if key.buffer == name:
                 plain = tensor.detach()
@@ -171,3 +161,18 @@ class Host:
         if all(n == 1 or a == b for n, a, b in zip(shape, x.stride(), strides, strict=True)):
             return x.as_strided(shape, strides)
         return torch.empty_strided(shape, strides, dtype=dtype, device=x.device).copy_(x)
+
+
+def host_of(
+    plan: ExecutionPlan,
+    target: Target,
+    entries: Mapping[str, Callable[..., Any]],
+    specialised_segments: Sequence[str] = (),
+    specialisation: ShapeSpecialisation | None = None,
+    *,
+    verify: bool = False,
+) -> Host:
+    """Write the host function of a plan and make the callable of it; arguments as of `write_host_program` and `Host`."""
+    allocation = target.allocation(plan.program.device or torch.device(target.devices[0]))
+    program = write_host_program(plan, target, allocation, specialised_segments)
+    return Host(program, target, allocation, entries, specialisation, verify=verify)

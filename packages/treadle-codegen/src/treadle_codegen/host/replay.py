@@ -82,8 +82,7 @@ class ReplayedGraph:
     is None; `on_refusal` is told when a recording fails. `replays` counts replayed calls, `recorded` recordings.
     """
 
-    def __init__(self, host: Host, recorder: Recorder, lent: Sequence[int]) -> None:
-        program = host.plan.program
+    def __init__(self, host: Host, program: Program, recorder: Recorder, lent: Sequence[int]) -> None:
         self.why_not = why_not_recorded(program)
         self.on_refusal: Callable[[str], None] = lambda reason: None
         self.replays = 0

@@ -51,6 +51,7 @@ _INDENT = "    "
 class HostWriter:
     """The text of the host function under construction, and the objects that it refers to.
 
+    callees: positions of callables among the constants, and the operators that they are of;
     views: views of planned temporaries, made once per workspace; statics: views of static inputs, made once per memory
     address; names: the variable of each buffer; planned: buffers with a place in the arena; run_time: symbols that steps
     define; allocated: buffers of such sizes that have memory by now; last_use: the last node that touches each buffer that
@@ -64,6 +65,7 @@ class HostWriter:
     sizes: SizeTexts
     lines: list[str] = field(default_factory=list)
     constants: list[Any] = field(default_factory=list)
+    callees: dict[int, Any] = field(default_factory=dict)
     views: dict[View | str, int] = field(default_factory=dict)
     statics: dict[View, int] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
@@ -368,12 +370,13 @@ def _write_extern(writer: HostWriter, step: Extern) -> None:
     pieces += [f"{k}={_argument(writer, v)}" for k, v in step.kwargs.items()]
     if step.out_variant:
         outs = [_tensor(writer, name) for name in step.outputs]
-        if needs_schema_call(step, writer.target.externs):
+        if needs_schema_call(step.op, writer.target.externs):
             names = [a.name for a in step.op._schema.arguments if a.is_out]
             pieces += [f"{name}={out}" for name, out in zip(names, outs, strict=True)]
         else:
             pieces.append(f"out={outs[0] if len(outs) == 1 else '(' + ', '.join(outs) + ')'}")
-    call = f"{writer.constant(callee_of(step, writer.target.externs))}({', '.join(pieces)})"
+    writer.callees[len(writer.constants)] = step.op
+    call = f"{writer.constant(callee_of(step.op, writer.target.externs))}({', '.join(pieces)})"
     if step.out_variant:
         writer.line(call)
         return

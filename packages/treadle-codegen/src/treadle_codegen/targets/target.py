@@ -138,6 +138,7 @@ class Target:
     interrupt_builds: ends builds in the background early, because the process ends.
     recorder: what records and replays calls of graphs on a device, if it can.
     clock: measures on a device, for autotuning; its renderers then offer choices (`tune.Choices`). None: nothing is tuned.
+    identity: what of this machine its kernels' texts depend on. None: it does not tell, and nothing made of whole graphs is kept.
     product_loops: whether its renderer writes matrix products (`ir.product`), so that autotuning may try them.
     allows_tf32: whether PyTorch's switches allow matrix products of float32 to round their factors to TF32.
     """
@@ -160,5 +161,6 @@ class Target:
     interrupt_builds: Callable[[], None] = lambda: None
     recorder: Callable[[torch.device], Recorder | None] = lambda device: None
     clock: Callable[[torch.device], Clock] | None = None
+    identity: Callable[[], str] | None = None
     product_loops: bool = True
     allows_tf32: Callable[[], bool] = lambda: False

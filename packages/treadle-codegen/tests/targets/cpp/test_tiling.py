@@ -12,7 +12,7 @@ from aten_capture import capture
 
 from treadle_codegen import compile_graph
 from treadle_codegen.costs import Costs
-from treadle_codegen.host.host import Host
+from treadle_codegen.host.host import host_of
 from treadle_codegen.host.plan import make_plan
 from treadle_codegen.lower import lower_graph
 from treadle_codegen.options import CodegenOptions
@@ -49,7 +49,7 @@ def run(function: Callable[..., Any], tensors: tuple[torch.Tensor, ...], tiling:
     entries, _ = renderer.load(
         renderer.render_unit(plan.segments, plan.slots, program.buffers), [s.name for s in plan.segments]
     )
-    return Host(plan, CPP, entries).run(*tensors)
+    return host_of(plan, CPP, entries).run(*tensors)
 
 
 def tilings(function: Callable[..., Any], tensors: tuple[torch.Tensor, ...]) -> list[CppTiling]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from treadle_codegen import CodegenOptions
-from treadle_codegen.host.host import Host
+from treadle_codegen.host.host import host_of
 from treadle_codegen.host.plan import make_plan
 from treadle_codegen.interpret import interpret
 from treadle_codegen.ir.text import parse_program
@@ -26,7 +26,7 @@ def run(text: str, *inputs: torch.Tensor) -> list[Any]:
     plan = make_plan(program, nodes, renderer)
     source = renderer.render_unit(plan.segments, plan.slots, program.buffers)
     entries, _ = renderer.load(source, [segment.name for segment in plan.segments])
-    return Host(plan, target, entries, verify=True).run(*inputs)
+    return host_of(plan, target, entries, verify=True).run(*inputs)
 
 
 SCATTER = """\

@@ -22,7 +22,8 @@ from treadle_shapes.torch.function_transforms import (
     unwrapped,
 )
 from treadle_shapes.torch.graph_calls import NUMBER_FUNCTIONS, build_calls, call_on_symbolic
-from treadle_shapes.torch.kept_calls import keep_fake_calls, save_fake_calls
+from treadle_shapes.torch.kept_calls import environment as fake_call_environment
+from treadle_shapes.torch.kept_calls import keep_fake_calls, save_fake_calls, sources_in, states_of
 from treadle_shapes.torch.operators import (
     Cost,
     ElementUse,
@@ -46,6 +47,7 @@ from treadle_shapes.torch.shape_env import (
     symbolic_strides,
 )
 from treadle_shapes.torch.size_oblivious import answer_size_obliviously, run_for_metadata
+from treadle_shapes.torch.static_calls import fake_call_settings
 
 __all__ = [
     "BOOL_BINARY",
@@ -95,4 +97,8 @@ __all__ = [
     "replay_of",
     "why_not_replay",
     "unwrapped",
+    "fake_call_environment",
+    "fake_call_settings",
+    "sources_in",
+    "states_of",
 ]

@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -170,7 +170,10 @@ def _decoded(entry: list[Any]) -> Any:
 
 
 def environment() -> str | None:
-    """Return a digest of all that the results depend on beside their keys; None where the files cannot be looked at."""
+    """Return a digest of all that the results depend on beside their keys; None where the files cannot be looked at.
+
+    For others that keep what follows from fake kernels: it has no part for what `static_calls.fake_call_settings` returns.
+    """
     unchanging = _unchanging()
     if unchanging is None:
         return None
@@ -182,8 +185,8 @@ def environment() -> str | None:
 def _unchanging() -> str | None:
     ours, theirs = os.path.dirname(treadle_shapes.__file__), os.path.dirname(torch.__file__)
     try:
-        files = [*_sources(ours), *(os.path.join(theirs, name) for name in _PYTORCH_FILES)]
-        states = [(name, found.st_size, found.st_mtime_ns) for name in files for found in (os.stat(name),)]
+        files = [*sources_in(ours), *(os.path.join(theirs, name) for name in _PYTORCH_FILES)]
+        states = states_of(files)
     except OSError:
         return None
     onednn = torch.ops.mkldnn
@@ -195,13 +198,19 @@ def _unchanging() -> str | None:
     return repr((sys.version, torch.__version__, torch.version.git_version, cpu, states))
 
 
-def _sources(folder: str) -> Iterator[str]:
+def states_of(files: Iterable[str]) -> list[tuple[str, int, int]]:
+    """Return path, size and time of change of each file. Raises OSError."""
+    return [(name, found.st_size, found.st_mtime_ns) for name in files for found in (os.stat(name),)]
+
+
+def sources_in(folder: str) -> Iterator[str]:
+    """Yield the paths of the Python files below a folder, in order. Raises OSError."""
     with os.scandir(folder) as found:
         for file in sorted(found, key=lambda file: file.name):
             if file.is_dir() and file.name != "__pycache__":
-                yield from _sources(file.path)
+                yield from sources_in(file.path)
             elif file.name.endswith(".py"):
                 yield file.path
 
 
-__all__ = ["environment", "find", "keep_fake_calls", "note", "save_fake_calls"]
+__all__ = ["environment", "find", "keep_fake_calls", "note", "save_fake_calls", "sources_in", "states_of"]

@@ -7,7 +7,7 @@ Without symbolic sizes a result depends on nothing that a mode holds, so all mod
 generation make the same calls. `kept_calls` keeps them for later processes.
 
 The key is that of `fake_call_cache`, the sizes of the arguments' memory, and those settings of the process that choose among kernels
-(`StaticCalls._settings`). A call is not cached where `why_not_static` says so, where an argument or a result has symbolic sizes, and under
+(`fake_call_settings`). A call is not cached where `why_not_static` says so, where an argument or a result has symbolic sizes, and under
 the conditions of `fake_call_cache`. In-place operators are answered by their first argument, which autograd's layers have counted up by
 then.
 """
@@ -82,19 +82,7 @@ class StaticCalls(FakeCallCache):
         return super()._key(target, args, kwargs, tensors)
 
     def _settings(self, tensors: list[FakeTensor]) -> Any:
-        """What chooses among kernels, and so among layouts or dtypes of results."""
-        core: Any = torch._C
-        return (
-            core.is_grad_enabled(),
-            is_differentiable(),
-            torch.get_default_dtype(),
-            core._get_default_device(),
-            core._get_deterministic_algorithms(),
-            core._get_mkldnn_enabled(),
-            core._get_nnpack_enabled(),
-            core._get_cudnn_enabled(),
-            core.get_num_threads(),
-        )
+        return fake_call_settings()
 
     def _symbolic(self, value: Any) -> Any:
         raise Unknown
@@ -111,6 +99,22 @@ class StaticCalls(FakeCallCache):
     def _entry_of(self, result: Any, tensors: list[FakeTensor]) -> Any:
         # The dispatcher, which gets the result, makes a plain tuple of one with names.
         return super()._entry_of(tuple(result) if isinstance(result, tuple) else result, tensors)
+
+
+def fake_call_settings() -> tuple[Any, ...]:
+    """What is set in this process and thread that chooses among kernels, and so among layouts or dtypes of results."""
+    core: Any = torch._C
+    return (
+        core.is_grad_enabled(),
+        is_differentiable(),
+        torch.get_default_dtype(),
+        core._get_default_device(),
+        core._get_deterministic_algorithms(),
+        core._get_mkldnn_enabled(),
+        core._get_nnpack_enabled(),
+        core._get_cudnn_enabled(),
+        core.get_num_threads(),
+    )
 
 
 @functools.cache
@@ -143,4 +147,4 @@ def _writes_its_first_argument_only(target: torch._ops.OpOverload) -> bool:
     return written[0] and not any(written[1:]) and len(target._schema.returns) == 1
 
 
-__all__ = ["StaticCalls", "forget_all", "why_not_static"]
+__all__ = ["StaticCalls", "fake_call_settings", "forget_all", "why_not_static"]

@@ -62,7 +62,7 @@ class Compiler:
 
 
 @functools.lru_cache(maxsize=1)
-def _cpu_identity() -> str:
+def processor_identity() -> str:
     """The instruction sets of this processor: `-march=native` code must not travel to another one."""
     return processor_line("flags", "Features") or platform.processor() or platform.machine()
 
@@ -91,7 +91,7 @@ def _find(cxx: str | None, search_path: str | None) -> Compiler:
             # Wrappers such as ccache name the compiler among their arguments.
             programs = [found, *filter(None, (shutil.which(word, path=search_path) for word in words[1:]))]
             identity = [_file_identity(program) for program in programs]
-            return Compiler((found, *words[1:]), ":".join([*identity, *words[1:], _cpu_identity()]))
+            return Compiler((found, *words[1:]), ":".join([*identity, *words[1:], processor_identity()]))
     looked = f"$CXX={cxx}" if cxx else ", ".join(_CANDIDATES)
     raise CodegenUnavailable(
         f"no C++ compiler found: looked for {looked} on PATH. Install g++ (Debian: apt-get install g++) or set CXX."
@@ -119,7 +119,7 @@ def kernel_cache(options: CodegenOptions) -> FileCache:
 def compile_flags(threads: int, source: str = "") -> tuple[str, ...]:
     """Compiler flags for `source`; with more than one thread kernels use OpenMP (the runtime that torch has loaded serves them)."""
     flags = (*_FLAGS, _VECTOR_CALLS) if calls_vector_functions(source) else _FLAGS
-    if " avx512f" in _cpu_identity():
+    if " avx512f" in processor_identity():
         flags = (*flags, "-mprefer-vector-width=512")  # the default of 256 takes 1.5 times as long for exp, erf, tanh
     return (*flags, "-fopenmp") if threads > 1 else flags
 

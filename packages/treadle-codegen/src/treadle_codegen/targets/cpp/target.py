@@ -7,7 +7,7 @@ import torch
 from treadle_codegen.costs import Costs
 from treadle_codegen.ir.ops import BUFFER_DTYPES, COMPLEX_PARTS
 from treadle_codegen.rewrite.pipeline import EarlyRewrite
-from treadle_codegen.targets.cpp.build import stop_background_compilers
+from treadle_codegen.targets.cpp.build import processor_identity, stop_background_compilers
 from treadle_codegen.targets.cpp.clock import CpuClock
 from treadle_codegen.targets.cpp.entries import PointerTable
 from treadle_codegen.targets.cpp.pack_convolution import FAKE_RULES, pack_convolutions
@@ -49,5 +49,6 @@ CPP = Target(
     fake_rules=FAKE_RULES,
     interrupt_builds=stop_background_compilers,
     clock=CpuClock,
+    identity=processor_identity,
     product_loops=False,
 )
