@@ -12,7 +12,7 @@ from .graph_runner import user_line
 from .pipeline import aot
 
 if TYPE_CHECKING:
-    from .partition import PartitionReport, min_cut, save_everything, with_budget
+    from .partition import PartitionReport, keep_cuts, min_cut, save_everything, with_budget
 
 __all__ = [
     "InferenceTrace",
@@ -22,6 +22,7 @@ __all__ = [
     "WrongResult",
     "__version__",
     "aot",
+    "keep_cuts",
     "min_cut",
     "save_everything",
     "trace_inference",
@@ -33,7 +34,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Partitions are imported when they are asked for: programs that do not train need none."""
-    if name not in ("PartitionReport", "min_cut", "save_everything", "with_budget"):
+    if name not in ("PartitionReport", "keep_cuts", "min_cut", "save_everything", "with_budget"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from . import partition
 

@@ -84,11 +84,14 @@ def codegen(options: CompileOptions) -> Backend:
         return compile_aten
 
     inference = options.for_codegen()
-    keep_fake_calls(*_fake_calls_of(kernel_cache(inference)))
+    cache = kernel_cache(inference)
+    keep_fake_calls(*_kept_in(cache, "fake-calls"))
     training = replace(inference, pack_weights=False)  # an optimizer changes the weights between any two calls
 
     def codegen_backend(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
-        return _through_aot(gm, example_inputs, options, compiler(inference), compiler(training), decompositions())
+        return _through_aot(
+            gm, example_inputs, options, compiler(inference), compiler(training), decompositions(), cache
+        )
 
     codegen_backend.raises_before_writing = True  # type: ignore[attr-defined]  # graphs of `aot` write when they have run
     return codegen_backend
@@ -102,9 +105,9 @@ BUILTIN: Mapping[str, Callable[[CompileOptions], Backend]] = {
 
 
 @functools.cache
-def _fake_calls_of(cache: FileCache) -> tuple[Callable[[str], bytes | None], Callable[[str, bytes], None]]:
-    """How the results of calls on fake tensors are read from the cache of kernels and written to it."""
-    return functools.partial(cache.read, "fake-calls"), functools.partial(cache.store, "fake-calls")
+def _kept_in(cache: FileCache, kind: str) -> tuple[Callable[[str], bytes | None], Callable[[str, bytes], None]]:
+    """How files of a kind are read from the cache of kernels and written to it."""
+    return functools.partial(cache.read, kind), functools.partial(cache.store, kind)
 
 
 def _through_aot(
@@ -114,6 +117,7 @@ def _through_aot(
     inference: Compiler,
     training: Compiler,
     decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    cache: FileCache | None = None,
 ) -> Compiled:
     """Compile with `aot`. The graphs go to `training` where autograd is at work, else to `inference`; a graph without functional form
     runs in eager."""
@@ -146,6 +150,8 @@ def _through_aot(
         found: dict[str, Any] = {}
         if is_differentiable:
             partition = treadle_autograd.with_budget(options.values["memory_budget"])
+            if cache is not None:
+                treadle_autograd.keep_cuts(*_kept_in(cache, "cuts"))
             found = {"inference": False, "backward": compile_backward, "partition": partition, "late": compile_late}
         with torch.set_grad_enabled(turns_on or torch.is_grad_enabled()):
             given = with_gradients_off(gm) if turns_on else gm

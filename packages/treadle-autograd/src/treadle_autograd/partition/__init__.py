@@ -9,6 +9,7 @@ from __future__ import annotations
 from .budget import with_budget
 from .classify import Classes, classify
 from .mincut import Partition, min_cut, save_everything
+from .network import keep_cuts
 from .report import PartitionReport, report
 from .split import Halves, split, tangents_of
 from .stages import Stage, cut, group_gradients
@@ -22,6 +23,7 @@ __all__ = [
     "classify",
     "cut",
     "group_gradients",
+    "keep_cuts",
     "min_cut",
     "report",
     "save_everything",

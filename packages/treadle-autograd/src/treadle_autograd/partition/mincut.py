@@ -2,7 +2,7 @@
 
 Every forward value is an edge whose capacity is the bytes that saving it costs; a cut separates the inputs, and what must not be computed
 again, from what backward reads. The values on the cut are saved, everything behind it is recomputed (the formulation of min-cut
-rematerialisation in PyTorch 2, Ansel et al., ASPLOS 2024, section 4.2; maximum flow by SciPy).
+rematerialisation in PyTorch 2, Ansel et al., ASPLOS 2024, section 4.2).
 
     x -> mm -> gelu -> backward of gelu            saved: mm (gelu's backward reads its argument), x
          saving mm costs its bytes; gelu is recomputed from mm for nothing
@@ -20,11 +20,10 @@ from ..ancestors import ancestors
 from ..node_sizes import is_number, size_in_bytes
 from .classify import Classes, is_view, viewed, why_not_recompute
 from .cost import recompute_cost
+from .network import INFINITE, SINK, SOURCE, source_side
 
 Partition: TypeAlias = Callable[[Classes], Sequence[fx.Node]]
 
-# More than all real capacities together, and within the 32 bits that SciPy's maximum flow computes with.
-_INFINITE = 2**31 - 1
 _LARGEST_TOTAL = 2**30
 # What one core writes and reads back.
 _BYTES_PER_NANOSECOND = 4
@@ -79,10 +78,6 @@ def _without_views_of_saved(saved: list[fx.Node]) -> list[fx.Node]:
 
 def _cut(relevant: Sequence[fx.Node], classes: Classes) -> set[tuple[fx.Node, str]]:
     """The (node, end) pairs on the side of the inputs after the smallest cut."""
-    import numpy as np
-    from scipy.sparse import csr_matrix
-    from scipy.sparse.csgraph import breadth_first_order, maximum_flow
-
     number = {node: 2 + 2 * k for k, node in enumerate(relevant)}  # `in` at this index, `out` behind it
     edges: dict[tuple[int, int], int] = {}
     by_eager = saved_by_eager(classes)
@@ -90,22 +85,17 @@ def _cut(relevant: Sequence[fx.Node], classes: Classes) -> set[tuple[fx.Node, st
     for node in relevant:
         at = number[node]
         why_not = why_not_save(node, classes, by_eager)
-        edges[at, at + 1] = capacity(node, scale) if why_not is None else _INFINITE
+        edges[at, at + 1] = capacity(node, scale) if why_not is None else INFINITE
         price = price_of_computing_again(node, classes, scale)
         if price:
-            edges[0, at] = price
+            edges[SOURCE, at] = price
         if node in classes.needed:
-            edges[at + 1, 1] = _INFINITE
+            edges[at + 1, SINK] = INFINITE
         for used in classes.inputs_of(node):
             if used in number:
-                edges[number[used] + 1, at] = _INFINITE
+                edges[number[used] + 1, at] = INFINITE
     size = 2 + 2 * len(relevant)
-    rows, columns = zip(*edges, strict=True)
-    capacities = csr_matrix((np.array(list(edges.values()), np.int32), (rows, columns)), shape=(size, size))
-    residual = capacities - maximum_flow(capacities, 0, 1).flow
-    residual.data = (residual.data > 0).astype(np.int32)
-    residual.eliminate_zeros()
-    seen = set(breadth_first_order(residual, 0, return_predecessors=False).tolist())
+    seen = source_side(size, edges)
     return {
         (node, end)
         for node in relevant
@@ -122,11 +112,11 @@ def price_of_computing_again(node: fx.Node, classes: Classes, scale: int) -> int
     again where a checkpoint or a memory budget asks for it, and where much larger values are computed from few of them.
     """
     if node in classes.results:
-        return _INFINITE
+        return INFINITE
     if node in classes.interior or why_not_recompute(node) is None:
         return 0
     if node not in classes.joint.states:
-        return _INFINITE
+        return INFINITE
     return min(int(2 * _BYTES_PER_NANOSECOND * recompute_cost(node)) // scale, _LARGEST_TOTAL)
 
 
