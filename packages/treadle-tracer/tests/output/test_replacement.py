@@ -16,7 +16,7 @@ from treadle_tracer.output.guards import GuardSet
 from treadle_tracer.output.mutations import DELETED, Mutations
 from treadle_tracer.source import AttrSource, ClosureCellSource, ConstSource, LocalSource
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant
-from treadle_tracer.values.functions import CellValue
+from treadle_tracer.values.cells import CellValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import ListValue, TupleValue

@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_shapes import UnbackedError
-from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE
+from treadle_tracer.bytecode.opcodes import NULL_AFTER_CALLABLE, OPS
 from treadle_tracer.class_facts import is_subtype, module_of, stands_in_its_module
 from treadle_tracer.errors import BreakReached, Unsupported
 from treadle_tracer.trace.break_depth import steps_to_leave
 from treadle_tracer.values.base import NULL, Constant, LazyValue
-from treadle_tracer.values.functions import BoundMethod, CellValue, ClassValue
+from treadle_tracer.values.cells import CellValue
+from treadle_tracer.values.functions import BoundMethod, ClassValue
 from treadle_tracer.values.objects import SuperValue
 from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.unbacked import refusal
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from treadle_tracer.values.functions import FunctionValue
     from treadle_tracer.values.mappings import DictValue
 
-_CO_GENERATOR = 0x20
+_CO_SUSPENDED = 0x20 | 0x80 | 0x200  # generators, coroutines, asynchronous generators
 
 
 class Frame:
@@ -135,6 +136,22 @@ class Frame:
     def model(self) -> CodeModel:
         """The code."""
         return self.program.model
+
+    def delegate(self) -> Value | None:
+        """Of a suspended generator or coroutine: the iterator of the `yield from` or `await` in which it stands."""
+        following = [i.opname for i in self.instructions[self.at + 1 : self.at + 3]]
+        return self.stack[-1] if following == ["RESUME", "JUMP_BACKWARD_NO_INTERRUPT"] else None
+
+    def end_delegation(self, result: Value) -> None:
+        """Go on behind the `yield from` or `await` in which the frame stands, which has this value."""
+        self.leave_send(self.instructions[self.instructions[self.at + 2].argval], result)
+
+    def leave_send(self, send: Instruction, result: Value) -> None:
+        """The end of SEND, whose iterator is exhausted: push its result and jump."""
+        if OPS["SEND"].jump_effect == -1:
+            self.stack.pop()
+        self.stack.append(result)
+        self.pc = send.argval
 
     def closes_with_effects(self) -> bool:
         """Of a suspended generator: whether closing it would run a handler of the program."""
@@ -282,7 +299,7 @@ class Frame:
         if not self.program.raises_again(handler):
             return False
         if self.module_name.partition(".")[0] != "torch":
-            if self.tx.separates or self.function_code.co_flags & _CO_GENERATOR:
+            if self.tx.separates or self.function_code.co_flags & _CO_SUSPENDED:
                 return False
             self.restores = True
         return True

@@ -12,8 +12,9 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler, unsupported
 from treadle_tracer.trace.ops_data import list_to_tuple, unary_positive
 from treadle_tracer.values.base import NULL
+from treadle_tracer.values.cells import CellValue
 from treadle_tracer.values.class_lookup import has_special
-from treadle_tracer.values.functions import CellValue, FunctionValue
+from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tail_calls import tail_call

@@ -11,9 +11,9 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler
 from treadle_tracer.values import module_attributes, protocol
 from treadle_tracer.values.base import NONE, NULL, Constant, boolean
+from treadle_tracer.values.cells import CellValue
 from treadle_tracer.values.class_lookup import MISSING, has_special, lookup
 from treadle_tracer.values.deferred_text import joined_text
-from treadle_tracer.values.functions import CellValue
 from treadle_tracer.values.identity import is_identical
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.joined import undecided_truth

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.bytecode import OPS
-from treadle_tracer.class_facts import flags_of, is_subtype
+from treadle_tracer.class_facts import flags_of, is_subtype, name_in_messages
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.likely import likely_truth
 from treadle_tracer.trace.op_handler import OpHandler, unsupported
 from treadle_tracer.trace.speculation import branch
 from treadle_tracer.values.base import NONE, Constant, boolean
+from treadle_tracer.values.coroutines import CoroutineValue
 from treadle_tracer.values.functions import ClassValue
-from treadle_tracer.values.generators import GeneratorValue
+from treadle_tracer.values.generators import GeneratorValue, send_into
 from treadle_tracer.values.joined import undecided_truth
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.sequences import TupleValue
@@ -117,25 +119,26 @@ def _yield_value(frame: Frame, i: Instruction) -> bool:
     return LEAVE
 
 
+_MAY_AWAIT = inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE
+
+
 def _get_yield_from_iter(frame: Frame, i: Instruction) -> None:
-    if not isinstance(frame.stack[-1], GeneratorValue):
+    iterable = frame.stack[-1]
+    if isinstance(iterable, CoroutineValue) and not frame.function_code.co_flags & _MAY_AWAIT:
+        what = "cannot 'yield from' a coroutine object in a non-coroutine generator"
+        frame.tx.raise_exception(TypeError, what)
+    if not isinstance(iterable, GeneratorValue):
         frame.stack.append(frame.stack.pop().iterate(frame.tx))
 
 
 def _send(frame: Frame, i: Instruction) -> None:
     """One step of `yield from`: continues to YIELD_VALUE with the item, or jumps with the inner generator's result."""
     sent, receiver = frame.stack.pop(), frame.stack[-1]
-    if isinstance(receiver, GeneratorValue):
-        item, result = receiver.send(frame.tx, sent)
-    else:
-        item, result = receiver.next(frame.tx), NONE
+    item, result = send_into(frame.tx, receiver, sent)
     if item is not None:
         frame.stack.append(item)
         return
-    if OPS["SEND"].jump_effect == -1:
-        frame.stack.pop()
-    frame.stack.append(result)
-    frame.pc = i.argval
+    frame.leave_send(i, result)
 
 
 def _end_send(frame: Frame, i: Instruction) -> None:
@@ -204,8 +207,8 @@ def _before_with(frame: Frame, i: Instruction) -> None:
     tx, manager = frame.tx, frame.stack.pop()
     enter, leave = special_method(tx, manager, "__enter__"), special_method(tx, manager, "__exit__")
     if enter is None or leave is None:
-        name = manager.python_type().__name__
-        tx.raise_exception(TypeError, f"{name!r} object does not support the context manager protocol")
+        name, missed = name_in_messages(manager.python_type()), "" if enter is None else " (missed __exit__ method)"
+        tx.raise_exception(TypeError, f"{name!r} object does not support the context manager protocol{missed}")
     frame.stack.append(leave)
     frame.stack.append(enter.call(tx, [], {}))
 
@@ -310,9 +313,5 @@ HANDLERS: dict[str, OpHandler] = by_name(
     ("MATCH_MAPPING", _match_mapping),
     ("MATCH_KEYS", _match_keys),
     ("MATCH_CLASS", _match_class),
-    (
-        "GET_AITER GET_ANEXT END_ASYNC_FOR BEFORE_ASYNC_WITH GET_AWAITABLE ASYNC_GEN_WRAP",
-        unsupported("asynchronous code"),
-    ),
     ("CHECK_EG_MATCH PREP_RERAISE_STAR", unsupported("except*")),
 )

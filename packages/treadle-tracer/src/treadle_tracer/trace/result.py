@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from treadle_tracer.output.graph import GraphBuilder
     from treadle_tracer.output.guards import GuardSet
     from treadle_tracer.output.mutations import Mutations
-    from treadle_tracer.values.functions import CellValue, FunctionValue
+    from treadle_tracer.values.cells import CellValue
+    from treadle_tracer.values.functions import FunctionValue
     from treadle_tracer.values.generators import GeneratorValue
 
 

@@ -23,7 +23,9 @@ from treadle_tracer.trace.result import InnerFrame, TraceResult
 from treadle_tracer.trace.table import HANDLERS
 from treadle_tracer.trace.tracer import Tracer
 from treadle_tracer.values.base import LazyValue
-from treadle_tracer.values.functions import CellValue, FunctionValue, wrap_cell
+from treadle_tracer.values.cells import CellValue, wrap_cell
+from treadle_tracer.values.coroutines import CoroutineValue
+from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.generators import GeneratorValue
 from treadle_tracer.values.tail_calls import tail_call
 from treadle_tracer.values.unbacked import refusal
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from treadle_tracer.options import TracerOptions
 
 _CO_GENERATOR = 0x20
-_CO_ASYNC = 0x80 | 0x200
+_CO_COROUTINE = 0x80
+_CO_ASYNC_GENERATOR = 0x200
 
 
 _programs: MutableMapping[CodeType, Program] = WeakIdKeyDictionary()
@@ -50,9 +53,9 @@ def program_of(code: types.CodeType) -> Program:
 
 @tail_call
 def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """Evaluate a call of a Python function in place; of a generator function: the generator."""
+    """Evaluate a call of a Python function in place; of a generator function: the generator; of an `async def`: the coroutine."""
     code = function.code
-    if code.co_flags & _CO_ASYNC:
+    if code.co_flags & _CO_ASYNC_GENERATOR:
         raise Unsupported("async", function.describe())
     bound = bind_arguments(tx, function, args, kwargs)
     tx.inlined[id(code)] = code
@@ -66,9 +69,10 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
         if isinstance(cell, CellValue):
             frame.cells[name] = cell
             del bound[name]
-    if code.co_flags & _CO_GENERATOR:
+    if code.co_flags & (_CO_GENERATOR | _CO_COROUTINE):
         at = getattr(tx.frames[0], "at", -1) if tx.frames else -1
-        made = GeneratorValue(frame, function, at, tx.step - 1)
+        make = CoroutineValue if code.co_flags & _CO_COROUTINE else GeneratorValue
+        made = make(frame, function, at, tx.step - 1)
         tx.generators.append(made)
         return made
     return frame.call()
@@ -188,7 +192,7 @@ def trace_frame(
 
 
 def _root_frame(tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, stop_at: int | None) -> RootFrame:
-    if model.flags & (_CO_GENERATOR | _CO_ASYNC):
+    if model.flags & (_CO_GENERATOR | _CO_COROUTINE | _CO_ASYNC_GENERATOR):
         raise Unsupported("generator", f"{model.qualname} is a generator or coroutine")
     root = RootFrame(tx, program_of(frame.code), frame.code, frame.globals, stop_at=stop_at)
     tx.root_globals = frame.globals

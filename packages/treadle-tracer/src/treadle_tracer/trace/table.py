@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from treadle_tracer.tables import disjoint
-from treadle_tracer.trace import ops_call, ops_data, ops_flow, ops_names
+from treadle_tracer.trace import ops_async, ops_call, ops_data, ops_flow, ops_names
 from treadle_tracer.trace.op_handler import OpHandler
 
-HANDLERS: dict[str, OpHandler] = disjoint(ops_data.HANDLERS, ops_flow.HANDLERS, ops_call.HANDLERS, ops_names.HANDLERS)
+HANDLERS: dict[str, OpHandler] = disjoint(
+    *[ops.HANDLERS for ops in (ops_data, ops_flow, ops_call, ops_names, ops_async)]
+)
 """Handler by opcode name."""

@@ -11,13 +11,13 @@ from treadle_tracer.class_facts import is_subtype, name_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import (
     AttrSource,
-    CellContentsSource,
     ConstSource,
     DictItemSource,
     GlobalsSource,
     TupleItemSource,
 )
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method
+from treadle_tracer.values.cells import CellValue, wrap_cell
 from treadle_tracer.values.class_lookup import (
     MISSING,
     find_in_mro,
@@ -37,106 +37,6 @@ from treadle_tracer.values.value import Raised, Value, call_special
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
     from treadle_tracer.values.value import TraceContext
-
-
-class CellValue(Value):
-    """A cell. `content` is the Value that the trace has stored or read. `cell` is the real cell of an outside one.
-
-    found_empty: the trace has not stored anything in the outside cell, which was empty.
-    """
-
-    __slots__ = ("cell", "content", "contents_source", "found_empty")
-
-    def __init__(
-        self,
-        content: Value | None = None,
-        cell: types.CellType | None = None,
-        source: Source | None = None,
-        contents_source: Source | None = None,
-    ):
-        self.source = source
-        self.content = content
-        self.cell = cell
-        self.contents_source = contents_source
-        self.found_empty = False
-
-    @classmethod
-    def outside(cls, cell: types.CellType, source: Source, contents_source: Source | None = None) -> CellValue:
-        made = cls(None, cell, source, contents_source or CellContentsSource(source))
-        try:
-            made.content = LazyValue(cell.cell_contents, made.contents_source)  # type: ignore[arg-type]
-        except ValueError:
-            made.found_empty = True
-        return made
-
-    def python_type(self) -> type:
-        return types.CellType
-
-    def load(self, tx: TraceContext) -> Value | None:
-        """The contents, realised, or None when the cell is empty."""
-        content = self.content
-        if content.__class__ is LazyValue:
-            content = self.content = content.force(tx)  # type: ignore[union-attr]
-        if content is None and self.found_empty:
-            assert self.source is not None
-            tx.guards.add(self.source, "call", _is_empty, "the cell is empty")
-        return content
-
-    def store(self, tx: TraceContext, value: Value | None) -> None:
-        self.content = value
-        self.found_empty = False
-        if self.cell is not None:
-            tx.mutations.store_cell(self, value if value is not None else tx.deleted)
-
-    def get_attr(self, tx: TraceContext, name: str) -> Value:
-        if name == "cell_contents":
-            content = self.load(tx)
-            return content if content is not None else tx.raise_exception(ValueError, "Cell is empty")
-        return super().get_attr(tx, name)
-
-    def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
-        self.store(tx, value)
-
-    def reconstruct(self, cg: Any) -> None:
-        if self.source is not None:
-            self.source.emit(cg.cb)
-            return
-        cg.call_const(types.CellType)
-        cg.register(self)
-        self.fill(cg)
-
-    def fill(self, cg: Any) -> None:
-        """Emit code that stores the contents in the cell, which exists."""
-        if self.content is not None:
-            cg.call_const(_fill_cell, self, self.content)
-            cg.cb.pop_top()
-
-
-def _is_empty(cell: types.CellType) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018
-    except ValueError:
-        return True
-    return False
-
-
-def _fill_cell(cell: types.CellType, contents: Any) -> None:
-    cell.cell_contents = contents
-
-
-def wrap_cell(
-    tx: TraceContext, cell: types.CellType, source: Source, contents_source: Source | None = None
-) -> CellValue:
-    """The Value of an outside cell, one for each cell."""
-    cached = tx.wrapped.get(id(cell))
-    if cached is None:
-        value = CellValue.outside(cell, source, contents_source)
-        tx.wrapped[id(cell)] = (cell, value)
-        return value
-    assert isinstance(cached[1], CellValue)
-    if cached[1].source is not None and cached[1].source != source:
-        tx.guards.add(source, "same_object", cached[1].source)
-    return cached[1]
 
 
 class FunctionValue(Value):
@@ -261,8 +161,24 @@ class FunctionValue(Value):
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         if self.obj is None and name in ("__name__", "__qualname__") and value.is_constant():
             setattr(self, name.strip("_"), value.constant())
-            return
-        tx.mutations.store_attr(self, name, value)
+        elif name not in _CALLED_WITH:
+            tx.mutations.store_attr(self, name, value)
+        elif self.obj is not None or not self._replace_part(tx, name, value):
+            raise Unsupported("attribute-store", f"{self.describe()}.{name}")
+
+    def _replace_part(self, tx: TraceContext, name: str, value: Value) -> bool:
+        """Change what a call of a function made in the trace uses; False where Python would refuse it, or the value is not known."""
+        is_none = isinstance(value, Constant) and value.obj is None
+        tx.mutations.begin_write()
+        if name == "__defaults__" and (is_none or isinstance(value, TupleValue)):
+            self.defaults = [] if is_none else value.unpack(tx)
+            return True
+        if name != "__code__" or not value.is_constant() or not isinstance(value.constant(), types.CodeType):
+            return False
+        if len(value.constant().co_freevars) != len(self.closure):
+            return False
+        self.code = value.constant()
+        return True
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "__get__":
@@ -318,6 +234,8 @@ class FunctionValue(Value):
         cg.cb.pop_top()
 
 
+# Attributes that a call uses.
+_CALLED_WITH = frozenset("__code__ __defaults__ __kwdefaults__".split())
 _MADE_ATTRIBUTES = frozenset(
     "__doc__ __defaults__ __kwdefaults__ __wrapped__ __dict__ __module__ __annotations__ __type_params__".split()
 )

@@ -17,11 +17,12 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, NULL, Constant, Method
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.objects import ObjectValue
-from treadle_tracer.values.value import Raised, Value
+from treadle_tracer.values.value import Raised, Value, call_special
 
 if TYPE_CHECKING:
     from treadle_tracer.bytecode import CodeModel
-    from treadle_tracer.values.functions import CellValue, FunctionValue
+    from treadle_tracer.values.cells import CellValue
+    from treadle_tracer.values.functions import FunctionValue
     from treadle_tracer.values.value import TraceContext
 
 
@@ -49,6 +50,14 @@ class Suspended(Protocol):
         """The name of the function."""
         ...
 
+    def delegate(self) -> Value | None:
+        """The iterator of the `yield from` or `await` in which the frame stands."""
+        ...
+
+    def end_delegation(self, result: Value) -> None:
+        """Let the frame go on behind its `yield from` or `await`, which has this value."""
+        ...
+
     def resume(self, thrown: Value | None) -> None:
         """Evaluate up to the next yield or the end; `thrown` is raised where the frame stands."""
         ...
@@ -63,6 +72,7 @@ class GeneratorValue(IteratorValue):
     """
 
     __slots__ = ("finished", "frame", "function", "made_at", "made_step", "running", "started")
+    kind = "generator"
 
     def __init__(self, frame: Suspended, function: FunctionValue, made_at: int, made_step: int):
         self.source = None
@@ -78,7 +88,7 @@ class GeneratorValue(IteratorValue):
         return types.GeneratorType
 
     def describe(self) -> str:
-        return f"generator {self.frame.name}"
+        return f"{self.kind} {self.frame.name}"
 
     def is_temporary(self, tx: TraceContext) -> bool:
         """Whether only the present call has the generator: what made it was the instruction before, as in `any(f(x) for x in xs)`."""
@@ -91,19 +101,38 @@ class GeneratorValue(IteratorValue):
         """(yielded item or None at the end, value of the return statement)."""
         if self.finished:
             return None, NONE
-        if self.running:
-            tx.raise_exception(ValueError, "generator already executing")
+        self._check_suspended(tx)
         if self.started:
             self.frame.stack.append(value)
+        elif not _is_none(value):
+            tx.raise_exception(TypeError, f"can't send non-None value to a just-started {self.kind}")
         self.started = True
         return self._step(tx, None)
 
     def throw(self, tx: TraceContext, exception: Value) -> tuple[Value | None, Value]:
-        """`generator.throw(exception)`."""
+        """`generator.throw(exception)`: into the iterator of a `yield from`, if the generator stands in one."""
+        self._check_suspended(tx)
         if self.finished or not self.started:
             self.finished = True
             raise Raised(exception)
-        return self._step(tx, exception)
+        delegate = self.frame.delegate()
+        if delegate is None:
+            return self._step(tx, exception)
+        self.running = True
+        try:
+            item, result = throw_into(tx, delegate, exception)
+        except Raised as raised:
+            return self._step(tx, raised.value)
+        finally:
+            self.running = False
+        if item is not None:
+            return item, NONE
+        self.frame.end_delegation(result)
+        return self._step(tx, None)
+
+    def _check_suspended(self, tx: TraceContext) -> None:
+        if self.running:
+            tx.raise_exception(ValueError, f"{self.kind} already executing")
 
     def _step(self, tx: TraceContext, thrown: Value | None) -> tuple[Value | None, Value]:
         handled = tx.exception
@@ -113,7 +142,7 @@ class GeneratorValue(IteratorValue):
         except Raised as raised:
             self.finished = True
             if issubclass(raised.value.python_type(), StopIteration):
-                tx.raise_exception(RuntimeError, "generator raised StopIteration")
+                tx.raise_exception(RuntimeError, f"{self.kind} raised StopIteration")
             raise
         finally:
             self.running = False
@@ -123,20 +152,21 @@ class GeneratorValue(IteratorValue):
         self.finished = True
         return None, self.frame.result or NONE
 
-    def close(self, tx: TraceContext) -> None:
-        if self.finished:
-            return
-        if not self.started:
+    def close(self, tx: TraceContext) -> Value:
+        """`generator.close()`: from Python 3.13 on it gives what the generator returns."""
+        self._check_suspended(tx)
+        if self.finished or not self.started:
             self.finished = True
-            return
+            return NONE
         try:
-            item, _ = self.throw(tx, ObjectValue(GeneratorExit))
+            item, result = self.throw(tx, ObjectValue(GeneratorExit))
         except Raised as raised:
             if not issubclass(raised.value.python_type(), (GeneratorExit, StopIteration)):
                 raise
-            return
+            return NONE
         if item is not None:
-            tx.raise_exception(RuntimeError, "generator ignored GeneratorExit")
+            tx.raise_exception(RuntimeError, f"{self.kind} ignored GeneratorExit")
+        return result if _CLOSE_GIVES_RESULT else NONE
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name in ("send", "throw", "close", "__next__", "__iter__"):
@@ -151,8 +181,7 @@ class GeneratorValue(IteratorValue):
         if name == "throw":
             return self._value_or_stop(tx, self.throw(tx, self._thrown(tx, args)))
         if name == "close":
-            self.close(tx)
-            return NONE
+            return self.close(tx)
         if name == "__next__":
             return self._value_or_stop(tx, self.send(tx, NONE))
         return super().builtin_method(tx, name, args, kwargs)
@@ -212,6 +241,60 @@ def _beginning(generator: GeneratorValue) -> tuple[tuple[str, ...], list[Value],
     return names, [], plain, _new_generator
 
 
+# ---- iterators of `yield from` and `await`
+
+
+def send_into(tx: TraceContext, receiver: Value, sent: Value) -> tuple[Value | None, Value]:
+    """One step of the iterator of a `yield from`: (item or None at the end, value of the `yield from`)."""
+    if isinstance(receiver, GeneratorValue):
+        return receiver.send(tx, sent)
+    if isinstance(receiver, IteratorValue) and _is_none(sent):
+        return receiver.next(tx), NONE
+    try:
+        if _is_none(sent):
+            return call_special(tx, receiver, "__next__", []), NONE
+        return receiver.get_attr(tx, "send").call(tx, [sent], {}), NONE
+    except Raised as raised:
+        return None, _value_of_stop(tx, raised)
+
+
+def throw_into(tx: TraceContext, receiver: Value, exception: Value) -> tuple[Value | None, Value]:
+    """The same with an exception thrown. A GeneratorExit closes the iterator and is raised behind it."""
+    if issubclass(exception.python_type(), GeneratorExit):
+        close = _attribute(tx, receiver, "close")
+        if close is not None:
+            close.call(tx, [], {})
+        raise Raised(exception)
+    if isinstance(receiver, GeneratorValue):
+        return receiver.throw(tx, exception)
+    throw = _attribute(tx, receiver, "throw")
+    if throw is None:
+        raise Raised(exception)
+    try:
+        return throw.call(tx, [exception], {}), NONE
+    except Raised as raised:
+        return None, _value_of_stop(tx, raised)
+
+
+def _attribute(tx: TraceContext, owner: Value, name: str) -> Value | None:
+    try:
+        return owner.get_attr(tx, name)
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(), AttributeError):
+            raise
+        return None
+
+
+def _value_of_stop(tx: TraceContext, raised: Raised) -> Value:
+    if not issubclass(raised.value.python_type(), StopIteration):
+        raise raised
+    return raised.value.get_attr(tx, "value")
+
+
+def _is_none(value: Value) -> bool:
+    return isinstance(value, Constant) and value.obj is None
+
+
 # ---- run-time helpers of replacement code
 
 
@@ -240,3 +323,19 @@ def _empty() -> Iterator[None]:
 
 
 _EMPTY = _empty.__code__
+
+
+def _returning() -> Iterator[None]:
+    try:
+        yield
+    except GeneratorExit:
+        return 1  # what `close` gives
+
+
+def _close_gives_result() -> bool:
+    generator: Any = _returning()
+    next(generator)
+    return generator.close() == 1
+
+
+_CLOSE_GIVES_RESULT = _close_gives_result()

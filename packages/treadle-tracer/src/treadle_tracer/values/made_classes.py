@@ -16,10 +16,11 @@ from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant
+from treadle_tracer.values.cells import CellValue
 from treadle_tracer.values.class_lookup import MISSING, find_in_mro, lookup
 from treadle_tracer.values.constant_objects import ConstantObject
 from treadle_tracer.values.constants import is_trusted_function
-from treadle_tracer.values.functions import CellValue, ClassValue, FunctionValue
+from treadle_tracer.values.functions import ClassValue, FunctionValue
 from treadle_tracer.values.mappings import DictValue, dict_of
 from treadle_tracer.values.objects import SuperValue
 from treadle_tracer.values.sequences import ListValue, TupleValue

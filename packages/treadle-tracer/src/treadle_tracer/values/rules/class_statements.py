@@ -14,8 +14,9 @@ from treadle_tracer.bytecode import read
 from treadle_tracer.class_facts import module_of, mro_of, namespace_of, stands_in_its_module
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, Constant
+from treadle_tracer.values.cells import CellValue
 from treadle_tracer.values.class_lookup import lookup_with_owner
-from treadle_tracer.values.functions import CellValue, ClassValue, FunctionValue
+from treadle_tracer.values.functions import ClassValue, FunctionValue
 from treadle_tracer.values.generic_alias import GenericAlias
 from treadle_tracer.values.made_classes import MadeClass, made_by, metaclass_of
 from treadle_tracer.values.mappings import DictValue, dict_of

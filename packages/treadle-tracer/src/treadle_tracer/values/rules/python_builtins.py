@@ -313,14 +313,13 @@ def _iter(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _next(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
-    item = args[0].next(tx)
-    if item is not None:
-        return item
-    if len(args) > 1:
-        return args[1]
-    if isinstance(args[0], IteratorValue):
-        tx.raise_exception(StopIteration)
-    return call_special(tx, args[0], "__next__", [])
+    iterator = args[0]
+    if len(args) == 1:
+        if isinstance(iterator, IteratorValue):
+            return iterator.builtin_method(tx, "__next__", [], {})
+        return call_special(tx, iterator, "__next__", [])
+    item = iterator.next(tx)
+    return args[1] if item is None else item
 
 
 def _any(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
