@@ -47,8 +47,6 @@ EAGER = {
     "narrow": "values of a tensor",
     "nn.functional.ctc_loss": "values of a tensor",
     "nn.functional.gaussian_nll_loss": "values of a tensor",
-    "nn.functional.mish": "changes its arguments below functionalisation",
-    "nn.functional.silu": "changes its arguments below functionalisation",
     "tensor_split": "",
     "to_sparse": "layout",
     "unsafe_chunk": "",

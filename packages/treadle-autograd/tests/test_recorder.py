@@ -74,6 +74,41 @@ def test_what_has_no_functional_form_is_refused(parts):
             aten.as_strided.default(x, (2,), (1,), 1)
 
 
+def test_writes_to_tensors_of_a_composite_become_functional(parts):
+    mode, recorder, x = parts
+    with mode, recorder:
+        one = aten.empty.memory_format([], device="cpu")
+        before = aten.add.Tensor(x, one)
+        assert aten.fill_.Scalar(one, 1.0) is one
+        aten.mul_.Scalar(one, 2.0)
+        after = aten.sub.Tensor(one, x)
+    empty, add, fill, mul, sub = calls(recorder)
+    assert (fill.target, fill.args) == (aten.fill.Scalar, (empty, 1.0))
+    assert (mul.target, mul.args) == (aten.mul.Scalar, (fill, 2.0))
+    assert sub.args[0] is mul and add.args[1] is empty
+    assert recorder.node_of(after) is sub and recorder.node_of(before) is add
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda t: aten.fill_.Scalar(aten.view.default(t, [6]), 1.0),  # seen by the tensor it is a view of
+        lambda t: (aten.view.default(t, [6]), aten.fill_.Scalar(t, 1.0)),
+        lambda t: aten.resize_.default(t, [2, 2]),
+        lambda t: aten.t_.default(t),
+        lambda t: aten.set_.source_Tensor(t, aten.clone.default(t)),
+        lambda t: aten.uniform_.default(t),
+        lambda t: aten.copy_.default(torch.zeros(2, 3), t),
+    ],
+)
+def test_writes_that_others_may_see_are_refused(parts, write):
+    mode, recorder, _ = parts
+    with mode, recorder:
+        made = aten.zeros.default([2, 3], device="cpu")
+        with pytest.raises(UnsupportedGraph, match="below functionalisation"):
+            write(made)
+
+
 def test_decompositions_and_composites(parts):
     mode, recorder, x = parts
     recorder.decompositions = {

@@ -212,12 +212,36 @@ class AtenRecorder(TorchDispatchMode):
         if func is aten.native_batch_norm.default and args[5] and args[3] is not None:
             return self._training_batch_norm(*args)
         if func._schema.is_mutable:
-            raise UnsupportedGraph(f"{func} changes its arguments below functionalisation", self.line())
+            return self._write(func, args, kwargs)
         result = self._record(func, record, args, kwargs)
         if self.for_training and record is not None and record.is_zero_or_one and result.dtype.itemsize > 1:
             with self:  # a byte per element can be saved for backward, instead of one float
                 result = aten._to_copy.default(aten.ne.Scalar(result, 0), dtype=result.dtype)
         return result
+
+    def _write(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A write that a composite operator makes below functionalisation: `1 - x` in C++ fills an empty tensor.
+
+        What nothing else shares memory with is replaced: from here on its node is that of the operator that returns the new values.
+        """
+        functional, written = _functional_overload(func), args[0] if args else None
+        is_own = isinstance(written, FakeTensor) and id(written) in self._nodes and not self._shares_memory(written)
+        if functional is None or not is_own:
+            raise UnsupportedGraph(f"{func} changes its arguments below functionalisation", self.line())
+        assert isinstance(written, torch.Tensor)
+        with self:
+            result = call_torch(functional, args, kwargs, self.line)
+        if self._shares_memory(result) or any(get(result) != get(written) for get in _LAYOUT):
+            raise UnsupportedGraph(f"{func} gives a tensor other memory below functionalisation", self.line())
+        self._nodes[id(written)] = self._nodes[id(result)]
+        return written
+
+    def _shares_memory(self, tensor: torch.Tensor) -> bool:
+        """Whether the graph knows another tensor with this one's memory."""
+        key = storage_key(tensor)
+        if key in self.input_storages:
+            return True
+        return any(other is not tensor and storage_key(other) == key for other in self._alive if _has_storage(other))
 
     def _why_not_functional(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
         """Why the call cannot stand in the graph, whatever it decomposes into."""
@@ -412,3 +436,21 @@ def _writes_all(
     same = [tuple(tensor.shape), tuple(tensor.stride())] == [tuple(size), tuple(stride)]
     is_static = all(isinstance(number, int) for number in (*size, *stride))
     return is_static and same and _is_zero(storage_offset or 0) and tuple(src.shape) == tuple(size)
+
+
+# What a write leaves as it is.
+_LAYOUT = (torch.Tensor.size, torch.Tensor.stride, lambda t: t.dtype, lambda t: t.device)
+
+
+def _functional_overload(func: Any) -> Any:
+    """The operator that returns what an in-place operator writes to its first argument; None where there is none."""
+    name, record = func._schema.name.removeprefix("aten::"), operator(func)
+    written = [argument.name for argument in func._schema.arguments if argument.is_write]
+    if not name.endswith("_") or written != ["self"] or (record is not None and record.is_random):
+        return None
+    found = getattr(getattr(aten, name[:-1], None), func._overloadname, None)
+    return None if found is None or found._schema.is_mutable else found
+
+
+def _has_storage(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided
