@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -72,6 +73,44 @@ def compared_by_the_program(x):
     return x + 1, weakref.ref(first) == weakref.ref(second)
 
 
+def compared(x):
+    pairs = [(Target(1), Target(1)), (OrderedDict(a=1), OrderedDict(a=1)), (OrderedDict(a=1), OrderedDict(a=2))]
+    return x + 1, [(weakref.ref(a) == weakref.ref(b), weakref.ref(a) != weakref.ref(b)) for a, b in pairs]
+
+
+def of_a_dict_that_is_an_attribute(x):
+    target = Target(OrderedDict(a=3))
+    reference = weakref.ref(target.value)
+    return x * reference()["a"], reference() is target.value
+
+
+def of_a_dict_that_leaves_with_its_owner(x):
+    target = Target(OrderedDict(a=3))
+    return x * 2, target, weakref.ref(target.value)
+
+
+def of_a_dict_that_is_replaced(x):
+    target = Target(OrderedDict(a=3))
+    reference = weakref.ref(target.value)
+    target.value = 3
+    return x * 2, reference() is None
+
+
+def of_a_dict_whose_owner_is_dropped(x):
+    target = Target(OrderedDict(a=3))
+    reference = weakref.ref(target.value)
+    del target
+    return x * 2, reference() is None
+
+
+def of_a_dict_that_nothing_holds(x):
+    def made():
+        entries = OrderedDict(a=1)
+        return weakref.ref(entries)
+
+    return x * 2, made()() is None
+
+
 def dropped(x):
     target = Target()
     reference = weakref.ref(target)
@@ -114,20 +153,36 @@ def of_a_number(x):
 
 
 def _plain(value):
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return [*map(_plain, value)]
+    if isinstance(value, OrderedDict):
+        return [*value.items()]
     if isinstance(value, torch.Tensor):
         return value.tolist()
     if isinstance(value, weakref.ref):
         return ("reference", _plain(value()))
+    if isinstance(value, Target):
+        return _plain(value.value)
     return getattr(value, "value", value if isinstance(value, (bool, str, type(None))) else None)
 
 
-WHOLE = (followed, of_an_outside_object, one_for_each_object, sees_changes, leaves_with_its_object)
+WHOLE = (
+    followed,
+    of_an_outside_object,
+    one_for_each_object,
+    sees_changes,
+    leaves_with_its_object,
+    compared_by_the_program,
+    compared,
+    of_a_dict_that_is_an_attribute,
+    of_a_dict_that_leaves_with_its_owner,
+)
 LEFT = (
     leaves_alone,
     of_nothing_held,
-    compared_by_the_program,
+    of_a_dict_that_is_replaced,
+    of_a_dict_whose_owner_is_dropped,
+    of_a_dict_that_nothing_holds,
     dropped,
     with_a_callback,
     in_a_list,

@@ -37,6 +37,7 @@ from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.text import percent_format
 from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
+from treadle_tracer.values.weak_references import WeakReference
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -412,6 +413,10 @@ def _plainly_equal(tx: TraceContext, a: Value, b: Value) -> bool:
         return is_same(tx, a.instance, b.instance) and same_or_equal(tx, a.function, b.function)
     if isinstance(a, Method) and isinstance(b, Method):
         return is_same(tx, a.owner, b.owner) and a.name == b.name
+    if isinstance(a, WeakReference) and isinstance(
+        b, WeakReference
+    ):  # they compare as their objects, if these are alive
+        return same_or_equal(tx, a.call(tx, [], {}), b.call(tx, [], {}))
     return is_same(tx, a, b)
 
 

@@ -1,4 +1,4 @@
-"""`weakref.ref(obj)` in the trace: the object is there as long as a variable holds it."""
+"""`weakref.ref(obj)` in the trace: the object is there as long as a variable holds it, or an object that a variable holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from treadle_tracer.class_facts import is_weakly_referable
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource
 from treadle_tracer.values.base import LazyValue
-from treadle_tracer.values.class_lookup import lookup
+from treadle_tracer.values.holders import is_held
+from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.value import Value
 
@@ -17,12 +18,15 @@ if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
 
 
+_REFERRED = (ObjectValue, DictValue)
+
+
 class WeakReference(Value):
     """A reference without a callback to an object that the trace has made."""
 
     __slots__ = ("made_at", "target")
 
-    def __init__(self, target: ObjectValue, made_at: int):
+    def __init__(self, target: ObjectValue | DictValue, made_at: int):
         self.source = None
         self.target = target
         self.made_at = made_at
@@ -37,8 +41,8 @@ class WeakReference(Value):
         raise Unsupported("weak-reference", "a reference as a key")
 
     def call(self, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if not _is_held(tx, self.target):
-            raise Unsupported("weak-reference", f"{self.target.describe()}, which no variable holds")
+        if not is_held(tx, self.target):
+            raise Unsupported("weak-reference", f"{self.target.describe()}, which nothing that is known holds")
         return self.target
 
     def reconstruct(self, cg: Any) -> None:
@@ -53,13 +57,10 @@ def new_reference(tx: TraceContext, args: list[Value], kwargs: dict[str, Value])
     outside = getattr(target, "obj", None)
     if outside is not None and target.source is not None and is_weakly_referable(type(outside)):
         return tx.wrap(weakref.ref(outside), ApplySource(target.source, weakref.ref))
-    made = isinstance(target, ObjectValue) and target.obj is None and is_weakly_referable(target.cls)
-    if not made or not _is_held(tx, target) or lookup(tx, target.cls, "__eq__") is not object.__eq__:
+    if not isinstance(target, _REFERRED) or target.obj is not None or not is_weakly_referable(target.cls):
+        raise Unsupported("weak-reference", target.describe())
+    if not is_held(tx, target):
         raise Unsupported("weak-reference", target.describe())
     if id(target) not in tx.wrapped:  # there is one such reference to an object
         tx.wrapped[id(target)] = (target, WeakReference(target, tx.frames[0].at))
     return tx.wrapped[id(target)][1]
-
-
-def _is_held(tx: TraceContext, target: Value) -> bool:
-    return any(value is target for frame in tx.frames for value in frame.named_locals().values())
