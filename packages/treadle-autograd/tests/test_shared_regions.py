@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -368,7 +369,8 @@ def test_random_programs() -> None:
             with sharing(is_on) as found:
                 compiled = aot(gm, make_inputs(layouts)[1], inference=False, forward=run_operators)
                 seen.append(observe(compiled, layouts, changed))
-                why.append(compiled.why_eager)
+                # PyTorch's errors name autograd's nodes, and a shared region is one.
+                why.append(re.sub(r"output \d+ of \w+", "an output", compiled.why_eager or ""))
             n_shared += sum(found)
         assert why[0] == why[1]
         assert_same(seen[0], seen[1])
