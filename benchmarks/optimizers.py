@@ -7,11 +7,13 @@ step     seconds of one `optimizer.step()` over the parameters (matrices of 64 x
          of a perceptron with that many layers (`whole`: zero_grad, forward, loss, backward, clipping, step); all variants in one process
          on one thread, calls interleaved, medians
 compile  seconds of the first two steps (the first makes the state), with an empty cache directory
+compiles how often treadle compiles in 20 steps with a scheduler of the learning rate: the most over loop and foreach, 10 and 100 parameters
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -54,6 +56,8 @@ OPTIMIZERS: dict[str, Optimizer] = {
 }
 EAGER: dict[str, dict[str, bool]] = {"loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 CASES = (*OPTIMIZERS, "whole")
+STEPS = 20
+COUNTS = (10, 100)
 
 
 def compilers() -> dict[str, Callable[[Step], Step]]:
@@ -127,6 +131,23 @@ def measure_case(case: str, count: int) -> dict[str, dict[str, float]]:
     return figures
 
 
+def most_compiles(case: str) -> int:
+    """How often treadle compiles the steps of an optimizer, at most: see the module."""
+    import treadle
+
+    found = []
+    for count, variant in itertools.product(COUNTS, ("loop", "foreach")):
+        treadle.reset()
+        optimizer = OPTIMIZERS[case](parameters_with_gradients(count), **EAGER[variant])
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
+        step = treadle.compile(lambda optimizer=optimizer: optimizer.step())
+        for _ in range(STEPS):
+            step()
+            scheduler.step()
+        found.append(treadle.stats().graphs)
+    return max(found)
+
+
 def table(cases: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
     variants = [*EAGER, "torch.compile", "treadle"]
     headings = [
@@ -136,13 +157,15 @@ def table(cases: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
         "faster than torch.compile",
         "compile, s",
         "torch.compile's",
+        "compiles",
     ]
     rows = []
     for case, found in cases.items():
         own = found["treadle"]["step"]
         row = [number(found[v]["step"] if v in found else None, 0, 1e6) for v in variants]
-        ratios = [times(found[v]["step"] / own) for v in ("loop", "torch.compile")]
-        rows.append([case, *row, *ratios, *(number(found[v]["compile"], 1) for v in ("treadle", "torch.compile"))])
+        row += [times(found[v]["step"] / own) for v in ("loop", "torch.compile")]
+        row += [number(found[v]["compile"], 1) for v in ("treadle", "torch.compile")]
+        rows.append([case, *row, number(found["treadle"].get("compiles"), 0)])
     return markdown(headings, rows)
 
 
@@ -156,6 +179,7 @@ def main(arguments: Sequence[str]) -> int:
     results: dict[str, Any] = {
         "command": " ".join(["python benchmarks/optimizers.py", *arguments]),
         "machine": machine.describe(),
+        "load": [round(os.getloadavg()[0], 1)],  # of the last minute, at the beginning and behind each case
         "tensors": options.tensors,
         "cases": {},
     }
@@ -163,7 +187,10 @@ def main(arguments: Sequence[str]) -> int:
         os.environ.update(compare.worker_environment(Path(cache)))
         for case in options.cases:
             results["cases"][case] = measure_case(case, options.tensors)
+            if case in OPTIMIZERS:
+                results["cases"][case]["treadle"]["compiles"] = most_compiles(case)
             print(f"{case}: {results['cases'][case]}", file=sys.stderr, flush=True)
+            results["load"].append(round(os.getloadavg()[0], 1))
             options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results["cases"]))
     return 0

@@ -112,6 +112,20 @@ def new_attribute():
     return f, lambda: getattr(box, "cache", None)
 
 
+def dropped_gradient():
+    parameter = torch.ones(8, requires_grad=True)
+    parameter.grad = torch.ones(8)
+
+    def f(turn):
+        if parameter.grad is None:
+            return X.sin()
+        y = parameter.grad * 2
+        parameter.grad = None
+        return y
+
+    return f, lambda: parameter.grad is None
+
+
 def step_in_tensor():
     step = torch.zeros(())
 
@@ -132,6 +146,7 @@ OUTDATED = [
     grows,
     members,
     new_attribute,
+    dropped_gradient,
     step_in_tensor,
 ]
 

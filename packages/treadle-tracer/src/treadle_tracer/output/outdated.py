@@ -12,7 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..by_identity import is_one_of
+from ..class_facts import is_subtype
 from ..decision_programs import number_key
 from ..source import GlobalSource, GlobalsSource, OwnDictSource, Source
 from ..values.growing import OutsideList
@@ -189,4 +192,5 @@ _BREAKS: Mapping[str, Callable[[Any, Value], bool]] = {
     "is": _is_other_object,
     "is_not": lambda expected, value: value.is_constant() and value.constant() is expected,
     "type_is": lambda expected, value: value.python_type() is not expected,
+    "native_tensor": lambda expected, value: not is_subtype(value.python_type(), torch.Tensor),
 }
