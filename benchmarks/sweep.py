@@ -16,7 +16,9 @@ gives that, and the table says so.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
+import itertools
 import json
 import subprocess
 import sys
@@ -106,7 +108,10 @@ SIZES = (
     {},
 )
 
-MOST_PARAMETERS = 100_000_000
+WHERE_NONE = {"head_dim": 8, "vocab_size": 99, "pad_token_id": 1, "prediction_length": 4}
+"""For attributes that a config has as None, and that its model needs as a number."""
+
+MOST_PARAMETERS = 150_000_000
 LARGE = 60_000_000
 
 TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
@@ -177,7 +182,7 @@ def build_transformers(name: str) -> tuple[Any, dict[str, Any]]:
     from transformers import AutoConfig, AutoModel
 
     first: Exception | None = None
-    for sizes, make in ((sizes, make) for sizes in SIZES for make in (_shrink, _made_small)):
+    for sizes, make, caches in itertools.product(SIZES, (_shrink, _made_small), (True, False)):
         try:
             config = make(AutoConfig.for_model(name), sizes)
             with torch.device("meta"):
@@ -185,6 +190,8 @@ def build_transformers(name: str) -> tuple[Any, dict[str, Any]]:
             if count > MOST_PARAMETERS:
                 raise ValueError(f"{count / 1e6:.0f} million parameters")
             model: Any = AutoModel.from_config(config).eval()
+            if caches is False:
+                model.config.use_cache = False
         except Exception as error:
             first = first or error
             continue
@@ -201,7 +208,8 @@ def build_transformers(name: str) -> tuple[Any, dict[str, Any]]:
 def _shrink(config: Any, sizes: dict[str, int]) -> Any:
     """The config with small attributes, its parts included."""
     for key, value in _settings(config, sizes).items():
-        setattr(config, key, value)
+        with contextlib.suppress(AttributeError, NotImplementedError):  # a property that is computed from others
+            setattr(config, key, value)
     for part in _parts(config).values():
         _shrink(part, sizes)
     return config
@@ -215,7 +223,16 @@ def _made_small(config: Any, sizes: dict[str, int]) -> Any:
 
 def _settings(config: Any, sizes: dict[str, int]) -> dict[str, int]:
     wanted = sizes | dict.fromkeys(TOKENS, 1)
-    return {key: value for key, value in wanted.items() if type(getattr(config, key, None)) is int}
+    found = {key: value for key, value in wanted.items() if type(_attribute(config, key)) is int}
+    return found | {key: value for key, value in WHERE_NONE.items() if _attribute(config, key, 0) is None}
+
+
+def _attribute(config: Any, name: str, default: Any = None) -> Any:
+    """An attribute of a config; the default where it has none, or refuses to say one for all layers."""
+    try:
+        return getattr(config, name, default)
+    except ValueError:
+        return default
 
 
 def _parts(config: Any) -> dict[str, Any]:
@@ -254,6 +271,7 @@ def _makers(config: Any, length: int, layout: int, torch: Any) -> dict[str, Call
     sounds = [(2, 4000), (2, 1, 4000), (2, 1, 16000)][layout]
     features = [(2, bins, 200), (2, 200, bins), (2, 1, 1024, bins)][layout]
     images = [(2, channels, side, side), (2, 1, channels, side, side), (2, 2, channels, side, side)][layout]
+    past = (getattr(config, "context_length", None) or length) + max(getattr(config, "lags_sequence", None) or [0])
     patch = getattr(vision, "patch_size", 14)
     patch_length = channels * getattr(vision, "temporal_patch_size", 1) * (patch if isinstance(patch, int) else 14) ** 2
     return {
@@ -270,7 +288,11 @@ def _makers(config: Any, length: int, layout: int, torch: Any) -> dict[str, Call
         "encoder_hidden_states": lambda: torch.randn(2, length, getattr(config, "encoder_hidden_size", hidden)),
         "hidden_states": lambda: torch.randn(64, patch_length),
         "grid_thw": lambda: torch.tensor([[1, 8, 8]]),
-        "past_values": lambda: torch.randn(2, getattr(config, "context_length", length)),
+        "past_values": lambda: torch.randn(2, past),
+        "past_time_features": lambda: torch.randn(2, past, config.num_time_features),
+        "past_observed_mask": lambda: torch.ones(2, past),
+        "future_values": lambda: torch.randn(2, config.prediction_length),
+        "future_time_features": lambda: torch.randn(2, config.prediction_length, config.num_time_features),
         "is_longer": lambda: torch.zeros(2, 1, dtype=torch.bool),
     }
 

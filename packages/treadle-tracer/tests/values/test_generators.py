@@ -278,7 +278,54 @@ def next_of_no_iterator(x):
         return x * 2, str(e)
 
 
+def thrown_what_is_no_exception(x):
+    def inner():
+        yield 1
+
+    generator, said = inner(), []
+    next(generator)
+    for thrown in (3, int):
+        try:
+            generator.throw(thrown)
+        except TypeError as error:
+            said.append(str(error))
+    return x * 2, said
+
+
+def thrown_with_an_instance(x):
+    def inner():
+        yield 1
+
+    generator = inner()
+    next(generator)
+    try:
+        generator.throw(ValueError, ValueError("v"), None)
+    except ValueError as error:
+        return x * 2, str(error)
+
+
+def another_one_raised_inside(x):
+    def inner():
+        try:
+            yield 1
+        except KeyError:
+            raise ValueError(3) from None
+
+    def outer():
+        try:
+            yield from inner()
+        except ValueError as error:
+            yield error.args
+
+    generator = outer()
+    next(generator)
+    return x * 2, generator.throw(KeyError(1)), next(generator, None)
+
+
 WHOLE = (
+    thrown_what_is_no_exception,
+    thrown_with_an_instance,
+    another_one_raised_inside,
     a_value_sent_at_the_start,
     thrown_into_the_inner_one,
     thrown_into_one_that_returns,

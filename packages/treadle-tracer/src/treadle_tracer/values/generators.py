@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle_tracer.bytecode import SlotKind, live_locals, stack_kinds, suspended_generator
+from treadle_tracer.class_facts import name_in_messages
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, NULL, Constant, Method
 from treadle_tracer.values.iteration import IteratorValue
@@ -190,7 +191,12 @@ class GeneratorValue(IteratorValue):
         first = args[0]
         if len(args) > 1 and not (args[1].is_constant() and args[1].constant() is None):
             first = args[1]
-        return first.call(tx, [], {}) if issubclass(first.python_type(), type) else first
+        exception = first.call(tx, [], {}) if issubclass(first.python_type(), type) else first
+        if not issubclass(exception.python_type(), BaseException):
+            name = name_in_messages(args[0].python_type())
+            what = "exceptions must be classes or instances deriving from BaseException"
+            tx.raise_exception(TypeError, f"{what}, not {name}")
+        return exception
 
     def _value_or_stop(self, tx: TraceContext, step: tuple[Value | None, Value]) -> Value:
         item, result = step
