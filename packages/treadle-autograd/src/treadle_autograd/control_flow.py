@@ -9,6 +9,7 @@ program for the same operator, so that it has gradients in turn.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -20,17 +21,12 @@ from torch import fx
 
 from .recorder import AtenRecorder
 
-_library = torch.library.Library("treadle", "DEF")
-_library.define(
-    "control_flow(int program, Tensor[] tensors, SymInt[] numbers) -> Tensor[]",
-    tags=(torch.Tag.nondeterministic_seeded,),  # bodies may draw random numbers: the call is made once, used or not
-)
-
 with torch._C._AutoDispatchBelowAutograd():
     _AUTOGRAD: Any = torch._C._dispatch_tls_local_exclude_set()
 _AUTOGRAD = _AUTOGRAD - torch._C._dispatch_tls_local_exclude_set()
 _programs: WeakValueDictionary[int, _Program] = WeakValueDictionary()
 _numbers = itertools.count()
+_libraries: list[torch.library.Library] = []  # what they define lives as long as they
 
 
 class _Program(ABC):
@@ -139,7 +135,25 @@ def call_control_flow(node: fx.Node, args: Sequence[Sequence[Any]], recorder: At
                 (tensors, numbers)[kind].append(value)
     program = _Call(node.target, places)
     recorder.meta = {**recorder.meta, "control_flow": program}
-    return torch.ops.treadle.control_flow.default(program.number, tensors, numbers)  # type: ignore[no-any-return]
+    return _operator()(program.number, tensors, numbers)  # type: ignore[no-any-return]
+
+
+# ---- the operator
+
+
+@functools.cache
+def _operator() -> torch._ops.OpOverload:
+    """The operator. It is defined with the first call: `register_fake` looks for the text of its caller, which takes 20 ms."""
+    library = torch.library.Library("treadle", "FRAGMENT")
+    library.define(
+        "control_flow(int program, Tensor[] tensors, SymInt[] numbers) -> Tensor[]",
+        tags=(torch.Tag.nondeterministic_seeded,),  # bodies may draw random numbers: the call is made once, used or not
+    )
+    library.impl("control_flow", _run, "CompositeExplicitAutograd")
+    torch.library.register_fake("treadle::control_flow", _fake, lib=library)
+    torch.library.register_autograd("treadle::control_flow", _differentiate, setup_context=_save, lib=library)
+    _libraries.append(library)
+    return torch.ops.treadle.control_flow.default
 
 
 # ---- kernels
@@ -172,10 +186,5 @@ def _differentiate(ctx: Any, gradients: Sequence[torch.Tensor | None]) -> Any:
         for gradient, (shape, dtype, device) in zip(gradients, ctx.layouts, strict=True)
     ]
     program = ctx.program.gradient(wanted)
-    found = iter(torch.ops.treadle.control_flow.default(program.number, [*tensors, *given], ctx.given_numbers))
+    found = iter(_operator()(program.number, [*tensors, *given], ctx.given_numbers))
     return None, [next(found) if wants else None for wants in wanted], [None] * len(ctx.given_numbers)
-
-
-_library.impl("control_flow", _run, "CompositeExplicitAutograd")
-torch.library.register_fake("treadle::control_flow", _fake, lib=_library)
-torch.library.register_autograd("treadle::control_flow", _differentiate, setup_context=_save, lib=_library)
