@@ -19,6 +19,8 @@ from weakref import WeakValueDictionary
 import torch
 from torch import fx
 
+from treadle_shapes.torch import register_fake
+
 from .recorder import AtenRecorder
 
 with torch._C._AutoDispatchBelowAutograd():
@@ -143,14 +145,14 @@ def call_control_flow(node: fx.Node, args: Sequence[Sequence[Any]], recorder: At
 
 @functools.cache
 def _operator() -> torch._ops.OpOverload:
-    """The operator. It is defined with the first call: `register_fake` looks for the text of its caller, which takes 20 ms."""
+    """The operator, defined with its first call: most programs have none."""
     library = torch.library.Library("treadle", "FRAGMENT")
     library.define(
         "control_flow(int program, Tensor[] tensors, SymInt[] numbers) -> Tensor[]",
         tags=(torch.Tag.nondeterministic_seeded,),  # bodies may draw random numbers: the call is made once, used or not
     )
     library.impl("control_flow", _run, "CompositeExplicitAutograd")
-    torch.library.register_fake("treadle::control_flow", _fake, lib=library)
+    register_fake("treadle::control_flow", _fake, library)
     torch.library.register_autograd("treadle::control_flow", _differentiate, setup_context=_save, lib=library)
     _libraries.append(library)
     return torch.ops.treadle.control_flow.default

@@ -14,6 +14,7 @@ from treadle_shapes.sym_node import BOOL_BINARY, BOOL_UNARY, FLOAT_BINARY, FLOAT
 from treadle_shapes.torch.autograd_state import undisturbed
 from treadle_shapes.torch.begun_histories import begin_history, is_at_beginning
 from treadle_shapes.torch.fake_call_cache import FakeCallCache, fake_calls
+from treadle_shapes.torch.fake_registration import register_fake
 from treadle_shapes.torch.fake_tensors import fake_like, fake_mode, fake_view
 from treadle_shapes.torch.function_transforms import (
     dispatch_keys_restored,
@@ -85,6 +86,7 @@ __all__ = [
     "outside_transforms",
     "preserved_operators",
     "raw_expr",
+    "register_fake",
     "run_for_metadata",
     "save_fake_calls",
     "sym_float",

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from treadle_shapes.torch.fake_registration import register_fake
+
 #: bytes of the state of a generator, by device type: of the CPU the Mersenne Twister's, of CUDA a seed and an offset
 GENERATOR_STATE_BYTES = {"cpu": torch.default_generator.get_state().numel(), "cuda": 16}
 
@@ -74,7 +76,7 @@ def _define(schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], t
     name = schema.split("(", 1)[0]
     _library().define(schema, tags=tags)
     _library().impl(name, kernel, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"treadle::{name}", fake, lib=_library())
+    register_fake(f"treadle::{name}", fake, _library())
 
 
 def _default_generator(device: torch.device) -> torch.Generator:
