@@ -399,6 +399,26 @@ def set_operations():
     yield f, {1, 2}, {4, 5}, ones()
 
 
+def keys_that_lose_their_hash():
+    class A:
+        pass
+
+    key = A()
+    table, members = {key: 1, (key, 1): 2}, {key}
+
+    def f(x):
+        out = [len(table), len(members), 3 in members]
+        try:
+            table[not_there] = 3  # noqa: F821
+        except Exception as error:
+            out.append(type(error).__name__)
+        return x + 1, out
+
+    yield f, ones()
+    A.__hash__ = None
+    yield f, ones()
+
+
 @collect(globals())
 def test_keys(program):
     check(program, breaks=True, compiles=9)

@@ -36,6 +36,39 @@ def test_inputs_die_after_the_call():
     assert alive() is None
 
 
+class HashedByNumber:
+    def __hash__(self):
+        return 1
+
+
+KEYED = {}
+
+
+def reads_its_length(x):
+    return x, len(KEYED)
+
+
+def reads_a_key(x):
+    return x + 1, KEYED.get(3)
+
+
+@pytest.mark.parametrize("program", (reads_its_length, reads_a_key), ids=lambda program: program.__name__)
+def test_why_a_trace_ended_holds_nothing_that_it_has_seen(program):
+    """Without a collection: the reason's traceback would refer to the frame that holds the reason."""
+    key = HashedByNumber()
+    KEYED[key] = 1
+    gc.disable()
+    try:
+        _, said = call_twice(program, torch.ones(2))
+        alive = weakref.ref(key)
+        KEYED.clear()
+        del key
+        assert alive() is None
+    finally:
+        gc.enable()
+    assert said.breaks or said.skips
+
+
 def test_values_of_a_frame_die_when_the_program_drops_them():
     """At the second break nothing of the first half is referenced any more, as in Python."""
     seen = []

@@ -198,6 +198,31 @@ def test_a_warning_that_is_an_exception_is_raised_where_it_is():
     assert total.item() == 3
 
 
+class Loader:
+    def __init__(self):
+        self.asked = []
+
+    def get_source(self, name):
+        self.asked.append(name)
+        raise ImportError(name)
+
+
+@pytest.mark.parametrize("given", (Loader, None), ids=("with a loader", "with no loader"))
+def test_a_warning_does_not_ask_for_the_source(given):
+    """From Python 3.12 on, `warnings.warn_explicit` complains about globals without a loader."""
+    loader = given and given()
+    outside = {"__name__": "of_the_test", "__loader__": loader, "__spec__": None, "warnings": warnings}
+    if loader is None:
+        del outside["__loader__"], outside["__spec__"]
+    exec(compile("def program(x):\n    warnings.warn('careful')\n    return x + 1", "<no file>", "exec"), outside)
+    fast, said = compiled(outside["program"])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        fast(torch.ones(1))
+    assert [str(warning.message) for warning in seen] == ["careful"] and not said.breaks
+    assert loader is None or loader.asked == []
+
+
 MAY_RAISE = {
     "embedding": (lambda t: torch.nn.functional.embedding(t, torch.ones(3, 2)), torch.tensor([1]), torch.tensor([9])),
     "index": (lambda t: torch.ones(3)[t], torch.tensor([1]), torch.tensor([9])),

@@ -21,6 +21,16 @@ class Slotted:
         self.a, self.b = 1, 2
 
 
+class Stores:
+    def __set__(self, obj, value):
+        obj.__dict__["stored"] = value
+
+
+class Hides:
+    d = Stores()
+    n = property(lambda self: "property")
+
+
 OUTSIDE = Box()
 
 
@@ -130,6 +140,24 @@ def with_a_number_as_key(x):
     return x, list(box.__dict__)
 
 
+def hidden_by_a_property(x):
+    held = Hides()
+    vars(held)["n"] = x + 1
+    return x, dict(vars(held)), held.n
+
+
+def hidden_by_a_descriptor(x):
+    held = Hides()
+    held.__dict__.update(d=3)
+    return x, dict(vars(held)), held.__dict__.pop("d")
+
+
+def hidden_by_a_slot(x):
+    held = Slotted()
+    held.__dict__["a"] = 7
+    return x, dict(vars(held)), held.a
+
+
 PROGRAMS = (
     sees_stores,
     is_one_dict,
@@ -146,6 +174,7 @@ PROGRAMS = (
     in_the_order_of_stores,
     of_a_module,
 )
+BREAKING = (with_a_number_as_key, hidden_by_a_property, hidden_by_a_descriptor, hidden_by_a_slot)
 
 
 def _plain(value):
@@ -158,7 +187,7 @@ def _plain(value):
     return value.tolist() if isinstance(value, torch.Tensor) else value
 
 
-@pytest.mark.parametrize("program", (*PROGRAMS, with_a_number_as_key), ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", (*PROGRAMS, *BREAKING), ids=lambda program: program.__name__)
 def test_programs(program):
     run, said = compiled(program)
     for _ in range(2):

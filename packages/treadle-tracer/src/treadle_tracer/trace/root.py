@@ -12,7 +12,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from treadle_shapes import UnbackedError
 from treadle_tracer.bytecode import CodeModel, read
 from treadle_tracer.class_facts import name_of
-from treadle_tracer.errors import BreakReached, InternalError, Unsupported
+from treadle_tracer.errors import BreakReached, InternalError, Unsupported, without_frames
 from treadle_tracer.room import room_to_recurse
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
 from treadle_tracer.trace.bind import bind_arguments
@@ -180,7 +180,7 @@ def trace_frame(
             raise
         except Unsupported as error:
             tx.abandon()
-            reason, break_at = error, (error.steps or (root.break_step(),))[-1]
+            reason, break_at = without_frames(error), (error.steps or (root.break_step(),))[-1]
         except BaseException:
             tx.abandon()
             raise

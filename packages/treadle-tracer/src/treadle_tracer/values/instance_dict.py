@@ -10,7 +10,7 @@ from treadle_tracer.class_facts import mro_of, own_dict
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import AttrSource
 from treadle_tracer.values.base import Constant, LazyValue
-from treadle_tracer.values.class_lookup import find_in_mro, instance_dict_source
+from treadle_tracer.values.class_lookup import MISSING, find_in_mro, instance_dict_source, is_data_descriptor, lookup
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.value import Value
 
@@ -97,6 +97,7 @@ class InstanceDict(DictValue):
     def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
         if key.python_type() is not str:
             raise Unsupported("builtin-method", f"{self.instance.describe()}.__dict__ with a key that is no string")
+        self.check_is_attribute(tx, key.constant())
         tx.mutations.store_attr(self.instance, key.constant(), value)
 
     def del_item(self, tx: TraceContext, key: Value) -> None:
@@ -106,7 +107,14 @@ class InstanceDict(DictValue):
 
     def remove(self, tx: TraceContext, names: list[Any]) -> None:
         for name in names:
+            self.check_is_attribute(tx, name)
             tx.mutations.delete_attr(self.instance, name)
+
+    def check_is_attribute(self, tx: TraceContext, name: str) -> None:
+        """Break where the item `name` and the attribute `name` are two things: a data descriptor of the class takes the attribute."""
+        raw = lookup(tx, self.instance.python_type(), name)
+        if raw is not MISSING and is_data_descriptor(tx, raw):
+            raise Unsupported("builtin-method", f"{self.instance.describe()}.__dict__[{name!r}], which its class hides")
 
     def update_from(self, tx: TraceContext, other: Value) -> None:
         mapping = other.as_dict(tx)

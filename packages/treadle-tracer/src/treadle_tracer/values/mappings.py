@@ -59,7 +59,7 @@ class DictValue(Value):
         made.keys_guarded = False
         for position, (key, item) in enumerate(items_in_order(obj)):
             key_value = wrap_key(tx, key, DictKeySource(source, position))
-            made.entries[key_value.hash_key(tx)] = (key_value, LazyValue(item, item_source(source, key)))
+            made.entries[outside_hash_key(tx, key_value)] = (key_value, LazyValue(item, item_source(source, key)))
         return made
 
     def python_type(self) -> type:
@@ -291,6 +291,14 @@ def wrap_key(tx: TraceContext, key: Any, source: Source) -> Value:
     if type(key) is tuple:
         return TupleValue([wrap_key(tx, item, source) for item in key])
     return tx.wrap_known(key)
+
+
+def outside_hash_key(tx: TraceContext, key: Value) -> Any:
+    """The hash key of a key that stands in an outside dict. It had a hash when it was put there, and Python does not ask for it again."""
+    try:
+        return key.hash_key(tx)
+    except Raised as raised:
+        raise Unsupported("hash", key.describe()) from raised
 
 
 def dict_of(items: Mapping[str, Value]) -> DictValue:

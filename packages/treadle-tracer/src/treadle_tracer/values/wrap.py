@@ -21,7 +21,7 @@ import torch
 
 from treadle_tracer.by_identity import IdentityDict, is_one_of
 from treadle_tracer.class_facts import defining_package, is_class, is_subtype, own_dict, qualname_of
-from treadle_tracer.errors import Unsupported
+from treadle_tracer.errors import Unsupported, without_frames
 from treadle_tracer.source import (
     ApplySource,
     AttrSource,
@@ -62,7 +62,7 @@ from treadle_tracer.values.graph_functions import goes_into_graph, rely_on_body
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
 from treadle_tracer.values.key_guards import ItemOf, SameKeys, SameSet
 from treadle_tracer.values.mapping_proxy import wrap_mapping_proxy
-from treadle_tracer.values.mappings import VIEW_TYPES, DictValue, DictView, wrap_key
+from treadle_tracer.values.mappings import VIEW_TYPES, DictValue, DictView, outside_hash_key, wrap_key
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.numpy_numbers import NumpyNumber, wrap_numpy_number
 from treadle_tracer.values.objects import ObjectValue
@@ -102,7 +102,7 @@ def wrap(tx: TraceContext, obj: Any, source: Source | None) -> Value:
         if reason.code not in OPAQUE_CODES:
             raise
         tx.guards.add(source, "type_is", cls)
-        value = OpaqueValue(obj, source, reason)
+        value = OpaqueValue(obj, source, without_frames(reason))
     if not isinstance(value, Constant):
         tx.wrapped[id(obj)] = (obj, value)
     return value
@@ -290,7 +290,7 @@ def _mapping_proxy(tx: TraceContext, obj: Any, source: Source) -> Value:
     made = DictValue({}, types.MappingProxyType)  # type: ignore[arg-type]
     for key, item in obj.items():
         key_value = wrap_key(tx, key, source)
-        made.entries[key_value.hash_key(tx)] = (key_value, LazyValue(item, ApplySource(source, ItemOf(key))))
+        made.entries[outside_hash_key(tx, key_value)] = (key_value, LazyValue(item, ApplySource(source, ItemOf(key))))
     if not isinstance(source, ConstSource):
         tx.guards.add(source, "call", SameKeys(obj), f"{source.text} has the same {len(obj)} keys")
     return made

@@ -101,7 +101,8 @@ class _WarningPlace:
     def warn(self, text: str) -> None:
         """Run-time helper."""
         registry = self.globals.setdefault("__warningregistry__", {})
-        warnings.warn_explicit(text, self.category, self.file, self.line, self.module, registry, self.globals)
+        # Without the globals, as `warnings.warn` does it: with them the loader is asked for the source, and there may be none.
+        warnings.warn_explicit(text, self.category, self.file, self.line, self.module, registry)
 
 
 class _IsNoError:
