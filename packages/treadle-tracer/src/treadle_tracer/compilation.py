@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 # Breaks that a size larger than the real one may cause: two sizes that do not fit together.
 _CAUSED_BY_SIZES = ("raises", "torch-call-raises")
-# Breaks at what shows when Python frees an object.
-_TELL_LIFETIMES = ("weak-reference", "finalizer")
+# Breaks at what shows when Python frees an object, or which object it is: one made while tracing is the same at every call.
+_TELL_OBJECTS = ("weak-reference", "finalizer", "identity-of-made")
 # After so many traces in which no tensor was computed, a code object is left alone for good.
 _EMPTY_TRACES = 4
 # After so many traces in which calls nest too deeply, a code object is left alone for good: each level would be a trace as long.
@@ -163,8 +163,9 @@ class Compilation:
         return self._attempt(wanted)
 
     def _left_whole(self, reason: Unsupported | None) -> Skip | None:
-        """Leave the frame to Python where the program may tell when an object is freed: a split frame holds it shorter or longer."""
-        if reason is None or reason.code not in _TELL_LIFETIMES or self.options.fullgraph:
+        """Leave the frame to Python where the program may tell when an object is freed, since a split frame holds it shorter or longer, or
+        which object it is."""
+        if reason is None or reason.code not in _TELL_OBJECTS or self.options.fullgraph:
             return None
         return Skip(SkipKind.UNSUPPORTED, f"{reason.code}: {reason.context}")
 

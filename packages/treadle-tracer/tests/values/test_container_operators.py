@@ -136,6 +136,20 @@ def test_equal_items_of_a_union_are_those_of_python():
     assert str(compiled(f)[0](torch.zeros(1))) == str(f(torch.zeros(1)))
 
 
+def test_of_equal_members_the_first_stays():
+    given = (2, 2.0, True, 1)
+
+    def f(x):
+        pairs = zip(given, "abcd", strict=True)
+        return (
+            x + 1,
+            [sorted(map(repr, kind(given))) for kind in (set, frozenset, dict.fromkeys)],
+            list(dict(pairs).items()),
+        )
+
+    assert repr(compiled(f)[0](torch.zeros(1))) == repr(f(torch.zeros(1)))
+
+
 def test_a_set_is_looked_for_as_a_frozenset():
     def f(x, members):
         found = {1} in members, OwnSet((1,)) in members

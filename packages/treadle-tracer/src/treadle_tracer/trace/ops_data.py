@@ -54,7 +54,7 @@ def _swap(frame: Frame, i: Instruction) -> None:
 
 
 def _load_const(frame: Frame, i: Instruction) -> None:
-    frame.stack.append(frame.tx.from_constant(i.argval))
+    frame.stack.append(frame.tx.code_constant(i.argval))
 
 
 def _load_fast(frame: Frame, i: Instruction) -> None:

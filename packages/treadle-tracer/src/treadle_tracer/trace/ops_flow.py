@@ -110,7 +110,7 @@ def _return_value(frame: Frame, i: Instruction) -> bool:
 
 
 def _return_const(frame: Frame, i: Instruction) -> bool:
-    frame.result = frame.tx.from_constant(i.argval)
+    frame.result = frame.tx.code_constant(i.argval)
     return LEAVE
 
 

@@ -212,6 +212,7 @@ class Tracer:
     delete_class_attribute = class_writes.delete
     wrap = wrapping.wrap
     from_constant = wrapping.from_constant
+    code_constant = wrapping.code_constant
     run_in_graph = torch_calls.run_in_graph
     tensor_method = torch_calls.tensor_method
     tensor_item = torch_calls.get_item

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.constant_objects import ConstantObject
 from treadle_tracer.values.constants import may_be_another
 from treadle_tracer.values.joined import is_same
 from treadle_tracer.values.numpy_numbers import NumpyNumber
-from treadle_tracer.values.sequences import TupleValue
+from treadle_tracer.values.sequences import Sequence, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue
 
 if TYPE_CHECKING:
@@ -23,11 +24,25 @@ def is_identical(tx: TraceContext, a: Value, b: Value) -> bool:
     if isinstance(a, ConstantObject) and isinstance(b, ConstantObject):
         return a.obj is b.obj
     kind = a.python_type()
-    if a is not b and kind is b.python_type() and _is_shared_at_will(a) and _is_shared_at_will(b):
+    if a is b or kind is not b.python_type():
+        return is_same(tx, a, b)
+    if is_one_of(kind, (tuple,)) and isinstance(a, Sequence) and isinstance(b, Sequence) and not (a.items and b.items):
+        return not a.items and not b.items  # there is one empty tuple
+    if _is_only_one(a) or _is_only_one(b):
+        return tx.compare("==", a, b).truth(tx)
+    if _is_shared_at_will(a) and _is_shared_at_will(b):
         if tx.compare("==", a, b).truth(tx):
-            raise Unsupported("identity-of-equals", f"{a.describe()} is {b.describe()}")
+            code = "identity-of-equals" if a.source is not None or b.source is not None else "identity-of-made"
+            raise Unsupported(code, f"{a.describe()} is {b.describe()}")
         return False
     return is_same(tx, a, b)
+
+
+def _is_only_one(value: Value) -> bool:
+    """Whether Python has no other object that is equal to this number or string."""
+    return (
+        isinstance(value, Constant) and is_one_of(type(value.obj), (int, str, bytes)) and not may_be_another(value.obj)
+    )
 
 
 def _is_shared_at_will(value: Value) -> bool:

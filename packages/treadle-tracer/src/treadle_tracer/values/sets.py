@@ -48,7 +48,7 @@ class SetValue(Value):
     @classmethod
     def of(cls, tx: TraceContext, items: list[Value], kind: type = set) -> SetValue:
         """The set of these items, added one by one."""
-        made = cls({item.hash_key(tx): item for item in items}, kind)
+        made = cls(_members(tx, items), kind)
         made.real = kind(item.constant() for item in items) if all(item.is_constant() for item in items) else None
         return made
 
@@ -192,7 +192,15 @@ def entries_of(tx: TraceContext, value: Value) -> dict[Any, Value]:
     """The items of any iterable, by hash key."""
     if isinstance(value, SetValue):
         return value.entries
-    return {item.hash_key(tx): item for item in value.unpack(tx)}
+    return _members(tx, value.unpack(tx))
+
+
+def _members(tx: TraceContext, items: list[Value]) -> dict[Any, Value]:
+    """The items by hash key: of equal ones the first stays, as in Python."""
+    members: dict[Any, Value] = {}
+    for item in items:
+        members.setdefault(item.hash_key(tx), item)
+    return members
 
 
 def _as_it_is(tx: TraceContext, value: Value) -> Value:

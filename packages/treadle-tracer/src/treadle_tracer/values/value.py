@@ -402,6 +402,10 @@ class TraceContext(LooksUp, Protocol):
         """The Value of a Python object that the trace has computed itself."""
         ...
 
+    def code_constant(self, obj: Any) -> Value:
+        """The Value of a constant of a code object."""
+        ...
+
     def list_iterator(self, items: list[Value]) -> Value:
         """An iterator over these items."""
         ...

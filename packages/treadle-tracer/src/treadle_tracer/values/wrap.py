@@ -565,3 +565,17 @@ def from_constant(tx: TraceContext, obj: Any) -> Value:
     if hasattr(obj, "__next__"):
         raise Unsupported("call", f"a {cls.__name__} made while tracing")
     return wrap(tx, obj, ConstSource(obj, is_made=True))
+
+
+def code_constant(tx: TraceContext, obj: Any) -> Value:
+    """The Value of a constant of a code object. A tuple is one object at every load, and may be met outside, too (as a default)."""
+    if type(obj) is not tuple or not obj:
+        return from_constant(tx, obj)
+    known = tx.wrapped.get(id(obj))
+    if known is not None:
+        if known[1].source is not None:
+            _guard_identity(tx, obj, known[1].source)
+        return known[1]
+    made = TupleValue([code_constant(tx, item) for item in obj], tuple, ConstSource(obj), obj)
+    tx.wrapped[id(obj)] = (obj, made)
+    return made
