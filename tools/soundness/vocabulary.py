@@ -36,6 +36,29 @@ def entered(v):
 SCALARS = ("0", "1", "2", "3", "-1", "0.5", "2.0", "True", "False", "None", "'k'", "'text'", "()")
 ATTRIBUTES = ("k", "n", "flag", "items", "scale")
 
+TENSORS = (
+    "torch.ones(N, 3, requires_grad=True)",
+    "torch.ones(N, 3, requires_grad=True) * 1",
+    "torch.ones(3, N, requires_grad=True).t()",
+    "torch.ones(3 * N).view(N, 3).requires_grad_()",
+    "(torch.ones(N, 3, requires_grad=True) * 1).detach()",
+    "(torch.ones(N, 3, requires_grad=True) * 1).detach_()",
+    "torch.no_grad()(lambda: torch.ones(3, N, requires_grad=True).t())()",
+    "torch.inference_mode()(lambda: torch.ones(N, 3))()",
+    "torch.nn.Parameter(torch.ones(N, 3))",
+    "torch.nn.Parameter(torch.ones(N, 3), requires_grad=False)",
+    "torch.ones(3, N).t()",
+    "torch.arange(18.0)[3 : 3 + 3 * N].view(N, 3)",
+    "torch.arange(36.0).view(12, 3)[::2][:N]",
+    "torch.ones(3).expand(N, 3)",
+    "torch.ones(N, 3, dtype=torch.float64)",
+    "torch.ones(N, 3, dtype=torch.int64)",
+    "torch.ones(N, 3, dtype=torch.bool)",
+    "torch.ones(0, 3)",
+    "torch.ones(N, 1, 3)",
+)
+"""The tensors that a function is called with beside plain ones. N: a size."""
+
 MEMBERS = (
     "{a} = {v}",
     "{a} = {v}",
@@ -245,6 +268,12 @@ READS = (
     "t0.shape",
     "t0 is t1",
     "t0.dtype, t1.requires_grad",
+    "x.requires_grad, x.is_leaf, x.grad_fn is None",
+    "(x * 2).requires_grad",
+    "x.stride(), x.storage_offset(), x.is_contiguous()",
+    "x.dtype, x.nbytes, x.numel()",
+    "x._is_view(), x.is_inference(), type(x).__name__",
+    "x.grad is None if x.is_leaf else x.retains_grad",
     "round(t0.item(), 1)",
     "A.sum()",
     "A.shape",

@@ -28,6 +28,7 @@ from soundness.vocabulary import (
     READS,
     SCALARS,
     TENSOR_LINES,
+    TENSORS,
 )
 
 
@@ -118,9 +119,12 @@ class Maker:
     def call(self) -> str:
         """The arguments of a call of `f`."""
         size = self.rng.choice(("2", "2", "2", "3", "1", "5"))
-        x = self.rng.choice(
-            (f"torch.arange({size} * 3.0).view({size}, 3)",) * 3 + ("torch.ones(2, 3).t().contiguous().t()",)
-        )
+        x = f"torch.arange({size} * 3.0).view({size}, 3)"
+        kind = self.rng.random()
+        if kind > 0.9:
+            x = "torch.ones(2, 3).t().contiguous().t()"
+        elif kind > 0.6:
+            x = self.rng.choice(TENSORS).replace("N", size)
         choices = ("L", "[1.0, 2]", "o0", "o1", "D", "D['list']", "[]", "T", "1", "None")
         if self.rng.random() < 0.15:
             return f"f({x}, *[[1.0, 2]] * 2)"

@@ -27,21 +27,24 @@ small_number(PyObject *given, Py_ssize_t limit, uint16_t *number)
     return value >= 0 && value <= limit;
 }
 
-/* One (offset, offset behind it, bytes, only_null). */
+/* One (offset, offset behind it, bytes, only_null, needed). */
 static bool
 fill_field(ImageField *field, PyObject *given)
 {
     uint16_t size;
-    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 4 || !PyBool_Check(PyTuple_GET_ITEM(given, 3))
+    if (!PyTuple_Check(given) || PyTuple_GET_SIZE(given) != 5 || !PyBool_Check(PyTuple_GET_ITEM(given, 3))
+        || (PyTuple_GET_ITEM(given, 4) != Py_None && !PyBool_Check(PyTuple_GET_ITEM(given, 4)))
         || !small_number(PyTuple_GET_ITEM(given, 0), TF_IMAGE_MAX_OFFSET, &field->pointer)
         || !small_number(PyTuple_GET_ITEM(given, 1), TF_IMAGE_MAX_OFFSET, &field->inner)
-        || !small_number(PyTuple_GET_ITEM(given, 2), 8, &size) || (size != 1 && size != 8)) {
+        || !small_number(PyTuple_GET_ITEM(given, 2), 8, &size) || size == 0) {
         return false;
     }
-    if (field->pointer % 8 != 0 || (size == 8 && field->inner % 8 != 0)) {
+    if (field->pointer % 8 != 0 || field->inner % 8 + size > 8) {
         return false;
     }
     field->only_null = PyTuple_GET_ITEM(given, 3) == Py_True;
+    PyObject *needed = PyTuple_GET_ITEM(given, 4);
+    field->needed = needed == Py_None ? TF_ANY : needed == Py_True ? TF_SET : TF_ZERO;
     unsigned char bytes[8] = {0};
     memset(bytes + field->inner % 8, 0xff, size);
     memcpy(&field->mask, bytes, sizeof field->mask);
@@ -112,7 +115,7 @@ tf_image_spec(PyObject *given, PyObject *types, Py_ssize_t handle_offset, PyObje
     if (!PyType_Check(types) || !fill_spec(spec, given)) {
         PyMem_Free(spec);
         PyErr_Format(tf_guard_error, "%U: the image must be a NativeImage (ranges (start, stop) within %d bytes, up to %d fields "
-                     "(offset, offset behind, 1 or 8, bool), tuple) of a check of one type, with offsets up to %d and multiples "
+                     "(offset, offset behind, 1 to 8 bytes of a word, bool, bool or None), tuple) of a check of one type, with offsets up to %d and multiples "
                      "of 8, not %R", where, 8 * TF_IMAGE_MAX_WORDS, TF_IMAGE_MAX_FIELDS,
                      TF_IMAGE_MAX_OFFSET, given);
         return NULL;
@@ -165,10 +168,24 @@ same_image(const Image *left, const Image *right)
     return same;
 }
 
+/* Whether the fields are as they must be for an image to decide. */
+static bool
+says_enough(const ImageSpec *spec, const char *object)
+{
+    for (int i = 0; i < spec->n_fields; i++) {
+        FieldNeed needed = spec->fields[i].needed;
+        if (needed != TF_ANY && (tf_image_field(&spec->fields[i], object) != 0) != (needed == TF_SET)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 Image *
 tf_image_take(const ImageSpec *spec, PyObject *value)
 {
     const char *object = (PyObject *)Py_TYPE(value) == spec->type ? tf_image_object(spec, value) : NULL;
+    object = object != NULL && says_enough(spec, object) ? object : NULL;
     Image *image = object == NULL ? NULL : PyMem_Calloc(1, sizeof(Image));
     if (image == NULL) {
         return NULL;

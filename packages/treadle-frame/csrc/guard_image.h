@@ -18,10 +18,14 @@ typedef uint64_t TfQuad __attribute__((vector_size(32), aligned(8)));
 #define TF_WIDE_VECTORS
 #endif
 
+/* What a field must be for an image to be taken: of other values the bytes do not decide. */
+typedef enum { TF_ANY, TF_SET, TF_ZERO } FieldNeed;
+
 /* A field behind a pointer: bits of an aligned word. */
 typedef struct {
     uint16_t pointer, inner;    /* offsets of the pointer in the object, of the word behind it */
     bool only_null;             /* only whether the field is 0 counts */
+    FieldNeed needed;
     uint64_t mask;
 } ImageField;
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -214,3 +216,51 @@ def test_an_input_with_a_history():
     for _ in range(3):
         for tensor, expected in [(leaf * 1, True), (leaf, True), (leaf.detach(), False), (leaf * 2, True)]:
             assert program.check({"x": tensor}) == expected == (program.why_fails({"x": tensor}) is None)
+
+
+# ---- of all kinds of histories, one after the other
+
+
+def made_without_gradients():
+    with torch.no_grad():
+        return torch.ones(3, 2, requires_grad=True).t()
+
+
+def base_required_later():
+    base = torch.ones(3, 2)
+    view = base.t()
+    base.requires_grad_()
+    return view
+
+
+def detached_in_place():
+    result = torch.ones(2, 3, requires_grad=True) * 1
+    return result.detach_()
+
+
+KINDS = {
+    "plain": lambda: torch.ones(2, 3),
+    "leaf": lambda: torch.ones(2, 3, requires_grad=True),
+    "result": lambda: torch.ones(2, 3, requires_grad=True) * 1,
+    "frozen": lambda: torch.ones(2, 3).requires_grad_().requires_grad_(False),
+    "detached": lambda: (torch.ones(2, 3, requires_grad=True) * 1).detach(),
+    "detached in place": detached_in_place,
+    "transposed": lambda: torch.ones(3, 2).t(),
+    "view of a leaf": lambda: torch.ones(3, 2, requires_grad=True).t(),
+    "view made without gradients": made_without_gradients,
+    "view whose base requires one later": base_required_later,
+    "view that requires one": lambda: torch.ones(6).view(2, 3).requires_grad_(),
+}
+
+
+@pytest.mark.parametrize("first", KINDS)
+def test_gradients_of_tensors_met_in_any_order(first):
+    """A guard that has let a tensor pass remembers its bytes: no other tensor of these bytes may have another answer."""
+    for second, third in itertools.permutations(KINDS, 2):
+        guards = GuardSet()
+        guards.add_tensor(LocalSource("x"), KINDS[first](), by_identity=False)
+        program = guards.program()
+        for kind in (first, second, third, second, first, third):
+            x = KINDS[kind]()
+            held, why = program.check({"x": x}), program.why_fails({"x": x})
+            assert held == (why is None), (second, third, kind, why)

@@ -33,7 +33,8 @@ _Place = TypeVar("_Place", int, tuple[int, int])
 @dataclass(frozen=True)
 class _Layout:
     """Offsets in bytes: of the number of dimensions, which the sizes follow, of the strides, of what follows them, and of the end; and
-    (pointer in the object, field behind it) of the fields elsewhere."""
+    (pointer in the object, field behind it) of the fields elsewhere. `flags`: how many bytes there are from `requires_grad_` to `is_view_`.
+    """
 
     start: int
     strides: int
@@ -41,6 +42,7 @@ class _Layout:
     stop: int
     data: tuple[int, int]
     requires_grad: tuple[int, int]
+    flags: int
     grad_fn: tuple[int, int]
 
     def ranges(self, dims: int) -> tuple[tuple[int, int], ...]:
@@ -59,14 +61,20 @@ def image_of(tensor: torch.Tensor, handle_offset: int, has_data: bool) -> Any:
         return None
     import treadle_frame
 
-    fields = [(*layout.data, _WORD, True)] if has_data else []
-    fields.append((*layout.requires_grad, 1, False))
-    if not (tensor.requires_grad and tensor.is_leaf):
-        fields.append(
-            (*layout.grad_fn, _WORD, True)
-        )  # a tensor with a grad_fn requires a gradient whatever its own flag says
+    fields = [(*layout.data, _WORD, True, None)] if has_data else []
+    fields += _history(layout, tensor)
     implies = ("requires_grad", torch.Tensor.is_neg, torch.Tensor.is_conj)
     return treadle_frame.NativeImage(layout.ranges(tensor.dim()), tuple(fields), implies)
+
+
+def _history(layout: _Layout, tensor: torch.Tensor) -> list[tuple[int, int, int, bool, bool | None]]:
+    """What decides `requires_grad` of tensors like this one (torch/csrc/autograd/variable.h): a grad_fn or the tensor's own flag, if one
+    of them is set. If neither is, a view requires a gradient if its base does, which no bytes of the view tell."""
+    if tensor.grad_fn is not None:
+        return [(*layout.grad_fn, _WORD, True, True)]
+    if tensor.requires_grad and not tensor._is_view():
+        return [(*layout.requires_grad, 1, False, True)]
+    return [(*layout.requires_grad, layout.flags, True, False), (*layout.grad_fn, _WORD, True, False)]
 
 
 # ---- the search
@@ -145,7 +153,12 @@ def _search(memory: _Memory, handle_offset: int) -> _Layout | None:
     flag = _common(_flags(memory, leaf, _object(memory, leaf, handle_offset) + grad_fn[0]) for leaf in leaves)
     if flag is None:
         return None
-    return _Layout(start, strides, strides + _WORD * MAX_DIMS, keys + _WORD, data, (grad_fn[0], flag), grad_fn)
+    views = [probe[1:] for probe in probes]
+    is_view = _common(_view_flags(memory, handle_offset, grad_fn[0], view, leaves) for view in views)
+    if is_view is None or is_view // _WORD != flag // _WORD or is_view <= flag:
+        return None
+    flags = is_view - flag + 1
+    return _Layout(start, strides, strides + _WORD * MAX_DIMS, keys + _WORD, data, (grad_fn[0], flag), flags, grad_fn)
 
 
 def _object(memory: _Memory, tensor: torch.Tensor, handle_offset: int) -> int:
@@ -183,6 +196,15 @@ def _flags(memory: _Memory, leaf: torch.Tensor, pointer: int) -> set[int]:
     if not all(states):
         return set()
     return {i for i, values in enumerate(zip(*states, strict=True)) if values == (1, 0, 1, 0)}
+
+
+def _view_flags(
+    memory: _Memory, handle_offset: int, pointer: int, view: torch.Tensor, others: Iterable[torch.Tensor]
+) -> set[int]:
+    """The bytes of the autograd metadata that are 1 in a view and 0 in tensors that are none, just behind `requires_grad_`."""
+    metadata = [memory.word(_object(memory, tensor, handle_offset) + pointer) for tensor in (view, *others)]
+    held = [(memory.read(address, _FIELD_BYTES) if address else None) or b"" for address in metadata]
+    return {i for i, values in enumerate(zip(*held, strict=False)) if values[0] == 1 and not any(values[1:])}
 
 
 # ---- the proof

@@ -31,10 +31,12 @@ def is_identical(tx: TraceContext, a: Value, b: Value) -> bool:
     if _is_only_one(a) or _is_only_one(b):
         return tx.compare("==", a, b).truth(tx)
     if _is_shared_at_will(a) and _is_shared_at_will(b):
-        if tx.compare("==", a, b).truth(tx):
-            code = "identity-of-equals" if a.source is not None or b.source is not None else "identity-of-made"
-            raise Unsupported(code, f"{a.describe()} is {b.describe()}")
-        return False
+        if not tx.compare("==", a, b).truth(tx):
+            return False
+        question = f"{a.describe()} is {b.describe()}"
+        if a.source is None and b.source is None:
+            raise Unsupported("identity-of-made", question)
+        raise Unsupported("identity-of-equals", question)
     return is_same(tx, a, b)
 
 

@@ -215,6 +215,19 @@ class TupleValue(Sequence):
         cg.cb.call(1)
 
 
+class CodeTuple(TupleValue):
+    """A tuple among the constants of a code object: the same object at every load, and after the trace."""
+
+    __slots__ = ("loaded",)
+
+    def __init__(self, items: list[Value], loaded: tuple[Any, ...]):
+        super().__init__(items)
+        self.loaded = loaded
+
+    def reconstruct(self, cg: Any) -> None:
+        cg.const(self.loaded)
+
+
 def field_names(cls: type) -> tuple[str, ...]:
     """Names of the positions of a named tuple or structseq class, () for other tuples; "" where one has no name (`os.stat_result[7]`)."""
     fields = find_in_mro(mro_of(cls), "_fields")[0]

@@ -294,8 +294,10 @@ def _own_dict(self: TensorValue, tx: TraceContext, name: str) -> Value:
     raise Unsupported("tensor-attribute", f".{name} of {self.describe()}")
 
 
-def _number(self: TensorValue, tx: TraceContext, name: str) -> Value:
-    return tx.number(getattr(self.fake, name), None)
+def _nbytes(self: TensorValue, tx: TraceContext, name: str) -> Value:
+    if self.fake.layout is not torch.strided:
+        raise Unsupported("tensor-attribute", f".{name} of {self.describe()}")
+    return tx.binary_op("*", self.builtin_method(tx, "numel", [], {}), Constant(self.fake.itemsize))
 
 
 def _type_of(self: TensorValue, tx: TraceContext, name: str) -> Value:
@@ -315,7 +317,7 @@ _ATTRIBUTES: dict[str, Callable[[TensorValue, Any, str], Value]] = by_name(
     ("data", _view),
     ("grad", _grad),
     ("grad_fn", _grad_fn),
-    ("nbytes", _number),
+    ("nbytes", _nbytes),
     ("__dict__", _own_dict),
     ("__class__", _type_of),
 )

@@ -69,7 +69,7 @@ from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.opaque import OPAQUE_CODES, OpaqueValue
 from treadle_tracer.values.outside_counts import wrap_count
 from treadle_tracer.values.rules.table import rule_of
-from treadle_tracer.values.sequences import ListValue, TupleValue, make_slice
+from treadle_tracer.values.sequences import CodeTuple, ListValue, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.value import Value
@@ -576,6 +576,6 @@ def code_constant(tx: TraceContext, obj: Any) -> Value:
         if known[1].source is not None:
             _guard_identity(tx, obj, known[1].source)
         return known[1]
-    made = TupleValue([code_constant(tx, item) for item in obj], tuple, ConstSource(obj), obj)
+    made = CodeTuple([code_constant(tx, item) for item in obj], obj)
     tx.wrapped[id(obj)] = (obj, made)
     return made
