@@ -27,11 +27,11 @@ class NativeImage(NamedTuple):
     """Which bytes decide a `native_tensor` check: as long as they are equal, none of its queries is asked.
 
     The handle holds the address of an object of the C library. `ranges` are (start, stop) of bytes in that object, multiples of 8, 256
-    bytes at most in all; each of `fields` is (offset of a pointer in the object, offset behind it, 1 to 8 bytes of one
-    aligned word, only_null, needed): a field elsewhere, 0 behind a null pointer; with `only_null` all that counts is whether it is 0.
-    `needed`: the bytes decide only where the field is not 0 (True), or 0 (False); of other values the queries are asked every time. None:
-    they decide in either case. `implies` are names of attributes and callables: `getattr(value, name)` and `callable(value)` give the same object as long as the bytes are equal. Whoever
-    makes an image vouches for that. The check must be of one type, not of a tuple of types.
+    bytes at most in all. Each of `fields` is a field elsewhere, 0 behind a null pointer: (offset of a pointer in the object, offset behind
+    it, 1 to 8 bytes of one aligned word, only_null, needed). With `only_null` all that counts is whether it is 0. `needed`: the bytes
+    decide only where the field is not 0 (True), or is 0 (False), and of other values the queries are asked every time; None: they decide
+    in either case. `implies` are names of attributes and callables: `getattr(value, name)` and `callable(value)` give the same object as
+    long as the bytes are equal. Whoever makes an image vouches for that. The check must be of one type, not of a tuple of types.
     """
 
     ranges: tuple[tuple[int, int], ...]
