@@ -19,7 +19,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import compare  # noqa: E402
 import machine  # noqa: E402
 import measure  # noqa: E402
-from markdown_table import markdown, number, times  # noqa: E402
+from optimizer_table import table  # noqa: E402
 
 DEFAULT_OUTPUT = ROOT / "benchmarks" / "results" / "optimizers.json"
 SECONDS = 4.0
@@ -148,27 +148,6 @@ def most_compiles(case: str) -> int:
     return max(found)
 
 
-def table(cases: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    variants = [*EAGER, "torch.compile", "treadle"]
-    headings = [
-        "µs per step",
-        *variants,
-        "faster than loop",
-        "faster than torch.compile",
-        "compile, s",
-        "torch.compile's",
-        "compiles",
-    ]
-    rows = []
-    for case, found in cases.items():
-        own = found["treadle"]["step"]
-        row = [number(found[v]["step"] if v in found else None, 0, 1e6) for v in variants]
-        row += [times(found[v]["step"] / own) for v in ("loop", "torch.compile")]
-        row += [number(found[v]["compile"], 1) for v in ("treadle", "torch.compile")]
-        rows.append([case, *row, number(found["treadle"].get("compiles"), 0)])
-    return markdown(headings, rows)
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
@@ -186,6 +165,7 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="treadle-optimizers-") as cache:
         os.environ.update(compare.worker_environment(Path(cache)))
         for case in options.cases:
+            torch.compiler.reset()  # the steps of all cases are one code object, of which torch.compile keeps eight versions
             results["cases"][case] = measure_case(case, options.tensors)
             if case in OPTIMIZERS:
                 results["cases"][case]["treadle"]["compiles"] = most_compiles(case)

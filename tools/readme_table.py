@@ -15,6 +15,7 @@ from typing import Any
 from compare import Row, geometric_mean
 from dynamic_tables import matrix_section, shapes_section, speed_section
 from markdown_table import MISSING, markdown, number, times
+from optimizer_table import optimizers_section
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -180,6 +181,7 @@ DOCUMENTS: Mapping[str, Sections] = {
     "docs/figures.md": {
         "shapes": shapes_section,
         "dynamic_speed": speed_section,
+        "optimizers": optimizers_section,
     },
 }
 
