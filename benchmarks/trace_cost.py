@@ -5,7 +5,8 @@
 
 All figures are microseconds of CPU time of the calling thread per ATen operator of the joint graph; the C++ compiler, another process,
 is left out. `first` is the compilation in a fresh process, with everything that is imported and set up then; `second` compiles again
-after `treadle.reset()`, with the kernels built.
+after `treadle.reset()`, with the kernels built and with what `first` has kept in the cache directory ($TREADLE_CACHE_DIR): generated
+code and smallest cuts are found there, not made.
 
 trace      bytecode to a traced graph, guards and replacement code
 joint      traced graph to the joint graph of forward and backward
