@@ -132,7 +132,7 @@ READS = (
     "callable({o})",
     "{o}.name()",
     "{C}.make()",
-    "super({C}, {o}).get()",
+    "super({C}, {o} if {o} is not None else 1).get()",
     "{G}",
     "{G} is None",
     "({G} or 7)",

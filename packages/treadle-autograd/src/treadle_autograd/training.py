@@ -180,6 +180,11 @@ def _is_tensor(node: fx.Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
 
 
+def _version(value: Any) -> int:
+    """How often a tensor has been written to; 0 for a number, and for a tensor made in inference mode, which autograd does not save."""
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
+
+
 class Call:
     """One call of a program as its backward pass sees it: inputs, state of the random generator, observers of intermediate results."""
 
@@ -187,7 +192,7 @@ class Call:
         self.program = program
         old = program.read_and_written
         kept = [copy_with_history(p) if k in old else p for k, p in enumerate(primals)] if old else primals
-        self.primals = [(p, p._version) if isinstance(p, torch.Tensor) else (p, 0) for p in kept]
+        self.primals = [(p, _version(p)) for p in kept]
         self.random_state = torch.get_rng_state() if program.draws_random else None
         self.observers = Observers()
         self.has_run = False
@@ -244,7 +249,7 @@ class Call:
     def raise_if_changed(self) -> None:
         written = {mutation.input for mutation in self.program.joint.contract.mutations}
         for place, (value, version) in enumerate(self.primals):
-            if isinstance(value, torch.Tensor) and value._version != version and place not in written:
+            if isinstance(value, torch.Tensor) and _version(value) != version and place not in written:
                 raise RuntimeError(
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
                     f"an input of shape {list(value.shape)} is at version {value._version}; expected version {version} instead"

@@ -52,7 +52,13 @@ def reads_a_key(x):
     return x + 1, KEYED.get(3)
 
 
-@pytest.mark.parametrize("program", (reads_its_length, reads_a_key), ids=lambda program: program.__name__)
+def reads_it_beside_a_generator(x):
+    return x + sum((1 for _ in (1, 2)), 0), len(KEYED), [key for key in KEYED] == []
+
+
+@pytest.mark.parametrize(
+    "program", (reads_its_length, reads_a_key, reads_it_beside_a_generator), ids=lambda program: program.__name__
+)
 def test_why_a_trace_ended_holds_nothing_that_it_has_seen(program):
     """Without a collection: the reason's traceback would refer to the frame that holds the reason."""
     key = HashedByNumber()

@@ -21,6 +21,7 @@ OF_NUMBERS = (
     "float(n)", "complex(n, 1)", "hash(n)", "{n: 1}", "n in {1, 2, 3}", "n in [1, 2.5]", "(n, 1) < (3, 2)", "[n, 1].index(n)",
     "sum([n, n, 1])", "functools.reduce(operator.mul, [n, 2])", "list(itertools.accumulate([n, 1]))", "min(n, 3)", "sorted([n, 1, 5])",
     "x * n", "x ** n", "n ** x", "n - x", "x // n", "n is n", "n == 'a'",
+    "vars(n)", "n.__dict__", "n.__name__", "n.__mro__", "hasattr(n, '__qualname__')", "n.__doc__[:3]", "n.mro()",
 )  # fmt: skip
 OF_INTEGERS = (
     "~n", "n << 2", "n >> 1", "n & 6", "n ^ 3", "n | 8", "hex(n)", "math.factorial(n)", "math.gcd(n, 6)", "math.comb(7, n)",

@@ -169,7 +169,7 @@ class FakeCallCache:
         return _value(value)
 
     def _metadata(self, t: FakeTensor) -> tuple[Any, ...]:
-        if t.fake_mode is not self.mode or t.constant is not None or t.layout is not torch.strided:
+        if t.fake_mode is not self.mode or t.constant is not None or t.layout is not torch.strided or t.is_inference():
             raise Unknown
         sizes: Any = t.shape
         strides: Any = t.stride()

@@ -187,6 +187,7 @@ def trace_frame(
         finally:
             tx.graph.separation = None
             tx.frames.clear()  # frames refer to the trace: without the cycle, what a trace has seen dies with it
+            tx.generators = []
             tx.broken_frames = ()
     raise InternalError("trace", f"a second trace of {model.qualname} took another path than the first")
 

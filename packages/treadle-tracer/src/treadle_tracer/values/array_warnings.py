@@ -6,8 +6,8 @@ Python runs the program, and NumPy warns, or raises where `np.seterr` says so.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterable
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -70,7 +70,7 @@ def write_checks(tx: TraceContext) -> None:
         shape = tuple(str(size) for size in flag.fake.shape)
         by_shape[shape] = in_graph(tx, torch.logical_or, by_shape[shape], flag) if shape in by_shape else flag
     every = [in_graph(tx, torch.any, flag) if flag.fake.dim() else flag for flag in by_shape.values()]
-    number = truth_value(tx, functools.reduce(lambda a, b: in_graph(tx, torch.logical_or, a, b), every))
+    number = truth_value(tx, reduce(lambda a, b: in_graph(tx, torch.logical_or, a, b), every))
     assert number is not None
     if isinstance(number, Constant):
         if number.obj:

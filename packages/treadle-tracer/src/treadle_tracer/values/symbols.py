@@ -51,6 +51,7 @@ class Symbols:
         self.env: Any = None
         self.oracle: Callable[[Any], bool | None] | None = None
         self.sources: dict[Any, tuple[Source, int]] = {}
+        self.inference_storages: set[int] = set()  # of tensors from outside that were made in inference mode
         asked = options.capture_scalars or options.fullgraph
         # Else only where the graph may check what it relies on, and Python runs the program where that does not hold.
         self.captures = asked or (options.capture_scalars is None and options.defer and options.guess)
@@ -73,6 +74,8 @@ class Symbols:
         else:
             meta = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
             fake = FakeTensor(self.mode, meta, tensor.device)
+        if tensor.is_inference():
+            self.inference_storages.add(fake.untyped_storage()._cdata)
         if tensor.requires_grad and not tensor.is_leaf:
             begin_history(fake, fake_like(self.mode, fake))
         elif tensor.requires_grad:

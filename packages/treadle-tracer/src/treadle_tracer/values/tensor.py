@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_shapes.torch import operator as operator_record
+from treadle_tracer.class_facts import mro_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import InstanceDictSource, OwnDictSource
 from treadle_tracer.tables import by_name
 from treadle_tracer.values.base import NONE, Constant, Method
-from treadle_tracer.values.class_lookup import MISSING, is_descriptor, lookup
+from treadle_tracer.values.class_lookup import MISSING, find_in_mro, is_descriptor, lookup
 from treadle_tracer.values.gradients import read_grad, set_requires_grad, write_grad
 from treadle_tracer.values.histories import history_at_exit
 from treadle_tracer.values.known_elements import known_number
@@ -367,7 +368,7 @@ class SymbolicValue(Value):
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         raw = getattr(self.python_type(), name, MISSING)
-        if raw is MISSING:
+        if find_in_mro(mro_of(self.python_type()), name)[1] is None:  # `__name__` is an attribute of the class alone
             return tx.raise_exception(
                 AttributeError, f"{self.python_type().__name__!r} object has no attribute {name!r}"
             )

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     UnsupportedFakeTensorException,
 )
+from torch.utils import _pytree as pytree
 
 from treadle_shapes import ShapesError, UnbackedError
 from treadle_shapes.torch import Kind, is_transforming, run_for_metadata, unwrapped
@@ -210,6 +211,8 @@ def _run_or_fix_floats(
         args, kwargs = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
         sizes = _sizes_of_outside_tensors(tx, target, args, kwargs)
         result = run_fake(tx, op, target, args, kwargs)
+        if tx.symbols.inference_storages and not torch.is_inference_mode_enabled():
+            _refuse_inference_tensors(tx, target, args, kwargs, result)
         for fake, given in sizes:
             if tuple(fake.shape) != given[0]:
                 with tx.fake_mode, torch.no_grad():
@@ -222,6 +225,21 @@ def _run_or_fix_floats(
     except Unsupported as failed:
         pairs, named = floats.retry_with_constants(failed, pairs, named)
         return pairs, named, run()
+
+
+def _refuse_inference_tensors(
+    tx: TraceContext, target: Any, args: list[Any], kwargs: dict[str, Any], result: Any
+) -> None:
+    """Raise Unsupported where PyTorch refuses a tensor made in inference mode: it is not written to, nor saved for a backward pass. The
+    fake tensors that stand for it would be."""
+    record = operator_record(target)
+    writes = (record is not None and record.writes) or kwargs.get("out") is not None
+    if not writes and not any(t.requires_grad for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)):
+        return
+    for fake in pytree.tree_leaves((args, kwargs)):
+        if isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
+            if fake.untyped_storage()._cdata in tx.symbols.inference_storages:
+                raise Unsupported("torch-call-raises", f"{_name(target)} of a tensor made in inference mode")
 
 
 def _sizes_of_outside_tensors(

@@ -359,7 +359,7 @@ class Linearised(Value):
         self.primals = primals
         self.leaves = leaves
         self.spec = spec
-        self.versions = [(value, value.fake._version) for value in tx.known_tensors()]
+        self.versions = [(value, value.fake._version) for value in tx.known_tensors() if not value.fake.is_inference()]
 
     def python_type(self) -> type:
         return FunctionType
