@@ -18,6 +18,7 @@ from soundness.run import Case, make_case, program, run_case
 
 CASES_PER_PROCESS = 40
 SECONDS_PER_CASE = 90
+EAGER_RUNS = 20
 MEMORY = 4 * 2**30  # bytes
 
 
@@ -49,12 +50,17 @@ def run_seeds(seeds: range, backend: str) -> None:
         compile_function = compiler(seed, backend)
         found = run_case(case, compile_function)
         line: dict[str, Any] = {"seed": seed, "steps": len(case.steps)}
-        if found is not None:
+        if found is not None and not differs_in_eager(case):
             faulthandler.dump_traceback_later(10 * SECONDS_PER_CASE, exit=True)
             smallest = minimise(case, partial(_fails_alike, found.what, compile_function))
             last = run_case(smallest, compile_function) or found
             line |= {"what": last.what, "detail": last.detail, "program": program(smallest)}
         print(json.dumps(line), flush=True)
+
+
+def differs_in_eager(case: Case) -> bool:
+    """Whether the case ends in different ways without a compiler: where a hash has changed, an address decides what a dict finds."""
+    return any(run_case(case, lambda function: function) is not None for _ in range(EAGER_RUNS))
 
 
 def _fails_alike(what: str, compile_function: Any, case: Case) -> bool:
