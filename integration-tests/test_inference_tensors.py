@@ -59,6 +59,17 @@ def copied_under_gradients(x):
     return y
 
 
+def written_through_an_expanded_view(x):
+    SEEN[0] = x.sum()
+    torch.ones(3).expand(5, 3).add_(1)
+    return x
+
+
+def written_to_an_expanded_output(x):
+    SEEN[0] = x.sum()
+    return torch.add(x.clone(), 1, out=torch.ones(3).expand(2, 3))
+
+
 PROGRAMS = [f for f in list(globals().values()) if getattr(f, "__code__", None) and f.__module__ == __name__]
 
 

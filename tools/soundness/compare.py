@@ -100,7 +100,8 @@ class Describer:
 
 def _values(t: torch.Tensor) -> tuple[float, ...]:
     """Values rounded to five digits: kernels may add in another order."""
-    flat = t.detach().reshape(-1).tolist()
+    with torch.no_grad():  # a copy, since a tensor made in inference mode whose `.data` has been replaced has no views
+        flat = t.clone().reshape(-1).tolist()
     return tuple(float(f"{float(v):.4e}") + 0.0 for v in flat)
 
 

@@ -210,6 +210,7 @@ def _run_or_fix_floats(
     def run() -> Any:
         args, kwargs = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
         sizes = _sizes_of_outside_tensors(tx, target, args, kwargs)
+        _refuse_repeated_elements(target, args, kwargs)
         result = run_fake(tx, op, target, args, kwargs)
         if tx.symbols.inference_storages and not torch.is_inference_mode_enabled():
             _refuse_inference_tensors(tx, target, args, kwargs, result)
@@ -225,6 +226,19 @@ def _run_or_fix_floats(
     except Unsupported as failed:
         pairs, named = floats.retry_with_constants(failed, pairs, named)
         return pairs, named, run()
+
+
+def _refuse_repeated_elements(target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
+    """Raise Unsupported for a write to an expanded tensor, which PyTorch refuses when it runs: what the program has done before is done."""
+    record = operator_record(target)
+    written = (
+        [kwargs["out"]] if kwargs.get("out") is not None else args[:1] if record is not None and record.writes else ()
+    )
+    for fake in written:
+        if isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
+            layout = zip(fake.shape, fake.stride(), strict=True)
+            if any(type(step) is int and step == 0 and (type(size) is not int or size > 1) for size, step in layout):
+                raise Unsupported("torch-call-raises", f"{_name(target)} writes to an expanded tensor")
 
 
 def _refuse_inference_tensors(
