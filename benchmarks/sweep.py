@@ -190,7 +190,7 @@ def build_transformers(name: str) -> tuple[Any, dict[str, Any]]:
             if count > MOST_PARAMETERS:
                 raise ValueError(f"{count / 1e6:.0f} million parameters")
             model: Any = AutoModel.from_config(config).eval()
-            if caches is False:
+            if not caches:
                 model.config.use_cache = False
         except Exception as error:
             first = first or error

@@ -115,8 +115,8 @@ tf_image_spec(PyObject *given, PyObject *types, Py_ssize_t handle_offset, PyObje
     if (!PyType_Check(types) || !fill_spec(spec, given)) {
         PyMem_Free(spec);
         PyErr_Format(tf_guard_error, "%U: the image must be a NativeImage (ranges (start, stop) within %d bytes, up to %d fields "
-                     "(offset, offset behind, 1 to 8 bytes of a word, bool, bool or None), tuple) of a check of one type, with offsets up to %d and multiples "
-                     "of 8, not %R", where, 8 * TF_IMAGE_MAX_WORDS, TF_IMAGE_MAX_FIELDS,
+                     "(offset, offset behind, 1 to 8 bytes of a word, bool, bool or None), tuple) of a check of one type, with offsets "
+                     "up to %d and multiples of 8, not %R", where, 8 * TF_IMAGE_MAX_WORDS, TF_IMAGE_MAX_FIELDS,
                      TF_IMAGE_MAX_OFFSET, given);
         return NULL;
     }

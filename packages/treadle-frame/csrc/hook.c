@@ -401,22 +401,22 @@ choose_entry(ThreadHook *thread, PyCodeObject *code, _PyInterpreterFrame *frame,
     GuardView view;
     frame_view(frame, &view);
     int found = tf_cache_find(code, &view, entry);
-    if (found != 0) {
-        tf_counters.hits += found > 0;
+    if (found != CHOICE_ORIGINAL) {
+        tf_counters.hits += found == CHOICE_ENTRY;
         return found;
     }
     tf_counters.misses++;
     if (thread->state == NULL || thread->state == tf_run_cached) {
-        return 0;
+        return CHOICE_ORIGINAL;
     }
     PyObject *answer = ask_handler(thread, frame);
     if (answer == NULL) {
         /* The program may have room for this call, although the handler has none. */
         if (!PyErr_ExceptionMatches(PyExc_RecursionError)) {
-            return -1;
+            return CHOICE_FAILED;
         }
         PyErr_Clear();
-        return 0;
+        return CHOICE_ORIGINAL;
     }
     if (Py_IS_TYPE(answer, &Entry_Type)) {
         int accepted = accept_entry(thread, code, (Entry *)answer, &view);
@@ -426,7 +426,7 @@ choose_entry(ThreadHook *thread, PyCodeObject *code, _PyInterpreterFrame *frame,
         }
         return accepted;
     }
-    int result = 0;
+    int result = CHOICE_ORIGINAL;
     if (answer == tf_skip) {
         result = tf_cache_set_skip(code, true);
     }
@@ -439,7 +439,7 @@ choose_entry(ThreadHook *thread, PyCodeObject *code, _PyInterpreterFrame *frame,
     else if (answer != tf_run_once) {
         PyErr_Format(PyExc_TypeError, "a handler must return an Entry, SKIP, SKIP_BELOW, RUN_ONCE or RUN_ONCE_BELOW, not %R",
                      answer);
-        result = -1;
+        result = CHOICE_FAILED;
     }
     Py_DECREF(answer);
     return result;
