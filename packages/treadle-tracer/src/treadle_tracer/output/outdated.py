@@ -10,7 +10,7 @@ a compile until another call like them comes. Only what certainly breaks a guard
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -39,8 +39,8 @@ def why_outdated(result: TraceResult) -> str | None:
     """The guard that does not hold behind a call of this trace; None if none is known. The graph must not be finished."""
     if result.mutations:
         guards = _GuardsByPlace(result)
-        for source, stored in _stores(result.mutations):
-            broken = guards.broken_by_store(source, stored)
+        for place, stored in _stores(result.mutations):
+            broken = guards.broken_by_store(place, stored)
             if broken is not None:
                 return broken.reason
         for container in map(settled, result.mutations.containers()):
@@ -50,15 +50,19 @@ def why_outdated(result: TraceResult) -> str | None:
     return decision_after_writes(result.graph, result.guards.decided)
 
 
-Place = tuple[Any, ...]
-"""An attribute, a global or the contents of a cell: what is stored there is found by several kinds of sources."""
+class Place(NamedTuple):
+    """Where something is stored: under a name in a dict (the globals, or those of an object), or in a cell, whose contents have no name.
+    Several kinds of sources find it."""
+
+    holder: Source
+    name: str | None = None
 
 
 def _place_of(source: Source) -> Place:
     if isinstance(source, GlobalSource):
-        return ("global", source.globals_of, source.name)
+        return Place(source.globals_of or GlobalsSource(), source.name)
     name = getattr(source, "name", None)
-    return ("source", source) if source.base is None or name is None else ("attribute", source.base, name)
+    return Place(source) if source.base is None or name is None else Place(OwnDictSource(source.base), name)
 
 
 def _stores(mutations: Mutations) -> Iterator[tuple[Place, Stored]]:
@@ -66,9 +70,9 @@ def _stores(mutations: Mutations) -> Iterator[tuple[Place, Stored]]:
     for obj, name, stored in mutations.attr_stores():
         owner = settled(obj).source
         if owner is not None:
-            yield ("attribute", owner, name), stored
+            yield Place(OwnDictSource(owner), name), stored
     for globals_source, name, stored in mutations.global_stores():
-        yield ("global", globals_source, name), stored
+        yield Place(globals_source or GlobalsSource(), name), stored
     for cell, stored in mutations.cell_stores():
         contents = getattr(settled(cell), "contents_source", None)
         if contents is not None:
@@ -91,10 +95,7 @@ class _GuardsByPlace:
             found = next((g for g in self._of_place.get(place, ()) if _breaks(g, settled(stored))), None)
             if found is not None:
                 return found
-        kind, owner, *name = place
-        holder = GlobalsSource() if owner is None else owner if kind == "global" else OwnDictSource(owner)
-        present = stored is not DELETED
-        return self._about_key(holder, name[0], present) if name else None
+        return None if place.name is None else self._about_key(place.holder, place.name, stored is not DELETED)
 
     def _about_key(self, holder: Source, key: Any, present: bool) -> Guard | None:
         """A guard that does not hold if a mapping has a key, or lacks it."""
@@ -127,32 +128,25 @@ class _GuardsByPlace:
 
 
 def _entries(container: Any) -> Mapping[Any, Value]:
-    found = {}
-    for number, (key, value) in enumerate(container.entries.values()):
+    found: dict[Any, Value] = {}
+    for key, value in container.entries.values():
         try:
             found[key.constant()] = value
         except (NotConstant, TypeError):
-            found[_Unknown(number)] = value
+            found[object()] = value
     return found
 
 
-class _Unknown:
-    """Stands for a key that is no constant."""
-
-    def __init__(self, number: int):
-        self.number = number
+def _without_keys(items: Iterable[Value]) -> Mapping[Any, Value]:
+    return {object(): item for item in items}
 
 
-def _numbered(items: Iterable[Value]) -> Mapping[Any, Value]:
-    return {_Unknown(number): item for number, item in enumerate(items)}
-
-
-# How the contents of a changed container are known: key -> value; None where nothing is. Items of lists and sets count by their number.
+# How the contents of a changed container are known: key -> value; None where nothing is. What has no known key has one of its own.
 _CONTAINERS: Mapping[type, Callable[[Any], Mapping[Any, Any] | None]] = {
     DictValue: _entries,
-    ListValue: lambda container: _numbered(container.items),
-    OutsideList: lambda container: None if container.is_unread else _numbered(container.items),
-    SetValue: lambda container: _numbered(container.entries.values()),
+    ListValue: lambda container: _without_keys(container.items),
+    OutsideList: lambda container: None if container.is_unread else _without_keys(container.items),
+    SetValue: lambda container: _without_keys(container.entries.values()),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import inspect
 import types
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     from treadle_tracer.values.functions import FunctionValue
     from treadle_tracer.values.mappings import DictValue
 
-_CO_SUSPENDED = 0x20 | 0x80 | 0x200  # generators, coroutines, asynchronous generators
+SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""Flags of code whose frames may stop in the middle."""
 
 
 class Frame:
@@ -299,7 +301,7 @@ class Frame:
         if not self.program.raises_again(handler):
             return False
         if self.module_name.partition(".")[0] != "torch":
-            if self.tx.separates or self.function_code.co_flags & _CO_SUSPENDED:
+            if self.tx.separates or self.function_code.co_flags & SUSPENDED:
                 return False
             self.restores = True
         return True

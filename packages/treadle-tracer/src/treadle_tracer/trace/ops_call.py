@@ -10,10 +10,9 @@ from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler, unsupported
-from treadle_tracer.trace.ops_data import list_to_tuple, unary_positive
+from treadle_tracer.trace.ops_data import is_iterable, list_to_tuple, unary_positive
 from treadle_tracer.values.base import NULL
 from treadle_tracer.values.cells import CellValue
-from treadle_tracer.values.class_lookup import has_special
 from treadle_tracer.values.functions import FunctionValue
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import TupleValue
@@ -67,7 +66,7 @@ def _call_function_ex(frame: Frame, i: Instruction) -> None:
     tx = frame.tx
     keywords = frame.stack.pop() if (i.arg or 0) & 1 else None
     given = frame.stack.pop()
-    if not has_special(tx, given.python_type(), "__iter__", "__getitem__"):
+    if not is_iterable(tx, given):
         raise Unsupported("raises", f"*{given.describe()}")  # the text names the function
     args = given.unpack(tx)
     second, first = frame.stack.pop(), frame.stack.pop()

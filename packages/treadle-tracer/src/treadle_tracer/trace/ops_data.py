@@ -352,9 +352,8 @@ def _list_append(frame: Frame, i: Instruction) -> None:
 
 def _list_extend(frame: Frame, i: Instruction) -> None:
     items = frame.stack.pop()
-    if not has_special(
-        frame.tx, items.python_type(), "__iter__", "__getitem__"
-    ):  # what is said depends on whether it is an argument
+    if not is_iterable(frame.tx, items):
+        # What is said depends on whether it is an argument.
         raise Unsupported("raises", f"*{items.describe()}")
     frame.stack[-(i.arg or 0)].builtin_method(frame.tx, "extend", [items], {})
 
@@ -407,6 +406,11 @@ def list_to_tuple(frame: Frame, i: Instruction) -> None:
     frame.stack.append(TupleValue(frame.stack.pop().unpack(frame.tx)))
 
 
+def is_iterable(tx: Any, value: Value) -> bool:
+    """Whether the class has what iteration asks for."""
+    return has_special(tx, value.python_type(), "__iter__", "__getitem__")
+
+
 def _unpack_sequence(frame: Frame, i: Instruction) -> None:
     wanted = i.arg or 0
     items = _unpacked(frame, frame.stack.pop(), wanted + 1)  # ceval.c, unpack_iterable: no more are taken
@@ -420,7 +424,7 @@ def _unpack_sequence(frame: Frame, i: Instruction) -> None:
 def _unpacked(frame: Frame, value: Value, most: int | None = None) -> list[Value]:
     """The items, or the first `most` of them."""
     tx = frame.tx
-    if not has_special(tx, value.python_type(), "__iter__", "__getitem__"):
+    if not is_iterable(tx, value):
         tx.raise_exception(TypeError, f"cannot unpack non-iterable {name_in_messages(value.python_type())} object")
     iterator: Any = value.iterate(tx)
     if most is None or not isinstance(iterator, IteratorValue):

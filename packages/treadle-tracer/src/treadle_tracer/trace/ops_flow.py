@@ -13,7 +13,7 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.trace.likely import likely_truth
 from treadle_tracer.trace.op_handler import OpHandler, unsupported
 from treadle_tracer.trace.speculation import branch
-from treadle_tracer.values.base import NONE, Constant, boolean
+from treadle_tracer.values.base import NONE, boolean, is_none
 from treadle_tracer.values.coroutines import CoroutineValue
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.generators import GeneratorValue, send_into
@@ -61,17 +61,13 @@ def _pop_jump_if_false(frame: Frame, i: Instruction) -> bool:
     return _jump_if(frame, i, False)
 
 
-def _is_none(value: Value) -> bool:
-    return value.__class__ is Constant and value.obj is None  # type: ignore[attr-defined]
-
-
 def _pop_jump_if_none(frame: Frame, i: Instruction) -> None:
-    if _is_none(frame.stack.pop()):
+    if is_none(frame.stack.pop()):
         frame.pc = i.argval
 
 
 def _pop_jump_if_not_none(frame: Frame, i: Instruction) -> None:
-    if not _is_none(frame.stack.pop()):
+    if not is_none(frame.stack.pop()):
         frame.pc = i.argval
 
 
@@ -159,7 +155,7 @@ def _raise_varargs(frame: Frame, i: Instruction) -> None:
         raise Raised(tx.exception)
     exception = _instance(frame, frame.stack.pop())
     if cause is not None and isinstance(exception, ObjectValue):
-        tx.mutations.store_attr(exception, "__cause__", cause if _is_none(cause) else _instance(frame, cause))
+        tx.mutations.store_attr(exception, "__cause__", cause if is_none(cause) else _instance(frame, cause))
         tx.mutations.store_attr(exception, "__suppress_context__", boolean(True))
     if tx.exception is not None and tx.exception is not exception:
         tx.raised_while.pop(id(exception), None)  # raised once more, it gets another context
@@ -188,7 +184,7 @@ def _push_exc_info(frame: Frame, i: Instruction) -> None:
 
 def _pop_except(frame: Frame, i: Instruction) -> None:
     before = frame.stack.pop()
-    frame.tx.exception = None if _is_none(before) else before
+    frame.tx.exception = None if is_none(before) else before
 
 
 def _check_exc_match(frame: Frame, i: Instruction) -> None:

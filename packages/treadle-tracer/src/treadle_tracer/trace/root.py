@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Mapping, MutableMapping
 from types import CodeType
@@ -16,7 +17,7 @@ from treadle_tracer.errors import BreakReached, InternalError, Unsupported, with
 from treadle_tracer.room import room_to_recurse
 from treadle_tracer.source import CellContentsSource, ClosureCellSource, ClosureSource, LocalSource, Source
 from treadle_tracer.trace.bind import bind_arguments
-from treadle_tracer.trace.frame import Frame, evaluates_frames, raises_again
+from treadle_tracer.trace.frame import SUSPENDED, Frame, evaluates_frames, raises_again
 from treadle_tracer.trace.patience import TakesTooLong, takes_long
 from treadle_tracer.trace.program import Program
 from treadle_tracer.trace.result import InnerFrame, TraceResult
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
     import treadle_frame
     from treadle_tracer.options import TracerOptions
 
-_CO_GENERATOR = 0x20
-_CO_COROUTINE = 0x80
-_CO_ASYNC_GENERATOR = 0x200
-
 
 _programs: MutableMapping[CodeType, Program] = WeakIdKeyDictionary()
 
@@ -55,7 +52,7 @@ def program_of(code: types.CodeType) -> Program:
 def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Evaluate a call of a Python function in place; of a generator function: the generator; of an `async def`: the coroutine."""
     code = function.code
-    if code.co_flags & _CO_ASYNC_GENERATOR:
+    if code.co_flags & inspect.CO_ASYNC_GENERATOR:
         raise Unsupported("async", function.describe())
     bound = bind_arguments(tx, function, args, kwargs)
     tx.inlined[id(code)] = code
@@ -69,9 +66,9 @@ def inline_call(tx: Tracer, function: FunctionValue, args: list[Value], kwargs: 
         if isinstance(cell, CellValue):
             frame.cells[name] = cell
             del bound[name]
-    if code.co_flags & (_CO_GENERATOR | _CO_COROUTINE):
+    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_COROUTINE):
         at = getattr(tx.frames[0], "at", -1) if tx.frames else -1
-        make = CoroutineValue if code.co_flags & _CO_COROUTINE else GeneratorValue
+        make = CoroutineValue if code.co_flags & inspect.CO_COROUTINE else GeneratorValue
         made = make(frame, function, at, tx.step - 1)
         tx.generators.append(made)
         return made
@@ -186,14 +183,15 @@ def trace_frame(
             raise
         finally:
             tx.graph.separation = None
-            tx.frames.clear()  # frames refer to the trace: without the cycle, what a trace has seen dies with it
+            # Frames, those of generators too, refer to the trace: without the cycle, what it has seen dies with it.
+            tx.frames.clear()
             tx.generators = []
             tx.broken_frames = ()
     raise InternalError("trace", f"a second trace of {model.qualname} took another path than the first")
 
 
 def _root_frame(tx: Tracer, frame: treadle_frame.FrameInfo, model: CodeModel, stop_at: int | None) -> RootFrame:
-    if model.flags & (_CO_GENERATOR | _CO_COROUTINE | _CO_ASYNC_GENERATOR):
+    if model.flags & SUSPENDED:
         raise Unsupported("generator", f"{model.qualname} is a generator or coroutine")
     root = RootFrame(tx, program_of(frame.code), frame.code, frame.globals, stop_at=stop_at)
     tx.root_globals = frame.globals

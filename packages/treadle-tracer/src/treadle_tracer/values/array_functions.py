@@ -19,8 +19,8 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.values.array_items import get_item, store
 from treadle_tracer.values.array_options import (
     dtype_option,
+    is_absent,
     is_c_order,
-    is_none,
     plain,
     shape_option,
     size_option,
@@ -199,7 +199,7 @@ def eye(
 ):
     if plain(k, 0) != 0:
         raise Unsupported("numpy", "numpy.eye with an offset")
-    sizes = [size_option(tx, rows), size_option(tx, rows if is_none(columns) else columns)]
+    sizes = [size_option(tx, rows), size_option(tx, rows if is_absent(columns) else columns)]
     wanted = torch_dtype(dtype_option(dtype, numpy_module().dtype(float)))
     return ArrayValue(in_graph(tx, torch.eye, *sizes, dtype=wanted, device="cpu"))
 
@@ -212,7 +212,7 @@ def _concatenate(
 ):
     parts = [as_array(tx, part) for part in arrays.unpack(tx)]
     casting = plain(options.get("casting"), "same_kind")
-    if not is_none(out) or not parts or options.keys() - {"dtype", "casting"}:
+    if not is_absent(out) or not parts or options.keys() - {"dtype", "casting"}:
         raise Unsupported("numpy", "numpy.concatenate with these options")
     wanted = dtype_option(options.get("dtype"), numpy_module().result_type(*[part.dtype for part in parts]))
     if not all(numpy_module().can_cast(part.dtype, wanted, casting) for part in parts):
@@ -221,7 +221,7 @@ def _concatenate(
     if len({part.ndim for part in parts}) != 1 or parts[0].ndim == 0:
         raise Unsupported("numpy", "numpy.concatenate of arrays of different dimensions")
     where = 0
-    if axis is not None and is_none(axis):
+    if axis is not None and is_absent(axis):
         tensors = [in_graph(tx, torch.reshape, tensor, (-1,)) for tensor in tensors]
     elif axis is not None:
         (where,) = axes_of(tx, axis, parts[0].ndim)
@@ -289,7 +289,7 @@ def _roll(tx: TraceContext, given: Value, shift: Value, axis: Value | None = Non
     array, places = as_array(tx, given), plain(shift)
     if type(places) is not int or array.ndim == 0:
         raise Unsupported("numpy", "numpy.roll with these arguments")
-    if is_none(axis):
+    if is_absent(axis):
         return ArrayValue(in_graph(tx, torch.roll, array.tensor, places))
     (dim,) = axes_of(tx, axis, array.ndim)
     return ArrayValue(in_graph(tx, torch.roll, array.tensor, places, dim))

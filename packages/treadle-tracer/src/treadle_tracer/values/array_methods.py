@@ -17,8 +17,8 @@ from treadle_tracer.values.array_items import get_item, set_item, store
 from treadle_tracer.values.array_options import (
     dtype_option,
     index_option,
+    is_absent,
     is_no_value,
-    is_none,
     plain,
     shape_option,
     takes,
@@ -201,7 +201,7 @@ def _reshape(tx: TraceContext, owner: ArrayValue, *shape: Value, order: Value | 
 
 
 def _transpose(tx: TraceContext, owner: ArrayValue, *axes: Value):
-    if not axes or (len(axes) == 1 and is_none(axes[0])):
+    if not axes or (len(axes) == 1 and is_absent(axes[0])):
         return _transposed(tx, owner)
     given = axes[0].unpack(tx) if len(axes) == 1 and isinstance(axes[0], Sequence) else list(axes)
     order = tuple(index_option(one) for one in given)
@@ -230,7 +230,7 @@ def _ravel(tx: TraceContext, owner: ArrayValue, order: Value | None = None):
 
 def _squeeze(tx: TraceContext, owner: ArrayValue, axis: Value | None = None):
     sizes = owner.tensor.fake.shape
-    if is_none(axis):
+    if is_absent(axis):
         axes = [position for position, size in enumerate(sizes) if size == 1]
     else:
         axes = axes_of(tx, axis, owner.ndim)
@@ -279,7 +279,7 @@ def _extreme_position(function: Callable[..., Any]) -> Callable[..., Value]:
         *,
         keepdims: Value | None = None,
     ):
-        if not is_none(out) or owner.dtype.kind == "c":
+        if not is_absent(out) or owner.dtype.kind == "c":
             raise Unsupported("numpy", "argmax with these options")
         if owner.ndim == 0 or any(size == 0 for size in owner.tensor.fake.shape):
             raise Unsupported("numpy", "argmax of no elements")
@@ -289,7 +289,7 @@ def _extreme_position(function: Callable[..., Any]) -> Callable[..., Value]:
         keeps = plain(keepdims, False)
         if type(keeps) is not bool:
             raise Unsupported("numpy", "argmax with these options")
-        if is_none(axis):
+        if is_absent(axis):
             if keeps:
                 raise Unsupported("numpy", "argmax with these options")
             return ArrayValue(in_graph(tx, function, tensor), is_scalar=True)
@@ -308,7 +308,7 @@ def _accumulated(name: str) -> Callable[..., Value]:
         dtype: Value | None = None,
         out: Value | None = None,
     ):
-        if is_none(axis):
+        if is_absent(axis):
             owner, axis = ArrayValue(in_graph(tx, torch.reshape, owner.tensor, (-1,))), Constant(0)
         return call_ufunc_method(tx, _ufunc(name), "accumulate", [owner, axis, dtype or NONE, out or NONE], {})
 
@@ -323,7 +323,7 @@ def _item(tx: TraceContext, owner: ArrayValue, *where: Value):
 
 def _round(tx: TraceContext, owner: ArrayValue, decimals: Value | None = None, out: Value | None = None):
     places = plain(decimals, 0)
-    if not is_none(out) or owner.dtype.kind not in "fiu" or places < 0:
+    if not is_absent(out) or owner.dtype.kind not in "fiu" or places < 0:
         raise Unsupported("numpy", "round with these arguments")
     if owner.dtype.kind != "f":
         return ArrayValue(in_graph(tx, torch.clone, owner.tensor), owner.ndim == 0)
@@ -335,7 +335,7 @@ def _round(tx: TraceContext, owner: ArrayValue, decimals: Value | None = None, o
 
 
 def _sorted(tx: TraceContext, owner: ArrayValue, axis: Value | None = None, **options: Value):
-    if any(not is_none(one) for one in options.values()) or owner.ndim == 0 or owner.dtype.kind == "c":
+    if any(not is_absent(one) for one in options.values()) or owner.ndim == 0 or owner.dtype.kind == "c":
         raise Unsupported("numpy", "sort with these options")
     found = tx.run_in_graph("call_function", torch.sort, [owner.tensor, Constant(plain(axis, -1))], {})
     in_graph(tx, torch.Tensor.copy_, owner.tensor, found.unpack(tx)[0])
@@ -351,7 +351,7 @@ def _repeat(tx: TraceContext, owner: ArrayValue, repeats: Value, axis: Value | N
     times = plain(repeats)
     if type(times) is not int or times < 0 or owner.is_scalar:
         raise Unsupported("numpy", "repeat with these arguments")
-    if is_none(axis):
+    if is_absent(axis):
         owner, dims = ArrayValue(in_graph(tx, torch.reshape, owner.tensor, (-1,))), [0]
     else:
         dims = axes_of(tx, axis, owner.ndim)
@@ -359,11 +359,11 @@ def _repeat(tx: TraceContext, owner: ArrayValue, repeats: Value, axis: Value | N
 
 
 def _take(tx: TraceContext, owner: ArrayValue, indices: Value, axis: Value | None = None, **options: Value):
-    if options and any(not is_none(value) for name, value in options.items() if name == "out"):
+    if options and any(not is_absent(value) for name, value in options.items() if name == "out"):
         raise Unsupported("numpy", "take with these options")
     if options.keys() - {"out", "mode"} or plain(options.get("mode"), "raise") != "raise" or owner.is_scalar:
         raise Unsupported("numpy", "take with these options")
-    if is_none(axis):
+    if is_absent(axis):
         flat = ArrayValue(in_graph(tx, torch.reshape, owner.tensor, (-1,)))
         return get_item(tx, flat, _as_index_array(tx, indices))
     (dim,) = axes_of(tx, axis, owner.ndim)

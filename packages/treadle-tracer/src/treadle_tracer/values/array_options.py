@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.arrays import numpy_module
-from treadle_tracer.values.base import Constant, LazyValue
+from treadle_tracer.values.base import Constant, LazyValue, is_none
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.sequences import Sequence, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue
@@ -70,9 +70,9 @@ def is_c_order(order: Value | None) -> bool:
     return plain(order, "C") in ("C", None, "K", "A")
 
 
-def is_none(value: Value | None) -> bool:
+def is_absent(value: Value | None) -> bool:
     """Whether an argument is missing or None."""
-    return value is None or (isinstance(value, Constant) and value.obj is None)
+    return value is None or is_none(value)
 
 
 def is_no_value(value: Value) -> bool:

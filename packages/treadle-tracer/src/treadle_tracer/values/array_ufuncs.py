@@ -17,11 +17,11 @@ from treadle_tracer.class_facts import module_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.values import numpy_numbers
-from treadle_tracer.values.array_options import dtype_option, index_option, is_no_value, is_none
+from treadle_tracer.values.array_options import dtype_option, index_option, is_absent, is_no_value
 from treadle_tracer.values.array_warnings import note_flag, note_not_finite
 from treadle_tracer.values.arrays import ArrayValue, array_of, constant_array, in_graph, numpy_module, torch_dtype
 from treadle_tracer.values.backwards_view import BackwardsView, forwards
-from treadle_tracer.values.base import NONE, Constant, LazyValue
+from treadle_tracer.values.base import NONE, Constant, LazyValue, is_none
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.sequences import ListValue, Sequence
@@ -172,7 +172,7 @@ def _output(tx: TraceContext, outs: list[Value]) -> ArrayValue | None:
     if isinstance(out, Sequence) and len(out.items) == 1:
         out = out.items[0]
     out = out.force(tx) if isinstance(out, LazyValue) else out
-    if isinstance(out, Constant) and out.obj is None:
+    if is_none(out):
         return None
     if not isinstance(out, ArrayValue) or out.is_scalar:
         raise Unsupported("numpy", f"out={out.describe()}")
@@ -425,7 +425,7 @@ def axes_of(tx: TraceContext, axis: Value | int | None, ndim: int) -> list[int]:
 def _plain_axis(tx: TraceContext, axis: Value) -> Any:
     if isinstance(axis, Sequence):
         return tuple(index_option(Constant(_plain(tx, item))) for item in axis.items)
-    return None if is_none(axis) else index_option(axis)
+    return None if is_absent(axis) else index_option(axis)
 
 
 def _dtype_of_sum(dtype: Any) -> Any:

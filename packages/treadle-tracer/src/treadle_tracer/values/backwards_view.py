@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.array_options import is_none
+from treadle_tracer.values.array_options import is_absent
 from treadle_tracer.values.arrays import ArrayValue, in_graph, numpy_module
 from treadle_tracer.values.base import Constant, Method
 from treadle_tracer.values.iteration import ItemIterator
@@ -90,7 +90,7 @@ class BackwardsView(Value):
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "astype" and "copy" not in kwargs and len(args) == 1:
             return tx.array_method(self.read(tx), name, args, kwargs)
-        if name not in _METHODS or not is_none(kwargs.get("out")):
+        if name not in _METHODS or not is_absent(kwargs.get("out")):
             raise Unsupported("numpy", f".{name}() of {self.describe()}")
         return tx.array_method(self.read(tx), name, args, kwargs)
 

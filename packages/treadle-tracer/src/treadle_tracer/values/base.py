@@ -103,6 +103,11 @@ class ConcreteValue(Value):
         cg.const(self.obj)
 
 
+def is_none(value: Value | None) -> bool:
+    """Whether it is the program's None."""
+    return isinstance(value, Constant) and value.obj is None
+
+
 class Constant(ConcreteValue):
     """An immutable Python object compared by value: None, numbers, strings, dtypes, devices, enum members, ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,7 +42,7 @@ def written_arguments(node: torch.fx.Node) -> list[torch.fx.Node]:
     written = [_argument(node, name) for name in names]
     if "out" not in names:
         written.append(node.kwargs.get("out"))
-    if "self" not in names and _is_in_place(node):
+    if "self" not in names and is_in_place(node.target, node.args, node.kwargs):
         written.append(_argument(node, "self"))
     return list(_nodes_in(written))
 
@@ -102,12 +102,12 @@ def _argument(node: torch.fx.Node, name: str) -> Any:
     return None if name == "out" else node.all_input_nodes
 
 
-def _is_in_place(node: torch.fx.Node) -> bool:
+def is_in_place(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     """Whether a function of torch.nn.functional is called with `inplace=True`, by name or by position."""
-    if "inplace" in node.kwargs:
-        return bool(node.kwargs["inplace"])
-    position = _inplace_position(node.target) if callable(node.target) else None
-    return position is not None and position < len(node.args) and bool(node.args[position])
+    if "inplace" in kwargs:
+        return bool(kwargs["inplace"])
+    position = _inplace_position(target) if callable(target) else None
+    return position is not None and position < len(args) and bool(args[position])
 
 
 @functools.cache

@@ -229,10 +229,6 @@ def _construct_tuple(tx: TraceContext, cls_value: ClassValue, args: list[Value],
 # ---- containers
 
 
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Constant) and value.obj is None
-
-
 def _new_dict(cls: type) -> _Constructor:
     def make(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
         made = DictValue({}, cls)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import Constant
+from treadle_tracer.values.base import is_none
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import ListValue
 from treadle_tracer.values.sets import SetValue, entries_of, replace_items
@@ -32,7 +32,7 @@ def init_container(
     elif isinstance(container, DictValue):
         if issubclass(container.cls, collections.defaultdict) and args:
             factory = args[0]
-            container.default_factory = None if isinstance(factory, Constant) and factory.obj is None else factory
+            container.default_factory = None if is_none(factory) else factory
             args = args[1:]
         if len(args) > 1:
             raise Unsupported("raises", f"{container.cls.__name__} of {len(args)} arguments")

@@ -8,6 +8,7 @@ def f(x):
 
 from __future__ import annotations
 
+import inspect
 import types
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,6 @@ from treadle_tracer.values.value import Value, special_method
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
-
-_CO_ITERABLE_COROUTINE = 0x100  # `types.coroutine`
 
 
 class CoroutineValue(GeneratorValue):
@@ -126,7 +125,7 @@ def awaitable(tx: TraceContext, value: Value, refusal: str) -> Value:
         if value.started and not value.finished and value.frame.delegate() is not None:
             tx.raise_exception(RuntimeError, "coroutine is being awaited already")
         return value
-    if isinstance(value, GeneratorValue) and value.function.code.co_flags & _CO_ITERABLE_COROUTINE:
+    if isinstance(value, GeneratorValue) and value.function.code.co_flags & inspect.CO_ITERABLE_COROUTINE:
         return value
     method = special_method(tx, value, "__await__")
     if method is None:

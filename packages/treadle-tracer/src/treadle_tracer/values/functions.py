@@ -16,7 +16,7 @@ from treadle_tracer.source import (
     GlobalsSource,
     TupleItemSource,
 )
-from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method
+from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue, Method, is_none
 from treadle_tracer.values.cells import CellValue, wrap_cell
 from treadle_tracer.values.class_lookup import (
     MISSING,
@@ -168,10 +168,9 @@ class FunctionValue(Value):
 
     def _replace_part(self, tx: TraceContext, name: str, value: Value) -> bool:
         """Change what a call of a function made in the trace uses; False where Python would refuse it, or the value is not known."""
-        is_none = isinstance(value, Constant) and value.obj is None
         tx.mutations.begin_write()
-        if name == "__defaults__" and (is_none or isinstance(value, TupleValue)):
-            self.defaults = [] if is_none else value.unpack(tx)
+        if name == "__defaults__" and (is_none(value) or isinstance(value, TupleValue)):
+            self.defaults = [] if is_none(value) else value.unpack(tx)
             return True
         if name != "__code__" or not value.is_constant() or not isinstance(value.constant(), types.CodeType):
             return False

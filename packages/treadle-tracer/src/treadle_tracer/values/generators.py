@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle_tracer.bytecode import SlotKind, live_locals, stack_kinds, suspended_generator
+from treadle_tracer.bytecode.opcodes import MINOR
 from treadle_tracer.class_facts import name_in_messages
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import NONE, NULL, Constant, Method
+from treadle_tracer.values.base import NONE, NULL, Constant, Method, is_none
 from treadle_tracer.values.iteration import IteratorValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.value import Raised, Value, call_special
@@ -105,7 +106,7 @@ class GeneratorValue(IteratorValue):
         self._check_suspended(tx)
         if self.started:
             self.frame.stack.append(value)
-        elif not _is_none(value):
+        elif not is_none(value):
             tx.raise_exception(TypeError, f"can't send non-None value to a just-started {self.kind}")
         self.started = True
         return self._step(tx, None)
@@ -167,7 +168,7 @@ class GeneratorValue(IteratorValue):
             return NONE
         if item is not None:
             tx.raise_exception(RuntimeError, f"{self.kind} ignored GeneratorExit")
-        return result if _CLOSE_GIVES_RESULT else NONE
+        return result if MINOR >= 13 else NONE
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
         if name in ("send", "throw", "close", "__next__", "__iter__"):
@@ -202,8 +203,7 @@ class GeneratorValue(IteratorValue):
         item, result = step
         if item is not None:
             return item
-        has_result = not (isinstance(result, Constant) and result.obj is None)
-        return tx.raise_exception_value(StopIteration, [result] if has_result else [])
+        return tx.raise_exception_value(StopIteration, [] if is_none(result) else [result])
 
     def why_not_dropped(self) -> Unsupported | None:
         """Why the program cannot drop the generator where it stands: closing it runs code of the program."""
@@ -254,10 +254,10 @@ def send_into(tx: TraceContext, receiver: Value, sent: Value) -> tuple[Value | N
     """One step of the iterator of a `yield from`: (item or None at the end, value of the `yield from`)."""
     if isinstance(receiver, GeneratorValue):
         return receiver.send(tx, sent)
-    if isinstance(receiver, IteratorValue) and _is_none(sent):
+    if isinstance(receiver, IteratorValue) and is_none(sent):
         return receiver.next(tx), NONE
     try:
-        if _is_none(sent):
+        if is_none(sent):
             return call_special(tx, receiver, "__next__", []), NONE
         return receiver.get_attr(tx, "send").call(tx, [sent], {}), NONE
     except Raised as raised:
@@ -297,10 +297,6 @@ def _value_of_stop(tx: TraceContext, raised: Raised) -> Value:
     return raised.value.get_attr(tx, "value")
 
 
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Constant) and value.obj is None
-
-
 # ---- run-time helpers of replacement code
 
 
@@ -329,19 +325,3 @@ def _empty() -> Iterator[None]:
 
 
 _EMPTY = _empty.__code__
-
-
-def _returning() -> Iterator[None]:
-    try:
-        yield
-    except GeneratorExit:
-        return 1  # what `close` gives
-
-
-def _close_gives_result() -> bool:
-    generator: Any = _returning()
-    next(generator)
-    return generator.close() == 1
-
-
-_CLOSE_GIVES_RESULT = _close_gives_result()

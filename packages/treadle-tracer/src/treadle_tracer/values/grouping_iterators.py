@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import NONE, Constant
+from treadle_tracer.values.base import NONE, is_none
 from treadle_tracer.values.itertools_iterators import LibraryIterator
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.value import Raised, Value
@@ -43,7 +43,7 @@ class _GroupBy(LibraryIterator):
         item = self.inner.next(tx)
         if item is None:
             return False
-        is_plain = isinstance(self.function, Constant) and self.function.obj is None
+        is_plain = is_none(self.function)
         self.key = item if is_plain else self.function.call(tx, [item], {})
         self.item = item
         return True

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.tables import disjoint
-from treadle_tracer.values.base import NONE, Constant
+from treadle_tracer.values.base import NONE, Constant, is_none
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.grouping_iterators import group_by
 from treadle_tracer.values.iteration import ItemIterator, IteratorValue, ReversedIterator
@@ -116,7 +116,7 @@ class FilterIterator(IteratorValue):
         return filter
 
     def next(self, tx: TraceContext) -> Value | None:
-        keep_all = isinstance(self.function, Constant) and self.function.obj is None
+        keep_all = is_none(self.function)
         while (item := self.inner.next(tx)) is not None:
             if (item if keep_all else self.function.call(tx, [item], {})).truth(tx):
                 return item

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.values.base import NONE, Constant
+from treadle_tracer.values.base import NONE, Constant, is_none
 from treadle_tracer.values.iteration import IteratorValue, advanced
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.value import Value
@@ -128,7 +128,7 @@ def _exhausted_slice() -> Any:
 
 
 def _islice(tx: TraceContext, args: _Args, kwargs: _Kwargs) -> Value:
-    bounds = [None if _is_none(arg) else arg.as_index(tx) for arg in args[1:]]
+    bounds = [None if is_none(arg) else arg.as_index(tx) for arg in args[1:]]
     try:
         itertools.islice((), *bounds)
     except (ValueError, TypeError) as error:
@@ -136,10 +136,6 @@ def _islice(tx: TraceContext, args: _Args, kwargs: _Kwargs) -> Value:
     start, stop, step = (None, *bounds, None) if len(bounds) == 1 else (*bounds, None)[:3]
     start = start or 0
     return _Slice(args[0].iterate(tx), start, None if stop is None else max(stop, start), step or 1)
-
-
-def _is_none(value: Value) -> bool:
-    return isinstance(value, Constant) and value.obj is None
 
 
 class _Count(LibraryIterator):
@@ -267,7 +263,7 @@ def _selection(cls: Any) -> _Make:
     def make(tx: TraceContext, args: _Args, kwargs: _Kwargs) -> Value:
         items = args[0] if args else kwargs["iterable"]
         size = args[1] if len(args) > 1 else kwargs.get("r", NONE)
-        is_full = cls is itertools.permutations and _is_none(size)
+        is_full = cls is itertools.permutations and is_none(size)
         return _make_selection(tx, cls, [items.unpack(tx)], [] if is_full else [size.as_index(tx)])
 
     return make
@@ -300,7 +296,7 @@ class _Accumulate(LibraryIterator):
             return None
         if self.total is None:
             self.total = item
-        elif _is_none(self.function):
+        elif is_none(self.function):
             self.total = tx.binary_op("+", self.total, item)
         else:
             self.total = self.function.call(tx, [self.total, item], {})
@@ -309,7 +305,7 @@ class _Accumulate(LibraryIterator):
     def parts(self) -> tuple[Callable[..., Any], list[Value]]:
         if self.total is None:
             return itertools.accumulate, [self.inner, self.function]
-        if _is_none(self.total):  # as the argument `initial` it would mean that none is given
+        if is_none(self.total):  # as the argument `initial` it would mean that none is given
             raise Unsupported("reconstruct", "an itertools.accumulate whose total is None")
         return _accumulate_from, [self.inner, self.function, self.total, Constant(0 if self.pending else 1)]
 
@@ -322,7 +318,7 @@ def _accumulate(tx: TraceContext, args: _Args, kwargs: _Kwargs) -> Value:
     function = args[1] if len(args) > 1 else kwargs.get("func", NONE)
     initial = kwargs.get("initial", NONE)
     return _Accumulate(
-        kwargs.get("iterable", args[0] if args else NONE).iterate(tx), function, None if _is_none(initial) else initial
+        kwargs.get("iterable", args[0] if args else NONE).iterate(tx), function, None if is_none(initial) else initial
     )
 
 
@@ -474,7 +470,7 @@ class _FilterFalse(LibraryIterator):
 
     def next(self, tx: TraceContext) -> Value | None:
         while (item := self.inner.next(tx)) is not None:
-            if not (item if _is_none(self.function) else self.function.call(tx, [item], {})).truth(tx):
+            if not (item if is_none(self.function) else self.function.call(tx, [item], {})).truth(tx):
                 return item
         return None
 

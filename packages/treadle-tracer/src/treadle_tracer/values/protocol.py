@@ -413,9 +413,8 @@ def _plainly_equal(tx: TraceContext, a: Value, b: Value) -> bool:
         return is_same(tx, a.instance, b.instance) and same_or_equal(tx, a.function, b.function)
     if isinstance(a, Method) and isinstance(b, Method):
         return is_same(tx, a.owner, b.owner) and a.name == b.name
-    if isinstance(a, WeakReference) and isinstance(
-        b, WeakReference
-    ):  # they compare as their objects, if these are alive
+    if isinstance(a, WeakReference) and isinstance(b, WeakReference):
+        # They compare as their objects, if these are alive.
         return same_or_equal(tx, a.call(tx, [], {}), b.call(tx, [], {}))
     return is_same(tx, a, b)
 

@@ -37,10 +37,15 @@ def set_attributes(obj: Any, attrs: dict[str, Any]) -> None:
             attributes[name] = value
 
 
-def emit_attributes(cg: Any, owner: Value, attributes: Mapping[str, Value]) -> None:
-    """Emit `set_attributes(owner, attributes)`."""
+def emit_attributes(
+    cg: Any,
+    owner: Value,
+    attributes: Mapping[str, Value],
+    store: Callable[[Any, dict[str, Any]], None] = set_attributes,
+) -> None:
+    """Emit `store(owner, attributes)`."""
     cg.cb.push_null()
-    cg.const(set_attributes)
+    cg.const(store)
     cg.value(owner)
     for name, value in attributes.items():
         cg.const(name)

@@ -10,7 +10,7 @@ import collections
 import functools
 import types
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from treadle_tracer.by_identity import is_one_of
@@ -193,9 +193,7 @@ class TupleValue(Sequence):
 
     def builtin_method(self, tx: TraceContext, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if name == "numel" and self.cls.__name__ == "Size":
-            return reduce(
-                lambda a, b: tx.binary_op("*", a, b), self.unpack(tx), Constant(1)
-            )  # torch.Size.numel: product of sizes
+            return reduce(partial(tx.binary_op, "*"), self.unpack(tx), Constant(1))
         return super().builtin_method(tx, name, args, kwargs)
 
     def reconstruct(self, cg: Any) -> None:

@@ -21,6 +21,7 @@ from treadle_tracer.values.histories import history_at_exit
 from treadle_tracer.values.known_elements import known_number
 from treadle_tracer.values.originals import is_original, replaced_method
 from treadle_tracer.values.outside_decisions import index_of_tensor, truth_of_tensor
+from treadle_tracer.values.rebuilt_objects import emit_attributes
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor_queries import is_leaf
 from treadle_tracer.values.value import Value
@@ -193,15 +194,7 @@ class TensorValue(Value):
         attrs = {name: value for name, value in cg.attrs_of(self).items() if isinstance(value, Value)}
         if attrs:
             cg.register(self)
-            cg.cb.push_null()
-            cg.const(_set_attributes)
-            cg.value(self)
-            for name, value in attrs.items():
-                cg.const(name)
-                cg.value(value)
-            cg.cb.build_map(len(attrs))
-            cg.cb.call(2)
-            cg.cb.pop_top()
+            emit_attributes(cg, self, attrs, _set_attributes)
 
     def _push_result(self, cg: Any) -> None:
         """Push what the graph has computed, with a history where eager's has one."""
@@ -367,11 +360,10 @@ class SymbolicValue(Value):
         return operator.index(tx.specialise(self))
 
     def get_attr(self, tx: TraceContext, name: str) -> Value:
-        raw = getattr(self.python_type(), name, MISSING)
-        if find_in_mro(mro_of(self.python_type()), name)[1] is None:  # `__name__` is an attribute of the class alone
-            return tx.raise_exception(
-                AttributeError, f"{self.python_type().__name__!r} object has no attribute {name!r}"
-            )
+        cls = self.python_type()
+        if find_in_mro(mro_of(cls), name)[1] is None:  # `__name__` is an attribute of the class alone
+            return tx.raise_exception(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+        raw = getattr(cls, name)
         if name == "__class__":
             return tx.wrap_known(self.python_type())
         if isinstance(raw, types.GetSetDescriptorType):  # real, imag, numerator, denominator

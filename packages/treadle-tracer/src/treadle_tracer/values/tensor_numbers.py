@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.arrays import ArrayValue
-from treadle_tracer.values.base import Constant
+from treadle_tracer.values.base import Constant, is_none
 from treadle_tracer.values.known_elements import known_elements, known_number
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue, make_slice
 from treadle_tracer.values.symbolic_arithmetic import convert, operator_in_graph
@@ -175,7 +175,7 @@ def _without_tensors(tx: TraceContext, key: Value) -> Value:
 
 
 def _is_new_axis(key: Value) -> bool:
-    return isinstance(key, Constant) and key.obj is None
+    return is_none(key)
 
 
 def _is_ellipsis(key: Value) -> bool:

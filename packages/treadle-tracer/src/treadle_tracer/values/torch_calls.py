@@ -19,7 +19,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     UnsupportedFakeTensorException,
 )
-from torch.utils import _pytree as pytree
 
 from treadle_shapes import ShapesError, UnbackedError
 from treadle_shapes.torch import Kind, is_transforming, run_for_metadata, unwrapped
@@ -31,12 +30,14 @@ from treadle_tracer.tables import by_name
 from treadle_tracer.values import assumptions, differentiation, floats, gradients, tensor_numbers, unbacked
 from treadle_tracer.values.arrays import ArrayValue, array_of
 from treadle_tracer.values.base import NONE, ConcreteValue, Constant, LazyValue
+from treadle_tracer.values.call_effects import is_in_place
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constant_objects import MadeConstantObject
 from treadle_tracer.values.constants import is_numpy_scalar
 from treadle_tracer.values.mappings import DictValue, DictView
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.originals import is_original, original
+from treadle_tracer.values.refused_writes import why_not_run
 from treadle_tracer.values.sequences import ListValue, Sequence, SliceValue, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue, shape_of
 from treadle_tracer.values.tensor_queries import answer_of_object, refuse_unguarded
@@ -210,10 +211,7 @@ def _run_or_fix_floats(
     def run() -> Any:
         args, kwargs = [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()}
         sizes = _sizes_of_outside_tensors(tx, target, args, kwargs)
-        _refuse_repeated_elements(target, args, kwargs)
         result = run_fake(tx, op, target, args, kwargs)
-        if tx.symbols.inference_storages and not torch.is_inference_mode_enabled():
-            _refuse_inference_tensors(tx, target, args, kwargs, result)
         for fake, given in sizes:
             if tuple(fake.shape) != given[0]:
                 with tx.fake_mode, torch.no_grad():
@@ -226,34 +224,6 @@ def _run_or_fix_floats(
     except Unsupported as failed:
         pairs, named = floats.retry_with_constants(failed, pairs, named)
         return pairs, named, run()
-
-
-def _refuse_repeated_elements(target: Any, args: list[Any], kwargs: dict[str, Any]) -> None:
-    """Raise Unsupported for a write to an expanded tensor, which PyTorch refuses when it runs: what the program has done before is done."""
-    record = operator_record(target)
-    written = (
-        [kwargs["out"]] if kwargs.get("out") is not None else args[:1] if record is not None and record.writes else ()
-    )
-    for fake in written:
-        if isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
-            layout = zip(fake.shape, fake.stride(), strict=True)
-            if any(type(step) is int and step == 0 and (type(size) is not int or size > 1) for size, step in layout):
-                raise Unsupported("torch-call-raises", f"{_name(target)} writes to an expanded tensor")
-
-
-def _refuse_inference_tensors(
-    tx: TraceContext, target: Any, args: list[Any], kwargs: dict[str, Any], result: Any
-) -> None:
-    """Raise Unsupported where PyTorch refuses a tensor made in inference mode: it is not written to, nor saved for a backward pass. The
-    fake tensors that stand for it would be."""
-    record = operator_record(target)
-    writes = (record is not None and record.writes) or kwargs.get("out") is not None
-    if not writes and not any(t.requires_grad for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)):
-        return
-    for fake in pytree.tree_leaves((args, kwargs)):
-        if isinstance(fake, torch.Tensor) and fake.layout is torch.strided:
-            if fake.untyped_storage()._cdata in tx.symbols.inference_storages:
-                raise Unsupported("torch-call-raises", f"{_name(target)} of a tensor made in inference mode")
 
 
 def _sizes_of_outside_tensors(
@@ -330,7 +300,7 @@ def _result_value(
             return NONE
         return constant_result(tx, op, target, pairs, named, result)
     known = tx.tensor_of_fake(result) if isinstance(result, torch.Tensor) else None
-    if known is not None and _may_give_its_argument(target, named):
+    if known is not None and _may_give_its_argument(target, pairs, named):
         return known
     node = _make_node(tx, op, target, pairs, named, result)
     if known is not None:
@@ -342,16 +312,22 @@ def _result_value(
 def _make_node(tx: TraceContext, op: str, target: Any, pairs: list[Any], named: dict[str, Any], result: Any) -> fx.Node:
     args = tuple(pair[0] for pair in pairs)
     kwargs = {name: pair[0] for name, pair in named.items()}
-    return tx.graph.call(op, target, args, kwargs, result, tx.stack_trace())
+    node = tx.graph.call(op, target, args, kwargs, result, tx.stack_trace())
+    why_not = why_not_run(node, tx.symbols.inference_storages)
+    if why_not is not None:
+        raise Unsupported("torch-call-raises", f"{_name(target)}: {why_not}")
+    return node
 
 
-def _may_give_its_argument(target: Any, named: dict[str, Any]) -> bool:
+def _may_give_its_argument(target: Any, pairs: list[Any], named: dict[str, Any]) -> bool:
     """Whether the call writes nothing and gives its argument when there is nothing to do.
 
     Every other call that gives a tensor known before has written into it.
     """
     known = operator_record(target)
-    return known is not None and known.may_return_argument and "inplace" not in named
+    if known is None or not known.may_return_argument:
+        return False
+    return not is_in_place(target, [pair[1] for pair in pairs], {name: pair[1] for name, pair in named.items()})
 
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from treadle_tracer.class_facts import mro_of
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ConstSource
-from treadle_tracer.values.base import NONE, Constant
+from treadle_tracer.values.base import NONE, Constant, is_none
 from treadle_tracer.values.class_lookup import find_in_mro
 from treadle_tracer.values.deferred_text import snapshot
 from treadle_tracer.values.functions import ClassValue, ModuleObject
@@ -31,9 +31,9 @@ def _print(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
     if kwargs.keys() - {"sep", "end", "file", "flush"}:
         raise Unsupported("output", "print with other arguments")
     stream = kwargs.get("file", NONE)
-    if isinstance(stream, Constant) and stream.obj is None:
+    if is_none(stream):
         stream = tx.module_attr(ModuleObject(sys), "stdout")
-        if isinstance(stream, Constant) and stream.obj is None:
+        if is_none(stream):
             return NONE  # a process without output
     if not is_stream(stream):
         raise Unsupported("output", f"print to {stream.describe()}")

@@ -23,7 +23,7 @@ from treadle_tracer.class_facts import is_subtype
 from treadle_tracer.errors import PathEnds, Unsupported
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values import int64
-from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean
+from treadle_tracer.values.base import NONE, ConcreteValue, Constant, boolean, is_none
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_trusted_function
 from treadle_tracer.values.generators import GeneratorValue
@@ -451,7 +451,7 @@ def _extreme(text: str) -> Apply:
     def run(tx: TraceContext, args: Args, kwargs: Kwargs) -> Value:
         items = args[0].unpack(tx) if len(args) == 1 else args
         key = kwargs.get("key", NONE)
-        keyed = not (isinstance(key, Constant) and key.obj is None)
+        keyed = not is_none(key)
         if not items:
             if "default" in kwargs:
                 return kwargs["default"]

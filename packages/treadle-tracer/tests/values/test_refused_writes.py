@@ -1,0 +1,93 @@
+"""Writes to expanded tensors: what PyTorch refuses is refused where it stands, and what it does is done. And writes by `inplace=True`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from compile_runs import compiled
+
+SEEN = [None]
+REFUSED = {
+    "add_": lambda x: x.add_(1),
+    "copy_": lambda x: x.copy_(torch.zeros(5, 3)),
+    "relu_": lambda x: torch.relu_(x),
+    "relu": lambda x: F.relu(x, inplace=True),
+    "relu by position": lambda x: F.relu(x, True),
+    "dropout by position": lambda x: F.dropout(x, 0.5, True, True),
+    "foreach": lambda x: torch._foreach_add_([x], 1.0),
+    "out": lambda x: torch.add(torch.ones(5, 3), 1, out=x),
+    "lerp_": lambda x: x.lerp_(torch.ones(5, 3), 0.5),
+    "normal_": lambda x: x.normal_(),
+    "scatter_": lambda x: x.scatter_(0, torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 3)),
+    "detach_": lambda x: x.detach_(),
+}
+TAKEN = {
+    "fill_": lambda x: x.fill_(2),
+    "zero_": lambda x: x.zero_(),
+    "item": lambda x: x.__setitem__(0, 2.0),
+    "masked_fill_": lambda x: x.masked_fill_(x > 0, 2),
+    "index_put_": lambda x: x.index_put_((torch.tensor([0]),), torch.ones(3)),
+    "requires_grad_": lambda x: x.requires_grad_(),
+}
+CAPTURED = {
+    "t_": lambda x: x.t_(),
+    "unsqueeze_": lambda x: x.unsqueeze_(0),
+    "transpose_": lambda x: x.transpose_(0, 1),
+    "one row": lambda x: x[:1].add_(1),
+    "batch norm": lambda x: F.batch_norm(x, torch.zeros(3), torch.ones(3), training=True),
+    "read": lambda x: x * 2,
+}
+
+
+def outcome(function, make):
+    torch.manual_seed(0)
+    SEEN[0], x = None, make()
+    try:
+        found = function(x)
+    except RuntimeError as error:
+        return str(error), SEEN[0], x.tolist(), x._version
+    return found.tolist(), SEEN[0], x.tolist(), x.shape, x.stride(), x._version, x.requires_grad
+
+
+def program_of(write):
+    def program(x):
+        SEEN[0] = x.shape
+        y = x + 1
+        write(x)
+        return y
+
+    return program
+
+
+@pytest.mark.parametrize("dynamic", (None, True))
+@pytest.mark.parametrize("name", (*REFUSED, *TAKEN, *CAPTURED))
+def test_of_an_expanded_tensor(name, dynamic):
+    program = program_of((REFUSED | TAKEN | CAPTURED)[name])
+    run, said = compiled(program, dynamic=dynamic)
+    for _ in range(2):
+        expected = outcome(program, lambda: torch.ones(3).expand(5, 3))
+        assert outcome(run, lambda: torch.ones(3).expand(5, 3)) == expected
+        assert isinstance(expected[0], str) == (name in REFUSED)
+    assert bool(said.breaks or said.skips) == (name not in CAPTURED)
+
+
+IN_PLACE = {
+    "dropout": lambda x: F.dropout(x, 0.5, True, True),
+    "dropout, used": lambda x: F.dropout(x, 0.5, True, True) * 2,
+    "dropout by name": lambda x: F.dropout(x, training=True, inplace=True),
+    "dropout in evaluation": lambda x: F.dropout(x, 0.5, False, True),
+    "alpha_dropout": lambda x: F.alpha_dropout(x, 0.5, True, True),
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.1, True),
+    "threshold": lambda x: F.threshold(x, 2.0, 0.0, True),
+    "rrelu": lambda x: F.rrelu(x, 0.1, 0.3, True, True),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_in_place_by_argument(name):
+    program = program_of(IN_PLACE[name])
+    run, _ = compiled(program)
+    for _ in range(2):
+        expected = outcome(program, lambda: torch.arange(-3.0, 12.0).view(5, 3))
+        assert outcome(run, lambda: torch.arange(-3.0, 12.0).view(5, 3)) == expected
