@@ -132,6 +132,7 @@ READS = (
     "callable({o})",
     "{o}.name()",
     "{C}.make()",
+    # CPython from 3.12 on refuses None only once it has specialised the instruction.
     "super({C}, {o} if {o} is not None else 1).get()",
     "{G}",
     "{G} is None",

@@ -174,7 +174,7 @@ class ModuleValue(ObjectValue):
         if self.why_not_plain_store(tx, value, name) is not None:
             tx.inline(tx.wrap_known(setter), [self, Constant(name), value], {})
             return
-        if name in self.members(tx, "_buffers"):
+        if self.has_member(tx, "_buffers", name):
             _replaced_buffers.setdefault(self.obj, set()).add(name)
             buffers = self.get_attr(tx, "_buffers")
             buffers.set_item(tx, tx.from_constant(name), value)
@@ -184,16 +184,24 @@ class ModuleValue(ObjectValue):
     def why_not_plain_store(self, tx: TraceContext, value: Value, name: str) -> str | None:
         """Why `nn.Module.__setattr__` would do more than store into the instance dict or the buffers."""
         for dict_name, what in (("_parameters", "parameter"), ("_modules", "submodule")):
-            if name in self.members(tx, dict_name):
+            if self.has_member(tx, dict_name, name):
                 return f"the name of a {what}"
-            tx.guards.add(self.member_dict(tx, dict_name), "lacks_key", name)
         if issubclass(value.python_type(), (torch.nn.Module, torch.nn.Parameter)):
             return "stores a module or parameter"
-        if name not in self.members(tx, "_buffers"):
-            tx.guards.add(self.member_dict(tx, "_buffers"), "lacks_key", name)
-        elif not isinstance(value, TensorValue) and not _is_none(value):
+        is_buffer = self.has_member(tx, "_buffers", name)
+        if is_buffer and not isinstance(value, TensorValue) and not _is_none(value):
             return "not a tensor, under the name of a buffer"
         return None
+
+    def has_member(self, tx: TraceContext, dict_name: str, name: str) -> bool:
+        """Whether a parameter, buffer or submodule of this name is there now; that there is none is guarded."""
+        members = self.members(tx, dict_name)
+        changed = _changed_dict(tx, members)
+        if changed is not None:
+            return changed.contains(tx, Constant(name))
+        if name not in members:
+            tx.guards.add(self.member_dict(tx, dict_name), "lacks_key", name)
+        return name in members
 
     def members(self, tx: TraceContext, dict_name: str) -> dict[str, Any]:
         """The dict of parameters, buffers or submodules. Raises Unsupported where there is none."""

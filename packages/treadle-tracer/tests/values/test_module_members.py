@@ -1,0 +1,113 @@
+"""Parameters, buffers and submodules of an outside module that a function registers, assigns and deletes stand where eager has them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from compile_runs import compiled
+from torch import nn
+
+
+class Counter(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("steps", torch.zeros(1))
+        self.register_buffer("total", torch.zeros(3))
+
+
+def registered_and_assigned(module, x):
+    module.register_buffer("late", x.sum())
+    module.late = x.sum() + 1
+    return x
+
+
+def a_parameter_assigned_none(module, x):
+    module.register_parameter("late", nn.Parameter(x.detach()))
+    module.late = None
+    return x
+
+
+def an_empty_buffer_assigned(module, x):
+    module.register_buffer("late", None)
+    module.late = x + 1
+    return x
+
+
+def a_submodule_replaced(module, x):
+    module.add_module("late", nn.Identity())
+    module.late = nn.ReLU()
+    return module.late(x)
+
+
+def two_buffers_and_an_attribute(module, x):
+    module.late = x
+    module.register_buffer("other", x)
+    module.other = x + 1
+    del module.late
+    return x
+
+
+def written_to_the_dict(module, x):
+    module._buffers["late"] = x
+    module.late = x + 2
+    return x
+
+
+def read_between(module, x):
+    module.register_buffer("late", x + 1)
+    y = module.late
+    module.late += 1
+    return y + module.late
+
+
+def deleted_and_assigned(module, x):
+    module.steps = x + 1
+    del module.steps
+    module.steps = x + 2
+    return x
+
+
+def no_tensor_for_a_new_buffer(module, x):
+    module.register_buffer("late", x)
+    try:
+        module.late = 3
+    except TypeError as error:
+        return x, str(error)
+
+
+def both_buffers(module, x):
+    module.steps = module.steps + 1
+    module.total = module.total + x
+    return x
+
+
+PROGRAMS = [f for f in list(globals().values()) if getattr(f, "__module__", "") == __name__ and hasattr(f, "__code__")]
+
+
+def shown(module):
+    buffers = {name: None if value is None else value.tolist() for name, value in module._buffers.items()}
+    modules = {name: type(value) for name, value in module._modules.items()}
+    return sorted(vars(module)), buffers, list(module._parameters), modules, sorted(module._non_persistent_buffers_set)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
+def test_members(program):
+    run, _ = compiled(program)
+    mine, theirs = Counter(), Counter()
+    for step in range(3):
+        told = []
+        for function, module in ((run, mine), (program, theirs)):
+            try:
+                told.append(str(function(module, torch.ones(3) * step)))
+            except (KeyError, AttributeError) as error:
+                told.append(str(error))
+        assert told[0] == told[1] and shown(mine) == shown(theirs)
+
+
+def test_buffers_assigned_in_every_call_do_not_recompile():
+    run, said = compiled(both_buffers)
+    module = Counter()
+    for _ in range(6):
+        run(module, torch.ones(3))
+    assert (module.steps.item(), module.total.tolist()) == (6, [6, 6, 6]) and len(said.graphs) <= 2
