@@ -71,6 +71,12 @@ class OutsideList(ListValue):
             return super().length_value(tx)
         return tx.binary_op("+", number, Constant(len(self.appended))) if self.appended else number
 
+    def item(self, tx: TraceContext, index: int) -> Value:
+        """An item; of those that the trace has appended without guarding how many stand before them, counted from the end."""
+        if self.is_unread and -len(self.appended) <= index < 0:
+            return self.appended[index]
+        return super().item(tx, index)
+
     def append(self, item: Value) -> None:
         (self.appended if self._items is None else self._items).append(item)
 
