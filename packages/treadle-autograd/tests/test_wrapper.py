@@ -99,3 +99,37 @@ def test_version_counters_count_the_changes_of_the_program() -> None:
         inside = torch.ones(2)
         run(inside)
         assert inside.tolist() == [2, 2]
+
+
+def test_views_of_one_tensor_count_all_their_changes():
+    """They share a version counter: eager counts the changes of all of them, whether they are copied or made in place."""
+    contract = Contract(
+        inputs=(CallInput(0), CallInput(1), CallInput(2)),
+        mutations=(Mutation(0, 0), Mutation(1, 1, bumps=3), Mutation(2, 2, bumps=0)),
+        outputs=(),
+    )
+    base = torch.zeros(6)
+    x, y, z = base[:2], base[2:4], base[4:]
+
+    def in_place(a, b, c):
+        return [a, b, c]
+
+    def copied(a, b, c):
+        return [a + 1, b + 2, c + 3]
+
+    for compiled, values in ((in_place, [0, 0, 0, 0, 0, 0]), (copied, [1, 1, 2, 2, 3, 3])):
+        before = base._version
+        wrap_compiled(compiled, contract, [x, y, z], in_place)(x, y, z)
+        assert base.tolist() == values and base._version - before == 4
+
+
+def test_memory_that_moves_between_calls_is_checked_again():
+    contract = Contract(inputs=(CallInput(0), CallInput(1)), mutations=(Mutation(0, 0),), outputs=())
+    ran = []
+    run = wrap_compiled(lambda x, y: [x + y], contract, [torch.ones(2)] * 2, lambda x, y: ran.append("eager"))
+    base = torch.ones(4)
+    run(base[:2], base[2:])
+    run(base[:2], base[2:])
+    assert base.tolist() == [3, 3, 1, 1] and not ran
+    run(base[:2], base[1:3])
+    assert base.tolist() == [3, 3, 1, 1] and ran == ["eager"]

@@ -8,12 +8,13 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import torch
 from torch import fx
 
-from .aliasing import independence_check
+from .aliasing import independence_check, picker
 from .asserts import is_assert
 from .contract import (
     Constant,
@@ -119,22 +120,40 @@ def _rebuild(output: OutputDescription, sizes: SizeReader) -> Rebuild:
             return lambda inputs, fresh, done: read(inputs, fresh)
 
 
-def write_back(updates: Sequence[tuple[torch.Tensor, torch.Tensor, int]]) -> None:
-    """Copy values into targets, whose version counters then count the program's own changes in place: (target, value, number of changes).
+class WriteBack:
+    """Copies values into targets, whose version counters then count the program's own changes in place.
 
-    A value that is its target has been updated in place already.
+    bumps: the number of changes of each target. A value that is its target has been updated in place already.
     """
-    copied = [(target, value) for target, value, _ in updates if target is not value]
-    counted = [
-        (target, target._version + bumps)
-        for target, value, bumps in updates
-        if (target is value or bumps != 1) and not target.is_inference()
-    ]
-    if copied:
-        torch._foreach_copy_([target for target, _ in copied], [value for _, value in copied])
-    if counted:
-        targets, versions = zip(*counted, strict=True)
-        torch._C._autograd._unsafe_set_version_counter(targets, versions)
+
+    def __init__(self, bumps: Sequence[int]) -> None:
+        self._bumps = bumps
+        # Targets that change that often or more, by the number of changes from 1 on. Few change more than twice.
+        most = max(bumps, default=0)
+        self._rounds = [tuple(b >= n for b in bumps) for n in range(1, most + 1)] if most <= _MOST_ROUNDS else None
+
+    def __call__(self, targets: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> None:
+        copied = [pair for pair in zip(targets, values, strict=True) if pair[0] is not pair[1]]
+        if copied:
+            counters = [(target, target._version) for target, _ in copied if not target.is_inference()]
+            with torch.no_grad():
+                torch._foreach_copy_([target for target, _ in copied], [value for _, value in copied])
+            _set_versions(counters)  # what has been copied counts like what has been updated in place
+        if self._rounds is None:
+            versions = [(t, t._version + n) for t, n in zip(targets, self._bumps, strict=True) if not t.is_inference()]
+            _set_versions(versions)
+            return
+        # Counted one by one, because targets that are views of one tensor share their counter. Inference tensors have none.
+        for changed in self._rounds:
+            torch._C._increment_version(targets if all(changed) else tuple(compress(targets, changed)))
+
+
+_MOST_ROUNDS = 8  # number of changes up to which they are counted one by one
+
+
+def _set_versions(versions: Sequence[tuple[torch.Tensor, int]]) -> None:
+    if versions:
+        torch._C._autograd._unsafe_set_version_counter(*zip(*versions, strict=True))
 
 
 @contextlib.contextmanager
@@ -220,25 +239,27 @@ def wrap_compiled(
 
         return run
 
-    mutations = [(m.input, m.position, m.bumps) for m in contract.mutations]
-    written = [index for index, _, _ in mutations]
-    are_independent = independence_check(input_values, frozenset(written))
-
-    def has_inference_tensor(inputs: Sequence[Any]) -> bool:
-        """Whether an inference tensor is to be changed outside of inference mode, which PyTorch refuses."""
-        targets = map(inputs.__getitem__, written)
-        return not torch.is_inference_mode_enabled() and any(map(torch.Tensor.is_inference, targets))
+    targets_of = picker([m.input for m in contract.mutations])
+    values_of = picker([m.position for m in contract.mutations])
+    write_back = WriteBack([m.bumps for m in contract.mutations])
+    are_independent = independence_check(input_values, frozenset(m.input for m in contract.mutations))
 
     def run_and_write_back(*args: Any) -> Sequence[Any]:
         inputs = (*static, *args)
-        if not are_independent(inputs) or has_inference_tensor(inputs):
+        targets = targets_of(inputs)
+        if not are_independent(inputs) or _refuses_changes(targets):
             return eager(*args)
         fresh = compiled(*inputs)
-        with torch.no_grad(), writing():
-            write_back([(inputs[index], fresh[position], bumps) for index, position, bumps in mutations])
+        with writing():
+            write_back(targets, values_of(fresh))
         return finish(inputs, fresh)
 
     return run_and_write_back
+
+
+def _refuses_changes(targets: Sequence[torch.Tensor]) -> bool:
+    """Whether one of the tensors is an inference tensor outside of inference mode, which PyTorch does not change."""
+    return not torch.is_inference_mode_enabled() and any(map(torch.Tensor.is_inference, targets))
 
 
 def _then_requires_grad(run: Compiled, contract: Contract) -> Compiled:
