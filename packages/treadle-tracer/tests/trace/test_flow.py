@@ -73,7 +73,7 @@ class Several(ExceptionGroup):
     pass
 
 
-@case(t(3), breaks=("format",))
+@case(t(3))
 def exception_group(x):
     group = Several("several", [ValueError(1), TypeError(2)])
     return x + 1, str(group), group

@@ -45,7 +45,9 @@ CALL_SLOTS: dict[str, Callable[[int], int]] = {
     "CALL_FUNCTION_EX": lambda arg: 3 + (arg & 1),
 }
 # Instructions on the slots that hold what was handled before.
-_EXCEPTION_STATE = frozenset({"PUSH_EXC_INFO", "POP_EXCEPT", "RERAISE", "END_ASYNC_FOR", "CLEANUP_THROW"})
+_EXCEPTION_STATE = frozenset(
+    {"PUSH_EXC_INFO", "POP_EXCEPT", "RERAISE", "CHECK_EG_MATCH", "END_ASYNC_FOR", "CLEANUP_THROW"}
+)
 # Kinds of instructions that jump and can be carried out in other code.
 JUMPS = ("POP_JUMP", "JUMP_IF_TRUE_OR_POP", "JUMP_IF_FALSE_OR_POP", "FOR_ITER")
 

@@ -204,9 +204,10 @@ class Frame:
                 if handler(self, instruction):
                     return
             except Raised as raised:
-                tx.note_raised(raised.value)
+                again = raises_again(instruction)
+                tx.note_raised(raised.value, again)
                 self.handle(raised, at)
-                if not raises_again(instruction):
+                if not again:
                     tx.caught.append(raised.value)
             except Unsupported as error:
                 self.located(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.op_handler import OpHandler, unsupported
 from treadle_tracer.trace.ops_data import is_iterable, list_to_tuple, unary_positive
+from treadle_tracer.trace.ops_flow import prep_reraise_star
 from treadle_tracer.values.base import NULL
 from treadle_tracer.values.cells import CellValue
 from treadle_tracer.values.functions import FunctionValue
@@ -139,11 +141,18 @@ def _call_intrinsic_1(frame: Frame, i: Instruction) -> None:
         raise Unsupported("opcode", what)
 
 
+def _call_intrinsic_2(frame: Frame, i: Instruction) -> None:
+    if i.argval != "INTRINSIC_PREP_RERAISE_STAR":
+        raise Unsupported("opcode", i.argval)
+    prep_reraise_star(frame, i)
+
+
 def _stop_iteration_error(frame: Frame) -> None:
-    """A StopIteration that leaves a generator becomes a RuntimeError."""
+    """A StopIteration that leaves a generator or coroutine becomes a RuntimeError."""
     exception = frame.stack[-1]
     if issubclass(exception.python_type(), StopIteration):
-        frame.tx.raise_exception(RuntimeError, "generator raised StopIteration")
+        kind = "coroutine" if frame.function_code.co_flags & inspect.CO_COROUTINE else "generator"
+        frame.tx.raise_exception(RuntimeError, f"{kind} raised StopIteration")
 
 
 HANDLERS: dict[str, OpHandler] = by_name(
@@ -154,6 +163,6 @@ HANDLERS: dict[str, OpHandler] = by_name(
     ("MAKE_FUNCTION", _make_function),
     ("SET_FUNCTION_ATTRIBUTE", _set_function_attribute),
     ("CALL_INTRINSIC_1", _call_intrinsic_1),
-    ("CALL_INTRINSIC_2", unsupported("type parameters and except*")),
+    ("CALL_INTRINSIC_2", _call_intrinsic_2),
     ("IMPORT_STAR PRINT_EXPR", unsupported("statements of a module body")),
 )

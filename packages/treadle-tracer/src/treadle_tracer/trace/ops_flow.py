@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.bytecode import OPS
-from treadle_tracer.class_facts import flags_of, is_subtype, name_in_messages
+from treadle_tracer.class_facts import flags_of, name_in_messages
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.tables import by_name
 from treadle_tracer.trace.likely import likely_truth
-from treadle_tracer.trace.op_handler import OpHandler, unsupported
+from treadle_tracer.trace.op_handler import OpHandler
 from treadle_tracer.trace.speculation import branch
 from treadle_tracer.values.base import NONE, boolean, is_none
 from treadle_tracer.values.coroutines import CoroutineValue
+from treadle_tracer.values.exception_groups import exception_behind_handlers, match_group
+from treadle_tracer.values.exceptions import matches
 from treadle_tracer.values.functions import ClassValue
 from treadle_tracer.values.generators import GeneratorValue, send_into
 from treadle_tracer.values.joined import undecided_truth
@@ -189,14 +191,21 @@ def _pop_except(frame: Frame, i: Instruction) -> None:
 
 def _check_exc_match(frame: Frame, i: Instruction) -> None:
     wanted = frame.stack.pop()
-    frame.stack.append(boolean(_matches(frame, frame.stack[-1], wanted)))
+    frame.stack.append(boolean(matches(frame.tx, frame.stack[-1], wanted)))
 
 
-def _matches(frame: Frame, exception: Value, wanted: Value) -> bool:
-    classes = wanted.unpack(frame.tx) if isinstance(wanted, TupleValue) else [wanted]
-    if not all(isinstance(cls, ClassValue) and is_subtype(cls.obj, BaseException) for cls in classes):
-        raise Unsupported("raises", "an `except` of what is no class of exceptions")
-    return any(is_subtype(exception.python_type(), cls.constant()) for cls in classes)
+def _check_eg_match(frame: Frame, i: Instruction) -> None:
+    wanted, exception = frame.stack.pop(), frame.stack.pop()
+    matched, rest = match_group(frame.tx, exception, wanted)
+    frame.stack += [rest, matched]
+    if not is_none(matched):
+        frame.tx.exception = matched
+
+
+def prep_reraise_star(frame: Frame, i: Instruction) -> None:
+    """PREP_RERAISE_STAR, and the intrinsic function of later versions."""
+    raised, original = frame.stack.pop(), frame.stack.pop()
+    frame.stack.append(exception_behind_handlers(frame.tx, original, raised.unpack(frame.tx)))
 
 
 def _before_with(frame: Frame, i: Instruction) -> None:
@@ -309,5 +318,6 @@ HANDLERS: dict[str, OpHandler] = by_name(
     ("MATCH_MAPPING", _match_mapping),
     ("MATCH_KEYS", _match_keys),
     ("MATCH_CLASS", _match_class),
-    ("CHECK_EG_MATCH PREP_RERAISE_STAR", unsupported("except*")),
+    ("CHECK_EG_MATCH", _check_eg_match),
+    ("PREP_RERAISE_STAR", prep_reraise_star),
 )

@@ -122,9 +122,10 @@ class RootFrame(Frame):
                 if self.program.handled_at[at] is None:
                     error = Unsupported("raises", _describe_exception(raised))
                     raise self.located(error) from raised
-                if not raises_again(instruction):
+                again = raises_again(instruction)
+                if not again:
                     self.raised.append((raised.value, at))
-                tx.note_raised(raised.value)
+                tx.note_raised(raised.value, again)
                 self.handle(raised, at)
             except UnbackedError as error:
                 raise self.located(refusal(tx, error)) from None

@@ -43,6 +43,7 @@ from treadle_tracer.values import (
     array_warnings,
     builtin_methods,
     class_writes,
+    exceptions,
     module_attributes,
     objects,
     originals,
@@ -169,6 +170,7 @@ class Tracer:
         self.caught: list[Value] = []
         self.instance_dicts: dict[int, Value] = {}
         self.raised_while: dict[int, tuple[Value, Value | None]] = {}
+        self.tracebacks: dict[int, tuple[Value, object]] = {}
         self.autocast_nesting = 0
         self.grad_mode_uses = 0
         self.speculation: Speculates | None = None
@@ -199,7 +201,7 @@ class Tracer:
     fold = protocol.fold
     raise_exception = protocol.raise_exception
     raise_exception_value = protocol.raise_exception_value
-    raise_real = protocol.raise_real
+    raise_real = exceptions.raise_real
     same_or_equal = protocol.same_or_equal
     compare = protocol.compare
     binary_op = protocol.binary_op
@@ -415,10 +417,15 @@ class Tracer:
                 if not isinstance(self.wrap(before, InstanceDictSource(owner.source, name)), SymbolicValue):
                     self.mutations.forget_attr(owner, name)
 
-    def note_raised(self, exception: Value) -> None:
-        """An exception of the program passes a frame: the first time, it has got the one being handled as its context."""
+    def note_raised(self, exception: Value, again: bool) -> None:
+        """An exception of the program passes a frame: the first time, it has got the one being handled as its context.
+
+        again: it keeps the traceback that it has
+        """
         context = None if self.exception is exception else self.exception
         self.raised_while.setdefault(id(exception), (exception, context))
+        if not again:
+            self.tracebacks[id(exception)] = (exception, object())
 
     def is_as_before(self, state: Any) -> bool:
         """Whether the program's writes are those of a snapshot of `mutations`, attributes that hold their constants again aside."""

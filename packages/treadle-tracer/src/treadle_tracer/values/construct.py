@@ -34,6 +34,8 @@ from treadle_tracer.values.constant_objects import (
 )
 from treadle_tracer.values.constants import is_numpy_type
 from treadle_tracer.values.containers import init_container
+from treadle_tracer.values.exception_groups import new_group
+from treadle_tracer.values.exceptions import initialise_exception, new_exception
 from treadle_tracer.values.functions import BoundMethod, ClassValue, PartialValue
 from treadle_tracer.values.generic_alias import GenericAlias
 from treadle_tracer.values.gradients import set_requires_grad
@@ -116,9 +118,9 @@ def instantiate(tx: TraceContext, cls_value: ClassValue, args: list[Value], kwar
             raise Unsupported("new-builtin-subclass", f"{cls.__qualname__} with named arguments")
     elif made.container is not None:
         init_container(tx, made.container, args, kwargs)
-    elif kwargs and issubclass(cls, BaseException) and not issubclass(cls, (ImportError, AttributeError, NameError)):
-        raise Unsupported("raises", f"{cls.__qualname__} with named arguments")
-    elif (args or kwargs) and not issubclass(cls, BaseException) and init is object.__init__:
+    elif issubclass(cls, BaseException):
+        initialise_exception(tx, made, args, kwargs)
+    elif (args or kwargs) and init is object.__init__:
         if not isinstance(new, (staticmethod, types.FunctionType)):
             tx.raise_exception(TypeError, f"{cls.__name__}() takes no arguments")
     return made
@@ -132,13 +134,6 @@ def _initialised_class(tx: TraceContext, made: Value, args: list[Value], kwargs:
     return made
 
 
-def _makes_group(args: list[Value]) -> bool:
-    """Whether `BaseExceptionGroup.__new__` surely takes these arguments."""
-    if len(args) != 2 or args[0].python_type() is not str or not isinstance(args[1], (ListValue, TupleValue)):
-        return False
-    return bool(args[1].items) and all(is_subtype(item.python_type(), Exception) for item in args[1].items)
-
-
 def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue | MadeConstantObject:
     """A new instance, as `__new__` of the built-in base makes it."""
     if issubclass(cls, torch.jit.ScriptModule):
@@ -146,11 +141,7 @@ def allocate(tx: TraceContext, cls: type, args: list[Value]) -> ObjectValue | Ma
     if isinstance(lookup(tx, cls, "__del__"), types.FunctionType):
         raise Unsupported("finalizer", f"{cls.__qualname__}.__del__")
     if issubclass(cls, BaseException):
-        if is_subtype(cls, BaseExceptionGroup) and not _makes_group(args):
-            raise Unsupported("raises", f"{cls.__qualname__} of {len(args)} arguments")
-        made = ObjectValue(cls)
-        made.new_args = list(args)
-        return made
+        return new_group(tx, cls, args) if is_subtype(cls, BaseExceptionGroup) else new_exception(tx, cls, args)
     if issubclass(cls, tuple):
         items = TupleValue(args[0].unpack(tx) if args else ())
         made = ObjectValue(cls, container=items)

@@ -17,8 +17,8 @@ from treadle_tracer.bytecode.opcodes import MINOR
 from treadle_tracer.class_facts import name_in_messages
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.values.base import NONE, NULL, Constant, Method, is_none
+from treadle_tracer.values.exceptions import interpreter_exception
 from treadle_tracer.values.iteration import IteratorValue
-from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.value import Raised, Value, call_special
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ class GeneratorValue(IteratorValue):
             self.finished = True
             return NONE
         try:
-            item, result = self.throw(tx, ObjectValue(GeneratorExit))
+            item, result = self.throw(tx, interpreter_exception(GeneratorExit, []))
         except Raised as raised:
             if not issubclass(raised.value.python_type(), (GeneratorExit, StopIteration)):
                 raise

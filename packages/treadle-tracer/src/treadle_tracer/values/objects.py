@@ -201,21 +201,11 @@ class ObjectValue(Value):
                 return tx.wrap(raw.__get__(self.obj, self.cls), SlotSource(self.source, raw))
             except AttributeError:
                 tx.guards.add(self.source, "unset", raw)
-        elif name == "args" and issubclass(self.cls, BaseException):
-            return TupleValue(self.new_args)
-        elif name == "value" and issubclass(self.cls, StopIteration):
-            return self.new_args[0] if self.new_args else NONE
-        elif name in _EXCEPTION_DEFAULTS and issubclass(self.cls, BaseException):
-            return self._set_by_raise(tx, name) or Constant(_EXCEPTION_DEFAULTS[name])
-        return None
+        return self.made_slot(tx, raw, name) if self.obj is None else None
 
-    def _set_by_raise(self, tx: TraceContext, name: str) -> Value | None:
-        """What an exception has got from being raised; None where it has not been raised, or got nothing."""
-        if id(self) not in tx.raised_while:
-            return None
-        if name == "__traceback__":
-            return RunTimeTraceback(tx.frames[0].at)
-        return tx.raised_while[id(self)][1] if name == "__context__" else None
+    def made_slot(self, tx: TraceContext, raw: Any, name: str) -> Value | None:
+        """`load_slot` of an instance that the trace has made, where the program has stored nothing."""
+        return None
 
     def set_attr(self, tx: TraceContext, name: str, value: Value) -> None:
         setter = lookup(tx, self.cls, "__setattr__")
@@ -291,12 +281,7 @@ class ObjectValue(Value):
         if self.source is not None:
             self.source.emit(cg.cb)
             return
-        cg.cb.push_null()
-        cg.const(new_instance)
-        cg.const(self.cls)
-        for value in self.new_args:
-            cg.value(value)
-        cg.cb.call(1 + len(self.new_args))
+        self.emit_new(cg)
         cg.register(self)
         attrs = {name: value for name, value in cg.attrs_of(self).items() if _has_object(value)}
         factory = getattr(self.container, "default_factory", None)
@@ -306,6 +291,15 @@ class ObjectValue(Value):
             emit_attributes(cg, self, attrs)
         if self.container is not None and not isinstance(self.container.python_type(), tuple):
             self.reconstruct_container(cg)
+
+    def emit_new(self, cg: Any) -> None:
+        """Push a new instance without attributes and contents."""
+        cg.cb.push_null()
+        cg.const(new_instance)
+        cg.const(self.cls)
+        for value in self.new_args:
+            cg.value(value)
+        cg.cb.call(1 + len(self.new_args))
 
     def reconstruct_container(self, cg: Any) -> None:
         fill = next((fill for base, fill in FILLERS.items() if issubclass(self.cls, base)), None)
@@ -330,14 +324,6 @@ def _has_object(stored: Any) -> bool:
 
 def _referent(reference: Any) -> Any:
     return reference()
-
-
-_EXCEPTION_DEFAULTS = {
-    "__cause__": None,
-    "__context__": None,
-    "__traceback__": None,
-    "__suppress_context__": False,
-}
 
 
 def _object_repr(self: ObjectValue, tx: TraceContext, args: list[Value]) -> Value:
@@ -371,8 +357,6 @@ def object_equal(tx: TraceContext, a: ObjectValue, b: Value) -> Value:
 def _init_subclass_or_object(self: ObjectValue, tx: TraceContext, args: list[Value]) -> Value:
     if self.container is not None and args:
         init_container(tx, self.container, args)
-    elif issubclass(self.cls, BaseException):
-        self.new_args = list(args)
     return NONE
 
 
@@ -386,7 +370,6 @@ _OBJECT_METHODS: dict[str, Callable[[ObjectValue, Any, list[Value]], Value]] = {
     "__repr__": _object_repr,
     "__eq__": lambda self, tx, args: object_equal(tx, self, args[0]),
     "__ne__": lambda self, tx, args: boolean(not object_equal(tx, self, args[0]).truth(tx)),
-    "with_traceback": lambda self, tx, args: self,
 }
 
 

@@ -23,6 +23,7 @@ from treadle_tracer.values.constant_objects import ConstantObject, has_python_me
 from treadle_tracer.values.constants import is_numpy_scalar, is_numpy_type
 from treadle_tracer.values.container_operators import Operation, container_operator
 from treadle_tracer.values.deferred_text import DeferredText, is_open_text, joined_text
+from treadle_tracer.values.exceptions import interpreter_exception
 from treadle_tracer.values.functions import BoundMethod
 from treadle_tracer.values.joined import SymbolicBool, is_same
 from treadle_tracer.values.mapping_proxy import MappingProxyValue
@@ -51,14 +52,7 @@ def raise_exception(tx: TraceContext, cls: type[BaseException], *args: Any) -> N
 
 
 def raise_exception_value(tx: TraceContext, cls: type[BaseException], args: list[Value]) -> NoReturn:
-    made = ObjectValue(cls)
-    made.new_args = args
-    raise Raised(made)
-
-
-def raise_real(tx: TraceContext, error: BaseException) -> NoReturn:
-    """Raise in the traced program the exception that a folded call has raised."""
-    raise_exception_value(tx, type(error), [tx.from_constant(arg) for arg in error.args])
+    raise Raised(interpreter_exception(cls, args))
 
 
 # ---- folding
@@ -101,7 +95,7 @@ def fold(
     except Unsupported:
         raise
     except Exception as error:
-        raise_real(tx, error)
+        tx.raise_real(error)
     return tx.from_constant(result)
 
 

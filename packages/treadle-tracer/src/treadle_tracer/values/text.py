@@ -15,6 +15,7 @@ from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method
 from treadle_tracer.values.deferred_text import DeferredText, SymbolicText, is_open_text, text_of
+from treadle_tracer.values.exceptions import ExceptionValue
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.originals import replaced_method
@@ -48,7 +49,7 @@ def _text(tx: TraceContext, value: Value, name: str, function: Callable[[Any], s
         if isinstance(raw, types.FunctionType) and not isinstance(value, TensorValue):
             return tx.inline(tx.wrap_known(raw), [value], {})
         if isinstance(value, ObjectValue) and issubclass(value.cls, BaseException) and name == "__str__":
-            return _exception_text(tx, value)
+            return _exception_text(tx, value, raw)
         raise Unsupported("format", value.describe())
     if isinstance(value, SymbolicText) and name == "__str__":
         return value
@@ -60,7 +61,11 @@ def _text(tx: TraceContext, value: Value, name: str, function: Callable[[Any], s
         return text_of(tx, function, value)
 
 
-def _exception_text(tx: TraceContext, value: ObjectValue) -> Value:
+def _exception_text(tx: TraceContext, value: ObjectValue, method: Any) -> Value:
+    if method not in (BaseException.__str__, KeyError.__str__, ImportError.__str__):
+        if not isinstance(value, ExceptionValue):
+            raise Unsupported("format", value.describe())
+        return value.text(tx)
     args = value.get_attr(tx, "args").unpack(tx)
     if not args:
         return Constant("")

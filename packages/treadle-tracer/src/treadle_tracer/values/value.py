@@ -422,6 +422,9 @@ class TraceContext(LooksUp, Protocol):
     raised_while: dict[int, tuple[Value, Value | None]]
     """What has been raised, by id: the exception, and the one that was being handled then."""
 
+    tracebacks: dict[int, tuple[Value, object]]
+    """Stand-ins for the tracebacks of what has been raised, by id of the exception: the same object for the same traceback."""
+
     def guard_no_exception(self) -> None:
         """Rely on no caller of the compiled frame handling an exception. Raises Unsupported when one does."""
 

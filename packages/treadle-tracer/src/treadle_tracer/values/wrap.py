@@ -49,6 +49,7 @@ from treadle_tracer.values.constants import (
 )
 from treadle_tracer.values.context_variables import wrap_context_variable
 from treadle_tracer.values.dispatch import DISPATCH_CODE, Dispatch
+from treadle_tracer.values.exceptions import exception_of
 from treadle_tracer.values.functions import (
     BoundMethod,
     ClassValue,
@@ -559,9 +560,7 @@ def from_constant(tx: TraceContext, obj: Any) -> Value:
     if isinstance(obj, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return tx.number(obj, None)
     if isinstance(obj, BaseException):
-        made_exception = ObjectValue(cls)
-        made_exception.new_args = [from_constant(tx, arg) for arg in obj.args]
-        return made_exception
+        return exception_of(tx, obj)
     if hasattr(obj, "__next__"):
         raise Unsupported("call", f"a {cls.__name__} made while tracing")
     return wrap(tx, obj, ConstSource(obj, is_made=True))
