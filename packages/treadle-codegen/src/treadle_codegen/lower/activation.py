@@ -23,12 +23,12 @@ HARD, DIVIDE = int(Cost.TRANSCENDENTAL), int(Cost.DIVIDE)
 
 @pointwise("aten.relu.default")
 def relu(o: LoopBuilder, x: int) -> int:
-    return x if o.dtype_of(x) in (torch.bool, torch.uint8) else o.op("maximum", x, o.like(0, x))
+    return x if o.dtype_of(x) in (torch.bool, torch.uint8) else o.op("maximum", o.like(0, x), x)
 
 
 @pointwise("aten.relu6.default")
 def relu6(o: LoopBuilder, x: int) -> int:
-    return o.op("minimum", o.op("maximum", x, o.like(0, x)), o.like(6, x))
+    return o.op("minimum", o.like(6, x), o.op("maximum", o.like(0, x), x))
 
 
 @pointwise("aten.silu.default", cost=HARD + DIVIDE, allow=FLOATS)
@@ -47,7 +47,7 @@ def gelu(o: LoopBuilder, x: int, approximate: str = "none") -> int:
 
 
 def _clipped_plus_3(o: LoopBuilder, x: int) -> int:
-    return o.op("minimum", o.op("maximum", o.op("add", x, o.like(3.0, x)), o.like(0.0, x)), o.like(6.0, x))
+    return o.op("minimum", o.like(6.0, x), o.op("maximum", o.like(0.0, x), o.op("add", x, o.like(3.0, x))))
 
 
 @pointwise("aten.hardsigmoid.default", cost=4, allow=FLOATS)
@@ -98,7 +98,7 @@ def mish(o: LoopBuilder, x: int) -> int:
 
 @pointwise("aten.log_sigmoid.default", cost=2 * HARD, allow=FLOATS)
 def log_sigmoid(o: LoopBuilder, x: int) -> int:
-    low = o.op("minimum", x, o.like(0.0, x))
+    low = o.op("minimum", o.like(0.0, x), x)
     return o.op("sub", low, o.op("log1p", o.op("exp", o.op("neg", o.op("abs", x)))))
 
 

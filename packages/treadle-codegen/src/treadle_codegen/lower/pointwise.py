@@ -420,12 +420,13 @@ def _bounded(lw: Lowering, x: TensorExpr, min: Any, max: Any, ignore_nan: bool =
     if dtype in INTS and not all(_fits(b, dtype) for b in bounds):
         return None
 
+    # Of two zeros the value stays, as in eager: both operators give their second argument where neither is larger.
     def fn(o: LoopBuilder, v: int, *limits: int) -> int:
         bounded, rest = v, list(limits)
         if min is not None:
-            bounded = o.op("maximum", bounded, rest.pop(0))
+            bounded = o.op("maximum", rest.pop(0), bounded)
         if max is not None:
-            bounded = o.op("minimum", bounded, rest.pop(0))
+            bounded = o.op("minimum", rest.pop(0), bounded)
         if ignore_nan and dtype in FLOATS and len(bounds) == 1 and not isinstance(bounds[0], TensorExpr):
             return o.op("where", o.op("isnan", limits[0]), v, bounded)
         return bounded

@@ -115,3 +115,35 @@ def test_no_call_of_a_kernel_is_dropped() -> None:
     x, y = torch.randn(6, 4, 5).permute(1, 2, 0), torch.randn(4, 5, 6)
     (actual,) = compile_graph(capture(f, (x, y)), (x, y))(x, y)
     torch.testing.assert_close(actual, f(x, y))
+
+
+BOUNDS = {
+    "relu": torch.relu,
+    "relu6": F.relu6,
+    "hardtanh": F.hardtanh,
+    "clamp": lambda x: x.clamp(-1.0, 0.0),
+    "clamp_min": lambda x: x.clamp_min(-0.0),
+    "clamp_max": lambda x: x.clamp_max(0.0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=lambda t: str(t)[6:])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_bounds_keep_nan_and_the_sign_of_zero(name: str, dtype: torch.dtype) -> None:
+    x = torch.tensor(SPECIAL * 7 + [0.5], dtype=dtype)  # several vectors, and a rest
+    (found,) = compile_graph(capture(BOUNDS[name], [x]), [x])(x)
+    expected = BOUNDS[name](x)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    zeros = expected == 0
+    assert torch.equal(found.signbit()[zeros], expected.signbit()[zeros])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=lambda t: str(t)[6:])
+def test_the_larger_of_any_two_values(dtype: torch.dtype) -> None:
+    x, y = (t.reshape(-1) for t in torch.meshgrid([torch.tensor(SPECIAL, dtype=dtype)] * 2, indexing="ij"))
+
+    def both(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.maximum(x, y), torch.minimum(x, y)
+
+    found = compile_graph(capture(both, (x, y)), (x, y))(x, y)
+    torch.testing.assert_close(found, [*both(x, y)], rtol=0, atol=0, equal_nan=True)
