@@ -34,6 +34,7 @@ class Costs:
     atomic_adds: elsewhere, scatters are loops where points may come in any order, and sums only of these dtypes.
     cached_bytes: what the cache that all workers share holds; larger buffers are walked to and fro (`schedule.directions`); 0: only forth.
     scans: whether loops compute running totals.
+    vector_products: whether loops multiply a matrix by a vector.
     alignment: bytes to which buffers in the arena are aligned.
     seconds_per_kernel: what compiling one kernel takes, where it was not measured.
     """
@@ -56,5 +57,6 @@ class Costs:
     atomic_adds: frozenset[torch.dtype] = frozenset()
     cached_bytes: int = 0
     scans: bool = False
+    vector_products: bool = False
     alignment: int = 64
     seconds_per_kernel: float = 0.1

@@ -16,7 +16,7 @@ output sum_dim_int_list : float32 [4] strides [1] offset 0
 loop loop_sum_dim_int_list [i0:4] reduce [r0:8] origins relu_default, sum_dim_int_list
   %0 = load arg0[8*i0 + r0] : float32
   %1 = const 0.0 : float32
-  %2 = maximum %0 %1 : float32
+  %2 = maximum %1 %0 : float32
   %3 = reduce sum %2 : float32
   %4 = store sum_dim_int_list[i0] %3 : float32
 """

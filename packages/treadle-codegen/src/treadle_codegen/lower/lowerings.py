@@ -18,6 +18,7 @@ from treadle_codegen.lower import (
     scan,
     scatter,
     upsample,
+    vector_product,
     view,
 )
 from treadle_codegen.lower.registry import LOWERINGS
@@ -38,6 +39,7 @@ MODULES = (
     scan,
     scatter,
     upsample,
+    vector_product,
     view,
 )
 

@@ -84,3 +84,24 @@ def test_rows_stay_rows(cache: Path) -> None:
         # Sums of both signs may cancel, so the allowed error follows from the magnitudes added up, not from the result.
         atol = 4 * torch.finfo(x.dtype).eps * x.abs().sum().item()
         torch.testing.assert_close(graph(x)[0].double(), function(x.double()).double(), rtol=0, atol=atol)
+
+
+def test_weights_of_the_rows(cache: Path) -> None:
+    """Numbers that change along the reduction only are read one by one, the rest in columns."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x[:, :1].contiguous().view(-1).exp()[:, None] * x[:, 1:]).sum(0)
+
+    x = torch.randn(37, 301)
+    graph = compiled(function, x, cache)
+    assert in_columns(graph.source)
+    torch.testing.assert_close(graph(x)[0], function(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(37, 70), (5000, 9)])
+def test_a_vector_times_a_matrix(shape: tuple[int, int], cache: Path) -> None:
+    w, v = torch.randn(shape), torch.randn(shape[0])
+    options = CodegenOptions(threads=1, cache_dir=cache, verify=True)
+    graph = compile_graph(capture(lambda w, v: (w * v[:, None]).sum(0), [w, v]), [w, v], options=options)
+    assert in_columns(graph.source)
+    torch.testing.assert_close(graph(w, v)[0].double(), w.double().t() @ v.double(), rtol=1e-5, atol=1e-4)

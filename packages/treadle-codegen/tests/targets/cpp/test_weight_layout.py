@@ -70,3 +70,23 @@ def test_one_copy_serves_products_that_share_a_weight(tmp_path: Path) -> None:
     compiled = _compiled(fn, inputs, (1,), tmp_path)
     assert compiled.ir_text.count("static derived") == 1
     torch.testing.assert_close(compiled(*inputs)[0], fn(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_a_weight_that_one_row_is_multiplied_by_stays_where_it_is(tmp_path: Path) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.gelu(F.linear(x, w, b))
+
+    inputs = [torch.randn(1, 96), torch.randn(32, 96), torch.randn(32)]
+    compiled = _compiled(fn, inputs, (1, 2), tmp_path)
+    assert "static derived" not in compiled.ir_text and "extern" not in compiled.ir_text
+    torch.testing.assert_close(compiled(*inputs)[0], fn(*inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_a_bias_stays_where_the_next_product_reads_the_result(tmp_path: Path) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.linear(F.linear(x, w, b), w, b).relu()
+
+    inputs = [torch.randn(5, 16), torch.randn(16, 16), torch.randn(16)]
+    compiled = _compiled(fn, inputs, (1, 2), tmp_path)
+    assert compiled.ir_text.count("aten.addmm.out") == 1 and compiled.ir_text.count("aten.mm.out") == 1
+    torch.testing.assert_close(compiled(*inputs)[0], fn(*inputs), rtol=1e-5, atol=1e-5)

@@ -56,7 +56,7 @@ def why_not_columns(kernel: Kernel) -> str | None:
             if access.index is None or not isinstance(access.index, Expr):
                 continue
             strides = linear_coefficients_of(access.index, section.axes[-1].symbol, column.symbol)
-            if strides is None or strides[1] not in (0, 1) or strides[0] == 1:
+            if strides is None or strides[1] not in (0, 1) or strides == (1, 1):
                 return "not contiguous along the columns"
             unit = unit or strides[1] == 1
     return None if unit else "nothing is read along the columns"

@@ -37,6 +37,7 @@ CPP = Target(
         max_row=1 << 16,  # the next section should still find the row in the second-level cache
         max_serial=1 << 14,  # more points than this are worth waking threads for
         scatters_in_order=True,
+        vector_products=True,
         alignment=64,  # bytes: a cache line, and the widest vector
         min_reordered=1024,  # a smaller result is in the first-level cache whatever its order
         seconds_per_kernel=0.1,  # g++ -O3, header-free

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from treadle_codegen.lower.lowerings import LOWERINGS
 from treadle_codegen.rewrite.propagate import insert_call
 from treadle_codegen.rewrite.static import is_view_of_input, static_nodes
+from treadle_shapes.torch import Kind
 from treadle_shapes.torch import operator as operator_record
 
 aten = torch.ops.aten
@@ -35,7 +36,11 @@ def lay_out_weights(graph: fx.Graph, mode: FakeTensorMode) -> int:
     for node in list(graph.nodes):
         record = operator_record(node.target)
         position = None if record is None else record.right_operand
-        if position is None or why_not_copy(node.args[position], static, spent) is not None:
+        if position is None or has_one_row(
+            node.args[position - 1]
+        ):  # a loop reads columns of the weight (`lower.vector_product`)
+            continue
+        if why_not_copy(node.args[position], static, spent) is not None:
             continue
         weight = node.args[position]
         if weight not in copies:
@@ -47,6 +52,11 @@ def lay_out_weights(graph: fx.Graph, mode: FakeTensorMode) -> int:
         node.replace_input_with(weight, copies[weight])
         changed += 1
     return changed
+
+
+def has_one_row(left: Any) -> bool:
+    """Whether a left operand is a row vector."""
+    return isinstance(left, fx.Node) and left.meta["val"].shape[-2] == 1
 
 
 def why_not_copy(weight: Any, static: set[fx.Node], spent: int) -> str | None:
@@ -98,7 +108,9 @@ def why_not_release(node: fx.Node) -> str | None:
     if not readers:
         return "unused"
     for reader in readers:
-        if reader.op == "output" or str(reader.target) not in LOWERINGS:
+        record = operator_record(reader.target)
+        is_product = record is not None and record.kind is Kind.MATMUL
+        if reader.op == "output" or is_product or str(reader.target) not in LOWERINGS:
             return f"{reader} reads the result from memory"
     return None
 

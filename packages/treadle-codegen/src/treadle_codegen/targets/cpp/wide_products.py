@@ -51,7 +51,9 @@ def why_not_wide(node: fx.Node) -> str | None:
         return None
     result = value[0] if isinstance(value, (tuple, list)) else value
     rows = hint_of(result.shape[-2]) if result.dim() > 1 else 1
-    if rows is not None and rows < _FEW_ROWS:
+    is_product = record is not None and record.kind is Kind.MATMUL
+    is_column = is_product and result.dim() > 1 and hint_of(result.shape[-1]) == 1
+    if is_column or (rows is not None and rows < _FEW_ROWS):
         return "it takes as long as reading its factors, and in float32 these are twice as long"
     return None
 

@@ -1,0 +1,115 @@
+"""Products with a vector: which become loops, and that these agree with float64 as well as eager does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 (the name everybody knows)
+from aten_capture import capture
+
+from treadle_codegen import CodegenOptions, CompiledGraph, compile_graph
+
+Tensors = tuple[torch.Tensor, ...]
+Function = Callable[..., torch.Tensor]
+
+# function, shapes of its arguments
+CASES: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
+    "row": (lambda x, w: x.mm(w.t()), ((1, 67), (50, 67))),
+    "row of a vector's length": (lambda x, w: x.mm(w.t()), ((1, 64), (1, 64))),
+    "long row": (lambda x, w: x.mm(w.t()), ((1, 5003), (3, 5003))),
+    "column": (lambda w, x: w.mm(x), ((50, 256), (256, 1))),
+    "bias": (F.linear, ((1, 100), (33, 100), (33,))),
+    "bias and activation": (lambda x, w, b: F.gelu(F.linear(x, w, b)), ((1, 100), (33, 100), (33,))),
+    "added matrix": (lambda a, x, w: torch.addmm(a, x, w.t()), ((1, 33), (1, 100), (33, 100))),
+    "added number": (lambda a, w, x: torch.addmm(a, w, x), ((1,), (33, 100), (100, 1))),
+    "batch of rows": (lambda q, k: torch.bmm(q, k.transpose(1, 2)), ((6, 1, 64), (6, 17, 64))),
+    "batch of columns": (lambda k, q: torch.bmm(k, q), ((6, 17, 64), (6, 64, 1))),
+    "batch with another one added": (lambda a, k, q: torch.baddbmm(a, k, q), ((6, 17, 1), (6, 17, 64), (6, 64, 1))),
+    "computed vector": (lambda x, w: (x.exp() * 2).mm(w.t()).relu(), ((1, 67), (50, 67))),
+    "two with one vector": (lambda x, w, v: F.silu(x.mm(w.t())) * x.mm(v.t()), ((1, 67), (50, 67), (50, 67))),
+    "one after the other": (lambda x, w, v: x.mm(w.t()).relu().mm(v.t()), ((1, 67), (70, 67), (50, 70))),
+}
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+
+
+def _compiled(function: Function, given: Tensors, cache: Path, threads: int = 1) -> CompiledGraph:
+    return compile_graph(
+        capture(function, given), given, options=CodegenOptions(cache_dir=cache, threads=threads, verify=True)
+    )
+
+
+def _given(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype) -> Tensors:
+    torch.manual_seed(0)
+    return tuple([torch.randn(shape).to(dtype) for shape in shapes])
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: str(t)[6:])
+@pytest.mark.parametrize("name", CASES)
+def test_as_close_to_float64_as_eager(name: str, dtype: torch.dtype, threads: int, tmp_path: Path) -> None:
+    function, shapes = CASES[name]
+    given = _given(shapes, dtype)
+    compiled = _compiled(function, given, tmp_path, threads)
+    assert "extern" not in compiled.ir_text
+    (found,) = compiled(*given)
+    eager, exact = function(*given), function(*[x.double() for x in given])
+    assert found.dtype == eager.dtype and found.stride() == eager.stride()
+    error, eager_error = [(x.double() - exact).abs().max() for x in (found, eager)]
+    spacing = torch.finfo(dtype).eps * exact.abs().max()
+    assert error <= 2 * eager_error + (8 if dtype == torch.float64 else 1) * spacing  # float64 is no closer to itself
+
+
+NOT_LOOPS: dict[str, tuple[Function, tuple[tuple[int, ...], ...]]] = {
+    "two rows": (lambda x, w: x.mm(w.t()), ((2, 67), (50, 67))),
+    "few terms": (lambda x, w: x.mm(w.t()), ((1, 63), (50, 63))),
+    "terms in rows": (lambda x, w: x.mm(w), ((1, 67), (67, 50))),
+    "gaps between rows": (lambda x, w: x.mm(w[:, :67].t()), ((1, 67), (50, 80))),
+    "scaled": (lambda a, x, w: torch.addmm(a, x, w.t(), beta=2.0, alpha=0.5), ((50,), (1, 67), (50, 67))),
+    "one matrix for all": (lambda x, w: x.bmm(w.t().expand(3, 67, 50)), ((3, 1, 67), (50, 67))),
+}
+
+
+@pytest.mark.parametrize("name", NOT_LOOPS)
+def test_other_products_are_those_of_aten(name: str, tmp_path: Path) -> None:
+    function, shapes = NOT_LOOPS[name]
+    given = _given(shapes, torch.float32)
+    compiled = _compiled(function, given, tmp_path)
+    assert "extern" in compiled.ir_text
+    torch.testing.assert_close(compiled(*given)[0], function(*given))
+
+
+def test_integers_and_complex_numbers_are_those_of_aten(tmp_path: Path) -> None:
+    for dtype in (torch.int64, torch.complex64):
+        given = (torch.ones(1, 80, dtype=dtype), torch.ones(5, 80, dtype=dtype))
+        compiled = _compiled(lambda x, w: x.mm(w.t()), given, tmp_path)
+        assert torch.equal(compiled(*given)[0], given[0].mm(given[1].t()))
+
+
+@pytest.mark.parametrize("shapes", [((1, 0), (5, 0)), ((1, 70), (0, 70))])
+def test_nothing_to_multiply(shapes: tuple[tuple[int, int], tuple[int, int]], tmp_path: Path) -> None:
+    given = _given(shapes, torch.float32)
+    compiled = _compiled(lambda x, w: x.mm(w.t()), given, tmp_path)
+    assert torch.equal(compiled(*given)[0], given[0].mm(given[1].t()))
+
+
+def test_nan_and_infinity(tmp_path: Path) -> None:
+    x, w = _given(((1, 130), (6, 130)), torch.float32)
+    w[0, 3], w[1, 7], w[2, 128], x[0, 5], w[3, 5], w[4, 5] = (
+        float("nan"),
+        float("inf"),
+        float("-inf"),
+        0.0,
+        float("inf"),
+        0.0,
+    )
+    found = _compiled(lambda x, w: x.mm(w.t()), (x, w), tmp_path)(x, w)[0]
+    torch.testing.assert_close(found, x.mm(w.t()), equal_nan=True)
+
+
+def test_a_vector_that_is_part_of_the_matrix(tmp_path: Path) -> None:
+    (w,) = _given(((70, 70),), torch.float32)
+    function: Function = lambda w: w[3:4].mm(w.t())  # noqa: E731
+    torch.testing.assert_close(_compiled(function, (w,), tmp_path)(w)[0], function(w))
