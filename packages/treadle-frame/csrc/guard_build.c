@@ -304,6 +304,8 @@ peek_root(Builder *builder, GuardNode *root, const GuardView *view, GuardProgram
         return peek_root_dict(builder, root, view->globals, &builder->memo->globals, value);
     case STEP_builtin:
         return peek_root_dict(builder, root, view->builtins, &builder->memo->builtins, value);
+    case STEP_computed:     /* made anew on every call */
+        return LINK_NONE;
     default:
         *value = tf_root_value(program, root, view);
         PyErr_Clear();

@@ -98,6 +98,25 @@ tf_nth_key(PyObject *mapping, Py_ssize_t index)
     return key;
 }
 
+/* What the callable of a computed root gives for the values at its paths. */
+static PyObject *
+computed_value(GuardProgram *program, const GuardNode *root, const GuardView *view)
+{
+    PyObject *values = PyTuple_New(root->n_operands);
+    for (Py_ssize_t i = 0; values != NULL && i < root->n_operands; i++) {
+        PyObject *value = tf_path_value(program, root->operands[i], view);
+        if (value == NULL) {
+            Py_CLEAR(values);
+        }
+        else {
+            PyTuple_SET_ITEM(values, i, value);
+        }
+    }
+    PyObject *result = values == NULL ? NULL : PyObject_CallObject(PyTuple_GET_ITEM(root->key, 0), values);
+    Py_XDECREF(values);
+    return result;
+}
+
 PyObject *
 tf_root_value(GuardProgram *program, const GuardNode *root, const GuardView *view)
 {
@@ -116,6 +135,8 @@ tf_root_value(GuardProgram *program, const GuardNode *root, const GuardView *vie
         return Py_XNewRef(tf_referent(root->key));
     case STEP_globals:
         return Py_XNewRef(view->globals);
+    case STEP_computed:
+        return computed_value(program, root, view);
     case STEP_closure:
     case STEP_closure_cell:
         if (view->closure == NULL) {
@@ -193,6 +214,21 @@ tf_step_value(const GuardNode *node, PyObject *value)
 }
 
 /* ---- all checks ---------------------------------------------------------------------------------------------------- */
+
+PyObject *
+tf_path_value(GuardProgram *program, const GuardNode *node, const GuardView *view)
+{
+    if (node->parent == NULL) {
+        return tf_root_value(program, node, view);
+    }
+    PyObject *parent = tf_path_value(program, node->parent, view);
+    if (parent == NULL) {
+        return NULL;
+    }
+    PyObject *value = tf_step_value(node, parent);
+    Py_DECREF(parent);
+    return value;
+}
 
 /* Moves `node` to the front of its list, so that what failed once is checked first. */
 void
@@ -350,22 +386,6 @@ tf_program_holds(GuardProgram *program, const GuardView *view)
 
 /* ---- one check at a time, for explanations -------------------------------------------------------------------------- */
 
-/* The value at the end of a path; a new reference, or NULL with or without an exception set. */
-static PyObject *
-path_value(GuardProgram *program, const GuardNode *node, const GuardView *view)
-{
-    if (node->parent == NULL) {
-        return tf_root_value(program, node, view);
-    }
-    PyObject *parent = path_value(program, node->parent, view);
-    if (parent == NULL) {
-        return NULL;
-    }
-    PyObject *value = tf_step_value(node, parent);
-    Py_DECREF(parent);
-    return value;
-}
-
 static int
 check_alone(GuardProgram *program, const GuardCheck *check, const GuardView *view)
 {
@@ -375,7 +395,7 @@ check_alone(GuardProgram *program, const GuardCheck *check, const GuardView *vie
     }
     int holds = 1;
     for (Py_ssize_t i = 0; i <= check->n_others && holds == 1; i++) {
-        PyObject *value = path_value(program, i == 0 ? check->node : check->others[i - 1], view);
+        PyObject *value = tf_path_value(program, i == 0 ? check->node : check->others[i - 1], view);
         if (value == NULL) {
             holds = tf_clear_ordinary_error();
         }

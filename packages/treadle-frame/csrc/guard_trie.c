@@ -18,6 +18,7 @@ typedef enum {
     ARGUMENT_CALLABLE,
     ARGUMENT_REFERENCE,
     ARGUMENT_SLOT,
+    ARGUMENT_COMPUTATION,
 } ArgumentKind;
 
 static const struct {
@@ -57,6 +58,7 @@ tf_trie_free(GuardNode *node)
         tf_trie_free_checks(node->checks);
         tf_image_release(node->image);
         Py_XDECREF(node->key);
+        PyMem_Free(node->operands);
         PyMem_Free(node);
         node = next;
     }
@@ -92,7 +94,7 @@ tf_trie_size(const GuardNode *list)
 {
     size_t size = 0;
     for (const GuardNode *node = list; node != NULL; node = node->next) {
-        size += sizeof(GuardNode) + tf_trie_size(node->children);
+        size += sizeof(GuardNode) + (size_t)node->n_operands * sizeof(GuardNode *) + tf_trie_size(node->children);
     }
     return size;
 }
@@ -117,6 +119,8 @@ step_matches(GuardNode *node, StepKind kind, PyObject *key, Py_ssize_t index)
     case ARGUMENT_SLOT:
         return PyTuple_GET_ITEM(node->key, 0) == PyTuple_GET_ITEM(key, 0)
                && PyUnicode_Compare(PyTuple_GET_ITEM(node->key, 1), PyTuple_GET_ITEM(key, 1)) == 0;
+    case ARGUMENT_COMPUTATION:      /* with equal paths, too: one of its own for each, which costs a call and no more */
+        return node->key == key;
     case ARGUMENT_OBJECT:
         if (node->key == key) {
             return 1;
@@ -191,6 +195,10 @@ parse_step(PyObject *step, Py_ssize_t position, PyObject *where, StepKind *kind,
                   && PyUnicode_CheckExact(PyTuple_GET_ITEM(argument, 1)))) {
         problem = "a pair (weakref.ref of a class, str)";
     }
+    else if (wanted == ARGUMENT_COMPUTATION
+             && !(is_pair && PyCallable_Check(PyTuple_GET_ITEM(argument, 0)) && PyTuple_Check(PyTuple_GET_ITEM(argument, 1)))) {
+        problem = "a pair (callable, tuple of paths)";
+    }
     else if (wanted == ARGUMENT_INDEX) {
         *index = PyLong_CheckExact(argument) ? PyLong_AsSsize_t(argument) : -1;
         if (*index < 0) {
@@ -211,6 +219,9 @@ parse_step(PyObject *step, Py_ssize_t position, PyObject *where, StepKind *kind,
     }
     return 0;
 }
+
+static GuardNode *add_path(GuardProgram *, PyObject *path, PyObject *where);
+static int add_operands(GuardProgram *, GuardNode *, PyObject *where);
 
 /* The node for one step below `parent` (NULL: a root), made if need be; borrowed from the trie. */
 static GuardNode *
@@ -249,7 +260,27 @@ add_step(GuardProgram *program, GuardNode *parent, PyObject *step, Py_ssize_t po
     node->kind = kind;
     node->capture = -1;
     *end = node;
-    return node;
+    return kind == STEP_computed && add_operands(program, node, where) < 0 ? NULL : node;
+}
+
+/* Finds the nodes of the paths whose values a computed root is made of. */
+static int
+add_operands(GuardProgram *program, GuardNode *node, PyObject *where)
+{
+    PyObject *paths = PyTuple_GET_ITEM(node->key, 1);
+    node->operands = PyMem_Calloc((size_t)PyTuple_GET_SIZE(paths) + 1, sizeof(GuardNode *));
+    if (node->operands == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(paths); i++) {
+        node->operands[i] = add_path(program, PyTuple_GET_ITEM(paths, i), where);
+        if (node->operands[i] == NULL) {
+            return -1;
+        }
+        node->n_operands++;
+    }
+    return 0;
 }
 
 /* The node at the end of a path, borrowed from the trie. */

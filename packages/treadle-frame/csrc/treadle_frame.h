@@ -118,6 +118,8 @@ typedef struct GuardNode {
     unsigned char misses;       /* how often the value has changed while the guard went on holding */
     bool pinned;                /* some witness lies within the object */
     int early;                  /* of a constant: the first of its residuals among GuardMemo.early */
+    struct GuardNode **operands; /* owned array of borrowed nodes: computed */
+    Py_ssize_t n_operands;
 } GuardNode;
 
 typedef struct {
@@ -159,6 +161,7 @@ typedef struct {
 /* Of guard_eval.c, for the memo. */
 PyObject *tf_root_value(GuardProgram *, const GuardNode *, const GuardView *);     /* new reference, or NULL, error or not */
 PyObject *tf_step_value(const GuardNode *, PyObject *value);                       /* as above */
+PyObject *tf_path_value(GuardProgram *, const GuardNode *, const GuardView *);     /* as above: from the root on */
 int tf_check_node(Descent *, GuardNode *, PyObject *value);                        /* the node and everything below it */
 int tf_check_cross(Descent *, GuardCheck *);
 

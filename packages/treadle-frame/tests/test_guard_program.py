@@ -91,9 +91,60 @@ def test_checks_are_plain_data() -> None:
 
 
 def test_the_vocabulary_of_the_c_tables() -> None:
-    assert ROOTS == ("local", "global", "builtin", "closure", "closure_cell", "const", "referent", "globals")
+    assert ROOTS == (
+        "local",
+        "global",
+        "builtin",
+        "closure",
+        "closure_cell",
+        "const",
+        "referent",
+        "globals",
+        "computed",
+    )
     assert len(set(ROOTS + ACCESSORS)) == len(ROOTS) + len(ACCESSORS)
     assert len(set(OPS)) == len(OPS) and {"is", "type_is", "native_tensor", "equal_items"} <= set(OPS)
+
+
+def item_of_list(items: object, index: object) -> object:
+    if type(items) is not list or type(index) is not int:
+        raise TypeError
+    return items[index]
+
+
+COMPUTED = (("computed", (item_of_list, ((("local", "items"),), (("local", "i"),)))),)
+
+
+def test_a_computed_root_is_made_of_the_values_at_its_paths() -> None:
+    program = GuardProgram([Check(COMPUTED, "equals", 2.5), Check((*COMPUTED, ("type",)), "is", float)])
+    for _ in range(50):  # with a memo and without
+        assert program.check({"items": [1, 2.5], "i": 1})
+        assert not program.check({"items": [1, 2.0], "i": 1})
+        assert not program.check({"items": [1, 2.5], "i": 0})
+
+
+@pytest.mark.parametrize("found", [{"items": [1], "i": 1}, {"items": 3, "i": 0}, {"i": 1}, {"items": [1]}])
+def test_a_computation_that_raises_or_has_no_values_fails(found: dict[str, object]) -> None:
+    assert not GuardProgram([Check(COMPUTED, "is_not", None)]).check(found)
+
+
+def test_a_computed_root_in_a_check_on_several_paths() -> None:
+    program = GuardProgram([Check(COMPUTED, "same_object", (("local", "x"),))])
+    x, y = object(), object()
+    for _ in range(50):
+        assert program.check({"items": [y, x], "i": 1, "x": x}) and not program.check({"items": [x, y], "i": 1, "x": x})
+
+
+def test_computed_roots_may_be_made_of_computed_ones() -> None:
+    twice = (("computed", (item_of_list, ((("local", "items"),), COMPUTED))),)
+    program = GuardProgram([Check(twice, "equals", 7)])
+    assert program.check({"items": [2, 0, 7], "i": 0}) and not program.check({"items": [1, 0, 7], "i": 0})
+
+
+@pytest.mark.parametrize("argument", [3, (item_of_list, 3), (3, ()), (item_of_list, (3,)), (item_of_list,)])
+def test_a_computation_is_a_callable_and_paths(argument: object) -> None:
+    with pytest.raises(GuardError):
+        GuardProgram([Check((("computed", argument),), "equals", 1)])
 
 
 def test_binding_names_what_is_missing() -> None:

@@ -11,6 +11,7 @@ import torch
 
 from treadle_shapes import ConstraintError
 
+from .computed_source import is_computed
 from .decision_programs import Place
 from .marks import Mark, marks_of
 from .source import Source, is_passed
@@ -59,7 +60,7 @@ class DynamicSources(dict[Source, dict[int, int]]):
 
     def is_structural(self, source: Source) -> bool:
         """Whether a module at this source is guarded by what it consists of, and not by its identity."""
-        return bool(self.modules) and any(above in self.modules for above in source.chain())
+        return is_computed(source) or (bool(self.modules) and any(above in self.modules for above in source.chain()))
 
     def is_input(self, source: Source) -> bool:
         """Whether a parameter or buffer at this source may be another one at the next call."""

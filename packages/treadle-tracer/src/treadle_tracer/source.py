@@ -589,9 +589,9 @@ class ApplySource(Source):
         cb.call(1)
 
 
-def length_of_container(value: Any) -> int:
-    """The number of items of a list or dict, whatever a subclass says."""
-    return dict.__len__(value) if isinstance(value, dict) else list.__len__(value)
+def length_of_container(value: Any) -> int | None:
+    """The number of items of a list, dict or set, whatever a subclass says; None for anything else."""
+    return next((kind.__len__(value) for kind in (list, dict, set, frozenset) if isinstance(value, kind)), None)
 
 
 def _key_text(key: Any) -> str:

@@ -563,11 +563,11 @@ def test_a_write_through_an_alias_behind_a_decision():
 
 
 def test_recompiles_for_another_reason_do_not_count_as_changed_choices():
-    factors = {"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}
+    factors = {"a": 1, b"b": 2, None: 3, (4,): 4, 5: 5}
 
     def function(x, n, mode):
         x = x + 1 if n > 3 else x - 1
         return x * factors[mode]
 
-    calls = [lambda n=n, mode=mode: (torch.ones(2), torch.tensor(n), mode) for n, mode in zip([0, 9, 9, 9, 9], "abcde")]
+    calls = [lambda n=n, mode=mode: (torch.ones(2), torch.tensor(n), mode) for n, mode in zip([0, 9, 9, 9, 9], factors)]
     assert run(function, calls) == (5, [])

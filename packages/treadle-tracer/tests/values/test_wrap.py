@@ -30,6 +30,7 @@ from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.modules import ModuleValue
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.opaque import OpaqueValue
+from treadle_tracer.values.outside_sets import OutsideSet
 from treadle_tracer.values.sequences import ListValue, TupleValue
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor import TensorValue
@@ -58,8 +59,8 @@ Point = collections.namedtuple("Point", "x y")
 
 KINDS = [
     (3, Constant), (None, Constant), (torch.float32, Constant), ((1, 2), OutsideTuple), (Point(1, 2), TupleValue), ([1], OutsideList),
-    (collections.deque([1]), ListValue), ({"a": 1}, DictValue), (collections.OrderedDict(a=1), DictValue), ({1}, SetValue),
-    (frozenset({1}), SetValue), (types.MappingProxyType({"a": 1}), MappingProxyValue), (Plain(), ObjectValue), (Words(a=1), ObjectValue),
+    (collections.deque([1]), ListValue), ({"a": 1}, DictValue), (collections.OrderedDict(a=1), DictValue), ({1}, OutsideSet),
+    (frozenset({1}), OutsideSet), (types.MappingProxyType({"a": 1}), MappingProxyValue), (Plain(), ObjectValue), (Words(a=1), ObjectValue),
     (Plain().method, BoundMethod), ([].append, Method), (plain_function, FunctionValue), (disabled, DisabledFunction),
     (len, CallableValue), (torch.relu, CallableValue), (str.upper, CallableValue), (Plain, ClassValue), (math, ModuleObject),
     (list[int], GenericAlias), (typing.Optional[int], GenericAlias), (functools.partial(len), PartialValue),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -143,6 +143,10 @@ def _closure_cell(frame: Any, name: str) -> Any:
     return frame.closure[frame.code.co_freevars.index(name)]
 
 
+def _computed(frame: Any, function: Callable[..., Any], paths: Sequence[Path]) -> Any:
+    return function(*[follow(path, frame) for path in paths])
+
+
 _ROOTS: Mapping[str, Callable[..., Any]] = {
     "local": lambda frame, name: frame.locals[name],
     "global": lambda frame, name: frame.globals[name],
@@ -152,6 +156,7 @@ _ROOTS: Mapping[str, Callable[..., Any]] = {
     "const": lambda frame, obj: obj,
     "referent": lambda frame, reference: reference(),
     "globals": lambda frame: frame.globals,
+    "computed": lambda frame, computation: _computed(frame, *computation),
 }
 _STEPS: Mapping[str, Callable[..., Any]] = {
     "attr": lambda value, name: _attribute(value, name),

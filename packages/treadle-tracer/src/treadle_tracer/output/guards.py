@@ -308,9 +308,9 @@ class GuardSet:
         return places
 
     @property
-    def numbers(self) -> tuple[tuple[Source, int | float], ...]:
-        """Every int and float outside that is guarded by its value, and that value; every guarded length."""
-        values = [(g.source, g.arg) for g in self if g.op == "equals" and is_one_of(type(g.arg), (int, float))]
+    def numbers(self) -> tuple[tuple[Source, int | float | str], ...]:
+        """Every int, float and string outside that is guarded by its value, and that value; every guarded length."""
+        values = [(g.source, g.arg) for g in self if g.op == "equals" and is_one_of(type(g.arg), (int, float, str))]
         lengths = [(ApplySource(g.source, length_of_container), g.arg) for g in self if g.op == "len"]
         return (*values, *lengths)
 

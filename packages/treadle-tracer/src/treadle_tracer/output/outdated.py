@@ -19,12 +19,14 @@ from ..class_facts import is_subtype
 from ..decision_programs import number_key
 from ..source import GlobalSource, GlobalsSource, OwnDictSource, Source
 from ..values.growing import OutsideList
-from ..values.key_guards import HasKey, SameKeys, SameSet, item_source
+from ..values.key_guards import HasKey, HasMember, SameKeys, SameSet, item_source
 from ..values.mappings import DictValue
 from ..values.outside_decisions import decision_after_writes
+from ..values.outside_sets import OutsideSet
 from ..values.sequences import ListValue
 from ..values.sets import SetValue
 from ..values.value import NotConstant
+from ..values.varying import varies
 from .mutations import DELETED
 from .replacement import settled
 
@@ -114,7 +116,7 @@ class _GuardsByPlace:
             return None
         contents = known(container)
         if contents is None:
-            return None
+            return self._about_added(source, container)
         if len(contents) != len(getattr(container, "obj", contents)):
             for guard in self._of_source.get(source, ()):
                 if guard.op in ("len", "dict_keys") or isinstance(guard.arg, (SameKeys, SameSet)):
@@ -126,12 +128,20 @@ class _GuardsByPlace:
                 return broken
         return None
 
+    def _about_added(self, source: Source, container: Value) -> Guard | None:
+        """A guard that does not hold once an outside set has the members that the program has added."""
+        added = [member.constant() for member in getattr(container, "added", ()) if not varies(member)]
+        for guard in self._of_source.get(source, ()):
+            if isinstance(guard.arg, HasMember) and not guard.arg.has and guard.arg.member in added:
+                return guard
+        return None
+
 
 def _entries(container: Any) -> Mapping[Any, Value]:
     found: dict[Any, Value] = {}
     for key, value in container.entries.values():
         try:
-            found[key.constant()] = value
+            found[object() if varies(key) else key.constant()] = value
         except (NotConstant, TypeError):
             found[object()] = value
     return found
@@ -146,6 +156,7 @@ _CONTAINERS: Mapping[type, Callable[[Any], Mapping[Any, Any] | None]] = {
     DictValue: _entries,
     ListValue: lambda container: _without_keys(container.items),
     OutsideList: lambda container: None if container.is_unread else _without_keys(container.items),
+    OutsideSet: lambda container: None if container.is_unread else _without_keys(container.entries.values()),
     SetValue: lambda container: _without_keys(container.entries.values()),
 }
 

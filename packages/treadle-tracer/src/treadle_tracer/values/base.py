@@ -105,7 +105,7 @@ class ConcreteValue(Value):
 
 def is_none(value: Value | None) -> bool:
     """Whether it is the program's None."""
-    return isinstance(value, Constant) and value.obj is None
+    return isinstance(value, Constant) and not value.is_computed and value.obj is None
 
 
 class Constant(ConcreteValue):

@@ -7,18 +7,23 @@ the graph. Values are snapshots: what the program changes later does not show in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from treadle_tracer.by_identity import is_one_of
+from treadle_tracer.computed_source import ComputedSource, OnPlainValues
 from treadle_tracer.errors import Unsupported
+from treadle_tracer.source import Source
 from treadle_tracer.values.base import ConcreteValue, Constant, LazyValue, Method
 from treadle_tracer.values.mappings import DictValue
 from treadle_tracer.values.sequences import ListValue, Sequence, TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.unbacked import is_unbacked
 from treadle_tracer.values.value import NotConstant, Value
+from treadle_tracer.values.varying import KINDS, VaryingKind, hint_of, operand_of, varies
+from treadle_tracer.values.varying_text import OpenText, VaryingText
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -69,11 +74,10 @@ class DeferredText(Value):
         _emit(self.parts, cg)
 
 
-class SymbolicText(Constant):
-    """A string with dynamic numbers in it. Reading `obj` makes them constants, and so guards them."""
+class SymbolicText(OpenText):
+    """A string with dynamic numbers, or strings that vary, in it. Reading `obj` makes them constants, and so guards them."""
 
     __slots__ = ("_tx", "parts")
-    is_computed = True
 
     def __init__(self, tx: TraceContext, parts: Parts):
         self.source = None
@@ -82,22 +86,40 @@ class SymbolicText(Constant):
 
     @property
     def obj(self) -> str:  # type: ignore[override]
-        return "".join(part if isinstance(part, str) else self._text_of(part) for part in self.parts)
+        return self.text_with(partial(_specialised, self._tx))
 
-    def _text_of(self, part: Part) -> str:
-        return part.function(*[_specialised(self._tx, value) for value in part.values])
+    def text_with(self, plain: Callable[[Value], Any]) -> str:
+        """The string, its values as `plain` gives them."""
+        return "".join(
+            part if isinstance(part, str) else part.function(*map(plain, part.values)) for part in self.parts
+        )
 
     def identity(self) -> Any:
         return self
-
-    def python_type(self) -> type:
-        return str
 
     def describe(self) -> str:
         return "a text of dynamic numbers"
 
     def reconstruct(self, cg: Any) -> None:
         _emit(self.parts, cg)
+
+
+def _place_of_text(tx: TraceContext, text: SymbolicText) -> Source | None:
+    values = [value for part in text.parts if isinstance(part, Part) for value in part.values]
+    try:
+        operands = tuple([operand_of(tx, value) for value in values])
+    except NotConstant:
+        return None
+    if any(varies(value) and not isinstance(place, Source) for value, place in zip(values, operands, strict=True)):
+        return None
+    return ComputedSource(OnPlainValues(_Render(text.parts)), operands, lambda *texts: f"text of {', '.join(texts)}")
+
+
+def _hint_of_text(tx: TraceContext, text: SymbolicText) -> str:
+    return text.text_with(lambda value: hint_of(tx, value) if varies(value) else value.constant())
+
+
+KINDS[SymbolicText] = VaryingKind(_place_of_text, _hint_of_text)
 
 
 def _specialised(tx: TraceContext, value: Value) -> Any:
@@ -187,6 +209,8 @@ def joined_text(tx: TraceContext, pieces: Iterable[str | Part | Value]) -> Value
 def _parts_of(piece: str | Part | Value) -> Parts:
     if isinstance(piece, (DeferredText, SymbolicText)):
         return piece.parts
+    if isinstance(piece, VaryingText):
+        return (Part(str, (piece,)),)
     if isinstance(piece, Value):
         text = piece.constant()
         if not isinstance(text, str):
@@ -205,7 +229,7 @@ def _is_known_by_guards(tx: TraceContext, value: Value) -> bool:
 
 def is_open_text(value: Value) -> bool:
     """Whether the value is a string that is not known yet."""
-    return isinstance(value, (DeferredText, SymbolicText))
+    return isinstance(value, (DeferredText, OpenText))
 
 
 # ---- snapshots

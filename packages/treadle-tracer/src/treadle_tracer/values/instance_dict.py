@@ -89,6 +89,17 @@ class InstanceDict(DictValue):
     def entries(self, entries: dict[Any, tuple[Value, Value]]) -> None:
         """The base class sets them; there are none but the attributes."""
 
+    def hashed(self, tx: TraceContext, key: Value) -> Any:
+        return key.hash_key(tx)  # names of attributes are constants
+
+    def length(self, tx: TraceContext) -> int:
+        if self.mutations.attrs_of(self.instance):
+            self.guard_keys(tx)  # which of the names stored are new
+        return super().length(tx)
+
+    def length_value(self, tx: TraceContext) -> Value:
+        return Constant(self.length(tx)) if self.mutations.attrs_of(self.instance) else super().length_value(tx)
+
     def named_items(self, tx: TraceContext) -> Iterator[tuple[str, Value]]:
         """(name, value) of all attributes."""
         for key, value in self.items(tx):

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import keys_in_order
+from treadle_tracer.computed_source import ComputedSource, dict_item, item_text
 from treadle_tracer.source import ApplySource, DictKeySource, dict_item_source
 from treadle_tracer.values.constants import CONSTANT_TYPES
+from treadle_tracer.values.varying import hint_of, place_of
 from treadle_tracer.weakly import is_referred_to_weakly, reference_to, referent
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
-    from treadle_tracer.values.value import TraceContext
+    from treadle_tracer.values.value import TraceContext, Value
 
 _MOST_BY_POSITION = 256  # the key at a position is found by counting
 
@@ -38,6 +40,35 @@ def guard_key_of(tx: TraceContext, source: Source, key: Any, has: bool) -> None:
         tx.guards.add(source, "call", HasKey(key, has), text)
     else:
         tx.guards.add(source, "has_key" if has else "lacks_key", key)
+
+
+def guard_open_key(tx: TraceContext, source: Source, mapping: dict[Any, Any], key: Value) -> bool:
+    """Rely on whether the dict at `source` has a key that varies from call to call."""
+    has = dict.__contains__(mapping, hint_of(tx, key))
+    place = place_of(tx, key)
+    assert place is not None
+    test = HasOpenKey(has)
+    tx.guards.add(source, "call_many", (test, (place,)), f"{place.text} {'in' if has else 'not in'} {source.text}")
+    return has
+
+
+def open_item(tx: TraceContext, source: Source | None, mapping: dict[Any, Any], key: Value) -> Value:
+    """The item of an outside dict under a key that varies, which is there."""
+    place = place_of(tx, key)
+    return tx.wrap(dict.__getitem__(mapping, hint_of(tx, key)), ComputedSource(dict_item, (source, place), item_text))
+
+
+class HasOpenKey:
+    """Guard callable: whether a dict has a key is as recorded."""
+
+    __slots__ = ("has",)
+
+    def __init__(self, has: bool):
+        self.has = has
+
+    def __call__(self, mapping: Any, key: Any) -> bool:
+        is_plain = isinstance(mapping, dict) and type(key) in (int, str)
+        return is_plain and dict.__contains__(mapping, key) is self.has
 
 
 def item_source(source: Source, key: Any) -> Source:
@@ -102,6 +133,31 @@ class SameSet:
     def __call__(self, value: Any) -> bool:
         same = len(value) == len(self.exact) and frozenset(map(_exact, value)) == self.exact
         return same and all(map(_is_alive, self.references))
+
+
+class HasMember:
+    """Guard callable: whether a set has a member, an int, a string or the like, is as recorded."""
+
+    __slots__ = ("has", "member")
+
+    def __init__(self, member: Any, has: bool):
+        self.member, self.has = member, has
+
+    def __call__(self, value: Any) -> bool:
+        return (self.member in value) is self.has
+
+
+class HasOpenMember:
+    """Guard callable: whether a set has a member that varies is as recorded."""
+
+    __slots__ = ("has",)
+
+    def __init__(self, has: bool):
+        self.has = has
+
+    def __call__(self, value: Any, member: Any) -> bool:
+        is_plain = type(value) in (set, frozenset) and type(member) in (int, str)
+        return is_plain and (member in value) is self.has
 
 
 class HasKey:

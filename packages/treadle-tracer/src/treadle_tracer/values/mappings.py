@@ -22,10 +22,11 @@ from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, lookup
 from treadle_tracer.values.constants import is_constant_object
 from treadle_tracer.values.iteration import DictIterator
-from treadle_tracer.values.key_guards import guard_key_of, guard_keys_of, item_source
+from treadle_tracer.values.key_guards import guard_key_of, guard_keys_of, guard_open_key, item_source, open_item
 from treadle_tracer.values.keys import check_keys
 from treadle_tracer.values.sequences import TupleValue, symbolic_length
 from treadle_tracer.values.value import NotConstant, Raised, Value, special_method
+from treadle_tracer.values.varying import VaryingKey, are_equal, place_of, varies
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -35,10 +36,11 @@ if TYPE_CHECKING:
 class DictValue(Value):
     """A dict, OrderedDict, defaultdict or Counter. `entries` maps hash_key to (key, value); `owner` as in ListValue.
 
-    `stored`: what the program has stored in an outside dict while its keys were not guarded.
+    `stored`: what the program has stored in an outside dict while its keys were not guarded. `has_open_keys`: some key of the program is
+    held as a `VaryingKey`.
     """
 
-    __slots__ = ("cls", "default_factory", "entries", "keys_guarded", "obj", "owner", "stored")
+    __slots__ = ("cls", "default_factory", "entries", "has_open_keys", "keys_guarded", "obj", "owner", "stored")
 
     def __init__(self, entries: dict[Any, tuple[Value, Value]] | None = None, cls: type = dict):
         self.source: Source | None = None
@@ -49,6 +51,7 @@ class DictValue(Value):
         self.keys_guarded = True
         self.default_factory: Value | None = None
         self.stored: dict[Any, tuple[Value, Value]] = {}
+        self.has_open_keys = False
 
     @classmethod
     def outside(cls, tx: TraceContext, obj: dict[Any, Any], source: Source) -> DictValue:
@@ -66,7 +69,7 @@ class DictValue(Value):
         return self.cls
 
     def constant(self) -> Any:
-        if not self.keys_guarded or self.cls is not dict:
+        if not self.keys_guarded or self.cls is not dict or self.has_open_keys:
             raise NotConstant(self)
         if any(value.__class__ is LazyValue for _, value in self.entries.values()):
             raise NotConstant(self)
@@ -98,19 +101,60 @@ class DictValue(Value):
         """Guard which keys there are and in which order."""
         if not self.keys_guarded and self.source is not None:
             self.keys_guarded = True
+            self.close_keys(tx)  # where one stands depends on whether it was there
             guard_keys_of(tx, self.obj, self.source)
 
-    def guard_key(self, tx: TraceContext, key: Value) -> None:
-        """Guard whether `key` is there."""
-        if self.keys_guarded or self.source is None or key.hash_key(tx) in self.stored:
+    # ---- keys
+
+    def hashed(self, tx: TraceContext, key: Value) -> Any:
+        """What `key` is stored under: its hash key, or that of an equal key if one of the two varies from call to call."""
+        is_open = varies(key) and key.python_type() in (int, str)
+        if not is_open and not self.has_open_keys:
+            return key.hash_key(tx)
+        own = self.entries if self.keys_guarded or self.source is None else self.stored
+        if len(own) > _MOST_COMPARED or (is_open and place_of(tx, key) is None):
+            self.close_keys(tx)
+            return key.hash_key(tx)
+        for held, (other, _) in list(own.items()):
+            if is_open or held.__class__ is VaryingKey:
+                equal = are_equal(tx, key, other)
+                if equal is None:
+                    self.close_keys(tx)
+                    return key.hash_key(tx)
+                if equal:
+                    return held
+        if not is_open:
+            return key.hash_key(tx)
+        self.has_open_keys = True
+        return VaryingKey()
+
+    def close_keys(self, tx: TraceContext) -> None:
+        """Make constants of the keys that vary."""
+        if not self.has_open_keys:
             return
+        self.has_open_keys = False
+        for entries in (self.entries, self.stored):
+            closed: dict[Any, tuple[Value, Value]] = {}
+            for held, (key, value) in entries.items():
+                plain = key.hash_key(tx) if held.__class__ is VaryingKey else held
+                closed[plain] = (closed[plain][0] if plain in closed else key, value)
+            entries.clear()
+            entries.update(closed)
+
+    def guard_key(self, tx: TraceContext, key: Value, hashed: Any) -> bool | None:
+        """Guard whether `key` is there. The result tells, None where all keys are guarded or the program has stored it."""
+        if self.keys_guarded or self.source is None or hashed in self.stored:
+            return None
+        if hashed.__class__ is VaryingKey:
+            return guard_open_key(tx, self.source, self.obj, key)
         try:
             plain = key.constant()
         except NotConstant:
             self.guard_keys(tx)
-            return
+            return None
         has = dict.__contains__(self.obj, plain)
         guard_key_of(tx, self.source, plain, has)
+        return has
 
     def changed(self, tx: TraceContext) -> None:
         if self.source is not None or (self.owner is not None and self.owner.source is not None):
@@ -127,10 +171,11 @@ class DictValue(Value):
 
     def lookup(self, tx: TraceContext, key: Value) -> Value | None:
         """The item under `key`, realised, or None."""
-        self.guard_key(tx, key)
-        entry = self.entries.get(key.hash_key(tx))
+        hashed = self.hashed(tx, key)
+        has = self.guard_key(tx, key, hashed)
+        entry = self.entries.get(hashed)
         if entry is None:
-            return None
+            return open_item(tx, self.source, self.obj, key) if has and hashed.__class__ is VaryingKey else None
         return entry[1].force(tx) if entry[1].__class__ is LazyValue else entry[1]
 
     def get_item(self, tx: TraceContext, key: Value) -> Value:
@@ -148,8 +193,9 @@ class DictValue(Value):
         return tx.raise_exception_value(KeyError, [key])
 
     def contains(self, tx: TraceContext, item: Value) -> bool:
-        self.guard_key(tx, item)
-        return item.hash_key(tx) in self.entries
+        hashed = self.hashed(tx, item)
+        was_there = self.guard_key(tx, item, hashed)
+        return hashed in self.entries or (hashed.__class__ is VaryingKey and was_there is True)
 
     def truth(self, tx: TraceContext) -> bool:
         if not self.keys_guarded and self.source is not None and not self.stored:
@@ -159,18 +205,27 @@ class DictValue(Value):
         return self.length(tx) > 0
 
     def length(self, tx: TraceContext) -> int:
-        if self.stored:
-            self.guard_keys(tx)
-        elif not self.keys_guarded and self.source is not None:
-            tx.guards.add(self.source, "len", dict.__len__(self.obj))
-        return len(self.entries)
+        if self.keys_guarded or self.source is None:
+            return len(self.entries)
+        added = self._count_added(tx)
+        tx.guards.add(self.source, "len", dict.__len__(self.obj))
+        return dict.__len__(self.obj) + added
 
     def length_value(self, tx: TraceContext) -> Value:
-        if not self.keys_guarded and self.source is not None and not self.stored:
-            number = symbolic_length(tx, self.source, dict.__len__(self.obj))
+        if not self.keys_guarded and self.source is not None:
+            added = self._count_added(tx)
+            number = None if self.keys_guarded else symbolic_length(tx, self.source, dict.__len__(self.obj))
             if number is not None:
-                return number
+                return tx.binary_op("+", number, Constant(added)) if added else number
         return super().length_value(tx)
+
+    def _count_added(self, tx: TraceContext) -> int:
+        """How many of the keys that the program has stored were not there; guarded for each."""
+        stored, self.stored = self.stored, {}
+        try:
+            return sum(not self.guard_key(tx, key, held) for held, (key, _) in stored.items())
+        finally:
+            self.stored = stored
 
     def key_values(self, tx: TraceContext) -> list[Value]:
         self.guard_keys(tx)
@@ -193,15 +248,20 @@ class DictValue(Value):
     def raw_entries(self, tx: TraceContext) -> dict[Any, tuple[Value, Value]]:
         """Entries to copy into another dict; values may be lazy."""
         self.guard_keys(tx)
+        self.close_keys(tx)
         return self.entries
 
     # ---- writing
 
     def set_item(self, tx: TraceContext, key: Value, value: Value) -> None:
-        hashed = key.hash_key(tx)
-        if not self.keys_guarded and self.source is not None and is_one_of(self.cls, (dict, collections.defaultdict)):
+        is_unread = not self.keys_guarded and self.source is not None
+        if is_unread and not is_one_of(self.cls, (dict, collections.defaultdict)):
+            self.guard_keys(tx)
+        hashed = self.hashed(tx, key)
+        if not self.keys_guarded and is_unread:
             tx.mutations.mutated(self)  # whether the key is there already makes no difference
-            self.stored[hashed] = (key, value)
+            first = self.stored.get(hashed)
+            self.stored[hashed] = (key if first is None else first[0], value)  # an equal key stays the first
         old = self.entries.get(hashed)
         self.entries[hashed] = (key if old is None else old[0], value)
         if hashed not in self.stored or self.keys_guarded:
@@ -213,10 +273,19 @@ class DictValue(Value):
         return [(dict.__setitem__, pair) for pair in self.stored.values()]
 
     def del_item(self, tx: TraceContext, key: Value) -> None:
-        self.guard_key(tx, key)
-        if self.entries.pop(key.hash_key(tx), None) is None:
+        key = self.key_to_delete(tx, key)
+        hashed = self.hashed(tx, key)
+        self.guard_key(tx, key, hashed)
+        if self.entries.pop(hashed, None) is None:
             tx.raise_exception_value(KeyError, [key])
         self.changed(tx)
+
+    def key_to_delete(self, tx: TraceContext, key: Value) -> Value:
+        """The key, a constant if it is one of an outside dict: which one is gone must be known."""
+        if not varies(key) or self.keys_guarded or self.source is None:
+            return key
+        self.close_keys(tx)
+        return tx.from_constant(key.hash_key(tx))
 
     def update_from(self, tx: TraceContext, other: Value) -> None:
         """`dict.update` with one positional argument."""
@@ -279,6 +348,7 @@ class DictValue(Value):
         cg.cb.build_map(len(self.entries))
 
 
+_MOST_COMPARED = 16  # keys with which one that varies is compared
 _HAS_ITEMS = {True: dict.__len__, False: lambda value: dict.__len__(value) == 0}
 
 
@@ -323,14 +393,15 @@ def _setdefault(self: DictValue, tx: TraceContext, args: list[Value], kwargs: di
 
 
 def _pop(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    found = self.lookup(tx, args[0])
+    key = self.key_to_delete(tx, args[0])
+    found = self.lookup(tx, key)
     if found is None:
         if len(args) > 1:
             return args[1]
         if "default" in kwargs:  # OrderedDict.pop
             return kwargs["default"]
-        return tx.raise_exception_value(KeyError, [args[0]])
-    self.remove(tx, [args[0].hash_key(tx)])
+        return tx.raise_exception_value(KeyError, [key])
+    self.remove(tx, [self.hashed(tx, key)])
     return found
 
 
@@ -378,7 +449,7 @@ def _copy(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str
 
 def _move_to_end(self: DictValue, tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
     self.guard_keys(tx)
-    hashed = args[0].hash_key(tx)
+    hashed = self.hashed(tx, args[0])
     if hashed not in self.entries:
         tx.raise_exception_value(KeyError, [args[0]])
     entry = self.entries.pop(hashed)

@@ -38,6 +38,7 @@ from treadle_tracer.values.symbolic_arithmetic import operator_in_graph
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.text import percent_format
 from treadle_tracer.values.value import NotConstant, Raised, Value, call_special
+from treadle_tracer.values.varying_text import OpenText, answer
 from treadle_tracer.values.weak_references import WeakReference
 
 if TYPE_CHECKING:
@@ -66,6 +67,10 @@ def fold(
     may_warn: bool = False,
 ) -> Value:
     """Call a pure function of constants now. An exception of the call is one of the traced program. What NumPy's scalars do may warn."""
+    if not kwargs and any(isinstance(arg, OpenText) for arg in args):
+        found = answer(tx, function, args)
+        if found is not None:
+            return found
     try:
         plain = [arg.constant() for arg in args]
         named = {name: arg.constant() for name, arg in kwargs.items()}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import is_subtype, mro_of, name_in_messages
+from treadle_tracer.computed_source import ComputedSource, item_text, list_item, tuple_item
 from treadle_tracer.errors import Unsupported
 from treadle_tracer.source import ApplySource, ConstSource, length_of_container
 from treadle_tracer.tables import by_name, disjoint
@@ -22,6 +23,7 @@ from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, find_in_mro, has_special, lookup
 from treadle_tracer.values.iteration import SequenceIterator
 from treadle_tracer.values.value import NotConstant, Value
+from treadle_tracer.values.varying import hint_of, place_of, varies
 
 if TYPE_CHECKING:
     from treadle_tracer.source import Source
@@ -88,6 +90,9 @@ class Sequence(Value):
         tx.raise_exception(TypeError, _BAD_INDEX[kind].format(name_in_messages(cls)))
 
     def get_item(self, tx: TraceContext, key: Value) -> Value:
+        found = self._item_at_open_position(tx, key) if varies(key) else None
+        if found is not None:
+            return found
         index = self.index_of(tx, key)
         if isinstance(index, slice):
             return self.slice(index)
@@ -96,6 +101,20 @@ class Sequence(Value):
         except IndexError as error:
             is_deque = issubclass(self.cls, collections.deque)
             tx.raise_real(IndexError("deque index out of range") if is_deque else error)
+
+    def _item_at_open_position(self, tx: TraceContext, key: Value) -> Value | None:
+        """The item of a list or tuple from outside at a position that differs from call to call. None where the position is to be a
+        constant: the trace has changed the list, or the position is out of range."""
+        if self.obj is None or tx.mutations.is_mutated(self):
+            return None
+        read, place = _ITEM_AT.get(self.cls), place_of(tx, key)
+        if read is None or place is None or key.python_type() is not int:
+            return None
+        position, length = hint_of(tx, key), len(self.obj)
+        if not -length <= position < length:
+            return None
+        source = ConstSource(self.obj) if self.source is None else self.source
+        return tx.wrap(self.obj[position], ComputedSource(read, (source, place), item_text))
 
     def slice(self, index: slice) -> Value:
         raise NotImplementedError
@@ -149,6 +168,7 @@ _FIELD_DESCRIPTORS = (
 )
 
 
+_ITEM_AT: dict[type, Callable[[Any, Any], Any]] = {list: list_item, tuple: tuple_item}
 _BAD_INDEX: dict[type, str] = {
     list: "list indices must be integers or slices, not {}",
     tuple: "tuple indices must be integers or slices, not {}",
@@ -220,7 +240,7 @@ class CodeTuple(TupleValue):
     __slots__ = ("loaded",)
 
     def __init__(self, items: list[Value], loaded: tuple[Any, ...]):
-        super().__init__(items)
+        super().__init__(items, obj=loaded)
         self.loaded = loaded
 
     def reconstruct(self, cg: Any) -> None:

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from treadle_shapes import evaluate
 from treadle_shapes.torch import begin_history, fake_like, raw_expr
+from treadle_tracer.computed_source import ComputedSource, Expression
 from treadle_tracer.decision_programs import Place
 from treadle_tracer.dynamic import DynamicSources, create_size, hints_of, is_small_integer, stride_rules, strides_by
-from treadle_tracer.source import Source
+from treadle_tracer.source import AttrSource, Source, TupleItemSource
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.int64 import fits
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
-from treadle_tracer.values.unbacked import UnbackedNumbers
+from treadle_tracer.values.unbacked import UnbackedNumbers, is_unbacked
 from treadle_tracer.values.value import Value
+from treadle_tracer.values.varying import KINDS, VaryingKind
 
 if TYPE_CHECKING:
     from torch import fx
@@ -136,7 +139,7 @@ class Symbols:
 
     def is_dynamic_integer(self, source: Source | None, number: int) -> bool:
         """Whether the int at `source` gets a symbol, because it has changed between earlier calls."""
-        return source is not None and source in self.dynamic and is_small_integer(number)
+        return source is not None and self._varies(source) and is_small_integer(number)
 
     def integer(self, tx: TraceContext, number: int, source: Source) -> Value:
         """The int at `source` as a symbol."""
@@ -155,7 +158,14 @@ class Symbols:
 
     def is_dynamic_float(self, source: Source | None) -> bool:
         """Whether the float at `source` gets a symbol, because it has changed between earlier calls."""
-        return source is not None and source in self.dynamic
+        return source is not None and self._varies(source)
+
+    def is_dynamic_text(self, source: Source | None) -> bool:
+        """Whether the string at `source` is left open, because it has changed between earlier calls."""
+        return source is not None and self._varies(source)
+
+    def _varies(self, source: Source) -> bool:
+        return source in self.dynamic or isinstance(source, ComputedSource)
 
     def float_number(self, tx: TraceContext, number: float, source: Source) -> Value:
         """The float at `source` as a symbol."""
@@ -227,5 +237,38 @@ class Symbols:
 
         raise Unsupported("data-dependent", f"{self.env.source_of(symbol)} stands in no graph node")
 
+    def place_of(self, symbol: Any) -> Source | None:
+        """Where calls find the value of a backed symbol; None for a stride."""
+        size = self.sources.get(symbol)
+        if size is not None:
+            return TupleItemSource(AttrSource(size[0], "shape"), size[1])
+        return next((place for place, number in self._integers.items() if raw_expr(number.sym) is symbol), None)
+
     def _key(self, number: Any) -> Any:
         return (type(number), raw_expr(number))
+
+
+# ---- dynamic numbers as keys and positions
+
+
+def _place_of_number(tx: TraceContext, value: SymbolicValue) -> Source | None:
+    """Where calls find a dynamic number: its own place, or what computes it from sizes and ints."""
+    if value.source is not None or value.python_type() is not int or is_unbacked(tx, value):
+        return value.source
+    expr = raw_expr(value.sym)
+    symbols = tuple(sorted(expr.free_symbols, key=lambda symbol: symbol.order))
+    places = [tx.symbols.place_of(symbol) for symbol in symbols]
+    if not places or None in places:
+        return None
+    described = tx.symbols.env.describe(expr)
+    return ComputedSource(Expression(expr, symbols), tuple(places), lambda *texts: described)
+
+
+def _hint_of_number(tx: TraceContext, value: SymbolicValue) -> Any:
+    if value.obj is not None:
+        return value.obj
+    expr = raw_expr(value.sym)
+    return evaluate(expr, {symbol: tx.symbols.env.hints[symbol] for symbol in expr.free_symbols})
+
+
+KINDS[SymbolicValue] = VaryingKind(_place_of_number, _hint_of_number)

@@ -14,7 +14,7 @@ from treadle_tracer.values import tensor_numbers
 from treadle_tracer.values.base import Constant
 from treadle_tracer.values.class_lookup import lookup
 from treadle_tracer.values.constant_objects import ConstantObject, has_python_method
-from treadle_tracer.values.deferred_text import DeferredText, SymbolicText, is_open_text, text_of
+from treadle_tracer.values.deferred_text import DeferredText, is_open_text, text_of
 from treadle_tracer.values.exceptions import ExceptionValue
 from treadle_tracer.values.numpy_numbers import NumpyNumber
 from treadle_tracer.values.objects import ObjectValue
@@ -22,6 +22,7 @@ from treadle_tracer.values.originals import replaced_method
 from treadle_tracer.values.sequences import TupleValue
 from treadle_tracer.values.tensor import SymbolicValue, TensorValue
 from treadle_tracer.values.value import Value, call_special
+from treadle_tracer.values.varying_text import OpenText
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -51,7 +52,7 @@ def _text(tx: TraceContext, value: Value, name: str, function: Callable[[Any], s
         if isinstance(value, ObjectValue) and issubclass(value.cls, BaseException) and name == "__str__":
             return _exception_text(tx, value, raw)
         raise Unsupported("format", value.describe())
-    if isinstance(value, SymbolicText) and name == "__str__":
+    if isinstance(value, OpenText) and name == "__str__":
         return value
     if isinstance(value, SymbolicValue):
         return text_of(tx, function, value)
@@ -158,7 +159,7 @@ def format_method(tx: TraceContext, template: str, args: list[Value], kwargs: di
     return text_of(tx, _Format(template, tuple(given)), *args, *given.values())
 
 
-_OPEN = (TensorValue, SymbolicValue, DeferredText, SymbolicText)
+_OPEN = (TensorValue, SymbolicValue, DeferredText, OpenText)
 
 
 def _formatted_number(tx: TraceContext, value: Value) -> Value:

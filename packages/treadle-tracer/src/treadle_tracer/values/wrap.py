@@ -61,7 +61,7 @@ from treadle_tracer.values.functions import (
 from treadle_tracer.values.generic_alias import GenericAlias, wrap_alias
 from treadle_tracer.values.graph_functions import goes_into_graph, rely_on_body
 from treadle_tracer.values.growing import OutsideList, OutsideTuple
-from treadle_tracer.values.key_guards import ItemOf, SameKeys, SameSet
+from treadle_tracer.values.key_guards import ItemOf, SameKeys
 from treadle_tracer.values.mapping_proxy import wrap_mapping_proxy
 from treadle_tracer.values.mappings import VIEW_TYPES, DictValue, DictView, outside_hash_key, wrap_key
 from treadle_tracer.values.modules import ModuleValue
@@ -69,11 +69,13 @@ from treadle_tracer.values.numpy_numbers import NumpyNumber, wrap_numpy_number
 from treadle_tracer.values.objects import ObjectValue
 from treadle_tracer.values.opaque import OPAQUE_CODES, OpaqueValue
 from treadle_tracer.values.outside_counts import wrap_count
+from treadle_tracer.values.outside_sets import OutsideSet
 from treadle_tracer.values.rules.table import rule_of
 from treadle_tracer.values.sequences import CodeTuple, ListValue, TupleValue, make_slice
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.tensor import SymbolicValue
 from treadle_tracer.values.value import Value
+from treadle_tracer.values.varying_text import wrap_text
 
 if TYPE_CHECKING:
     from treadle_tracer.values.value import TraceContext
@@ -91,6 +93,8 @@ def wrap(tx: TraceContext, obj: Any, source: Source | None) -> Value:
             return tx.symbols.integer(tx, obj, source)
         if cls is float and source is not None and tx.symbols.is_dynamic_float(source):
             return tx.symbols.float_number(tx, obj, source)
+        if cls is str and tx.symbols.is_dynamic_text(source):
+            return wrap_text(tx, obj, source)  # type: ignore[arg-type]
         return wrap_constant(tx, obj, source)
     cached = tx.wrapped.get(id(obj))
     if cached is not None:
@@ -333,7 +337,7 @@ def _set(tx: TraceContext, obj: Any, source: Source) -> Value:
         raise Unsupported("unknown-object", f"{source.text} is a set of objects")
     tx.guards.add(source, "type_is", type(obj))
     if not isinstance(source, ConstSource):
-        tx.guards.add(source, "call", SameSet(obj), f"{source.text} has the same {len(obj)} items")
+        return OutsideSet(tx, obj, source)
     made = SetValue.of(tx, [tx.wrap(item, ConstSource(item)) for item in obj], type(obj))
     made.source, made.obj, made.real = source, obj, obj
     return made

@@ -196,6 +196,13 @@ def _comparison(text: str) -> Apply:
 _MATH = [function for name, function in vars(math).items() if callable(function) and name != "prod"]
 """`math.prod` works on any iterable: see values.rules.python_builtins."""
 
+
+def _index(tx: TraceContext, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    if isinstance(args[0], SymbolicValue) and args[0].python_type() is int:
+        return args[0]
+    return Constant(args[0].as_index(tx))
+
+
 RULES = (
     Rule(abs, _abs),
     Rule(round, _round),
@@ -219,7 +226,7 @@ RULES = (
     Rule(operator.setitem, _set_item, Effect.WRITES_ARGUMENTS),
     Rule(operator.delitem, _delete_item, Effect.WRITES_ARGUMENTS),
     Rule(operator.contains, lambda tx, args, kwargs: boolean(args[0].contains(tx, args[1]))),
-    Rule(operator.index, lambda tx, args, kwargs: Constant(args[0].as_index(tx))),
+    Rule(operator.index, _index),
     Rule(operator.abs, _abs),
     Rule(operator.length_hint, _length_hint),
     Rule(operator.methodcaller, _method_caller, Effect.NONE),

@@ -1,0 +1,74 @@
+"""Ints and strings that differ from call to call, as keys and positions.
+
+    def f(x, step):
+        history[step] = x.mean()            # another key on every call
+        return x * scales[step % 4]
+
+Such a key stays open: the trace asks only whether an outside dict has it, and whether it equals the other keys that the trace uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from treadle_tracer.values.value import Value
+
+if TYPE_CHECKING:
+    from treadle_tracer.source import Source
+    from treadle_tracer.values.value import TraceContext
+
+
+class VaryingKind(NamedTuple):
+    """One kind of Value that varies.
+
+    place    (tx, value) -> where a call finds the int or the string; None where only the graph knows it, or it is neither
+    hint     (tx, value) -> what the traced call has there
+    """
+
+    place: Callable[[TraceContext, Any], Source | None]
+    hint: Callable[[TraceContext, Any], Any]
+
+
+KINDS: dict[type[Value], VaryingKind] = {}
+"""The kinds by class of Value. The module of a class adds it."""
+
+
+class VaryingKey:
+    """What a dict of the trace holds in place of the hash key of a key that varies. It equals itself only."""
+
+    __slots__ = ()
+
+
+def varies(value: Value) -> bool:
+    """Whether a value may be an int or a string that differs from call to call."""
+    return type(value) in KINDS
+
+
+def place_of(tx: TraceContext, value: Value) -> Source | None:
+    """Where a call finds the int or the string, None where the value does not vary, or not so that a guard can follow it."""
+    kind = KINDS.get(type(value))
+    return None if kind is None else kind.place(tx, value)
+
+
+def hint_of(tx: TraceContext, value: Value) -> Any:
+    """The int or the string of the traced call, which is not guarded."""
+    return KINDS[type(value)].hint(tx, value)
+
+
+def operand_of(tx: TraceContext, value: Value) -> Any:
+    """The place of a value that varies, the constant of one that does not. Raises NotConstant."""
+    place = place_of(tx, value)
+    return value.constant() if place is None else place
+
+
+def are_equal(tx: TraceContext, a: Value, b: Value) -> bool | None:
+    """Whether two keys are equal, one of which varies; what is found is guarded. None where the class of one may say what is equal."""
+    kinds = (a.python_type(), b.python_type())
+    if all(kind in _NUMBERS for kind in kinds) or kinds == (str, str):
+        return tx.compare("==", a, b).truth(tx)
+    return False if all(kind in _NUMBERS or kind in _NEVER_NUMBERS for kind in kinds) else None
+
+
+_NUMBERS = (int, bool, float)
+_NEVER_NUMBERS = (str, bytes, tuple, type(None))
