@@ -138,6 +138,43 @@ def helper(x, k):
 def breaking(x, k):
     x = x + k
     return x * (1 if x.sum().item() > 0 else 2)
+
+def delegating(x, k, log):
+    try:
+        log.append((yield from numbers(x, k)))
+    except KeyError as error:
+        log.append(type(error.__context__).__name__)
+        yield x - 1
+    finally:
+        log.append("end")
+    return k
+
+class Pause:
+    def __init__(self, n):
+        self.n = n
+    def __await__(self):
+        return (yield self.n)
+
+async def awaiting(x, k, loud=False):
+    for i in range(k):
+        x = x + (await Pause(i) or 0)
+        if loud:
+            x.sum().item()
+    return x
+
+def drive(coroutine, *sent):
+    seen = []
+    try:
+        seen.append(coroutine.send(None))
+        for value in sent:
+            seen.append(coroutine.send(value))
+    except StopIteration as stop:
+        return stop.value, seen
+    coroutine.close()
+    return None, seen
+
+def group(n):
+    return ExceptionGroup("g", [KeyError(n), ExceptionGroup("h", [ValueError(1), OSError(2, "m")]), ValueError(n)][: n % 3 + 1])
 """
 
 SIMPLE = st.sampled_from(
@@ -235,6 +272,13 @@ SIMPLE = st.sampled_from(
         "torch.set_default_dtype(torch.float64); {t} = {u} + torch.ones(2).to({u}); torch.set_default_dtype(torch.float32)",
         "{n} = len('abc'.translate({{97: 'zz', 98: None}})) - {m}",
         "{n} = len(list(iter(iter([1, {n}, {m}, 2]).__next__, {m})))",
+        "it = delegating({u}, {n} % 3, xs); {t} = next(it, {v}); xs.append([*it])",
+        "it = delegating({u}, 2, xs); next(it); xs.append(it.throw(KeyError({n}))); it.close()",
+        "it = delegating({u}, 2, xs); xs.append([next(it), it.send({v})]); d['it'] = it",
+        "{t} = drive(awaiting({u}, {n} % 3), 1, {v}, 2)[0]",
+        "xs.append(drive(awaiting({u}, {n} % 4), {m}))",
+        "xs.append([str(part) for part in group({n}).split(ValueError)])",
+        "xs.append([getattr(OSError(2, {n}), name) for name in ('errno', 'strerror', 'filename')])",
     ]
 )
 
@@ -311,6 +355,8 @@ BREAKING = st.sampled_from(
         "token = VARIABLE.set({n}); {t} = breaking({u}, VARIABLE.get()); VARIABLE.reset(token)",
         "link = weakref.ref(Box()); xs.append(link() is None)",
         "state.n = {n}",
+        "{t} = drive(awaiting(breaking({u}, 1), {n} % 3, loud=True), 1, 2, 3)[0]",
+        "it = delegating(breaking({u}, 1), 3, xs); next(it); {t} = breaking(it.send({v}), 2); xs.append([*it])",
         "lock = threading.Lock(); lock.acquire(); {t} = breaking({u}, lock.locked()); lock.release()",
         "left, right = itertools.tee([{n}, 1, 2]); next(left); {t} = breaking({u}, next(right)) + sum(left); xs += right",
     ]
@@ -399,6 +445,8 @@ def programs(draw):
             if draw(st.booleans()):
                 emit(indent, "finally:")
                 emit(indent + 1, fill(draw(SIMPLE)))
+        elif kind == "group":
+            groups(depth, indent)
         elif kind == "with":
             emit(indent, f"with {draw(MANAGERS)}:")
             block(depth + 1, indent + 1, in_loop)
@@ -410,7 +458,23 @@ def programs(draw):
             emit(indent + 1, fill("free = free + {t}.sum() * 0 + k"))
             emit(indent + 1, "return k + more")
 
-    KINDS = ["if", "if", "for", "while", "try", "with", "def", "class", "class"]
+    def groups(depth, indent):
+        emit(indent, "try:")
+        emit(indent + 1, "try:")
+        block(depth + 1, indent + 2, False)
+        emit(indent + 2, fill(draw(st.one_of(EXCEPTIONS, st.just("raise group({n})")))))
+        for caught in draw(
+            st.lists(st.sampled_from(["ValueError", "(KeyError, OSError)", "Exception"]), min_size=1, max_size=2)
+        ):
+            emit(indent + 1, f"except* {caught} as error:")
+            emit(indent + 2, "xs.append((str(error), [type(part).__name__ for part in error.exceptions]))")
+            emit(indent + 2, fill(draw(st.one_of(SIMPLE, SIMPLE, BREAKING))))
+            if draw(st.integers(0, 2)) == 0:
+                emit(indent + 2, draw(st.sampled_from(["raise", "raise error", "raise KeyError(3)", "[][3]"])))
+        emit(indent, "except Exception as error:")
+        emit(indent + 1, "xs.append((str(error), type(error.__context__).__name__))")
+
+    KINDS = ["if", "if", "for", "while", "try", "with", "def", "class", "class", "group"]
     block(0, 1, False)
     body = "\n".join(lines)
     return f"""{HEADER}
