@@ -3,8 +3,8 @@
     y = mm(x, w.t())        x: [1, k], w: [n, k]        y[0, j] = sum over r of x[0, r] * w[j, r]
 
 Reading the matrix takes all the time. A loop that walks it from its first element to its last reads faster than BLAS and oneDNN, which
-read several rows at once (one thread of an EPYC, matrices of 0.2 to 100 MB that are in no cache: 19 to 30 GB/s instead of 7 to 15 in
-float32, 15 to 20 instead of 4 to 9 in bfloat16), and what follows runs in the same kernel.
+read several rows at once (one thread of an EPYC, matrices that are in no cache: about 14 to 23 GB/s instead of 7 to 15 in float32, 7 to
+19 instead of 4 to 9 in bfloat16), and what follows runs in the same kernel.
 """
 
 from __future__ import annotations
