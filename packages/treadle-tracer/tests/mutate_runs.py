@@ -54,6 +54,22 @@ def check(program: Program, *, compiles: int | None = None, breaks: bool = False
     return recorders
 
 
+def check_at_most_one_recompile(program: Program) -> None:
+    """The program is compiled whole, and at most twice, and its calls look like eager ones."""
+    expected = run(program, lambda function: function)
+    recorders = []
+
+    def make(function: Any) -> Any:
+        fast, recorder = compiled(function)
+        recorders.append(recorder)
+        return fast
+
+    assert run(program, make) == expected
+    (recorder,) = recorders
+    assert recorder.graphs and not recorder.breaks
+    assert len(recorder.entries) <= 2, [reason for _, reason in recorder.recompiles]
+
+
 def collect(namespace: dict[str, Any]) -> Any:
     """The decorator of a test over all programs of a module: generator functions without parameters."""
     programs = [

@@ -120,6 +120,20 @@ def items_in_order(mapping: dict[Any, Any]) -> Iterable[tuple[Any, Any]]:
     return dict.items(mapping)
 
 
+def length_of_container(value: Any) -> int | None:
+    """The number of items of a list, dict or set, whatever a subclass says; None for anything else."""
+    return next((kind.__len__(value) for kind in (list, dict, set, frozenset) if isinstance(value, kind)), None)
+
+
+def own_item(mapping: dict[Any, Any], key: Any) -> Any:
+    """The item that a dict holds. `dict.__getitem__` would ask `__missing__` of a subclass. Raises KeyError."""
+    found = dict.get(mapping, key, _ABSENT)
+    if found is _ABSENT:
+        raise KeyError
+    return found
+
+
+_ABSENT = object()
 _HEAP_TYPE, _IMMUTABLE_TYPE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE
 
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from treadle_shapes import evaluate
 
-from .source import Emitter, Path, Source, _hashable, _same_key
+from .class_facts import own_item
+from .source import Emitter, Identity, Path, Source
 
 Operand = Any  # a Source, or a constant: str, int, float, bytes, bool, None
 
@@ -28,18 +29,7 @@ class ComputedSource(Source):
         self.function = function
         self.operands = operands
         self.write = write
-        super().__init__(None, (id(function), *map(_hash_of, operands)))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if self is other:
-            return True
-        if not isinstance(other, ComputedSource) or self._hash != other._hash or self.function is not other.function:
-            return False
-        pairs = zip(self.operands, other.operands, strict=False)
-        return len(self.operands) == len(other.operands) and all(map(_same_operand, pairs))
+        super().__init__(None, (Identity(function), *operands))
 
     def _write(self) -> str:
         texts = [operand.text if isinstance(operand, Source) else repr(operand) for operand in self.operands]
@@ -77,21 +67,9 @@ class _Filled:
         return self.function(*[operand if is_constant else next(given) for is_constant, operand in self.constants])
 
 
-def _hash_of(operand: Operand) -> Any:
-    return operand if isinstance(operand, Source) else _hashable(operand)
-
-
-def _same_operand(pair: tuple[Operand, Operand]) -> bool:
-    a, b = pair
-    return a == b if isinstance(a, Source) and isinstance(b, Source) else _same_key(a, b)
-
-
 def is_computed(source: Source) -> bool:
     """Whether what is at a source was chosen by values of the call: it stands at, or below, a computed source."""
-    root: Source = source
-    while root.base is not None:
-        root = root.base
-    return type(root) is ComputedSource
+    return type(source.root) is ComputedSource
 
 
 class Expression:
@@ -130,16 +108,24 @@ class OnPlainValues:
 
 
 def dict_item(mapping: Any, key: Any) -> Any:
-    """The item of a dict under a key that is an int or a string. `dict.__getitem__` would ask `__missing__` of a subclass."""
+    """The item of a dict under a key that is an int or a string."""
     if not isinstance(mapping, dict) or type(key) not in (int, str):
         raise TypeError
-    found = dict.get(mapping, key, _ABSENT)
-    if found is _ABSENT:
-        raise KeyError
-    return found
+    return own_item(mapping, key)
 
 
-_ABSENT = object()
+def has_key(mapping: Any, key: Any) -> bool:
+    """Whether a dict has a key that is an int or a string."""
+    if not isinstance(mapping, dict) or type(key) not in (int, str):
+        raise TypeError
+    return dict.__contains__(mapping, key)
+
+
+def has_member(members: Any, member: Any) -> bool:
+    """Whether a set has a member that is an int or a string."""
+    if type(members) not in (set, frozenset) or type(member) not in (int, str):
+        raise TypeError
+    return member in members
 
 
 def list_item(items: Any, index: Any) -> Any:
@@ -159,3 +145,8 @@ def tuple_item(items: Any, index: Any) -> Any:
 def item_text(container: str, key: str) -> str:
     """How items are written."""
     return f"{container}[{key}]"
+
+
+def contains_text(container: str, key: str) -> str:
+    """How the question is written whether a container has a key."""
+    return f"({key} in {container})"

@@ -82,8 +82,10 @@ class Source:
     @property
     def root(self) -> Source:
         """The first source of the chain."""
-        *_, first = self.chain()
-        return first
+        source: Source = self
+        while source.base is not None:
+            source = source.base
+        return source
 
     def chain(self) -> Iterator[Source]:
         """The source, the one that it is reached from, and so on up to the root."""
@@ -100,7 +102,7 @@ class Source:
         raise NotImplementedError
 
 
-class _Identity:
+class Identity:
     """A key that equals itself only as long as it wraps the same object."""
 
     __slots__ = ("obj",)
@@ -112,10 +114,10 @@ class _Identity:
         return id(self.obj)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and self.obj is other.obj
+        return isinstance(other, Identity) and self.obj is other.obj
 
 
-_COMPARED_BY_VALUE = IdentitySet((str, int, float, bytes, bool, type(None), _Identity))
+_COMPARED_BY_VALUE = IdentitySet((str, int, float, bytes, bool, type(None), Identity))
 
 
 def _hashable(key: Any) -> Any:
@@ -123,7 +125,7 @@ def _hashable(key: Any) -> Any:
     kind = type(key)
     if kind is tuple:
         return tuple(map(_hashable, key))
-    return key if kind is str or kind in _COMPARED_BY_VALUE else id(key)
+    return key if kind is str or kind in _COMPARED_BY_VALUE or issubclass(kind, Source) else id(key)
 
 
 def path_key(path: Path) -> Any:
@@ -147,7 +149,7 @@ def _same_key(a: Any, b: Any) -> bool:
         return False
     if kind is tuple:
         return len(a) == len(b) and all(map(_same_key, a, b))
-    return (kind is str or kind in _COMPARED_BY_VALUE) and a == b
+    return (kind is str or kind in _COMPARED_BY_VALUE or issubclass(kind, Source)) and a == b
 
 
 # ---- roots
@@ -267,7 +269,7 @@ class ConstSource(Source):
         self._held = obj if is_made else reference_to(obj)
         self._is_weak = self._held is not obj
         self.label = label
-        super().__init__(None, _Identity(self._held))
+        super().__init__(None, Identity(self._held))
 
     @property
     def obj(self) -> Any:
@@ -426,7 +428,7 @@ class SlotSource(Source):
         self.name: str = descriptor.__name__
         slot = named_slot(descriptor)
         self._held = descriptor if slot is None else slot
-        super().__init__(base, _Identity(descriptor) if slot is None else (_Identity(slot[0]), self.name))
+        super().__init__(base, Identity(descriptor) if slot is None else (Identity(slot[0]), self.name))
 
     def _write(self) -> str:
         return f"{self.base.text}.{self.name}"
@@ -458,7 +460,7 @@ class ModuleAttrSource(Source):
     def __init__(self, module: Any, name: str):
         self.module = module
         self.name = name
-        super().__init__(None, (name, _Identity(module)))
+        super().__init__(None, (name, Identity(module)))
 
     def _write(self) -> str:
         return f"{self.module.__name__}.{self.name}"
@@ -574,7 +576,7 @@ class ApplySource(Source):
 
     def __init__(self, base: Source, function: Callable[[Any], Any]):
         self.function = function
-        super().__init__(base, _Identity(function))
+        super().__init__(base, Identity(function))
 
     def _write(self) -> str:
         return f"{getattr(self.function, '__name__', self.function)}({self.base.text})"
@@ -587,11 +589,6 @@ class ApplySource(Source):
         cb.load_const(self.function)
         self.base.emit(cb)
         cb.call(1)
-
-
-def length_of_container(value: Any) -> int | None:
-    """The number of items of a list, dict or set, whatever a subclass says; None for anything else."""
-    return next((kind.__len__(value) for kind in (list, dict, set, frozenset) if isinstance(value, kind)), None)
 
 
 def _key_text(key: Any) -> str:

@@ -10,7 +10,7 @@ import types
 import pytest
 import torch
 from compile_runs import compiled
-from mutate_runs import collect, ones, run
+from mutate_runs import check_at_most_one_recompile, collect, ones
 from torch import nn
 
 STEPS = 8
@@ -377,18 +377,7 @@ def weights_that_change_in_place():
 
 @collect(globals())
 def test_at_most_one_recompile(program):
-    expected = run(program, lambda function: function)
-    recorders = []
-
-    def make(function):
-        fast, recorder = compiled(function)
-        recorders.append(recorder)
-        return fast
-
-    assert run(program, make) == expected
-    (recorder,) = recorders
-    assert recorder.graphs and not recorder.breaks
-    assert len(recorder.entries) <= 2, [reason for _, reason in recorder.recompiles]
+    check_at_most_one_recompile(program)
 
 
 def test_looking_for_what_has_changed_leaves_a_defaultdict_alone():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..class_facts import is_class, mro_of, namespace_of, own_dict
+from ..class_facts import is_class, mro_of, namespace_of, own_dict, own_item
 from ..source import ClosureSource, LocalSource, Path, Source
 from ..values.class_lookup import find_in_mro
 from ..values.constants import is_trusted_function
@@ -120,22 +120,11 @@ def _attribute(value: Any, name: str) -> Any:
     return getattr(value, name)
 
 
-def _own_item(value: dict[Any, Any], key: Any) -> Any:
-    """The item of a dict, which may be another one than when the path was made: `dict.__getitem__` would ask `__missing__`."""
-    found = dict.get(value, key, _ABSENT)
-    if found is _ABSENT:
-        raise KeyError
-    return found
-
-
-_ABSENT = object()
-
-
 def _item(value: Any, key: Any) -> Any:
     """`value[key]` where that runs no code of the program."""
     method = find_in_mro(mro_of(type(value)), "__getitem__")[0]
     if isinstance(method, types.FunctionType) or isinstance(value, dict):
-        return _own_item(value, key)
+        return own_item(value, key)
     return value[key]
 
 
@@ -164,8 +153,8 @@ _STEPS: Mapping[str, Callable[..., Any]] = {
     "own_dict": lambda value: _own_dict(value),
     "descriptor": lambda value, descriptor: descriptor.__get__(value),
     "slot": lambda value, slot: namespace_of(slot[0]())[slot[1]].__get__(value),
-    "dict_item": lambda value, key: _own_item(value, key),
-    "dict_item_of": lambda value, reference: _own_item(value, reference()),
+    "dict_item": lambda value, key: own_item(value, key),
+    "dict_item_of": lambda value, reference: own_item(value, reference()),
     "list_item": list.__getitem__,
     "tuple_item": tuple.__getitem__,
     "item": lambda value, key: _item(value, key),

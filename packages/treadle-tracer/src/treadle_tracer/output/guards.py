@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ..by_identity import IdentityDict, classes_after, is_one_of
-from ..class_facts import mro_of, qualname_of
+from ..class_facts import length_of_container, mro_of, qualname_of
 from ..decided import Decided
 from ..dynamic import SizesGuard, StrideRule, is_small_integer, stride_rules
 from ..errors import InternalError
-from ..source import ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource, length_of_container
+from ..source import ApplySource, AttrSource, ConstSource, Path, Source, TupleItemSource
 from ..values.class_lookup import class_may_change, find_in_mro, instance_may_change_class, is_descriptor
 from ..weakly import is_referred_to_weakly, parts_of, reference_to
 from . import tensor_check
@@ -234,16 +234,16 @@ class GuardSet:
         check = tensor_check.GlobalState()
         self.add(ConstSource(None, "global state"), "call", check.check, check.text)
 
-    def add_integer(self, source: Source) -> None:
-        """Rely on an int that is a symbol of the shape environment."""
+    def add_integer(self, source: Source, name: str) -> None:
+        """Rely on an int that is a symbol of the shape environment, under this name."""
         self.add(source, "type_is", int)
         self.add(source, "call", is_small_integer, f"{source.text} is an int of at most 31 bits")
-        self._integers[source.text] = source
+        self._integers[name] = source
 
-    def add_float(self, source: Source) -> None:
-        """Rely on a float that is a symbol of the shape environment."""
+    def add_float(self, source: Source, name: str) -> None:
+        """Rely on a float that is a symbol of the shape environment, under this name."""
         self.add(source, "type_is", float)
-        self._integers[source.text] = source
+        self._integers[name] = source
 
     def add_sizes(self, env: Any) -> DynamicNumbers | None:
         """Rely on what a `treadle_shapes.ShapeEnv` has decided about the sizes of this set's tensors and its dynamic integers.

@@ -48,10 +48,10 @@ class Guards(Protocol):
         """Whether the source is, or is reached from, such an object."""
         ...
 
-    def add_integer(self, source: Source) -> None:
+    def add_integer(self, source: Source, name: str) -> None:
         """The int at `source` is a symbol."""
 
-    def add_float(self, source: Source) -> None:
+    def add_float(self, source: Source, name: str) -> None:
         """The float at `source` is a symbol."""
 
     @property

@@ -112,7 +112,14 @@ def _place_of_text(tx: TraceContext, text: SymbolicText) -> Source | None:
         return None
     if any(varies(value) and not isinstance(place, Source) for value, place in zip(values, operands, strict=True)):
         return None
-    return ComputedSource(OnPlainValues(_Render(text.parts)), operands, lambda *texts: f"text of {', '.join(texts)}")
+    return ComputedSource(OnPlainValues(_Render(text.parts)), operands, partial(_written, text.parts))
+
+
+def _written(parts: Parts, *texts: str) -> str:
+    """The text as an f-string of what its values are called."""
+    named = iter(texts)
+    holes = ["".join(f"{{{next(named)}}}" for _ in part.values) if isinstance(part, Part) else part for part in parts]
+    return f"f{''.join(holes)!r}"
 
 
 def _hint_of_text(tx: TraceContext, text: SymbolicText) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle_tracer.by_identity import is_one_of
 from treadle_tracer.class_facts import keys_in_order
-from treadle_tracer.computed_source import ComputedSource, dict_item, item_text
+from treadle_tracer.computed_source import ComputedSource, contains_text, dict_item, has_key, item_text
 from treadle_tracer.source import ApplySource, DictKeySource, dict_item_source
 from treadle_tracer.values.constants import CONSTANT_TYPES
 from treadle_tracer.values.varying import hint_of, place_of
@@ -45,10 +45,7 @@ def guard_key_of(tx: TraceContext, source: Source, key: Any, has: bool) -> None:
 def guard_open_key(tx: TraceContext, source: Source, mapping: dict[Any, Any], key: Value) -> bool:
     """Rely on whether the dict at `source` has a key that varies from call to call."""
     has = dict.__contains__(mapping, hint_of(tx, key))
-    place = place_of(tx, key)
-    assert place is not None
-    test = HasOpenKey(has)
-    tx.guards.add(source, "call_many", (test, (place,)), f"{place.text} {'in' if has else 'not in'} {source.text}")
+    tx.guards.add(ComputedSource(has_key, (source, place_of(tx, key)), contains_text), "is", has)
     return has
 
 
@@ -56,19 +53,6 @@ def open_item(tx: TraceContext, source: Source | None, mapping: dict[Any, Any], 
     """The item of an outside dict under a key that varies, which is there."""
     place = place_of(tx, key)
     return tx.wrap(dict.__getitem__(mapping, hint_of(tx, key)), ComputedSource(dict_item, (source, place), item_text))
-
-
-class HasOpenKey:
-    """Guard callable: whether a dict has a key is as recorded."""
-
-    __slots__ = ("has",)
-
-    def __init__(self, has: bool):
-        self.has = has
-
-    def __call__(self, mapping: Any, key: Any) -> bool:
-        is_plain = isinstance(mapping, dict) and type(key) in (int, str)
-        return is_plain and dict.__contains__(mapping, key) is self.has
 
 
 def item_source(source: Source, key: Any) -> Source:
@@ -145,19 +129,6 @@ class HasMember:
 
     def __call__(self, value: Any) -> bool:
         return (self.member in value) is self.has
-
-
-class HasOpenMember:
-    """Guard callable: whether a set has a member that varies is as recorded."""
-
-    __slots__ = ("has",)
-
-    def __init__(self, has: bool):
-        self.has = has
-
-    def __call__(self, value: Any, member: Any) -> bool:
-        is_plain = type(value) in (set, frozenset) and type(member) in (int, str)
-        return is_plain and (member in value) is self.has
 
 
 class HasKey:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from treadle_tracer.computed_source import ComputedSource, contains_text, has_member
 from treadle_tracer.source import ConstSource
 from treadle_tracer.values.base import NONE, Constant
-from treadle_tracer.values.key_guards import HasMember, HasOpenMember, SameSet
+from treadle_tracer.values.key_guards import HasMember, SameSet
 from treadle_tracer.values.sequences import symbolic_length
 from treadle_tracer.values.sets import SetValue
 from treadle_tracer.values.value import Value
@@ -106,8 +107,7 @@ class OutsideSet(SetValue):
         place = place_of(tx, item)
         if place is not None:
             found = hint_of(tx, item) in self.obj
-            text = f"{place.text} {'in' if found else 'not in'} {self.source.text}"
-            tx.guards.add(self.source, "call_many", (HasOpenMember(found), (place,)), text)
+            tx.guards.add(ComputedSource(has_member, (self.source, place), contains_text), "is", found)
         else:
             member = item.constant()
             found = member in self.obj

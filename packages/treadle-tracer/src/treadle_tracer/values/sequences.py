@@ -14,10 +14,10 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from treadle_tracer.by_identity import is_one_of
-from treadle_tracer.class_facts import is_subtype, mro_of, name_in_messages
+from treadle_tracer.class_facts import is_subtype, length_of_container, mro_of, name_in_messages
 from treadle_tracer.computed_source import ComputedSource, item_text, list_item, tuple_item
 from treadle_tracer.errors import Unsupported
-from treadle_tracer.source import ApplySource, ConstSource, length_of_container
+from treadle_tracer.source import ApplySource, ConstSource
 from treadle_tracer.tables import by_name, disjoint
 from treadle_tracer.values.base import NONE, Constant, LazyValue, boolean
 from treadle_tracer.values.class_lookup import MISSING, find_in_mro, has_special, lookup

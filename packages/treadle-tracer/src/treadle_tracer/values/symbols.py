@@ -65,6 +65,8 @@ class Symbols:
         self.unbacked = UnbackedNumbers()
         self._nodes: dict[Any, fx.Node] = {}
         self._integers: dict[Source, SymbolicValue] = {}
+        self._names: dict[Source, str] = {}
+        self.computed_places: dict[Any, ComputedSource] = {}  # where expressions are found, by expression
 
     def dynamic_dims(self, source: Source, tensor: torch.Tensor) -> tuple[int, ...]:
         """The dimensions of this tensor that get symbols."""
@@ -139,43 +141,46 @@ class Symbols:
 
     def is_dynamic_integer(self, source: Source | None, number: int) -> bool:
         """Whether the int at `source` gets a symbol, because it has changed between earlier calls."""
-        return source is not None and self._varies(source) and is_small_integer(number)
+        return self.varies_at(source) and is_small_integer(number)
+
+    def varies_at(self, source: Source | None) -> bool:
+        """Whether the float or string at `source` is no constant: it has changed between earlier calls, or each call chooses it anew."""
+        return source is not None and (source in self.dynamic or isinstance(source, ComputedSource))
+
+    def _name_of(self, source: Source) -> str:
+        """What the shape environment calls the number at a source. Sources may share a text; names are unique."""
+        name = self._names.get(source)
+        if name is None:
+            taken, name = set(self._names.values()), source.text
+            while name in taken:
+                name += "'"
+            self._names[source] = name
+        return name
 
     def integer(self, tx: TraceContext, number: int, source: Source) -> Value:
         """The int at `source` as a symbol."""
-        tx.guards.add_integer(
-            source
-        )  # every time, because a part of the trace that is given up takes its guards with it
+        name = self._name_of(source)
+        tx.guards.add_integer(source, name)  # every time: a part of the trace that is given up takes its guards with it
         found = self._integers.get(source)
         if found is None:
             import treadle_shapes.torch
 
             self.need_env()
-            symbol = self.env.create_symbol(number, source.text, size=False)
+            symbol = self.env.create_symbol(number, name, size=False)
             sym = treadle_shapes.torch.sym_int(self.env, symbol, number)
             found = self._integers[source] = SymbolicValue(None, sym, source, number)
         return found
 
-    def is_dynamic_float(self, source: Source | None) -> bool:
-        """Whether the float at `source` gets a symbol, because it has changed between earlier calls."""
-        return source is not None and self._varies(source)
-
-    def is_dynamic_text(self, source: Source | None) -> bool:
-        """Whether the string at `source` is left open, because it has changed between earlier calls."""
-        return source is not None and self._varies(source)
-
-    def _varies(self, source: Source) -> bool:
-        return source in self.dynamic or isinstance(source, ComputedSource)
-
     def float_number(self, tx: TraceContext, number: float, source: Source) -> Value:
         """The float at `source` as a symbol."""
-        tx.guards.add_float(source)
+        name = self._name_of(source)
+        tx.guards.add_float(source, name)
         found = self._integers.get(source)
         if found is None:
             import treadle_shapes.torch
 
             self.need_env()
-            sym = treadle_shapes.torch.sym_float(self.env, self.env.create_float(number, source.text))
+            sym = treadle_shapes.torch.sym_float(self.env, self.env.create_float(number, name))
             found = self._integers[source] = SymbolicValue(None, sym, source, number)
         return found
 
@@ -255,13 +260,15 @@ def _place_of_number(tx: TraceContext, value: SymbolicValue) -> Source | None:
     """Where calls find a dynamic number: its own place, or what computes it from sizes and ints."""
     if value.source is not None or value.python_type() is not int or is_unbacked(tx, value):
         return value.source
-    expr = raw_expr(value.sym)
-    symbols = tuple(sorted(expr.free_symbols, key=lambda symbol: symbol.order))
-    places = [tx.symbols.place_of(symbol) for symbol in symbols]
-    if not places or None in places:
-        return None
-    described = tx.symbols.env.describe(expr)
-    return ComputedSource(Expression(expr, symbols), tuple(places), lambda *texts: described)
+    expr, known = raw_expr(value.sym), tx.symbols.computed_places
+    if expr not in known:
+        symbols = tuple(sorted(expr.free_symbols, key=lambda symbol: symbol.order))
+        places = [tx.symbols.place_of(symbol) for symbol in symbols]
+        if not places or None in places:
+            return None
+        described = tx.symbols.env.describe(expr)
+        known[expr] = ComputedSource(Expression(expr, symbols), tuple(places), lambda *texts: described)
+    return known[expr]
 
 
 def _hint_of_number(tx: TraceContext, value: SymbolicValue) -> Any:

@@ -91,10 +91,10 @@ def wrap(tx: TraceContext, obj: Any, source: Source | None) -> Value:
     if cls in CONSTANT_TYPES:
         if cls is int and source is not None and tx.symbols.is_dynamic_integer(source, obj):
             return tx.symbols.integer(tx, obj, source)
-        if cls is float and source is not None and tx.symbols.is_dynamic_float(source):
+        if cls is float and source is not None and tx.symbols.varies_at(source):
             return tx.symbols.float_number(tx, obj, source)
-        if cls is str and tx.symbols.is_dynamic_text(source):
-            return wrap_text(tx, obj, source)  # type: ignore[arg-type]
+        if cls is str and source is not None and tx.symbols.varies_at(source):
+            return wrap_text(tx, obj, source)
         return wrap_constant(tx, obj, source)
     cached = tx.wrapped.get(id(obj))
     if cached is not None:

@@ -36,11 +36,9 @@ def lay_out_weights(graph: fx.Graph, mode: FakeTensorMode) -> int:
     for node in list(graph.nodes):
         record = operator_record(node.target)
         position = None if record is None else record.right_operand
-        if position is None or has_one_row(
-            node.args[position - 1]
-        ):  # a loop reads columns of the weight (`lower.vector_product`)
+        if position is None or why_not_copy(node.args[position], static, spent) is not None:
             continue
-        if why_not_copy(node.args[position], static, spent) is not None:
+        if has_one_row(node.args[position - 1]):  # a loop reads columns of the weight (`lower.vector_product`)
             continue
         weight = node.args[position]
         if weight not in copies:
