@@ -28,8 +28,10 @@ from treadle_codegen.rewrite.pipeline import rewrite_early, rewrite_graph
 from treadle_codegen.rewrite.static import Prologue
 from treadle_codegen.schedule.directions import alternate_directions
 from treadle_codegen.schedule.fuse import Node, fuse
+from treadle_codegen.schedule.gather_numbers import gather_numbers
 from treadle_codegen.schedule.in_place import updates_in_place, verify_in_place, without_copies
 from treadle_codegen.schedule.kernel import Kernel
+from treadle_codegen.schedule.late_updates import store_updates_late
 from treadle_codegen.schedule.row_results import store_row_results
 from treadle_codegen.schedule.split_reductions import split_reductions
 from treadle_codegen.schedule.text import format_nodes
@@ -220,7 +222,7 @@ def _from_program(program: Program, choices: Mapping[tuple[str, ...], Any], buil
         with phase("verify"):  # a number used before it is known would be garbage, not an error
             require("lower", verify(program))
     with phase("fuse"):
-        nodes = _fused(program, record, renderer, options)
+        nodes = store_updates_late(program, gather_numbers(_fused(program, record, renderer, options)))
         alternate_directions(program, nodes, record.costs)
         for node in nodes:
             node.choice = choices.get(kernel_key(node))

@@ -23,7 +23,7 @@ from treadle_codegen.ir.text import format_program, parse_program
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
-from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
+from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of, slot_key
 from treadle_codegen.targets.target import Allocation, Probe, Target
 from treadle_codegen.targets.tensor_table import TensorTable
 
@@ -78,6 +78,9 @@ class IRRenderer:
             numbers=tuple(n for n in kernel.numbers if n not in fixed),
             parts=(header, text, known),
         )
+
+    def render_numbers(self, group: NumberGroup, program: Program) -> None:
+        """The host reads numbers, for which it waits."""
 
     def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
         kernels = {kernel.function: kernel.text for segment in segments for kernel in segment.kernels}

@@ -20,7 +20,7 @@ from treadle_codegen.host.host_program import HostProgram, write_host_program
 from treadle_codegen.host.plan import ExecutionPlan
 from treadle_codegen.host.shape_specialisation import ShapeSpecialisation
 from treadle_codegen.host.workspace import NO_MEMORY, Fit, MemoryPlanner, Sizes, Workspace
-from treadle_codegen.targets.renderer import slot_key
+from treadle_codegen.targets.renderer import OUT_OF_RANGE, slot_key
 from treadle_codegen.targets.target import Allocation, Target
 
 _SIZES_REMEMBERED = 256  # sets of sizes per dynamic graph, to recognise those that come back
@@ -89,6 +89,7 @@ class Host:
             "borrow": self.planner.borrow,
             "refit": self.refit,
             "fail": self.fail,
+            "recheck": self.recheck,
             "sv": self.static_views,
             "sp": self.static_pointers,
             "refresh": self.refresh,
@@ -137,6 +138,14 @@ class Host:
         workspace.error.value = 0
         self.free.append(workspace)
         raise getattr(builtins, error)(message)
+
+    def recheck(self, workspace: Workspace, text: str) -> None:
+        """Compute numbers in Python as `text` says, and check them, because a kernel was in doubt about them."""
+        if workspace.error.value & OUT_OF_RANGE:
+            self.fail(workspace, "IndexError", "index out of range in self")
+        workspace.error.value = 0
+        scope = {"math": math, "fail": self.fail, "w": workspace, "pf": workspace.floats}
+        exec(compile(text, "<treadle numbers>", "exec"), scope)  # our own text, nothing of the user's
 
     def refresh(self, position: int, tensor: torch.Tensor) -> None:
         """Make the views of a static input, seen for the first time or with its memory replaced."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from treadle_codegen.host.number_groups import needed_by_host
 from treadle_codegen.host.plan import ExecutionPlan, last_uses, lifetimes
 from treadle_codegen.host.sizes import SizeTexts, size_numbers, size_symbols
 from treadle_codegen.host.writer import HostWriter, write_body, write_host
@@ -70,6 +71,7 @@ def write_host_program(
     writer = HostWriter(plan, target, sizes, planned=set(spans), run_time=frozenset(plan.program.bound_symbols))
     writer.borrows = allocation.unowned is not None
     writer.last_use = last_uses(plan)
+    writer.needed = needed_by_host(plan.program, plan.nodes, plan.segments, frozenset(plan.covered()))
     writer.in_externs = {name for n in plan.nodes if isinstance(n.item, Extern) for name in n.reads | n.writes}
     body = write_body(writer)
     numbers = size_numbers(plan, sizes)

@@ -5,53 +5,79 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from treadle_codegen.host.number_groups import NumberRun, number_runs
 from treadle_codegen.ir.loops import BufferKind, Extern, Program, View, symbols_of
 from treadle_codegen.schedule.fuse import Node
+from treadle_codegen.schedule.gather_numbers import is_number_step
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_codegen.targets.renderer import RenderedKernel, Renderer, Segment, slot_key
 
 
 @dataclass(slots=True)
 class ExecutionPlan:
-    """A program after scheduling. `segment_at`: the segment whose first kernel is the node at that position; `slots`: where
-    each buffer and number that kernels take stands in the table, from 1 on (slot 0 is the target's own)."""
+    """A program after scheduling. `segment_at`: the segment whose first node is the one at that position; `ends`: where the segments
+    that begin at these positions end; `slots`: where each buffer and number that kernels take stands in the table, from 1 on (slot 0
+    is the target's own)."""
 
     program: Program
     nodes: list[Node]
     segments: list[Segment]
     segment_at: dict[int, Segment]
+    ends: dict[int, int]
     slots: dict[str, int]
+
+    def covered(self) -> list[int]:
+        """The positions of the nodes that segments do the work of."""
+        return [k for at in sorted(self.segment_at) for k in range(at, self.ends[at])]
 
 
 def make_plan(program: Program, nodes: Sequence[Node], renderer: Renderer) -> ExecutionPlan:
     """Render the kernels, group runs of them into segments, and number all that they take."""
+    kernels = {
+        k: renderer.render_kernel(node.item, program, node.choice)
+        for k, node in enumerate(nodes)
+        if isinstance(node.item, Kernel)
+    }
+    numbers = {run.first: run for run in number_runs(program, nodes, kernels, renderer)}
     segments: list[Segment] = []
     segment_at: dict[int, Segment] = {}
+    ends: dict[int, int] = {}
+    start, end = 0, 0
     run: list[RenderedKernel] = []
-    start = 0
+    last: NumberRun | None = (
+        None  # of the segment under construction, whose numbers the host looks at before it goes on
+    )
     for k, node in enumerate([*nodes, None]):
-        ends = node is None or not isinstance(node.item, Kernel)
+        if k < end and k not in kernels:
+            continue
+        closed = node is None or last is not None or not (k in kernels or k in numbers)
         if node is not None and not node.writes.isdisjoint(program.in_place):
             # The host looks for errors before an input is written.
-            ends = ends or any(kernel.checks_bounds for kernel in run)
-        if run and ends:
-            segment = Segment(f"segment_{len(segments)}", tuple(run))
+            closed = closed or any(kernel.checks_bounds for kernel in run)
+        if run and closed:
+            segment = Segment(f"segment_{len(segments)}", tuple(run), tuple(last.groups) if last else ())
             segments.append(segment)
-            segment_at[start] = segment
-            run = []
-        if node is not None and isinstance(node.item, Kernel):
-            start = start if run else k
-            run.append(renderer.render_kernel(node.item, program, node.choice))
+            segment_at[start], ends[start] = segment, end
+            run, last = [], None
+        if node is None or not (k in kernels or k in numbers):
+            continue
+        start = start if run else k
+        last = numbers.get(k)
+        run += [kernels[k]] if last is None else last.kernels
+        end = k + 1 if last is None else last.end
+    return ExecutionPlan(program, list(nodes), segments, segment_at, ends, _slots(program, segments))
+
+
+def _slots(program: Program, segments: Sequence[Segment]) -> dict[str, int]:
     known = {*program.size_symbols, *program.bound_symbols}
     slots: dict[str, int] = {}
     for segment in segments:
         for kernel in segment.kernels:
             if unknown := symbols_of(kernel.numbers) - known:
                 raise ValueError(f"{kernel.label} takes {unknown}, which nothing defines")
-            for name in (*kernel.buffers, *map(slot_key, kernel.numbers)):
+            for name in (*kernel.buffers, *map(slot_key, (*kernel.numbers, *kernel.results))):
                 slots.setdefault(program.in_place.get(name, name), len(slots) + 1)
-    slots |= {name: slots[updated] for name, updated in program.in_place.items() if updated in slots}
-    return ExecutionPlan(program, list(nodes), segments, segment_at, slots)
+    return slots | {name: slots[updated] for name, updated in program.in_place.items() if updated in slots}
 
 
 def lifetimes(plan: ExecutionPlan) -> dict[str, tuple[int, int]]:
@@ -97,8 +123,8 @@ def verify_plan(plan: ExecutionPlan) -> list[str]:
     """
     problems = []
     kernels = [k for k, node in enumerate(plan.nodes) if isinstance(node.item, Kernel)]
-    covered = [at + k for at, segment in sorted(plan.segment_at.items()) for k in range(len(segment.kernels))]
-    if kernels != covered:
+    covered = plan.covered()
+    if kernels != [k for k in covered if not is_number_step(plan.nodes[k].item)]:
         problems.append(f"kernels are at nodes {kernels}, the segments cover {covered}")
     if [plan.segment_at[at] for at in sorted(plan.segment_at)] != plan.segments:
         problems.append("the segments stand in another order than their nodes")

@@ -36,6 +36,7 @@ from treadle_codegen.ir.loops import (
     FloatExpr,
     NumberLike,
     View,
+    bound_symbols,
     symbols_of,
 )
 from treadle_codegen.schedule.kernel import Kernel
@@ -57,7 +58,8 @@ class HostWriter:
     define; allocated: buffers of such sizes that have memory by now; last_use: the last node that touches each buffer that
     is allocated or returned by an operator during the call; in_externs: buffers that operators take, which need a tensor;
     pool: dtype of each piece of memory for run-time sizes, and the node up to which it is busy; computed: table keys of
-    numbers that are in the table; borrows: every call takes its temporaries' memory from the allocator.
+    numbers that are in the table; borrows: every call takes its temporaries' memory from the allocator; needed: symbols that the text
+    mentions.
     """
 
     plan: ExecutionPlan
@@ -77,6 +79,7 @@ class HostWriter:
     pool: list[tuple[torch.dtype, int]] = field(default_factory=list)
     computed: set[str] = field(default_factory=set)
     borrows: bool = False
+    needed: frozenset[Any] = frozenset()
 
     def line(self, text: str) -> None:
         self.lines.append(_INDENT + text)
@@ -108,15 +111,21 @@ def write_body(writer: HostWriter) -> list[str]:
         writer.names[name] = f"a{k}"
     for output, updated in program.in_place.items():
         writer.names[output] = writer.names[updated]
+    writer.computed = {slot_key(result) for s in plan.segments for group in s.numbers for result in group.results}
+    end = 0
     for k, node in enumerate(plan.nodes):
         segment = plan.segment_at.get(k)
         if segment is not None:
-            end = k + len(segment.kernels)
+            end = plan.ends[k]
             _allocate(writer, [name for n in plan.nodes[k:end] for name in sorted(n.writes)], k)
             _write_segment(writer, segment)
-            if program.in_place:  # before anything of the caller's is written
+            if segment.numbers:
+                _write_recheck(writer, segment)
+            elif program.in_place:  # before anything of the caller's is written
                 _write_index_check(writer, [segment])
             _release(writer, range(k, end))
+        elif k < end:
+            continue
         elif isinstance(node.item, Extern):
             if node.item.out_variant:
                 _allocate(writer, node.item.outputs, k)
@@ -164,7 +173,8 @@ def write_host(
     if writer.borrows and planned:
         writer.line("m = borrow(w)")
     writer.line("p = w.table")
-    if any(isinstance(n, FloatExpr) for s in plan.segments for k in s.kernels for n in k.numbers if n not in numbers):
+    taken = {n for s in plan.segments for k in s.kernels for n in (*k.numbers, *k.results)}
+    if any(isinstance(n, FloatExpr) for n in taken.difference(numbers)):
         writer.line("pf = w.floats")
     for symbol in program.size_symbols:
         if symbol not in sizes.symbols:
@@ -302,6 +312,28 @@ def _write_segment(writer: HostWriter, segment: Segment) -> None:
             table = "pf" if isinstance(number, FloatExpr) else "p"
             writer.line(f"{table}[{writer.plan.slots[key]}] = {writer.number(number)}")
     writer.line(f"{segment.name}(w.argument)  # {labels}")
+
+
+def _write_recheck(writer: HostWriter, segment: Segment) -> None:
+    """Where kernels are in doubt about numbers, have them computed and checked in Python; and read those that the host needs."""
+    slots = writer.plan.slots
+    lines: list[str] = []
+    known: set[Any] = set()
+    for group in segment.numbers:
+        bound = [symbol for step in group.steps for symbol in bound_symbols(step)]
+        for symbol in (*group.inputs, *bound):
+            if symbol not in known:
+                known.add(symbol)
+                lines.append(f"{symbol.name} = pf[{slots[slot_key(symbol)]}]")
+        for step in group.steps:
+            if isinstance(step, Check):
+                lines.append(f"if not ({plain_text(step.condition)}): fail(w, {step.error!r}, {step.message!r})")
+        numbers = [result for result in group.results if result not in known]
+        lines += [f"pf[{slots[slot_key(number)]}] = {plain_text(number)}" for number in numbers]
+    writer.line(f"if w.error.value: recheck(w, {writer.constant(chr(10).join(lines))})")
+    for symbol in [symbol for group in segment.numbers for step in group.steps for symbol in bound_symbols(step)]:
+        if symbol in writer.needed:
+            writer.line(f"{symbol.name} = pf[{slots[slot_key(symbol)]}]")
 
 
 def _write_index_check(writer: HostWriter, segments: Sequence[Segment]) -> None:

@@ -24,7 +24,7 @@ def updates_in_place(program: Program, nodes: Sequence[Node]) -> dict[str, str]:
     """Output buffer -> input buffer, for every wanted update (`Program.updates`) that may happen in the input's memory."""
     if not program.updates:
         return {}
-    raising = [k for k, node in enumerate(nodes) if _may_raise(node)]
+    raising = [k for k, node in enumerate(nodes) if may_raise(node)]
     returned = [out.buffer for out in program.outputs if isinstance(out, View)]
     touching: dict[str, list[int]] = {}
     for k, node in enumerate(nodes):
@@ -46,7 +46,7 @@ def updates_in_place(program: Program, nodes: Sequence[Node]) -> dict[str, str]:
             continue
         if not all(isinstance(nodes[k].item, Kernel) for k in writers):
             continue
-        if _same_memory(program.buffers[output], program.buffers[updated]) and _reads_first(node.item, output, updated):
+        if same_memory(program.buffers[output], program.buffers[updated]) and _reads_first(node.item, output, updated):
             found[output] = updated
     return found
 
@@ -85,7 +85,7 @@ def without_copies(nodes: Sequence[Node], found: Mapping[str, str]) -> list[Node
     return [node for node in nodes if (copied := _copied(node)) is None or found.get(copied[0]) != copied[1]]
 
 
-def _may_raise(node: Node) -> bool:
+def may_raise(node: Node) -> bool:
     """Whether the call may raise here. Loops that read at positions that are data report it at the end of the call."""
     if isinstance(node.item, Kernel):
         return any(instr.op.startswith("indirect_") for loop in node.item.loops for instr in loop.body)
@@ -98,7 +98,7 @@ def _call_may_raise(extern: Extern) -> bool:
     return bool(extern.binds) or record is None or record.raises is not Raises.NEVER
 
 
-def _same_memory(output: Buffer, updated: Buffer) -> bool:
+def same_memory(output: Buffer, updated: Buffer) -> bool:
     """Whether the two have the same layout, known while compiling."""
     numbers = (*output.shape, *output.strides, output.offset)
     return (
@@ -168,6 +168,6 @@ def verify_in_place(program: Program, nodes: Sequence[Node], found: Mapping[str,
         for node in nodes[at + 1 :]:
             if updated in node.reads | node.writes:
                 problems.append(f"{updated} is read after {output} has been written over it")
-        if any(_may_raise(node) and not (k == 0 and checks_first(node)) for k, node in enumerate(nodes[at:])):
+        if any(may_raise(node) and not (k == 0 and checks_first(node)) for k, node in enumerate(nodes[at:])):
             problems.append(f"the call may raise after {updated} has been written over")
     return problems

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from treadle_codegen.ir.loops import BoolExpr, Buffer, Expr, FloatExpr, Instr, Loop, Program
+from treadle_codegen.ir.loops import BoolExpr, Buffer, Check, Expr, Extern, FloatExpr, Instr, Loop, Program
 from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
 from treadle_shapes.expr import Symbol, children
@@ -24,6 +24,8 @@ class RenderedKernel:
     label: a name for logs and comments.
     parts: what the renderer needs beside the text to specialise the kernel; nobody else looks at it.
     why_not_constant: why its numbers may not become constants (`Renderer.specialise`), or None.
+    results: the numbers that it puts into the table (`NumberGroup`).
+    may_doubt: whether it may report `DOUBTFUL`.
     """
 
     function: str
@@ -34,6 +36,8 @@ class RenderedKernel:
     label: str
     parts: Any = None
     why_not_constant: str | None = None
+    results: tuple[FloatExpr, ...] = ()
+    may_doubt: bool = False
 
     def constants(self, values: Collection[Any]) -> frozenset[Any]:
         """The numbers among `values` that the kernel takes and that may become constants of it."""
@@ -43,11 +47,29 @@ class RenderedKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class NumberGroup:
+    """Steps that read float numbers off tensors and check them, for which a kernel may stand.
+
+    inputs: other numbers that the steps and results mention; results: the numbers that are read, and those that kernels take and that
+    are made of them. The kernel puts all results into the table, and reports `DOUBTFUL` where a check may fail or Python may raise.
+    """
+
+    steps: tuple[Extern | Check, ...]
+    inputs: tuple[FloatExpr, ...]
+    results: tuple[FloatExpr, ...]
+
+
+# Bits of what kernels report through the table.
+OUT_OF_RANGE, DOUBTFUL = 1, 2
+
+
+@dataclass(frozen=True, slots=True)
 class Segment:
-    """Kernels that run one after the other without an extern in between: one call from the host."""
+    """Kernels that run one after the other without an extern in between: one call from the host. The kernels of `numbers` are last."""
 
     name: str
     kernels: tuple[RenderedKernel, ...]
+    numbers: tuple[NumberGroup, ...] = ()
 
 
 class Renderer(Protocol):
@@ -62,6 +84,10 @@ class Renderer(Protocol):
 
     def render_kernel(self, kernel: Kernel, program: Program, choice: Any = None) -> RenderedKernel:
         """The text of one kernel. `choice`: one of the tilings that a renderer which can be tuned offers (`tune.Choices`)."""
+        ...
+
+    def render_numbers(self, group: NumberGroup, program: Program) -> RenderedKernel | None:
+        """A kernel that does a group's work; None for a group, or a target, for which the host does it."""
         ...
 
     def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:

@@ -24,6 +24,13 @@ template <class T> constexpr T max(T a, T b) { return a > b ? a : b; }
 #define KERNEL static __attribute__((noipa))
 #endif
 
+// The C library's power, which is Python's: under its own name the compiler replaces some calls by others that round differently.
+#if defined(__APPLE__)
+extern "C" double exact_pow(double, double) __asm__("_pow");
+#else
+extern "C" double exact_pow(double, double) __asm__("pow");
+#endif
+
 INLINE float as_float(i32 x) { return __builtin_bit_cast(float, x); }
 INLINE i32 as_int(float x) { return __builtin_bit_cast(i32, x); }
 

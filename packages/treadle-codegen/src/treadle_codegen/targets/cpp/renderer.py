@@ -18,12 +18,13 @@ from treadle_codegen.targets.cpp.build import build_library, compile_flags
 from treadle_codegen.targets.cpp.chunks import LANES, ChunkPrinter, rows_with_tails, why_not_chunks
 from treadle_codegen.targets.cpp.columns import column_printer, why_not_columns
 from treadle_codegen.targets.cpp.entries import ERROR_SLOT, entry_point
+from treadle_codegen.targets.cpp.numbers import render_numbers
 from treadle_codegen.targets.cpp.ops import MEMORY_TYPES, constant
 from treadle_codegen.targets.cpp.section import SectionPrinter
 from treadle_codegen.targets.cpp.tiles import TilePrinter, why_not_tiles
 from treadle_codegen.targets.cpp.tiling import DEFAULT, CppTiling, candidates
 from treadle_codegen.targets.cpp.vector_math import definitions
-from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
+from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of, slot_key
 from treadle_codegen.targets.structure import renamed, structure_of
 from treadle_shapes.expr import Range, Symbol, to_cpp
 
@@ -180,6 +181,10 @@ class CppRenderer:
             parts=Parts(tuple(parameters), body, kernel.parts.attributes),
         )
 
+    def render_numbers(self, group: NumberGroup, program: Program) -> RenderedKernel | None:
+        """A function of doubles. The host's table is in the memory that kernels read."""
+        return render_numbers(group, program.buffers)
+
     def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
         """The translation unit: the prelude, every distinct kernel once, and one exported function per segment."""
         parts = [self.prelude]
@@ -188,7 +193,8 @@ class CppRenderer:
             for kernel in segment.kernels:
                 if kernel.function not in seen:
                     seen.add(kernel.function)
-                    parts.append(f"KERNEL {kernel.parts.attributes}void {kernel.function}{kernel.text}")
+                    attributes = kernel.parts.attributes if kernel.parts is not None else ""
+                    parts.append(f"KERNEL {attributes}void {kernel.function}{kernel.text}")
         parts.insert(1, definitions("".join(parts[1:])))
         for segment in segments:
             calls = "".join(f"  {_call(kernel, slots, buffers)}  // {kernel.label}\n" for kernel in segment.kernels)
@@ -229,7 +235,8 @@ def _call(kernel: RenderedKernel, slots: dict[str, int], buffers: dict[str, Buff
     for number in kernel.numbers:
         slot = slots[slot_key(number)]
         arguments.append(f"*(const double*)(p + {slot})" if isinstance(number, FloatExpr) else f"(i64)p[{slot}]")
-    if kernel.checks_bounds:
+    arguments += [f"(double*)(p + {slots[slot_key(result)]})" for result in kernel.results]
+    if kernel.checks_bounds or kernel.may_doubt:
         arguments.append(f"(i64*)p[{ERROR_SLOT}]")
     return f"{kernel.function}({', '.join(arguments)});"
 

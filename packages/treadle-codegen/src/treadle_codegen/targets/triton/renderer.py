@@ -13,7 +13,7 @@ from treadle_codegen.ir.loops import Buffer, BufferKind, Expr, FloatExpr, IntLik
 from treadle_codegen.options import CodegenOptions
 from treadle_codegen.schedule.access import loop_reads, loop_writes
 from treadle_codegen.schedule.kernel import Kernel
-from treadle_codegen.targets.renderer import RenderedKernel, Segment, function_name, numbers_of, slot_key
+from treadle_codegen.targets.renderer import NumberGroup, RenderedKernel, Segment, function_name, numbers_of, slot_key
 from treadle_codegen.targets.triton.body import write_body
 from treadle_codegen.targets.triton.groups import (
     Member,
@@ -126,6 +126,9 @@ class TritonRenderer:
     def specialise(self, kernel: RenderedKernel, values: Mapping[Any, int | float]) -> RenderedKernel:
         """The kernel as it is: no kernel allows constants."""
         return kernel
+
+    def render_numbers(self, group: NumberGroup, program: Program) -> None:
+        """The host reads numbers, for which it waits."""
 
     def render_unit(self, segments: Sequence[Segment], slots: dict[str, int], buffers: dict[str, Buffer]) -> str:
         """A module: the imports, every distinct kernel once, and two tables."""
