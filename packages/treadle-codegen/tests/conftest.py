@@ -35,6 +35,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         )
 
 
+def _seed() -> None:
+    torch.manual_seed(int(os.environ.get("TREADLE_TEST_SEED", "0")))
+
+
+_seed()  # for the tensors that test modules make while they are imported
+
+
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    torch.manual_seed(int(os.environ.get("TREADLE_TEST_SEED", "0")))
+    _seed()
